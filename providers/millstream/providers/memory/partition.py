@@ -1,0 +1,250 @@
+"""A partition: an append-only sequence of items that groups read at their own pace, in memory.
+
+Owns: `Partition`, `PartitionOptions`, `Reader`, `NothingToCommit`. Not: waiting, capacity (`gate`),
+or which partition an item goes to. No I/O and no asyncio: one owner uses it on one loop.
+Invariants: first <= committed <= end for each group; `released` only grows; what a group commits
+is, in order, what was appended, except where `reset` or `drop_oldest` say otherwise; a returned
+batch never changes; a segment is recycled only when every group has committed all of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Generic, Literal, TypeVar
+
+from millstream.runtime.errors import ConfigError, CursorTooOld, StreamError
+
+from .segments import Chain, Segment
+
+__all__ = ["NothingToCommit", "Partition", "PartitionOptions", "Reader"]
+
+T = TypeVar("T")
+
+
+class NothingToCommit(StreamError):
+    """The group has pulled nothing since its last commit or reset."""
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionOptions:
+    """Slots of a segment, emptied arrays kept for reuse, and what happens without any group.
+
+    `on_no_group`: "retain" keeps all items for a group to come; "drop_oldest" keeps at most two
+    segments.
+    """
+
+    segment_size: int = 1024
+    spare_max: int = 1
+    on_no_group: Literal["retain", "drop_oldest"] = "retain"
+
+    def __post_init__(self) -> None:
+        if self.segment_size < 1:
+            raise ConfigError(f"segment_size is {self.segment_size}, it must be at least 1")
+        if self.spare_max < 0:
+            raise ConfigError(f"spare_max is {self.spare_max}, it must be at least 0")
+
+
+class Reader(Generic[T]):
+    """The progress of one group."""
+
+    __slots__ = ("committed", "pending", "segment")
+
+    def __init__(self, segment: Segment[T], committed: int) -> None:
+        self.segment = segment
+        self.committed = committed
+        self.pending: tuple[int, int] | None = None
+
+    def advance(self) -> None:
+        """Leave segments that are committed to their end and have a successor."""
+        segment = self.segment
+        while segment.next is not None and self.committed >= segment.end:
+            segment = segment.next
+        self.segment = segment
+
+
+class Partition(Generic[T]):
+    """Items at offsets `first` to `end`, in a chain of segments.
+
+    Costs: append O(1) amortised, pull O(batch), commit O(groups). Memory is at most the largest
+    lag plus `segment_size * (2 + spare_max)` slots after an append or a trim.
+    `start` is the offset of the first item. `freed(count)` is called at the end of the method that
+    lets `count` more items count as released: every group has committed them, or they were dropped.
+    """
+
+    def __init__(
+        self,
+        options: PartitionOptions | None = None,
+        start: int = 0,
+        freed: Callable[[int], None] | None = None,
+    ) -> None:
+        self._options = options or PartitionOptions()
+        self._freed = freed
+        self._chain = Chain[T](self._options.segment_size, self._options.spare_max, start)
+        self._readers: dict[str, Reader[T]] = {}
+        self._released = start
+
+    @property
+    def first(self) -> int:
+        """The offset of the oldest stored item."""
+        return self._chain.head.start
+
+    @property
+    def end(self) -> int:
+        """The offset that the next item gets."""
+        return self._chain.tail.end
+
+    @property
+    def released(self) -> int:
+        """Items below this offset need no capacity; a new group starts here at the earliest."""
+        return self._released
+
+    @property
+    def groups(self) -> tuple[str, ...]:
+        """The registered groups."""
+        return tuple(self._readers)
+
+    @property
+    def segment_count(self) -> int:
+        """How many segments are in the chain. Costs O(segments)."""
+        return sum(1 for _ in self._chain)
+
+    @property
+    def spare_count(self) -> int:
+        """How many emptied arrays wait for reuse."""
+        return self._chain.spare_count
+
+    def append(self, item: T) -> int:
+        """Store an item and return its offset."""
+        chain = self._chain
+        if grows := chain.tail.is_full:
+            chain.grow(self._needed())
+        offset = chain.tail.end
+        chain.tail.append(item)
+        if grows:
+            self._release_to(self.first)
+        return offset
+
+    def register(self, group: str, start: Literal["earliest", "latest"] = "earliest") -> None:
+        """Add a group; it holds back recycling from now on. Raises StreamError if it exists."""
+        if group in self._readers:
+            raise StreamError(f"group {group!r} is already registered")
+        offset = self.end if start == "latest" else max(self.first, self._released)
+        self._readers[group] = Reader(self._chain.find(offset), offset)
+        self._release()
+
+    def unregister(self, group: str) -> None:
+        """Remove a group and its progress."""
+        self._reader(group)
+        del self._readers[group]
+        self._release()
+
+    def pull(self, group: str, count: int) -> list[T]:
+        """Up to `count` items from the group's committed offset, in a new list; [] if none.
+
+        Pulling again before a commit reads from the same place; the last pull is what counts.
+        """
+        if count < 1:
+            raise ValueError(f"count is {count}, it must be at least 1")
+        reader = self._reader(group)
+        low, high = reader.committed, min(reader.committed + count, self.end)
+        reader.pending = (low, high) if high > low else None
+        reader.advance()
+        return self._chain.copy(reader.segment, low, high)
+
+    def commit(self, group: str, upto: int | None = None) -> int:
+        """Commit what was pulled last, or of it the items below `upto`; return the new offset.
+
+        Raises NothingToCommit, ValueError (`upto` outside what was pulled); nothing changes then.
+        """
+        reader = self._reader(group)
+        if reader.pending is None:
+            raise NothingToCommit(f"group {group!r} has pulled nothing since {reader.committed}")
+        low, high = reader.pending
+        offset = high if upto is None else upto
+        if not low <= offset <= high:
+            raise ValueError(f"upto is {offset}, group {group!r} has pulled {low} to {high}")
+        self._move(reader, offset)
+        return offset
+
+    def committed(self, group: str) -> int:
+        """The offset of the first item that the group has not committed."""
+        return self._reader(group).committed
+
+    def depth(self, group: str) -> int:
+        """How many items the group has not committed."""
+        return self.end - self._reader(group).committed
+
+    def reset(self, group: str, offset: int) -> None:
+        """Move a group's committed offset to any that is stored; what it pulled is forgotten.
+
+        Going back does not take back what was released. Raises CursorTooOld, ValueError.
+        """
+        reader = self._reader(group)
+        self._refuse_outside(offset)
+        reader.segment = self._chain.find(offset)
+        self._move(reader, offset)
+
+    def read_at(self, offset: int, count: int) -> list[T]:
+        """Up to `count` items from an offset, without a group; [] at the end.
+
+        Costs a step per segment before the offset. Raises CursorTooOld, ValueError.
+        """
+        self._refuse_outside(offset)
+        if count < 0:
+            raise ValueError(f"count is {count}, it must be at least 0")
+        return self._chain.copy(self._chain.find(offset), offset, min(offset + count, self.end))
+
+    def trim(self) -> None:
+        """Recycle now what the next growth would recycle; items that may be read again go."""
+        self._chain.recycle(self._needed())
+        self._release_to(self.first)
+
+    def _reader(self, group: str) -> Reader[T]:
+        reader = self._readers.get(group)
+        if reader is None:
+            raise StreamError(f"group {group!r} is not registered, groups are {self.groups}")
+        return reader
+
+    def _refuse_outside(self, offset: int) -> None:
+        if offset < self.first:
+            raise CursorTooOld(f"offset is {offset}, the oldest that is stored is {self.first}")
+        if offset > self.end:
+            raise ValueError(f"offset is {offset}, the end is {self.end}")
+
+    def _move(self, reader: Reader[T], offset: int) -> None:
+        reader.committed, reader.pending = offset, None
+        reader.advance()
+        self._release()
+
+    def _release(self) -> None:
+        if self._readers:
+            self._release_to(min(reader.committed for reader in self._readers.values()))
+
+    def _release_to(self, offset: int) -> None:
+        count = offset - self._released
+        if count <= 0:
+            return
+        self._released = offset
+        if self._freed is not None:
+            self._freed(count)
+
+    def _needed(self) -> int:
+        if not self._readers:
+            return self.first if self._options.on_no_group == "retain" else self.end
+        # A reader at the end of a then-tail could not leave it when it committed.
+        for reader in self._readers.values():
+            reader.advance()
+        return min(reader.committed for reader in self._readers.values())
+
+    def check(self) -> None:
+        """Assert the invariants. Costs O(stored)."""
+        self._chain.check()
+        assert self._released <= self.end
+        held = {id(segment) for segment in self._chain}
+        for reader in self._readers.values():
+            assert id(reader.segment) in held
+            assert reader.segment.start <= reader.committed <= self.end
+            assert reader.pending is None or (
+                reader.pending[0] == reader.committed < reader.pending[1] <= self.end
+            )

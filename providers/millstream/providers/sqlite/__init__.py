@@ -1,0 +1,11 @@
+"""State and membership in SQLite files: the default for the silos of one machine.
+
+Owns: `SqliteStateStore`, `SqliteMembershipTable`, `WriterOptions`. Several processes may share a
+directory on a local disk; network mounts are refused.
+"""
+
+from .membership import SqliteMembershipTable
+from .storage import SqliteStateStore
+from .writer import WriterOptions
+
+__all__ = ["SqliteMembershipTable", "SqliteStateStore", "WriterOptions"]

@@ -1,0 +1,56 @@
+"""Which directories may hold SQLite files.
+
+Owns: `local_directory`, `mount_type`. SQLite's write-ahead log needs shared memory and file locks
+that network file systems do not give, so a directory on one is refused before a file is made.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path, PurePosixPath
+
+from millstream.runtime.errors import ConfigError
+
+__all__ = ["NETWORK_TYPES", "local_directory", "mount_type"]
+
+NETWORK_TYPES = frozenset(
+    {
+        *("nfs", "nfs4", "cifs", "smb3", "smbfs", "afs", "ceph", "lustre", "gpfs", "beegfs"),
+        *("glusterfs", "fuse.glusterfs", "fuse.ceph", "fuse.sshfs", "fuse.s3fs", "fuse.rclone"),
+        *("fuse.gcsfuse", "fuse.blobfuse", "fuse.blobfuse2", "fuse.davfs", "davfs", "davfs2"),
+    }
+)
+_MOUNTS = Path("/proc/mounts")
+_ESCAPES = (("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\"))
+
+
+def _unescape(text: str) -> str:
+    for escape, character in _ESCAPES:
+        text = text.replace(escape, character)
+    return text
+
+
+def mount_type(path: PurePosixPath, mounts: str) -> str:
+    """The file system type under an absolute path, from the text of `/proc/mounts`; "" if none.
+
+    The deepest mount point wins; of two on one point, the later one, since it hides the other.
+    """
+    found, depth = "", -1
+    for line in mounts.splitlines():
+        fields = line.split(" ")
+        if len(fields) < 3:
+            continue
+        point = PurePosixPath(_unescape(fields[1]))
+        if path.is_relative_to(point) and len(point.parts) >= depth:
+            found, depth = fields[2], len(point.parts)
+    return found
+
+
+def local_directory(directory: str | Path) -> Path:
+    """The resolved directory, created if absent. Raises ConfigError if it is on a network mount."""
+    path = Path(directory).resolve()
+    if _MOUNTS.exists():
+        kind = mount_type(PurePosixPath(path), _MOUNTS.read_text(errors="replace"))
+        if kind in NETWORK_TYPES:
+            raise ConfigError(f"{path} is on a network mount ({kind}); SQLite needs a local disk")
+    path.mkdir(parents=True, exist_ok=True)
+    return path

@@ -1,0 +1,57 @@
+"""Waiting for SQLite locks, by our own dice.
+
+Owns: `Patience`. SQLite's `busy_timeout` backs off in fixed steps, and one busy writer then starves
+the other processes for seconds; random short pauses share the lock fairly. Only for threads that
+may block: never call this on an event loop.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+from collections.abc import Callable
+from typing import TypeVar
+
+from millstream.runtime.env import Env
+from millstream.runtime.errors import StorageUnavailable
+
+__all__ = ["Patience", "is_busy"]
+
+T = TypeVar("T")
+
+_PAUSE_MIN_S = 0.0002
+_PAUSE_MAX_S = 0.002
+_BUSY_CODES = frozenset({sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_PROTOCOL})
+
+
+def is_busy(error: sqlite3.Error) -> bool:
+    """Whether another connection holds a lock: nothing was done, and trying again is right."""
+    # The low byte is the primary code; errors of the Python module itself carry none.
+    return (getattr(error, "sqlite_errorcode", 0) or 0) & 0xFF in _BUSY_CODES
+
+
+class Patience:
+    """Runs an action again while SQLite is busy, for at most `lock_wait_s` of pauses."""
+
+    def __init__(self, env: Env, lock_wait_s: float) -> None:
+        self._env = env
+        self._lock_wait_s = lock_wait_s
+        self._never = threading.Event()
+
+    def run(self, what: str, action: Callable[[], T]) -> T:
+        """The action's result. Raises StorageUnavailable when the lock is not had in time."""
+        waited_s = 0.0
+        while True:
+            try:
+                return action()
+            except sqlite3.Error as error:
+                if not is_busy(error):
+                    raise
+                if waited_s >= self._lock_wait_s:
+                    raise StorageUnavailable(
+                        f"{what}: locked by others for {waited_s:.1f} s,"
+                        f" lock_wait_s is {self._lock_wait_s}"
+                    ) from error
+            pause_s = self._env.uniform(_PAUSE_MIN_S, _PAUSE_MAX_S)
+            self._never.wait(pause_s)
+            waited_s += pause_s

@@ -1,0 +1,123 @@
+"""Grain state in SQLite files.
+
+Owns: `SqliteStateStore`, `file_index`. Keys are spread over eight files by a frozen hash, so that
+eight transactions can be under way at once.
+Invariants: those of `StateStore`; in a file, a key's etags only grow, also over `clear`; a write is
+on disk before it is acknowledged.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+from collections.abc import Sequence
+from functools import partial
+from itertools import islice
+from pathlib import Path
+
+import xxhash
+
+from millstream.runtime.env import Env
+from millstream.runtime.errors import StorageUnavailable
+from millstream.runtime.storage import Etag, Row
+
+from . import rows
+from .mounts import local_directory
+from .reader import Connect, Reader
+from .schema import STATE
+from .writer import Writer, WriterOptions, open_writer
+
+__all__ = ["FILES", "SqliteStateStore", "file_index"]
+
+FILES = 8
+
+
+def file_index(key: str) -> int:
+    """Which of the state files holds the key. Frozen: files on disk depend on it."""
+    return xxhash.xxh3_64_intdigest(key.encode()) % FILES
+
+
+def _find(path: Path, key: str, connect: Connect) -> Row | None:
+    return rows.find(connect(path), key)
+
+
+def _find_range(
+    path: Path, prefix: str, after: str, limit: int, connect: Connect
+) -> list[tuple[str, Row]]:
+    return rows.find_range(connect(path), prefix, after, limit)
+
+
+class SqliteStateStore:
+    """Rows in `state-0.db` to `state-7.db` of a directory on a local disk.
+
+    Silos of several processes may share the directory. A write costs one fsync, shared by all
+    that wait for the same file. Open it after any fork: a child is refused its parent's store, and
+    SQLite does not allow it to open the parent's files anew. Raises ConfigError on a network mount.
+    """
+
+    def __init__(
+        self,
+        directory: str | Path,
+        env: Env | None = None,
+        options: WriterOptions | None = None,
+    ) -> None:
+        folder = local_directory(directory)
+        self._paths = [folder / f"state-{index}.db" for index in range(FILES)]
+        self._env = env or Env()
+        self._options = options or WriterOptions()
+        self._writers: dict[int, Writer] = {}
+        self._reader: Reader | None = None
+        self._closed = False
+
+    async def read(self, key: str, /) -> Row | None:
+        """The row, or None."""
+        path = self._paths[file_index(key)]
+        return await self._reading().submit(partial(_find, path, key))
+
+    async def write(self, key: str, data: bytes, expect: Etag | None, fence: int, /) -> Etag:
+        """Store the row and return its new etag; on disk when this returns."""
+        writer = self._writer(file_index(key))
+        if expect is None:
+            return await writer.submit(partial(rows.insert, key, bytes(data), fence))
+        return await writer.submit(partial(rows.update, key, bytes(data), expect, fence))
+
+    async def clear(self, key: str, expect: Etag, fence: int, /) -> None:
+        """Delete the row."""
+        await self._writer(file_index(key)).submit(partial(rows.delete, key, expect, fence))
+
+    async def scan(self, prefix: str, after: str, limit: int, /) -> Sequence[tuple[str, Row]]:
+        """Up to `limit` rows in key order. Costs up to `limit` rows of each file; no snapshot."""
+        reading = self._reading()
+        parts = [
+            reading.submit(partial(_find_range, path, prefix, after, limit)) for path in self._paths
+        ]
+        merged = heapq.merge(*await asyncio.gather(*parts), key=lambda found: found[0])
+        return list(islice(merged, max(limit, 0)))
+
+    async def aclose(self) -> None:
+        """Finish what was submitted, then close the files. A second call does nothing."""
+        if self._closed:
+            return
+        self._closed = True
+        closing = [writer.release() for writer in self._writers.values()]
+        if self._reader is not None:
+            closing.append(self._reader.stop())
+        await asyncio.gather(*closing)
+
+    def _writer(self, index: int) -> Writer:
+        self._refuse_closed()
+        writer = self._writers.get(index)
+        if writer is None:
+            writer = open_writer(self._paths[index], STATE, self._env, self._options)
+            self._writers[index] = writer
+        return writer
+
+    def _reading(self) -> Reader:
+        self._refuse_closed()
+        if self._reader is None:
+            self._reader = Reader("state reader", STATE, self._env, self._options)
+        return self._reader
+
+    def _refuse_closed(self) -> None:
+        if self._closed:
+            raise StorageUnavailable(f"{self._paths[0].parent}: this state store is closed")

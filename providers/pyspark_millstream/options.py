@@ -1,0 +1,153 @@
+"""The options of `format("millstream")`: parsed and checked once, in the driver.
+
+Owns: names, defaults and limits of the options. Not: what they do. Pure.
+Invariants: a `WriteOptions` can be used as it is, whatever task gets it; every error names the
+option and says what to write.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from difflib import get_close_matches
+
+__all__ = ["WriteOptions", "parse"]
+
+GATEWAYS_MAX = 64
+CHUNK_ROWS_MAX = 100_000
+WINDOW_MAX = 256
+TIMEOUT_S_MAX = 3600.0
+NOT_OURS = ("path", "checkpointlocation", "queryname", "mergeschema")
+
+
+@dataclass(frozen=True, slots=True)
+class WriteOptions:
+    """What one write needs to know; the option names are the field names.
+
+    `gateways`: `host:port`, separated by commas; reachable from the executors. `namespace`: of the
+    streams. `key_column`: string or integer column with the stream key. `value_columns`: columns
+    of an item, separated by commas; default all. `writer_id`: identity for deduplication; default
+    the query id for a streaming query, a fresh id for a batch write. `chunk_rows`: rows in one
+    call; must not change while a failed batch waits to be run again. `window`: calls without an
+    answer. `timeout_s`: longest time without any answer, over all gateways.
+    """
+
+    gateways: tuple[tuple[str, int], ...]
+    namespace: str
+    key_column: str
+    value_columns: tuple[str, ...]
+    cluster: str = "dev"
+    provider: str = "default"
+    writer_id: str = ""
+    chunk_rows: int = 500
+    window: int = 8
+    delivery: str = "direct"
+    timeout_s: float = 60.0
+
+
+def parse(given: Mapping[str, str], columns: Sequence[str]) -> WriteOptions:
+    """Options as Spark gives them, for rows with these columns. Raises ValueError."""
+    texts = {name.lower(): text.strip() for name, text in given.items()}
+    _check_names(texts)
+    return WriteOptions(
+        gateways=_gateways(_required(texts, "gateways", "127.0.0.1:7700,127.0.0.1:7701")),
+        namespace=_required(texts, "namespace", "arrivals"),
+        key_column=_column("key_column", _required(texts, "key_column", "id"), columns),
+        value_columns=_value_columns(texts.get("value_columns", ""), columns),
+        cluster=texts.get("cluster") or "dev",
+        provider=texts.get("provider") or "default",
+        writer_id=texts.get("writer_id", ""),
+        chunk_rows=_count(texts, "chunk_rows", 500, CHUNK_ROWS_MAX),
+        window=_count(texts, "window", 8, WINDOW_MAX),
+        delivery=_delivery(texts.get("delivery") or "direct"),
+        timeout_s=_seconds(texts, "timeout_s", 60.0, TIMEOUT_S_MAX),
+    )
+
+
+def _check_names(texts: Mapping[str, str]) -> None:
+    """Refuse what looks like a misspelt option; Spark passes options of its own, too."""
+    known = [field.name for field in fields(WriteOptions)]
+    for name in texts:
+        if name in known or name in NOT_OURS:
+            continue
+        near = get_close_matches(name, known, n=1, cutoff=0.8)
+        if near:
+            raise ValueError(f"unknown option {name!r}: write option({near[0]!r}, ...)")
+
+
+def _required(texts: Mapping[str, str], name: str, example: str) -> str:
+    text = texts.get(name, "")
+    if not text:
+        raise ValueError(f"option {name!r} is missing: write option({name!r}, {example!r})")
+    return text
+
+
+def _listed(text: str) -> list[str]:
+    return [part.strip() for part in text.split(",") if part.strip()]
+
+
+def _gateways(text: str) -> tuple[tuple[str, int], ...]:
+    gateways = tuple(_address(part) for part in _listed(text))
+    if not 1 <= len(gateways) <= GATEWAYS_MAX:
+        raise ValueError(
+            f"option 'gateways' lists {len(gateways)} addresses: write 1 to {GATEWAYS_MAX}"
+        )
+    return gateways
+
+
+def _address(text: str) -> tuple[str, int]:
+    host, colon, port = text.rpartition(":")
+    host = host.removeprefix("[").removesuffix("]")
+    number = int(port) if port.isascii() and port.isdigit() else 0
+    if not (colon and host and 1 <= number <= 65535):
+        raise ValueError(f"option 'gateways' has {text!r}: write host:port, as in 127.0.0.1:7700")
+    return host, number
+
+
+def _column(option: str, name: str, columns: Sequence[str]) -> str:
+    if name not in columns:
+        raise ValueError(
+            f"option {option!r} names column {name!r}: write one of {', '.join(columns)}"
+        )
+    if columns.count(name) > 1:
+        raise ValueError(
+            f"option {option!r}: {columns.count(name)} columns are named {name!r}: rename one"
+        )
+    return name
+
+
+def _value_columns(text: str, columns: Sequence[str]) -> tuple[str, ...]:
+    names = _listed(text) or list(columns)
+    return tuple(dict.fromkeys(_column("value_columns", name, columns) for name in names))
+
+
+def _count(texts: Mapping[str, str], name: str, default: int, largest: int) -> int:
+    text = texts.get(name, "")
+    number = int(text) if text.isascii() and text.isdigit() else 0
+    if text and not 1 <= number <= largest:
+        raise ValueError(f"option {name!r} is {text!r}: write a whole number from 1 to {largest}")
+    return number or default
+
+
+def _seconds(texts: Mapping[str, str], name: str, default: float, largest: float) -> float:
+    text = texts.get(name, "")
+    if not text:
+        return default
+    try:
+        number = float(text)
+    except ValueError:
+        number = math.nan
+    if not 0 < number <= largest:
+        raise ValueError(f"option {name!r} is {text!r}: write seconds, above 0 up to {largest:g}")
+    return number
+
+
+def _delivery(text: str) -> str:
+    if text == "direct":
+        return text
+    if text == "staged":
+        raise ValueError(
+            "delivery=staged is not available in this version: write option('delivery', 'direct')"
+        )
+    raise ValueError(f"option 'delivery' is {text!r}: write option('delivery', 'direct')")

@@ -1,0 +1,138 @@
+"""What runs in Spark's tasks: a partition's Arrow batches go out, a count comes back.
+
+`delivery=direct`: rows are visible as they arrive; commit and abort have nothing to do. A repeated
+task, or a repeated batch, sends the same identities (`tokens`) again, and the cluster drops what
+it has. That is exactly-once only if the task sees the same rows in the same order: a replayable
+source, no shuffle between it and the write, the same number of partitions, no speculation.
+A streaming query is identified by its query id, which lives in the checkpoint; `writer_id`
+replaces it. A batch write has a fresh identity per `save()`; with `writer_id` it is a job that can
+be run again. Inside `foreachBatch` a `writer_id` counts together with the micro-batch's id.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import (
+    DataSourceArrowWriter,
+    DataSourceStreamArrowWriter,
+    WriterCommitMessage,
+)
+
+from millstream.runtime.env import Env
+
+from .link import linked
+from .options import WriteOptions, parse
+from .rows import Chunk, Chunker, encode_arguments
+from .tokens import Numbering, Origin
+
+if TYPE_CHECKING:
+    from pyarrow import RecordBatch
+    from pyspark.sql.types import StructType
+
+__all__ = ["BatchWriter", "StreamWriter", "Written", "planned", "send_rows"]
+
+BATCH_ID = "streaming.sql.batchId"
+QUERY_ID = "sql.streaming.queryId"
+KEY_TYPES = ("string", "char", "varchar", "tinyint", "smallint", "int", "bigint")
+
+Properties = Callable[[str], str | None]
+"""A task's local properties."""
+
+
+@dataclass
+class Written(WriterCommitMessage):
+    """What one task wrote."""
+
+    rows: int
+    messages: int
+    calls: int
+
+
+def planned(given: Mapping[str, str], schema: StructType, overwrite: bool) -> WriteOptions:
+    """Options checked against the DataFrame's columns. Raises ValueError."""
+    if overwrite:
+        raise ValueError(
+            "a stream cannot be overwritten: write mode('append'), or outputMode('append')"
+        )
+    options = parse(given, schema.fieldNames())
+    kind = schema[options.key_column].dataType.simpleString()
+    if kind.partition("(")[0].partition(" ")[0] not in KEY_TYPES:
+        raise ValueError(
+            f"option 'key_column': {options.key_column!r} is {kind}; a stream key is text: "
+            f"write a string or integer column, or cast this one to string"
+        )
+    return options
+
+
+def send_rows(options: WriteOptions, origin: Origin, batches: Iterator[RecordBatch]) -> Written:
+    """Publish a partition's rows, in order; returns when all of them are accepted.
+
+    Raises ValueError (a null key, a frame too large), PublishFailed, GatewayUnavailable.
+    """
+    chunker = Chunker(options.key_column, options.value_columns, options.chunk_rows)
+    numbering = Numbering(origin)
+    calls = 0
+    with linked(options) as link:
+        for chunk in _chunks(chunker, batches):
+            body = encode_arguments(options.namespace, origin.producer, chunk, numbering)
+            link.publish(body, len(chunk), f"spark/{origin.writer}")
+            calls += 1
+        link.drain()
+        assert link.accepted == numbering.used, (link.accepted, numbering.used)
+    return Written(chunker.rows, numbering.used, calls)
+
+
+def _chunks(chunker: Chunker, batches: Iterator[RecordBatch]) -> Iterator[Chunk]:
+    for batch in batches:
+        yield from chunker.feed(batch)
+    yield from chunker.rest()
+
+
+def _task() -> tuple[Properties, int]:
+    """The local properties and the partition of the running task."""
+    from pyspark import TaskContext
+
+    context = TaskContext.get()
+    if context is None:
+        raise RuntimeError("a Millstream writer runs inside a Spark task only")
+    return context.getLocalProperty, context.partitionId()
+
+
+def batch_origin(writer: str, properties: Properties, partition: int) -> Origin:
+    """Identity of a task of `df.write`; the batch is 0 outside of `foreachBatch`."""
+    return Origin(writer, int(properties(BATCH_ID) or 0), partition)
+
+
+def stream_origin(writer_id: str, properties: Properties, partition: int) -> Origin:
+    """Identity of a task of `df.writeStream`. Raises RuntimeError if Spark tells none."""
+    writer, batch = writer_id or properties(QUERY_ID), properties(BATCH_ID)
+    if not writer or batch is None:
+        raise RuntimeError(f"Spark set no local property {QUERY_ID} or {BATCH_ID} in this task")
+    return Origin(writer, int(batch), partition)
+
+
+class BatchWriter(DataSourceArrowWriter):
+    """The writer of `df.write`; made in the driver, pickled into every task."""
+
+    def __init__(self, options: WriteOptions) -> None:
+        env = Env()
+        self._options = options
+        self._writer = options.writer_id or f"{env.new_id():016x}{env.new_id():016x}"
+
+    def write(self, iterator: Iterator[RecordBatch]) -> Written:
+        """Publish one partition."""
+        return send_rows(self._options, batch_origin(self._writer, *_task()), iterator)
+
+
+class StreamWriter(DataSourceStreamArrowWriter):
+    """The writer of `df.writeStream`; made anew in the driver for every micro-batch."""
+
+    def __init__(self, options: WriteOptions) -> None:
+        self._options = options
+
+    def write(self, iterator: Iterator[RecordBatch]) -> Written:
+        """Publish one partition of a micro-batch."""
+        return send_rows(self._options, stream_origin(self._options.writer_id, *_task()), iterator)

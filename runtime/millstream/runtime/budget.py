@@ -1,0 +1,37 @@
+"""The yield budget: a run of calls that never suspend must not starve the loop.
+
+Invariants: after about `slice_s` of direct turns the running task yields once. The number of
+turns between two looks at the clock adapts to what a turn costs (spec/hotpath.md rule 10).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+__all__ = ["Budget"]
+
+TURNS_PER_LOOK_MAX = 64
+
+
+class Budget:
+    """Counts turns of one silo; the caller does `left -= 1` and awaits `pause()` at zero."""
+
+    __slots__ = ("_looked_at", "_size", "_slice_s", "_time", "_yielded_at", "left")
+
+    def __init__(self, time: Callable[[], float], slice_s: float) -> None:
+        self._time = time
+        self._slice_s = slice_s
+        self._size = self.left = TURNS_PER_LOOK_MAX
+        self._yielded_at = self._looked_at = time()
+
+    async def pause(self) -> None:
+        """Look at the clock; yield to the loop if the slice is used up."""
+        now = self._time()
+        spent = max(now - self._looked_at, 1e-9)
+        fit = int(self._slice_s * self._size / spent / 2)
+        self.left = self._size = min(TURNS_PER_LOOK_MAX, max(1, fit))
+        self._looked_at = now
+        if now - self._yielded_at >= self._slice_s:
+            await asyncio.sleep(0)
+            self._yielded_at = self._looked_at = self._time()

@@ -1,0 +1,364 @@
+"""The caller's side of every call that is not a direct turn.
+
+Owns: finding the target, waiting in its mailbox or for its reply, deadline and cancellation of the
+wait. Not: the direct turn (`stubs`), the callee's side of remote calls (`serving`). Invariants: a
+local turn runs in the task of whoever asked; arguments are isolated or encoded before the first
+await; a call that surely did not run is sent on, at most `redirects_max` times; one whose fate is
+unknown never is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from .activation import Activation
+from .errors import CallCycle, CallError, CallTimeout, Rejected, SiloUnavailable
+from .failures import rebuild
+from .message import Call
+from .request import Request, chain_of, live_parent, path_to, turn_name, waits_for
+from .serving import Served
+from .turns import finish, run_turn, settle, timed_out
+
+if TYPE_CHECKING:
+    from .catalog import GrainTable
+    from .connection import Peer
+    from .definition import MethodSpec
+    from .host import Host
+
+__all__ = ["call", "new_request"]
+
+log = logging.getLogger("millstream.calls")
+
+
+class LocalWait:
+    """A local caller that waits for an activation; it is handed the turn in its own task."""
+
+    __slots__ = ("future", "is_withdrawn", "request")
+
+    def __init__(self, request: Request, future: asyncio.Future[str | None]) -> None:
+        self.request = request
+        self.future = future
+        self.is_withdrawn = False
+
+    def grant(self) -> bool:
+        if self.future.done():
+            return False
+        self.future.set_result(None)
+        return True
+
+    def moved(self, silo: str) -> None:
+        if not self.future.done():
+            self.future.set_result(silo)
+
+    def fail(self, error: BaseException) -> None:
+        if not self.future.done():
+            self.future.set_exception(error)
+
+
+class RemoteWait:
+    """A caller that waits for a reply; the future gives the encoded result or the redirect."""
+
+    __slots__ = ("future",)
+
+    def __init__(self, future: asyncio.Future[Any]) -> None:
+        self.future = future
+
+    def reply(self, body: msgspec.Raw) -> None:
+        if not self.future.done():
+            self.future.set_result(body)
+
+    def failure(self, body: msgspec.Raw) -> None:
+        if not self.future.done():
+            self.future.set_result(RemoteFailure(body))
+
+    def redirect(self, silo: str) -> None:
+        if not self.future.done():
+            self.future.set_result(Moved(silo))
+
+    def broken(self, error: Exception) -> None:
+        if not self.future.done():
+            self.future.set_exception(error)
+
+
+class RemoteFailure:
+    """The callee raised; `body` is the encoded error."""
+
+    __slots__ = ("body",)
+
+    def __init__(self, body: msgspec.Raw) -> None:
+        self.body = body
+
+
+class Moved:
+    """The call did not run; the grain is at `silo`, or must be looked up if that is empty."""
+
+    __slots__ = ("silo",)
+
+    def __init__(self, silo: str) -> None:
+        self.silo = silo
+
+
+def new_request(
+    host: Host, spec: MethodSpec, timeout_s: float | None, is_reentrant: bool, begins_chain: bool
+) -> Request:
+    """A request of the running task, with its deadline watched."""
+    task = host.find_task()
+    parent = None if begins_chain else live_parent()
+    seconds = timeout_s or spec.timeout_s or host.options.call_timeout_s
+    deadline, is_regular = host.loop.time() + seconds, True
+    depth, is_tight = 1, False
+    if parent is not None:
+        depth, is_tight = parent.depth + 1, parent.task is task
+        if parent.deadline < deadline:
+            deadline, is_regular = parent.deadline, False
+        if depth > host.options.chain_turns_max:
+            raise CallError(
+                f"{turn_name(parent)}: the chain of calls is longer than chain_turns_max "
+                f"{host.options.chain_turns_max}"
+            )
+    request = Request(parent, task, None, spec, deadline, depth, task.cancelling(), is_tight)
+    request.is_read = spec.is_read_only
+    request.is_interleaving = spec.is_interleaving or is_reentrant
+    request.timeout_s = timeout_s or 0.0
+    if is_regular or not is_tight:
+        host.pending.add(request, seconds if is_regular else None)
+    return request
+
+
+async def call(
+    host: Host,
+    table: GrainTable,
+    key: str,
+    spec: MethodSpec,
+    args: tuple[Any, ...],
+    timeout_s: float | None = None,
+    headers: dict[str, str] | None = None,
+) -> Any:
+    """Call a method of a grain, wherever it is."""
+    host.check_running()
+    if spec.is_one_way:
+        return await send_one_way(host, table, key, spec, args, headers)
+    parent = live_parent()
+    if spec.is_shielded or not table.is_direct:
+        return await in_own_task(host, table, key, spec, args, timeout_s, headers)
+    if parent is not None and not (parent.depth + 1) % host.options.nested_turns_max:
+        if host.find_task() is parent.task:
+            return await in_own_task(host, table, key, spec, args, timeout_s, headers)
+    return await call_here(host, table, key, spec, args, timeout_s, headers)
+
+
+async def call_here(
+    host: Host,
+    table: GrainTable,
+    key: str,
+    spec: MethodSpec,
+    args: tuple[Any, ...],
+    timeout_s: float | None,
+    headers: dict[str, str] | None,
+    tight_parent: Request | None = None,
+) -> Any:
+    """Call in the running task."""
+    request = new_request(host, spec, timeout_s, table.is_reentrant, begins_chain=False)
+    request.headers = headers
+    if tight_parent is not None and request.parent is tight_parent:
+        request.is_tight = True
+    failed: BaseException | None = None
+    result = None
+    try:
+        result = await travel(host, table, key, args, request)
+    except BaseException as error:
+        failed = settle(host, request, error)
+    else:
+        finish(host, request)
+        if request.expired:
+            failed = timed_out(host, request)
+    if failed is not None:
+        try:
+            raise failed
+        finally:
+            failed = request = None  # type: ignore[assignment]
+    return result
+
+
+async def in_own_task(
+    host: Host,
+    table: GrainTable,
+    key: str,
+    spec: MethodSpec,
+    args: tuple[Any, ...],
+    timeout_s: float | None,
+    headers: dict[str, str] | None,
+) -> Any:
+    """Call in a new task: for depth, for `direct=False`, and for shielded methods."""
+    parent = live_parent()
+    is_tight = parent is not None and parent.task is host.find_task()
+    args = spec.isolate(args, host)
+    inner = host.loop.create_task(
+        call_here(host, table, key, spec, args, timeout_s, headers, parent if is_tight else None)
+    )
+    if spec.is_shielded:
+        host.shielded.add(inner)
+        inner.add_done_callback(host.shielded.discard)
+        return await asyncio.shield(inner)
+    try:
+        return await inner
+    finally:
+        inner = None  # type: ignore[assignment]
+
+
+def find_quietly(host: Host, table: GrainTable, key: str) -> Activation | Peer | None:
+    """Where the grain is, if that is known and the place has not refused a moment ago."""
+    try:
+        return host.router.find(table, key)
+    except SiloUnavailable:
+        host.router.lost(table, key)
+        return None
+
+
+async def travel(
+    host: Host, table: GrainTable, key: str, args: tuple[Any, ...], request: Request
+) -> Any:
+    """Find the grain and run the call there; send it on while it surely did not run."""
+    spec, body = request.spec, None
+    values: tuple[Any, ...] = ()
+    place = find_quietly(host, table, key)
+    if isinstance(place, Activation):
+        values = spec.isolate(args, host)
+    else:
+        body = spec.arguments.encode(args)
+    unsent: SiloUnavailable | None = None
+    for attempt in range(host.options.redirects_max):
+        if attempt:
+            await asyncio.sleep(host.options.retry_first_s * 2 ** (attempt - 1))
+        try:
+            place = place or await host.router.locate(table, key)
+            if not isinstance(place, Activation) and not place.is_ready:
+                await place.ready()
+        except SiloUnavailable as error:
+            unsent, place = error, None  # the call was not sent: another silo may get the grain
+            host.router.lost(table, key)
+            continue
+        if isinstance(place, Activation):
+            if body is not None:
+                values = spec.arguments.decode(body, host)
+            if await enter_turn(host, place, request):
+                return spec.isolate_result(await run_turn(place, request, values), host)
+        else:
+            if body is None:
+                body = spec.arguments.encode(values)
+            answer = await ask(host, place, table, key, body, request, attempt)
+            if type(answer) is not Moved:
+                return take_answer(host, spec, answer)
+            host.router.moved(table, key, place, answer.silo)
+        place = None
+    if unsent is not None:
+        raise unsent
+    raise Rejected(
+        f"{table.name}/{key}: {spec.label} was sent on {host.options.redirects_max} times "
+        "(redirects_max) without finding the grain"
+    )
+
+
+async def enter_turn(host: Host, activation: Activation, request: Request) -> bool:
+    """Wait until the activation is ours (True) or has moved (False)."""
+    entry = LocalWait(request, host.loop.create_future())
+    if activation.arrive(entry):
+        return True
+    cycle = next((b for b in activation.blocking() if waits_for(b, request)), None)
+    if cycle is not None:
+        assert activation.mailbox is not None
+        activation.mailbox.withdraw(entry)
+        raise CallCycle(*cut_path(path_to(request), str(activation)))
+    try:
+        moved_to = await entry.future
+    except asyncio.CancelledError:
+        # cancelled in the very iteration of the grant: `finish` leaves the activation again
+        if entry.future.cancelled() and activation.mailbox is not None:
+            activation.mailbox.withdraw(entry)
+            request.stop_reason = name_blockers(activation) if request.expired else ""
+        raise
+    return moved_to is None
+
+
+def cut_path(waiters: list[str], target: str) -> list[str]:
+    """The part of the chain that is the cycle: from the target back to the target."""
+    start = max((i for i, name in enumerate(waiters) if name == target), default=0)
+    return [*waiters[start:], target]
+
+
+def name_blockers(activation: Activation) -> str:
+    """What a request that waited too long waited for."""
+    names = [
+        f"{request.spec.label} for {request.caller or 'a caller'}"
+        for request in activation.blocking()
+    ]
+    return f"waited for {activation}, which runs {', '.join(names)}" if names else ""
+
+
+async def ask(
+    host: Host,
+    peer: Peer,
+    table: GrainTable,
+    key: str,
+    body: bytes,
+    request: Request,
+    hops: int,
+) -> Any:
+    """Send the call and wait for its answer; on cancellation tell the callee."""
+    ttl_s = request.deadline - host.loop.time()
+    if ttl_s <= 0:
+        raise CallTimeout(f"{table.name}/{key}: {request.spec.label}: no time was left to send it")
+    caller = turn_name(request.parent) if request.is_tight else ""
+    message = Call(
+        0,
+        table.name,
+        key,
+        request.spec.wire_name,
+        msgspec.Raw(body),
+        ttl_s,
+        caller,
+        chain_of(request, host.env.new_id),
+        hops,
+        request.headers,
+    )
+    wait = RemoteWait(host.loop.create_future())
+    if not peer.is_ready:
+        await peer.ready()
+    call_id = peer.send_call(message, wait)
+    try:
+        return await wait.future
+    except asyncio.CancelledError:
+        peer.cancel_call(call_id)
+        raise
+
+
+def take_answer(host: Host, spec: MethodSpec, answer: Any) -> Any:
+    """Decode a result, or raise the callee's error."""
+    if type(answer) is RemoteFailure:
+        raise rebuild(answer.body, host.known_errors)
+    return spec.result.decode(answer, host)
+
+
+async def send_one_way(
+    host: Host,
+    table: GrainTable,
+    key: str,
+    spec: MethodSpec,
+    args: tuple[Any, ...],
+    headers: dict[str, str] | None,
+) -> None:
+    """Hand a one-way call on; returns once it is queued here or written to the peer."""
+    body = spec.arguments.encode(args)
+    place = host.router.find(table, key) or await host.router.locate(table, key)
+    ttl_s = spec.timeout_s or host.options.call_timeout_s
+    message = Call(0, table.name, key, spec.wire_name, msgspec.Raw(body), ttl_s, "", [], 0, headers)
+    if isinstance(place, Activation):
+        Served(host, None, message, spec).submit(place)
+        return
+    if not place.is_ready:
+        await place.ready()
+    place.send_one_way(message)

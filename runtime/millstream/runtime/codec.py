@@ -1,0 +1,170 @@
+"""The codec of one annotation: encode, decode, isolate.
+
+Owns: the rule that a local call and a remote one give the callee the same value, because both go
+through the same checks and the same conversions. Errors are TypeErrors without a place; whoever
+knows the place (`codec_arguments`, the caller of a result codec) adds it.
+Invariants: `isolate(v)` either is `v`, immutable all the way down, or equals
+`decode(encode(v))`; never pickle.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Generic, TypeVar, cast
+
+import msgspec
+
+from .codec_hooks import HostDecoder, decode_hook, encode_any
+from .codec_immutable import Passing, fast_types_of, passing_of
+from .codec_types import inspect_hint, resolve_hints
+from .codec_unions import Wrapped, needs_wrappers, wrap_union
+from .codec_values import rule_for
+from .errors import MillstreamError
+
+__all__ = ["Codec", "Data", "build_codec", "decoder_of", "reason", "resolve_hints"]
+
+T = TypeVar("T")
+
+Data = bytes | bytearray | memoryview | msgspec.Raw
+
+
+class Codec(Generic[T]):
+    """Encodes, decodes and copies the values of one annotation. Built by `build_codec`.
+
+    `hint`: the annotation as written. `fast_types`: exact types whose values may be passed as they
+    are; empty if none. `needs_host`: give `decode` and `isolate` the silo or client.
+    `direct`, `convert`, `wire`, `unwrap`: what `Arguments` puts together: exact types that are
+    encoded as they are, the conversion for all others, the type to decode and what then happens.
+    """
+
+    __slots__ = (
+        "_decode",
+        "_passing",
+        "convert",
+        "direct",
+        "fast_types",
+        "hint",
+        "needs_host",
+        "unwrap",
+        "wire",
+    )
+
+    def __init__(
+        self,
+        hint: object,
+        wire: object,
+        direct: frozenset[type],
+        convert: Callable[[Any], object],
+        unwrap: Callable[[Any], Any] | None,
+        needs_host: bool,
+        fast_types: frozenset[type],
+        passing: Passing | None,
+    ) -> None:
+        self.hint = hint
+        self.wire = wire
+        self.direct = direct
+        self.convert = convert
+        self.unwrap = unwrap
+        self.needs_host = needs_host
+        self.fast_types = fast_types
+        self._passing = passing
+        self._decode = decoder_of(wire, needs_host)
+
+    def encode(self, value: T) -> bytes:
+        """MessagePack of one value.
+
+        Raises TypeError: another type than declared, a subclass that would lose fields, an int
+        beyond 64 bits, a lone surrogate. Wrong values inside a container or dataclass are found
+        by `decode`.
+        """
+        try:
+            if type(value) in self.direct:
+                return encode_any(value)
+            return encode_any(self.convert(value))
+        except Exception as error:
+            raise TypeError(reason(error)) from None
+
+    def decode(self, data: Data, host: object = None) -> T:
+        """The value of the declared type. Raises TypeError that names the path inside the value."""
+        try:
+            value = self._decode(data, host)
+        except MillstreamError:
+            raise
+        except Exception as error:
+            raise TypeError(self._reason(error)) from None
+        return cast(T, value if self.unwrap is None else self.unwrap(value))
+
+    def isolate(self, value: T, host: object = None) -> T:
+        """What the far side would get: the value itself if it cannot change, else a copy.
+
+        Raises TypeError as `encode` and `decode` do.
+        """
+        passing = self._passing
+        if passing is not None and passing(value):
+            return value
+        return self.decode(self.encode(value), host)
+
+    def _reason(self, error: Exception) -> str:
+        text = reason(error)
+        return text.replace("`$[1]", "`$", 1) if self.unwrap is not None else text
+
+    def __repr__(self) -> str:
+        return f"<Codec {self.hint!r}>"
+
+
+def build_codec(hint: object, place: str) -> Codec[Any]:
+    """The codec of an annotation; costs some 100 µs, so build one per annotation and keep it.
+
+    `place` begins every complaint: "Airport.add: argument `by`". Raises DefinitionError if some
+    part of the type cannot be encoded, NameError if a name in it is not defined yet.
+    """
+    if needs_wrappers(hint):
+        return _union_codec(hint, wrap_union(hint, place))
+    shape = inspect_hint(hint, place)
+    rule = rule_for(hint)
+    return Codec(
+        hint,
+        hint,
+        rule.direct,
+        rule.convert,
+        None,
+        shape.needs_host,
+        fast_types_of(shape.node),
+        passing_of(shape.node),
+    )
+
+
+def _union_codec(hint: object, union: Wrapped) -> Codec[Any]:
+    return Codec(
+        hint,
+        union.wire,
+        frozenset(),
+        union.convert,
+        union.unwrap,
+        union.needs_host,
+        union.fast_types,
+        union.passing,
+    )
+
+
+def decoder_of(wire: object, needs_host: bool) -> Callable[[Any, object], Any]:
+    """A function of data and host that decodes one type; raises what msgspec raises."""
+    if needs_host:
+        return HostDecoder(wire).decode
+    decoder: msgspec.msgpack.Decoder[Any]
+    decoder = msgspec.msgpack.Decoder(wire, dec_hook=decode_hook)
+    decode = decoder.decode
+    return lambda data, _host: decode(data)
+
+
+def reason(error: Exception) -> str:
+    """What is wrong with a value, in one line, from whatever the codec raised."""
+    if isinstance(error, OverflowError):
+        return f"out of range: {error}"
+    if isinstance(error, UnicodeEncodeError):
+        return f"str with a lone surrogate at position {error.start}"
+    if isinstance(error, RecursionError):
+        return "contains itself, or is nested too deeply"
+    if isinstance(error, (TypeError, ValueError)):
+        return str(error)
+    return f"{type(error).__qualname__}: {error}"

@@ -1,0 +1,323 @@
+"""One peer: handshake, frames, batches, correlation of calls, back-pressure.
+
+Owns: the link to one silo, gateway or client, the calls outstanding on it, and its outgoing
+batch. Not: who is asked what (`calls`), what runs (`serving`). Invariants: messages leave in the
+order in which they were given; all that is given in one loop iteration leaves in as few frames as
+the limits allow; every outstanding call ends exactly once: by an answer, or by `broken` when the
+link closes; garbage closes this connection and nothing else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Protocol
+
+import msgspec
+
+from .errors import Overloaded, SiloUnavailable
+from .framing import FrameError, FrameReader, frame
+from .message import (
+    WIRE_VERSION,
+    Call,
+    Cancel,
+    Failure,
+    Goodbye,
+    Hello,
+    Message,
+    Redirect,
+    Reply,
+    decode_messages,
+    encode_messages,
+)
+from .transport import Link
+
+if TYPE_CHECKING:
+    from .host import Host
+
+__all__ = ["AnswerReceiver", "Peer"]
+
+log = logging.getLogger("millstream.connection")
+
+
+class AnswerReceiver(Protocol):
+    """Who waits for the answer of a call; exactly one method is called, once."""
+
+    def reply(self, body: msgspec.Raw, /) -> None: ...
+    def failure(self, body: msgspec.Raw, /) -> None: ...
+    def redirect(self, silo: str, /) -> None: ...
+    def broken(self, error: Exception, /) -> None: ...
+
+
+class Peer:
+    """The connection to one other process; also a `LinkReceiver`."""
+
+    def __init__(self, host: Host, name: str, on_closed: Callable[[Peer], None]) -> None:
+        self._host = host
+        self._options = host.options
+        self._on_closed = on_closed
+        self.name = name  # silo address, or client id, once known
+        self.is_silo = True
+        self.is_ready = False
+        self.is_closed = False
+        self.is_leaving = False
+        self._link: Link | None = None
+        self._reader = FrameReader(host.options.frame_bytes_max)
+        self._greeted = False
+        self._peer_frame_max = host.options.frame_bytes_max
+        self._out: list[Message] = []
+        self._is_flushing = False
+        self._is_writable = True
+        self._waiters: deque[asyncio.Future[None]] = deque()
+        self._next_id = 0
+        self._calls: dict[int, AnswerReceiver] = {}
+        self._served: dict[int, Any] = {}
+
+    # -- opening and closing
+
+    def attach(self, link: Link) -> None:
+        """Take over a link and greet."""
+        self._link = link
+        hello = Hello(
+            WIRE_VERSION,
+            self._host.cluster,
+            self._host.address,
+            self._host.is_silo,
+            self._options.frame_bytes_max,
+        )
+        link.write(frame(encode_messages([hello])))
+        link.start(self)
+
+    def _greet(self, hello: Message) -> None:
+        if not isinstance(hello, Hello):
+            raise FrameError(f"first message is {type(hello).__name__}, not Hello")
+        if hello.version != WIRE_VERSION:
+            raise FrameError(f"peer speaks wire version {hello.version}, this is {WIRE_VERSION}")
+        if hello.cluster != self._host.cluster:
+            raise FrameError(f"peer is in cluster {hello.cluster!r}, not {self._host.cluster!r}")
+        self._greeted = True
+        self._peer_frame_max = min(self._peer_frame_max, hello.frame_bytes_max)
+        self.is_silo = hello.is_silo
+        expected, self.name = self.name, hello.sender
+        if expected and expected != hello.sender and "@" in expected:
+            raise FrameError(f"expected {expected}, found {hello.sender}")
+        self._host.greeted(self)
+        self._become_ready()
+
+    def _become_ready(self) -> None:
+        self.is_ready = self._greeted and self._is_writable
+        if self.is_ready:
+            for waiter in self._waiters:
+                if not waiter.done():
+                    waiter.set_result(None)
+            self._waiters.clear()
+            if self._out:
+                self.flush()
+
+    async def ready(self) -> None:
+        """Wait until greeted and writable. Raises SiloUnavailable, Overloaded."""
+        limit = self._options.waiting_calls_max
+        if self.is_closed:
+            raise SiloUnavailable(f"{self.name}: the connection is closed")
+        if len(self._waiters) >= limit:
+            raise Overloaded(f"{self.name} does not read", "waiting_calls_max", limit)
+        waiter = self._host.loop.create_future()
+        self._waiters.append(waiter)
+        await waiter
+
+    def close(self, reason: str) -> None:
+        """Close the link; what is outstanding breaks with SiloUnavailable."""
+        if self._link is not None:
+            self._link.close()
+        self.closed(reason)
+
+    def closed(self, reason: str, /) -> None:
+        """The link is gone (called by the link too)."""
+        if self.is_closed:
+            return
+        self.is_closed, self.is_ready = True, False
+        text = f"{self.name}: connection lost ({reason})"
+        for receiver in list(self._calls.values()):
+            receiver.broken(SiloUnavailable(text))
+        self._calls.clear()
+        for waiter in self._waiters:
+            if not waiter.done():
+                waiter.set_exception(SiloUnavailable(text))
+        self._waiters.clear()
+        for served in list(self._served.values()):
+            served.cancel()
+        self._served.clear()
+        self._out.clear()
+        self._on_closed(self)
+
+    # -- sending
+
+    def send(self, message: Message) -> None:
+        """Put a message into this iteration's batch."""
+        if self.is_closed:
+            return
+        if not self._is_flushing:
+            self._is_flushing = True
+            self._host.loop.call_soon(self.flush)
+        self._out.append(message)
+
+    def send_call(self, call: Call, receiver: AnswerReceiver) -> int:
+        """Send a call; returns its id. Raises Overloaded, SiloUnavailable, TypeError (too big)."""
+        if self.is_closed:
+            raise SiloUnavailable(f"{self.name}: the connection is closed")
+        self._check_size(call)
+        if len(self._calls) >= self._options.peer_calls_max:
+            raise Overloaded(
+                f"{self.name}: calls outstanding", "peer_calls_max", self._options.peer_calls_max
+            )
+        self._next_id += 1
+        call.id = self._next_id
+        self._calls[call.id] = receiver
+        self.send(call)
+        return call.id
+
+    def send_one_way(self, call: Call) -> None:
+        """Send a call that has no answer."""
+        self._check_size(call)
+        self.send(call)
+
+    def _check_size(self, call: Call) -> None:
+        size = len(memoryview(call.body))
+        if size + 4096 > self._peer_frame_max:
+            raise ValueError(
+                f"{call.kind}/{call.key}.{call.method}: arguments of {size} bytes exceed "
+                f"frame_bytes_max {self._peer_frame_max}"
+            )
+
+    def cancel_call(self, call_id: int) -> None:
+        """Tell the callee that nobody waits any more."""
+        if self._calls.pop(call_id, None) is not None:
+            self.send(Cancel(call_id))
+
+    def answer(self, call_id: int, message: Reply | Failure | Redirect) -> None:
+        """Answer a served call, unless the caller gave it up or is gone."""
+        if self._served.pop(call_id, None) is None:
+            return
+        if isinstance(message, Reply) and len(memoryview(message.body)) + 64 > self._peer_frame_max:
+            from .failures import describe
+
+            size = len(memoryview(message.body))
+            error = ValueError(
+                f"result of {size} bytes exceeds frame_bytes_max {self._peer_frame_max}"
+            )
+            message = Failure(call_id, msgspec.Raw(describe(error, self.name)))
+        self._host.mark_dirty(self)
+        self.send(message)
+
+    def forget_served(self, call_id: int) -> None:
+        """The call is over, answered or not."""
+        self._served.pop(call_id, None)
+
+    def flush(self) -> None:
+        """Write what has collected, as few frames as the limits allow."""
+        self._is_flushing = False
+        if not self._out or self._link is None or not self._greeted or self.is_closed:
+            return
+        out, self._out = self._out, []
+        if len(out) == 1:
+            self._link.write(frame(encode_messages(out)))
+            return
+        for batch in self._batches(out):
+            self._link.write(frame(encode_messages(batch)))
+
+    def _batches(self, out: list[Message]) -> list[list[Message]]:
+        batches: list[list[Message]] = []
+        batch: list[Message] = []
+        size = 0
+        for message in out:
+            body = getattr(message, "body", None)
+            grows_by = 64 if body is None else 64 + len(memoryview(body))
+            if batch and (
+                len(batch) >= self._options.batch_messages_max
+                or size + grows_by > self._options.batch_bytes_max
+            ):
+                batches.append(batch)
+                batch, size = [], 0
+            batch.append(message)
+            size += grows_by
+        batches.append(batch)
+        return batches
+
+    # -- receiving (LinkReceiver)
+
+    def writable(self, is_writable: bool, /) -> None:
+        self._is_writable = is_writable
+        self._become_ready()
+
+    def received(self, data: bytes, /) -> None:
+        try:
+            for payload in self._reader.feed(data):
+                self._take_frame(payload)
+        except (FrameError, msgspec.DecodeError) as error:
+            log.warning("connection with %s closed: %s", self._who(), error)
+            self._abort(str(error))
+
+    def _who(self) -> str:
+        return self.name or (self._link.peer if self._link is not None else "?")
+
+    def _abort(self, reason: str) -> None:
+        if self._link is not None:
+            self._link.abort()
+        self.closed(reason)
+
+    def _take_frame(self, payload: bytes) -> None:
+        messages = decode_messages(payload)
+        if not self._greeted:
+            if len(messages) != 1:
+                raise FrameError("the first frame must be one Hello")
+            self._greet(messages[0])
+            return
+        for message in messages:
+            if type(message) is Call:
+                self._take_call(message)
+            elif type(message) is Reply:
+                receiver = self._calls.pop(message.id, None)
+                if receiver is not None:
+                    receiver.reply(message.body)
+            else:
+                self._take_other(message)
+
+    def _take_call(self, call: Call) -> None:
+        if call.id in self._served:
+            raise FrameError(f"call id {call.id} is in use")
+        self._host.serve(self, call)
+
+    def watch_served(self, call_id: int, served: Any) -> None:
+        """Register a call before it runs, so that a Cancel in the same batch finds it.
+
+        Raises Overloaded at `served_calls_max`.
+        """
+        if not call_id:
+            return
+        if len(self._served) >= self._options.served_calls_max:
+            raise Overloaded(
+                "calls being served", "served_calls_max", self._options.served_calls_max
+            )
+        self._served[call_id] = served
+
+    def _take_other(self, message: Message) -> None:
+        match message:
+            case Failure(id=call_id, body=body):
+                receiver = self._calls.pop(call_id, None)
+                if receiver is not None:
+                    receiver.failure(body)
+            case Redirect(id=call_id, silo=silo):
+                receiver = self._calls.pop(call_id, None)
+                if receiver is not None:
+                    receiver.redirect(silo)
+            case Cancel(id=call_id):
+                served = self._served.pop(call_id, None)
+                if served is not None:
+                    served.cancel()
+            case Goodbye():
+                self.is_leaving = True
+                self._host.peer_leaves(self)
+            case _:
+                raise FrameError(f"unexpected {type(message).__name__}")

@@ -1,0 +1,180 @@
+"""The error tree. A class says what the caller does next; the message is fact, value, limit.
+
+    MillstreamError
+    ├── DefinitionError (TypeError)      mend the class that is named, with file and line
+    ├── ConfigError (ValueError)         mend the option that is named
+    ├── CallError                        one call failed; the connection and other calls go on
+    │   ├── CallTimeout (TimeoutError)   unknown outcome: retry only what may run twice
+    │   ├── CallCycle                    break the cycle, or make a grain reentrant
+    │   ├── GrainError                   the callee raised a type that is not known here
+    │   ├── NotRemote (AttributeError)   call one of the methods that the message lists
+    │   ├── Rejected                     surely not executed: retry is safe
+    │   └── Overloaded                   surely not executed: retry later
+    ├── ClusterError
+    │   ├── SiloUnavailable              unknown outcome: the silo that held the call is gone
+    │   └── NotInCluster                 start or connect first
+    ├── StorageError
+    │   ├── Conflict                     read again, then decide
+    │   └── StorageUnavailable           retry later
+    └── StreamError
+        ├── QueueFull                    publish later, or slower
+        ├── QueueFenced                  another owner has a higher epoch: stop for good
+        ├── QueueUnavailable             retry later
+        ├── StaleMapper                  read the mapper again, then publish
+        ├── PublishUnknown               may have been accepted: send the same sequence again
+        ├── CursorTooOld                 the position is no longer stored
+        └── SubscriptionFaulted          resume or remove the subscription
+
+Invariants: every class is rebuilt from `args` and `__dict__` without `__init__` (errors cross the
+wire that way), so attributes hold plain values only.
+"""
+
+from __future__ import annotations
+
+__all__ = [
+    "CallCycle",
+    "CallError",
+    "CallTimeout",
+    "ClusterError",
+    "ConfigError",
+    "Conflict",
+    "CursorTooOld",
+    "DefinitionError",
+    "GrainError",
+    "MillstreamError",
+    "NotInCluster",
+    "NotRemote",
+    "Overloaded",
+    "PublishUnknown",
+    "QueueFenced",
+    "QueueFull",
+    "QueueUnavailable",
+    "Rejected",
+    "SiloUnavailable",
+    "StaleMapper",
+    "StorageError",
+    "StorageUnavailable",
+    "StreamError",
+    "SubscriptionFaulted",
+]
+
+
+class MillstreamError(Exception):
+    """Base of every error that Millstream raises on purpose."""
+
+
+class DefinitionError(MillstreamError, TypeError):
+    """A class cannot be a grain, state or stream item as it is written."""
+
+
+class ConfigError(MillstreamError, ValueError):
+    """An option, or two options together, cannot work."""
+
+
+class CallError(MillstreamError):
+    """One call failed."""
+
+
+class CallTimeout(CallError, TimeoutError):
+    """The deadline of a call passed. Whether the callee did its work is unknown."""
+
+
+class CallCycle(CallError):
+    """The target waits, through a chain of calls, for this very call."""
+
+    path: tuple[str, ...]
+
+    def __init__(self, *path: str) -> None:
+        self.path = path
+        super().__init__(" → ".join(path) + ": each waits for the next")
+
+
+class GrainError(CallError):
+    """The callee raised an exception whose type is not known here.
+
+    Attributes: `type_name`, the qualified name; `message`, its text.
+    """
+
+    type_name: str
+    message: str
+
+    def __init__(self, type_name: str, message: str) -> None:
+        self.type_name = type_name
+        self.message = message
+        super().__init__(f"{type_name}: {message}")
+
+
+class NotRemote(CallError, AttributeError):
+    """The name exists on the grain class, or not at all, but cannot be called from outside."""
+
+
+class Rejected(CallError):
+    """The call was refused before it ran: unknown grain type or method, silo stopping, ..."""
+
+
+class Overloaded(CallError):
+    """A named limit was reached; the call did not run."""
+
+    limit_name: str
+    limit: int
+
+    def __init__(self, what: str, limit_name: str, limit: int) -> None:
+        self.limit_name = limit_name
+        self.limit = limit
+        super().__init__(f"{what}: {limit_name} is {limit}")
+
+
+class ClusterError(MillstreamError):
+    """The cluster cannot do what was asked."""
+
+
+class SiloUnavailable(ClusterError):
+    """The silo that had the call is gone, or cannot be reached."""
+
+
+class NotInCluster(ClusterError):
+    """This silo or client is not started, or has been stopped or evicted."""
+
+
+class StorageError(MillstreamError):
+    """A state store could not do what was asked."""
+
+
+class Conflict(StorageError):
+    """The stored row is not the one that the write expected."""
+
+
+class StorageUnavailable(StorageError):
+    """The store did not answer; whether the write happened may be unknown."""
+
+
+class StreamError(MillstreamError):
+    """A stream, queue or subscription cannot do what was asked."""
+
+
+class QueueFull(StreamError):
+    """The queue is at its limit and stayed so for the whole enqueue wait."""
+
+
+class QueueFenced(StreamError):
+    """Another owner has a higher epoch: this receiver or agent stops for good."""
+
+
+class QueueUnavailable(StreamError):
+    """The queue's provider did not answer."""
+
+
+class StaleMapper(StreamError):
+    """The message was mapped with an older queue layout than the provider has."""
+
+
+class PublishUnknown(StreamError):
+    """The event may or may not have been accepted."""
+
+
+class CursorTooOld(StreamError):
+    """The position asked for is older than what the provider still has."""
+
+
+class SubscriptionFaulted(StreamError):
+    """The subscription was given up and waits for a person."""

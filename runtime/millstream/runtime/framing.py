@@ -1,0 +1,66 @@
+"""Bytes to frames and back. Pure.
+
+Owns: the frame form (u32 little-endian length, then payload) and its limit. Invariants: whatever
+the input, at most `frame_bytes_max` + one read is buffered; after `FrameError` the reader is dead.
+"""
+
+from __future__ import annotations
+
+__all__ = ["HEADER_BYTES", "FrameError", "FrameReader", "frame"]
+
+HEADER_BYTES = 4
+
+
+class FrameError(Exception):
+    """The byte stream is not ours, or a frame is too large; the connection must be closed."""
+
+
+def frame(payload: bytes) -> bytes:
+    """Length prefix and payload, joined."""
+    return len(payload).to_bytes(HEADER_BYTES, "little") + payload
+
+
+class FrameReader:
+    """Cuts a byte stream into frame payloads."""
+
+    __slots__ = ("_frame_bytes_max", "_have", "_need", "_parts")
+
+    def __init__(self, frame_bytes_max: int) -> None:
+        self._frame_bytes_max = frame_bytes_max
+        self._parts: list[bytes] = []
+        self._have = 0
+        self._need = HEADER_BYTES
+
+    def feed(self, data: bytes) -> list[bytes]:
+        """Take received bytes; return the payloads that are now whole.
+
+        Raises FrameError as soon as a length prefix exceeds the limit.
+        """
+        self._have += len(data)
+        if self._have < self._need:
+            self._parts.append(data)
+            return []
+        if self._parts:
+            self._parts.append(data)
+            data = b"".join(self._parts)
+            self._parts = []
+        return self._cut(data)
+
+    def _cut(self, data: bytes) -> list[bytes]:
+        payloads: list[bytes] = []
+        at, end, from_bytes = 0, len(data), int.from_bytes
+        self._need = HEADER_BYTES
+        while end - at >= HEADER_BYTES:
+            size = from_bytes(data[at : at + HEADER_BYTES], "little")
+            if size > self._frame_bytes_max:
+                raise FrameError(
+                    f"frame of {size} bytes exceeds frame_bytes_max {self._frame_bytes_max}"
+                )
+            if end - at - HEADER_BYTES < size:
+                self._need = size + HEADER_BYTES
+                break
+            payloads.append(data[at + HEADER_BYTES : at + HEADER_BYTES + size])
+            at += HEADER_BYTES + size
+        self._have = end - at
+        self._parts = [data[at:]] if at < end else []
+        return payloads

@@ -1,0 +1,221 @@
+"""What a silo and a client have in common: references, pending calls, connections.
+
+Owns: grain tables, reference classes, the loop's deadline sweep and yield budget. Not: activations
+(`catalog`), routing (`silo_host`, `client`). Invariants: everything here belongs to one loop; a
+table's `activations` dictionary is never replaced, since stubs hold it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sys
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from types import ModuleType
+from typing import Any, Protocol, TypeVar
+
+from .activation import Activation
+from .budget import Budget
+from .calls import call
+from .catalog import GrainTable
+from .connection import Peer
+from .definition import GrainType, MethodSpec
+from .env import Env
+from .errors import ConfigError, NotInCluster
+from .grain import Contract, Openable
+from .known_errors import KnownErrors
+from .message import Call
+from .options import RuntimeOptions
+from .peers import Peers
+from .pending import Pending
+from .request import find_task
+from .serving import Runners
+from .stubs import build_reference_class
+from .transport import Transport
+
+__all__ = ["Host", "Router"]
+
+C = TypeVar("C", bound=Contract)
+H = TypeVar("H")
+
+log = logging.getLogger("millstream.host")
+
+
+class Router(Protocol):
+    """Where the calls of a host go."""
+
+    def find(self, table: GrainTable, key: str, /) -> Activation | Peer | None: ...
+    async def locate(self, table: GrainTable, key: str, /) -> Activation | Peer: ...
+    def moved(self, table: GrainTable, key: str, peer: Peer, silo: str, /) -> None: ...
+    def lost(self, table: GrainTable, key: str, /) -> None: ...
+    def learn(self, kind: str, key: str, silo: str, /) -> None: ...
+    def resend(self, call: Call, /) -> None: ...
+
+
+class Host:
+    """Base of `SiloHost` and `ClientHost`."""
+
+    is_silo = False
+    router: Router
+
+    def __init__(
+        self,
+        *,
+        cluster: str,
+        address: str,
+        grains: Sequence[type[Contract]],
+        options: RuntimeOptions,
+        env: Env,
+        transport: Transport,
+    ) -> None:
+        self.cluster = cluster
+        self.address = address
+        self.options = options
+        self.env = env
+        self.transport = transport
+        self.is_running = False
+        self.loop = asyncio.get_running_loop()
+        self.find_task: Callable[[], Any] = find_task(self.loop)
+        self.pending = Pending(self.loop, options.sweep_s)
+        self.budget = Budget(self.loop.time, options.slice_s)
+        self.runners = Runners(self)
+        self.peers = Peers(self)
+        self.shielded: set[asyncio.Task[Any]] = set()
+        self.stream_providers: Mapping[str, Any] = {}
+        self.extension_specs: dict[str, MethodSpec] = {}
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._dirty: set[Peer] = set()
+        self._classes: dict[tuple[type[Any], float | None, Any], type[Any]] = {}
+        self.tables: dict[str, GrainTable] = {}
+        for cls in grains:
+            self._add_grain(cls)
+        self.known_errors = KnownErrors(modules_of(grains))
+
+    def _add_grain(self, cls: type[Contract]) -> None:
+        grain_type = cls.__millstream_type__
+        other = self.tables.get(grain_type.name)
+        if other is not None and other.hosted is not None:
+            raise ConfigError(
+                f"two grain classes are named {grain_type.name!r}: {other.hosted.cls.__module__}."
+                f"{other.hosted.cls.__qualname__} and {cls.__module__}.{cls.__qualname__}; "
+                "give one of them @grain(name=...)"
+            )
+        grain_type.resolve()
+        self.tables[grain_type.name] = GrainTable(self, grain_type.name, grain_type)
+
+    # -- references
+
+    def table_of(self, grain_type: GrainType) -> GrainTable:
+        """The table of a type, made for types that are only called."""
+        table = self.tables.get(grain_type.name)
+        if table is None:
+            grain_type.resolve()
+            table = self.tables[grain_type.name] = GrainTable(self, grain_type.name, None)
+        return table
+
+    def grain(self, cls: type[C], key: str, /) -> C:
+        """A typed reference. Raises TypeError for a key that is not text, or not a grain class."""
+        made = self._classes.get((cls, None, None))
+        if made is None:
+            made = self._reference_class(cls)
+        if type(key) is not str:
+            raise TypeError(f"the key of a grain is a str, not {key!r}")
+        reference: C = made(key)
+        return reference
+
+    def _reference_class(self, cls: type[Any]) -> type[Any]:
+        if not (isinstance(cls, type) and issubclass(cls, Contract)):
+            raise TypeError(f"{cls!r} is not a Grain or Contract class")
+        grain_type = cls.__millstream_type__
+        made = build_reference_class(self, self.table_of(grain_type), grain_type)
+        self._classes[cls, None, None] = made
+        return made
+
+    def optioned(
+        self, kind: Any, key: str, timeout_s: float | None, headers: Mapping[str, str] | None
+    ) -> Any:
+        """A reference whose calls have options of their own (see `with_options`)."""
+        if timeout_s is not None and timeout_s <= 0:
+            raise ConfigError(f"with_options(timeout={timeout_s}): it must be > 0 seconds")
+        sent = None if headers is None else dict(headers)
+        body: dict[str, Any] = {"__slots__": ()}
+        for name, spec in kind._ms_type.specs.items():
+            body[name] = self._optioned_stub(kind, name, spec, timeout_s, sent)
+        return type(kind.__name__, (kind,), body)(key)
+
+    def _optioned_stub(
+        self, kind: Any, name: str, spec: MethodSpec, timeout_s: float | None, headers: Any
+    ) -> Any:
+        own = kind._ms_table.own_spec(spec)
+
+        async def stub(reference: Any, *args: Any, **kwargs: Any) -> Any:
+            bound = spec.signature.bind(reference, *args, **kwargs)
+            bound.apply_defaults()
+            values = tuple(bound.arguments.values())[1:]
+            return await call(self, kind._ms_table, reference.key, own, values, timeout_s, headers)
+
+        stub.__name__ = name
+        return stub
+
+    def stream(self, namespace: Openable[H], key: str, /) -> H:
+        """A typed stream handle."""
+        return namespace.open(self, key)
+
+    # -- running
+
+    def check_running(self) -> None:
+        """Raise NotInCluster unless started and not stopped."""
+        if not self.is_running:
+            raise NotInCluster(f"{self.address or 'this client'} is not running")
+
+    def spawn(self, coro: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+        """Start a background task of the host; its failure is logged."""
+        task = self.loop.create_task(coro)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+        return task
+
+    def _ended(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            log.error("%s: a background task failed", self.address, exc_info=task.exception())
+
+    def mark_dirty(self, peer: Peer) -> None:
+        """The peer has answers to flush."""
+        self._dirty.add(peer)
+
+    def dirty_peers(self) -> set[Peer]:
+        """Peers marked since the last call."""
+        dirty, self._dirty = self._dirty, set()
+        return dirty
+
+    async def close_calls(self) -> None:
+        """End everything that is pending, and every connection."""
+        self.is_running = False
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self.runners.aclose()
+        await self.peers.aclose()
+        self.pending.close()
+
+    # -- asked by connections
+
+    def serve(self, peer: Peer, call: Call) -> None:
+        """Take a call from a peer."""
+        raise NotImplementedError
+
+    def greeted(self, peer: Peer) -> None:
+        """A peer has said who it is."""
+
+    def peer_lost(self, name: str) -> None:
+        """A connection closed."""
+
+    def peer_leaves(self, peer: Peer) -> None:
+        """The peer takes no new calls."""
+
+
+def modules_of(classes: Sequence[type[Any]]) -> list[ModuleType]:
+    """The modules in which the classes and their bases are defined."""
+    names = {base.__module__ for cls in classes for base in cls.__mro__}
+    return [sys.modules[name] for name in sorted(names) if name in sys.modules]

@@ -1,0 +1,89 @@
+"""What an activation has besides one plain turn: waiting requests, readers, tasks, its end.
+
+Owns: `Mailbox`, made only while it is needed, so that an idle activation stays small. Not: the
+turn rule itself (`activation.may_start`). Invariants: entries are admitted in arrival order,
+except that one which may start overtakes those that may not; a withdrawn entry is never granted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from .grain import DeactivationReason
+    from .request import Request
+
+__all__ = ["Mailbox", "WaitingEntry"]
+
+
+class WaitingEntry(Protocol):
+    """A request that waits for an activation."""
+
+    request: Request
+    is_withdrawn: bool
+
+    def grant(self) -> bool:
+        """The activation is yours; False if nobody is there any more to take it."""
+        ...
+
+    def moved(self, silo: str) -> None:
+        """The activation ended; `silo` is where the grain is now, or empty."""
+        ...
+
+    def fail(self, error: BaseException) -> None:
+        """The activation could not start."""
+        ...
+
+
+class Mailbox:
+    """Side object of one activation."""
+
+    __slots__ = (
+        "extensions",
+        "interleaved",
+        "keep_until",
+        "readers",
+        "stop",
+        "tasks",
+        "waiting",
+        "withdrawn",
+    )
+
+    def __init__(self) -> None:
+        self.waiting: deque[WaitingEntry] = deque()
+        self.withdrawn = 0
+        self.readers: list[Request] = []
+        self.interleaved = 0
+        self.keep_until = 0.0
+        self.stop: DeactivationReason | None = None
+        self.tasks: set[asyncio.Task[Any]] = set()
+        self.extensions: dict[str, Any] = {}
+
+    @property
+    def is_needed(self) -> bool:
+        """False once nothing is in it, so that it can be dropped."""
+        return bool(
+            self.waiting
+            or self.readers
+            or self.interleaved
+            or self.keep_until
+            or self.stop
+            or self.tasks
+            or self.extensions
+        )
+
+    def withdraw(self, entry: WaitingEntry) -> None:
+        """Forget a waiting entry: marked now, dropped when it is met or when half are marked."""
+        entry.is_withdrawn = True
+        self.withdrawn += 1
+        if self.withdrawn * 2 > len(self.waiting):
+            self.waiting = deque(e for e in self.waiting if not e.is_withdrawn)
+            self.withdrawn = 0
+
+    def take_all(self) -> Iterator[WaitingEntry]:
+        """Empty the mailbox, in order."""
+        waiting, self.waiting, self.withdrawn = self.waiting, deque(), 0
+        return (entry for entry in waiting if not entry.is_withdrawn)

@@ -1,0 +1,253 @@
+"""This silo's part in the membership: joining, watching, voting, leaving.
+
+Owns: the own row, the view, gossip and its listeners. Not: the table (`membership`), probing
+(`probe`), what a vote does (`votes`). Invariants: a lower version never replaces a higher one; a
+silo that reads itself dead, or missing after it had joined, stops at once and writes nothing more;
+while stopping it ignores that; a table that cannot be read evicts nobody.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from .errors import ClusterError, MillstreamError
+from .membership import MemberRow, MembershipTable, Status, TableView
+from .probe import Prober
+from .system_target import SystemTarget, call_target
+from .votes import superseded, suspect
+
+if TYPE_CHECKING:
+    from .silo_host import SiloHost
+
+__all__ = ["Member", "MemberTarget"]
+
+log = logging.getLogger("millstream.member")
+
+WRITE_TRIES_MAX = 100
+RETRY_S = 0.05
+replace = msgspec.structs.replace
+
+
+class MemberTarget(SystemTarget):
+    """What other silos tell this one about the membership."""
+
+    target_name = "$member"
+
+    def __init__(self, member: Member) -> None:
+        self._member = member
+
+    async def gossip(self, view: TableView) -> None:
+        """A view that may be newer."""
+        self._member.take(view)
+
+    async def ping(self) -> str:
+        """Answers once this silo's loop runs."""
+        return self._member.address
+
+    async def probe_for(self, silo: str) -> bool:
+        """Probe a silo on behalf of another; False: no answer."""
+        return await self._member.prober.probe_once(silo)
+
+
+class Member:
+    """The membership as this silo sees it."""
+
+    def __init__(self, host: SiloHost, table: MembershipTable, row: MemberRow) -> None:
+        self._host = host
+        self._table = table
+        self._row = row
+        self.address = row.silo
+        self.view = TableView(0)
+        self.prober = Prober(host, self)
+        self._listeners: list[Callable[[TableView], None]] = []
+        self._tasks: list[asyncio.Task[None]] = []
+        self._joined = False
+        self.is_leaving = False
+        self._newer: asyncio.Future[None] | None = None
+
+    # -- questions
+
+    def is_dead(self, silo: str) -> bool:
+        """Is the silo dead, or unknown to a view that should know it?"""
+        row = self.view.row(silo)
+        return row is None or row.status is Status.DEAD
+
+    def is_live(self, silo: str) -> bool:
+        """Is the silo in the view and not dead?"""
+        return not self.is_dead(silo)
+
+    def active(self) -> tuple[str, ...]:
+        """Active silos, sorted."""
+        return self.view.with_status(Status.ACTIVE)
+
+    def watch(self, listener: Callable[[TableView], None]) -> Callable[[], None]:
+        """Call back with each newer view, in order; returns a function that ends it."""
+        self._listeners.append(listener)
+        return lambda: self._listeners.remove(listener) if listener in self._listeners else None
+
+    # -- views
+
+    def take(self, view: TableView) -> None:
+        """Adopt a view if it is newer; find out whether it says that we are dead."""
+        if view.version <= self.view.version:
+            if view.version == self.view.version and len(view.rows) == len(self.view.rows):
+                self.view = view  # the same members with newer heartbeats
+            return
+        self.view = view
+        own = view.row(self.address)
+        if self._joined and not self.is_leaving and (own is None or own.status is Status.DEAD):
+            log.error(
+                "%s reads in version %d that it is dead, and stops", self.address, view.version
+            )
+            self._host.evicted()
+            return
+        for listener in list(self._listeners):
+            try:
+                listener(view)
+            except Exception:
+                log.exception("a membership listener failed")
+        newer, self._newer = self._newer, None
+        if newer is not None and not newer.done():
+            newer.set_result(None)
+
+    async def refresh(self) -> None:
+        """Read the table. Raises StorageUnavailable."""
+        self.take(await self._table.read())
+
+    async def refresh_to(self, version: int) -> None:
+        """Wait for a view of at least this version; raises ClusterError if none comes."""
+        for attempt in range(WRITE_TRIES_MAX):
+            if self.view.version >= version:
+                return
+            await self.refresh()
+            if self.view.version < version:
+                await asyncio.sleep(RETRY_S * min(attempt + 1, 10))
+        raise ClusterError(f"the membership table does not reach version {version}")
+
+    async def _write(self, change: Callable[[TableView], MemberRow | None]) -> None:
+        """Apply a change by compare-and-set, as often as others come first; None: nothing to do."""
+        for attempt in range(WRITE_TRIES_MAX):
+            view = await self._table.read()
+            self.take(view)
+            row = change(view)
+            if row is None:
+                return
+            if await self._table.write(row, view.version):
+                await self.refresh()
+                self._gossip()
+                return
+            await asyncio.sleep(self._host.env.uniform(0, RETRY_S * min(attempt + 1, 20)))
+        raise ClusterError(
+            f"{self.address}: the membership table changed {WRITE_TRIES_MAX} times "
+            "under every try to write it"
+        )
+
+    def _gossip(self) -> None:
+        for row in self.view.rows:
+            if row.silo != self.address and row.status is not Status.DEAD:
+                self._host.spawn(self._gossip_to(row.silo))
+
+    async def _gossip_to(self, silo: str) -> None:
+        try:
+            await call_target(self._host, silo, MemberTarget, MemberTarget.gossip, self.view)
+        except MillstreamError as error:
+            log.debug("gossip to %s: %s", silo, error)
+
+    # -- joining
+
+    async def join(self) -> None:
+        """Become active: end predecessors, write the row, reach every active silo."""
+        view = await self._table.read()
+        self.take(view)
+        for row in superseded(view, self.address):
+            await self._write(lambda v, silo=row.silo: self._declared_dead(v, silo))  # type: ignore[misc]
+        await self._write(lambda view: self._own(view, Status.JOINING))
+        self._joined = True
+        self._tasks.append(self._host.loop.create_task(self._heartbeats()))
+        self._tasks.append(self._host.loop.create_task(self._refreshes()))
+        self.prober.start()
+        await self._reach_everyone()
+        await self._write(lambda view: self._own(view, Status.ACTIVE))
+
+    def _own(self, view: TableView, status: Status) -> MemberRow:
+        found = view.row(self.address)
+        suspicions = () if found is None else found.suspicions
+        self._row = replace(
+            self._row, status=status, alive_s=self._host.env.wall_s(), suspicions=suspicions
+        )
+        return self._row
+
+    def _declared_dead(self, view: TableView, silo: str) -> MemberRow | None:
+        row = view.row(silo)
+        if row is None or row.status is Status.DEAD:
+            return None
+        return replace(row, status=Status.DEAD)
+
+    async def _reach_everyone(self) -> None:
+        """Exchange a ping with every active silo, or see it evicted."""
+        deadline = self._host.loop.time() + self._host.membership_options.join_timeout_s
+        reached: set[str] = {self.address}
+        while left := [silo for silo in self.active() if silo not in reached]:
+            if self._host.loop.time() > deadline:
+                raise ClusterError(f"{self.address} cannot reach {', '.join(left)}: not joining")
+            for silo in left:
+                try:
+                    await call_target(self._host, silo, MemberTarget, MemberTarget.ping)
+                    reached.add(silo)
+                except MillstreamError as error:
+                    log.warning("%s cannot reach %s yet: %s", self.address, silo, error)
+            await asyncio.sleep(0 if len(reached) > len(left) else RETRY_S)
+            await self.refresh()
+
+    async def _heartbeats(self) -> None:
+        every_s = self._host.membership_options.heartbeat_s
+        while True:
+            await asyncio.sleep(every_s * self._host.env.uniform(0.8, 1.0))
+            try:
+                await self._table.heartbeat(self.address, self._host.env.wall_s())
+            except MillstreamError as error:
+                log.warning("%s cannot stamp its row: %s", self.address, error)
+
+    async def _refreshes(self) -> None:
+        every_s = self._host.membership_options.refresh_s
+        while True:
+            await asyncio.sleep(every_s * self._host.env.uniform(0.8, 1.0))
+            try:
+                await self.refresh()
+            except MillstreamError as error:
+                log.warning("%s cannot read the membership table: %s", self.address, error)
+
+    # -- voting and leaving
+
+    async def vote(self, silo: str, *others: str) -> None:
+        """Suspect a silo, also on behalf of `others`; evicts it if the votes suffice."""
+
+        def change(view: TableView) -> MemberRow | None:
+            row = view.row(silo)
+            if self.is_leaving or row is None or row.status is Status.DEAD:
+                return None
+            now_s = self._host.env.wall_s()
+            options = self._host.membership_options
+            return suspect(view, row, (self.address, *others), now_s, options)
+
+        await self._write(change)
+        if self.is_dead(silo):
+            log.warning("%s was evicted (version %d)", silo, self.view.version)
+
+    async def leave(self, status: Status) -> None:
+        """Write the own row as stopping or dead."""
+        self.is_leaving = True
+        await self._write(lambda view: self._own(view, status))
+
+    async def aclose(self) -> None:
+        """Stop watching; does not write."""
+        self.is_leaving = True
+        self.prober.close()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)

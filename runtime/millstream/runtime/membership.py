@@ -1,0 +1,135 @@
+"""Members, views and the membership table contract.
+
+Owns: `MemberRow`, `TableView`, `MembershipTable`, `MemoryMembershipTable`. Not: who probes whom
+(`probe`), or this silo's own joining and leaving (`member`).
+Invariants: the table changes only by compare-and-set on its whole version, by exactly one; so all
+status changes and votes of a cluster are totally ordered. A status never goes backwards; `dead`
+is final for a (address, generation). Heartbeats do not count as changes.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import Protocol
+
+import msgspec
+
+__all__ = [
+    "MemberRow",
+    "MembershipTable",
+    "MemoryMembershipTable",
+    "SiloAddress",
+    "Status",
+    "TableView",
+    "endpoint_of",
+    "generation_of",
+]
+
+# `host:port@generation`: a restarted silo is another member. Text hashes once, encodes as is.
+SiloAddress = str
+
+
+def endpoint_of(silo: SiloAddress) -> str:
+    """`host:port` of a silo address."""
+    return silo.partition("@")[0]
+
+
+def generation_of(silo: SiloAddress) -> int:
+    """The generation of a silo address."""
+    return int(silo.partition("@")[2])
+
+
+class Status(Enum):
+    """The states of a member, in order; a member never goes back."""
+
+    JOINING = "joining"
+    ACTIVE = "active"
+    STOPPING = "stopping"
+    DEAD = "dead"
+
+
+class MemberRow(msgspec.Struct, frozen=True, array_like=True):
+    """One silo in the table. Times are wall-clock seconds; `suspicions` are (voter, time)."""
+
+    silo: SiloAddress
+    status: Status
+    name: str = ""
+    probe_port: int = 0
+    is_gateway: bool = True
+    can_own_queues: bool = True
+    grain_types: tuple[str, ...] = ()
+    started_s: float = 0.0
+    alive_s: float = 0.0
+    suspicions: tuple[tuple[SiloAddress, float], ...] = ()
+
+
+class TableView(msgspec.Struct, frozen=True, array_like=True):
+    """A consistent snapshot of the table."""
+
+    version: int
+    rows: tuple[MemberRow, ...] = ()
+
+    def row(self, silo: SiloAddress) -> MemberRow | None:
+        """The row of a silo, or None."""
+        return next((row for row in self.rows if row.silo == silo), None)
+
+    def with_status(self, *statuses: Status) -> tuple[SiloAddress, ...]:
+        """Silos in one of the statuses, sorted."""
+        return tuple(sorted(row.silo for row in self.rows if row.status in statuses))
+
+
+class MembershipTable(Protocol):
+    """The sole arbiter of who is a member.
+
+    A table that is read for the first time exists afterwards, with its version at Unix
+    milliseconds, so versions never run backwards against rows stored by an earlier cluster.
+    """
+
+    async def read(self) -> TableView: ...
+    async def write(self, row: MemberRow, expect_version: int, /) -> bool:
+        """Insert or replace one row and raise the version by one; False if the version differs."""
+        ...
+
+    async def heartbeat(self, silo: SiloAddress, alive_s: float, /) -> None:
+        """Store the stamp; no version change; no effect on a silo that is not in the table."""
+        ...
+
+    async def forget(self, silo: SiloAddress, expect_version: int, /) -> bool:
+        """Delete the row of a dead silo and raise the version by one; False if it differs."""
+        ...
+
+    async def aclose(self) -> None: ...
+
+
+class MemoryMembershipTable:
+    """A table for the silos of one process."""
+
+    def __init__(self, first_version: int = 1) -> None:
+        self._view = TableView(first_version)
+
+    async def read(self) -> TableView:
+        return self._view
+
+    async def write(self, row: MemberRow, expect_version: int, /) -> bool:
+        if self._view.version != expect_version:
+            return False
+        others = tuple(other for other in self._view.rows if other.silo != row.silo)
+        self._view = TableView(expect_version + 1, (*others, row))
+        return True
+
+    async def heartbeat(self, silo: SiloAddress, alive_s: float, /) -> None:
+        rows = tuple(
+            msgspec.structs.replace(row, alive_s=alive_s) if row.silo == silo else row
+            for row in self._view.rows
+        )
+        self._view = TableView(self._view.version, rows)
+
+    async def forget(self, silo: SiloAddress, expect_version: int, /) -> bool:
+        if self._view.version != expect_version:
+            return False
+        rows = tuple(row for row in self._view.rows if row.silo != silo)
+        self._view = TableView(expect_version + 1, rows)
+        return True
+
+    async def aclose(self) -> None:
+        return None

@@ -1,0 +1,102 @@
+"""Frozen options of the runtime: every limit and every wait has its name here.
+
+Invariants: units are in the names; values are checked when the object is made.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+from .errors import ConfigError
+
+__all__ = ["MembershipOptions", "RuntimeOptions"]
+
+
+def check_positive(options: object) -> None:
+    """Raise ConfigError naming the first numeric field that is not positive."""
+    for field in fields(options):  # type: ignore[arg-type]
+        value = getattr(options, field.name)
+        if isinstance(value, int | float) and not isinstance(value, bool) and value <= 0:
+            raise ConfigError(f"{type(options).__name__}.{field.name} is {value}; it must be > 0")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RuntimeOptions:
+    """How a silo or client makes and serves calls."""
+
+    call_timeout_s: float = 30.0
+    """Deadline of a call whose method has none of its own."""
+    sweep_s: float = 0.02
+    """How often pending calls are looked at for deadlines, while there are any."""
+    slice_s: float = 0.001
+    """Direct turns yield to the loop after this long."""
+    nested_turns_max: int = 32
+    """Direct turns nested in one task; deeper ones hop to a new task."""
+    chain_turns_max: int = 400
+    """Turns that wait for each other in one chain of calls."""
+    waiting_calls_max: int = 10_000
+    """Requests waiting for one activation."""
+    frame_bytes_max: int = 64 * 2**20
+    """Largest frame that is sent or taken."""
+    batch_messages_max: int = 64
+    """Messages joined in one frame."""
+    batch_bytes_max: int = 64 * 2**10
+    """A frame is closed when its messages reach this size."""
+    peer_calls_max: int = 100_000
+    """Calls outstanding to one silo."""
+    served_calls_max: int = 100_000
+    """Calls accepted from one connection and not yet answered."""
+    redirects_max: int = 6
+    """How often a call is sent on after a grain moved."""
+    retry_first_s: float = 0.05
+    """First wait before a surely unexecuted call is sent again."""
+    activation_timeout_s: float = 30.0
+    """How long `on_activate` may take."""
+    deactivation_timeout_s: float = 30.0
+    """How long `on_deactivate` may take."""
+    idle_after_s: float = 900.0
+    """Activations unused for this long are collected."""
+    collect_every_s: float = 60.0
+    """How often idle activations are looked for."""
+    directory_cache_max: int = 100_000
+    """Grain locations remembered per silo."""
+    connect_retry_s: float = 0.5
+    """Wait before an address that refused is tried again."""
+    drain_s: float = 10.0
+    """How long a stopping silo waits for running turns."""
+
+    def __post_init__(self) -> None:
+        check_positive(self)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MembershipOptions:
+    """How silos watch each other. Source: Orleans' ClusterMembershipOptions."""
+
+    probe_every_s: float = 1.0
+    """Time between probes of one silo."""
+    probe_timeout_s: float = 2.5
+    """A probe without an answer for this long has failed; C code may hold the GIL meanwhile."""
+    missed_probes_max: int = 3
+    """Failed probes in a row before a silo is suspected."""
+    unresponsive_after_s: float = 30.0
+    """A silo whose loop has not beaten for this long counts as failed."""
+    probed_silos_max: int = 10
+    """How many ring successors each silo probes."""
+    votes_for_death: int = 2
+    """Fresh votes that evict a silo, where three or more are alive; one below that."""
+    vote_expires_s: float = 120.0
+    """Age at which a vote no longer counts."""
+    refresh_s: float = 10.0
+    """How often the table is read without a cause."""
+    heartbeat_s: float = 5.0
+    """How often a silo stamps its row."""
+    stale_after_s: float = 90.0
+    """A row not stamped for this long does not count as alive when votes are counted."""
+    join_timeout_s: float = 60.0
+    """How long a silo tries to become active."""
+    dead_rows_kept_s: float = 604_800.0
+    """Dead rows older than this are forgotten."""
+
+    def __post_init__(self) -> None:
+        check_positive(self)

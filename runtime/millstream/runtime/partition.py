@@ -1,0 +1,83 @@
+"""One silo's part of the grain directory: entries and their compare-and-set. Pure.
+
+Invariants: a grain has at most one entry; an entry changes only when there is none, when its
+silo is dead, or when the silo that holds it registers anew; an entry is removed only by the very
+activation that it names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+import msgspec
+
+__all__ = ["Entry", "Partition"]
+
+
+class Entry(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """Where a grain lives: silo, activation, and the membership version of the registration."""
+
+    silo: str
+    activation_id: int
+    version: int
+
+
+class Partition:
+    """Entries by grain type and key (nested, so that keys are stored once per silo)."""
+
+    def __init__(self) -> None:
+        self._types: dict[str, dict[str, Entry]] = {}
+
+    def lookup(self, kind: str, key: str) -> Entry | None:
+        """The entry of a grain, or None."""
+        entries = self._types.get(kind)
+        return None if entries is None else entries.get(key)
+
+    def register(self, kind: str, key: str, entry: Entry, is_dead: Callable[[str], bool]) -> Entry:
+        """Compare-and-set; returns the entry that is stored now."""
+        entries = self._types.setdefault(kind, {})
+        found = entries.get(key)
+        if found is not None and found.silo != entry.silo and not is_dead(found.silo):
+            return found
+        if found is not None and found.silo == entry.silo:
+            if found.activation_id > entry.activation_id:
+                return found
+        entries[key] = entry
+        return entry
+
+    def unregister(self, kind: str, key: str, silo: str, activation_id: int) -> None:
+        """Remove the entry if it still names this activation."""
+        entries = self._types.get(kind, {})
+        found = entries.get(key)
+        if found is not None and (found.silo, found.activation_id) == (silo, activation_id):
+            del entries[key]
+
+    def recover(self, kind: str, key: str, entry: Entry) -> Entry | None:
+        """Merge a survivor's entry; returns the loser of a conflict, which has to end.
+
+        The newer registration wins, whatever the order of the answers.
+        """
+        entries = self._types.setdefault(kind, {})
+        found = entries.get(key)
+        if found is None or found == entry:
+            entries[key] = entry
+            return None
+        winner, loser = sorted((found, entry), key=_age, reverse=True)
+        entries[key] = winner
+        return None if winner.silo == loser.silo else loser
+
+    def drop(self, is_foreign: Callable[[str, str, Entry], bool]) -> None:
+        """Forget entries that are no longer ours, or whose silo is dead."""
+        for kind, entries in self._types.items():
+            for key in [k for k, entry in entries.items() if is_foreign(kind, k, entry)]:
+                del entries[key]
+
+    def all(self) -> Iterable[tuple[str, str, Entry]]:
+        """Every (type, key, entry)."""
+        for kind, entries in self._types.items():
+            for key, entry in entries.items():
+                yield kind, key, entry
+
+
+def _age(entry: Entry) -> tuple[int, str, int]:
+    return (entry.version, entry.silo, entry.activation_id)

@@ -1,0 +1,91 @@
+"""Connections to other silos, by address.
+
+Owns: one outgoing `Peer` per silo, connecting in the background. Invariants: a peer exists as soon
+as it is asked for, so what is sent keeps its order; a silo that the view calls dead is dropped,
+and what was outstanding to it breaks.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING
+
+from .connection import Peer
+from .errors import SiloUnavailable
+from .membership import endpoint_of
+from .transport import Address
+
+if TYPE_CHECKING:
+    from .host import Host
+
+__all__ = ["Peers"]
+
+log = logging.getLogger("millstream.peers")
+
+
+class Peers:
+    """The outgoing connections of one silo or client."""
+
+    def __init__(self, host: Host) -> None:
+        self._host = host
+        self._peers: dict[str, Peer] = {}
+        self._refused_at: dict[str, float] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._is_closed = False
+
+    def get(self, silo: str) -> Peer:
+        """The connection to a silo, opened if there is none. Raises SiloUnavailable at once for
+        an address that refused less than `connect_retry_s` ago."""
+        peer = self._peers.get(silo)
+        if peer is not None and not peer.is_closed:
+            return peer
+        if self._is_closed:
+            raise SiloUnavailable(f"{silo}: this process is stopping")
+        refused_at = self._refused_at.get(silo)
+        now = self._host.loop.time()
+        if refused_at is not None and now - refused_at < self._host.options.connect_retry_s:
+            raise SiloUnavailable(f"{silo} refused a connection a moment ago")
+        peer = self._peers[silo] = Peer(self._host, silo, self._closed)
+        task = self._host.loop.create_task(self._open(silo, peer))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return peer
+
+    async def _open(self, silo: str, peer: Peer) -> None:
+        try:
+            link = await self._host.transport.connect(Address.parse(endpoint_of(silo)))
+        except SiloUnavailable as error:
+            self._refused_at[silo] = self._host.loop.time()
+            peer.close(str(error))
+            return
+        self._refused_at.pop(silo, None)
+        if peer.is_closed:
+            link.abort()
+            return
+        peer.attach(link)
+
+    def _closed(self, peer: Peer) -> None:
+        for name in [name for name, found in self._peers.items() if found is peer]:
+            del self._peers[name]
+            self._host.peer_lost(name)
+
+    def drop(self, silo: str) -> None:
+        """The silo is dead: break what is outstanding to it."""
+        peer = self._peers.get(silo)
+        if peer is not None:
+            peer.close("evicted from the cluster")
+        self._refused_at.pop(silo, None)
+
+    def known(self) -> list[Peer]:
+        """Open connections."""
+        return list(self._peers.values())
+
+    async def aclose(self) -> None:
+        """Close every connection."""
+        self._is_closed = True
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        for peer in list(self._peers.values()):
+            peer.close("this process is stopping")

@@ -1,0 +1,113 @@
+"""What travels with a turn: its parent, its task, its deadline.
+
+Owns: `Request` and the context variable that holds the current one. Invariants: `done` is set
+exactly once, and from then on the request holds no task; a done request counts as no parent;
+a hop is `tight` when it was made by the task that runs the parent's turn, so only tight chains
+can prove a cycle.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Callable
+from contextvars import ContextVar
+from typing import Any
+
+import msgspec
+
+__all__ = [
+    "Request",
+    "chain_of",
+    "current_request",
+    "find_task",
+    "live_parent",
+    "path_to",
+    "turn_name",
+    "waits_for",
+]
+
+
+class Request(msgspec.Struct, eq=False):
+    """One turn, from the moment it is asked for until it ends."""
+
+    parent: Any  # Request | None
+    task: Any  # asyncio.Task | None
+    activation: Any  # Activation | None, once known
+    spec: Any  # MethodSpec
+    deadline: float
+    depth: int
+    cancelling: int = 0
+    is_tight: bool = False
+    done: bool = False
+    expired: bool = False
+    is_read: bool = False
+    is_interleaving: bool = False
+    chain: tuple[str, ...] = ()  # ids of remote turns that wait for this one
+    turn_id: str = ""
+    caller: str = ""
+    timeout_s: float = 0.0  # where the caller chose one
+    headers: Any = None  # dict[str, str] | None
+    future: Any = None  # what the sweep cancels while the request only waits
+    group: Any = None  # the pending group that holds it, or None
+    stop_reason: str = ""  # set when the runtime itself cancels the turn
+
+
+current_request: ContextVar[Request | None] = ContextVar("millstream_request", default=None)
+
+
+def find_task(loop: asyncio.AbstractEventLoop) -> Callable[[], Any]:
+    """The quickest way to the running task: `asyncio.current_task` is slow before 3.12."""
+    if sys.version_info >= (3, 12):
+        return asyncio.current_task
+    tasks: dict[Any, Any] = asyncio.tasks._current_tasks  # type: ignore[attr-defined]
+    return lambda: tasks.get(loop)
+
+
+def live_parent() -> Request | None:
+    """The innermost request of this context that has not ended."""
+    request = current_request.get()
+    while request is not None and request.done:
+        request = request.parent
+    return request
+
+
+def turn_name(request: Request) -> str:
+    """`Airport/BOS`, as shown in messages."""
+    activation = request.activation
+    return "?" if activation is None else f"{activation.table.name}/{activation.key}"
+
+
+def chain_of(request: Request, new_id: Callable[[], int]) -> list[str]:
+    """Ids of the turns that wait, by tight hops, for `request`; innermost first."""
+    chain: list[str] = []
+    while request.is_tight and not request.parent.done:
+        request = request.parent
+        if not request.turn_id:
+            request.turn_id = f"{turn_name(request)}#{new_id():x}"
+        chain.append(request.turn_id)
+    if not request.is_tight:
+        chain.extend(request.chain)
+    return chain
+
+
+def waits_for(blocking: Request, request: Request) -> bool:
+    """Does `blocking`'s turn wait, by tight hops, for `request`?"""
+    while True:
+        if blocking.turn_id and blocking.turn_id in request.chain:
+            return True
+        if not request.is_tight or request.parent.done:
+            return False
+        request = request.parent
+        if request is blocking:
+            return True
+
+
+def path_to(request: Request) -> list[str]:
+    """Names of the turns that wait for `request`, outermost first, without itself."""
+    names: list[str] = []
+    while request.is_tight and not request.parent.done:
+        request = request.parent
+        names.append(turn_name(request))
+    names.extend(turn_id.partition("#")[0] for turn_id in request.chain)
+    return names[::-1]

@@ -1,0 +1,268 @@
+"""A silo: builds its parts, starts and stops them in order.
+
+Owns: the stages of starting and stopping (DESIGN 4). Not: any logic of the parts. Invariants:
+a silo is in the table before it serves, and active before it hosts; it stops as: gateway, drain,
+queues, activations, table; an evicted silo stops at once and writes nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping, Sequence
+from types import TracebackType
+from typing import Any, Protocol, TypeVar
+
+from .collector import collect_while_running
+from .connection import Peer
+from .env import Env
+from .errors import ConfigError, MillstreamError, NotInCluster
+from .gateway import GatewayTarget, exchange_loads
+from .grain import Contract, DeactivationReason, Grain, Openable
+from .membership import MemberRow, MembershipTable, MemoryMembershipTable, Status
+from .message import Goodbye
+from .options import MembershipOptions, RuntimeOptions
+from .plugins import load_plugin
+from .silo_host import SiloHost
+from .storage import MemoryStateStore, StateStore
+from .transport import Address, Link, Listener, TcpTransport, Transport
+
+__all__ = ["Silo", "StreamProvider"]
+
+C = TypeVar("C", bound=Contract)
+H = TypeVar("H")
+
+log = logging.getLogger("millstream.silo")
+
+
+class StreamProvider(Protocol):
+    """What `Silo(streams={name: ...})` takes; `millstream.streams.PersistentStreams` is one."""
+
+    async def start(self, host: SiloHost, name: str, /) -> None: ...
+    async def stop(self) -> None: ...
+
+
+class Silo:
+    """One member of a cluster: `async with Silo(grains=[...]) as silo`.
+
+    Args:
+        grains: the grain classes that this silo hosts.
+        address: where it listens, `host:port`; port 0 takes a free one.
+        cluster: silos and clients of different clusters refuse each other.
+        membership: the table, or `sqlite:directory`; default: a table of its own, in memory.
+        stores: state stores by name, objects or `sqlite:directory`; default: in memory.
+        streams: stream providers by name.
+        name: shown to people and used by balancers.
+        can_own_queues: False for a silo that hosts grains but reads no queues.
+    """
+
+    def __init__(
+        self,
+        *,
+        grains: Sequence[type[Grain]],
+        address: str = "127.0.0.1:0",
+        cluster: str = "dev",
+        membership: MembershipTable | str | None = None,
+        stores: Mapping[str, StateStore | str] | None = None,
+        streams: Mapping[str, StreamProvider] | None = None,
+        name: str = "",
+        can_own_queues: bool = True,
+        options: RuntimeOptions | None = None,
+        membership_options: MembershipOptions | None = None,
+        env: Env | None = None,
+        transport: Transport | None = None,
+    ) -> None:
+        try:
+            self._listen_at = Address.parse(address)
+        except ValueError as error:
+            raise ConfigError(f"Silo(address=...): {error}") from None
+        self._grains = list(grains)
+        self._cluster = cluster
+        self._table = (
+            load_plugin("millstream.membership", membership)
+            if isinstance(membership, str)
+            else membership or MemoryMembershipTable()
+        )
+        self._stores = {
+            key: load_plugin("millstream.stores", store) if isinstance(store, str) else store
+            for key, store in (stores or {"default": MemoryStateStore()}).items()
+        }
+        self._streams = dict(streams or {})
+        self._name = name
+        self._can_own_queues = can_own_queues
+        self._options = options or RuntimeOptions()
+        self._membership_options = membership_options or MembershipOptions()
+        self._env = env or Env()
+        self._transport = transport or TcpTransport()
+        self._host: SiloHost | None = None
+        self._listeners: list[Listener] = []
+        self._loops: list[asyncio.Task[None]] = []
+        self._started_streams: list[StreamProvider] = []
+        self._stopped = asyncio.Event()
+
+    # -- what a program does with it
+
+    @property
+    def host(self) -> SiloHost:
+        """The inside, for stream providers and tools. Raises NotInCluster before start."""
+        if self._host is None:
+            raise NotInCluster("this silo is not started")
+        return self._host
+
+    @property
+    def address(self) -> str:
+        """`host:port@generation`."""
+        return self.host.address
+
+    @property
+    def gateway(self) -> str:
+        """`host:port`, for `connect`."""
+        return self.host.address.partition("@")[0]
+
+    def grain(self, cls: type[C], key: str, /) -> C:
+        """A typed reference to a grain."""
+        return self.host.grain(cls, key)
+
+    def stream(self, namespace: Openable[H], key: str, /) -> H:
+        """A typed handle of a stream."""
+        return self.host.stream(namespace, key)
+
+    async def wait_stopped(self) -> None:
+        """Until this silo has stopped, by request or because it was evicted."""
+        await self._stopped.wait()
+
+    async def __aenter__(self) -> Silo:
+        try:
+            await self.start()
+        except BaseException:
+            await self.kill()
+            raise
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.stop()
+
+    # -- starting
+
+    async def start(self) -> None:
+        """Listen, join, become active, start streams."""
+        listener = await self._transport.listen(self._listen_at, self._accept)
+        self._listeners.append(listener)
+        generation = int(self._env.wall_s() * 1000)
+        host = self._host = self._build(f"{listener.address}@{generation}")
+        host.on_evicted = self._evicted
+        host.heart.start()
+        host.is_running = True
+        await host.membership.join()
+        self._loops = [
+            host.loop.create_task(collect_while_running(host)),
+            host.loop.create_task(exchange_loads(host)),
+        ]
+        for name, provider in self._streams.items():
+            self._started_streams.append(provider)
+            await provider.start(host, name)
+
+    def _build(self, address: str) -> SiloHost:
+        probe_at = Address(self._listen_at.host, 0)
+        holder: list[SiloHost] = []
+        probe = self._transport.listen_probe(probe_at, lambda: holder[0].heart.answer())
+        self._listeners.append(probe)
+        row = MemberRow(
+            silo=address,
+            status=Status.JOINING,
+            name=self._name or address,
+            probe_port=probe.address.port,
+            can_own_queues=self._can_own_queues,
+            grain_types=tuple(cls.__millstream_type__.name for cls in self._all_grains()),
+            started_s=self._env.wall_s(),
+        )
+        host = SiloHost(
+            cluster=self._cluster,
+            address=address,
+            grains=self._all_grains(),
+            options=self._options,
+            membership_options=self._membership_options,
+            env=self._env,
+            transport=self._transport,
+            table=self._table,
+            row=row,
+            stores=self._stores,
+        )
+        holder.append(host)
+        host.stream_providers = self._streams
+        host.add_target(GatewayTarget(host))
+        return host
+
+    def _all_grains(self) -> list[type[Grain]]:
+        """The user's grains, and those that stream providers bring."""
+        grains = list(self._grains)
+        for provider in self._streams.values():
+            brought: Sequence[type[Grain]] = getattr(provider, "grains", ())
+            grains.extend(cls for cls in brought if cls not in grains)
+        return grains
+
+    def _accept(self, link: Link) -> None:
+        if self._host is None:
+            link.abort()
+            return
+        host = self._host
+        peer = Peer(host, "", host.client_lost)
+        host.inbound.add(peer)
+        peer.attach(link)
+
+    # -- stopping
+
+    async def stop(self) -> None:
+        """Stop gracefully: calls that run end, queued calls go to other silos. Repeatable."""
+        host = self._host
+        if host is None or self._stopped.is_set() or not host.is_running:
+            await self.kill()
+            return
+        for peer in list(host.clients.values()):
+            peer.send(Goodbye("stopping"))
+        for provider in reversed(self._started_streams):
+            await self._attempt(provider.stop())
+        self._started_streams = []
+        await self._attempt(host.membership.leave(Status.STOPPING))
+        await host.catalog.end_all(DeactivationReason.SILO_STOPS, self._options.drain_s)
+        await self._attempt(host.membership.leave(Status.DEAD))
+        await self.kill()
+
+    async def _attempt(self, step: Any) -> None:
+        """One step of stopping; a failure is logged and does not keep the next from running."""
+        try:
+            await step
+        except MillstreamError as error:
+            log.warning("%s: while stopping: %s", self.address, error)
+
+    def _evicted(self) -> None:
+        assert self._host is not None
+        self._killing = self._host.loop.create_task(self.kill())
+
+    async def kill(self) -> None:
+        """Stop without saying goodbye, as after an eviction."""
+        host = self._host
+        for task in self._loops:
+            task.cancel()
+        for listener in self._listeners:
+            listener.close()
+        self._listeners = []
+        if host is not None and not self._stopped.is_set():
+            host.is_running = False
+            for provider in self._started_streams:
+                abort = getattr(provider, "abort", None)
+                if abort is not None:
+                    abort()
+            host.heart.close()
+            await host.membership.aclose()
+            host.directory.aclose()
+            await host.catalog.aclose()
+            for peer in list(host.inbound):
+                peer.close("the silo stops")
+            await host.close_calls()
+        self._stopped.set()

@@ -1,0 +1,322 @@
+"""A silo's inside: catalog, directory, membership and the routing between them.
+
+Owns: where calls go (`SiloRouter`) and what arrives (`serve`). Not: starting and stopping
+(`silo`). Invariants: calls to a grain whose place is being looked up wait in order; a call from a
+client is relayed, one from a silo is taken here or sent back with a redirect.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from .activation import Activation
+from .catalog import Catalog, GrainTable
+from .connection import Peer
+from .definition import MethodSpec
+from .directory import Directory, DirectoryTarget
+from .env import Env
+from .errors import ConfigError, MillstreamError, NotInCluster, Rejected
+from .failures import describe
+from .grain import Contract
+from .host import Host
+from .member import Member, MemberTarget
+from .membership import MemberRow, MembershipTable, TableView
+from .message import Call, Failure, Redirect
+from .options import MembershipOptions, RuntimeOptions
+from .placement import choose_silo
+from .probe import LoopHeart
+from .relay import Relay
+from .serving import Served
+from .storage import StateStore
+from .system_target import SystemTarget, specs_of
+from .transport import Transport
+
+__all__ = ["SiloHost", "SiloRouter"]
+
+log = logging.getLogger("millstream.silo")
+
+Grain = tuple[str, str]
+
+
+class SiloRouter:
+    """Finds grains for this silo's callers."""
+
+    def __init__(self, host: SiloHost) -> None:
+        self._host = host
+        self._locating: dict[Grain, asyncio.Lock] = {}
+
+    def is_locating(self, kind: str, key: str) -> bool:
+        """Do calls wait for this grain's place? Later ones must not overtake them."""
+        return (kind, key) in self._locating
+
+    def find(self, table: GrainTable, key: str, /) -> Activation | Peer | None:
+        """Where the grain is, if that is known without asking."""
+        activation = table.activations.get(key)
+        if activation is not None:
+            return activation
+        host = self._host
+        if host.directory.is_alone and table.hosted is not None:
+            return host.catalog.obtain(table, key)
+        if self._locating and (table.name, key) in self._locating:
+            return None
+        silo = host.directory.cached(table.name, key)
+        if silo is None or silo == host.address:
+            return None
+        return host.peers.get(silo)
+
+    async def locate(self, table: GrainTable, key: str, /) -> Activation | Peer:
+        """Look the grain up, or place it. Raises Rejected."""
+        grain = (table.name, key)
+        lock = self._locating.setdefault(grain, asyncio.Lock())
+        async with lock:
+            try:
+                return await self._locate(table, key)
+            finally:
+                if not lock._waiters:
+                    self._locating.pop(grain, None)
+
+    async def _locate(self, table: GrainTable, key: str) -> Activation | Peer:
+        host = self._host
+        activation = table.activations.get(key)
+        if activation is not None:
+            return activation
+        silo = host.directory.cached(table.name, key)
+        if silo is None or silo == host.address:
+            silo = await host.directory.lookup(table.name, key) or self._place(table, key)
+        if silo == host.address:
+            return host.catalog.obtain(table, key)
+        host.directory.remember(table.name, key, silo)
+        return host.peers.get(silo)
+
+    def _place(self, table: GrainTable, key: str) -> str:
+        host = self._host
+        candidates = host.silos_hosting(table.name)
+        if not candidates:
+            raise Rejected(
+                f"no active silo hosts grain type {table.name!r}; the cluster hosts "
+                f"{', '.join(host.hosted_names()) or 'none'}"
+            )
+        placement = host.placement_of(table.name)
+        grain = f"{table.name}/{key}"
+        return choose_silo(placement, candidates, host.address, grain, host.loads, host.env.choice)
+
+    def moved(self, table: GrainTable, key: str, peer: Peer, silo: str, /) -> None:
+        """The grain is not at `peer`."""
+        self._host.directory.forget(table.name, key)
+        if silo:
+            self.learn(table.name, key, silo)
+
+    def lost(self, table: GrainTable, key: str, /) -> None:
+        """The grain's silo cannot be reached: look it up again next time."""
+        self._host.directory.forget(table.name, key)
+
+    def learn(self, kind: str, key: str, silo: str, /) -> None:
+        """The grain is at `silo`."""
+        if silo != self._host.address and self._host.membership.is_live(silo):
+            self._host.directory.remember(kind, key, silo)
+
+    def resend(self, call: Call, /) -> None:
+        """Send a one-way call on, after the activation that had it ended."""
+        self._host.spawn(self._resend(call))
+
+    async def _resend(self, call: Call) -> None:
+        call.hops += 1
+        if call.hops > self._host.options.redirects_max:
+            log.error(
+                "one-way %s/%s.%s gave up after %d hops",
+                call.kind,
+                call.key,
+                call.method,
+                call.hops,
+            )
+            return
+        table = self._host.tables[call.kind]
+        place = await self.locate(table, call.key)
+        if isinstance(place, Activation):
+            spec = self._host.spec_of(table, call.method)
+            Served(self._host, None, call, spec).submit(place)
+        else:
+            if not place.is_ready:
+                await place.ready()
+            place.send_one_way(call)
+
+
+class SiloHost(Host):
+    """Everything that one silo consists of."""
+
+    is_silo = True
+
+    def __init__(
+        self,
+        *,
+        cluster: str,
+        address: str,
+        grains: Sequence[type[Contract]],
+        options: RuntimeOptions,
+        membership_options: MembershipOptions,
+        env: Env,
+        transport: Transport,
+        table: MembershipTable,
+        row: MemberRow,
+        stores: Mapping[str, StateStore],
+    ) -> None:
+        super().__init__(
+            cluster=cluster,
+            address=address,
+            grains=grains,
+            options=options,
+            env=env,
+            transport=transport,
+        )
+        self.membership_options = membership_options
+        self.targets: dict[str, SystemTarget] = {}
+        self.loads: dict[str, int] = {}
+        self._stores = stores
+        self.heart = LoopHeart(self.loop)
+        self.catalog = Catalog(self)
+        self.directory = Directory(self)
+        self.membership = Member(self, table, row)
+        self.router = SiloRouter(self)
+        self.clients: dict[str, Peer] = {}
+        self.inbound: set[Peer] = set()
+        self.on_evicted: Callable[[], None] = lambda: None
+        self.add_target(DirectoryTarget(self.directory))
+        self.add_target(MemberTarget(self.membership))
+        self.membership.watch(self._follow)
+
+    def _follow(self, view: TableView) -> None:
+        self.directory.apply_view(view)
+        live = {row.silo for row in view.rows if self.membership.is_live(row.silo)}
+        for peer in [*self.peers.known(), *self.inbound]:
+            if peer.is_silo and "@" in peer.name and peer.name not in live:
+                peer.close("evicted from the cluster")
+
+    def evicted(self) -> None:
+        """The table says that this silo is dead."""
+        self.is_running = False
+        self.on_evicted()
+
+    # -- questions
+
+    def store(self, name: str) -> StateStore:
+        """The state store of a name. Raises ConfigError."""
+        found = self._stores.get(name)
+        if found is None:
+            raise ConfigError(
+                f"no store is named {name!r}; this silo has {', '.join(self._stores) or 'none'}"
+            )
+        return found
+
+    def silos_hosting(self, name: str) -> list[str]:
+        """Active silos that host a grain type, sorted."""
+        active = self.membership.active()
+        rows = {row.silo: row for row in self.membership.view.rows}
+        return [silo for silo in active if name in rows[silo].grain_types]
+
+    def hosted_names(self) -> list[str]:
+        """Grain types that some active silo hosts."""
+        return sorted({n for row in self.membership.view.rows for n in row.grain_types})
+
+    def placement_of(self, name: str) -> Any:
+        """The placement strategy of a type; random for types that only others host."""
+        from .placement import RANDOM
+
+        hosted = self.tables[name].hosted if name in self.tables else None
+        return RANDOM if hosted is None else hosted.options.placement
+
+    def spec_of(self, table: GrainTable, method: str) -> MethodSpec:
+        """The spec of a wire name. Raises Rejected."""
+        hosted = table.hosted
+        spec = None if hosted is None else hosted.spec_of(method)
+        spec = spec or self.extension_specs.get(method)
+        if spec is None:
+            raise Rejected(f"grain type {table.name!r} has no method {method!r} at {self.address}")
+        return spec
+
+    # -- parts that are added
+
+    def add_target(self, target: SystemTarget) -> None:
+        """Make a system target callable."""
+        self.targets[target.target_name] = target
+
+    def add_extension(self, name: str, cls: type[Any]) -> None:
+        """Let activations be extended: `cls(activation)` is made when a call to
+        `name.method` first arrives."""
+        self.extension_specs.update(specs_of(cls, name))
+        self.catalog.extension_types[name] = cls
+
+    # -- what arrives
+
+    def greeted(self, peer: Peer) -> None:
+        """Note clients, to tell them when this silo leaves."""
+        if not peer.is_silo:
+            self.clients[peer.name] = peer
+
+    def client_lost(self, peer: Peer) -> None:
+        """A client or silo that had connected is gone."""
+        self.inbound.discard(peer)
+        if self.clients.get(peer.name) is peer:
+            del self.clients[peer.name]
+
+    def serve(self, peer: Peer, call: Call) -> None:
+        """Take a call: run it here, relay it, or refuse it."""
+        try:
+            self._serve(peer, call)
+        except MillstreamError as error:
+            peer.watch_served(call.id, None)
+            body = msgspec.Raw(describe(error, f"{call.kind}/{call.key}"))
+            peer.answer(call.id, Failure(call.id, body))
+
+    def _serve(self, peer: Peer, call: Call) -> None:
+        if call.kind.startswith("$"):
+            self._serve_target(peer, call)
+            return
+        table = self.tables.get(call.kind)
+        activation = None if table is None else table.activations.get(call.key)
+        if activation is None and not peer.is_silo:
+            self._relay(peer, call, table)
+            return
+        if not self.is_running:
+            raise NotInCluster(f"{self.address} is not running")
+        if table is None or table.hosted is None:
+            raise Rejected(f"{self.address} does not host grain type {call.kind!r}")
+        if activation is None and not self.catalog.is_accepting:
+            peer.watch_served(call.id, None)
+            peer.answer(call.id, Redirect(call.id, ""))
+            return
+        spec = self.spec_of(table, call.method)
+        activation = activation or self.catalog.obtain(table, call.key)
+        served = Served(self, peer, call, spec)
+        peer.watch_served(call.id, served)
+        served.submit(activation)
+
+    def _serve_target(self, peer: Peer, call: Call) -> None:
+        target = self.targets.get(call.kind)
+        spec = None if target is None else target.target_specs.get(call.method)
+        if target is None or spec is None:
+            raise Rejected(f"{self.address} has no system target {call.kind}.{call.method}")
+        served = Served(self, peer, call, spec)
+        served.target = target
+        peer.watch_served(call.id, served)
+        self.runners.push(served)
+
+    def _relay(self, peer: Peer, call: Call, table: GrainTable | None) -> None:
+        if table is None:
+            if call.kind not in self.hosted_names():
+                raise Rejected(
+                    f"no active silo hosts grain type {call.kind!r}; the cluster hosts "
+                    f"{', '.join(self.hosted_names()) or 'none'}"
+                )
+            table = self.tables[call.kind] = GrainTable(self, call.kind, None)
+        relay = Relay(self, peer, call, table)
+        peer.watch_served(call.id, relay)
+        relay.start()
+
+    def peer_lost(self, name: str) -> None:
+        """Nothing to do: callers were told, and the prober watches the silo."""
+        log.debug("%s lost its connection to %s", self.address, name)

@@ -1,0 +1,226 @@
+"""Judgements over a history. Pure.
+
+Owns: one function per promise of the runtime; each returns the violations as text, [] when there
+are none. A checker that was given no events of its kind finds nothing: record first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from .history import (
+    Activated,
+    CallEnded,
+    CallStarted,
+    Deactivated,
+    DeadLettered,
+    Delivered,
+    Event,
+    History,
+    HostDown,
+    Published,
+    QueueAcquired,
+    Repaired,
+    SiloDeclaredDead,
+    Subscribed,
+    Token,
+    Unsubscribed,
+)
+
+__all__ = [
+    "check_all",
+    "check_live_after_repair",
+    "check_nothing_lost",
+    "check_one_activation",
+    "check_one_owner",
+    "check_tokens_rise",
+]
+
+
+class _Activations:
+    """The live activations at one point of a history."""
+
+    def __init__(self, across_versions: bool) -> None:
+        self._across_versions = across_versions
+        self._live: dict[str, list[Activated]] = {}
+        self._dead: set[str] = set()
+
+    def step(self, event: Event) -> Activated | None:
+        """Take the next event; returns the live activation that a new one collides with."""
+        match event:
+            case Activated():
+                return self._activated(event)
+            case Deactivated(grain, silo):
+                self._end(grain, lambda live: live.silo == silo)
+            case SiloDeclaredDead(silo):
+                self._dead.add(silo)
+                for grain in self._live:
+                    self._end(grain, lambda live: live.silo == silo)
+            case HostDown(host):
+                for grain in self._live:
+                    self._end(grain, lambda live: live.host == host)
+            case _:
+                pass
+        return None
+
+    def _activated(self, event: Activated) -> Activated | None:
+        if event.silo in self._dead:
+            return None  # it does not know yet; its writes are fenced
+        live = self._live.setdefault(event.grain, [])
+        rival = next((other for other in live if self._collide(other, event)), None)
+        live.append(event)
+        return rival
+
+    def _collide(self, one: Activated, other: Activated) -> bool:
+        return self._across_versions or one.registered_version == other.registered_version
+
+    def _end(self, grain: str, is_over: Callable[[Activated], bool]) -> None:
+        live = self._live.get(grain, [])
+        live[:] = [one for one in live if not is_over(one)]
+
+
+def check_one_activation(history: History, *, across_versions: bool = False) -> list[str]:
+    """At most one live activation per grain and view version.
+
+    An activation ends by `Deactivated`, with its host, or when the view declares its silo dead.
+    `across_versions`: at most one per grain, whatever the versions.
+    """
+    activations = _Activations(across_versions)
+    found = []
+    for at_s, event in history.events:
+        rival = activations.step(event)
+        if rival is not None and isinstance(event, Activated):
+            found.append(
+                f"t={at_s:.6f}: {event.grain} activated in {event.silo}"
+                f" (view {event.registered_version}) while live in {rival.silo}"
+                f" (view {rival.registered_version})"
+            )
+    return found
+
+
+def check_tokens_rise(history: History) -> list[str]:
+    """Per stream and subscription, tokens strictly rise, except where marked as redelivered."""
+    highest: dict[tuple[str, str], Token] = {}
+    found = []
+    for at_s, event in history.of(Delivered):
+        who = (event.stream, event.subscription)
+        top = highest.get(who)
+        if top is not None and event.token <= top and not event.is_redelivered:
+            found.append(
+                f"t={at_s:.6f}: {event.subscription} got {tuple(event.token)} of {event.stream}"
+                f" after {tuple(top)}, not marked as redelivered"
+            )
+        highest[who] = event.token if top is None else max(top, event.token)
+    return found
+
+
+class _Debts:
+    """Which subscription is owed which accepted item, and when it was seen."""
+
+    def __init__(self, history: History) -> None:
+        self._history = history
+        self._seen: dict[tuple[str, str, str], float] = {}
+        for at_s, event in history.events:
+            if isinstance(event, Delivered | DeadLettered):
+                key = (event.stream, event.subscription, event.item)
+                self._seen.setdefault(key, at_s)
+        self._spans = self._subscription_spans()
+
+    def _subscription_spans(self) -> dict[str, list[tuple[str, float, float]]]:
+        spans: dict[str, list[tuple[str, float, float]]] = {}
+        ends = {(gone.stream, gone.subscription): at for at, gone in self._history.of(Unsubscribed)}
+        for at_s, event in self._history.of(Subscribed):
+            until_s = ends.get((event.stream, event.subscription), float("inf"))
+            spans.setdefault(event.stream, []).append((event.subscription, at_s, until_s))
+        return spans
+
+    def owed(self) -> Iterator[tuple[float, Published, str, float | None]]:
+        """(accepted at, item, subscription, seen at or None) for everything that is owed.
+
+        Owed is what was published, from start to end, while the subscription stood, and has not
+        been given up by its leaving later.
+        """
+        for at_s, event in self._history.of(Published):
+            started_s = at_s if event.started_s is None else event.started_s
+            for subscription, from_s, until_s in self._spans.get(event.stream, []):
+                if from_s <= started_s and until_s == float("inf"):
+                    key = (event.stream, subscription, event.item)
+                    yield at_s, event, subscription, self._seen.get(key)
+
+
+def check_nothing_lost(history: History) -> list[str]:
+    """Every accepted item reached each subscription that stood before its publish began.
+
+    A dead letter counts as reached; a subscription that was ended is owed nothing.
+    """
+    return [
+        f"t={at_s:.6f}: {event.item} of {event.stream} was accepted, {subscription} never got it"
+        for at_s, event, subscription, seen_s in _Debts(history).owed()
+        if seen_s is None
+    ]
+
+
+def check_one_owner(history: History) -> list[str]:
+    """No queue epoch has two owners."""
+    owners: dict[tuple[str, int], str] = {}
+    found = []
+    for at_s, event in history.of(QueueAcquired):
+        first = owners.setdefault((event.queue, event.epoch), event.owner)
+        if first != event.owner:
+            found.append(
+                f"t={at_s:.6f}: {event.queue} epoch {event.epoch} is owned by {event.owner},"
+                f" and by {first}"
+            )
+    return found
+
+
+def check_live_after_repair(history: History, within_s: float) -> list[str]:
+    """After the last `Repaired`, pending and new work ends within so many virtual seconds.
+
+    Work: a call ends (in any way) unless its caller's host went down; an accepted item is seen.
+    Only what had its full time before the end of the history is judged. Without `Repaired` the
+    whole run counts.
+    """
+    repaired_s = max((at_s for at_s, _ in history.of(Repaired)), default=0.0)
+    ended_s = history.ended_s
+
+    def is_late(start_s: float, end_s: float | None) -> bool:
+        due_s = max(start_s, repaired_s) + within_s
+        return due_s <= ended_s and (end_s is None or end_s > due_s)
+
+    limit = f"within {within_s:g} s of the repair at {repaired_s:.6f}"
+    late = [
+        f"t={start_s:.6f}: call {call.call} {call.what} from {call.host or 'the driver'}"
+        f" did not end {limit}"
+        for start_s, call, end_s in _calls(history)
+        if is_late(start_s, end_s)
+    ]
+    return late + [
+        f"t={at_s:.6f}: {event.item} of {event.stream} did not reach {subscription} {limit}"
+        for at_s, event, subscription, seen_s in _Debts(history).owed()
+        if is_late(at_s, seen_s)
+    ]
+
+
+def _calls(history: History) -> Iterator[tuple[float, CallStarted, float | None]]:
+    """(start, call, end or None) of the calls whose caller stayed alive until they ended."""
+    ends = {event.call: at_s for at_s, event in history.of(CallEnded)}
+    downs: dict[str, list[float]] = {}
+    for at_s, down in history.of(HostDown):
+        downs.setdefault(down.host, []).append(at_s)
+    for start_s, call in history.of(CallStarted):
+        end_s = ends.get(call.call)
+        crashes = downs.get(call.host, [])
+        if end_s is not None or not any(at_s >= start_s for at_s in crashes):
+            yield start_s, call, end_s
+
+
+def check_all(history: History, *, live_within_s: float) -> list[str]:
+    """The violations that any checker finds."""
+    return [
+        *check_one_activation(history),
+        *check_tokens_rise(history),
+        *check_nothing_lost(history),
+        *check_one_owner(history),
+        *check_live_after_repair(history, live_within_s),
+    ]

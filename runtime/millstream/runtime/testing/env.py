@@ -1,0 +1,36 @@
+"""The dice and wall clocks of a simulation.
+
+Owns: `SimEnv` and `dice`, the only source of chance in the simulator. Invariants: equal seeds give
+equal sequences in every process and on every Python; each user of chance has dice of its own, so
+that a draw in one place does not shift the draws in another.
+"""
+
+from __future__ import annotations
+
+from asyncio import AbstractEventLoop
+from random import Random
+
+from millstream.runtime.env import Env
+
+__all__ = ["WALL_START_S", "Random", "SimEnv", "dice"]
+
+WALL_START_S = 1_700_000_000.0
+
+
+def dice(*name: object) -> Random:
+    """Dice that depend on nothing but the text of `name`; text seeds ignore PYTHONHASHSEED."""
+    return Random("/".join(str(part) for part in name))
+
+
+class SimEnv(Env):
+    """Wall time from the loop's virtual clock, plus the skew of one host; seeded chance and ids."""
+
+    __slots__ = ("_loop", "_skew_s")
+
+    def __init__(self, seed: int, loop: AbstractEventLoop, skew_s: float = 0.0) -> None:
+        super().__init__(seed)
+        self._loop = loop
+        self._skew_s = skew_s
+
+    def wall_s(self) -> float:
+        return WALL_START_S + self._loop.time() + self._skew_s

@@ -1,0 +1,303 @@
+"""An asyncio event loop with a virtual clock, and hosts that can crash.
+
+Owns: `SimLoop`. Not: what a host is (`host`), links (`network`), files (`disk`), the run as a whole
+(`simulation`).
+Invariants: time moves only when nothing is ready, and then to the next timer's exact `when()`; a
+timer never runs early; `call_soon` stays first in, first out; there are no sockets and no threads.
+After `crash(host)` nothing of that host runs until `shut_down`, and everything that it held stays
+referenced: a collected coroutine would run its `finally` blocks.
+A program that iterates over sets of tasks or of strings brings an order that no seed decides.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import math
+import threading
+from collections import Counter, deque
+from collections.abc import Callable, Coroutine
+from concurrent.futures import Executor
+from contextlib import closing, suppress
+from contextvars import Context
+from heapq import heapify
+from typing import Any, NoReturn, TypeVar, TypeVarTuple
+from weakref import WeakKeyDictionary
+
+from .env import dice
+from .errors import Deadlock, Livelock, SimulationError, VirtualTimeExceeded
+from .host import HOST, Host, describe, host_of, is_alive, name_of, place
+
+__all__ = ["SimLoop"]
+
+T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
+
+LIVELOCK_ITERATIONS_MAX = 100_000
+EXECUTOR_LATENCY_S = (0.0, 0.001)
+COLLECT_EVERY_ITERATIONS = 50_000
+NO_SOCKETS = "a simulated loop has no sockets: use SimTransport"
+NAMED_MAX = 20
+SHUT_DOWN_ROUNDS_MAX = 3
+SHUT_DOWN_ROUND_S = 60.0
+
+
+class _Clock:
+    """Stands where the selector stands; called once per iteration of the loop."""
+
+    def __init__(self, tick: Callable[[float | None], None]) -> None:
+        self._tick = tick
+
+    def select(self, timeout: float | None) -> list[Any]:
+        self._tick(timeout)
+        return []
+
+
+class SimLoop(asyncio.BaseEventLoop):
+    """An event loop whose time is a number.
+
+    Args:
+        seed: decides how long executor jobs take.
+        max_virtual_s: waiting beyond this time raises VirtualTimeExceeded.
+        livelock_iterations_max: iterations without time moving before Livelock is raised.
+    """
+
+    _ready: deque[asyncio.Handle]
+    _scheduled: list[asyncio.TimerHandle]
+    _clock_resolution: float
+    _thread_id: int | None
+
+    def __init__(
+        self,
+        seed: int = 0,
+        *,
+        max_virtual_s: float = math.inf,
+        livelock_iterations_max: int = LIVELOCK_ITERATIONS_MAX,
+    ) -> None:
+        super().__init__()
+        self.max_virtual_s = max_virtual_s
+        self.iterations = 0
+        self.is_shutting_down = False
+        self._now = 0.0
+        self._clock_resolution = math.ulp(self._now)
+        self._selector = _Clock(self._tick)
+        self._livelock_iterations_max = livelock_iterations_max
+        self._still = 0
+        self._dice = dice(seed, "loop")
+        self._hosts: WeakKeyDictionary[asyncio.Task[Any], Host | None] = WeakKeyDictionary()
+        self._buried: list[asyncio.Handle] = []
+        self._kept: list[object] = []
+        self._tombstone = asyncio.Handle(_nothing, (), self)
+        self._tombstone.cancel()
+        self.set_debug(False)
+
+    def time(self) -> float:
+        """Virtual seconds since the loop was made."""
+        return self._now
+
+    def _process_events(self, event_list: list[Any]) -> None:
+        assert not event_list
+
+    def _write_to_self(self) -> None:
+        """No other thread may wake this loop."""
+
+    def _tick(self, timeout: float | None) -> None:
+        self.iterations += 1
+        if self.iterations % COLLECT_EVERY_ITERATIONS == 0:
+            gc.collect()  # at fixed points, so that finalizers are part of the schedule
+        if timeout is None:
+            raise Deadlock(f"nothing can happen at t={self._now:.6f} s{self._waiting()}")
+        if timeout > 0:
+            self._jump(self._scheduled[0].when())
+            return
+        self._still += 1
+        if self._still > self._livelock_iterations_max:
+            self._livelock()
+
+    def _jump(self, when: float) -> None:
+        if when > self.max_virtual_s:
+            raise VirtualTimeExceeded(
+                f"the next timer is at {when:.6f} s, max_virtual_s is {self.max_virtual_s:g}"
+                + self._waiting()
+            )
+        assert when > self._now
+        self._now = when
+        self._clock_resolution = math.ulp(when)  # "due" then means exactly: when <= now
+        self._still = 0
+
+    def _livelock(self) -> NoReturn:
+        names = Counter(name_of(handle) for handle in self._ready)
+        lines = [f"\n  {count} x {name}" for name, count in names.most_common(NAMED_MAX)]
+        raise Livelock(
+            f"{self._still} iterations at t={self._now:.6f} s, livelock_iterations_max is"
+            f" {self._livelock_iterations_max}; ready:" + "".join(lines)
+        )
+
+    def _waiting(self) -> str:
+        tasks = [task for task in self.tasks() if is_alive(self._hosts.get(task))]
+        lines = [
+            f"\n  {place(self._hosts.get(task))}{describe(task)}" for task in tasks[:NAMED_MAX]
+        ]
+        more = len(tasks) - len(lines)
+        return "; waiting:" + "".join(lines) + (f"\n  and {more} more" if more else "")
+
+    def tasks(self) -> list[asyncio.Task[Any]]:
+        """Tasks that are not done, on live and crashed hosts, in the order of their making."""
+        return [task for task in list(self._hosts) if not task.done()]
+
+    def host_of_task(self, task: object) -> Host | None:
+        """The host that a task was made on."""
+        return self._hosts.get(task) if isinstance(task, asyncio.Task) else None
+
+    def host_of_context(self, context: dict[str, Any]) -> Host | None:
+        """The host that an exception handler is told about."""
+        handle = context.get("handle")
+        if handle is not None:
+            return host_of(handle)
+        return self.host_of_task(context.get("task") or context.get("future"))
+
+    def call_soon(
+        self, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None
+    ) -> asyncio.Handle:
+        if self._is_dropped(context):
+            handle = asyncio.Handle(callback, args, self, context)
+            self._buried.append(handle)
+            return handle
+        return super().call_soon(callback, *args, context=context)
+
+    def call_at(
+        self,
+        when: float,
+        callback: Callable[[*Ts], object],
+        *args: *Ts,
+        context: Context | None = None,
+    ) -> asyncio.TimerHandle:
+        if self._is_dropped(context):
+            timer = asyncio.TimerHandle(when, callback, args, self, context)
+            self._kept.append(timer)
+            return timer
+        return super().call_at(when, callback, *args, context=context)
+
+    def call_soon_threadsafe(
+        self, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None
+    ) -> asyncio.Handle:
+        if self._thread_id is not None and self._thread_id != threading.get_ident():
+            raise RuntimeError("another thread called a simulated loop: no seed decides when")
+        return self.call_soon(callback, *args, context=context)
+
+    def create_task(self, coro: Any, **options: Any) -> asyncio.Task[Any]:
+        """As in asyncio; the task belongs to the host of its context."""
+        task = super().create_task(coro, **options)
+        context: Context | None = options.get("context")
+        self._hosts[task] = HOST.get() if context is None else context.get(HOST)
+        return task
+
+    def run_in_executor(
+        self, executor: Executor | None, func: Callable[[*Ts], T], *args: *Ts
+    ) -> asyncio.Future[T]:
+        """Run `func` here and now; its result arrives a little later."""
+        future: asyncio.Future[T] = self.create_future()
+        delay_s = self._dice.uniform(*EXECUTOR_LATENCY_S)
+        try:
+            result = func(*args)
+        except Exception as error:
+            self.call_later(delay_s, _fail, future, error)
+        else:
+            self.call_later(delay_s, _finish, future, result)
+        return future
+
+    async def getaddrinfo(self, *args: Any, **options: Any) -> Any:
+        raise NotImplementedError(NO_SOCKETS)
+
+    async def create_connection(self, *args: Any, **options: Any) -> Any:
+        raise NotImplementedError(NO_SOCKETS)
+
+    async def create_server(self, *args: Any, **options: Any) -> Any:
+        raise NotImplementedError(NO_SOCKETS)
+
+    def _is_dropped(self, context: Context | None) -> bool:
+        host = HOST.get() if context is None else context.get(HOST)
+        return host is not None and not host.alive and not self.is_shutting_down
+
+    def crash(self, host: Host) -> None:
+        """Drop every ready callback and timer of the host, now and from now on.
+
+        A callback of the host that runs at this moment runs on to its next await.
+        Cost: linear in all ready callbacks and timers.
+        """
+        assert host.alive, f"{host} crashes twice"
+        host.alive = False
+        for index, handle in enumerate(list(self._ready)):
+            if host_of(handle) is host:
+                self._buried.append(handle)
+                self._ready[index] = self._tombstone  # the running iteration has counted it
+        self._drop_timers(host)
+        self._kept.extend(task for task in self.tasks() if self._hosts[task] is host)
+
+    def _drop_timers(self, host: Host) -> None:
+        dropped: list[Any] = [timer for timer in self._scheduled if host_of(timer) is host]
+        for timer in dropped:
+            timer._scheduled = False  # a later cancel() must not count it
+        self._scheduled[:] = [timer for timer in self._scheduled if host_of(timer) is not host]
+        heapify(self._scheduled)
+        self._kept.extend(dropped)
+
+    def keep(self, thing: object) -> None:
+        """Hold a reference until the loop closes: something of a crashed host hangs on it."""
+        self._kept.append(thing)
+
+    def shut_down(self) -> None:
+        """Cancel every task, let those of crashed hosts unwind at last, and close the loop.
+
+        A task that swallows its cancellation three times is left behind without a word.
+        """
+        self.is_shutting_down = True
+        self.max_virtual_s = math.inf
+        self.set_exception_handler(lambda loop, context: None)
+        for _ in range(SHUT_DOWN_ROUNDS_MAX):
+            tasks = self.tasks()
+            for task in tasks:
+                task.cancel()
+            self._ready.extend(self._buried)  # a task whose wake-up was dropped waits for it
+            self._buried.clear()
+            self._run_last(_wait_for(tasks))
+        self._run_last(self.shutdown_asyncgens())
+        for task in self.tasks():
+            task._log_destroy_pending = False  # type: ignore[attr-defined]
+        self.close()
+        self._kept.clear()
+
+    def _run_last(self, coro: Coroutine[Any, Any, None]) -> None:
+        self._still = 0
+        with suppress(SimulationError), closing(coro):
+            self.run_until_complete(coro)
+
+    def check(self) -> None:
+        """Nothing of a crashed host is ready or timed, and no timer is overdue."""
+        handles = [*self._ready, *self._scheduled]
+        assert self.is_shutting_down or all(is_alive(host_of(handle)) for handle in handles)
+        assert all(timer.when() >= self._now for timer in self._scheduled[:1]) or self._ready
+        assert self._clock_resolution == math.ulp(self._now)
+
+
+async def _wait_for(tasks: list[asyncio.Task[Any]]) -> None:
+    await asyncio.sleep(0)  # lets the re-queued callbacks run, even if there is no task
+    if tasks:
+        done, _ = await asyncio.wait(tasks, timeout=SHUT_DOWN_ROUND_S)
+        for task in done:
+            if not task.cancelled():
+                task.exception()  # seen: nobody is left to be told
+
+
+def _nothing() -> None:
+    raise AssertionError("a dropped callback ran")
+
+
+def _finish(future: asyncio.Future[Any], result: Any) -> None:
+    if not future.done():
+        future.set_result(result)
+
+
+def _fail(future: asyncio.Future[Any], error: Exception) -> None:
+    if not future.done():
+        future.set_exception(error)

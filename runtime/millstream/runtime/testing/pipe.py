@@ -1,0 +1,209 @@
+"""One direction of a simulated link: chunks of bytes on their way.
+
+Owns: `Pipe`, and what it asks of the network (`Wire`) and of the ends (`End`). Invariants: bytes
+arrive in the order written, whatever happens, or not at all from some byte on; the end of the
+direction comes after them; a blocked pipe keeps what it has until the way is free or its writer
+times out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections import deque
+from contextvars import Context
+from typing import NamedTuple, Protocol
+
+from .env import Random
+from .host import Host
+from .loop import SimLoop
+
+__all__ = ["End", "Pipe", "Wire"]
+
+
+class Wire(Protocol):
+    """What a pipe asks of the network."""
+
+    loop: SimLoop
+    rng: Random
+    split_chance: float
+    link_timeout_s: float
+
+    def is_blocked(self, source: str, target: str) -> bool: ...
+    def delay_s(self, source: str, target: str) -> float:
+        """Time on the way; math.inf: lost once too often, the link breaks."""
+        ...
+
+    def bytes_per_s(self, source: str, target: str) -> float: ...
+    def delivered(self, source: str, target: str, size_bytes: int) -> None: ...
+
+
+class End(Protocol):
+    """What a pipe asks of the link end that writes into it, and of the one that reads."""
+
+    host: Host
+
+    def context(self) -> Context: ...
+    def takes(self) -> bool: ...
+    def arrived(self, data: bytes, reason: str, /) -> None: ...
+    def drained(self, pending_bytes: int, /, *, is_ended: bool) -> None: ...
+    def refused(self) -> None:
+        """The other end is gone and what was written to it comes back."""
+        ...
+
+    def lost(self, reason: str, /) -> None: ...
+
+
+class Item(NamedTuple):
+    """A chunk of bytes, or, if it has a reason, the end of the direction.
+
+    It arrives at `due_s`, or with the item before it, whichever is later.
+    """
+
+    due_s: float
+    data: bytes
+    reason: str = ""
+
+
+class Pipe:
+    """One direction of a link."""
+
+    __slots__ = (
+        "_free_s",
+        "_items",
+        "_stall",
+        "_timer",
+        "pending_bytes",
+        "source",
+        "target",
+        "wire",
+    )
+
+    def __init__(self, wire: Wire, source: End, target: End) -> None:
+        self.wire = wire
+        self.source = source
+        self.target = target
+        self.pending_bytes = 0
+        self._items: deque[Item] = deque()
+        self._free_s = 0.0  # when the last byte written so far has left a clogged sender
+        self._timer: asyncio.TimerHandle | None = None
+        self._stall: asyncio.TimerHandle | None = None
+
+    @property
+    def names(self) -> tuple[str, str]:
+        """Names of the sending and the receiving host."""
+        return self.source.host.name, self.target.host.name
+
+    @property
+    def is_empty(self) -> bool:
+        """Nothing is under way, not even the end."""
+        return not self._items
+
+    def send(self, data: bytes) -> None:
+        """Put bytes on their way, by chance in two chunks, as TCP may."""
+        if len(data) > 1 and self.wire.rng.random() < self.wire.split_chance:
+            at = self.wire.rng.randrange(1, len(data))
+            self._push(data[:at])
+            data = data[at:]
+        self._push(data)
+        self.arm()
+
+    def end(self, reason: str) -> None:
+        """The last thing that the target hears, after the bytes before it."""
+        self._push(b"", reason)
+        self.arm()
+
+    def _push(self, data: bytes, reason: str = "") -> None:
+        due_s = self._due_s(len(data))
+        if due_s == math.inf:
+            self.wire.loop.call_soon(self._broke, context=Context())
+            return
+        self.pending_bytes += len(data)
+        self._items.append(Item(due_s, data, reason))
+
+    def _due_s(self, size_bytes: int) -> float:
+        now = self.wire.loop.time()
+        rate = self.wire.bytes_per_s(*self.names)
+        self._free_s = max(now, self._free_s) + size_bytes / rate
+        return self._free_s + self.wire.delay_s(*self.names)
+
+    def _broke(self) -> None:
+        """Both ends hear of it, each for itself: the way between them is lost."""
+        for end in (self.source, self.target):
+            end.lost("connection reset: too many losses")
+
+    def arm(self) -> None:
+        """Plan the next delivery, if the way is free and the target takes it."""
+        if not self._items or self._timer is not None:
+            return
+        if self.wire.is_blocked(*self.names):
+            self._watch_stall()
+            return
+        self._end_stall()
+        if self.target.takes():
+            when = max(self.wire.loop.time(), self._items[0].due_s)
+            self._timer = self.wire.loop.call_at(when, self._deliver, context=self.target.context())
+
+    def disarm(self) -> None:
+        """Forget the planned delivery; the bytes stay."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _deliver(self) -> None:
+        self._timer = None
+        if self.wire.is_blocked(*self.names) or not self.target.takes():
+            self.arm()
+            return
+        item = self._items.popleft()
+        self.pending_bytes -= len(item.data)
+        self.wire.delivered(*self.names, len(item.data))
+        self.target.arrived(item.data, item.reason)
+        self.source.drained(self.pending_bytes, is_ended=bool(item.reason))
+        self.arm()
+
+    def _watch_stall(self) -> None:
+        if self._stall is None:
+            limit_s = self.wire.link_timeout_s
+            self._stall = self.wire.loop.call_later(limit_s, self._stalled, context=Context())
+
+    def _end_stall(self) -> None:
+        if self._stall is not None:
+            self._stall.cancel()
+            self._stall = None
+
+    def _stalled(self) -> None:
+        self._stall = None
+        limit_s = self.wire.link_timeout_s
+        self.source.lost(f"timed out: {self.pending_bytes} bytes unconfirmed for {limit_s:g} s")
+        self.clear()
+
+    def retime(self) -> None:
+        """The way has changed: what is under way travels anew from here."""
+        self.disarm()
+        items, self._items, self._free_s = self._items, deque(), 0.0
+        self.pending_bytes = 0
+        for item in items:
+            self._push(item.data, item.reason)
+        self.arm()
+
+    def cut(self) -> None:
+        """The sender is gone: some first part of what is under way still arrives, by chance."""
+        if self._items and self._items[-1].reason:
+            self._items.pop()  # what ends the direction now is another thing
+        keep = self.wire.rng.randrange(len(self._items) + 1)
+        while len(self._items) > keep:
+            self.pending_bytes -= len(self._items.pop().data)
+
+    def clear(self) -> None:
+        """Forget everything."""
+        self.disarm()
+        self._end_stall()
+        self._items.clear()
+        self.pending_bytes = 0
+
+    def check(self) -> None:
+        """Sizes add up; only the last item ends the direction."""
+        assert self.pending_bytes == sum(len(item.data) for item in self._items)
+        assert all(not item.reason for item in list(self._items)[:-1])
+        assert self._timer is None or self._items

@@ -1,0 +1,324 @@
+"""One simulated run: a loop, hosts, a network, disks, chance and a history.
+
+Owns: `run`, `Simulation`, `Outcome`, `SimulationFailed`. Invariants: equal seeds and equal programs
+give equal runs, in every process and on every Python; a failing run says how to run it again.
+The coroutine given to `run` is the driver: it is on no host and no crash reaches it. What it starts
+with `spawn` or `call` is on a host; what it awaits directly is not.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+from collections.abc import Callable, Coroutine, Iterable, Iterator
+from contextlib import contextmanager
+from contextvars import Context
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+from millstream.runtime import faults
+
+from .disk import SimDisk
+from .env import Random, SimEnv, dice
+from .errors import HostCrashed, SimulationError
+from .faults import FaultPlan
+from .history import History, HostDown, HostUp, Repaired
+from .host import Host, is_alive
+from .loop import SimLoop
+from .nemesis import Nemesis, Script, Step
+from .network import SimNetwork
+from .transport import SimTransport
+
+__all__ = ["Outcome", "Simulation", "SimulationFailed", "run"]
+
+T = TypeVar("T")
+EVENTS_SHOWN = 20
+ERRORS_MAX = 100
+
+
+class SimulationFailed(SimulationError):
+    """A run failed; the message says how to run it again, `__cause__` says why."""
+
+    seed: int
+    script: Script
+
+    def __init__(self, message: str, seed: int, script: Script) -> None:
+        self.seed = seed
+        self.script = script
+        super().__init__(message)
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome(Generic[T]):
+    """A run that went well: what the driver returned, and what can be compared between runs."""
+
+    seed: int
+    result: T
+    virtual_s: float
+    iterations: int
+    trace_hash: str
+    history: History
+    script: Script
+
+
+class Simulation:
+    """What a driver works with."""
+
+    def __init__(self, seed: int, loop: SimLoop) -> None:
+        self.seed = seed
+        self.loop = loop
+        self.rng: Random = dice(seed, "driver")
+        self.network = SimNetwork(loop, dice(seed, "network"))
+        self.history = History(loop.time)
+        self.faults = FaultPlan(seed)
+        self.script: Script = ()
+        self.errors: list[BaseException] = []
+        self._hosts: dict[str, Host] = {}
+        self._envs: dict[Host, SimEnv] = {}
+        self._disks: dict[str, SimDisk] = {}
+        self._spawned: dict[asyncio.Task[Any], None] = {}
+        self._callers: dict[Host, dict[asyncio.Future[Any], None]] = {}
+
+    def host(self, name: str) -> Host:
+        """The host of this name, alive or crashed; started when it is asked for first."""
+        return self._hosts[name] if name in self._hosts else self._boot(name, 1)
+
+    def restart(self, name: str) -> Host:
+        """Start a crashed host again: the same name and disk, nothing else."""
+        old = self._hosts[name]
+        if old.alive:
+            raise ValueError(f"{old} is alive: crash it before it restarts")
+        return self._boot(name, old.incarnation + 1)
+
+    def _boot(self, name: str, incarnation: int) -> Host:
+        host = self._hosts[name] = Host(name, incarnation)
+        self.network.attach(host)
+        self.history.record(HostUp(name))
+        return host
+
+    def is_up(self, name: str) -> bool:
+        """Whether the host was started and is alive."""
+        return name in self._hosts and self._hosts[name].alive
+
+    def env(self, host: Host, skew_s: float = 0.0) -> SimEnv:
+        """The host's wall clock, chance and ids; `skew_s` counts when it is asked for first."""
+        if host not in self._envs:
+            seed = dice(self.seed, "env", host.name, host.incarnation).getrandbits(64)
+            self._envs[host] = SimEnv(seed, self.loop, skew_s)
+        return self._envs[host]
+
+    def transport(self, host: Host, connect_timeout_s: float = 5.0) -> SimTransport:
+        """A transport for the host's programs."""
+        return SimTransport(self.network, host, connect_timeout_s)
+
+    def disk(self, host: Host | str) -> SimDisk:
+        """The disk of the host's name; outlives its crashes."""
+        name = host if isinstance(host, str) else host.name
+        if name not in self._disks:
+            self._disks[name] = SimDisk(dice(self.seed, "disk", name))
+        return self._disks[name]
+
+    def spawn(
+        self, host: Host, coro: Coroutine[Any, Any, T], *, name: str | None = None
+    ) -> asyncio.Task[T]:
+        """Run a coroutine on a host. An exception that nobody takes from the task fails the run.
+
+        Who awaits the task waits for ever if the host crashes; `call` does not.
+        """
+        if not host.alive:
+            coro.close()
+            raise HostCrashed(f"{host}: nothing can be spawned on it")
+        task = self.loop.create_task(coro, name=name, context=host.context())
+        self._spawned[task] = None
+        task.add_done_callback(self._ended, context=Context())
+        return task
+
+    def _ended(self, task: asyncio.Task[Any]) -> None:
+        host = self.loop.host_of_task(task)
+        if not task._log_traceback or not is_alive(host):  # the dead tell no tales
+            self._spawned.pop(task, None)
+
+    async def call(self, host: Host, coro: Coroutine[Any, Any, T]) -> T:
+        """Run a coroutine on a host and wait for its result. Raises HostCrashed if it crashes.
+
+        Cancelling the caller cancels the coroutine.
+        """
+        task = self.spawn(host, coro)
+        callers = self._callers.setdefault(host, {})
+        ended: asyncio.Future[None] = self.loop.create_future()
+        callers[ended] = None
+        task.add_done_callback(lambda _: _wake(ended), context=Context())
+        try:
+            await ended
+        except asyncio.CancelledError:
+            task.cancel()
+            raise
+        finally:
+            callers.pop(ended, None)
+        return await task
+
+    def crash(self, host: Host | str, /, *, is_silent: bool = False) -> None:
+        """Kill a host: no `finally` runs, open files forget, links are reset.
+
+        Args:
+            is_silent: peers hear nothing, as at a power cut, until a time-out of their own.
+        """
+        host = self._hosts[host] if isinstance(host, str) else host
+        if not host.alive:
+            raise ValueError(f"{host} has crashed already")
+        self.history.record(HostDown(host.name))
+        self.network.crash(host, is_silent)
+        self.loop.crash(host)
+        if host.name in self._disks:
+            self._disks[host.name].crash()
+        for caller in self._callers.pop(host, {}):
+            if not caller.done():
+                caller.set_exception(HostCrashed(f"{host}: the call on it never ends"))
+
+    def cut_power_after(self, name: str, changes: int) -> None:
+        """Crash a host silently at its disk's next change but `changes`; see `SimDisk`."""
+        host = self._hosts[name]
+        self.disk(name).cut_power_after(changes, lambda: self.crash(host, is_silent=True))
+
+    def keep_power(self, name: str) -> None:
+        """Take back a `cut_power_after` that has not happened."""
+        self.disk(name).keep_power()
+
+    def repair(self) -> None:
+        """Repair the whole network, and note it: from here work must end in time."""
+        self.network.repair()
+        self.repaired()
+
+    def repaired(self) -> None:
+        """Note in the history that the network is whole."""
+        self.history.record(Repaired())
+
+    def nemesis(
+        self, script: Iterable[Step], restart: Callable[[str], object]
+    ) -> asyncio.Task[None]:
+        """Play a script beside the driver; await the task to wait for its end.
+
+        Args:
+            restart: gets the name of a host that is down; calls `restart(name)` of this
+                simulation and spawns the host's program.
+        """
+        self.script = tuple(script)
+        task = self.loop.create_task(Nemesis(self, self.script, restart).run(), context=Context())
+        self._spawned[task] = None
+        task.add_done_callback(self._ended, context=Context())
+        return task
+
+    def report(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        """Exception handler of the loop: what nobody catches fails the run."""
+        if not is_alive(self.loop.host_of_context(context)):
+            return
+        error = context.get("exception") or SimulationError(context.get("message", "unknown"))
+        if len(self.errors) < ERRORS_MAX:
+            self.errors.append(error)
+
+    def uncaught(self) -> list[BaseException]:
+        """Errors that were reported to the loop, or that ended a spawned task and nobody took."""
+        for task in [task for task in self._spawned if task.done()]:
+            del self._spawned[task]
+            error = task.exception() if task._log_traceback else None
+            if error is not None:
+                self.errors.append(error)
+        return list(self.errors)
+
+    def check(self) -> None:
+        """Every part of the simulation is consistent."""
+        self.loop.check()
+        self.network.check()
+        self.history.check()
+        for disk in self._disks.values():
+            disk.check()
+
+
+def _wake(waiter: asyncio.Future[None]) -> None:
+    if not waiter.done():
+        waiter.set_result(None)
+
+
+def run(
+    main: Callable[[Simulation], Coroutine[Any, Any, T]],
+    seed: int,
+    *,
+    max_virtual_s: float = 3600.0,
+    replay: str = "",
+) -> Outcome[T]:
+    """Run a driver to its end in virtual time.
+
+    Args:
+        main: the driver; what it raises fails the run.
+        seed: decides everything that is chance.
+        max_virtual_s: waiting beyond it fails the run.
+        replay: the command that runs this seed again, for the failure's message.
+    Raises: SimulationFailed: the driver, a callback or a spawned task raised, or nothing could go
+        on (Deadlock, Livelock, VirtualTimeExceeded).
+    Cost: no real waiting; about 10 µs per timer or delivery beside the program's own work.
+    """
+    loop = SimLoop(seed, max_virtual_s=max_virtual_s)
+    simulation = Simulation(seed, loop)
+    loop.set_exception_handler(simulation.report)
+    with _surroundings(loop, simulation.faults):
+        try:
+            result = _drive(simulation, main)
+            return Outcome(
+                seed=seed,
+                result=result,
+                virtual_s=loop.time(),
+                iterations=loop.iterations,
+                trace_hash=simulation.network.trace_hash,
+                history=simulation.history,
+                script=simulation.script,
+            )
+        except (Exception, asyncio.CancelledError) as error:
+            message = _message(simulation, error, replay)
+            raise SimulationFailed(message, seed, simulation.script) from error
+        finally:
+            simulation.history.close()
+            loop.shut_down()
+
+
+def _drive(simulation: Simulation, main: Callable[[Simulation], Coroutine[Any, Any, T]]) -> T:
+    task = simulation.loop.create_task(main(simulation), name="driver", context=Context())
+    result: T = simulation.loop.run_until_complete(task)
+    simulation.check()
+    uncaught = simulation.uncaught()
+    if uncaught:
+        raise uncaught[0]
+    return result
+
+
+@contextmanager
+def _surroundings(loop: SimLoop, plan: FaultPlan) -> Iterator[None]:
+    """Faults of this loop behind `maybe`; the collector off, as it runs when the loop says so."""
+
+    def hook(name: str) -> bool:
+        return asyncio._get_running_loop() is loop and plan(name)
+
+    was_collecting = gc.isenabled()
+    previous = faults.install(hook)
+    gc.disable()
+    try:
+        yield
+    finally:
+        faults.install(previous)
+        if was_collecting:
+            gc.enable()
+
+
+def _message(simulation: Simulation, error: BaseException, replay: str) -> str:
+    seed, script = simulation.seed, simulation.script
+    parts = [
+        f"seed {seed} failed at t={simulation.loop.time():.6f} s: {type(error).__name__}: {error}",
+        "nemesis script:" + "".join(f"\n  {step}" for step in script) if script else "no nemesis",
+    ]
+    uncaught = [other for other in simulation.uncaught() if other is not error]
+    if uncaught:
+        lines = (f"\n  {type(other).__name__}: {other}" for other in uncaught)
+        parts.append("also uncaught:" + "".join(lines))
+    if simulation.history.events:
+        parts.append("last events:\n" + simulation.history.text(EVENTS_SHOWN))
+    parts.append(f"replay: {replay or f'run(main, seed={seed})'}")
+    return "\n".join(parts)

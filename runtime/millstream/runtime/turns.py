@@ -1,0 +1,81 @@
+"""Running a turn that did not take the direct path, and ending any turn.
+
+Owns: the order in which a turn ends (spec/hotpath.md trap 2): context, done flag, registry,
+release, then everything that may raise. Invariants: an activation that was entered is left
+whatever happens; a turn that the runtime cancelled (deadline, forced end) never ends as a
+cancellation; no exception keeps a frame that keeps the exception.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+from .errors import CallTimeout, SiloUnavailable
+from .failures import isolate_error
+from .request import Request, current_request, path_to, turn_name
+
+if TYPE_CHECKING:
+    from .activation import Activation
+    from .host import Host
+
+__all__ = ["finish", "run_turn", "settle", "timed_out"]
+
+
+def finish(host: Host, request: Request) -> None:
+    """End a request: nothing here may raise."""
+    if current_request.get() is request:
+        current_request.set(request.parent)
+    request.done = True
+    if request.group is not None:
+        host.pending.remove(request)
+    activation, request.task, request.future = request.activation, None, None
+    if activation is not None:
+        activation.leave(request)
+
+
+def settle(host: Host, request: Request, error: BaseException) -> BaseException:
+    """End a failed request and say what its caller gets."""
+    task = request.task
+    finish(host, request)
+    if request.expired or request.stop_reason:
+        is_ours = task is None or task.uncancel() <= request.cancelling
+        if is_ours or not isinstance(error, asyncio.CancelledError):
+            return timed_out(host, request) if request.expired else stopped(request)
+        return error
+    if not isinstance(error, Exception):
+        return error
+    if request.activation is None:
+        return error  # raised by the runtime, not by the callee: nothing to isolate
+    return isolate_error(error, host.known_errors, turn_name(request))
+
+
+def timed_out(host: Host, request: Request) -> CallTimeout:
+    """The error of a request whose deadline passed, with what it waited for."""
+    target = f"{turn_name(request)}: " if request.activation is not None else ""
+    waiters = path_to(request)
+    waited = f"; waited for by {' → '.join(waiters)}" if waiters else ""
+    seconds = request.timeout_s or request.spec.timeout_s or host.options.call_timeout_s
+    blocked = f"; {request.stop_reason}" if request.stop_reason else ""
+    return CallTimeout(
+        f"{target}{request.spec.label} did not end within its deadline "
+        f"(at most {seconds:g} s){waited}{blocked}"
+    )
+
+
+def stopped(request: Request) -> SiloUnavailable:
+    """The error of a turn that was ended by force."""
+    return SiloUnavailable(f"{turn_name(request)}: {request.spec.label}: {request.stop_reason}")
+
+
+async def run_turn(activation: Activation, request: Request, args: tuple[Any, ...]) -> Any:
+    """Run the method of an entered request in the running task; the caller ends the request."""
+    spec = request.spec
+    target = activation.grain
+    if spec.extension:
+        target = activation.table.host.catalog.extension_of(activation, spec.extension)
+    current_request.set(request)
+    result = await spec.fn(target, *args)
+    if activation.table.writes_each_turn:
+        await activation.table.host.catalog.write_changed(activation)
+    return result

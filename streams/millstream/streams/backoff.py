@@ -1,0 +1,46 @@
+"""How long to wait before the next attempt.
+
+Owns: the arithmetic. Not: counting attempts, waiting, or rolling the dice (the caller does).
+Invariant: every delay is in [whole / 2, whole), and whole never passes `ceiling_s`.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from millstream.runtime.errors import ConfigError
+
+__all__ = ["Backoff"]
+
+
+@dataclass(frozen=True, slots=True)
+class Backoff:
+    """Delays that grow by `factor` from `first_s` up to `ceiling_s`. Raises ConfigError."""
+
+    first_s: float = 0.1
+    factor: float = 2.0
+    ceiling_s: float = 30.0
+
+    def __post_init__(self) -> None:
+        if not 0 < self.first_s <= self.ceiling_s < math.inf:
+            raise ConfigError(
+                f"first_s is {self.first_s}, ceiling_s is {self.ceiling_s}:"
+                " need 0 < first_s <= ceiling_s < inf"
+            )
+        if not 1 <= self.factor < math.inf:
+            raise ConfigError(f"factor is {self.factor}, not a finite number of at least 1")
+
+    def delay_s(self, attempt: int, roll: float) -> float:
+        """Seconds to wait after `attempt` (1, 2, ...) failed; `roll` is a chance in [0, 1)."""
+        assert attempt >= 1, f"attempt {attempt}: they count from 1"
+        assert 0 <= roll < 1, f"roll {roll} is outside [0, 1)"
+        return self._whole_s(attempt - 1) * (0.5 + roll / 2)
+
+    def _whole_s(self, growths: int) -> float:
+        # compared as logarithms: the power itself overflows when attempts never end
+        if self.factor > 1 and growths * math.log(self.factor) >= math.log(
+            self.ceiling_s / self.first_s
+        ):
+            return self.ceiling_s
+        return min(self.ceiling_s, self.first_s * self.factor**growths)

@@ -1,0 +1,187 @@
+"""The contract of `MembershipTable`, for every table that runs without a server."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from millstream.providers.sqlite import SqliteMembershipTable
+from millstream.runtime.env import Env
+from millstream.runtime.membership import (
+    MemberRow,
+    MembershipTable,
+    MemoryMembershipTable,
+    Status,
+    TableView,
+)
+
+TABLES: dict[str, Callable[[Path], MembershipTable]] = {
+    "memory": lambda directory: MemoryMembershipTable(),
+    "sqlite": lambda directory: SqliteMembershipTable(directory),
+}
+A = MemberRow("host:1@10", Status.JOINING, "a", 11, started_s=1.5, alive_s=1.25)
+B = MemberRow(
+    "host:2@20",
+    Status.ACTIVE,
+    "b",
+    12,
+    is_gateway=False,
+    can_own_queues=False,
+    grain_types=("One", "Two"),
+    started_s=0.1,
+    alive_s=1e9 + 0.1,
+    suspicions=(("host:1@10", 3.75),),
+)
+
+
+@pytest.fixture(params=TABLES)
+async def table(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[MembershipTable]:
+    opened = TABLES[request.param](tmp_path)
+    yield opened
+    await opened.aclose()
+
+
+async def rows_of(table: MembershipTable) -> list[MemberRow]:
+    return sorted((await table.read()).rows, key=lambda row: row.silo)
+
+
+async def fill(table: MembershipTable, *rows: MemberRow) -> int:
+    version = (await table.read()).version
+    for row in rows:
+        assert await table.write(row, version)
+        version += 1
+    return version
+
+
+async def test_read_gives_the_same_empty_view_twice_when_the_table_is_new(
+    table: MembershipTable,
+) -> None:
+    view = await table.read()
+    assert view == TableView(view.version)
+    assert await table.read() == view
+
+
+async def test_write_inserts_rows_with_all_their_fields(table: MembershipTable) -> None:
+    first = (await table.read()).version
+    version = await fill(table, A, B)
+    assert await rows_of(table) == [A, B]
+    assert (await table.read()).version == version == first + 2
+
+
+async def test_write_replaces_the_row_of_the_same_silo(table: MembershipTable) -> None:
+    version = await fill(table, A, B)
+    active = msgspec.structs.replace(A, status=Status.ACTIVE, alive_s=9.5)
+    assert await table.write(active, version)
+    assert await rows_of(table) == [active, B]
+
+
+@pytest.mark.parametrize("off", [-1, 1])
+async def test_write_changes_nothing_when_the_version_differs(
+    table: MembershipTable, off: int
+) -> None:
+    version = await fill(table, A)
+    before = await table.read()
+    assert not await table.write(B, version + off)
+    assert not await table.forget(A.silo, version + off)
+    assert await table.read() == before
+
+
+async def test_write_lets_one_of_two_win_when_they_write_different_rows(
+    table: MembershipTable,
+) -> None:
+    version = (await table.read()).version
+    won = await asyncio.gather(table.write(A, version), table.write(B, version))
+    assert sorted(won) == [False, True]
+    assert await rows_of(table) == [A if won[0] else B]
+    assert (await table.read()).version == version + 1
+
+
+async def test_heartbeat_stores_the_stamp_and_nothing_else(table: MembershipTable) -> None:
+    version = await fill(table, A, B)
+    await table.heartbeat(B.silo, 77.125)
+    assert await rows_of(table) == [A, msgspec.structs.replace(B, alive_s=77.125)]
+    assert (await table.read()).version == version
+
+
+async def test_heartbeat_has_no_effect_when_the_silo_is_not_in_the_table(
+    table: MembershipTable,
+) -> None:
+    await fill(table, A)
+    before = await table.read()
+    await table.heartbeat(B.silo, 77.0)
+    assert await table.read() == before
+
+
+async def test_forget_deletes_the_row_and_raises_the_version(table: MembershipTable) -> None:
+    version = await fill(table, A, B)
+    assert await table.forget(A.silo, version)
+    assert await rows_of(table) == [B]
+    assert (await table.read()).version == version + 1
+
+
+async def test_forget_and_write_exclude_each_other_when_both_see_one_version(
+    table: MembershipTable,
+) -> None:
+    version = await fill(table, A)
+    won = await asyncio.gather(table.forget(A.silo, version), table.write(B, version))
+    assert sorted(won) == [False, True]
+
+
+async def test_read_gives_a_consistent_snapshot_while_others_write(table: MembershipTable) -> None:
+    """Each change adds one row, so in a snapshot the version counts the rows."""
+    first = (await table.read()).version
+    total = 40
+
+    async def join() -> None:
+        for number in range(total):
+            assert await table.write(MemberRow(f"h:{number}@1", Status.JOINING), first + number)
+
+    joining = asyncio.create_task(join())
+    seen = 0
+    while seen < total:
+        view = await table.read()
+        assert seen <= len(view.rows) == view.version - first
+        seen = len(view.rows)
+        await asyncio.sleep(0)
+    await joining
+
+
+class FixedEnv(Env):
+    """An Env whose clock stands still."""
+
+    def wall_s(self) -> float:
+        return 1_700_000_000.25
+
+
+async def test_sqlite_table_starts_at_unix_milliseconds(tmp_path: Path) -> None:
+    table = SqliteMembershipTable(tmp_path, FixedEnv(1))
+    assert (await table.read()).version == 1_700_000_000_250
+    await table.aclose()
+
+
+async def test_sqlite_table_keeps_its_rows_and_version_when_it_is_opened_again(
+    tmp_path: Path,
+) -> None:
+    table = SqliteMembershipTable(tmp_path, FixedEnv(1))
+    version = await fill(table, A, B)
+    await table.aclose()
+    again = SqliteMembershipTable(tmp_path)
+    assert await again.read() == TableView(version, (A, B))
+    await again.aclose()
+
+
+async def test_sqlite_tables_of_one_directory_see_each_others_changes(tmp_path: Path) -> None:
+    one, two = SqliteMembershipTable(tmp_path), SqliteMembershipTable(tmp_path)
+    version = await fill(one, A)
+    assert await two.read() == TableView(version, (A,))
+    assert sorted(await asyncio.gather(one.write(B, version), two.write(B, version))) == [
+        False,
+        True,
+    ]
+    await one.aclose()
+    assert (await two.read()).version == version + 1
+    await two.aclose()

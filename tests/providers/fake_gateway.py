@@ -1,0 +1,207 @@
+"""A gateway for the tests of the Spark connector: speaks the wire, drops repeats, misbehaves.
+
+It is told beforehand what goes wrong: `drop_at` and `refuse_at` hold numbers of calls, counted from
+0 over all connections. A dropped call was accepted, only its answer is lost. After a refused call
+every later one of that connection is refused, too: order would be lost.
+"""
+
+from __future__ import annotations
+
+import socket
+import threading
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Any
+
+import msgspec
+
+from millstream.runtime.framing import FrameReader, frame
+from millstream.runtime.message import (
+    WIRE_VERSION,
+    Call,
+    Failure,
+    Goodbye,
+    Hello,
+    Message,
+    Reply,
+    decode_messages,
+    encode_messages,
+)
+
+QUIET_S = 0.1
+QUEUE_FULL: list[Any] = ["errors.QueueFull", "10 of 10", None, None, [], "a traceback", []]
+HELLO = Hello(WIRE_VERSION, "dev", "fake", True, 1 << 20)
+
+
+@dataclass(frozen=True)
+class Row:
+    """An accepted item, and the message that it came in."""
+
+    namespace: str
+    key: str
+    producer: str
+    seq: int
+    item: dict[str, Any]
+
+
+@dataclass
+class Faults:
+    """What the gateway does wrong."""
+
+    drop_at: set[int] = field(default_factory=set)
+    refuse_at: set[int] = field(default_factory=set)
+    hold: int = 1
+    hello: Message = HELLO
+    goodbye_at: set[int] = field(default_factory=set)
+    short_of: int = 0
+
+
+@dataclass
+class Held:
+    """A connection's answers that wait, and what it went through."""
+
+    answers: list[Message] = field(default_factory=list)
+    refused: bool = False
+    leaving: bool = False
+
+
+class FakeGateway:
+    """Listens on a free port of this machine while it is entered."""
+
+    def __init__(self, faults: Faults | None = None) -> None:
+        self.faults = faults or Faults()
+        self.rows: list[Row] = []
+        self.calls: list[Call] = []
+        self.hellos: list[Hello] = []
+        self.repeats = 0
+        self.overrun = False
+        self._seen: set[tuple[str, int]] = set()
+        self._lock = threading.Lock()
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self._open: list[socket.socket] = []
+        self._threads: list[threading.Thread] = []
+
+    @property
+    def address(self) -> tuple[str, int]:
+        host, port = self._listener.getsockname()
+        return host, port
+
+    @property
+    def option(self) -> str:
+        """The address as the option `gateways` wants it."""
+        return f"{self.address[0]}:{self.address[1]}"
+
+    def __enter__(self) -> FakeGateway:
+        self._start(self._accept)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        with self._lock:
+            for sock in self._open:
+                _hang_up(sock)
+        for thread in self._threads:
+            thread.join(10)
+            assert not thread.is_alive()
+
+    def hang_up(self) -> None:
+        """Close every connection, from outside."""
+        with self._lock:
+            for sock in self._open:
+                _hang_up(sock)
+
+    def _start(self, target: Any, *args: Any) -> None:
+        thread = threading.Thread(target=target, args=args, daemon=True)
+        self._threads.append(thread)
+        thread.start()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                sock, _ = self._listener.accept()
+            except OSError:
+                return
+            with self._lock:
+                self._open.append(sock)
+            self._start(self._serve, sock)
+
+    def _serve(self, sock: socket.socket) -> None:
+        reader, held = FrameReader(1 << 24), Held()
+        with sock:
+            try:
+                sock.sendall(frame(encode_messages([self.faults.hello])))
+                while data := sock.recv(1 << 16):
+                    for payload in reader.feed(data):
+                        for message in decode_messages(payload):
+                            if not self._take(sock, message, held):
+                                return
+            except OSError:
+                return
+
+    def _take(self, sock: socket.socket, message: Message, held: Held) -> bool:
+        """False: the connection is to be dropped."""
+        if isinstance(message, Hello):
+            self.hellos.append(message)
+            return True
+        assert isinstance(message, Call)
+        with self._lock:
+            number = len(self.calls)
+            self.calls.append(message)
+            held.refused |= number in self.faults.refuse_at
+            held.answers += self._answer(number, message, held.refused)
+        if number in self.faults.drop_at:
+            return False
+        if held.leaving:
+            _more_comes(sock)  # time for a client that does not wait for its answers to go
+        held.leaving |= number in self.faults.goodbye_at
+        if held.leaving or len(held.answers) >= self.faults.hold:
+            self.overrun |= self.faults.hold > 1 and _more_comes(sock)
+            sock.sendall(frame(encode_messages(held.answers)))
+            held.answers.clear()
+        return True
+
+    def _answer(self, number: int, call: Call, refused: bool) -> list[Message]:
+        if refused:
+            return [Failure(call.id, _raw(QUEUE_FULL))]
+        accepted = self._store(call) - self.faults.short_of
+        goodbye = [Goodbye("stopping")] if number in self.faults.goodbye_at else []
+        return [*goodbye, Reply(call.id, _raw(accepted))]
+
+    def _store(self, call: Call) -> int:
+        assert (call.kind, call.method, call.headers) == ("$ingest", "publish", None)
+        namespace, producer, messages = msgspec.msgpack.decode(call.body)
+        for key, seq, items in messages:
+            if (producer, seq) in self._seen:
+                self.repeats += 1
+                continue
+            self._seen.add((producer, seq))
+            self.rows += [Row(namespace, key, producer, seq, item) for item in items]
+        return len(messages)
+
+
+def _more_comes(sock: socket.socket) -> bool:
+    """Whether the peer sends on, although it got no answer."""
+    sock.settimeout(QUIET_S)
+    try:
+        return bool(sock.recv(1, socket.MSG_PEEK))
+    except TimeoutError:
+        return False
+    finally:
+        sock.settimeout(None)
+
+
+def _hang_up(sock: socket.socket) -> None:
+    try:
+        sock.shutdown(socket.SHUT_RDWR)
+    except OSError:
+        pass
+
+
+def _raw(value: Any) -> msgspec.Raw:
+    return msgspec.Raw(msgspec.msgpack.encode(value))

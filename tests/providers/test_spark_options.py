@@ -1,0 +1,109 @@
+"""Options of `format("millstream")`: what is accepted, and what an error tells."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from dataclasses import asdict
+
+import pytest
+
+pytest.importorskip("pyspark")
+
+from pyspark_millstream.options import WriteOptions, parse
+
+COLUMNS = ["id", "carrier", "delay"]
+LEAST = {"gateways": "127.0.0.1:7700", "namespace": "arrivals", "key_column": "id"}
+
+
+def parsed(**more: str) -> WriteOptions:
+    return parse({**LEAST, **more}, COLUMNS)
+
+
+def test_options_have_the_documented_defaults() -> None:
+    assert asdict(parsed()) == {
+        "gateways": (("127.0.0.1", 7700),),
+        "namespace": "arrivals",
+        "key_column": "id",
+        "value_columns": ("id", "carrier", "delay"),
+        "cluster": "dev",
+        "provider": "default",
+        "writer_id": "",
+        "chunk_rows": 500,
+        "window": 8,
+        "delivery": "direct",
+        "timeout_s": 60.0,
+    }
+
+
+def test_options_are_read_whatever_their_case() -> None:
+    options = parse({**LEAST, "CHUNK_ROWS": "7", "Writer_Id": "w"}, COLUMNS)
+    assert (options.chunk_rows, options.writer_id) == (7, "w")
+
+
+def test_gateways_are_a_list_with_names_and_ipv6() -> None:
+    options = parsed(gateways=" silo-1:7700, [::1]:7701 ,")
+    assert options.gateways == (("silo-1", 7700), ("::1", 7701))
+
+
+@pytest.mark.parametrize("text", ["silo", "silo:", ":7700", "silo:0", "silo:70000", "silo:٣", ","])
+def test_gateways_that_are_no_addresses_are_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="gateways"):
+        parsed(gateways=text)
+
+
+@pytest.mark.parametrize("name", ["gateways", "namespace", "key_column"])
+def test_a_missing_option_is_named_with_what_to_write(name: str) -> None:
+    with pytest.raises(ValueError, match=rf"'{name}' is missing: write option\('{name}', "):
+        parse({key: text for key, text in LEAST.items() if key != name}, COLUMNS)
+
+
+def test_value_columns_keep_the_order_that_was_asked_for() -> None:
+    assert parsed(value_columns="delay, id").value_columns == ("delay", "id")
+
+
+@pytest.mark.parametrize("name", ["key_column", "value_columns"])
+def test_a_column_that_is_not_there_is_refused_with_those_that_are(name: str) -> None:
+    with pytest.raises(ValueError, match=f"{name}.*'plane'.*id, carrier, delay"):
+        parsed(**{name: "plane"})
+
+
+def test_a_column_name_that_two_columns_have_is_refused() -> None:
+    with pytest.raises(ValueError, match="2 columns are named 'delay'"):
+        parse(LEAST, [*COLUMNS, "delay"])
+
+
+@pytest.mark.parametrize("name", ["chunk_rows", "window"])
+@pytest.mark.parametrize("text", ["0", "-1", "1.5", "many", "1000000000"])
+def test_a_count_out_of_range_is_refused_with_the_range(name: str, text: str) -> None:
+    with pytest.raises(ValueError, match=rf"'{name}' is '{text}': write a whole number from 1 to"):
+        parsed(**{name: text})
+
+
+@pytest.mark.parametrize("text", ["0", "-1", "nan", "inf", "soon", "3601"])
+def test_a_timeout_out_of_range_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="'timeout_s' is"):
+        parsed(timeout_s=text)
+
+
+def test_staged_delivery_is_not_available() -> None:
+    with pytest.raises(ValueError, match="delivery=staged is not available in this version"):
+        parsed(delivery="staged")
+
+
+def test_a_misspelt_option_is_refused_and_sparks_own_are_not() -> None:
+    assert parsed(checkpointLocation="/x", queryName="q", someSparkOption="1") == parsed()
+    with pytest.raises(ValueError, match=r"'chunkrows': write option\('chunk_rows'"):
+        parsed(chunkRows="5")
+
+
+def test_spark_finds_the_source_without_pandas_and_pyarrow() -> None:
+    # Spark imports it in every session, whoever needs it.
+    program = (
+        "import sys; sys.path[:0] = sys.argv[1:]; import pyspark.sql.datasource; "
+        "before = set(sys.modules); import pyspark_millstream as module; "
+        "print(module.DefaultSource.name(), *sorted(set(sys.modules) - before))"
+    )
+    command = [sys.executable, "-c", program, *sys.path]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["millstream", "pyspark_millstream"]
