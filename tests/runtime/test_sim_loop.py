@@ -394,13 +394,13 @@ def test_task_made_on_a_crashed_host_leaves_no_warning() -> None:
 
 
 def test_task_that_swallows_cancellation_does_not_hang_the_shut_down() -> None:
-    async def stubborn() -> None:
+    async def obstinate() -> None:
         while True:
             with contextlib.suppress(asyncio.CancelledError):
                 await asyncio.sleep(1)
 
     async def main() -> asyncio.Task[None]:
-        return asyncio.create_task(stubborn())
+        return asyncio.create_task(obstinate())
 
     loop = SimLoop(1)
     task = loop.run_until_complete(main())

@@ -19,7 +19,7 @@ from .activation import Activation, ActivationState
 from .definition import GrainType, MethodSpec
 from .errors import CallTimeout, Rejected
 from .grain import DeactivationReason, Grain
-from .request import Request, current_request
+from .request import Request, clean_context, current_request
 from .state import State
 
 if TYPE_CHECKING:
@@ -130,7 +130,7 @@ class Catalog:
         return grain
 
     def _spawn(self, coro: Coroutine[Any, Any, None]) -> None:
-        task = self._host.loop.create_task(coro)
+        task = self._host.loop.create_task(coro, context=clean_context())
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 

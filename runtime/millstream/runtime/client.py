@@ -104,7 +104,9 @@ class ClientHost(Host):
         peer.watch_served(call.id, None)
         peer.answer(call.id, Failure(call.id, msgspec.Raw(describe(error, call.kind))))
 
-    async def ask_gateway(self, name: str, target: str, spec: Any, args: tuple[Any, ...]) -> Any:
+    async def ask_gateway(
+        self, name: str, target: str, instance: str, spec: Any, args: tuple[Any, ...]
+    ) -> Any:
         """Call a system target of the gateway that serves `name`."""
         peer = self.gateway_for(name)
         if peer is None:
@@ -112,7 +114,7 @@ class ClientHost(Host):
         request = new_request(self, spec, None, False, begins_chain=True)
         table: Any = TargetTable(target)
         try:
-            answer = await ask(self, peer, table, name, spec.arguments.encode(args), request, 0)
+            answer = await ask(self, peer, table, instance, spec.arguments.encode(args), request, 0)
             result = take_answer(self, spec, answer)
         except BaseException as error:
             raise settle(self, request, error) from None
@@ -122,7 +124,7 @@ class ClientHost(Host):
     async def refresh_gateways(self) -> None:
         """Ask a gateway for the current list; what it does not name is forgotten."""
         spec: Any = GatewayTarget.gateways.__millstream_spec__  # type: ignore[attr-defined]
-        found = await self.ask_gateway("", "$gateway", spec, ())
+        found = await self.ask_gateway("", "$gateway", "", spec, ())
         if found:
             self.gateways = list(found)
             self._leaving &= set(found)

@@ -61,7 +61,9 @@ class MethodSpec:
         timeouts = [mark.seconds for mark in marks if isinstance(mark, Timeout)]
         self.timeout_s = timeouts[0] if timeouts else None
         self.extension = ""
-        self.is_internal = False  # the runtime's own: arguments are not shared, so not copied
+        self.is_internal = (
+            "unshared" in flags
+        )  # the runtime's own: arguments are not shared, so not copied
         self.wire_name = name
         self.calls = 0
         self.localns: Mapping[str, Any] = {}

@@ -139,7 +139,12 @@ class Directory:
         while self._host.membership.is_live(silo):
             try:
                 rows = await call_target(
-                    self._host, silo, DirectoryTarget, DirectoryTarget.survivors, version, segments
+                    self._host,
+                    silo,
+                    DirectoryTarget.target_name,
+                    DirectoryTarget.survivors,
+                    version,
+                    segments,
                 )
             except MillstreamError as error:
                 log.info("%s did not answer for its grains yet: %s", silo, error)
@@ -161,7 +166,7 @@ class Directory:
         await call_target(
             self._host,
             loser.silo,
-            DirectoryTarget,
+            DirectoryTarget.target_name,
             DirectoryTarget.end_duplicate,
             kind,
             key,
@@ -237,7 +242,7 @@ class Directory:
                 entry = await call_target(
                     self._host,
                     owner,
-                    DirectoryTarget,
+                    DirectoryTarget.target_name,
                     DirectoryTarget.register,
                     name,
                     key,
@@ -264,7 +269,13 @@ class Directory:
             owner, version = self._owner_of(kind, key), self._version
             try:
                 entry = await call_target(
-                    self._host, owner, DirectoryTarget, DirectoryTarget.lookup, kind, key, version
+                    self._host,
+                    owner,
+                    DirectoryTarget.target_name,
+                    DirectoryTarget.lookup,
+                    kind,
+                    key,
+                    version,
                 )
             except ClusterError:
                 await self._pause(attempt)
@@ -298,7 +309,7 @@ class Directory:
             await call_target(
                 self._host,
                 self._owner_of(name, key),
-                DirectoryTarget,
+                DirectoryTarget.target_name,
                 DirectoryTarget.unregister,
                 name,
                 key,

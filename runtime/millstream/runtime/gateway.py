@@ -56,6 +56,8 @@ async def exchange_loads(host: SiloHost) -> None:
 
 async def _tell(host: SiloHost, silo: str, count: int) -> None:
     try:
-        await call_target(host, silo, GatewayTarget, GatewayTarget.load, host.address, count)
+        await call_target(
+            host, silo, GatewayTarget.target_name, GatewayTarget.load, host.address, count
+        )
     except MillstreamError:
         return  # the next exchange tells it again

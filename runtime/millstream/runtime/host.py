@@ -28,7 +28,7 @@ from .message import Call
 from .options import RuntimeOptions
 from .peers import Peers
 from .pending import Pending
-from .request import find_task
+from .request import clean_context, find_task
 from .serving import Runners
 from .stubs import build_reference_class
 from .transport import Transport
@@ -113,6 +113,13 @@ class Host:
             table = self.tables[grain_type.name] = GrainTable(self, grain_type.name, None)
         return table
 
+    def table_named(self, name: str) -> GrainTable:
+        """The table of a grain type by name, for callers without its class."""
+        table = self.tables.get(name)
+        if table is None:
+            table = self.tables[name] = GrainTable(self, name, None)
+        return table
+
     def grain(self, cls: type[C], key: str, /) -> C:
         """A typed reference. Raises TypeError for a key that is not text, or not a grain class."""
         made = self._classes.get((cls, None, None))
@@ -170,7 +177,7 @@ class Host:
 
     def spawn(self, coro: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
         """Start a background task of the host; its failure is logged."""
-        task = self.loop.create_task(coro)
+        task = self.loop.create_task(coro, context=clean_context())
         self._tasks.add(task)
         task.add_done_callback(self._ended)
         return task

@@ -23,6 +23,7 @@ __all__ = [
     "read_only",
     "shielded",
     "timeout",
+    "unshared",
 ]
 
 AF = TypeVar("AF", bound=Callable[..., Coroutine[Any, Any, Any]])
@@ -104,6 +105,12 @@ def one_way(method: OW, /) -> OW:
 def shielded(method: AF, /) -> AF:
     """Once started, the method runs to its end, whatever its caller does."""
     add_mark(method, Flag("shielded"))
+    return method
+
+
+def unshared(method: AF, /) -> AF:
+    """For Millstream's own grains: callers never keep what they pass, so it is not copied."""
+    add_mark(method, Flag("unshared"))
     return method
 
 

@@ -154,7 +154,9 @@ class Member:
 
     async def _gossip_to(self, silo: str) -> None:
         try:
-            await call_target(self._host, silo, MemberTarget, MemberTarget.gossip, self.view)
+            await call_target(
+                self._host, silo, MemberTarget.target_name, MemberTarget.gossip, self.view
+            )
         except MillstreamError as error:
             log.debug("gossip to %s: %s", silo, error)
 
@@ -197,7 +199,7 @@ class Member:
                 raise ClusterError(f"{self.address} cannot reach {', '.join(left)}: not joining")
             for silo in left:
                 try:
-                    await call_target(self._host, silo, MemberTarget, MemberTarget.ping)
+                    await call_target(self._host, silo, MemberTarget.target_name, MemberTarget.ping)
                     reached.add(silo)
                 except MillstreamError as error:
                     log.warning("%s cannot reach %s yet: %s", self.address, silo, error)

@@ -131,7 +131,7 @@ class Prober:
             peer = others[self._host.env.choice(len(others))]
             try:
                 alive = await call_target(
-                    self._host, peer, MemberTarget, MemberTarget.probe_for, silo
+                    self._host, peer, MemberTarget.target_name, MemberTarget.probe_for, silo
                 )
             except MillstreamError:
                 alive = False  # the intermediary is in trouble itself: only our own vote counts

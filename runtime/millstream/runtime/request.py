@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import Callable
-from contextvars import ContextVar
+from contextvars import Context, ContextVar, copy_context
 from typing import Any
 
 import msgspec
@@ -19,6 +19,7 @@ import msgspec
 __all__ = [
     "Request",
     "chain_of",
+    "clean_context",
     "current_request",
     "find_task",
     "live_parent",
@@ -54,6 +55,13 @@ class Request(msgspec.Struct, eq=False):
 
 
 current_request: ContextVar[Request | None] = ContextVar("millstream_request", default=None)
+
+
+def clean_context() -> Context:
+    """The present context without a request: for tasks that belong to no turn."""
+    context = copy_context()
+    context.run(current_request.set, None)
+    return context
 
 
 def find_task(loop: asyncio.AbstractEventLoop) -> Callable[[], Any]:

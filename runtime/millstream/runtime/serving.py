@@ -20,7 +20,7 @@ from .activation import Activation
 from .errors import CallCycle, Overloaded
 from .failures import describe
 from .message import Call, Failure, Redirect, Reply
-from .request import Request, current_request, turn_name, waits_for
+from .request import Request, clean_context, current_request, turn_name, waits_for
 from .turns import finish, run_turn, timed_out
 
 if TYPE_CHECKING:
@@ -172,7 +172,7 @@ class Runners:
         self._tasks: set[asyncio.Task[None]] = set()
         self._is_waking = False
         self._is_closed = False
-        self._context = contextvars.Context()
+        self._context = clean_context()
 
     def push(self, served: Served) -> None:
         """Queue a call whose activation is already entered."""
@@ -211,7 +211,7 @@ class Runners:
                     continue
                 await served.run(task)
                 current_request.set(None)
-                if len(contextvars.copy_context()) > clean + 1:
+                if len(contextvars.copy_context()) > clean:
                     self._flush()
                     return  # the call left context variables behind: this runner retires
             self._flush()

@@ -240,9 +240,10 @@ class SiloHost(Host):
 
     # -- parts that are added
 
-    def add_target(self, target: SystemTarget) -> None:
-        """Make a system target callable."""
-        self.targets[target.target_name] = target
+    def add_target(self, target: SystemTarget, instance: str = "") -> None:
+        """Make a system target callable, as its name or as `name/instance`."""
+        name = target.target_name
+        self.targets[f"{name}/{instance}" if instance else name] = target
 
     def add_extension(self, name: str, cls: type[Any]) -> None:
         """Let activations be extended: `cls(activation)` is made when a call to
@@ -296,7 +297,7 @@ class SiloHost(Host):
         served.submit(activation)
 
     def _serve_target(self, peer: Peer, call: Call) -> None:
-        target = self.targets.get(call.kind)
+        target = self.targets.get(f"{call.kind}/{call.key}" if call.key else call.kind)
         spec = None if target is None else target.target_specs.get(call.method)
         if target is None or spec is None:
             raise Rejected(f"{self.address} has no system target {call.kind}.{call.method}")

@@ -154,10 +154,10 @@ class StateField(Generic[S]):
         self.writes_each_turn = write == "turn"
         self._codec: Codec[Any] | None = None
         self._owner: type[Any] | None = None
-        self._attribute = ""
+        self.attribute = ""
 
     def __set_name__(self, owner: type[Any], name: str) -> None:
-        self._owner, self._attribute = owner, name
+        self._owner, self.attribute = owner, name
         self.name = self.name or name
 
     @overload
@@ -165,16 +165,16 @@ class StateField(Generic[S]):
     @overload
     def __get__(self, obj: object, owner: type[Any], /) -> State[S]: ...
     def __get__(self, obj: Any, owner: type[Any], /) -> Any:
-        return self if obj is None else obj._millstream_states[self._attribute]
+        return self if obj is None else obj._millstream_states[self.attribute]
 
     def __set__(self, obj: object, value: NoReturn, /) -> None:
-        raise AttributeError(f"assign to `self.{self._attribute}.value`, not to the state itself")
+        raise AttributeError(f"assign to `self.{self.attribute}.value`, not to the state itself")
 
     @property
     def codec(self) -> Codec[Any]:
         """Codec of the value."""
         if self._codec is None:
-            self.resolve(self._attribute)
+            self.resolve(self.attribute)
         assert self._codec is not None
         return self._codec
 
@@ -187,11 +187,11 @@ class StateField(Generic[S]):
         if self._hint is not None:
             return self._hint
         assert self._owner is not None
-        hint = get_type_hints(self._owner).get(self._attribute)
+        hint = get_type_hints(self._owner).get(self.attribute)
         arguments: tuple[Any, ...] = getattr(hint, "__args__", ())
         if len(arguments) != 1:
             raise DefinitionError(
-                f"{place}: write `{self._attribute}: State[...] = state(...)`, "
+                f"{place}: write `{self.attribute}: State[...] = state(...)`, "
                 "or give state() the class"
             )
         return arguments[0]

@@ -10,8 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, ClassVar, Concatenate, ParamSpec, TypeVar
 
-import msgspec
-
 from .calls import ask, new_request, take_answer
 from .definition import MethodSpec
 from .errors import Rejected, SiloUnavailable
@@ -41,7 +39,7 @@ def specs_of(cls: type[Any], extension: str = "") -> dict[str, MethodSpec]:
 
 
 class SystemTarget:
-    """Base of system targets; `target_name` begins with `$`."""
+    """Base of system targets; names begin with `$`, and may end in `/` and an instance's name."""
 
     target_name: ClassVar[str]
     target_specs: ClassVar[dict[str, MethodSpec]]
@@ -63,23 +61,24 @@ class TargetTable:
 async def call_target(
     host: SiloHost,
     silo: str,
-    target: type[SystemTarget],
+    target: str,
     method: Callable[Concatenate[Any, P], Coroutine[Any, Any, R]],
     /,
     *args: P.args,
     **kwargs: P.kwargs,
 ) -> R:
-    """Call a method of a silo's system target, e.g. `call_target(host, silo, T, T.lookup, ...)`.
+    """Call a method of a silo's system target, by the target's name and the
+    method's function: `call_target(host, silo, T.target_name, T.lookup, ...)`.
 
     Raises what the method raises, CallTimeout, SiloUnavailable.
     """
     assert not kwargs
     if silo == host.address:
-        local = host.targets.get(target.target_name)
+        local = host.targets.get(target)
         if local is None:
-            raise Rejected(f"{silo} has no system target {target.target_name}")
+            raise Rejected(f"{silo} has no system target {target}")
         return await method(local, *args, **kwargs)
-    result: R = await _call_remote(host, silo, target.target_name, method, args)
+    result: R = await _call_remote(host, silo, target, method, args)
     return result
 
 
@@ -110,8 +109,3 @@ async def _call_remote(
         finally:
             failed = request = None  # type: ignore[assignment]
     return result
-
-
-def raw(value: object) -> msgspec.Raw:
-    """A value encoded by hand, for fields that are passed on unread."""
-    return msgspec.Raw(msgspec.msgpack.encode(value))

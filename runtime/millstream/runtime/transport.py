@@ -79,13 +79,23 @@ class Transport(Protocol):
 class TcpLink(asyncio.Protocol):
     """A TCP connection as a `Link`."""
 
-    __slots__ = ("_accept", "_early", "_receiver", "_transport", "peer")
+    __slots__ = (
+        "_accept",
+        "_early",
+        "_is_writable",
+        "_lost",
+        "_receiver",
+        "_transport",
+        "peer",
+    )
 
     def __init__(self, accept: Callable[[Link], None] | None = None) -> None:
         self._accept = accept
         self._receiver: LinkReceiver | None = None
         self._transport: Any = None
         self._early: list[bytes] = []
+        self._is_writable = True
+        self._lost = ""
         self.peer = "?"
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -103,6 +113,11 @@ class TcpLink(asyncio.Protocol):
         for data in self._early:
             receiver.received(data)
         self._early = []
+        if not self._is_writable:
+            receiver.writable(False)
+        if self._lost:
+            self._receiver = None
+            receiver.closed(self._lost)
 
     def data_received(self, data: bytes) -> None:
         if self._receiver is None:
@@ -111,17 +126,20 @@ class TcpLink(asyncio.Protocol):
             self._receiver.received(data)
 
     def pause_writing(self) -> None:
+        self._is_writable = False
         if self._receiver is not None:
             self._receiver.writable(False)
 
     def resume_writing(self) -> None:
+        self._is_writable = True
         if self._receiver is not None:
             self._receiver.writable(True)
 
     def connection_lost(self, exc: Exception | None) -> None:
         receiver, self._receiver = self._receiver, None
+        self._lost = "closed by peer" if exc is None else f"{type(exc).__name__}: {exc}"
         if receiver is not None:
-            receiver.closed("closed by peer" if exc is None else f"{type(exc).__name__}: {exc}")
+            receiver.closed(self._lost)
 
     def write(self, data: bytes, /) -> None:
         self._transport.write(data)
@@ -166,7 +184,7 @@ class ProbeListener:
                 peer, _ = self._socket.accept()
             except OSError:
                 return
-            with peer, suppress(OSError):
+            with peer, suppress(Exception):  # whatever goes wrong, the next probe is answered
                 peer.sendall(self._answer())
 
     def close(self) -> None:
@@ -188,7 +206,9 @@ class TcpTransport:
             async with asyncio.timeout(self._connect_timeout_s):
                 _, link = await loop.create_connection(TcpLink, address.host, address.port)
         except (OSError, TimeoutError) as error:
-            raise SiloUnavailable(f"cannot connect to {address}: {error or 'timed out'}") from None
+            raise SiloUnavailable(
+                f"cannot connect to {address}: {str(error) or 'timed out'}"
+            ) from None
         return link
 
     async def listen(self, address: Address, accept: Callable[[Link], None], /) -> Listener:

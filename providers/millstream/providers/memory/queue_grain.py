@@ -1,0 +1,291 @@
+"""The in-memory queue: one grain per queue, around a `Partition`.
+
+Owns: messages that are accepted and not yet acknowledged, their numbers, the epoch of the reader.
+Not: batching of producers (`adapter`). Invariants: a message is numbered when it is accepted, and
+keeps its number; a reader of an older epoch is refused; a graceful stop stores the content and the
+next activation goes on with it; a crash loses it, and the era rises, so tokens never run
+backwards.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import msgspec
+
+from millstream.runtime.errors import ConfigError, Conflict, QueueFenced, QueueFull
+from millstream.runtime.grain import DeactivationReason, Grain
+from millstream.runtime.markers import always_interleave, grain, unshared
+from millstream.runtime.placement import PREFER_LOCAL
+from millstream.runtime.storage import StateStore
+
+from .gate import CapacityGate
+from .partition import Partition
+
+__all__ = ["MemoryOptions", "MemoryQueue", "NumberedMessages", "QueuedMessage"]
+
+READER = "agents"
+FOREVER_S = 1e9
+PRODUCERS_MAX = 10_000
+CHUNK_MESSAGES = 2_000
+NO_FENCE = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryOptions:
+    """Limits of each in-memory queue. Raises ConfigError.
+
+    A publish to a queue with `capacity_events` events waits up to `enqueue_wait_s`, then fails
+    with QueueFull. `store` keeps what outlives an activation: the era, and the content of a
+    queue whose silo stops gracefully.
+    """
+
+    capacity_events: int = 100_000
+    enqueue_wait_s: float = 5.0
+    batch_messages_max: int = 1_000
+    batch_bytes_max: int = 1 << 20
+    store: str = "default"
+
+    def __post_init__(self) -> None:
+        for name in ("capacity_events", "batch_messages_max", "batch_bytes_max"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"MemoryOptions.{name} is {getattr(self, name)}, not at least 1")
+        if self.enqueue_wait_s < 0:
+            raise ConfigError(f"enqueue_wait_s is {self.enqueue_wait_s}, it must not be negative")
+
+
+class QueuedMessage(msgspec.Struct, array_like=True, frozen=True):
+    """A message as it is stored."""
+
+    namespace: str
+    key: str
+    items: list[bytes]
+    headers: dict[str, str] | None
+    producer: str
+    seq: int
+    enqueued_s: float
+
+
+class NumberedMessages(msgspec.Struct, array_like=True, frozen=True):
+    """Consecutive messages of one era; the first has number `first_seq`."""
+
+    era: int
+    first_seq: int
+    messages: list[QueuedMessage]
+
+
+class StoredQueue(msgspec.Struct, array_like=True, frozen=True):
+    """What outlives an activation; `is_clean`: its content was stored with it."""
+
+    era: int
+    is_clean: bool
+    start: int
+    epoch: int
+    chunks: int
+
+
+@grain(name="millstream.MemoryQueue", placement=PREFER_LOCAL)
+class MemoryQueue(Grain):
+    """One queue; the key is `provider/queue`."""
+
+    def __init__(self) -> None:
+        self._options = MemoryOptions()
+        self._era = 0
+        self._epoch = 0
+        self._partition: Partition[QueuedMessage] = Partition()
+        self._gate = CapacityGate(self._options.capacity_events)
+        self._arrivals: list[asyncio.Future[None]] = []
+        self._producers: OrderedDict[str, int] = OrderedDict()
+
+    # -- life
+
+    @property
+    def _store(self) -> StateStore:
+        store: StateStore = self._millstream.table.host.store(self._options.store)
+        return store
+
+    async def on_activate(self) -> None:
+        """Go on with stored content, or begin a new era."""
+        provider = self._millstream.table.host.stream_providers[self.key.partition("/")[0]]
+        self._options = provider.adapter.options
+        self._gate = CapacityGate(self._options.capacity_events)
+        found = await self._store.read(f"memory-queue/{self.key}")
+        stored = None if found is None else msgspec.msgpack.decode(found.data, type=StoredQueue)
+        if stored is not None and stored.is_clean:
+            await self._load(stored)
+        else:
+            self._era = await self._next_era()
+            self._partition = Partition()
+        self._partition.register(READER, "earliest")
+        await self._save(StoredQueue(self._era, False, 0, self._epoch, 0))
+        self.context.keep_alive(FOREVER_S)
+
+    async def _next_era(self) -> int:
+        """Raise the provider's era counter by compare-and-set."""
+        key = f"era/{self.key.partition('/')[0]}"
+        while True:
+            row = await self._store.read(key)
+            era = 1 if row is None else int(row.data) + 1
+            try:
+                expect = None if row is None else row.etag
+                await self._store.write(key, str(era).encode(), expect, NO_FENCE)
+            except Conflict:
+                continue
+            return era
+
+    async def _save(self, stored: StoredQueue) -> None:
+        key = f"memory-queue/{self.key}"
+        found = await self._store.read(key)
+        expect = None if found is None else found.etag
+        data = msgspec.msgpack.encode(stored)
+        await self._store.write(key, data, expect, self._millstream.version)
+
+    async def _load(self, stored: StoredQueue) -> None:
+        self._era, self._epoch = stored.era, stored.epoch
+        self._partition = Partition(start=stored.start)
+        for chunk in range(stored.chunks):
+            key = self._chunk_key(chunk)
+            row = await self._store.read(key)
+            if row is None:
+                raise QueueFull(f"{self.key}: stored chunk {chunk} of {stored.chunks} is missing")
+            for message in msgspec.msgpack.decode(row.data, type=list[QueuedMessage]):
+                self._gate.try_acquire(len(message.items))
+                self._partition.append(message)
+                self._is_repeated(message)
+            await self._store.clear(key, row.etag, row.fence)
+
+    def _chunk_key(self, chunk: int) -> str:
+        return f"memory-queue-content/{self.key}/{chunk:08d}"
+
+    async def on_deactivate(self, reason: DeactivationReason, /) -> None:
+        """Store the content, so that the next activation goes on with it."""
+        self._gate.close(f"{self.key}: the queue moves")
+        start, count = self._partition.committed(READER), self._partition.depth(READER)
+        chunks = 0
+        for at in range(0, count, CHUNK_MESSAGES):
+            part = self._partition.read_at(start + at, min(CHUNK_MESSAGES, count - at))
+            data = msgspec.msgpack.encode(part)
+            await self._store.write(self._chunk_key(chunks), data, None, NO_FENCE)
+            chunks += 1
+        await self._save(StoredQueue(self._era, True, start, self._epoch, chunks))
+
+    # -- producers
+
+    @always_interleave
+    @unshared
+    async def append(self, messages: list[QueuedMessage]) -> list[tuple[int, int]]:
+        """Accept messages in order; returns (era, number) of each, number 0 for a repeated one.
+
+        Waits for room, first come first served. Raises QueueFull.
+        """
+        fresh = [not self._is_repeated(message) for message in messages]
+        events = sum(len(m.items) for m, is_new in zip(messages, fresh, strict=True) if is_new)
+        if events > self._options.capacity_events:
+            raise QueueFull(
+                f"{self.key}: {events} events in one batch, capacity_events is "
+                f"{self._options.capacity_events}"
+            )
+        if not self._gate.try_acquire(events):
+            await self._wait_for_room(events, messages)
+        numbers = [
+            (self._era, self._partition.append(message) + 1 if is_new else 0)
+            for message, is_new in zip(messages, fresh, strict=True)
+        ]
+        for arrival in self._arrivals:
+            if not arrival.done():
+                arrival.set_result(None)
+        self._arrivals.clear()
+        return numbers
+
+    async def _wait_for_room(self, events: int, messages: Sequence[QueuedMessage]) -> None:
+        try:
+            async with asyncio.timeout(self._options.enqueue_wait_s):
+                await self._gate.acquire(events)
+        except TimeoutError:
+            for message in messages:
+                if message.producer:
+                    known = self._producers.get(message.producer, 0)
+                    self._producers[message.producer] = min(known, message.seq - 1)
+            raise QueueFull(
+                f"{self.key}: full for {self._options.enqueue_wait_s:g} s (enqueue_wait_s), "
+                f"capacity_events is {self._options.capacity_events}"
+            ) from None
+
+    def _is_repeated(self, message: QueuedMessage) -> bool:
+        """Has this producer's sequence been accepted? Notes it as accepted."""
+        if not message.producer:
+            return False
+        if message.seq <= self._producers.get(message.producer, 0):
+            return True
+        self._producers[message.producer] = message.seq
+        self._producers.move_to_end(message.producer)
+        if len(self._producers) > PRODUCERS_MAX:
+            self._producers.popitem(last=False)
+        return False
+
+    # -- the reader
+
+    @always_interleave
+    async def begin(self, epoch: int) -> tuple[int, int]:
+        """Fence older readers; returns (era, number of the last acknowledged message)."""
+        self._check_epoch(epoch)
+        return self._era, self._partition.committed(READER)
+
+    def _check_epoch(self, epoch: int) -> None:
+        if epoch < self._epoch:
+            raise QueueFenced(f"{self.key}: epoch {epoch} is older than {self._epoch}")
+        self._epoch = epoch
+
+    @always_interleave
+    @unshared
+    async def read(
+        self, epoch: int, era: int, after: int, max_events: int, max_bytes: int, wait_s: float
+    ) -> NumberedMessages:
+        """Messages behind number `after` of `era`; waits up to `wait_s` for the first."""
+        self._check_epoch(epoch)
+        start = max(after, self._partition.committed(READER)) if era == self._era else 0
+        start = max(start, self._partition.committed(READER))
+        if start >= self._partition.end and wait_s > 0:
+            await self._arrival(wait_s)
+            self._check_epoch(epoch)
+        messages: list[QueuedMessage] = []
+        for message in self._partition.read_at(start, max_events):
+            max_events -= len(message.items)
+            max_bytes -= sum(map(len, message.items))
+            if messages and (max_events < 0 or max_bytes < 0):
+                break
+            messages.append(message)
+        return NumberedMessages(self._era, start + 1, messages)
+
+    async def _arrival(self, wait_s: float) -> None:
+        arrival: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._arrivals.append(arrival)
+        try:
+            async with asyncio.timeout(wait_s):
+                await arrival
+        except TimeoutError:
+            return
+        finally:
+            if arrival in self._arrivals:
+                self._arrivals.remove(arrival)
+
+    @always_interleave
+    async def acknowledge(self, epoch: int, era: int, upto: int) -> None:
+        """Forget messages up to and including a number; again, or an older one, is harmless."""
+        self._check_epoch(epoch)
+        start = self._partition.committed(READER)
+        if era != self._era or upto <= start:
+            return
+        count = min(upto, self._partition.end) - start
+        done = self._partition.pull(READER, count)
+        self._partition.commit(READER)
+        self._partition.trim()
+        self._gate.release(sum(len(message.items) for message in done))
+
+    @always_interleave
+    async def depth(self) -> int:
+        """Messages that are not acknowledged."""
+        return self._partition.depth(READER)

@@ -1,0 +1,87 @@
+"""Streams, subscriptions, pulling agents, and the contracts that plug-ins implement."""
+
+from millstream.runtime.errors import (
+    CursorTooOld,
+    PublishUnknown,
+    QueueFenced,
+    QueueFull,
+    QueueUnavailable,
+    StaleMapper,
+    StreamError,
+    SubscriptionFaulted,
+)
+
+from .backoff import Backoff
+from .cache import CacheLimits
+from .dead_letters import DeadLetter, DeadLetters, DeliveryFailure, FailureHandler, KeepDeadLetters
+from .delivery import DeliveryOptions
+from .event import Event
+from .flow import FlowOptions
+from .identity import QueueId, StreamId
+from .mapper import HashRingMapper
+from .namespace import StreamNamespace
+from .options import StreamOptions
+from .ownership import OwnershipOptions
+from .provider import PersistentStreams, QueueStats
+from .queue import (
+    AdapterHost,
+    Capability,
+    OutMessage,
+    ProducerMark,
+    QueueAdapter,
+    QueueAdapterFactory,
+    QueueBalancer,
+    QueueMapper,
+    QueueMessage,
+    QueueReceiver,
+    Rewindable,
+    SiloSet,
+)
+from .stream import Stream, Subscription
+from .subscribe import subscribe
+from .token import Token
+
+__all__ = [
+    "AdapterHost",
+    "Backoff",
+    "CacheLimits",
+    "Capability",
+    "CursorTooOld",
+    "DeadLetter",
+    "DeadLetters",
+    "DeliveryFailure",
+    "DeliveryOptions",
+    "Event",
+    "FailureHandler",
+    "FlowOptions",
+    "HashRingMapper",
+    "KeepDeadLetters",
+    "OutMessage",
+    "OwnershipOptions",
+    "PersistentStreams",
+    "ProducerMark",
+    "PublishUnknown",
+    "QueueAdapter",
+    "QueueAdapterFactory",
+    "QueueBalancer",
+    "QueueFenced",
+    "QueueFull",
+    "QueueId",
+    "QueueMapper",
+    "QueueMessage",
+    "QueueReceiver",
+    "QueueStats",
+    "QueueUnavailable",
+    "Rewindable",
+    "SiloSet",
+    "StaleMapper",
+    "Stream",
+    "StreamError",
+    "StreamId",
+    "StreamNamespace",
+    "StreamOptions",
+    "Subscription",
+    "SubscriptionFaulted",
+    "Token",
+    "subscribe",
+]

@@ -1,0 +1,223 @@
+"""A pulling agent: reads one queue into its cache and drives the deliveries from it.
+
+Owns: the receiver, the cache and the loops of reading and housekeeping. Not: which subscriptions
+a stream has (`subscribers`), sending to consumers (`dispatch`), owning the queue (`manager`).
+Invariants: reads, deliveries and housekeeping never wait for each other, except that reading stops
+while the cache is full; an event leaves only when each of its subscriptions is done with it; what
+is acknowledged is the minimum over all of them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from typing import TYPE_CHECKING
+
+from millstream.runtime.errors import MillstreamError, QueueFenced
+from millstream.runtime.request import clean_context
+
+from .cache import QueueCache
+from .dispatch import Dispatch
+from .flow import AckThrottle, read_grant
+from .identity import QueueId
+from .queue import Capability, QueueMessage, QueueReceiver
+from .subscribers import Subscribers
+from .token import Token
+
+if TYPE_CHECKING:
+    from .provider import PersistentStreams
+
+__all__ = ["PullingAgent"]
+
+log = logging.getLogger("millstream.agent")
+
+
+class PullingAgent:
+    """Reads one queue in one epoch, until it is stopped or fenced."""
+
+    def __init__(
+        self, provider: PersistentStreams, queue: QueueId, epoch: int, checkpoint: Token | None
+    ) -> None:
+        self._provider = provider
+        self._options = provider.options
+        self._loop = asyncio.get_running_loop()
+        self.queue = queue
+        self.epoch = epoch
+        self._start_after = checkpoint if provider.keeps_no_position else None
+        self.cache = QueueCache(provider.options.cache, self._start_after)
+        self._receiver: QueueReceiver | None = None
+        self.dispatch = Dispatch(provider, self)
+        self.subscribers = Subscribers(provider, self, self.dispatch)
+        self._acks = AckThrottle(provider.options.flow, self._start_after, self._loop.time())
+        self._tasks: list[asyncio.Task[None]] = []
+        self._held_back: deque[QueueMessage] = deque()
+        self._room = asyncio.Event()
+        self._ack_due = asyncio.Event()
+        self._is_paused = False
+        self.is_fenced = False
+        self.is_reading = False
+        self.read_count = 0
+        self.newest_s = 0.0
+
+    # -- life
+
+    def start(self) -> None:
+        """Begin reading and delivering."""
+        for loop in (self._read_forever(), self._keep_house()):
+            self._tasks.append(self._loop.create_task(loop, context=clean_context()))
+
+    @property
+    def checkpoint(self) -> Token | None:
+        """Everything up to here is done; kept in the queue record for providers without one."""
+        return self.cache.acked_upto() if self._provider.keeps_no_position else None
+
+    @property
+    def in_flight(self) -> int:
+        """Delivery calls that are out."""
+        return self.dispatch.calls_out
+
+    def pause(self) -> None:
+        """Read no more and start no more deliveries; those that are out go on."""
+        self._is_paused = True
+        self.dispatch.pause()
+        self._tasks[0].cancel()
+
+    def resume(self) -> None:
+        """Undo a pause."""
+        self._is_paused = False
+        self._tasks[0] = self._loop.create_task(self._read_forever(), context=clean_context())
+        self.dispatch.resume()
+
+    async def stop(self) -> None:
+        """Acknowledge what is done and let the queue go; repeatable."""
+        self.dispatch.close()
+        self.subscribers.close()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._tasks = []
+        receiver, self._receiver = self._receiver, None
+        if receiver is None:
+            return
+        try:
+            upto = self.cache.acked_upto()
+            if upto is not None and not self.is_fenced:
+                await receiver.ack(upto)
+        except MillstreamError as error:
+            log.info("%s: last acknowledgement: %s", self.queue, error)
+        await receiver.aclose()
+
+    def abort(self) -> None:
+        """Stop without a word, as when the silo was evicted."""
+        self.dispatch.close()
+        self.subscribers.close()
+        for task in self._tasks:
+            task.cancel()
+
+    # -- reading
+
+    async def _read_forever(self) -> None:
+        try:
+            receiver = await self._open()
+            while True:
+                await self._read_once(receiver)
+        except QueueFenced as error:
+            self._fenced(error)
+
+    async def _open(self) -> QueueReceiver:
+        while self._receiver is None:
+            receiver = self._provider.adapter.receiver(self.queue, self.epoch)
+            try:
+                await receiver.start(self._start_after)
+                self._receiver = receiver
+            except QueueFenced:
+                raise
+            except MillstreamError as error:
+                log.warning("%s: cannot start reading: %s", self.queue, error)
+                await asyncio.sleep(self._options.read_retry_s)
+        self.is_reading = True
+        return self._receiver
+
+    async def _read_once(self, receiver: QueueReceiver) -> None:
+        self._take(())
+        grant = read_grant(self.cache.room(), self._options.flow)
+        if self._held_back or not grant.is_open:
+            self._room.clear()
+            await self._room.wait()
+            return
+        try:
+            messages = await receiver.read(grant.events, grant.size_bytes, self._read_wait_s())
+        except QueueFenced:
+            raise
+        except MillstreamError as error:
+            log.warning("%s: read failed: %s", self.queue, error)
+            await asyncio.sleep(self._options.read_retry_s)
+            return
+        self._take(messages)
+        if not messages and Capability.WAKEUP not in self._provider.capabilities:
+            self._poll_s = min(self._poll_s * 2, self._options.poll_ceiling_s)
+            await asyncio.sleep(self._poll_s)
+        else:
+            self._poll_s = self._options.poll_first_s
+
+    _poll_s = 0.01
+
+    def _read_wait_s(self) -> float:
+        has_wakeup = Capability.WAKEUP in self._provider.capabilities
+        return self._options.read_wait_s if has_wakeup else 0.0
+
+    def _take(self, messages: tuple[()] | list[QueueMessage] | object) -> None:
+        """Put messages into the cache and hand them to their subscriptions, as far as they fit."""
+        self._held_back.extend(messages)  # type: ignore[arg-type]
+        self.cache.purge()
+        while self._held_back and self.cache.fits(self._held_back[0]):
+            message = self._held_back.popleft()
+            index = self.cache.append(message)
+            self.read_count += len(message.items)
+            self.newest_s = message.enqueued_s
+            self.subscribers.route(message, index)
+        self.dispatch.pump()
+
+    def _fenced(self, error: QueueFenced) -> None:
+        log.warning("%s: fenced in epoch %d: %s", self.queue, self.epoch, error)
+        self.is_fenced = True
+        self.dispatch.pause()
+        self._provider.manager.wake(self.queue)
+
+    # -- housekeeping
+
+    def progressed(self) -> None:
+        """A delivery moved: there may be room, and something to acknowledge."""
+        self._ack_due.set()
+        if not self._room.is_set():
+            self._room.set()
+
+    async def _keep_house(self) -> None:
+        """Acknowledge, and forget idle streams."""
+        while True:
+            await self._ack_due.wait()
+            self._ack_due.clear()
+            try:
+                await self._acknowledge()
+            except QueueFenced as error:
+                self._fenced(error)
+                return
+            except MillstreamError as error:
+                log.warning("%s: acknowledgement failed: %s", self.queue, error)
+                await asyncio.sleep(self._options.read_retry_s)
+                self._ack_due.set()
+            self.subscribers.forget_idle(self._loop.time() - self._options.stream_idle_s)
+
+    async def _acknowledge(self) -> None:
+        upto, left = self.cache.acked_upto(), self.cache.base
+        self._room.set()
+        now = self._loop.time()
+        due = self._acks.due(upto, left, now)
+        if due is None and upto is not None and self._acks.next_s > now:
+            await asyncio.sleep(self._acks.next_s - now)
+            upto, left = self.cache.acked_upto(), self.cache.base
+            due = self._acks.due(upto, left, self._loop.time())
+        if due is not None and self._receiver is not None:
+            await self._receiver.ack(due)
+            self._acks.sent(due, left, self._loop.time())

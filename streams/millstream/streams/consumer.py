@@ -1,0 +1,213 @@
+"""The consumer's end of a delivery: a grain extension.
+
+Owns: the last token and the highest queue epoch per subscription of one activation, running the
+handler, and the commit of state and cursor. Not: retries, and what to send (`delivery`).
+Invariants: an item at or below the last token is acknowledged without running; a delivery of an
+older epoch than one seen is refused; with `commit_with`, what the reply calls done is stored, and
+a failed handler leaves no trace in the state.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import msgspec
+
+from millstream.runtime.activation import Activation
+from millstream.runtime.failures import describe
+from millstream.runtime.state import State
+
+from .event import Event
+from .handlers import codec_of, is_batch_handler
+from .subscribe import SubscribeMark
+from .token import Token
+
+__all__ = ["Consumer", "Delivered", "WireBatch", "WireItem"]
+
+
+class WireItem(msgspec.Struct, array_like=True, frozen=True, gc=False):
+    """One event on the wire: token, encoded item, headers."""
+
+    token: tuple[int, int, int]
+    body: bytes
+    headers: dict[str, str] | None = None
+
+
+class WireBatch(msgspec.Struct, array_like=True, frozen=True):
+    """A delivery: consecutive undelivered events of one stream for one subscription."""
+
+    subscription: str
+    handler: str
+    namespace: str
+    key: str
+    queue: str
+    epoch: int
+    attempt: int
+    redelivered: bool
+    items: list[WireItem]
+
+
+class Delivered(msgspec.Struct, array_like=True, frozen=True):
+    """The reply: the first `done` items are done; `error` is an encoded error, or empty."""
+
+    done: int
+    error: bytes = b""
+    is_fenced: bool = False
+
+
+class SubscriptionPlace:
+    """What this activation knows of one subscription."""
+
+    __slots__ = ("epochs", "last")
+
+    def __init__(self) -> None:
+        self.last: Token | None = None
+        self.epochs: dict[str, int] = {}
+
+
+class Consumer:
+    """Extension `streams` of a grain's activation."""
+
+    def __init__(self, activation: Activation) -> None:
+        self._activation = activation
+        self._places: dict[str, SubscriptionPlace] = {}
+
+    async def deliver(self, batch: WireBatch) -> Delivered:
+        """Run the handler over the items; the reply says how far it came."""
+        place = self._places.setdefault(batch.subscription, SubscriptionPlace())
+        if batch.epoch < place.epochs.get(batch.queue, 0):
+            return Delivered(0, is_fenced=True)
+        place.epochs[batch.queue] = batch.epoch
+        mark, handler = self._handler(batch)
+        state = self._state_of(mark)
+        if state is not None and batch.subscription in state.cursors:
+            place.last = Token(*state.cursors[batch.subscription])
+        run = HandlerRun(batch, mark, handler, self._activation)
+        fresh = [i for i, item in enumerate(batch.items) if _is_new(item, place.last)]
+        if not fresh:
+            return Delivered(len(batch.items))
+        start = fresh[0]
+        if state is None:
+            done, error = await run.items(start, len(batch.items))
+        else:
+            done, error = await self._commit(run, state, start)
+        if done:
+            place.last = Token(*batch.items[done - 1].token)
+        return Delivered(done, error)
+
+    async def _commit(self, run: HandlerRun, state: State[Any], start: int) -> tuple[int, bytes]:
+        """Run the items, then store state and cursor in one write.
+
+        If an item fails, the state goes back to what is stored, the items before it run again and
+        are committed; the failing one is left to be tried alone.
+        """
+        try:
+            done, error = await run.items(start, len(run.batch.items))
+            if error:
+                state.restore()
+                done_again, error_again = await run.items(start, done)
+                if error_again:
+                    state.restore()
+                    return start, error_again
+                assert done_again == done
+            if done > start:
+                token = run.batch.items[done - 1].token
+                await state.commit({run.batch.subscription: token})
+        except BaseException:
+            state.restore()
+            raise
+        return done, error
+
+    def _handler(self, batch: WireBatch) -> tuple[SubscribeMark | None, Any]:
+        grain_type = self._activation.table.hosted
+        assert grain_type is not None
+        marks = grain_type.marks.get(batch.handler, [])
+        mark = next(
+            (
+                m
+                for m in marks
+                if isinstance(m, SubscribeMark) and m.namespace.name == batch.namespace
+            ),
+            None,
+        )
+        handler = getattr(self._activation.grain, batch.handler, None)
+        if handler is None:
+            raise LookupError(
+                f"{self._activation} has no handler {batch.handler!r} for "
+                f"subscription {batch.subscription!r}"
+            )
+        return mark, handler
+
+    def _state_of(self, mark: SubscribeMark | None) -> State[Any] | None:
+        if mark is None or mark.commit_name is None:
+            return None
+        found: State[Any] = getattr(self._activation.grain, mark.commit_name)
+        return found
+
+
+def _is_new(item: WireItem, last: Token | None) -> bool:
+    return last is None or item.token > last
+
+
+class HandlerRun:
+    """One delivery's handler calls."""
+
+    __slots__ = ("_activation", "_decode", "_handler", "_mark", "batch")
+
+    def __init__(
+        self, batch: WireBatch, mark: SubscribeMark | None, handler: Any, activation: Activation
+    ) -> None:
+        self.batch = batch
+        self._mark = mark
+        self._handler = handler
+        self._activation = activation
+        codec = item_codec(mark, handler)
+        host = activation.table.host
+        self._decode: Callable[[bytes], Any] = lambda body: codec.decode(body, host)
+
+    async def items(self, start: int, end: int) -> tuple[int, bytes]:
+        """Run items start..end-1; returns the first that is not done, and its error."""
+        is_batch, size = self._shape()
+        at = start
+        while at < end:
+            part = self.batch.items[at : min(at + size, end)]
+            try:
+                events = self._events(part)
+                await self._handler(events if is_batch else events[0])
+            except asyncio.CancelledError:
+                raise
+            except Exception as error:
+                place = f"{self._activation} handling {self.batch.namespace}/{self.batch.key}"
+                return at, describe(error, place)
+            at += len(part)
+        return at, b""
+
+    def _shape(self) -> tuple[bool, int]:
+        """Does the handler take lists, and of how many events at most?"""
+        if self._mark is not None:
+            return self._mark.is_batch, self._mark.max_events if self._mark.is_batch else 1
+        is_batch = is_batch_handler(self._handler)
+        return is_batch, len(self.batch.items) if is_batch else 1
+
+    def _events(self, items: Sequence[WireItem]) -> list[Event[Any]]:
+        batch = self.batch
+        return [
+            Event(
+                self._decode(item.body),
+                Token(*item.token),
+                batch.key,
+                batch.attempt,
+                item.headers or {},
+                batch.redelivered,
+            )
+            for item in items
+        ]
+
+
+def item_codec(mark: SubscribeMark | None, handler: Any) -> Any:
+    """The codec of a handler's items: the namespace's, or that of an explicit handler."""
+    if mark is not None:
+        return mark.namespace.codec
+    return codec_of(handler)

@@ -1,0 +1,290 @@
+"""Sending what deliveries offer: the driver of the delivery cores of one agent.
+
+Owns: the calls that are out (at most `calls_out_max`), their order (round robin over subscriptions
+with work), timers of back-off, giving up. Not: what to send and when to retry (`delivery`).
+Invariants: one call at a time per subscription; after each step a delivery that is ready is queued
+and one that is closed is dropped; nothing is sent while paused.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from millstream.runtime.calls import call_here
+from millstream.runtime.errors import (
+    CallTimeout,
+    ClusterError,
+    MillstreamError,
+    Overloaded,
+    Rejected,
+    StorageError,
+)
+from millstream.runtime.failures import rebuild
+from millstream.runtime.request import clean_context
+
+from .cache import Item
+from .consumer import Consumer, Delivered, WireBatch, WireItem
+from .dead_letters import DeadLetter, DeliveryFailure
+from .delivery import (
+    Action,
+    Deliver,
+    Delivery,
+    DeliveryState,
+    Event,
+    Failure,
+    FailureKind,
+    GivenUp,
+    GiveUp,
+    Progress,
+    Sent,
+    Tick,
+    Unreachable,
+    WaitUntil,
+    Wake,
+)
+from .subscriber import Subscriber
+
+if TYPE_CHECKING:
+    from .agent import PullingAgent
+    from .provider import PersistentStreams
+
+__all__ = ["Dispatch"]
+
+log = logging.getLogger("millstream.delivery")
+
+# not the handler's fault: wait and try again without end
+UNREACHABLE = (ClusterError, Overloaded, Rejected, StorageError)
+
+
+class Dispatch:
+    """Drives the deliveries of one agent."""
+
+    def __init__(self, provider: PersistentStreams, agent: PullingAgent) -> None:
+        self._provider = provider
+        self._agent = agent
+        self._host = provider.host
+        self._loop = asyncio.get_running_loop()
+        self._ready: deque[Subscriber] = deque()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._timers: set[asyncio.TimerHandle] = set()
+        self._spec: Any = Consumer.deliver.__millstream_spec__  # type: ignore[attr-defined]
+        self._is_paused = False
+        self._is_closed = False
+        self.calls_out = 0
+        self.delivered_count = 0
+        self.given_up_count = 0
+
+    # -- work
+
+    def offer(self, subscriber: Subscriber, index: int) -> None:
+        """A message at `index` is for this subscription."""
+        if self._is_closed or subscriber.delivery is not None:
+            return  # its cursor will come to the message by itself
+        delivery = Delivery(
+            self._agent.cache,
+            subscriber.stream,
+            subscriber.options,
+            at=index,
+            after=subscriber.position,
+            window=subscriber.window,
+        )
+        if delivery._cursor.is_drained:
+            delivery.close()
+            return
+        subscriber.delivery = delivery
+        self._queue(subscriber)
+
+    def drop(self, subscriber: Subscriber) -> None:
+        """The subscription ends: what is out will be ignored."""
+        if subscriber.delivery is not None:
+            subscriber.delivery.close()
+            subscriber.delivery = None
+
+    def pause(self) -> None:
+        """Start no more calls."""
+        self._is_paused = True
+
+    def resume(self) -> None:
+        """Start calls again."""
+        self._is_paused = False
+        self.pump()
+
+    def close(self) -> None:
+        """End: replies that are still out are ignored."""
+        self._is_closed = self._is_paused = True
+        for timer in self._timers:
+            timer.cancel()
+        for task in self._tasks:
+            task.cancel()
+
+    def _queue(self, subscriber: Subscriber) -> None:
+        if not subscriber.is_queued:
+            subscriber.is_queued = True
+            self._ready.append(subscriber)
+
+    def pump(self) -> None:
+        """Start as many calls as may be out."""
+        limit = self._provider.options.calls_out_max
+        while self._ready and self.calls_out < limit and not self._is_paused:
+            subscriber = self._ready.popleft()
+            subscriber.is_queued = False
+            if subscriber.delivery is not None:
+                self._step(subscriber, subscriber.delivery, Wake())
+
+    def _step(self, subscriber: Subscriber, delivery: Delivery, event: Event) -> None:
+        actions = delivery.step(event)
+        for action in actions:
+            self._act(subscriber, delivery, action)
+        if delivery.state is DeliveryState.READY:
+            self._queue(subscriber)
+        elif delivery.state is DeliveryState.CLOSED and subscriber.delivery is delivery:
+            subscriber.position, subscriber.window = delivery.position, delivery.window
+            subscriber.delivery = None
+
+    def _act(self, subscriber: Subscriber, delivery: Delivery, action: Action) -> None:
+        if isinstance(action, Deliver):
+            delivery.step(Sent(len(action.items), self._loop.time()))
+            self.calls_out += 1
+            self._spawn(self._deliver(subscriber, delivery, action.items, action.attempt))
+        elif isinstance(action, WaitUntil):
+            self._tick_at(subscriber, delivery, action.when_s)
+        elif isinstance(action, GiveUp):
+            self._spawn(self._give_up(subscriber, delivery, action))
+
+    def _spawn(self, coro: Any) -> None:
+        task = self._loop.create_task(coro, context=clean_context())
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def _tick_at(self, subscriber: Subscriber, delivery: Delivery, when_s: float) -> None:
+        def tick() -> None:
+            self._timers.discard(timer)
+            self._step(subscriber, delivery, Tick(max(self._loop.time(), when_s)))
+            self.pump()
+
+        timer = self._loop.call_at(when_s, tick, context=clean_context())
+        self._timers.add(timer)
+
+    # -- one call
+
+    async def _deliver(
+        self, subscriber: Subscriber, delivery: Delivery, items: Sequence[Item], attempt: int
+    ) -> None:
+        try:
+            event = await self._send(subscriber, items, attempt)
+        finally:
+            self.calls_out -= 1
+        if self._is_closed:
+            self._agent._provider.manager.wake(self._agent.queue)
+            return
+        if isinstance(event, Progress):
+            self.delivered_count += event.done
+            subscriber.is_redelivered = event.error is not None
+        else:
+            subscriber.is_redelivered = True  # it may have run
+        self._step(subscriber, delivery, event)
+        self._agent.progressed()
+        self.pump()
+        if self._is_paused:
+            self._agent._provider.manager.wake(self._agent.queue)
+
+    async def _send(self, subscriber: Subscriber, items: Sequence[Item], attempt: int) -> Event:
+        """Call the consumer; every outcome becomes an event of the delivery core."""
+        batch = WireBatch(
+            subscriber.id,
+            subscriber.handler,
+            subscriber.stream.namespace,
+            subscriber.stream.key,
+            self._agent.queue,
+            self._agent.epoch,
+            attempt,
+            subscriber.is_redelivered or attempt > 1,
+            [
+                WireItem(item.token, item.body, dict(item.headers) if item.headers else None)
+                for item in items
+            ],
+        )
+        table = self._host.table_named(subscriber.grain_type)
+        timeout_s = subscriber.options.handler_timeout_s
+        try:
+            reply: Delivered = await call_here(
+                self._host, table, subscriber.grain_key, self._spec, (batch,), timeout_s, None
+            )
+        except UNREACHABLE as error:
+            return Unreachable(str(error), self._loop.time(), self._roll())
+        except CallTimeout as error:
+            return self._failed(FailureKind.TIMEOUT, str(error))
+        except Exception as error:
+            return self._failed(FailureKind.ACTIVATION, error_text(error))
+        return self._progress(reply)
+
+    def _progress(self, reply: Delivered) -> Event:
+        if reply.is_fenced:
+            self._agent.is_fenced = True
+            self._provider.manager.wake(self._agent.queue)
+            return Unreachable("fenced", self._loop.time(), self._roll())
+        failure = None
+        if reply.error:
+            error = rebuild(reply.error, self._host.known_errors)
+            failure = Failure(FailureKind.HANDLER, error_text(error))
+        return Progress(reply.done, failure, self._loop.time(), self._roll())
+
+    def _failed(self, kind: FailureKind, text: str) -> Progress:
+        return Progress(0, Failure(kind, text), self._loop.time(), self._roll())
+
+    def _roll(self) -> float:
+        return self._host.env.uniform(0.0, 1.0)
+
+    # -- giving up
+
+    async def _give_up(self, subscriber: Subscriber, delivery: Delivery, action: GiveUp) -> None:
+        item = action.item
+        failure = DeliveryFailure(
+            self._provider.name,
+            subscriber.id,
+            subscriber.stream,
+            item.token,
+            item.body,
+            dict(item.headers),
+            action.attempts,
+            action.error.text,
+        )
+        try:
+            outcome = await self._decide(subscriber, failure)
+        except MillstreamError as error:
+            event: Event = Unreachable(str(error), self._loop.time(), self._roll())
+        else:
+            log.error(
+                "%s gave up %s at %s after %d attempts (%s): %s",
+                subscriber.id,
+                subscriber.stream,
+                item.token,
+                action.attempts,
+                outcome,
+                action.error.text.splitlines()[0],
+            )
+            self.given_up_count += 1
+            event = GivenUp(outcome)
+        self._step(subscriber, delivery, event)
+        self._agent.progressed()
+        self.pump()
+
+    async def _decide(self, subscriber: Subscriber, failure: DeliveryFailure) -> Any:
+        outcome = await self._provider.on_give_up.give_up(failure)
+        if outcome == "dead_letter" and not subscriber.keeps_dead_letters:
+            outcome = "skip"
+        if outcome == "dead_letter":
+            await self._provider.dead_letters.put(DeadLetter(failure, self._host.env.wall_s()))
+        elif outcome == "pause" and subscriber.is_explicit:
+            await self._provider.fault(subscriber.stream, subscriber.id, failure.error)
+        return outcome
+
+
+def error_text(error: BaseException) -> str:
+    """An error with its notes, which hold the callee's traceback."""
+    notes = "\n".join(getattr(error, "__notes__", ()))
+    return f"{type(error).__name__}: {error}\n{notes}".rstrip()

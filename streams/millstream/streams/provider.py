@@ -1,0 +1,378 @@
+"""A stream provider in one silo: wires adapter, mapper, balancer, agents and targets.
+
+Owns: `PersistentStreams`, its start and stop, and publishing. Not: what the parts do. Invariants:
+a provider object belongs to one silo; agents run only between `start` and `stop`; a publish
+returns when the adapter has accepted it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, ClassVar
+
+import msgspec
+
+from millstream.runtime.errors import ConfigError, MillstreamError, QueueFull, QueueUnavailable
+from millstream.runtime.grain import Grain
+from millstream.runtime.membership import Status, TableView
+from millstream.runtime.silo_host import SiloHost
+from millstream.runtime.system_target import SystemTarget, call_target
+
+from .consumer import Consumer
+from .dead_letters import DeadLetters, FailureHandler, KeepDeadLetters
+from .delivery import DeliveryOptions
+from .identity import QueueId, StreamId
+from .ingest import IngestTarget
+from .manager import QueueManager
+from .mapper import HashRingMapper
+from .namespace import SubscriptionKinds
+from .options import StreamOptions
+from .ownership import OwnershipStore, QueueState
+from .queue import (
+    Capability,
+    OutMessage,
+    QueueAdapter,
+    QueueAdapterFactory,
+    QueueBalancer,
+    QueueMapper,
+)
+from .registry import StreamRegistry, SubscriptionRow
+from .shapes import require_shape
+from .split import split_items
+from .subscribe import SubscribeMark, implicit_subscribers
+from .token import Token
+
+__all__ = ["PersistentStreams", "QueueStats", "StreamsTarget"]
+
+log = logging.getLogger("millstream.streams")
+
+ATTACH_TRIES_MAX = 100
+ATTACH_RETRY_S = 0.05
+FULL_RETRY_S = 0.02
+
+
+class QueueStats(msgspec.Struct, array_like=True, frozen=True):
+    """One queue as its owner sees it, for people and tools."""
+
+    queue: str
+    epoch: int
+    cached: int
+    read: int
+    delivered: int
+    given_up: int
+    unheard: int
+    streams: int
+    calls_out: int
+    lag_s: float
+    is_reading: bool
+
+
+class StreamsTarget(SystemTarget):
+    """What silos ask each other about one provider (`$streams/<provider>`)."""
+
+    target_name = "$streams"
+
+    def __init__(self, provider: PersistentStreams) -> None:
+        self._provider = provider
+
+    async def attach(self, queue: str, namespace: str, key: str, row: SubscriptionRow) -> bool:
+        """Attach a subscription to the agent of a queue; False: no agent of it is here."""
+        agent = self._provider.manager.agent(queue)
+        if agent is None:
+            return False
+        agent.subscribers.attach(StreamId(namespace, key), row)
+        return True
+
+    async def detach(self, queue: str, namespace: str, key: str, subscription: str) -> bool:
+        """Forget a subscription; False: no agent of the queue is here."""
+        agent = self._provider.manager.agent(queue)
+        if agent is None:
+            return False
+        agent.subscribers.detach(StreamId(namespace, key), subscription)
+        return True
+
+    async def freed(self, queue: str) -> None:
+        """A queue has no owner any more."""
+        self._provider.manager.wake(queue)
+
+    async def stats(self) -> list[QueueStats]:
+        """The queues that this silo reads."""
+        return self._provider.stats()
+
+
+class PersistentStreams:
+    """Streams carried by queues: `Silo(streams={"default": PersistentStreams(MemoryQueues())})`.
+
+    Args:
+        queues: the queue provider: an adapter factory, or an async function that opens an adapter.
+        mapper: which queue carries a stream; default: a hash ring of 8 queues.
+        balancer: which silo should read which queue; it is for one silo, so pass a fresh one.
+        on_give_up: what becomes of events that were given up; default: dead letters.
+    """
+
+    grains: ClassVar[tuple[type[Grain], ...]] = (StreamRegistry,)
+
+    def __init__(
+        self,
+        queues: QueueAdapterFactory,
+        /,
+        *,
+        mapper: QueueMapper | None = None,
+        balancer: QueueBalancer,
+        options: StreamOptions | None = None,
+        on_give_up: FailureHandler | None = None,
+    ) -> None:
+        require_shape(queues, QueueAdapterFactory, "PersistentStreams(queues)")
+        self.mapper: QueueMapper = mapper or HashRingMapper(queues=8)
+        require_shape(self.mapper, QueueMapper, "PersistentStreams(mapper=...)")
+        require_shape(balancer, QueueBalancer, "PersistentStreams(balancer=...)")
+        self._factory = queues
+        self._balancer = balancer
+        self.options = options or StreamOptions()
+        self.on_give_up: FailureHandler = on_give_up or KeepDeadLetters()
+        self.capabilities = frozenset(queues.capabilities)
+        brought: Sequence[type[Grain]] = getattr(queues, "grains", ())
+        self.grains = (StreamRegistry, *brought)  # type: ignore[misc]
+        self.name = ""
+        self.host: SiloHost
+        self.adapter: QueueAdapter
+        self.manager: QueueManager
+        self.dead_letters: DeadLetters
+        self._kinds: dict[str, SubscriptionKinds] = {}
+        self._implicit: Mapping[str, list[tuple[str, str, SubscribeMark]]] = {}
+        self._unwatch: Callable[[], None] | None = None
+        self._ownership: OwnershipStore
+
+    # -- life
+
+    async def start(self, host: SiloHost, name: str, /) -> None:
+        """Open the adapter, and read queues if this silo may."""
+        if self.name:
+            raise ConfigError(
+                f"stream provider {name!r}: the object already serves a silo as "
+                f"{self.name!r}; make one per silo"
+            )
+        self.name, self.host = name, host
+        self._ownership = OwnershipStore(host.store(self.options.store), name)
+        self.dead_letters = DeadLetters(host.store(self.options.store), name)
+        hosted = [table.hosted for table in host.tables.values() if table.hosted is not None]
+        self._implicit = implicit_subscribers(hosted, name)
+        self._check_marks()
+        self.adapter = await self._factory.open(name, ProviderHost(host))
+        require_shape(self.adapter, QueueAdapter, f"the adapter of stream provider {name!r}")
+        self.manager = QueueManager(self, self._ownership)
+        if "streams.deliver" not in host.extension_specs:
+            host.add_extension("streams", Consumer)
+        host.add_target(StreamsTarget(self), name)
+        host.add_target(IngestTarget(self), name)
+        row = host.membership.view.row(host.address)
+        if row is not None and row.can_own_queues:
+            self.manager.start()
+            silos = QueueSilos(host)
+            self._unwatch = host.membership.watch(self._follow)
+            await self._balancer.start(self.mapper.queues(), silos, self.manager.want)
+
+    def _check_marks(self) -> None:
+        for entries in self._implicit.values():
+            for grain_type, handler, mark in entries:
+                self._kinds[mark.namespace.name] = mark.namespace.subscriptions
+                if mark.commit_with is None:
+                    continue
+                if Capability.STABLE_TOKENS not in self.capabilities:
+                    raise ConfigError(
+                        f"{grain_type}.{handler}: commit_with needs a provider with stable tokens; "
+                        f"{self.name!r} has none"
+                    )
+                table = self.host.tables[grain_type]
+                if table.is_reentrant:
+                    raise ConfigError(
+                        f"{grain_type}.{handler}: commit_with excludes every other "
+                        "turn, so the grain cannot be reentrant"
+                    )
+
+    def _follow(self, view: TableView) -> None:
+        self.manager.wake_all()
+
+    async def stop(self) -> None:
+        """Hand the queues over, then close the adapter."""
+        if self._unwatch is not None:
+            self._unwatch()
+        await self._balancer.aclose()
+        if hasattr(self, "manager"):
+            await self.manager.stop()
+            await self.adapter.aclose()
+
+    def abort(self) -> None:
+        """Stop without a word."""
+        if self._unwatch is not None:
+            self._unwatch()
+        if hasattr(self, "manager"):
+            self.manager.abort()
+
+    # -- questions
+
+    @property
+    def keeps_no_position(self) -> bool:
+        """Does the provider leave the checkpoint to the queue record?"""
+        return Capability.FENCED_ACK not in self.capabilities
+
+    def implicit_of(self, stream: StreamId) -> list[tuple[str, str, SubscribeMark]]:
+        """Declared subscriptions of a stream's namespace."""
+        return self._implicit.get(stream.namespace, [])
+
+    def kinds_of(self, stream: StreamId) -> SubscriptionKinds:
+        """Which kinds of subscription the namespace has."""
+        return self._kinds.get(stream.namespace, "both")
+
+    def delivery_options(self, mark: SubscribeMark) -> DeliveryOptions:
+        """The provider's delivery options with what the mark says."""
+        if mark.retries is None:
+            return self.options.delivery
+        return replace(self.options.delivery, retries=mark.retries)
+
+    def stats(self) -> list[QueueStats]:
+        """The queues that this silo reads."""
+        now_s = self.host.env.wall_s()
+        for agent in self.manager.agents():
+            agent.cache.purge()
+        return [
+            QueueStats(
+                agent.queue,
+                agent.epoch,
+                agent.cache.events,
+                agent.read_count,
+                agent.dispatch.delivered_count,
+                agent.dispatch.given_up_count,
+                agent.subscribers.unheard_count,
+                agent.subscribers.stream_count,
+                agent.dispatch.calls_out,
+                max(0.0, now_s - agent.newest_s) if agent.cache.events else 0.0,
+                agent.is_reading,
+            )
+            for agent in self.manager.agents()
+        ]
+
+    # -- publishing
+
+    def split(self, bodies: Sequence[bytes]) -> list[Sequence[bytes]]:
+        """Cut a list of items into messages."""
+        return split_items(bodies, self.options)
+
+    async def publish(
+        self, stream: StreamId, bodies: Sequence[bytes], headers: Mapping[str, str] | None
+    ) -> Token | None:
+        """Send one message. Raises QueueFull after `enqueue_wait_s`."""
+        return await self.enqueue(OutMessage(stream, bodies, dict(headers or {})))
+
+    async def enqueue(self, message: OutMessage) -> Token | None:
+        """Store a message in the queue that carries its stream."""
+        queue, epoch = self.mapper.queue_for(message.stream), self.mapper.epoch
+        deadline = self.host.loop.time() + self.options.enqueue_wait_s
+        while True:
+            try:
+                return await self.adapter.enqueue(queue, message, epoch)
+            except QueueFull:
+                if self.host.loop.time() >= deadline:
+                    raise
+                await asyncio.sleep(FULL_RETRY_S)
+
+    # -- subscriptions
+
+    async def attach(self, stream: StreamId, row: SubscriptionRow) -> None:
+        """Tell the agent that reads the stream's queue, wherever it is; none: nobody to tell."""
+        await self._tell_agent(
+            stream, StreamsTarget.attach, lambda queue: (queue, stream.namespace, stream.key, row)
+        )
+
+    async def detach(self, stream: StreamId, subscription: str) -> None:
+        """Tell the agent that a subscription ended."""
+        await self._tell_agent(
+            stream,
+            StreamsTarget.detach,
+            lambda queue: (queue, stream.namespace, stream.key, subscription),
+        )
+
+    async def _tell_agent(self, stream: StreamId, method: Any, args: Callable[[str], Any]) -> None:
+        queue = self.mapper.queue_for(stream)
+        target = f"{StreamsTarget.target_name}/{self.name}"
+        for attempt in range(ATTACH_TRIES_MAX):
+            stored = await self._ownership.read(queue)
+            if stored is None or stored.record.state is QueueState.FREE:
+                return  # whoever acquires the queue asks the rendezvous
+            owner = stored.record.owner
+            if not self.host.membership.is_live(owner):
+                return
+            try:
+                if await call_target(self.host, owner, target, method, *args(queue)):
+                    return
+            except MillstreamError as error:
+                log.info("%s does not answer for %s yet: %s", owner, queue, error)
+            await asyncio.sleep(ATTACH_RETRY_S * min(attempt + 1, 20))
+        raise QueueUnavailable(f"{stream}: the agent of {queue} could not be told")
+
+    async def fault(self, stream: StreamId, subscription: str, note: str) -> None:
+        """Mark an explicit subscription as faulted; it holds no cache and waits for `resume`."""
+        from .registry import registry_key
+
+        registry = self.host.grain(StreamRegistry, registry_key(self.name, stream))
+        await registry.change(subscription, "faulted", note)
+
+    def announce_free(self, queue: QueueId) -> None:
+        """Tell the other silos that a queue can be taken."""
+        for silo in self.host.membership.active():
+            if silo != self.host.address:
+                self.host.spawn(self._announce(silo, queue))
+
+    async def _announce(self, silo: str, queue: QueueId) -> None:
+        target = f"{StreamsTarget.target_name}/{self.name}"
+        try:
+            await call_target(self.host, silo, target, StreamsTarget.freed, queue)
+        except MillstreamError as error:
+            log.debug("%s was not told of %s: %s", silo, queue, error)  # it polls as well
+
+
+class ProviderHost:
+    """What an adapter sees of its silo (`AdapterHost`)."""
+
+    def __init__(self, host: SiloHost) -> None:
+        self._host = host
+
+    @property
+    def cluster(self) -> str:
+        return self._host.cluster
+
+    @property
+    def silo(self) -> str | None:
+        return self._host.address
+
+    def grain(self, cls: type[Any], key: str, /) -> Any:
+        return self._host.grain(cls, key)
+
+    def wall_s(self) -> float:
+        return self._host.env.wall_s()
+
+
+class QueueSilos:
+    """The silos that may read queues (`SiloSet`)."""
+
+    def __init__(self, host: SiloHost) -> None:
+        self._host = host
+
+    @property
+    def me(self) -> str:
+        return self._host.address
+
+    def silos(self) -> Sequence[str]:
+        rows = self._host.membership.view.rows
+        return sorted(
+            row.silo for row in rows if row.status is Status.ACTIVE and row.can_own_queues
+        )
+
+    def names(self) -> Mapping[str, str]:
+        return {row.silo: row.name for row in self._host.membership.view.rows}
+
+    def watch(self, changed: Callable[[], None], /) -> Callable[[], None]:
+        return self._host.membership.watch(lambda view: changed())

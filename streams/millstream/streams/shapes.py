@@ -1,0 +1,57 @@
+"""Comparing a plug-in object with its Protocol when a silo starts.
+
+Owns: `require_shape`. Source: spec/api.md T20. Invariant: what is wrong is named all at once, so an
+author without a type checker mends it in one go. Cost: only at start.
+"""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+from millstream.runtime.errors import ConfigError
+
+__all__ = ["require_shape"]
+
+
+def require_shape(obj: object, protocol: type[Any], what: str) -> None:
+    """Raise ConfigError naming every member of `protocol` that `obj` lacks or has otherwise."""
+    wrong = [
+        text
+        for name, wanted in vars(protocol).items()
+        if not name.startswith("_") and (text := _compare(obj, name, wanted))
+    ]
+    if wrong:
+        raise ConfigError(
+            f"{what}: {type(obj).__name__} is not a {protocol.__name__}: {'; '.join(wrong)}"
+        )
+
+
+def _compare(obj: object, name: str, wanted: Any) -> str:
+    found = getattr(obj, name, None)
+    if isinstance(wanted, property):
+        return "" if hasattr(obj, name) else f"no `{name}`"
+    if not inspect.isfunction(wanted):
+        return ""
+    if found is None:
+        return f"no `{name}`"
+    if not callable(found):
+        return f"`{name}` is not a method"
+    if inspect.iscoroutinefunction(wanted) and not inspect.iscoroutinefunction(found):
+        return f"`{name}` is not async"
+    return _compare_arguments(name, found, wanted)
+
+
+def _compare_arguments(name: str, found: Any, wanted: Any) -> str:
+    parameters = list(inspect.signature(wanted).parameters.values())[1:]
+    given = [None for p in parameters if p.kind is not p.KEYWORD_ONLY]
+    required = [None for p in parameters if p.default is p.empty]
+    try:
+        signature = inspect.signature(found)
+        signature.bind(*given)
+        signature.bind(*required)
+    except TypeError as error:
+        return f"`{name}`: {error}"
+    except ValueError:
+        return ""  # a builtin without a signature
+    return ""

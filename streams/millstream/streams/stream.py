@@ -1,0 +1,194 @@
+"""Stream handles: publish and subscribe.
+
+Owns: `Stream` and `Subscription`. Invariants: `publish` returns when the provider has accepted the
+event; `subscribe` returns when every later event will be seen; a subscription belongs to the grain
+identity and survives its activations.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from typing import Any, Generic, Literal, Protocol, TypeVar
+
+from millstream.runtime.errors import ConfigError, StreamError
+
+from .event import Event
+from .handlers import codec_of, is_batch_handler
+from .identity import StreamId
+from .namespace import StreamNamespace
+from .registry import StreamRegistry, SubscriptionRow, registry_key
+from .token import Token
+
+__all__ = ["Start", "Stream", "Subscription"]
+
+T = TypeVar("T")
+Start = Literal["next", "earliest"] | Token
+Handler = Callable[[Event[T]], Coroutine[Any, Any, None]]
+BatchHandler = Callable[[list[Event[T]]], Coroutine[Any, Any, None]]
+
+
+class Publisher(Protocol):
+    """What takes the events of a stream: a provider, or a client's gateway."""
+
+    def split(self, bodies: Sequence[bytes]) -> list[Sequence[bytes]]: ...
+    async def publish(
+        self, stream: StreamId, bodies: Sequence[bytes], headers: Mapping[str, str] | None
+    ) -> Token | None: ...
+
+
+class Stream(Generic[T]):
+    """One stream, as seen from a silo, a grain or a client."""
+
+    __slots__ = ("_host", "_namespace", "key")
+
+    def __init__(self, host: Any, namespace: StreamNamespace[T], key: str) -> None:
+        self._host = host
+        self._namespace = namespace
+        self.key = key
+
+    def __repr__(self) -> str:
+        return f"<stream {self.id}>"
+
+    @property
+    def id(self) -> StreamId:
+        """Namespace name and key."""
+        return StreamId(self._namespace.name, self.key)
+
+    def _encode(self, item: T) -> bytes:
+        try:
+            return self._namespace.codec.encode(item)
+        except (TypeError, ValueError, OverflowError) as error:
+            raise TypeError(f"{self._namespace!r}: item: {error}") from None
+
+    async def publish(
+        self, item: T, /, *, headers: Mapping[str, str] | None = None
+    ) -> Token | None:
+        """Publish one event; returns its token where the provider tells it at once.
+
+        Raises TypeError (wrong item), QueueFull, QueueUnavailable, PublishUnknown.
+        """
+        publisher = publisher_of(self._host, self._namespace.provider)
+        return await publisher.publish(self.id, [self._encode(item)], headers)
+
+    async def publish_many(
+        self, items: Iterable[T], /, *, headers: Mapping[str, str] | None = None
+    ) -> Token | None:
+        """Publish events in order; returns the token of the last message.
+
+        They are sent in messages of at most `publish_items_max` and `publish_bytes_max`; if one
+        fails, those before it stay published.
+        """
+        publisher = publisher_of(self._host, self._namespace.provider)
+        bodies = [self._encode(item) for item in items]
+        token: Token | None = None
+        for part in publisher.split(bodies):
+            token = await publisher.publish(self.id, part, headers)
+        return token
+
+    async def subscribe(
+        self,
+        handler: Handler[T] | BatchHandler[T],
+        /,
+        *,
+        name: str = "",
+        start: Start = "next",
+    ) -> Subscription[T]:
+        """Subscribe the grain that `handler` is a method of.
+
+        Args:
+            handler: a method of the calling grain, taking `Event[T]` or `list[Event[T]]`; its name
+                begins with an underscore, so that it is not callable through references.
+            name: tells several subscriptions of one grain and handler apart; subscribing again
+                with the same one attaches the same subscription.
+            start: "next": events from now on; "earliest": what the queue still has; or a token,
+                whose event comes first.
+        """
+        grain = getattr(handler, "__self__", None)
+        if grain is None or not hasattr(grain, "_millstream"):
+            raise ConfigError(f"subscribe({handler!r}): give a method of the subscribing grain")
+        if self._namespace.subscriptions == "implicit":
+            raise StreamError(f"{self._namespace!r} takes implicit subscriptions only")
+        codec_of(handler)
+        handler_name = handler.__name__
+        kind = grain._millstream.table.name
+        row = SubscriptionRow(
+            id="/".join(("explicit", kind, grain.key, handler_name, name)),
+            grain_type=kind,
+            grain_key=grain.key,
+            handler=handler_name,
+            is_batch=is_batch_handler(handler),
+            start=str(start),
+            name=name,
+        )
+        await self._registry().add(row)
+        return Subscription(self, row.id, name)
+
+    async def subscriptions(self, grain: Any) -> list[Subscription[T]]:
+        """The explicit subscriptions of a grain to this stream: `subscriptions(self)`."""
+        rows = await self._registry().rows()
+        kind, key = grain._millstream.table.name, grain.key
+        return [
+            Subscription(self, row.id, row.name)
+            for row in rows
+            if (row.grain_type, row.grain_key) == (kind, key)
+        ]
+
+    def _registry(self) -> StreamRegistry:
+        registry: StreamRegistry = self._host.grain(
+            StreamRegistry, registry_key(self._namespace.provider, self.id)
+        )
+        return registry
+
+
+class Subscription(Generic[T]):
+    """A handle of an explicit subscription; equal by id, valid in any activation."""
+
+    __slots__ = ("_stream", "id", "name")
+
+    def __init__(self, stream: Stream[T], subscription: str, name: str) -> None:
+        self._stream = stream
+        self.id = subscription
+        self.name = name
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Subscription) and other.id == self.id
+
+    def __hash__(self) -> int:
+        return hash(self.id)
+
+    async def unsubscribe(self) -> None:
+        """End the subscription; again is harmless."""
+        await self._stream._registry().remove(self.id)
+
+    async def resume(self, *, start: Start = "next") -> None:
+        """Attach again, from `start`: after a fault, or to go back."""
+        rows = await self._stream._registry().rows()
+        for row in rows:
+            if row.id == self.id:
+                await self._stream._registry().add(
+                    SubscriptionRow(
+                        row.id,
+                        row.grain_type,
+                        row.grain_key,
+                        row.handler,
+                        row.is_batch,
+                        str(start),
+                        row.name,
+                    )
+                )
+                return
+        raise StreamError(f"{self.id} is not subscribed to {self._stream!r}")
+
+
+def publisher_of(host: Any, provider: str) -> Publisher:
+    """What publishes for a host: its own provider, or in a client its gateway."""
+    found = host.stream_providers.get(provider)
+    if found is not None:
+        publisher: Publisher = found
+        return publisher
+    if host.is_silo:
+        known = ", ".join(host.stream_providers) or "none"
+        raise ConfigError(f"no stream provider is named {provider!r}; this silo has {known}")
+    from .ingest import GatewayPublisher
+
+    return GatewayPublisher(host, provider)

@@ -1,0 +1,210 @@
+"""Which subscriptions the streams of one queue have, as its agent knows them.
+
+Owns: one entry per stream and subscription, and the question to the rendezvous grain when a stream
+is cold. Invariants: a cold stream's messages stay pinned until its subscriptions are known; an
+idle subscription is one entry without a cursor; a subscription attached at `next` sees every
+message that is routed after it was attached.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING
+
+from millstream.runtime.errors import MillstreamError
+from millstream.runtime.request import clean_context
+
+from .identity import StreamId
+from .queue import QueueMessage
+from .registry import StreamRegistry, SubscriptionRow, registry_key
+from .subscribe import SubscribeMark
+from .subscriber import Subscriber
+from .token import Token
+
+if TYPE_CHECKING:
+    from .agent import PullingAgent
+    from .dispatch import Dispatch
+    from .provider import PersistentStreams
+
+__all__ = ["Subscribers"]
+
+log = logging.getLogger("millstream.subscribers")
+
+ASK_RETRY_S = 0.5
+
+
+class StreamEntry:
+    """One stream: its subscriptions, and what waits while they are being asked for."""
+
+    __slots__ = ("cold", "newest", "subscribers", "used_s")
+
+    def __init__(self) -> None:
+        self.subscribers: dict[str, Subscriber] = {}
+        self.cold: list[int] | None = None
+        self.newest: Token | None = None
+        self.used_s = 0.0
+
+
+class Subscribers:
+    """The streams of one queue that had events lately."""
+
+    def __init__(
+        self, provider: PersistentStreams, agent: PullingAgent, dispatch: Dispatch
+    ) -> None:
+        self._provider = provider
+        self._agent = agent
+        self._dispatch = dispatch
+        self._streams: dict[StreamId, StreamEntry] = {}
+        self._loop = asyncio.get_running_loop()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self.unheard_count = 0
+
+    def route(self, message: QueueMessage, index: int) -> None:
+        """Give a message that was just appended to the subscriptions of its stream."""
+        entry = self._streams.get(message.stream)
+        if entry is None:
+            entry = self._meet(message.stream)
+        entry.newest = Token(*message.token[:2], message.token[2] + max(0, len(message.items) - 1))
+        entry.used_s = self._loop.time()
+        if entry.cold is not None:
+            entry.cold.append(index)
+            return
+        self._offer(entry, message, index)
+
+    def _offer(self, entry: StreamEntry, message: QueueMessage, index: int) -> None:
+        if not entry.subscribers:
+            self.unheard_count += len(message.items)
+        for subscriber in entry.subscribers.values():
+            self._dispatch.offer(subscriber, index)
+        self._agent.cache.unpin(index)
+
+    def _meet(self, stream: StreamId) -> StreamEntry:
+        entry = self._streams[stream] = StreamEntry()
+        kinds, implicit = self._provider.kinds_of(stream), self._provider.implicit_of(stream)
+        if kinds != "explicit":
+            for grain_type, handler, mark in implicit:
+                subscriber = implicit_subscriber(self._provider, stream, grain_type, handler, mark)
+                entry.subscribers[subscriber.id] = subscriber
+        if kinds != "implicit":
+            entry.cold = []
+            task = self._loop.create_task(self._ask(stream, entry), context=clean_context())
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+        return entry
+
+    async def _ask(self, stream: StreamId, entry: StreamEntry) -> None:
+        """Ask the rendezvous until it answers; other streams do not wait."""
+        key = registry_key(self._provider.name, stream)
+        while True:
+            try:
+                rows = await self._provider.host.grain(StreamRegistry, key).rows_for_agent()
+                break
+            except MillstreamError as error:
+                log.warning("subscriptions of %s are not known yet: %s", stream, error)
+                await asyncio.sleep(ASK_RETRY_S)
+        for row in rows:
+            entry.subscribers.setdefault(row.id, explicit_subscriber(self._provider, stream, row))
+        self._release(entry)
+
+    def _release(self, entry: StreamEntry) -> None:
+        cold, entry.cold = entry.cold or [], None
+        for index in cold:
+            for subscriber in entry.subscribers.values():
+                self._dispatch.offer(subscriber, index)
+            self._agent.cache.unpin(index)
+        self._agent.progressed()
+        self._dispatch.pump()
+
+    def attach(self, stream: StreamId, row: SubscriptionRow) -> None:
+        """A subscription was made or resumed: from here on it sees the stream's events."""
+        entry = self._streams.get(stream)
+        if entry is None:
+            return  # cold: the first event asks the rendezvous, which has the row
+        old = entry.subscribers.pop(row.id, None)
+        if old is not None:
+            self._dispatch.drop(old)
+        subscriber = explicit_subscriber(self._provider, stream, row)
+        entry.subscribers[row.id] = subscriber
+        if row.start == "next":
+            subscriber.position = entry.newest
+        elif entry.cold is None:
+            after = None if row.start == "earliest" else before(Token.parse(row.start))
+            at = self._agent.cache.first_index(stream, after)
+            subscriber.position = after
+            if at is not None:
+                self._dispatch.offer(subscriber, at)
+                self._dispatch.pump()
+
+    def detach(self, stream: StreamId, subscription: str) -> None:
+        """A subscription was removed."""
+        entry = self._streams.get(stream)
+        subscriber = None if entry is None else entry.subscribers.pop(subscription, None)
+        if subscriber is not None:
+            self._dispatch.drop(subscriber)
+            self._agent.progressed()
+
+    def forget_idle(self, before_s: float) -> None:
+        """Forget streams that had no event since `before_s` and have nothing undelivered."""
+        idle = [
+            stream
+            for stream, entry in self._streams.items()
+            if entry.used_s < before_s
+            and entry.cold is None
+            and all(s.delivery is None for s in entry.subscribers.values())
+        ]
+        for stream in idle:
+            del self._streams[stream]
+
+    @property
+    def stream_count(self) -> int:
+        """Streams that are known."""
+        return len(self._streams)
+
+    def close(self) -> None:
+        """Stop asking."""
+        for task in self._tasks:
+            task.cancel()
+
+
+def before(token: Token) -> Token:
+    """The position just before a token, within its message or at the end of the one before."""
+    if token.index > 0:
+        return Token(token.era, token.seq, token.index - 1)
+    return Token(token.era, token.seq - 1, 2**32 - 1)
+
+
+def implicit_subscriber(
+    provider: PersistentStreams,
+    stream: StreamId,
+    grain_type: str,
+    handler: str,
+    mark: SubscribeMark,
+) -> Subscriber:
+    """The subscription that a `@subscribe` mark declares for a stream."""
+    return Subscriber(
+        f"implicit/{stream.namespace}/{grain_type}/{handler}",
+        stream,
+        grain_type,
+        stream.key,
+        handler,
+        provider.delivery_options(mark),
+        keeps_dead_letters=mark.dead_letter,
+        is_explicit=False,
+    )
+
+
+def explicit_subscriber(
+    provider: PersistentStreams, stream: StreamId, row: SubscriptionRow
+) -> Subscriber:
+    """The subscription of a stored row."""
+    return Subscriber(
+        row.id,
+        stream,
+        row.grain_type,
+        row.grain_key,
+        row.handler,
+        provider.options.delivery,
+        keeps_dead_letters=True,
+        is_explicit=True,
+    )
