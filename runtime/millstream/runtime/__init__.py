@@ -1,6 +1,8 @@
 """Grains, silos, calls, membership, directory and state: the runtime of Millstream."""
 
+from . import reference_codec as reference_codec
 from .client import Client, connect
+from .codec_hooks import register_type
 from .env import Env
 from .errors import (
     CallCycle,
@@ -105,6 +107,7 @@ __all__ = [
     "is_reference",
     "one_way",
     "read_only",
+    "register_type",
     "shielded",
     "state",
     "timeout",

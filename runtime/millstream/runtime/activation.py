@@ -190,6 +190,12 @@ class Activation:
         else:
             self.mailbox.readers.remove(request)
 
+    def hold(self, is_held: bool) -> None:
+        """While callers stand in line for the grain's place, direct turns wait behind them."""
+        if is_held or self.mailbox is not None:
+            self.ensure_mailbox().is_held = is_held
+            self.regate()
+
     def regate(self) -> None:
         """Compute `gate` anew; drop a mailbox that is not needed; start the end if it is due."""
         box = self.mailbox
@@ -197,7 +203,7 @@ class Activation:
             box = self.mailbox = None
         is_open = self.state is VALID and self.running is None
         if box is not None:
-            is_open = is_open and not box.readers and not box.waiting and box.stop is None
+            is_open = is_open and not (box.readers or box.waiting or box.stop or box.is_held)
             if box.stop is not None and self.state is VALID and self._has_no_turn(box):
                 self.table.host.catalog.end(self, box.stop)
         self.gate = 0 if is_open else 1

@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
+from contextvars import Context
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -19,7 +21,7 @@ from .activation import Activation
 from .errors import CallCycle, CallError, CallTimeout, Rejected, SiloUnavailable
 from .failures import rebuild
 from .message import Call
-from .request import Request, chain_of, live_parent, path_to, turn_name, waits_for
+from .request import Request, chain_of, current_request, live_parent, path_to, turn_name, waits_for
 from .serving import Served
 from .turns import finish, run_turn, settle, timed_out
 
@@ -143,8 +145,12 @@ async def call(
     if spec.is_one_way:
         return await send_one_way(host, table, key, spec, args, headers)
     parent = live_parent()
-    if spec.is_shielded or not table.is_direct:
-        return await in_own_task(host, table, key, spec, args, timeout_s, headers)
+    if spec.is_shielded:
+        return await call_shielded(host, table, key, spec, args, timeout_s, headers)
+    if not table.is_direct:
+        context = host.base_context.copy()
+        context.run(current_request.set, parent)
+        return await in_own_task(host, table, key, spec, args, timeout_s, headers, context)
     if parent is not None and not (parent.depth + 1) % host.options.nested_turns_max:
         if host.find_task() is parent.task:
             return await in_own_task(host, table, key, spec, args, timeout_s, headers)
@@ -160,9 +166,12 @@ async def call_here(
     timeout_s: float | None,
     headers: dict[str, str] | None,
     tight_parent: Request | None = None,
+    begun: list[Request] | None = None,
 ) -> Any:
-    """Call in the running task."""
+    """Call in the running task; `begun` receives the request, for who watches it."""
     request = new_request(host, spec, timeout_s, table.is_reentrant, begins_chain=False)
+    if begun is not None:
+        begun.append(request)
     request.headers = headers
     if tight_parent is not None and request.parent is tight_parent:
         request.is_tight = True
@@ -192,22 +201,56 @@ async def in_own_task(
     args: tuple[Any, ...],
     timeout_s: float | None,
     headers: dict[str, str] | None,
+    context: Context | None = None,
 ) -> Any:
-    """Call in a new task: for depth, for `direct=False`, and for shielded methods."""
+    """Call in a new task: for depth, and for `direct=False`."""
     parent = live_parent()
     is_tight = parent is not None and parent.task is host.find_task()
     args = spec.isolate(args, host)
     inner = host.loop.create_task(
-        call_here(host, table, key, spec, args, timeout_s, headers, parent if is_tight else None)
+        call_here(host, table, key, spec, args, timeout_s, headers, parent if is_tight else None),
+        context=context,
     )
-    if spec.is_shielded:
-        host.shielded.add(inner)
-        inner.add_done_callback(host.shielded.discard)
-        return await asyncio.shield(inner)
     try:
         return await inner
     finally:
         inner = None  # type: ignore[assignment]
+
+
+async def call_shielded(
+    host: Host,
+    table: GrainTable,
+    key: str,
+    spec: MethodSpec,
+    args: tuple[Any, ...],
+    timeout_s: float | None,
+    headers: dict[str, str] | None,
+) -> Any:
+    """Call a method that, once it has started, runs to its end whatever happens to the caller."""
+    args = spec.isolate(args, host)
+    begun: list[Request] = []
+    inner = host.loop.create_task(
+        call_here(host, table, key, spec, args, timeout_s, headers, begun=begun)
+    )
+    host.shielded.add(inner)
+    inner.add_done_callback(host.shielded.discard)
+    outer = new_request(host, spec, timeout_s, False, begins_chain=False)
+    failed: BaseException | None = None
+    result = None
+    try:
+        result = await asyncio.shield(inner)
+    except BaseException as error:
+        failed = settle(host, outer, error)
+        if not inner.done() and not (begun and begun[0].activation is not None):
+            inner.cancel()  # it has not started here; a remote callee decides for itself
+    else:
+        finish(host, outer)
+    if failed is not None:
+        try:
+            raise failed
+        finally:
+            failed = outer = inner = None  # type: ignore[assignment]
+    return result
 
 
 def find_quietly(host: Host, table: GrainTable, key: str) -> Activation | Peer | None:
@@ -246,6 +289,8 @@ async def travel(
             if body is not None:
                 values = spec.arguments.decode(body, host)
             if await enter_turn(host, place, request):
+                if spec.is_shielded:
+                    unwatch(host, request)
                 return spec.isolate_result(await run_turn(place, request, values), host)
         else:
             if body is None:
@@ -261,6 +306,12 @@ async def travel(
         f"{table.name}/{key}: {spec.label} was sent on {host.options.redirects_max} times "
         "(redirects_max) without finding the grain"
     )
+
+
+def unwatch(host: Host, request: Request) -> None:
+    """From now on no deadline ends the request (a shielded method has started)."""
+    host.pending.remove(request)
+    request.deadline = math.inf
 
 
 async def enter_turn(host: Host, activation: Activation, request: Request) -> bool:
@@ -279,7 +330,7 @@ async def enter_turn(host: Host, activation: Activation, request: Request) -> bo
         # cancelled in the very iteration of the grant: `finish` leaves the activation again
         if entry.future.cancelled() and activation.mailbox is not None:
             activation.mailbox.withdraw(entry)
-            request.stop_reason = name_blockers(activation) if request.expired else ""
+            blame(request, activation)
         raise
     return moved_to is None
 
@@ -288,6 +339,14 @@ def cut_path(waiters: list[str], target: str) -> list[str]:
     """The part of the chain that is the cycle: from the target back to the target."""
     start = max((i for i, name in enumerate(waiters) if name == target), default=0)
     return [*waiters[start:], target]
+
+
+def blame(request: Request, activation: Activation) -> None:
+    """If a deadline ended the wait, tell the turn that it belonged to what was waited for."""
+    while not request.expired and request.is_tight:
+        request = request.parent
+    if request.expired:
+        request.stop_reason = name_blockers(activation)
 
 
 def name_blockers(activation: Activation) -> str:

@@ -225,6 +225,8 @@ class Client:
             self._refresh.cancel()
         if self._host is not None:
             await self._host.close_calls()
+            await asyncio.sleep(0)  # closing links call back on the loop once more
+            await asyncio.sleep(0)
 
 
 def connect(*gateways: str, cluster: str = "dev", options: RuntimeOptions | None = None) -> Client:

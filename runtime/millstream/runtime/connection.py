@@ -107,17 +107,24 @@ class Peer:
         self._become_ready()
 
     def _become_ready(self) -> None:
-        self.is_ready = self._greeted and self._is_writable
-        if self.is_ready:
-            for waiter in self._waiters:
-                if not waiter.done():
-                    waiter.set_result(None)
-            self._waiters.clear()
-            if self._out:
-                self.flush()
+        """Wake those who wait, in order; only then is the peer ready for newcomers."""
+        if not (self._greeted and self._is_writable) or self.is_closed:
+            self.is_ready = False
+            return
+        if self._out:
+            self.flush()
+        if not self._waiters:
+            self.is_ready = True
+            return
+        for waiter in self._waiters:
+            if not waiter.done():
+                waiter.set_result(None)
+        self._waiters.clear()
+        # runs after the wake-ups: who came meanwhile waits in line, too
+        self._host.loop.call_soon(self._become_ready)
 
     async def ready(self) -> None:
-        """Wait until greeted and writable. Raises SiloUnavailable, Overloaded."""
+        """Wait in line until greeted and writable. Raises SiloUnavailable, Overloaded."""
         limit = self._options.waiting_calls_max
         if self.is_closed:
             raise SiloUnavailable(f"{self.name}: the connection is closed")

@@ -75,6 +75,7 @@ class Host:
         self.transport = transport
         self.is_running = False
         self.loop = asyncio.get_running_loop()
+        self.base_context = clean_context()
         self.find_task: Callable[[], Any] = find_task(self.loop)
         self.pending = Pending(self.loop, options.sweep_s)
         self.budget = Budget(self.loop.time, options.slice_s)
@@ -199,9 +200,9 @@ class Host:
     async def close_calls(self) -> None:
         """End everything that is pending, and every connection."""
         self.is_running = False
-        for task in list(self._tasks):
+        for task in [*self._tasks, *self.shielded]:
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(*self._tasks, *self.shielded, return_exceptions=True)
         await self.runners.aclose()
         await self.peers.aclose()
         self.pending.close()

@@ -44,6 +44,7 @@ class Mailbox:
     __slots__ = (
         "extensions",
         "interleaved",
+        "is_held",
         "keep_until",
         "readers",
         "stop",
@@ -57,6 +58,7 @@ class Mailbox:
         self.withdrawn = 0
         self.readers: list[Request] = []
         self.interleaved = 0
+        self.is_held = False
         self.keep_until = 0.0
         self.stop: DeactivationReason | None = None
         self.tasks: set[asyncio.Task[Any]] = set()
@@ -69,6 +71,7 @@ class Mailbox:
             self.waiting
             or self.readers
             or self.interleaved
+            or self.is_held
             or self.keep_until
             or self.stop
             or self.tasks

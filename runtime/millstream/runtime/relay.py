@@ -53,27 +53,39 @@ class Relay:
     def start(self) -> None:
         """Send the call on, now if the place is known."""
         try:
-            place = self._host.router.find(self._table, self._call.key)
+            place = self._host.silo_router.find(self._table, self._call.key)
         except MillstreamError:
             place = None
-        if place is None or (not isinstance(place, Activation) and not place.is_ready):
+        if place is None:
+            self._host.silo_router.expect(self._table, self._call.key)
             self._host.spawn(self._start_later())
+        elif not isinstance(place, Activation) and not place.is_ready:
+            self._host.spawn(self._send_when_ready(place))
         else:
             self._hand_to(place)
 
     async def _start_later(self) -> None:
         try:
-            place = await self._host.router.locate(self._table, self._call.key)
-            if not isinstance(place, Activation):
-                if not place.is_ready:
-                    await place.ready()
+            place = await self._host.silo_router.locate(self._table, self._call.key)
         except SiloUnavailable as error:
-            self._host.directory.forget(self._table.name, self._call.key)
             self._refuse(error)
         except MillstreamError as error:
             self._fail(error)
         else:
-            self._hand_to(place)
+            if isinstance(place, Activation) or place.is_ready:
+                self._hand_to(place)
+            else:
+                await self._send_when_ready(place)
+
+    async def _send_when_ready(self, peer: Peer) -> None:
+        try:
+            await peer.ready()
+        except SiloUnavailable as error:
+            self._refuse(error)
+        except MillstreamError as error:
+            self._fail(error)
+        else:
+            self._hand_to(peer)
 
     def _hand_to(self, place: Any) -> None:
         try:
@@ -98,6 +110,7 @@ class Relay:
 
     def _refuse(self, error: Exception) -> None:
         """The call surely did not run: let the client try again."""
+        self._host.directory.forget(self._table.name, self._call.key)
         self._client.answer(self._client_id, Redirect(self._client_id, ""))
 
     def _fail(self, error: Exception) -> None:
@@ -115,7 +128,7 @@ class Relay:
 
     def redirect(self, silo: str, /) -> None:
         assert self._peer is not None
-        self._host.router.moved(self._table, self._call.key, self._peer, silo)
+        self._host.silo_router.moved(self._table, self._call.key, self._peer, silo)
         self._call.hops += 1
         if self._call.hops < self._host.options.redirects_max and silo:
             self.start()

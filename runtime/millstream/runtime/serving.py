@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import logging
+import math
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
@@ -130,6 +131,9 @@ class Served:
         request, host = self.request, self.host
         request.task, request.future = task, None
         request.cancelling = task.cancelling()
+        if request.spec.is_shielded:
+            host.pending.remove(request)
+            request.deadline = math.inf
         activation, spec = request.activation, request.spec
         message: Any = None
         try:

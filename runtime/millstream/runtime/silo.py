@@ -207,7 +207,7 @@ class Silo:
         return grains
 
     def _accept(self, link: Link) -> None:
-        if self._host is None:
+        if self._host is None or self._stopped.is_set():
             link.abort()
             return
         host = self._host
@@ -266,3 +266,5 @@ class Silo:
                 peer.close("the silo stops")
             await host.close_calls()
         self._stopped.set()
+        await asyncio.sleep(0)  # closing links call back on the loop once more
+        await asyncio.sleep(0)

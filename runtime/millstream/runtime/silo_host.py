@@ -43,27 +43,33 @@ log = logging.getLogger("millstream.silo")
 Grain = tuple[str, str]
 
 
+class WaitingLine:
+    """Calls that wait for the place of one grain, in order."""
+
+    __slots__ = ("length", "lock")
+
+    def __init__(self) -> None:
+        self.lock = asyncio.Lock()
+        self.length = 0
+
+
 class SiloRouter:
     """Finds grains for this silo's callers."""
 
     def __init__(self, host: SiloHost) -> None:
         self._host = host
-        self._locating: dict[Grain, asyncio.Lock] = {}
-
-    def is_locating(self, kind: str, key: str) -> bool:
-        """Do calls wait for this grain's place? Later ones must not overtake them."""
-        return (kind, key) in self._locating
+        self._locating: dict[Grain, WaitingLine] = {}
 
     def find(self, table: GrainTable, key: str, /) -> Activation | Peer | None:
-        """Where the grain is, if that is known without asking."""
+        """Where the grain is, if that is known without asking and nobody waits for it."""
+        if self.has_line(table.name, key):
+            return None
         activation = table.activations.get(key)
         if activation is not None:
             return activation
         host = self._host
         if host.directory.is_alone and table.hosted is not None:
             return host.catalog.obtain(table, key)
-        if self._locating and (table.name, key) in self._locating:
-            return None
         silo = host.directory.cached(table.name, key)
         if silo is None or silo == host.address:
             return None
@@ -72,13 +78,32 @@ class SiloRouter:
     async def locate(self, table: GrainTable, key: str, /) -> Activation | Peer:
         """Look the grain up, or place it. Raises Rejected."""
         grain = (table.name, key)
-        lock = self._locating.setdefault(grain, asyncio.Lock())
-        async with lock:
-            try:
-                return await self._locate(table, key)
-            finally:
-                if not lock._waiters:
-                    self._locating.pop(grain, None)
+        line = self._locating.setdefault(grain, WaitingLine())
+        line.length += 1
+        try:
+            async with line.lock:
+                place = await self._locate(table, key)
+                if isinstance(place, Activation) and line.length > 1:
+                    place.hold(True)  # direct turns would overtake those who wait in line
+                return place
+        finally:
+            line.length -= 1
+            if not line.length:
+                self._leave_line(table, key)
+
+    def _leave_line(self, table: GrainTable, key: str) -> None:
+        self._locating.pop((table.name, key), None)
+        activation = table.activations.get(key)
+        if activation is not None:
+            activation.hold(False)
+
+    def has_line(self, kind: str, key: str) -> bool:
+        """Do calls wait for this grain's place? Later ones must not overtake them."""
+        return bool(self._locating) and (kind, key) in self._locating
+
+    def expect(self, table: GrainTable, key: str) -> None:
+        """Somebody is about to call `locate`: later calls stand behind."""
+        self._locating.setdefault((table.name, key), WaitingLine())
 
     async def _locate(self, table: GrainTable, key: str) -> Activation | Peer:
         host = self._host
@@ -181,7 +206,7 @@ class SiloHost(Host):
         self.catalog = Catalog(self)
         self.directory = Directory(self)
         self.membership = Member(self, table, row)
-        self.router = SiloRouter(self)
+        self.router = self.silo_router = SiloRouter(self)
         self.clients: dict[str, Peer] = {}
         self.inbound: set[Peer] = set()
         self.on_evicted: Callable[[], None] = lambda: None
@@ -279,7 +304,9 @@ class SiloHost(Host):
             return
         table = self.tables.get(call.kind)
         activation = None if table is None else table.activations.get(call.key)
-        if activation is None and not peer.is_silo:
+        if not peer.is_silo and (
+            activation is None or self.silo_router.has_line(call.kind, call.key)
+        ):
             self._relay(peer, call, table)
             return
         if not self.is_running:

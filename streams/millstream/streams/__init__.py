@@ -11,6 +11,7 @@ from millstream.runtime.errors import (
     SubscriptionFaulted,
 )
 
+from . import stream_codec as stream_codec
 from .backoff import Backoff
 from .cache import CacheLimits
 from .dead_letters import DeadLetter, DeadLetters, DeliveryFailure, FailureHandler, KeepDeadLetters

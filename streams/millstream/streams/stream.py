@@ -54,6 +54,17 @@ class Stream(Generic[T]):
         """Namespace name and key."""
         return StreamId(self._namespace.name, self.key)
 
+    @property
+    def provider(self) -> str:
+        """Name of the provider that carries the stream."""
+        return self._namespace.provider
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Stream) and (other.provider, other.id) == (self.provider, self.id)
+
+    def __hash__(self) -> int:
+        return hash((self.provider, self.id))
+
     def _encode(self, item: T) -> bytes:
         try:
             return self._namespace.codec.encode(item)

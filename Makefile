@@ -1,0 +1,40 @@
+# One command per task. Everything is installed into .venv, with versions pinned in constraints.txt.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+EXTRAS := .[console,demo,spark,dev]
+
+.PHONY: demo test test-fast check bench sim clean
+
+$(STAMP): pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e "$(EXTRAS)"
+	touch $(STAMP)
+
+demo: $(STAMP)  ## flights through three silos, fed by Spark
+	$(BIN)/millstream demo flights
+
+test: $(STAMP)  ## every test
+	$(BIN)/python -m pytest -q
+
+test-fast: $(STAMP)  ## what needs neither processes nor Spark
+	$(BIN)/python -m pytest -q -m "not real and not spark and not slow"
+
+check: $(STAMP)  ## style, types, shape of the code
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/pyright
+	$(BIN)/python -m pytest -q tests/test_shape.py tests/test_exports.py
+
+bench: $(STAMP)  ## calls, activation and streams beside their limits and peers
+	$(BIN)/python -m benchmarks calls
+	$(BIN)/python -m benchmarks activation
+	$(BIN)/python -m benchmarks streams
+
+sim: $(STAMP)  ## 300 seeds of the cluster simulations
+	$(BIN)/millstream sim --seeds 100
+
+clean:
+	rm -rf $(VENV)

@@ -1,0 +1,114 @@
+"""Balancing by deployment: a fixed list of silo names, or the live membership.
+
+Owns: `DeploymentBalancer` and when it computes anew. Not: acquiring or releasing queues. Source:
+Orleans' DeploymentBasedQueueBalancer without the maturity wait; Solace's rebalance delay.
+Invariants: the first answer comes at once; after a death the others take over at once; joins are
+collected for `rebalance_delay_s`, and never longer than three times that.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+
+from millstream.runtime.errors import ConfigError
+from millstream.runtime.request import clean_context
+from millstream.streams.identity import QueueId
+from millstream.streams.queue import SiloSet
+
+from .best_fit import best_fit
+
+__all__ = ["DeploymentBalancer"]
+
+DELAYS_MAX = 3
+
+
+class DeploymentBalancer:
+    """Each silo reads its even share of the queues.
+
+    Args:
+        silos: names of all silos of the deployment; then a queue stays with its silo even while
+            that is down. None: the silos that are alive share all queues.
+        rebalance_delay_s: how long joins are collected before queues move to new silos.
+        weights: shares by silo name.
+    """
+
+    def __init__(
+        self,
+        *,
+        silos: Sequence[str] | None = None,
+        rebalance_delay_s: float = 5.0,
+        weights: Mapping[str, float] | None = None,
+    ) -> None:
+        if rebalance_delay_s < 0:
+            raise ConfigError(f"rebalance_delay_s is {rebalance_delay_s}, it must not be negative")
+        self._deployment = None if silos is None else tuple(silos)
+        self._delay_s = rebalance_delay_s
+        self._weights = dict(weights or {})
+        self._queues: Sequence[QueueId] = ()
+        self._silos: SiloSet | None = None
+        self._wanted: Callable[[frozenset[QueueId]], None] = lambda queues: None
+        self._unwatch: Callable[[], None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._first_change_s = 0.0
+        self._counted: frozenset[str] = frozenset()
+
+    async def start(
+        self,
+        queues: Sequence[QueueId],
+        silos: SiloSet,
+        wanted: Callable[[frozenset[QueueId]], None],
+        /,
+    ) -> None:
+        """Answer at once, and again after each change."""
+        self._queues, self._silos, self._wanted = queues, silos, wanted
+        self._unwatch = silos.watch(self._changed)
+        self._answer()
+
+    async def aclose(self) -> None:
+        """Answer no more."""
+        if self._unwatch is not None:
+            self._unwatch()
+            self._unwatch = None
+        self._cancel()
+
+    def _changed(self) -> None:
+        assert self._silos is not None
+        present = frozenset(self._silos.silos())
+        if present == self._counted:
+            self._cancel()
+        elif self._counted - present:
+            self._answer()  # somebody is gone: nobody reads its queues
+        else:
+            self._answer_later()
+
+    def _answer_later(self) -> None:
+        loop = asyncio.get_running_loop()
+        now = loop.time()
+        if self._timer is None:
+            self._first_change_s = now
+        self._cancel()
+        latest_s = self._first_change_s + DELAYS_MAX * self._delay_s
+        when_s = min(now + self._delay_s, latest_s)
+        self._timer = loop.call_at(when_s, self._answer, context=clean_context())
+
+    def _cancel(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _answer(self) -> None:
+        self._cancel()
+        assert self._silos is not None
+        present = self._silos.silos()
+        self._counted = frozenset(present)
+        names, me = self._silos.names(), self._silos.me
+        if me not in self._counted:
+            self._wanted(frozenset())
+            return
+        if self._deployment is not None:
+            dealt = best_fit(self._queues, self._deployment, self._weights)
+            self._wanted(frozenset(dealt.get(names.get(me, me), ())))
+            return
+        weights = {silo: self._weights.get(names.get(silo, silo), 1.0) for silo in present}
+        self._wanted(frozenset(best_fit(self._queues, present, weights)[me]))

@@ -1,0 +1,56 @@
+"""What a part exports is sorted, importable and documented; importing it is quick and light."""
+
+from __future__ import annotations
+
+import importlib
+import subprocess
+import sys
+
+import pytest
+
+PARTS = ["millstream.runtime", "millstream.streams", "millstream.balancers"]
+HEAVY = ("pyspark", "pandas", "pyarrow", "rich", "numpy", "aiohttp")
+IMPORT_S_MAX = 0.2
+
+
+def in_groups(names: list[str]) -> list[str]:
+    """Constants, then classes, then functions: the order that ruff keeps in `__all__`."""
+    constants = sorted(name for name in names if name.isupper())
+    classes = sorted(name for name in names if not name.isupper() and name[0].isupper())
+    return [*constants, *classes, *sorted(name for name in names if name[0].islower())]
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_exports_are_sorted_importable_and_documented(part: str) -> None:
+    module = importlib.import_module(part)
+    assert list(module.__all__) == in_groups(module.__all__)
+    for name in module.__all__:
+        exported = getattr(module, name)
+        if isinstance(exported, type) or callable(exported):
+            assert exported.__doc__, f"{part}.{name} has no docstring"
+
+
+def test_import_is_light() -> None:
+    code = (
+        "import sys, millstream.runtime, millstream.streams\n"
+        f"print([m for m in {HEAVY!r} if m in sys.modules])"
+    )
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert out.stdout.strip() == "[]"
+
+
+@pytest.mark.real
+def test_import_takes_less_than_200_ms() -> None:
+    code = (
+        "import time; t = time.perf_counter(); import millstream.runtime, millstream.streams\n"
+        "print(time.perf_counter() - t)"
+    )
+    runs = [
+        float(
+            subprocess.run(
+                [sys.executable, "-c", code], capture_output=True, text=True, check=True
+            ).stdout
+        )
+        for _ in range(5)
+    ]
+    assert min(runs) < IMPORT_S_MAX
