@@ -144,7 +144,7 @@ class Activation:
         limit = self.table.host.options.waiting_calls_max
         if len(box.waiting) - box.withdrawn >= limit:
             raise Overloaded(f"{self}: too many waiting requests", "waiting_calls_max", limit)
-        box.waiting.append(entry)
+        box.put(entry)
         self.gate = 1
         return False
 
@@ -166,18 +166,18 @@ class Activation:
     def _grant(self, box: Mailbox) -> None:
         kept: list[WaitingEntry] = []
         while box.waiting:
-            if self.running is not None and not any(e.request.is_interleaving for e in box.waiting):
+            if self.running is not None and not box.interleaving_waiting:
                 break
-            entry = box.waiting.popleft()
+            entry = box.take_first()
             if entry.is_withdrawn:
-                box.withdrawn -= 1
-            elif not self.may_start(entry.request):
+                continue
+            if not self.may_start(entry.request):
                 kept.append(entry)
             else:
                 self.enter(entry.request)
                 if not entry.grant():
                     self._take_back(entry.request)
-        box.waiting.extendleft(reversed(kept))
+        box.put_back(kept)
 
     def _take_back(self, request: Request) -> None:
         """Undo `enter` for an entry whose caller is gone."""
@@ -210,6 +210,11 @@ class Activation:
 
     def _has_no_turn(self, box: Mailbox) -> bool:
         return self.running is None and not box.readers and not box.interleaved
+
+    def abandon(self) -> None:
+        """The silo is gone: no direct turn may start any more."""
+        self.state = GONE
+        self.gate = 1
 
     def check(self) -> None:
         """Assert the invariants."""

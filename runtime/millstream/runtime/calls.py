@@ -19,7 +19,7 @@ import msgspec
 
 from .activation import Activation
 from .errors import CallCycle, CallError, CallTimeout, Rejected, SiloUnavailable
-from .failures import rebuild
+from .failures import isolate_error, rebuild
 from .message import Call
 from .request import Request, chain_of, current_request, live_parent, path_to, turn_name, waits_for
 from .serving import Served
@@ -39,9 +39,11 @@ log = logging.getLogger("millstream.calls")
 class LocalWait:
     """A local caller that waits for an activation; it is handed the turn in its own task."""
 
-    __slots__ = ("future", "is_withdrawn", "request")
+    __slots__ = ("future", "host", "is_withdrawn", "request")
 
-    def __init__(self, request: Request, future: asyncio.Future[str | None]) -> None:
+    def __init__(self, host: Host, request: Request) -> None:
+        future: asyncio.Future[str | None] = host.loop.create_future()
+        self.host = host
         self.request = request
         self.future = future
         self.is_withdrawn = False
@@ -58,7 +60,9 @@ class LocalWait:
 
     def fail(self, error: BaseException) -> None:
         if not self.future.done():
-            self.future.set_exception(error)
+            assert isinstance(error, Exception)
+            place = self.request.spec.label
+            self.future.set_exception(isolate_error(error, self.host.known_errors, place))
 
 
 class RemoteWait:
@@ -127,7 +131,8 @@ def new_request(
     request.is_interleaving = spec.is_interleaving or is_reentrant
     request.timeout_s = timeout_s or 0.0
     if is_regular or not is_tight:
-        host.pending.add(request, seconds if is_regular else None)
+        is_grouped = is_regular and timeout_s is None  # chosen time-outs may be any number
+        host.pending.add(request, seconds if is_grouped else None)
     return request
 
 
@@ -301,7 +306,10 @@ async def travel(
             host.router.moved(table, key, place, answer.silo)
         place = None
     if unsent is not None:
-        raise unsent
+        try:
+            raise unsent
+        finally:
+            unsent = None
     raise Rejected(
         f"{table.name}/{key}: {spec.label} was sent on {host.options.redirects_max} times "
         "(redirects_max) without finding the grain"
@@ -316,7 +324,7 @@ def unwatch(host: Host, request: Request) -> None:
 
 async def enter_turn(host: Host, activation: Activation, request: Request) -> bool:
     """Wait until the activation is ours (True) or has moved (False)."""
-    entry = LocalWait(request, host.loop.create_future())
+    entry = LocalWait(host, request)
     if activation.arrive(entry):
         return True
     cycle = next((b for b in activation.blocking() if waits_for(b, request)), None)
@@ -332,6 +340,8 @@ async def enter_turn(host: Host, activation: Activation, request: Request) -> bo
             activation.mailbox.withdraw(entry)
             blame(request, activation)
         raise
+    finally:
+        entry = None  # type: ignore[assignment]  # its future may hold an exception, and that us
     return moved_to is None
 
 
@@ -393,6 +403,8 @@ async def ask(
     except asyncio.CancelledError:
         peer.cancel_call(call_id)
         raise
+    finally:
+        wait = None  # type: ignore[assignment]  # its future may hold an exception, and that us
 
 
 def take_answer(host: Host, spec: MethodSpec, answer: Any) -> Any:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from .activation import Activation, ActivationState
 from .definition import GrainType, MethodSpec
-from .errors import CallTimeout, Rejected
+from .errors import CallTimeout, GrainError, Rejected
 from .grain import DeactivationReason, Grain
 from .request import Request, clean_context, current_request
 from .state import State
@@ -152,6 +152,11 @@ class Catalog:
                 await self._run_hook(
                     activation, "on_activate", self._host.options.activation_timeout_s
                 )
+        except asyncio.CancelledError:
+            if is_cancelled():
+                raise
+            await self._fail(activation, cancelled_hook(activation, "on_activate"))
+            return
         except Exception as error:
             await self._fail(activation, error)
             return
@@ -211,6 +216,9 @@ class Catalog:
         if activation.state.value >= ActivationState.DEACTIVATING.value:
             return
         activation.ensure_mailbox().stop = reason
+        wind_up = getattr(activation.grain, "_millstream_wind_up", None)
+        if wind_up is not None:
+            wind_up()  # a grain of our own ends turns that only wait
         activation.regate()
 
     def end_after_conflict(self, activation: Activation) -> None:
@@ -233,6 +241,10 @@ class Catalog:
             if activation.table.has_deactivate_hook:
                 seconds = self._host.options.deactivation_timeout_s
                 await self._run_hook(activation, "on_deactivate", seconds, reason)
+        except asyncio.CancelledError:
+            if is_cancelled():
+                raise
+            log.error("%s", cancelled_hook(activation, "on_deactivate"))
         except Exception:
             log.exception("%s: on_deactivate failed", activation)
         if self.on_ended is not None:
@@ -290,3 +302,15 @@ class Catalog:
         for name, field in activation.table.hosted.states.items():
             if field.writes_each_turn:
                 await activation.grain._millstream_states[name].write_if_changed()
+
+
+def is_cancelled() -> bool:
+    """Was the running task itself cancelled, rather than something that it awaited?"""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
+
+
+def cancelled_hook(activation: Activation, name: str) -> GrainError:
+    """The error of a hook that raised CancelledError by itself."""
+    text = f"{activation}: {name} awaited something that was cancelled"
+    return GrainError("asyncio.CancelledError", text)

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import msgspec
 
 from .errors import Overloaded, SiloUnavailable
+from .failures import describe
 from .framing import FrameError, FrameReader, frame
 from .message import (
     WIRE_VERSION,
@@ -40,6 +41,8 @@ if TYPE_CHECKING:
 __all__ = ["AnswerReceiver", "Peer"]
 
 log = logging.getLogger("millstream.connection")
+
+SPARE_BYTES = 256  # what the small parts of a message may take beside body and names
 
 
 class AnswerReceiver(Protocol):
@@ -192,7 +195,10 @@ class Peer:
 
     def _check_size(self, call: Call) -> None:
         size = len(memoryview(call.body))
-        if size + 4096 > self._peer_frame_max:
+        texts = (call.kind, call.key, call.method, call.caller, *call.chain)
+        around = sum(4 * len(text) for text in texts)
+        around += sum(4 * len(k) + 4 * len(v) for k, v in (call.headers or {}).items())
+        if size + around + SPARE_BYTES > self._peer_frame_max:
             raise ValueError(
                 f"{call.kind}/{call.key}.{call.method}: arguments of {size} bytes exceed "
                 f"frame_bytes_max {self._peer_frame_max}"
@@ -207,16 +213,17 @@ class Peer:
         """Answer a served call, unless the caller gave it up or is gone."""
         if self._served.pop(call_id, None) is None:
             return
-        if isinstance(message, Reply) and len(memoryview(message.body)) + 64 > self._peer_frame_max:
-            from .failures import describe
-
+        if not isinstance(message, Redirect):
             size = len(memoryview(message.body))
-            error = ValueError(
-                f"result of {size} bytes exceeds frame_bytes_max {self._peer_frame_max}"
-            )
-            message = Failure(call_id, msgspec.Raw(describe(error, self.name)))
+            if size + SPARE_BYTES > self._peer_frame_max:
+                message = self._too_large(message, size)
         self._host.mark_dirty(self)
         self.send(message)
+
+    def _too_large(self, message: Reply | Failure, size: int) -> Failure:
+        what = "result" if isinstance(message, Reply) else "error"
+        error = ValueError(f"{what} of {size} bytes exceeds frame_bytes_max {self._peer_frame_max}")
+        return Failure(message.id, msgspec.Raw(describe(error, self.name)))
 
     def forget_served(self, call_id: int) -> None:
         """The call is over, answered or not."""
@@ -240,10 +247,10 @@ class Peer:
         size = 0
         for message in out:
             body = getattr(message, "body", None)
-            grows_by = 64 if body is None else 64 + len(memoryview(body))
+            grows_by = SPARE_BYTES if body is None else SPARE_BYTES + len(memoryview(body))
             if batch and (
                 len(batch) >= self._options.batch_messages_max
-                or size + grows_by > self._options.batch_bytes_max
+                or size + grows_by > min(self._options.batch_bytes_max, self._peer_frame_max // 2)
             ):
                 batches.append(batch)
                 batch, size = [], 0

@@ -121,6 +121,13 @@ class MethodSpec:
         """What the callee gets for all arguments."""
         return values if self.is_internal else self.arguments.isolate(values, host)
 
+    def encode_result(self, value: object) -> bytes:
+        """The result as it is sent; TypeError names the method."""
+        try:
+            return self.result.encode(value)
+        except (TypeError, ValueError, OverflowError) as error:
+            raise TypeError(f"{self.label}: result: {error}") from None
+
     def isolate_result(self, value: object, host: object) -> object:
         """What the caller gets; TypeError names the method."""
         if self.is_internal:
@@ -140,7 +147,7 @@ class GrainType:
         self.marks: dict[str, list[Mark]] = {}
         self.local_names: dict[str, str] = {}  # name -> why it is not remote
         self.states: dict[str, StateField[Any]] = {}
-        self.stub_code: Any = None  # compiled once by `stubs`
+        self.stub_code: dict[bool, Any] = {}  # compiled by `stubs`: plain, and with options
 
     @property
     def options(self) -> GrainOptions:

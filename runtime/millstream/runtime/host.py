@@ -16,7 +16,6 @@ from typing import Any, Protocol, TypeVar
 
 from .activation import Activation
 from .budget import Budget
-from .calls import call
 from .catalog import GrainTable
 from .connection import Peer
 from .definition import GrainType, MethodSpec
@@ -39,6 +38,8 @@ C = TypeVar("C", bound=Contract)
 H = TypeVar("H")
 
 log = logging.getLogger("millstream.host")
+
+OPTIONED_CLASSES_MAX = 1000
 
 
 class Router(Protocol):
@@ -140,30 +141,20 @@ class Host:
         return made
 
     def optioned(
-        self, kind: Any, key: str, timeout_s: float | None, headers: Mapping[str, str] | None
+        self, cls: type[Any], key: str, timeout_s: float | None, headers: dict[str, str] | None
     ) -> Any:
         """A reference whose calls have options of their own (see `with_options`)."""
         if timeout_s is not None and timeout_s <= 0:
             raise ConfigError(f"with_options(timeout={timeout_s}): it must be > 0 seconds")
-        sent = None if headers is None else dict(headers)
-        body: dict[str, Any] = {"__slots__": ()}
-        for name, spec in kind._ms_type.specs.items():
-            body[name] = self._optioned_stub(kind, name, spec, timeout_s, sent)
-        return type(kind.__name__, (kind,), body)(key)
-
-    def _optioned_stub(
-        self, kind: Any, name: str, spec: MethodSpec, timeout_s: float | None, headers: Any
-    ) -> Any:
-        own = kind._ms_table.own_spec(spec)
-
-        async def stub(reference: Any, *args: Any, **kwargs: Any) -> Any:
-            bound = spec.signature.bind(reference, *args, **kwargs)
-            bound.apply_defaults()
-            values = tuple(bound.arguments.values())[1:]
-            return await call(self, kind._ms_table, reference.key, own, values, timeout_s, headers)
-
-        stub.__name__ = name
-        return stub
+        sent = None if headers is None else tuple(sorted(headers.items()))
+        made = self._classes.get((cls, timeout_s, sent))
+        if made is None:
+            if len(self._classes) >= OPTIONED_CLASSES_MAX:
+                self._classes.clear()
+            table = self.table_of(cls.__millstream_type__)
+            made = build_reference_class(self, table, cls.__millstream_type__, timeout_s, headers)
+            self._classes[cls, timeout_s, sent] = made
+        return made(key)
 
     def stream(self, namespace: Openable[H], key: str, /) -> H:
         """A typed stream handle."""
@@ -200,6 +191,10 @@ class Host:
     async def close_calls(self) -> None:
         """End everything that is pending, and every connection."""
         self.is_running = False
+        for table in self.tables.values():
+            for activation in table.activations.values():
+                activation.abandon()
+            table.activations.clear()
         for task in [*self._tasks, *self.shielded]:
             task.cancel()
         await asyncio.gather(*self._tasks, *self.shielded, return_exceptions=True)

@@ -44,6 +44,7 @@ class Mailbox:
     __slots__ = (
         "extensions",
         "interleaved",
+        "interleaving_waiting",
         "is_held",
         "keep_until",
         "readers",
@@ -58,6 +59,7 @@ class Mailbox:
         self.withdrawn = 0
         self.readers: list[Request] = []
         self.interleaved = 0
+        self.interleaving_waiting = 0
         self.is_held = False
         self.keep_until = 0.0
         self.stop: DeactivationReason | None = None
@@ -78,10 +80,30 @@ class Mailbox:
             or self.extensions
         )
 
+    def put(self, entry: WaitingEntry) -> None:
+        """Queue an entry."""
+        self.waiting.append(entry)
+        self.interleaving_waiting += entry.request.is_interleaving
+
+    def take_first(self) -> WaitingEntry:
+        """Take the oldest entry, withdrawn or not."""
+        entry = self.waiting.popleft()
+        if entry.is_withdrawn:
+            self.withdrawn -= 1
+        else:
+            self.interleaving_waiting -= entry.request.is_interleaving
+        return entry
+
+    def put_back(self, entries: list[WaitingEntry]) -> None:
+        """Put entries that were taken back to the front, in their order."""
+        self.waiting.extendleft(reversed(entries))
+        self.interleaving_waiting += sum(entry.request.is_interleaving for entry in entries)
+
     def withdraw(self, entry: WaitingEntry) -> None:
         """Forget a waiting entry: marked now, dropped when it is met or when half are marked."""
         entry.is_withdrawn = True
         self.withdrawn += 1
+        self.interleaving_waiting -= entry.request.is_interleaving
         if self.withdrawn * 2 > len(self.waiting):
             self.waiting = deque(e for e in self.waiting if not e.is_withdrawn)
             self.withdrawn = 0
@@ -89,4 +111,5 @@ class Mailbox:
     def take_all(self) -> Iterator[WaitingEntry]:
         """Empty the mailbox, in order."""
         waiting, self.waiting, self.withdrawn = self.waiting, deque(), 0
+        self.interleaving_waiting = 0
         return (entry for entry in waiting if not entry.is_withdrawn)

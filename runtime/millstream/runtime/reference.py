@@ -29,6 +29,7 @@ class Reference:
     __slots__ = ("_ms_key",)
     _ms_type: GrainType
     _ms_table: GrainTable
+    _ms_options: tuple[float | None, dict[str, str] | None]
     _ms_key: str
 
     def __init__(self, key: str) -> None:
@@ -103,7 +104,13 @@ def with_options(
     if not is_reference(reference):
         raise TypeError(f"with_options needs a reference, not {type(reference).__name__}")
     kind: Any = type(reference)
-    made: C = kind._ms_table.host.optioned(kind, reference.key, timeout, headers)  # type: ignore[attr-defined]
+    old_timeout, old_headers = kind._ms_options
+    made: C = kind._ms_table.host.optioned(
+        kind._ms_type.cls,
+        reference.key,  # type: ignore[attr-defined]
+        old_timeout if timeout is None else timeout,
+        old_headers if headers is None else {**(old_headers or {}), **headers},
+    )
     return made
 
 

@@ -33,6 +33,7 @@ class Relay:
         "_client_id",
         "_deadline",
         "_host",
+        "_is_cancelled",
         "_peer",
         "_sent_id",
         "_served",
@@ -49,6 +50,7 @@ class Relay:
         self._peer: Peer | None = None
         self._sent_id = 0
         self._served: Served | None = None
+        self._is_cancelled = False
 
     def start(self) -> None:
         """Send the call on, now if the place is known."""
@@ -88,6 +90,8 @@ class Relay:
             self._hand_to(peer)
 
     def _hand_to(self, place: Any) -> None:
+        if self._is_cancelled:
+            return
         try:
             if isinstance(place, Activation):
                 self._serve_here(place)
@@ -140,6 +144,7 @@ class Relay:
 
     def cancel(self) -> None:
         """The client gave up, or is gone."""
+        self._is_cancelled = True
         if self._served is not None:
             self._served.cancel()
         elif self._peer is not None:

@@ -22,7 +22,7 @@ from .errors import CallCycle, Overloaded
 from .failures import describe
 from .message import Call, Failure, Redirect, Reply
 from .request import Request, clean_context, current_request, turn_name, waits_for
-from .turns import finish, run_turn, timed_out
+from .turns import finish, own_cancellation, run_turn, timed_out
 
 if TYPE_CHECKING:
     from .connection import Peer
@@ -82,10 +82,10 @@ class Served:
         return True
 
     def moved(self, silo: str) -> None:
-        if self.origin is not None:
-            self._answer(Redirect(self.call.id, silo))
-        elif self.call.id == 0:
+        if self.call.id == 0:
             self.host.router.resend(self.call)
+        else:
+            self._answer(Redirect(self.call.id, silo))
         self._close()
 
     def fail(self, error: BaseException) -> None:
@@ -143,11 +143,13 @@ class Served:
             else:
                 current_request.set(request)
                 result = await spec.fn(self.target, *args)
-            message = Reply(self.call.id, msgspec.Raw(spec.result.encode(result)))
+            message = Reply(self.call.id, msgspec.Raw(spec.encode_result(result)))
         except asyncio.CancelledError:
             if not (request.expired or request.stop_reason):
-                finish(host, request)
-                raise
+                if task.cancelling() > request.cancelling:
+                    finish(host, request)
+                    raise
+                message = self._failure(own_cancellation(request))
         except Exception as error:
             message = self._failure(error)
             del error

@@ -314,6 +314,9 @@ class SiloHost(Host):
         if table is None or table.hosted is None:
             raise Rejected(f"{self.address} does not host grain type {call.kind!r}")
         if activation is None and not self.catalog.is_accepting:
+            if not call.id:
+                self.router.resend(call)
+                return
             peer.watch_served(call.id, None)
             peer.answer(call.id, Redirect(call.id, ""))
             return

@@ -28,7 +28,9 @@ INT_MIN, INT_MAX = -(2**63), 2**64 - 1  # what MessagePack carries
 
 SLOW = """\
 async def {name}{signature}:
-    return await _ms_call(_ms_host, _ms_table, _ms_self._ms_key, _ms_spec_{index}, ({arguments}))
+    return await _ms_call(
+        _ms_host, _ms_table, _ms_self._ms_key, _ms_spec_{index}, ({arguments}),
+        _ms_timeout, _ms_headers)
 """
 
 DIRECT = """\
@@ -63,12 +65,13 @@ async def {name}{signature}:
         if not _ms_pending.is_armed:
             _ms_pending.arm()
     _ms_act.gate = 1
+    _ms_act.is_used = True
     _ms_act.running = _ms_req
     _ms_set(_ms_req)
     _ms_bad = None
     try:
         _ms_value = await _ms_fn_{index}(_ms_act.grain{passed})
-    except BaseException as _ms_error:
+    except _ms_BaseException as _ms_error:
         _ms_bad = _ms_settle(_ms_host, _ms_req, _ms_error)
     else:
         _ms_req.done = True
@@ -80,7 +83,6 @@ async def {name}{signature}:
             _ms_act.gate = 0
         else:
             _ms_act.leave(_ms_req)
-        _ms_act.is_used = True
         _ms_spec_{index}.calls += 1
         if _ms_req.expired:
             _ms_task.uncancel()
@@ -99,17 +101,29 @@ async def {name}{signature}:
 """
 
 
-def build_reference_class(host: Host, table: GrainTable, grain_type: GrainType) -> type[Any]:
-    """A subclass of `Reference` for a contract, with stubs bound to one silo or client."""
+def build_reference_class(
+    host: Host,
+    table: GrainTable,
+    grain_type: GrainType,
+    timeout_s: float | None = None,
+    headers: dict[str, str] | None = None,
+) -> type[Any]:
+    """A subclass of `Reference` for a contract, with stubs bound to one silo or client.
+
+    With options of its own no call of it is direct.
+    """
     for spec in grain_type.specs.values():
         spec.resolve()
-    if grain_type.stub_code is None:
-        grain_type.stub_code = _compile(grain_type)
+    is_plain = timeout_s is None and headers is None
+    if is_plain not in grain_type.stub_code:
+        grain_type.stub_code[is_plain] = _compile(grain_type, is_plain)
     namespace: dict[str, Any] = _globals(host, table)
     for index, spec in enumerate(grain_type.specs.values()):
         _bind_spec(namespace, index, table.own_spec(spec), host)
-    exec(grain_type.stub_code, namespace)
+    namespace["_ms_timeout"], namespace["_ms_headers"] = timeout_s, headers
+    exec(grain_type.stub_code[is_plain], namespace)
     body: dict[str, Any] = {"__slots__": (), "_ms_type": grain_type, "_ms_table": table}
+    body["_ms_options"] = (timeout_s, headers)
     for spec in grain_type.specs.values():
         stub = namespace[f"_ms_stub_{spec.name}"]
         stub.__name__ = spec.name
@@ -123,6 +137,10 @@ def build_reference_class(host: Host, table: GrainTable, grain_type: GrainType) 
 
 def _globals(host: Host, table: GrainTable) -> dict[str, Any]:
     return {
+        "_ms_type": type,
+        "_ms_int": int,
+        "_ms_str": str,
+        "_ms_BaseException": BaseException,
         "_ms_host": host,
         "_ms_table": table,
         "_ms_activations": table.activations,
@@ -157,13 +175,15 @@ def _bind_spec(namespace: dict[str, Any], index: int, spec: MethodSpec, host: Ho
     namespace[f"_ms_isolate_result_{index}"] = spec.isolate_result
 
 
-def _compile(grain_type: GrainType) -> Any:
+def _compile(grain_type: GrainType, is_plain: bool) -> Any:
     sources = [
-        _stub_source(index, spec, _may_be_direct(grain_type, spec))
+        _stub_source(index, spec, is_plain and _may_be_direct(grain_type, spec))
         for index, spec in enumerate(grain_type.specs.values())
     ]
     source = "\n".join(sources)
-    filename = f"<millstream reference {grain_type.cls.__module__}.{grain_type.cls.__qualname__}>"
+    options = "" if is_plain else " with options"
+    where = f"{grain_type.cls.__module__}.{grain_type.cls.__qualname__}"
+    filename = f"<millstream reference {where}{options}>"
     linecache.cache[filename] = (len(source), None, source.splitlines(True), filename)
     return compile(source, filename, "exec")
 
@@ -202,10 +222,10 @@ def _stub_source(index: int, spec: MethodSpec, is_direct: bool) -> str:
 def _needs_isolation(name: str, fast_types: frozenset[type], fast_name: str) -> str:
     """The test that a value does not pass as it is: type, and what the wire would refuse."""
     if fast_types == {int}:
-        return f"type({name}) is not int or not {INT_MIN} <= {name} <= {INT_MAX}"
+        return f"_ms_type({name}) is not _ms_int or not {INT_MIN} <= {name} <= {INT_MAX}"
     if fast_types == {str}:
-        return f"type({name}) is not str or not {name}.isascii()"
-    return f"type({name}) not in _ms_fast_{fast_name}"
+        return f"_ms_type({name}) is not _ms_str or not {name}.isascii()"
+    return f"_ms_type({name}) not in _ms_fast_{fast_name}"
 
 
 def _passed_as_is(fast_types: frozenset[type]) -> frozenset[type]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
-from .errors import CallTimeout, SiloUnavailable
+from .errors import CallTimeout, GrainError, SiloUnavailable
 from .failures import isolate_error
 from .request import Request, current_request, path_to, turn_name
 
@@ -43,6 +43,9 @@ def settle(host: Host, request: Request, error: BaseException) -> BaseException:
         if is_ours or not isinstance(error, asyncio.CancelledError):
             return timed_out(host, request) if request.expired else stopped(request)
         return error
+    if isinstance(error, asyncio.CancelledError) and request.activation is not None:
+        if task is not None and task.cancelling() <= request.cancelling:
+            return own_cancellation(request)  # nobody cancelled the caller: the method raised it
     if not isinstance(error, Exception):
         return error
     if request.activation is None:
@@ -61,6 +64,12 @@ def timed_out(host: Host, request: Request) -> CallTimeout:
         f"{target}{request.spec.label} did not end within its deadline "
         f"(at most {seconds:g} s){waited}{blocked}"
     )
+
+
+def own_cancellation(request: Request) -> GrainError:
+    """What a caller gets when the method itself raised CancelledError."""
+    place = f"{turn_name(request)}: {request.spec.label}"
+    return GrainError("asyncio.CancelledError", f"{place} awaited something that was cancelled")
 
 
 def stopped(request: Request) -> SiloUnavailable:

@@ -160,6 +160,16 @@ class MemoryQueue(Grain):
     def _chunk_key(self, chunk: int) -> str:
         return f"memory-queue-content/{self.key}/{chunk:08d}"
 
+    def _millstream_wind_up(self) -> None:
+        """The queue is about to move: readers that wait go, and come back to its next place."""
+        self._end_waits()
+
+    def _end_waits(self) -> None:
+        for arrival in self._arrivals:
+            if not arrival.done():
+                arrival.set_result(None)
+        self._arrivals.clear()
+
     async def on_deactivate(self, reason: DeactivationReason, /) -> None:
         """Store the content, so that the next activation goes on with it."""
         self._gate.close(f"{self.key}: the queue moves")
@@ -194,10 +204,7 @@ class MemoryQueue(Grain):
             (self._era, self._partition.append(message) + 1 if is_new else 0)
             for message, is_new in zip(messages, fresh, strict=True)
         ]
-        for arrival in self._arrivals:
-            if not arrival.done():
-                arrival.set_result(None)
-        self._arrivals.clear()
+        self._end_waits()
         return numbers
 
     async def _wait_for_room(self, events: int, messages: Sequence[QueuedMessage]) -> None:
