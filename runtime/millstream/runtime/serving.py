@@ -49,6 +49,7 @@ class Served:
         self.request = Request(None, None, None, spec, host.loop.time() + call.ttl_s, 1)
         self.request.chain = tuple(call.chain)
         self.request.caller = call.caller
+        self.request.timeout_s = call.ttl_s
         self.request.headers = call.headers
         self.request.is_read = spec.is_read_only
         self.request.is_interleaving = spec.is_interleaving

@@ -62,7 +62,7 @@ def timed_out(host: Host, request: Request) -> CallTimeout:
     blocked = f"; {request.stop_reason}" if request.stop_reason else ""
     return CallTimeout(
         f"{target}{request.spec.label} did not end within its deadline "
-        f"(at most {seconds:g} s){waited}{blocked}"
+        f"(at most {seconds:.2g} s){waited}{blocked}"
     )
 
 
