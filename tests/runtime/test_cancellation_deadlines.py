@@ -267,17 +267,19 @@ async def test_a_call_cancelled_while_it_waits_never_runs(
     first = asyncio.create_task(cluster.silos[0].grain(Worker, "a").wait("w"))
     await until(lambda: "+w" in LOG)
     activation = cluster.silos[0].host.tables["Worker"].activations["a"]
+
+    def waiting() -> int:
+        box = activation.mailbox
+        return 0 if box is None else sum(not entry.is_withdrawn for entry in box.waiting)
+
     second = asyncio.create_task(ref.note("never"))
-    await until(lambda: activation.mailbox is not None and bool(activation.mailbox.waiting))
+    await until(lambda: waiting() == 1)
     third = asyncio.create_task(ref.note("third"))
-    await spin()
+    await until(lambda: waiting() == 2)
     second.cancel()
     with pytest.raises(asyncio.CancelledError):
         await second
-    box = activation.mailbox
-    assert box is not None
-    # the cancel message is on its way; what counts is that it comes before the turn
-    await until(lambda: sum(not entry.is_withdrawn for entry in box.waiting) == 1)
+    await until(lambda: waiting() == 1)
     GATES["w"].set()
     assert await first == "w" and await third == "third"
     assert "never" not in LOG

@@ -44,6 +44,7 @@ class LocalCluster:
         silos: int = 1,
         streams: Mapping[str, Callable[[], StreamProvider]] | None = None,
         stores: Mapping[str, StateStore] | None = None,
+        cluster: str = "dev",
         membership: MembershipTable | None = None,
         options: RuntimeOptions | None = None,
         membership_options: MembershipOptions | None = None,
@@ -53,6 +54,7 @@ class LocalCluster:
         if silos < 1:
             raise ConfigError(f"LocalCluster(silos={silos}): start at least one")
         self._count = silos
+        self._cluster = cluster
         self._grains = list(grains)
         self._streams = dict(streams or {})
         self._stores = dict(stores or {"default": MemoryStateStore()})
@@ -84,6 +86,7 @@ class LocalCluster:
         """Start one more silo."""
         silo = Silo(
             grains=self._grains,
+            cluster=self._cluster,
             membership=self._table,
             stores=self._stores,
             streams={name: make() for name, make in self._streams.items()},
@@ -103,6 +106,7 @@ class LocalCluster:
                 await self.start_silo()
             client = Client(
                 [silo.gateway for silo in self.silos],
+                cluster=self._cluster,
                 options=self._options,
                 env=self._env,
                 transport=self._transport,

@@ -23,7 +23,7 @@ from .mapper import HashRingMapper
 from .namespace import StreamNamespace
 from .options import StreamOptions
 from .ownership import OwnershipOptions
-from .provider import PersistentStreams, QueueStats
+from .provider import PersistentStreams, QueueStats, SiloStats
 from .queue import (
     AdapterHost,
     Capability,
@@ -75,6 +75,7 @@ __all__ = [
     "QueueUnavailable",
     "Rewindable",
     "SiloSet",
+    "SiloStats",
     "StaleMapper",
     "Stream",
     "StreamError",

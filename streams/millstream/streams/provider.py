@@ -45,7 +45,7 @@ from .split import split_items
 from .subscribe import SubscribeMark, implicit_subscribers
 from .token import Token
 
-__all__ = ["PersistentStreams", "QueueStats", "StreamsTarget"]
+__all__ = ["PersistentStreams", "QueueStats", "SiloStats", "StreamsTarget"]
 
 log = logging.getLogger("millstream.streams")
 
@@ -68,6 +68,15 @@ class QueueStats(msgspec.Struct, array_like=True, frozen=True):
     calls_out: int
     lag_s: float
     is_reading: bool
+
+
+class SiloStats(msgspec.Struct, array_like=True, frozen=True):
+    """One silo, for people and tools."""
+
+    silo: str
+    name: str
+    activations: int
+    queues: list[QueueStats]
 
 
 class StreamsTarget(SystemTarget):
@@ -101,6 +110,27 @@ class StreamsTarget(SystemTarget):
     async def stats(self) -> list[QueueStats]:
         """The queues that this silo reads."""
         return self._provider.stats()
+
+    async def silo_stats(self) -> SiloStats:
+        """This silo and the queues that it reads."""
+        host = self._provider.host
+        row = host.membership.view.row(host.address)
+        name = host.address if row is None else row.name
+        return SiloStats(host.address, name, host.catalog.count, self._provider.stats())
+
+    async def cluster_stats(self) -> list[SiloStats]:
+        """Every active silo that answers, by name."""
+        host = self._provider.host
+        target = f"{self.target_name}/{self._provider.name}"
+        answers = await asyncio.gather(
+            *(
+                call_target(host, silo, target, StreamsTarget.silo_stats)
+                for silo in host.membership.active()
+            ),
+            return_exceptions=True,
+        )
+        found = [answer for answer in answers if isinstance(answer, SiloStats)]
+        return sorted(found, key=lambda stats: stats.name)
 
 
 class PersistentStreams:

@@ -1,0 +1,7 @@
+"""`python -m millstream.console`."""
+
+import sys
+
+from .main import main
+
+sys.exit(main())

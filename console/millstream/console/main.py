@@ -1,0 +1,92 @@
+"""The `millstream` command: parses arguments and hands them to what does the work.
+
+Exit codes: 0 done, 1 failed or figures differ, 2 wrong arguments, 130 Ctrl-C.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+__all__ = ["main"]
+
+INTERRUPTED = 130
+
+
+def parser() -> argparse.ArgumentParser:
+    """All commands and their options."""
+    top = argparse.ArgumentParser(
+        prog="millstream", description="Virtual actors with persistent streams."
+    )
+    commands = top.add_subparsers(dest="command", required=True)
+    demo = commands.add_parser("demo", help="run a demonstration")
+    demos = demo.add_subparsers(dest="demo", required=True)
+    add_flights(demos.add_parser("flights", help="a year of flights through a cluster"))
+    return top
+
+
+def add_flights(flights: argparse.ArgumentParser) -> None:
+    """Options of `millstream demo flights`."""
+    flights.add_argument(
+        "--source",
+        choices=("spark", "csv"),
+        default="spark",
+        help="who reads the file: Spark (default), or this process, without a JVM",
+    )
+    flights.add_argument("--local", action="store_true", help="silos in this process")
+    flights.add_argument("--rows", type=positive, help="read only the first ROWS flights")
+    flights.add_argument("--silos", type=positive, default=3, help="how many silos (3)")
+    flights.add_argument(
+        "--kill",
+        action="store_true",
+        help="the last silo hosts grains only, and is killed with SIGKILL at 30 %%",
+    )
+    flights.add_argument("--keep", action="store_true", help="leave the cluster up at the end")
+    flights.add_argument("--json", action="store_true", help="print one JSON object and no more")
+    flights.add_argument("--work", type=Path, help="directory for databases and logs")
+    flights.set_defaults(run=run_flights)
+
+
+def positive(text: str) -> int:
+    """A whole number above 0."""
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"{value} is not above 0")
+    return value
+
+
+def run_flights(arguments: argparse.Namespace) -> int:
+    """Run the flights job."""
+    from .flights.job import JobOptions, run_job
+
+    if arguments.kill and (arguments.local or arguments.silos < 2):
+        print("millstream: --kill needs silo processes and --silos 2 or more", file=sys.stderr)
+        return 2
+    return run_job(
+        JobOptions(
+            source=arguments.source,
+            is_local=arguments.local,
+            rows_max=arguments.rows,
+            silos=arguments.silos,
+            kills=arguments.kill,
+            keeps=arguments.keep,
+            is_json=arguments.json,
+            work=arguments.work,
+        )
+    )
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command; returns the exit code."""
+    arguments = parser().parse_args(argv)
+    try:
+        code: int = arguments.run(arguments)
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())
