@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from fractions import Fraction as OnlyForCheckers
 
 T = TypeVar("T")
-U = TypeVar("U")
 
 
 @dataclass
@@ -368,47 +367,52 @@ async def test_a_name_that_only_type_checkers_see_is_refused_when_the_silo_is_bu
 # --- generics ------------------------------------------------------------------------------------
 
 
-class Shelf(Grain, Generic[T]):
-    async def put(self, item: T) -> list[T]:
-        return [item]
-
-
-class FlightShelf(Shelf[Flight]):
-    pass
-
-
-class IntShelf(Shelf[int]):
-    async def total(self, more: list[int]) -> int:
-        return sum(more)
-
-
-class Left(Grain, Generic[T]):
-    async def left(self, item: T) -> T:
-        return item
-
-
-class Right(Grain, Generic[T]):
-    async def right(self, item: T) -> T:
-        return item
-
-
-class Both(Left[int], Right[str]):
-    pass
-
-
 async def test_a_generic_grain_is_typed_by_its_subclass() -> None:
-    async with LocalCluster(silos=1, grains=[FlightShelf, IntShelf, Both]) as cluster:
+    class Shelf(Grain, Generic[T]):
+        async def put(self, item: T) -> list[T]:
+            return [item]
+
+    class FlightShelf(Shelf[Flight]):
+        pass
+
+    class IntShelf(Shelf[int]):
+        async def total(self, more: list[int]) -> int:
+            return sum(more)
+
+    async with LocalCluster(silos=1, grains=[FlightShelf, IntShelf]) as cluster:
         for runtime in (cluster.silos[0], cluster.client):
             flight = Flight("BOS")
             assert await runtime.grain(FlightShelf, "a").put(flight) == [flight]
             assert await runtime.grain(IntShelf, "a").put(5) == [5]
-            assert await runtime.grain(Both, "a").left(1) == 1
-            assert await runtime.grain(Both, "a").right("x") == "x"
-            with pytest.raises(TypeError, match="IntShelf.put: argument `item`"):
+            assert await runtime.grain(IntShelf, "a").total([5, 6]) == 11
+            with pytest.raises(TypeError, match=r"IntShelf\.put: argument `item`"):
                 await runtime.grain(IntShelf, "a").put("5")  # type: ignore[arg-type]
 
 
+async def test_two_generic_bases_may_share_one_type_variable() -> None:
+    class Left(Grain, Generic[T]):
+        async def left(self, item: T) -> T:
+            return item
+
+    class Right(Grain, Generic[T]):
+        async def right(self, item: T) -> T:
+            return item
+
+    class Both(Left[int], Right[str]):
+        pass
+
+    async with Silo(grains=[Both]) as silo:
+        assert await silo.grain(Both, "a").left(1) == 1
+        assert await silo.grain(Both, "a").right("x") == "x"
+        with pytest.raises(TypeError, match="argument `item`"):
+            await silo.grain(Both, "a").right(1)  # type: ignore[arg-type]
+
+
 async def test_an_open_generic_grain_is_refused_by_the_silo() -> None:
+    class Shelf(Grain, Generic[T]):
+        async def put(self, item: T) -> list[T]:
+            return [item]
+
     with pytest.raises(DefinitionError, match=r"Shelf\.put.*`T`"):
         async with Silo(grains=[Shelf]):
             pass
@@ -539,8 +543,8 @@ class Counter(Grain):
     def __init__(self) -> None:
         self._count = 0
 
-    async def add(self, by: int, *, times: int = 1, extra: int = 0) -> int:
-        self._count += by * times + extra
+    async def add(self, by: int, *, times: int = 1) -> int:
+        self._count += by * times
         return self._count
 
     async def poke(self) -> None:
@@ -570,6 +574,27 @@ async def test_a_contract_method_that_the_grain_lacks_is_refused_by_name() -> No
         for runtime in (cluster.silos[0], cluster.client):
             with pytest.raises(Rejected, match="Counter.*'subtract'"):
                 await runtime.grain(WrongApi, "a").subtract(1)
+
+
+@grain(name="Counter")
+class NarrowApi(Contract):
+    async def add(self, by: int) -> int:
+        raise NotImplementedError
+
+
+@grain(name="Counter")
+class RenamedApi(Contract):
+    async def add(self, amount: int, *, times: int = 1) -> int:
+        raise NotImplementedError
+
+
+async def test_a_contract_with_other_parameters_is_refused_by_name() -> None:
+    async with LocalCluster(silos=2, grains=[Counter]) as cluster:
+        for runtime in (cluster.silos[0], cluster.client):
+            with pytest.raises((Rejected, TypeError), match=r"\badd\b"):
+                await runtime.grain(NarrowApi, "a").add(1)
+        with pytest.raises(TypeError, match="`amount`"):
+            await cluster.client.grain(RenamedApi, "a").add("1")  # type: ignore[arg-type]
 
 
 async def test_a_contract_that_a_grain_inherits_reaches_it_under_its_name() -> None:

@@ -1,4 +1,4 @@
-"""The turn rule and the way of a call: direct turns, waiting, overtaking, cycles, depth, one-way."""
+"""The turn rule and the way of a call: direct turns, waiting, overtaking, cycles, depth."""
 
 from __future__ import annotations
 

@@ -108,18 +108,40 @@ class ClientHost(Host):
         self, name: str, target: str, instance: str, spec: Any, args: tuple[Any, ...]
     ) -> Any:
         """Call a system target of the gateway that serves `name`."""
-        peer = self.gateway_for(name)
-        if peer is None:
-            raise SiloUnavailable(f"no gateway answers: {', '.join(self.gateways)}")
+        peer = await self._ready_gateway(name)
         request = new_request(self, spec, None, False, begins_chain=True)
         table: Any = TargetTable(target)
+        failed: BaseException | None = None
         try:
-            answer = await ask(self, peer, table, instance, spec.arguments.encode(args), request, 0)
+            body = spec.arguments.encode(args)
+            answer = await ask(self, peer, table, instance, body, request, 0)
             result = take_answer(self, spec, answer)
         except BaseException as error:
-            raise settle(self, request, error) from None
-        finish(self, request)
+            failed = settle(self, request, error)
+        else:
+            finish(self, request)
+        if failed is not None:
+            try:
+                raise failed
+            finally:
+                failed = request = None  # type: ignore[assignment]
         return result
+
+    async def _ready_gateway(self, name: str) -> Peer:
+        """A connected gateway; one that refuses is passed over. Raises SiloUnavailable."""
+        refused = "none is known"
+        for _ in range(len(self.gateways) + 1):
+            peer = self.gateway_for(name)
+            if peer is None:
+                break
+            try:
+                if not peer.is_ready:
+                    await peer.ready()
+                return peer
+            except SiloUnavailable as error:
+                refused = str(error)
+        gateways = ", ".join(self.gateways)
+        raise SiloUnavailable(f"no gateway answers ({gateways}): {refused}")
 
     async def refresh_gateways(self) -> None:
         """Ask a gateway for the current list; what it does not name is forgotten."""

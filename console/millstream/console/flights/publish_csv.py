@@ -7,13 +7,14 @@ order, by one producer per namespace, each with one call out at a time.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import msgspec
 
-from millstream.runtime import Client
-from millstream.streams import StreamNamespace
+from millstream.runtime import Client, ClusterError
+from millstream.streams import StreamError, StreamNamespace
 from millstream.streams.ingest import IngestTarget
 
 from .data import ARRIVALS, DEPARTURES, TAILS, Flight, Row, read_flights
@@ -21,6 +22,10 @@ from .data import ARRIVALS, DEPARTURES, TAILS, Flight, Row, read_flights
 __all__ = ["STREAMS", "publish_csv"]
 
 CHUNK_EVENTS = 4_000
+TRIES_MAX = 60
+RETRY_S = 0.5
+
+log = logging.getLogger("millstream.flights")
 Namespace = StreamNamespace[Flight]
 STREAMS: Sequence[tuple[Namespace, Callable[[Row], str | None]]] = (
     (DEPARTURES, lambda row: row.flight.origin if row.departed else None),
@@ -56,11 +61,24 @@ async def _publish_stream(
             messages.append((key, seq, items))
         producer = f"csv/{namespace.name}"
         args = (namespace.name, producer, messages)
-        await client.host.ask_gateway(namespace.name, "$ingest", "default", spec, args)
+        await _send(client, namespace.name, spec, args)
         size = sum(map(len, chunk.values()))
         count += size
         published(size)
     return count
+
+
+async def _send(client: Client, name: str, spec: Any, args: tuple[Any, ...]) -> None:
+    """Send one call; again with the same sequences when its fate is unknown: they count once."""
+    for attempt in range(TRIES_MAX):
+        try:
+            await client.host.ask_gateway(name, "$ingest", "default", spec, args)
+            return
+        except (ClusterError, StreamError) as error:
+            if attempt + 1 == TRIES_MAX:
+                raise
+            log.info("publishing again: %s", error)
+            await asyncio.sleep(RETRY_S)
 
 
 def _chunks(

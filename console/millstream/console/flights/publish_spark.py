@@ -60,6 +60,8 @@ class SparkFlights:
 
     def publish(self, gateways: Sequence[str]) -> int:
         """Write the three streams, month by month; returns the number of rows written."""
+        # makes the session active in this JVM thread: Python sources are only found through it
+        self._spark.createDataFrame([], "x INT")
         rows = self._rows(self._spark.readStream)
         queries = []
         for namespace, key, condition in STREAMS:

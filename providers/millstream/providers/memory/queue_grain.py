@@ -214,7 +214,7 @@ class MemoryQueue(Grain):
         except TimeoutError:
             for message in messages:
                 if message.producer:
-                    known = self._producers.get(message.producer, 0)
+                    known = self._producers.get(message.producer, -1)
                     self._producers[message.producer] = min(known, message.seq - 1)
             raise QueueFull(
                 f"{self.key}: full for {self._options.enqueue_wait_s:g} s (enqueue_wait_s), "
@@ -225,7 +225,7 @@ class MemoryQueue(Grain):
         """Has this producer's sequence been accepted? Notes it as accepted."""
         if not message.producer:
             return False
-        if message.seq <= self._producers.get(message.producer, 0):
+        if message.seq <= self._producers.get(message.producer, -1):
             return True
         self._producers[message.producer] = message.seq
         self._producers.move_to_end(message.producer)

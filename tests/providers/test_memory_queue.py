@@ -1,0 +1,99 @@
+"""The in-memory queue grain: numbers, repeats, fencing, content across a graceful stop."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest
+
+from millstream.balancers import DeploymentBalancer
+from millstream.providers.memory import MemoryOptions, MemoryQueues
+from millstream.providers.memory.queue_grain import MemoryQueue, QueuedMessage
+from millstream.runtime import MemoryMembershipTable, MemoryStateStore, QueueFenced, QueueFull, Silo
+from millstream.streams import PersistentStreams
+
+
+def message(text: str, producer: str = "", seq: int = 0, items: int = 1) -> QueuedMessage:
+    return QueuedMessage("n", "k", [text.encode()] * items, None, producer, seq, 0.0)
+
+
+def make_silo(store: MemoryStateStore, table: MemoryMembershipTable) -> Silo:
+    memory = MemoryOptions(capacity_events=10, enqueue_wait_s=0.02)
+    streams = PersistentStreams(MemoryQueues(memory), balancer=DeploymentBalancer())
+    return Silo(
+        grains=[],
+        membership=table,
+        stores={"default": store},
+        streams={"default": streams},
+        can_own_queues=False,
+    )
+
+
+@pytest.fixture
+async def queue() -> AsyncIterator[MemoryQueue]:
+    async with make_silo(MemoryStateStore(), MemoryMembershipTable()) as silo:
+        yield silo.grain(MemoryQueue, "default/q")
+
+
+async def test_messages_are_numbered_from_one(queue: MemoryQueue) -> None:
+    assert await queue.append([message("a"), message("b")]) == [(1, 1), (1, 2)]
+    assert await queue.append([message("c")]) == [(1, 3)]
+
+
+async def test_a_repeated_sequence_is_stored_once_and_zero_is_a_sequence(
+    queue: MemoryQueue,
+) -> None:
+    first = [message("a", "p", 0), message("b", "p", 1)]
+    assert await queue.append(first) == [(1, 1), (1, 2)]
+    assert await queue.append([*first, message("c", "p", 2)]) == [(1, 0), (1, 0), (1, 3)]
+    assert await queue.append([message("d", "other", 0)]) == [(1, 4)]
+
+
+async def test_an_older_reader_is_fenced(queue: MemoryQueue) -> None:
+    await queue.begin(2)
+    for call in (queue.begin(1), queue.read(1, 1, 0, 10, 1000, 0.0), queue.acknowledge(1, 1, 1)):
+        with pytest.raises(QueueFenced, match="epoch 1 is older than 2"):
+            await call
+
+
+async def test_what_is_not_acknowledged_is_read_again(queue: MemoryQueue) -> None:
+    await queue.append([message(text) for text in "abcd"])
+    assert len((await queue.read(1, 1, 0, 2, 1000, 0.0)).messages) == 2
+    await queue.acknowledge(1, 1, 2)
+    await queue.acknowledge(1, 1, 1)
+    assert await queue.begin(2) == (1, 2)
+    found = await queue.read(2, 1, 0, 10, 1000, 0.0)
+    assert (found.first_seq, [m.items for m in found.messages]) == (3, [[b"c"], [b"d"]])
+
+
+async def test_a_full_queue_refuses_and_takes_again_after_an_acknowledgement(
+    queue: MemoryQueue,
+) -> None:
+    await queue.append([message("a", "p", 1, items=10)])
+    with pytest.raises(QueueFull, match="capacity_events is 10"):
+        await queue.append([message("b", "p", 2)])
+    await queue.acknowledge(1, 1, 1)
+    assert await queue.append([message("b", "p", 2)]) == [(1, 2)]
+
+
+async def test_content_outlives_a_graceful_stop_and_keeps_its_numbers() -> None:
+    store, table = MemoryStateStore(), MemoryMembershipTable()
+    async with make_silo(store, table) as silo:
+        queue = silo.grain(MemoryQueue, "default/q")
+        await queue.append([message(text, "p", at) for at, text in enumerate("abc")])
+        await queue.acknowledge(3, 1, 1)
+    async with make_silo(store, table) as silo:
+        queue = silo.grain(MemoryQueue, "default/q")
+        found = await queue.read(3, 1, 0, 10, 1000, 0.0)
+        assert (found.era, found.first_seq, len(found.messages)) == (1, 2, 2)
+        assert await queue.append([message("c", "p", 2), message("d", "p", 3)]) == [(1, 0), (1, 4)]
+
+
+async def test_the_era_rises_when_the_content_was_lost() -> None:
+    store, table = MemoryStateStore(), MemoryMembershipTable()
+    crashed = make_silo(store, table)
+    await crashed.start()
+    assert await crashed.grain(MemoryQueue, "default/q").append([message("a")]) == [(1, 1)]
+    await crashed.kill()
+    async with make_silo(store, MemoryMembershipTable()) as silo:
+        assert await silo.grain(MemoryQueue, "default/q").append([message("b")]) == [(2, 1)]
