@@ -18,6 +18,7 @@ from millstream.runtime import (
     Grain,
     LocalCluster,
     MembershipOptions,
+    Runtime,
     RuntimeOptions,
     Silo,
     grain,
@@ -221,7 +222,11 @@ async def cluster() -> AsyncIterator[LocalCluster]:
 
 
 def caller(cluster: LocalCluster, where: str) -> Worker:
-    runtimes = {"local": cluster.silos[0], "silo": cluster.silos[1], "client": cluster.client}
+    runtimes: dict[str, Runtime] = {
+        "local": cluster.silos[0],
+        "silo": cluster.silos[1],
+        "client": cluster.client,
+    }
     return runtimes[where].grain(Worker, "a")
 
 

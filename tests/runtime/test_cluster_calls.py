@@ -23,6 +23,7 @@ from millstream.runtime import (
     MemoryMembershipTable,
     NotInCluster,
     Rejected,
+    Runtime,
     RuntimeOptions,
     Silo,
     SiloUnavailable,
@@ -165,7 +166,8 @@ async def test_a_call_finds_the_grain_wherever_it_is(cluster: LocalCluster) -> N
     for silo in cluster.silos:
         key = f"at {silo.address}"
         assert await silo.grain(Near, key).where() == silo.address
-        for other in (*cluster.silos, cluster):
+        others: list[Runtime] = [*cluster.silos, cluster]
+        for other in others:
             assert await other.grain(Near, key).where() == silo.address
 
 
@@ -465,9 +467,9 @@ async def test_a_killed_silo_fails_its_calls_fast_and_its_grains_come_up_elsewhe
         one, two, dying = cluster.silos
         for i in range(10):
             assert await dying.grain(Near, f"{i}").where() == dying.address
+        callers: list[Runtime] = [one, two, cluster.client]
         stuck = [
-            asyncio.create_task(r.grain(Near, "0").stay(f"s{i}"))
-            for i, r in enumerate((one, two, cluster.client))
+            asyncio.create_task(r.grain(Near, "0").stay(f"s{i}")) for i, r in enumerate(callers)
         ]
         await until(lambda: len(LOG) == 1)
         loop = asyncio.get_running_loop()

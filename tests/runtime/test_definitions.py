@@ -19,6 +19,7 @@ from millstream.runtime import (
     Grain,
     LocalCluster,
     Rejected,
+    Runtime,
     Silo,
     State,
     always_interleave,
@@ -562,7 +563,7 @@ class WrongApi(Contract):
 
 async def test_a_contract_of_the_same_name_reaches_the_grain() -> None:
     async with LocalCluster(silos=2, grains=[Counter]) as cluster:
-        runtimes = [cluster.silos[0], cluster.silos[1], cluster.client]
+        runtimes: list[Runtime] = [cluster.silos[0], cluster.silos[1], cluster.client]
         counts = [await r.grain(CounterApi, "a").add(1, times=2) for r in runtimes]
         assert counts == [2, 4, 6]
         await cluster.client.grain(CounterApi, "a").poke()
@@ -640,7 +641,7 @@ class Hostile(Grain):
     async def self_(self, cls: int, /, reference: int, *, timeout: int, headers: int = 2) -> int:
         return cls * 1000 + reference * 100 + timeout * 10 + headers
 
-    async def len(self, range: tuple[int, ...], object: int, bool: bool) -> int:  # type: ignore[valid-type]
+    async def len(self, range: tuple[int, ...], object: int, bool: bool) -> int:
         return sum(range) + object + bool
 
     async def name(self, name: str) -> str:

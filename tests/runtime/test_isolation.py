@@ -21,6 +21,7 @@ from millstream.runtime import (
     LocalCluster,
     MillstreamError,
     Rejected,
+    Runtime,
     grain,
 )
 
@@ -236,7 +237,11 @@ async def cluster() -> AsyncIterator[LocalCluster]:
 
 @pytest.fixture(params=["local", "silo", "client"])
 def ref(request: pytest.FixtureRequest, cluster: LocalCluster) -> Store:
-    runtimes = {"local": cluster.silos[0], "silo": cluster.silos[1], "client": cluster.client}
+    runtimes: dict[str, Runtime] = {
+        "local": cluster.silos[0],
+        "silo": cluster.silos[1],
+        "client": cluster.client,
+    }
     return runtimes[request.param].grain(Store, "a")
 
 

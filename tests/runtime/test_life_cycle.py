@@ -20,6 +20,7 @@ from millstream.runtime import (
     MemoryMembershipTable,
     MillstreamError,
     NotInCluster,
+    Runtime,
     RuntimeOptions,
     Silo,
     always_interleave,
@@ -50,6 +51,15 @@ async def until(condition: Callable[[], bool]) -> None:
     async with asyncio.timeout(8):
         while not condition():
             await asyncio.sleep(0)
+
+
+def runtime_of(cluster: LocalCluster, where: str) -> Runtime:
+    runtimes: dict[str, Runtime] = {
+        "local": cluster.silos[0],
+        "silo": cluster.silos[1],
+        "client": cluster.client,
+    }
+    return runtimes[where]
 
 
 async def spin(times: int = 20) -> None:
@@ -268,7 +278,7 @@ async def test_an_asked_for_end_lets_the_method_finish_and_queued_calls_go_to_th
 ) -> None:
     home = pair.silos[0].grain(Settled, "a")
     await home.call("first")
-    runtime = {"local": pair.silos[0], "silo": pair.silos[1], "client": pair.client}[where]
+    runtime = runtime_of(pair, where)
     ref = runtime.grain(Settled, "a")
     running = asyncio.create_task(ref.leave_then_stay("last"))
     await until(lambda: "+last" in LOG)
@@ -302,7 +312,7 @@ async def test_nothing_runs_beside_on_deactivate(silo: Silo) -> None:
     GATES["activate"].set()
     await ref.leave()
     await until(lambda: "deactivate REQUESTED" in LOG)
-    waiting = [asyncio.create_task(ref.peek()), asyncio.create_task(ref.call("c"))]  # type: ignore[list-item]
+    waiting = [asyncio.create_task(ref.peek()), asyncio.create_task(ref.call("c"))]
     await spin()
     assert LOG[-1] == "deactivate REQUESTED"
     GATES["deactivate"].set()
@@ -328,7 +338,7 @@ async def test_a_one_way_call_that_waited_reaches_the_next_activation(
 ) -> None:
     home = pair.silos[0].grain(Settled, "a")
     await home.call("first")
-    runtime = {"local": pair.silos[0], "silo": pair.silos[1], "client": pair.client}[where]
+    runtime = runtime_of(pair, where)
     await runtime.grain(Settled, "a").call("warm")
     running = asyncio.create_task(home.leave_then_stay("last"))
     await until(lambda: "+last" in LOG)

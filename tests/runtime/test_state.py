@@ -127,7 +127,8 @@ class Counter(Grain):
         return self.tally.value.count
 
     async def assign_the_field(self) -> None:
-        self.tally = Tally(5)  # type: ignore[assignment]
+        name = "tally"
+        setattr(self, name, Tally(5))
 
     async def put_wrong_value(self) -> None:
         self.tally.value = Tally("x")  # type: ignore[arg-type]

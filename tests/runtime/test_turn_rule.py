@@ -18,6 +18,7 @@ from millstream.runtime import (
     Grain,
     LocalCluster,
     Overloaded,
+    Runtime,
     RuntimeOptions,
     Silo,
     always_interleave,
@@ -46,6 +47,15 @@ async def until(condition: Callable[[], bool]) -> None:
     async with asyncio.timeout(10):
         while not condition():
             await asyncio.sleep(0)
+
+
+def runtime_of(cluster: LocalCluster, where: str) -> Runtime:
+    runtimes: dict[str, Runtime] = {
+        "local": cluster.silos[0],
+        "silo": cluster.silos[1],
+        "client": cluster.client,
+    }
+    return runtimes[where]
 
 
 async def spin(times: int = 20) -> None:
@@ -637,7 +647,7 @@ async def test_one_way_calls_and_later_calls_start_in_the_order_sent(
     pair: LocalCluster, caller: str
 ) -> None:
     await pair.silos[0].grain(Room, "a").where()
-    runtime = {"local": pair.silos[0], "silo": pair.silos[1], "client": pair.client}[caller]
+    runtime = runtime_of(pair, caller)
     room = runtime.grain(Room, "a")
     for i in range(10):
         await room.tell(f"t{i}")

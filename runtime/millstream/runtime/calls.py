@@ -411,7 +411,10 @@ def take_answer(host: Host, spec: MethodSpec, answer: Any) -> Any:
     """Decode a result, or raise the callee's error."""
     if type(answer) is RemoteFailure:
         raise rebuild(answer.body, host.known_errors)
-    return spec.result.decode(answer, host)
+    try:
+        return spec.result.decode(answer, host)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise TypeError(f"{spec.label}: result: {error}") from None
 
 
 async def send_one_way(

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from .activation import Activation, ActivationState
 from .definition import GrainType, MethodSpec
-from .errors import CallTimeout, GrainError, Rejected
+from .errors import CallTimeout, GrainError, Rejected, SiloUnavailable
 from .grain import DeactivationReason, Grain
 from .request import Request, clean_context, current_request
 from .state import State
@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 __all__ = ["Catalog", "GrainTable"]
 
 log = logging.getLogger("millstream.catalog")
+
+FORCED_ITERATIONS = 10  # of the loop, for cancelled turns to unwind
 
 
 class HookSpec:
@@ -66,6 +68,9 @@ class GrainTable:
             raise Rejected(
                 f"{self.name} has no method {spec.wire_name!r}, which {spec.label} needs"
             )
+        difference = spec.differs_from(found)
+        if difference:
+            raise Rejected(f"{self.name}: {difference}")
         return found
 
 
@@ -270,11 +275,26 @@ class Catalog:
         while self._tasks or self.count:
             left_s = deadline - self._host.loop.time()
             if left_s <= 0:
+                await self._end_by_force()
                 break
             if self._tasks:
                 await asyncio.wait(list(self._tasks), timeout=left_s)
             else:
                 await asyncio.sleep(min(0.01, left_s))
+
+    async def _end_by_force(self) -> None:
+        """Cancel the turns that did not end, and fail what waits for them."""
+        reason = f"{self._host.address} stopped and did not wait any longer"
+        for activation in self.all():
+            for request in activation.blocking():
+                request.stop_reason = reason
+                if request.task is not None:
+                    request.task.cancel()
+            if activation.mailbox is not None:
+                for entry in activation.mailbox.take_all():
+                    entry.fail(SiloUnavailable(f"{activation}: {reason}"))
+        for _ in range(FORCED_ITERATIONS):
+            await asyncio.sleep(0)
 
     def all(self) -> list[Activation]:
         """Every activation of this silo."""

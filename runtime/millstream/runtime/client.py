@@ -224,13 +224,15 @@ class Client:
     async def _connect(self) -> None:
         """Learn the gateways from the first that answers. Raises SiloUnavailable."""
         failures: list[str] = []
-        for _ in self._gateways:
+        for gateway in self._gateways:
+            self.host.gateways = [gateway]
             try:
                 await self.host.refresh_gateways()
             except SiloUnavailable as error:
                 failures.append(str(error))
             else:
                 return
+        self.host.gateways = list(self._gateways)
         raise SiloUnavailable("; ".join(failures))
 
     async def _refresh_forever(self) -> None:

@@ -157,7 +157,8 @@ class Peer:
                 waiter.set_exception(SiloUnavailable(text))
         self._waiters.clear()
         for served in list(self._served.values()):
-            served.cancel()
+            if served is not None:
+                served.cancel()
         self._served.clear()
         self._out.clear()
         self._on_closed(self)
@@ -211,8 +212,9 @@ class Peer:
 
     def answer(self, call_id: int, message: Reply | Failure | Redirect) -> None:
         """Answer a served call, unless the caller gave it up or is gone."""
-        if self._served.pop(call_id, None) is None:
+        if call_id not in self._served:
             return
+        del self._served[call_id]
         if not isinstance(message, Redirect):
             size = len(memoryview(message.body))
             if size + SPARE_BYTES > self._peer_frame_max:
@@ -266,10 +268,12 @@ class Peer:
         self._become_ready()
 
     def received(self, data: bytes, /) -> None:
+        if self.is_closed:
+            return
         try:
             for payload in self._reader.feed(data):
                 self._take_frame(payload)
-        except (FrameError, msgspec.DecodeError) as error:
+        except (FrameError, msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
             log.warning("connection with %s closed: %s", self._who(), error)
             self._abort(str(error))
 
@@ -297,6 +301,18 @@ class Peer:
                     receiver.reply(message.body)
             else:
                 self._take_other(message)
+        if self.is_leaving:
+            self._finish_leaving()
+
+    def _finish_leaving(self) -> None:
+        """The other side stops: close once it has answered everything."""
+        if not (self._calls or self._out or self._served or self.is_closed):
+            self.close("the other side stops")
+
+    @property
+    def is_serving(self) -> bool:
+        """Are there calls of this peer that are not answered yet, or answers not written?"""
+        return not self.is_closed and bool(self._served or self._out)
 
     def _take_call(self, call: Call) -> None:
         if call.id in self._served:
@@ -333,5 +349,6 @@ class Peer:
             case Goodbye():
                 self.is_leaving = True
                 self._host.peer_leaves(self)
+                self._finish_leaving()
             case _:
                 raise FrameError(f"unexpected {type(message).__name__}")

@@ -60,6 +60,7 @@ class MethodSpec:
         self.is_shielded = "shielded" in flags
         timeouts = [mark.seconds for mark in marks if isinstance(mark, Timeout)]
         self.timeout_s = timeouts[0] if timeouts else None
+        self.invoke = invoker(fn, self.parameters)
         self.extension = ""
         self.is_internal = (
             "unshared" in flags
@@ -70,6 +71,14 @@ class MethodSpec:
         self.codecs: list[Codec[Any]] = []
         self._arguments: Arguments | None = None
         self._result: Codec[Any] | None = None
+
+    def differs_from(self, other: MethodSpec) -> str:
+        """How the parameters of two methods of one name differ; empty if they do not."""
+        own = [(p.name, p.kind) for p in self.parameters]
+        others = [(p.name, p.kind) for p in other.parameters]
+        if own == others:
+            return ""
+        return f"{self.label}{self.signature} and {other.label}{other.signature} differ"
 
     @property
     def label(self) -> str:
@@ -136,6 +145,19 @@ class MethodSpec:
             return self.result.isolate(value, host)
         except (TypeError, ValueError, OverflowError) as error:
             raise TypeError(f"{self.label}: result: {error}") from None
+
+
+def invoker(fn: Callable[..., Any], parameters: list[inspect.Parameter]) -> Callable[..., Any]:
+    """`fn` called with a target and all its arguments in order, keyword-only ones included."""
+    names = [p.name for p in parameters if p.kind is p.KEYWORD_ONLY]
+    if not names:
+        return fn
+    count = len(parameters) - len(names)
+
+    def invoke(target: Any, *args: Any) -> Any:
+        return fn(target, *args[:count], **dict(zip(names, args[count:], strict=True)))
+
+    return invoke
 
 
 class GrainType:
@@ -215,7 +237,8 @@ def _define_name(
     spec = MethodSpec(cls.__name__, name, raw, marks)
     spec.localns, spec.owner_class = localns, cls
     try:
-        spec.resolve()
+        if not getattr(cls, "__parameters__", ()):  # an open generic is checked when it is used
+            spec.resolve()
     except NameError:
         pass  # defined later in the module: resolved on first use, or when a silo is built
     grain_type.specs[name] = spec

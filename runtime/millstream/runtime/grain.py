@@ -62,7 +62,7 @@ class Contract:
     __millstream_options__: ClassVar[GrainOptions] = GrainOptions()
     __millstream_type__: ClassVar[GrainType]
     __millstream_hosted__: ClassVar[bool] = False
-    _millstream: Activation
+    _millstream: Any  # the Activation; not named, so that annotations resolve at run time
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -77,7 +77,8 @@ class Contract:
     @property
     def key(self) -> str:
         """The key of this grain."""
-        return self._millstream.key
+        key: str = self._millstream.key
+        return key
 
 
 def _without_name(options: GrainOptions) -> GrainOptions:

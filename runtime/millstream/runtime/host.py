@@ -20,8 +20,8 @@ from .catalog import GrainTable
 from .connection import Peer
 from .definition import GrainType, MethodSpec
 from .env import Env
-from .errors import ConfigError, NotInCluster
-from .grain import Contract, Openable
+from .errors import ConfigError, DefinitionError, NotInCluster
+from .grain import Contract, Grain, Openable
 from .known_errors import KnownErrors
 from .message import Call
 from .options import RuntimeOptions
@@ -94,6 +94,15 @@ class Host:
         self.known_errors = KnownErrors(modules_of(grains))
 
     def _add_grain(self, cls: type[Contract]) -> None:
+        if not (isinstance(cls, type) and issubclass(cls, Grain)):
+            raise ConfigError(f"Silo(grains=...): {cls!r} is not a Grain class")
+        parameters = getattr(cls, "__parameters__", ())
+        if parameters:
+            names = ", ".join(f"`{parameter.__name__}`" for parameter in parameters)
+            raise DefinitionError(
+                f"{cls.__name__} is generic in {names}: register a subclass of "
+                f"{cls.__name__}[...] that says what they are"
+            )
         grain_type = cls.__millstream_type__
         other = self.tables.get(grain_type.name)
         if other is not None and other.hosted is not None:
@@ -136,6 +145,7 @@ class Host:
         if not (isinstance(cls, type) and issubclass(cls, Contract)):
             raise TypeError(f"{cls!r} is not a Grain or Contract class")
         grain_type = cls.__millstream_type__
+        self.known_errors.add(modules_of([cls]))
         made = build_reference_class(self, self.table_of(grain_type), grain_type)
         self._classes[cls, None, None] = made
         return made
@@ -144,7 +154,7 @@ class Host:
         self, cls: type[Any], key: str, timeout_s: float | None, headers: dict[str, str] | None
     ) -> Any:
         """A reference whose calls have options of their own (see `with_options`)."""
-        if timeout_s is not None and timeout_s <= 0:
+        if timeout_s is not None and not timeout_s > 0:
             raise ConfigError(f"with_options(timeout={timeout_s}): it must be > 0 seconds")
         sent = None if headers is None else tuple(sorted(headers.items()))
         made = self._classes.get((cls, timeout_s, sent))

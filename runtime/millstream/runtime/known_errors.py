@@ -32,6 +32,10 @@ class KnownErrors:
         self._types: dict[str, type[Exception]] = {}
         for cls in (*_in_module(builtins), *_millstream_errors(MillstreamError)):
             self._add(cls)
+        self.add(modules)
+
+    def add(self, modules: Iterable[ModuleType]) -> None:
+        """Know the errors of more modules, too."""
         for module in modules:
             for part in (module, *_imported_by(module)):
                 for cls in _in_module(part):

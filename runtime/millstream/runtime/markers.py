@@ -116,7 +116,7 @@ def unshared(method: AF, /) -> AF:
 
 def timeout(seconds: float, /) -> Callable[[AF], AF]:
     """Deadline of a method, in seconds, in place of `call_timeout_s`."""
-    if not isinstance(seconds, int | float) or seconds <= 0:
+    if not isinstance(seconds, int | float) or not seconds > 0:
         raise ConfigError(f"timeout({seconds!r}): write a positive number of seconds")
 
     def mark(method: AF) -> AF:

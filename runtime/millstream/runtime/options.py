@@ -16,7 +16,7 @@ def check_positive(options: object) -> None:
     """Raise ConfigError naming the first numeric field that is not positive."""
     for field in fields(options):  # type: ignore[arg-type]
         value = getattr(options, field.name)
-        if isinstance(value, int | float) and not isinstance(value, bool) and value <= 0:
+        if isinstance(value, int | float) and not isinstance(value, bool) and not value > 0:
             raise ConfigError(f"{type(options).__name__}.{field.name} is {value}; it must be > 0")
 
 

@@ -34,11 +34,16 @@ class Peers:
         self._tasks: set[asyncio.Task[None]] = set()
         self._is_closed = False
 
-    def get(self, silo: str) -> Peer:
-        """The connection to a silo, opened if there is none. Raises SiloUnavailable at once for
-        an address that refused less than `connect_retry_s` ago."""
+    def get(self, silo: str, *, is_system: bool = False) -> Peer:
+        """The connection to a silo, opened if there is none.
+
+        Raises SiloUnavailable at once for an address that refused less than `connect_retry_s`
+        ago, and for a silo that said goodbye (`is_system` calls may still go there).
+        """
         peer = self._peers.get(silo)
         if peer is not None and not peer.is_closed:
+            if peer.is_leaving and not is_system:
+                raise SiloUnavailable(f"{silo} is stopping")
             return peer
         if self._is_closed:
             raise SiloUnavailable(f"{silo}: this process is stopping")

@@ -56,6 +56,9 @@ class Reference:
     def __setattr__(self, name: str, value: object) -> NoReturn:
         raise NotRemote(f"{self}: a reference has no state; call a method that sets `{name}`")
 
+    def __delattr__(self, name: str) -> NoReturn:
+        raise NotRemote(f"{self}: a reference has no state that could be deleted")
+
     def __eq__(self, other: object) -> bool:
         if not is_reference(other):
             return NotImplemented

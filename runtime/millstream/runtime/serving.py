@@ -105,7 +105,9 @@ class Served:
         if request.task is not None:
             if not request.spec.is_shielded:
                 request.stop_reason = request.stop_reason or "cancelled by its caller"
-                request.task.cancel()
+                # from within the very turn, a cancellation would hit the runner's next request
+                if request.task is not self.host.find_task():
+                    request.task.cancel()
             return
         if request.activation is not None or self.target is not None:
             self.is_withdrawn = True  # granted, and waiting for a runner, which drops it
@@ -217,11 +219,15 @@ class Runners:
                     served._close()
                     continue
                 await served.run(task)
+                if self._is_closed:
+                    return
                 current_request.set(None)
                 if len(contextvars.copy_context()) > clean:
                     self._flush()
                     return  # the call left context variables behind: this runner retires
             self._flush()
+            if self._is_closed:
+                return
             parked = self._host.loop.create_future()
             self._parked.append(parked)
             await parked

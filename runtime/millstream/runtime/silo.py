@@ -34,6 +34,8 @@ H = TypeVar("H")
 
 log = logging.getLogger("millstream.silo")
 
+ANSWER_LOOK_S = 0.005
+
 
 class StreamProvider(Protocol):
     """What `Silo(streams={name: ...})` takes; `millstream.streams.PersistentStreams` is one."""
@@ -77,6 +79,9 @@ class Silo:
         except ValueError as error:
             raise ConfigError(f"Silo(address=...): {error}") from None
         self._grains = list(grains)
+        for cls in self._grains:
+            if not (isinstance(cls, type) and issubclass(cls, Grain)):
+                raise ConfigError(f"Silo(grains=...): {cls!r} is not a Grain class")
         self._cluster = cluster
         self._table = (
             load_plugin("millstream.membership", membership)
@@ -223,15 +228,24 @@ class Silo:
         if host is None or self._stopped.is_set() or not host.is_running:
             await self.kill()
             return
-        for peer in list(host.clients.values()):
-            peer.send(Goodbye("stopping"))
         for provider in reversed(self._started_streams):
             await self._attempt(provider.stop())
         self._started_streams = []
         await self._attempt(host.membership.leave(Status.STOPPING))
+        for peer in list(host.inbound):
+            peer.send(Goodbye("stopping"))
         await host.catalog.end_all(DeactivationReason.SILO_STOPS, self._options.drain_s)
+        await self._answer_all(host)
         await self._attempt(host.membership.leave(Status.DEAD))
         await self.kill()
+
+    async def _answer_all(self, host: SiloHost) -> None:
+        """Wait, at most `drain_s`, until what others asked or had relayed is answered."""
+        deadline = host.loop.time() + self._options.drain_s
+        while any(peer.is_serving for peer in host.inbound):
+            if host.loop.time() >= deadline:
+                return
+            await asyncio.sleep(ANSWER_LOOK_S)
 
     async def _attempt(self, step: Any) -> None:
         """One step of stopping; a failure is logged and does not keep the next from running."""

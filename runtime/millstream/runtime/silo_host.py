@@ -218,6 +218,8 @@ class SiloHost(Host):
         self.directory.apply_view(view)
         live = {row.silo for row in view.rows if self.membership.is_live(row.silo)}
         for peer in [*self.peers.known(), *self.inbound]:
+            if peer.is_leaving:
+                continue  # it closes when its last call is answered
             if peer.is_silo and "@" in peer.name and peer.name not in live:
                 peer.close("evicted from the cluster")
 

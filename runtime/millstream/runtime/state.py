@@ -51,6 +51,7 @@ class State(Generic[S]):
         self._key = f"{activation.table.name}/{activation.key}/{field.name}"
         self._etag: Etag | None = None
         self._stored: bytes = NIL
+        self._seen: bytes = NIL  # what the value was when it last equalled the store
         self._lock = asyncio.Lock()
         self._next: asyncio.Task[None] | None = None  # a write that has not begun yet
         self.cursors: dict[str, Cursor] = {}
@@ -78,8 +79,10 @@ class State(Generic[S]):
         """Decode the value again from what was last read or written."""
         if self._stored == NIL:
             self.value = self._field.default()
+            self._seen = self._field.codec.encode(self.value)
         else:
             self.value = self._field.codec.decode(self._stored, self._activation.table.host)
+            self._seen = self._stored
 
     async def write(self) -> None:
         """Store the value as it is now. Raises Conflict, StorageUnavailable."""
@@ -98,12 +101,16 @@ class State(Generic[S]):
 
     async def write_if_changed(self) -> None:
         """Store the value if it differs from what is stored."""
-        if self._encode() != self._stored:
+        if self._encode() != self._seen:
             await self.write()
 
     def _encode(self) -> bytes:
+        """The value as it is stored; decoded once, so that every row can be read again."""
         try:
-            return self._field.codec.encode(self.value)
+            data = self._field.codec.encode(self.value)
+            if data != self._seen:
+                self._field.codec.decode(data, self._activation.table.host)
+            return data
         except (TypeError, ValueError, OverflowError) as error:
             raise TypeError(f"{self._key}: {error}") from None
 
@@ -129,9 +136,11 @@ class State(Generic[S]):
         await self._store_row(NIL, self.cursors)
 
     async def _store_row(self, data: bytes, cursors: dict[str, Cursor]) -> None:
+        self._activation.table.host.check_running()
         row = _encode_row(StoredState(msgspec.Raw(data), cursors))
         self._etag = await self._store.write(self._key, row, self._etag, self._activation.version)
         self._stored, self.cursors = data, cursors
+        self._seen = self._field.codec.encode(self.value) if data == NIL else data
 
 
 class StateField(Generic[S]):
@@ -181,7 +190,13 @@ class StateField(Generic[S]):
     def resolve(self, place: str) -> None:
         """Build the codec. Raises DefinitionError."""
         if self._codec is None:
-            self._codec = build_codec(self._annotation(place), f"{place}: state")
+            codec = build_codec(self._annotation(place), f"{place}: state")
+            try:
+                codec.decode(codec.encode(self.default()))
+            except (TypeError, ValueError, OverflowError) as error:
+                if not codec.needs_host:
+                    raise DefinitionError(f"{place}: the default of the state: {error}") from None
+            self._codec = codec
 
     def _annotation(self, place: str) -> Any:
         if self._hint is not None:

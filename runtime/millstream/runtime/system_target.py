@@ -86,7 +86,7 @@ async def _call_remote(
     host: SiloHost, silo: str, name: str, method: Any, args: tuple[Any, ...]
 ) -> Any:
     spec: MethodSpec = method.__millstream_spec__
-    peer = host.peers.get(silo)
+    peer = host.peers.get(silo, is_system=True)
     if peer is None:
         raise SiloUnavailable(f"{silo} is not a member")
     request = new_request(host, spec, None, False, begins_chain=True)

@@ -84,7 +84,7 @@ async def run_turn(activation: Activation, request: Request, args: tuple[Any, ..
     if spec.extension:
         target = activation.table.host.catalog.extension_of(activation, spec.extension)
     current_request.set(request)
-    result = await spec.fn(target, *args)
+    result = await spec.invoke(target, *args)
     if activation.table.writes_each_turn:
         await activation.table.host.catalog.write_changed(activation)
     return result
