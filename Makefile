@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 EXTRAS := .[console,demo,spark,dev]
 
-.PHONY: demo test test-fast check bench sim clean
+.PHONY: demo test test-fast check clean
 
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -27,14 +27,6 @@ check: $(STAMP)  ## style, types, shape of the code
 	$(BIN)/mypy
 	$(BIN)/pyright
 	$(BIN)/python -m pytest -q tests/test_shape.py tests/test_exports.py
-
-bench: $(STAMP)  ## calls, activation and streams beside their limits and peers
-	$(BIN)/python -m benchmarks calls
-	$(BIN)/python -m benchmarks activation
-	$(BIN)/python -m benchmarks streams
-
-sim: $(STAMP)  ## 300 seeds of the cluster simulations
-	$(BIN)/millstream sim --seeds 100
 
 clean:
 	rm -rf $(VENV)

@@ -469,9 +469,13 @@ async def test_a_killed_silo_fails_its_calls_fast_and_its_grains_come_up_elsewhe
             assert await dying.grain(Near, f"{i}").where() == dying.address
         callers: list[Runtime] = [one, two, cluster.client]
         stuck = [
-            asyncio.create_task(r.grain(Near, "0").stay(f"s{i}")) for i, r in enumerate(callers)
+            asyncio.create_task(caller.grain(Near, f"{i}").stay(f"s{i}"))
+            for i, caller in enumerate(callers)
         ]
-        await until(lambda: len(LOG) == 1)
+        await until(lambda: len(LOG) == 3)
+        queued = [asyncio.create_task(caller.grain(Near, "0").where()) for caller in callers]
+        box = dying.host.tables["Near"].activations["0"].ensure_mailbox()
+        await until(lambda: len(box.waiting) == 3)
         loop = asyncio.get_running_loop()
         killed_at = loop.time()
         await dying.kill()
@@ -480,13 +484,18 @@ async def test_a_killed_silo_fails_its_calls_fast_and_its_grains_come_up_elsewhe
                 with pytest.raises(SiloUnavailable):
                     await task
         assert loop.time() - killed_at < 2
+        for task in queued:  # whether these had begun, their callers cannot know
+            async with asyncio.timeout(5):
+                try:
+                    assert await task in (one.address, two.address)
+                except SiloUnavailable:
+                    pass
 
         def is_evicted(silo: Silo) -> bool:
             row = silo.host.membership.view.row(dying.address)
             return row is None or row.status is Status.DEAD
 
         await until(lambda: is_evicted(one) and is_evicted(two))
-        GATES["s0"].set()
         for i in range(10):
             place = await one.grain(Near, f"{i}").where()
             assert place in (one.address, two.address)

@@ -170,7 +170,7 @@ def test_deadlock_leaves_out_tasks_of_crashed_hosts() -> None:
 
 def test_livelock_names_what_is_ready() -> None:
     async def spins() -> None:
-        while True:  # noqa: ASYNC110
+        while True:
             await asyncio.sleep(0)
 
     with pytest.raises(Livelock, match=r"1 x .*spins \(test_sim_loop.py:"):

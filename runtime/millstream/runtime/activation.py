@@ -176,6 +176,7 @@ class Activation:
             else:
                 self.enter(entry.request)
                 if not entry.grant():
+                    entry.is_withdrawn = True  # it is out of the line already
                     self._take_back(entry.request)
         box.put_back(kept)
 

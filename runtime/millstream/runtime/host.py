@@ -20,7 +20,7 @@ from .catalog import GrainTable
 from .connection import Peer
 from .definition import GrainType, MethodSpec
 from .env import Env
-from .errors import ConfigError, DefinitionError, NotInCluster
+from .errors import ConfigError, NotInCluster
 from .grain import Contract, Grain, Openable
 from .known_errors import KnownErrors
 from .message import Call
@@ -96,13 +96,6 @@ class Host:
     def _add_grain(self, cls: type[Contract]) -> None:
         if not (isinstance(cls, type) and issubclass(cls, Grain)):
             raise ConfigError(f"Silo(grains=...): {cls!r} is not a Grain class")
-        parameters = getattr(cls, "__parameters__", ())
-        if parameters:
-            names = ", ".join(f"`{parameter.__name__}`" for parameter in parameters)
-            raise DefinitionError(
-                f"{cls.__name__} is generic in {names}: register a subclass of "
-                f"{cls.__name__}[...] that says what they are"
-            )
         grain_type = cls.__millstream_type__
         other = self.tables.get(grain_type.name)
         if other is not None and other.hosted is not None:

@@ -101,6 +101,8 @@ class Mailbox:
 
     def withdraw(self, entry: WaitingEntry) -> None:
         """Forget a waiting entry: marked now, dropped when it is met or when half are marked."""
+        if entry.is_withdrawn:
+            return
         entry.is_withdrawn = True
         self.withdrawn += 1
         self.interleaving_waiting -= entry.request.is_interleaving

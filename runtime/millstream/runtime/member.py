@@ -95,8 +95,8 @@ class Member:
     def take(self, view: TableView) -> None:
         """Adopt a view if it is newer; find out whether it says that we are dead."""
         if view.version <= self.view.version:
-            if view.version == self.view.version and len(view.rows) == len(self.view.rows):
-                self.view = view  # the same members with newer heartbeats
+            if view.version == self.view.version:
+                self.view = with_newer_stamps(self.view, view)
             return
         self.view = view
         own = view.row(self.address)
@@ -253,3 +253,13 @@ class Member:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+
+
+def with_newer_stamps(old: TableView, new: TableView) -> TableView:
+    """`old` with the newer heartbeats of `new`: within a version nothing else can differ."""
+    stamps = {row.silo: row.alive_s for row in new.rows}
+    rows = tuple(
+        replace(row, alive_s=max(row.alive_s, stamps.get(row.silo, row.alive_s)))
+        for row in old.rows
+    )
+    return TableView(old.version, rows)

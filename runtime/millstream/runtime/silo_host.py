@@ -20,7 +20,7 @@ from .connection import Peer
 from .definition import MethodSpec
 from .directory import Directory, DirectoryTarget
 from .env import Env
-from .errors import ConfigError, MillstreamError, NotInCluster, Rejected
+from .errors import ConfigError, MillstreamError, Rejected
 from .failures import describe
 from .grain import Contract
 from .host import Host
@@ -311,11 +311,9 @@ class SiloHost(Host):
         ):
             self._relay(peer, call, table)
             return
-        if not self.is_running:
-            raise NotInCluster(f"{self.address} is not running")
         if table is None or table.hosted is None:
             raise Rejected(f"{self.address} does not host grain type {call.kind!r}")
-        if activation is None and not self.catalog.is_accepting:
+        if not self.is_running or (activation is None and not self.catalog.is_accepting):
             if not call.id:
                 self.router.resend(call)
                 return

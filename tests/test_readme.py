@@ -1,0 +1,31 @@
+"""The program in README runs as it stands there."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+
+
+@pytest.mark.real
+def test_the_program_in_readme_prints_the_mean_delay(tmp_path: Path) -> None:
+    programs = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    assert len(programs) == 1
+    (tmp_path / "program.py").write_text(programs[0])
+    done = subprocess.run(
+        [sys.executable, str(tmp_path / "program.py")], capture_output=True, text=True, timeout=60
+    )
+    assert (done.stdout, done.returncode) == ("12.0\n", 0), done.stderr
+
+
+def test_every_test_that_guarantees_name_exists() -> None:
+    text = (ROOT / "docs" / "guarantees.md").read_text()
+    for path, _, name in re.findall(r"`(tests/[\w/]+\.py)(::(\w+)\*?)?`", text):
+        file = ROOT / path
+        assert file.is_file(), path
+        assert not name or name in file.read_text(), f"{path}::{name}"
