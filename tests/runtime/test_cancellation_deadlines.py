@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import gc
+import threading
 from collections import defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 
@@ -458,7 +459,8 @@ async def test_a_deadline_ends_the_method_whatever_it_waits_in(
     cluster: LocalCluster, where: str, how: str
 ) -> None:
     ref = caller(cluster, where)
-    with pytest.raises(CallTimeout, match=r"0\.05 s"):
+    # the callee may notice first, and says what it was given: the time that was left on arrival
+    with pytest.raises(CallTimeout, match=r"at most 0\.0(5|[34]\d*) s"):
         await with_options(ref, timeout=SHORT).wait_in(how)
     task = asyncio.current_task()
     assert task is not None and task.cancelling() == 0
@@ -691,7 +693,19 @@ GARBAGE: dict[str, Callable[[Worker], Awaitable[None]]] = {
 
 
 @pytest.fixture
-async def still_cluster() -> AsyncIterator[LocalCluster]:
+async def no_old_silos() -> None:
+    """A probe thread that still ends holds its silo; what that lets go is not to be counted."""
+    await until(lambda: not any(t.name == "millstream-probe" for t in threading.enumerate()))
+
+
+@pytest.fixture
+async def still_silo(no_old_silos: None) -> AsyncIterator[Silo]:
+    async with Silo(grains=[Worker]) as started:
+        yield started
+
+
+@pytest.fixture
+async def still_cluster(no_old_silos: None) -> AsyncIterator[LocalCluster]:
     """Like `cluster`, without probes: the streams of asyncio are garbage when they close."""
     still = MembershipOptions(probe_every_s=1000)
     async with LocalCluster(silos=2, grains=[Worker], membership_options=still) as started:
@@ -711,9 +725,9 @@ async def test_a_call_leaves_nothing_to_the_garbage_collector(
 
 
 async def test_a_call_cancelled_in_the_queue_leaves_nothing_to_the_garbage_collector(
-    silo: Silo,
+    still_silo: Silo,
 ) -> None:
-    ref = silo.grain(Worker, "a")
+    ref = still_silo.grain(Worker, "a")
     first = asyncio.create_task(ref.wait("first"))
     await spin()
     assert await garbage_of(lambda: cancelled(lambda: ref.ok())) == []
@@ -723,8 +737,8 @@ async def test_a_call_cancelled_in_the_queue_leaves_nothing_to_the_garbage_colle
     await first
 
 
-async def test_with_options_leaves_nothing_to_the_garbage_collector(silo: Silo) -> None:
-    ref = silo.grain(Worker, "a")
+async def test_with_options_leaves_nothing_to_the_garbage_collector(still_silo: Silo) -> None:
+    ref = still_silo.grain(Worker, "a")
     assert await garbage_of(lambda: swallowed(lambda: with_options(ref, timeout=1).ok())) == []
 
 
