@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 EXTRAS := .[console,demo,spark,dev]
 
-.PHONY: demo test test-fast check clean
+.PHONY: demo test test-fast check bench clean
 
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -27,6 +27,10 @@ check: $(STAMP)  ## style, types, shape of the code
 	$(BIN)/mypy
 	$(BIN)/pyright
 	$(BIN)/python -m pytest -q tests/test_shape.py tests/test_exports.py
+
+bench: $(STAMP)  ## calls and activation beside the limit, and xoscar where installed
+	$(BIN)/python -m benchmarks calls
+	$(BIN)/python -m benchmarks activation
 
 clean:
 	rm -rf $(VENV)

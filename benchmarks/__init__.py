@@ -1,0 +1,1 @@
+"""Benchmarks beside a limit and a peer, in one run: `python -m benchmarks calls|activation`."""

@@ -1,0 +1,120 @@
+"""Millstream as a subject: one silo for calls and activation, two processes for remote calls."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+from benchmarks.measure import in_process, memory_bytes, two_processes
+from millstream.runtime import Contract, Grain, Silo, connect, grain
+from millstream.runtime.launcher import SiloProcess
+
+__all__ = ["activation", "calls", "make_echo_silo", "remote"]
+
+Payload = dict[str, str | int | float | bool | list[str] | None]
+
+
+class Counter(Grain):
+    """A stateful counter and what else the workload asks."""
+
+    def __init__(self) -> None:
+        self.n = 0
+
+    async def add(self, by: int) -> int:
+        self.n += by
+        return self.n
+
+    async def take(self, order: Payload) -> int:
+        return 1
+
+    async def echo(self, order: Payload) -> Payload:
+        return order
+
+    async def suspend(self, by: int) -> int:
+        await asyncio.sleep(0)
+        return by
+
+
+class Idle(Grain):
+    """Nothing but a number, for activation."""
+
+    def __init__(self) -> None:
+        self.n = 0
+
+    async def ping(self) -> int:
+        return self.n
+
+
+@grain(name="BenchEcho")
+class Echo(Grain):
+    """The far end of remote calls."""
+
+    async def echo(self, order: Payload) -> Payload:
+        return order
+
+
+@grain(name="BenchEcho")
+class EchoContract(Contract):
+    """What the caller knows of `Echo`."""
+
+    async def echo(self, order: Payload) -> Payload:
+        raise NotImplementedError
+
+
+async def calls(work: Path) -> dict[str, float]:
+    """Calls inside one silo."""
+    async with Silo(grains=[Counter]) as silo:
+        grains = [silo.grain(Counter, f"k{i}") for i in range(10_000)]
+        for one in grains:
+            await one.add(0)
+        first = grains[0]
+        return await in_process(
+            [one.add for one in grains], first.take, first.echo, first.suspend, first.suspend
+        )
+
+
+def make_echo_silo() -> Silo:
+    """What the other process runs."""
+    return Silo(grains=[Echo])
+
+
+async def remote(work: Path) -> dict[str, float]:
+    """Calls from a client process to a silo process."""
+    process = SiloProcess(f"{__name__}:make_echo_silo", {}, work / "silo.log")
+    await process.start()
+    try:
+        async with connect(process.gateway) as client:
+            echoes = [client.grain(EchoContract, f"k{i}").echo for i in range(1024)]
+            return await two_processes(echoes, [os.getpid(), process.pid])
+    finally:
+        await process.stop()
+
+
+async def activation(work: Path) -> dict[str, float]:
+    """Activations per second in one silo, without storage; bytes per idle grain."""
+    count = 100_000
+    async with Silo(grains=[Idle]) as silo:
+        host: Any = silo.host
+        await silo.grain(Idle, "warm").ping()
+        table = host.tables["Idle"]
+        keys = [f"key-{i}" for i in range(count)]
+        gc.collect()
+        before, started = memory_bytes(), time.perf_counter()
+        for key in keys:
+            host.catalog.obtain(table, key)
+        took = time.perf_counter() - started
+        gc.collect()
+        size = (memory_bytes() - before) / count
+        started = time.perf_counter()
+        for i in range(20_000):
+            await silo.grain(Idle, f"first-{i}").ping()
+        first = time.perf_counter() - started
+        return {
+            "activations_s": count / took,
+            "first_calls_s": 20_000 / first,
+            "bytes_per_grain": size,
+        }
