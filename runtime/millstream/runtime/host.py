@@ -214,6 +214,10 @@ class Host:
     def greeted(self, peer: Peer) -> None:
         """A peer has said who it is."""
 
+    def has_left(self, silo: str) -> bool:
+        """Is the silo known to be stopping, so that no connection to it should be opened?"""
+        return False
+
     def peer_lost(self, name: str) -> None:
         """A connection closed."""
 

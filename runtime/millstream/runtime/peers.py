@@ -47,6 +47,8 @@ class Peers:
             return peer
         if self._is_closed:
             raise SiloUnavailable(f"{silo}: this process is stopping")
+        if not is_system and self._host.has_left(silo):
+            raise SiloUnavailable(f"{silo} is stopping")
         refused_at = self._refused_at.get(silo)
         now = self._host.loop.time()
         if refused_at is not None and now - refused_at < self._host.options.connect_retry_s:

@@ -35,6 +35,7 @@ H = TypeVar("H")
 log = logging.getLogger("millstream.silo")
 
 ANSWER_LOOK_S = 0.005
+GOODBYE_S = 1.0
 
 
 class StreamProvider(Protocol):
@@ -232,6 +233,7 @@ class Silo:
             await self._attempt(provider.stop())
         self._started_streams = []
         await self._attempt(host.membership.leave(Status.STOPPING))
+        host.is_stopping = True
         for peer in list(host.inbound):
             peer.send(Goodbye("stopping"))
         await host.catalog.end_all(DeactivationReason.SILO_STOPS, self._options.drain_s)
@@ -240,10 +242,16 @@ class Silo:
         await self.kill()
 
     async def _answer_all(self, host: SiloHost) -> None:
-        """Wait, at most `drain_s`, until what others asked or had relayed is answered."""
-        deadline = host.loop.time() + self._options.drain_s
-        while any(peer.is_serving for peer in host.inbound):
-            if host.loop.time() >= deadline:
+        """Answer what others asked or had relayed, at most for `drain_s`.
+
+        Who was told goodbye closes when it has its answers; only then is it sure that no call of
+        it is still on the way. Other programs get `GOODBYE_S` for that.
+        """
+        started = host.loop.time()
+        while host.inbound:
+            waited = host.loop.time() - started
+            is_serving = any(peer.is_serving for peer in host.inbound)
+            if waited >= (self._options.drain_s if is_serving else GOODBYE_S):
                 return
             await asyncio.sleep(ANSWER_LOOK_S)
 

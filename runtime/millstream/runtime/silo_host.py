@@ -25,8 +25,8 @@ from .failures import describe
 from .grain import Contract
 from .host import Host
 from .member import Member, MemberTarget
-from .membership import MemberRow, MembershipTable, TableView
-from .message import Call, Failure, Redirect
+from .membership import MemberRow, MembershipTable, Status, TableView
+from .message import Call, Failure, Goodbye, Redirect
 from .options import MembershipOptions, RuntimeOptions
 from .placement import choose_silo
 from .probe import LoopHeart
@@ -209,6 +209,8 @@ class SiloHost(Host):
         self.router = self.silo_router = SiloRouter(self)
         self.clients: dict[str, Peer] = {}
         self.inbound: set[Peer] = set()
+        self._leaving: set[str] = set()  # silos that were seen stopping
+        self.is_stopping = False
         self.on_evicted: Callable[[], None] = lambda: None
         self.add_target(DirectoryTarget(self.directory))
         self.add_target(MemberTarget(self.membership))
@@ -217,9 +219,11 @@ class SiloHost(Host):
     def _follow(self, view: TableView) -> None:
         self.directory.apply_view(view)
         live = {row.silo for row in view.rows if self.membership.is_live(row.silo)}
+        self._leaving.update(view.with_status(Status.STOPPING))
+        self._leaving &= {row.silo for row in view.rows}
         for peer in [*self.peers.known(), *self.inbound]:
-            if peer.is_leaving:
-                continue  # it closes when its last call is answered
+            if peer.is_leaving or peer.name in self._leaving:
+                continue  # it left in order: its link closes when its last call is answered
             if peer.is_silo and "@" in peer.name and peer.name not in live:
                 peer.close("evicted from the cluster")
 
@@ -281,7 +285,9 @@ class SiloHost(Host):
     # -- what arrives
 
     def greeted(self, peer: Peer) -> None:
-        """Note clients, to tell them when this silo leaves."""
+        """Note clients, to tell them when this silo leaves; tell newcomers if it does."""
+        if self.is_stopping and peer in self.inbound:
+            peer.send(Goodbye("stopping"))
         if not peer.is_silo:
             self.clients[peer.name] = peer
 
@@ -347,6 +353,10 @@ class SiloHost(Host):
         relay = Relay(self, peer, call, table)
         peer.watch_served(call.id, relay)
         relay.start()
+
+    def has_left(self, silo: str) -> bool:
+        """Stopping silos take no new calls; what they still have moves soon."""
+        return silo in self._leaving
 
     def peer_lost(self, name: str) -> None:
         """Nothing to do: callers were told, and the prober watches the silo."""
