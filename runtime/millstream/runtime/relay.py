@@ -6,6 +6,8 @@ a call that surely did not run is sent on; one whose fate is unknown is answered
 
 from __future__ import annotations
 
+import asyncio
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -62,7 +64,7 @@ class Relay:
             self._host.silo_router.expect(self._table, self._call.key)
             self._host.spawn(self._start_later())
         elif not isinstance(place, Activation) and not place.is_ready:
-            self._host.spawn(self._send_when_ready(place))
+            self._stand_in_line(place)
         else:
             self._hand_to(place)
 
@@ -77,16 +79,27 @@ class Relay:
             if isinstance(place, Activation) or place.is_ready:
                 self._hand_to(place)
             else:
-                await self._send_when_ready(place)
+                self._stand_in_line(place)
 
-    async def _send_when_ready(self, peer: Peer) -> None:
+    def _stand_in_line(self, peer: Peer) -> None:
+        """Take the place in line now, so that no later call is sent first."""
         try:
-            await peer.ready()
+            turn = peer.stand_in_line()
         except SiloUnavailable as error:
             self._refuse(error)
         except MillstreamError as error:
             self._fail(error)
         else:
+            # callbacks run in the order of the line, which tasks begun at other times need not
+            turn.add_done_callback(partial(self._have_turn, peer))
+
+    def _have_turn(self, peer: Peer, turn: asyncio.Future[None]) -> None:
+        error = None if turn.cancelled() else turn.exception()
+        if isinstance(error, SiloUnavailable):
+            self._refuse(error)
+        elif isinstance(error, Exception):
+            self._fail(error)
+        elif not turn.cancelled():
             self._hand_to(peer)
 
     def _hand_to(self, place: Any) -> None:
