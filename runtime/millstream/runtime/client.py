@@ -112,6 +112,7 @@ class ClientHost(Host):
         request = new_request(self, spec, None, False, begins_chain=True)
         table: Any = TargetTable(target)
         failed: BaseException | None = None
+        result = None
         try:
             body = spec.arguments.encode(args)
             answer = await ask(self, peer, table, instance, body, request, 0)
