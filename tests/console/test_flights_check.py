@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from copy import deepcopy
+from pathlib import Path
 
 import pytest
 
@@ -13,20 +14,11 @@ from millstream.console.flights.check import (
     missing_and_duplicated,
     worst,
 )
-from millstream.console.flights.data import read_flights, row_of
+from millstream.console.flights.data import read_flights
 from millstream.console.flights.grains import AirportTally, PlaneTally
+from millstream.console.flights.publish_csv import ROUTES
+from millstream.console.flights.report import judge
 from millstream.console.main import main
-
-LINE = {
-    "carrier": "UA",
-    "tailnum": "N1",
-    "origin": "EWR",
-    "dest": "IAH",
-    "dep_time": "517.0",
-    "arr_time": "830.0",
-    "dep_delay": "2.0",
-    "arr_delay": "11.0",
-}
 
 
 @pytest.fixture(scope="module")
@@ -35,22 +27,23 @@ def figures() -> Figures:
 
 
 def test_the_first_flights_are_counted_as_the_file_has_them() -> None:
-    rows = list(read_flights(3))
-    assert [row.flight.dest for row in rows] == ["IAH", "IAH", "MIA"]
     assert count_here(1) == Figures(
         {"EWR": AirportTally(1, 2, 0, 0), "IAH": AirportTally(0, 0, 1, 11)},
         {"N14228": PlaneTally(1, 2, 11)},
     )
 
 
-def test_a_cancelled_flight_is_neither_departure_nor_arrival() -> None:
-    row = row_of({**LINE, "dep_time": "NA", "arr_time": "", "dep_delay": "NA", "arr_delay": ""})
-    assert (row.departed, row.arrived, row.flight.dep_delay) == (False, False, None)
+def test_the_count_has_as_many_events_as_are_published(figures: Figures) -> None:
+    rows = list(read_flights(2000))
+    published = sum(key_of(row) is not None for row in rows for _, key_of in ROUTES)
+    assert figures.events == published
 
 
 def test_equal_figures_have_no_difference(figures: Figures) -> None:
-    assert compare(figures, deepcopy(figures)) == []
-    assert missing_and_duplicated(figures, deepcopy(figures)) == (0, 0)
+    report = judge(figures, deepcopy(figures), figures.events, 1.0, [])
+    assert report.is_equal and (report.missing, report.duplicated) == (0, 0)
+    assert list(report.lines())[-1].startswith("5,9")
+    assert "all figures are equal" in list(report.lines())[-1]
 
 
 def test_a_missing_and_a_doubled_event_are_found(figures: Figures) -> None:
@@ -67,14 +60,49 @@ def test_a_wrong_sum_is_found_though_the_counts_are_right(figures: Figures) -> N
     found.airports["EWR"].dep_delay += 1
     assert missing_and_duplicated(figures, found) == (0, 0)
     assert [text.split(":")[0] for text in compare(figures, found)] == ["airport EWR"]
+    report = judge(figures, found, figures.events, 1.0, [])
+    assert not report.is_equal and "FIGURES DIFFER" in list(report.lines())[-1]
+
+
+def test_a_plane_that_nobody_expects_and_one_that_is_gone_are_found(figures: Figures) -> None:
+    found = deepcopy(figures)
+    tail, tally = found.planes.popitem()
+    found.planes["N0"] = PlaneTally(3, 0, 0)
+    assert missing_and_duplicated(figures, found) == (tally.legs, 3)
+    assert {text.split(":")[0] for text in compare(figures, found)} == {"plane N0", f"plane {tail}"}
+
+
+def test_too_few_published_events_are_a_difference(figures: Figures) -> None:
+    report = judge(figures, figures, figures.events - 1, 1.0, [])
+    assert not report.is_equal
+    assert report.differences == [
+        f"{figures.events - 1:,} events published, the file has {figures.events:,}"
+    ]
 
 
 def test_the_worst_come_first(figures: Figures) -> None:
     airports, _ = worst(figures)
     means = [mean for _, mean in airports]
-    assert means == sorted(means, reverse=True)
+    assert means == sorted(means, reverse=True) and len(means) == 10
 
 
 def test_kill_without_processes_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["demo", "flights", "--kill", "--local"]) == 2
     assert "--kill needs silo processes" in capsys.readouterr().err
+
+
+def test_a_work_directory_with_something_in_it_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "state-0.db").touch()
+    assert main(["demo", "flights", "--source", "csv", "--work", str(tmp_path)]) == 1
+    captured = capsys.readouterr()
+    assert "is not empty" in captured.err and not captured.out
+
+
+@pytest.mark.parametrize("words", [["--help"], ["demo", "--help"], ["demo", "flights", "--help"]])
+def test_help_is_there(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(words)
+    assert ended.value.code == 0
+    assert "flights" in capsys.readouterr().out or words == ["--help"]

@@ -45,7 +45,7 @@ def add_flights(flights: argparse.ArgumentParser) -> None:
     )
     flights.add_argument("--keep", action="store_true", help="leave the cluster up at the end")
     flights.add_argument("--json", action="store_true", help="print one JSON object and no more")
-    flights.add_argument("--work", type=Path, help="directory for databases and logs")
+    flights.add_argument("--work", type=Path, help="empty directory for databases and logs")
     flights.set_defaults(run=run_flights)
 
 

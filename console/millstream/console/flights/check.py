@@ -1,23 +1,44 @@
 """Comparing what the grains counted with an independent count over the same file.
 
 Owns: the expected figures (a plain loop; Spark's are in `publish_spark`), asking the grains, and
-the comparison. Invariant: every airport and every plane is compared, in every figure.
+the comparison. Invariants: every airport and every plane is compared, in every figure; the plain
+loop reads the file by itself and shares no code with what publishes.
 """
 
 from __future__ import annotations
 
 import asyncio
+import csv
+import io
+import zipfile
 from collections import defaultdict
-from dataclasses import astuple, dataclass, field
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import TypeVar
 
-from millstream.runtime import Client
+from millstream.runtime import CallTimeout, Client, ClusterError
 
-from .data import read_flights
+from .data import MEMBER, data_file
 from .grains import Airport, AirportTally, Plane, PlaneTally
 
-__all__ = ["Figures", "compare", "count_here", "figures_of_grains"]
+__all__ = [
+    "Figures",
+    "Ranking",
+    "compare",
+    "count_here",
+    "figures_of_grains",
+    "missing_and_duplicated",
+    "worst",
+]
 
 ASKED_AT_ONCE = 64
+TRIES_MAX = 20
+RETRY_S = 0.5
+ARRIVALS_MIN = 50
+LEGS_MIN = 20
+
+T = TypeVar("T")
 Ranking = list[tuple[str, float]]
 
 
@@ -39,18 +60,25 @@ def count_here(rows_max: int | None) -> Figures:
     """The expected figures, by a plain loop over the file."""
     airports: dict[str, AirportTally] = defaultdict(AirportTally)
     planes: dict[str, PlaneTally] = defaultdict(PlaneTally)
-    for row in read_flights(rows_max):
-        flight = row.flight
-        if row.departed:
-            airports[flight.origin].departures += 1
-            airports[flight.origin].dep_delay += flight.dep_delay or 0
-        if row.arrived:
-            airports[flight.dest].arrivals += 1
-            airports[flight.dest].arr_delay += flight.arr_delay or 0
-        if flight.tailnum is not None:
-            planes[flight.tailnum].legs += 1
-            planes[flight.tailnum].dep_delay += flight.dep_delay or 0
-            planes[flight.tailnum].arr_delay += flight.arr_delay or 0
+    with zipfile.ZipFile(data_file()) as archive, archive.open(MEMBER) as raw:
+        lines = csv.reader(io.TextIOWrapper(raw, encoding="utf-8", newline=""))
+        at = {name: place for place, name in enumerate(next(lines))}
+        columns = ("origin", "dest", "tailnum", "dep_time", "arr_time", "dep_delay", "arr_delay")
+        places = [at[name] for name in columns]
+        for line in islice(lines, rows_max):
+            cells = ("" if line[place] == "NA" else line[place] for place in places)
+            origin, dest, tail, dep_time, arr_time, dep, arr = cells
+            dep_delay, arr_delay = (round(float(cell or 0)) for cell in (dep, arr))
+            if dep_time:
+                airports[origin].departures += 1
+                airports[origin].dep_delay += dep_delay
+            if arr_time:
+                airports[dest].arrivals += 1
+                airports[dest].arr_delay += arr_delay
+            if tail:
+                planes[tail].legs += 1
+                planes[tail].dep_delay += dep_delay
+                planes[tail].arr_delay += arr_delay
     return Figures(dict(airports), dict(planes))
 
 
@@ -61,14 +89,24 @@ async def figures_of_grains(client: Client, expected: Figures) -> Figures:
 
     async def ask_airport(code: str) -> None:
         async with limit:
-            found.airports[code] = await client.grain(Airport, code).totals()
+            found.airports[code] = await _answer(client.grain(Airport, code).totals)
 
     async def ask_plane(tail: str) -> None:
         async with limit:
-            found.planes[tail] = await client.grain(Plane, tail).totals()
+            found.planes[tail] = await _answer(client.grain(Plane, tail).totals)
 
     await asyncio.gather(*map(ask_airport, expected.airports), *map(ask_plane, expected.planes))
     return found
+
+
+async def _answer(ask: Callable[[], Awaitable[T]]) -> T:
+    """Ask until a silo answers: one may have died a moment ago. Asking changes nothing."""
+    for _ in range(TRIES_MAX - 1):
+        try:
+            return await ask()
+        except (ClusterError, CallTimeout):
+            await asyncio.sleep(RETRY_S)
+    return await ask()
 
 
 def compare(expected: Figures, found: Figures) -> list[str]:
@@ -95,36 +133,30 @@ def missing_and_duplicated(expected: Figures, found: Figures) -> tuple[int, int]
 
 def _counts(expected: Figures, found: Figures) -> list[tuple[int, int]]:
     pairs = []
-    for code, airport in expected.airports.items():
+    for code in {*expected.airports, *found.airports}:
+        wanted = expected.airports.get(code, AirportTally())
         got = found.airports.get(code, AirportTally())
-        pairs.append((airport.departures, got.departures))
-        pairs.append((airport.arrivals, got.arrivals))
-    for tail, plane in expected.planes.items():
-        pairs.append((plane.legs, found.planes.get(tail, PlaneTally()).legs))
+        pairs += [(wanted.departures, got.departures), (wanted.arrivals, got.arrivals)]
+    for tail in {*expected.planes, *found.planes}:
+        legs = expected.planes.get(tail, PlaneTally()).legs
+        pairs.append((legs, found.planes.get(tail, PlaneTally()).legs))
     return pairs
 
 
-def worst(
-    found: Figures, count: int = 10
-) -> tuple[list[tuple[str, float]], list[tuple[str, float]]]:
+def worst(found: Figures, count: int = 10) -> tuple[Ranking, Ranking]:
     """Airports (50 arrivals or more) and planes (20 legs or more) by mean arrival delay."""
     airports = [
         (code, tally.arr_delay / tally.arrivals)
         for code, tally in found.airports.items()
-        if tally.arrivals >= 50
+        if tally.arrivals >= ARRIVALS_MIN
     ]
     planes = [
         (tail, tally.arr_delay / tally.legs)
         for tail, tally in found.planes.items()
-        if tally.legs >= 20
+        if tally.legs >= LEGS_MIN
     ]
-    key = lambda entry: -entry[1]  # noqa: E731
-    return sorted(airports, key=key)[:count], sorted(planes, key=key)[:count]
+    return _first(airports, count), _first(planes, count)
 
 
-def as_lists(figures: Figures) -> dict[str, dict[str, list[int]]]:
-    """Plain values, for JSON."""
-    return {
-        "airports": {code: list(astuple(tally)) for code, tally in figures.airports.items()},
-        "planes": {tail: list(astuple(tally)) for tail, tally in figures.planes.items()},
-    }
+def _first(entries: Ranking, count: int) -> Ranking:
+    return sorted(entries, key=lambda entry: (-entry[1], entry[0]))[:count]

@@ -7,6 +7,8 @@ every process that was started is stopped.
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
+from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
 from types import TracebackType
@@ -16,7 +18,7 @@ from millstream.balancers import DeploymentBalancer
 from millstream.providers.memory import MemoryQueues
 from millstream.providers.sqlite import SqliteMembershipTable, SqliteStateStore
 from millstream.runtime import Client, ClusterError, LocalCluster, Silo, connect
-from millstream.runtime.launcher import SiloProcess
+from millstream.runtime.launcher import SiloProcess, SiloProcesses
 from millstream.streams import HashRingMapper, OwnershipOptions, PersistentStreams, StreamOptions
 from millstream.streams.provider import SiloStats, StreamsTarget
 
@@ -26,6 +28,8 @@ __all__ = ["CLUSTER", "QUEUES", "FlightCluster", "make_silo"]
 
 CLUSTER = "flights"
 QUEUES = 8
+REBALANCE_S = 0.5
+SETTLED_S = 0.7  # above the balancers' delay: nobody is about to change its mind
 READY_S = 60.0
 LOOK_S = 0.05
 
@@ -35,7 +39,7 @@ def streams() -> PersistentStreams:
     return PersistentStreams(
         MemoryQueues(),
         mapper=HashRingMapper(queues=QUEUES),
-        balancer=DeploymentBalancer(rebalance_delay_s=0.5),
+        balancer=DeploymentBalancer(rebalance_delay_s=REBALANCE_S),
         options=StreamOptions(ownership=OwnershipOptions(poll_s=0.2), enqueue_wait_s=60.0),
     )
 
@@ -54,15 +58,20 @@ def make_silo(work: str, name: str, reads_queues: bool) -> Silo:
 
 
 class FlightCluster:
-    """`async with FlightCluster(...) as cluster`: silos, and a client outside of them."""
+    """`async with FlightCluster(...) as cluster`: silos, and a client outside of them.
 
-    def __init__(self, work: Path, silos: int, is_local: bool, has_spare: bool) -> None:
+    Args:
+        is_local: silos in this process, with everything in memory.
+        has_spare: the last silo hosts grains and reads no queues.
+    """
+
+    def __init__(self, work: Path, silos: int, *, is_local: bool, has_spare: bool) -> None:
         self._work = work
         self._count = silos
         self._is_local = is_local
         self._has_spare = has_spare
         self._stack = AsyncExitStack()
-        self.processes: list[SiloProcess] = []
+        self._processes: SiloProcesses | None = None
         self.gateways: list[str] = []
         self.client: Client
 
@@ -98,26 +107,35 @@ class FlightCluster:
         self.client = local.client
 
     async def _start_processes(self) -> None:
-        for number in range(self._count):
-            is_spare = self._has_spare and number == self._count - 1
-            arguments = {
-                "work": str(self._work),
-                "name": f"silo-{number}",
-                "reads_queues": not is_spare,
-            }
-            log = self._work / f"silo-{number}.log"
-            process = SiloProcess(f"{__name__}:make_silo", arguments, log)
-            self.processes.append(process)
-            self._stack.push_async_callback(process.stop)
-        await asyncio.gather(*(process.start() for process in self.processes))
-        readers = self.processes[:-1] if self._has_spare else self.processes
+        processes = SiloProcesses([self._process(number) for number in range(self._count)])
+        self._processes = await self._stack.enter_async_context(processes)
+        readers = list(processes)[: self._readers]
         self.gateways = [process.gateway for process in readers]
         self.client = await self._stack.enter_async_context(
             connect(*self.gateways, cluster=CLUSTER)
         )
 
+    def _process(self, number: int) -> SiloProcess:
+        arguments = {
+            "work": str(self._work),
+            "name": f"silo-{number}",
+            "reads_queues": number < self._readers,
+        }
+        return SiloProcess(f"{__name__}:make_silo", arguments, self._work / f"silo-{number}.log")
+
+    @property
+    def _readers(self) -> int:
+        return self._count - self._has_spare
+
+    async def kill_spare(self) -> str:
+        """SIGKILL to the silo that reads no queues; returns who it was."""
+        assert self._processes is not None and self._has_spare
+        victim = self._processes[-1]
+        await victim.kill()
+        return f"{victim.address} (pid {victim.pid})"
+
     async def stats(self) -> list[SiloStats]:
-        """Every silo with the queues that it reads."""
+        """Every silo with the queues that it reads. Raises MillstreamError if no gateway tells."""
         spec: Any = StreamsTarget.cluster_stats.__millstream_spec__  # type: ignore[attr-defined]
         found: list[SiloStats] = await self.client.host.ask_gateway(
             "", "$streams", "default", spec, ()
@@ -125,16 +143,42 @@ class FlightCluster:
         return found
 
     async def _wait_until_read(self) -> None:
-        """Until every queue has an owner that reads, and the owners have even shares."""
-        readers = self._count - self._has_spare
-        deadline = asyncio.get_running_loop().time() + READY_S
-        while True:
-            stats = await self.stats()
-            sizes = sorted(len(s.queues) for s in stats if s.queues)
-            reading = sum(queue.is_reading for s in stats for queue in s.queues)
-            is_even = len(sizes) == min(readers, QUEUES) and sizes[-1] - sizes[0] <= 1
-            if reading == QUEUES and is_even:
-                return
-            if asyncio.get_running_loop().time() > deadline:
-                raise ClusterError(f"after {READY_S:g} s the queues are not read: {stats}")
+        """Until every queue has an owner that reads, in even shares that stay as they are.
+
+        Silos that join one after the other may have even shares by chance and still want others.
+        """
+        loop = asyncio.get_running_loop()
+        settled = Settled(self._readers)
+        deadline = loop.time() + READY_S
+        while not settled.sample(await self.stats(), loop.time()):
+            if loop.time() > deadline:
+                raise ClusterError(f"after {READY_S:g} s {settled} (logs are in {self._work})")
             await asyncio.sleep(LOOK_S)
+
+
+class Settled:
+    """Decides from samples whether the queues have found their owners. Pure."""
+
+    def __init__(self, readers: int) -> None:
+        self._sizes_wanted = sorted(len(range(at, QUEUES, readers)) for at in range(readers))
+        self._owners: dict[tuple[str, int], str] = {}
+        self._since_s = 0.0
+
+    def __str__(self) -> str:
+        owned = ", ".join(f"{queue} by {silo}" for (queue, _), silo in sorted(self._owners.items()))
+        return f"the queues are not read evenly; read are: {owned or 'none'}"
+
+    def sample(self, silos: Sequence[SiloStats], now_s: float) -> bool:
+        """Take in what the silos say; True once they have said the same for long enough."""
+        owners = {
+            (queue.queue, queue.epoch): silo.name
+            for silo in silos
+            for queue in silo.queues
+            if queue.is_reading
+        }
+        if owners != self._owners:
+            self._owners, self._since_s = owners, now_s
+        sizes = sorted(Counter(owners.values()).values())
+        is_even = sizes == [size for size in self._sizes_wanted if size]
+        is_whole = len({queue for queue, _ in owners}) == QUEUES
+        return is_even and is_whole and now_s - self._since_s >= SETTLED_S

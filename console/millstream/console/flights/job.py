@@ -1,12 +1,15 @@
 """The job from start to end: start, publish, watch, ask, compare, report.
 
-Owns: the order of the steps and the report. Invariant: the result is equal only if every figure is.
+Owns: the order of the steps. Invariants: the exit code is 0 only if every figure is equal; nothing
+that was started is left running; with `is_json` standard output gets one JSON object or nothing.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
+import logging
+import signal
 import sys
 import tempfile
 from collections.abc import Callable
@@ -16,22 +19,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from millstream.runtime import MillstreamError
+from millstream.runtime import ConfigError, MillstreamError
 from millstream.runtime.silo_main import loop_factory
 
-from .check import (
-    Figures,
-    Ranking,
-    compare,
-    count_here,
-    figures_of_grains,
-    missing_and_duplicated,
-    worst,
-)
+from .check import Figures, count_here, figures_of_grains
 from .cluster import CLUSTER, FlightCluster
 from .progress import Progress
 from .publish_csv import publish_csv
 from .publish_spark import SparkFlights
+from .report import Report, judge
 from .view import LineView, NoView, TableView, View
 
 __all__ = ["JobOptions", "run_job"]
@@ -39,9 +35,14 @@ __all__ = ["JobOptions", "run_job"]
 T = TypeVar("T")
 
 SAMPLE_S = 0.25
-PATIENCE_S = 20.0
+QUICK_SAMPLE_S = 0.05  # to kill in time
+PATIENCE_S = 60.0
+FIRST_EVENT_S = 180.0  # Spark on a busy machine: the first Python worker alone may take 40 s
 KILL_AT = 0.3
-DIFFERENCES_SHOWN = 5
+HOLD_AT = 0.6  # publishing waits here for the kill, so a small job is not over before it
+TERMINATED = 143
+
+log = logging.getLogger("millstream.flights")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,38 +59,45 @@ class JobOptions:
     work: Path | None = None
 
 
-@dataclass(slots=True)
-class Report:
-    """The outcome."""
-
-    published: int
-    delivered: int
-    missing: int
-    duplicated: int
-    seconds: float
-    differences: list[str]
-
-    @property
-    def is_equal(self) -> bool:
-        """Every figure is what it should be."""
-        return not self.differences and not self.missing and not self.duplicated
-
-
 def run_job(options: JobOptions) -> int:
-    """Run the job; returns the exit code."""
-    with ExitStack() as stack:
-        work = options.work
-        if work is None and options.keeps:
-            work = Path(tempfile.mkdtemp(prefix="millstream-"))
-        elif work is None:
-            work = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="millstream-")))
-        work.mkdir(parents=True, exist_ok=True)
-        try:
-            with asyncio.Runner(loop_factory=loop_factory()) as runner:
-                return runner.run(Job(options, work).run())
-        except MillstreamError as error:
-            print(f"millstream demo flights: {error}", file=sys.stderr)
-            return 1
+    """Run the job; returns the exit code. Raises KeyboardInterrupt after cleaning up."""
+    try:
+        with ExitStack() as stack:
+            work = _work_directory(options, stack)
+            runner = stack.enter_context(asyncio.Runner(loop_factory=loop_factory()))
+            return runner.run(_run_until_signal(Job(options, work)))
+    except MillstreamError as error:
+        print(f"millstream demo flights: {error}", file=sys.stderr)
+        return 1
+
+
+def _work_directory(options: JobOptions, stack: ExitStack) -> Path:
+    """The one that was asked for, which must be empty, or a fresh one, removed at the end."""
+    if options.work is None:
+        if options.keeps:
+            return Path(tempfile.mkdtemp(prefix="millstream-"))
+        return Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="millstream-")))
+    options.work.mkdir(parents=True, exist_ok=True)
+    if any(options.work.iterdir()):
+        raise ConfigError(f"--work {options.work} is not empty: the grains would go on counting")
+    return options.work.resolve()
+
+
+async def _run_until_signal(job: Job) -> int:
+    """Run; SIGTERM cancels, as Ctrl-C does, so that everything is stopped."""
+    task = asyncio.ensure_future(job.run())
+    terminated: list[bool] = []
+
+    def terminate() -> None:
+        terminated.append(task.cancel())
+
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, terminate)
+    try:
+        return await task
+    except asyncio.CancelledError:
+        if terminated:
+            return TERMINATED
+        raise
 
 
 class Job:
@@ -100,178 +108,157 @@ class Job:
         self._work = work
         self._spark: SparkFlights | None = None
         self._progress = Progress(0)
-        self._killed = False
+        self._failures: list[str] = []
+        self._was_killed = asyncio.Event()
         # one thread for all of Spark: a session belongs to the thread that made it
         self._spark_thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="spark")
 
-    async def _in_spark(self, call: Callable[..., T], *args: object) -> T:
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._spark_thread, call, *args)
-
-    def _say(self, text: str) -> None:
-        if not self._options.is_json:
-            print(text, flush=True)
-
     async def run(self) -> int:
-        """Start, run, report."""
-        loop = asyncio.get_running_loop()
+        """Start, run, report; returns the exit code."""
         try:
             if self._options.source == "spark":
                 self._say("starting Spark ...")
                 self._spark = await self._in_spark(SparkFlights, self._work, self._options.rows_max)
-            async with FlightCluster(
-                self._work, self._options.silos, self._options.is_local, self._options.kills
-            ) as cluster:
-                kind = "in this process" if self._options.is_local else "in processes of their own"
-                self._say(f"{self._options.silos} silos {kind}: {', '.join(cluster.gateways)}")
-                started_s = loop.time()
-                expected = await self._expect()
-                self._progress.expected = expected.events
-                await self._publish_and_watch(cluster)
-                found = await self._ask(cluster, expected)
-                report = self._judge(expected, found, loop.time() - started_s)
-                self._tell(report, found)
-                if self._options.keeps:
-                    await self._keep(cluster)
-            return 0 if report.is_equal else 1
+            return await self._run_in_cluster()
         finally:
-            if self._spark is not None:
-                await self._in_spark(self._spark.stop)
+            if self._spark is not None:  # from another thread: the one of Spark may be waiting
+                await asyncio.to_thread(self._spark.stop)
+            self._spark_thread.shutdown(wait=False, cancel_futures=True)
+
+    async def _run_in_cluster(self) -> int:
+        options = self._options
+        cluster = FlightCluster(
+            self._work, options.silos, is_local=options.is_local, has_spare=options.kills
+        )
+        async with cluster:
+            kind = "in this process" if options.is_local else "in processes of their own"
+            self._say(f"{options.silos} silos {kind}: {', '.join(cluster.gateways)}")
+            expected = await self._expect()
+            self._progress.expected = expected.events
+            seconds = await self._publish_and_watch(cluster)
+            found = await self._ask(cluster, expected)
+            report = judge(expected, found, self._progress.published, seconds, self._failures)
+            self._tell(report)
+            if options.keeps:
+                await self._keep(cluster)
+        return 0 if report.is_equal else 1
+
+    async def _in_spark(self, call: Callable[..., T], *args: object) -> T:
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._spark_thread, call, *args)
 
     async def _expect(self) -> Figures:
         if self._spark is not None:
             return await self._in_spark(self._spark.figures)
         return await asyncio.to_thread(count_here, self._options.rows_max)
 
-    async def _publish_and_watch(self, cluster: FlightCluster) -> None:
+    # -- publishing
+
+    async def _publish_and_watch(self, cluster: FlightCluster) -> float:
+        """Until everything was delivered, or nothing moves any more; returns the seconds."""
         view = self._view()
+        publishing = asyncio.ensure_future(self._publish(cluster))
         try:
-            publishing = asyncio.ensure_future(self._publish(cluster))
-            try:
-                await self._watch(cluster, publishing, view)
-            finally:
-                if not publishing.done():
-                    publishing.cancel()
-            self._progress.published = await publishing
+            seconds = await self._watch(cluster, publishing, view)
         finally:
             view.close()
+            publishing.cancel()
+            await asyncio.gather(publishing, return_exceptions=True)
+        if not publishing.cancelled():
+            publishing.result()
+        return seconds
 
-    def _view(self) -> View:
-        if self._options.is_json:
-            return NoView()
-        return TableView() if sys.stdout.isatty() else LineView(sys.stdout)
-
-    async def _publish(self, cluster: FlightCluster) -> int:
+    async def _publish(self, cluster: FlightCluster) -> None:
+        progress = self._progress
         if self._spark is not None:
-            return await self._in_spark(self._spark.publish, cluster.gateways)
-        return await publish_csv(cluster.client, self._options.rows_max, self._count_published)
+            progress.published = await self._in_spark(self._spark.publish, cluster.gateways)
+            return
+        rows_max = self._options.rows_max
+        await publish_csv(cluster.client, rows_max, progress.expected, self._count_published)
 
-    def _count_published(self, count: int) -> None:
-        self._progress.published += count
+    async def _count_published(self, count: int) -> None:
+        progress = self._progress
+        progress.published += count
+        if self._options.kills and progress.published >= HOLD_AT * progress.expected:
+            await self._was_killed.wait()
+
+    # -- watching
 
     async def _watch(
-        self, cluster: FlightCluster, publishing: asyncio.Future[int], view: View
-    ) -> None:
-        """Sample until everything was delivered, or nothing moves any more."""
+        self, cluster: FlightCluster, publishing: asyncio.Future[None], view: View
+    ) -> float:
         loop = asyncio.get_running_loop()
-        started_s = loop.time()
+        progress, started_s = self._progress, loop.time()
         while True:
-            self._progress.sample(await cluster.stats(), loop.time())
-            now_s = loop.time()
-            view.show(self._progress, now_s - started_s, self._progress.eta_s(started_s, now_s))
-            if publishing.done() and publishing.exception() is not None:
-                return
-            if publishing.done() and self._progress.delivered >= self._progress.expected:
-                return
-            if self._options.kills and not self._killed and self._progress.share >= KILL_AT:
-                await self._kill(cluster)
-            if publishing.done() and self._progress.stuck_s(now_s) > PATIENCE_S:
-                self._say(
-                    f"nothing was delivered for {PATIENCE_S:g} s; "
-                    f"behind: {self._progress.lagging()}"
-                )
-                return  # the comparison says what is missing
-            await asyncio.wait([publishing], timeout=SAMPLE_S)
-            if publishing.done():
-                await asyncio.sleep(SAMPLE_S / 5)
+            await self._sample(cluster)
+            will_kill = self._options.kills and not self._was_killed.is_set()
+            elapsed_s = loop.time() - started_s
+            view.show(progress, elapsed_s, progress.eta_s(elapsed_s))
+            if publishing.done() and (publishing.exception() or progress.share >= 1):
+                return elapsed_s
+            if self._is_stuck(publishing.done()):
+                return elapsed_s
+            if will_kill and progress.share >= KILL_AT:
+                self._say(f"killed {await cluster.kill_spare()} with SIGKILL")
+                self._was_killed.set()
+            is_quick = will_kill or publishing.done()
+            await asyncio.sleep(QUICK_SAMPLE_S if is_quick else SAMPLE_S)
 
-    async def _kill(self, cluster: FlightCluster) -> None:
-        self._killed = True
-        victim = cluster.processes[-1]
-        self._say(f"killing {victim.address} (pid {victim.pid}) with SIGKILL")
-        await victim.kill()
+    async def _sample(self, cluster: FlightCluster) -> None:
+        try:
+            stats = await cluster.stats()
+        except MillstreamError as error:
+            log.info("no sample: %s", error)  # its gateway may have died; the next one tells
+            return
+        self._progress.sample(stats, asyncio.get_running_loop().time())
+
+    def _is_stuck(self, is_published: bool) -> bool:
+        """Did nothing move for too long? Notes it as a failure; the comparison says the rest."""
+        stuck_s = self._progress.stuck_s(asyncio.get_running_loop().time())
+        has_begun = self._progress.has_begun or is_published
+        patience_s = PATIENCE_S if has_begun else FIRST_EVENT_S
+        if stuck_s <= patience_s:
+            return False
+        self._failures.append(
+            f"nothing was read from the queues or delivered for {patience_s:g} s; "
+            f"behind: {self._progress.lagging()}"
+        )
+        return True
+
+    # -- the outcome
 
     async def _ask(self, cluster: FlightCluster, expected: Figures) -> Figures:
-        """The grains' figures; asked again while events may still be on their way."""
+        """The grains' figures; asked again while the last events may still be on their way."""
         loop = asyncio.get_running_loop()
-        deadline = loop.time() + PATIENCE_S
+        deadline = loop.time() + (0 if self._failures else PATIENCE_S)
         while True:
             found = await figures_of_grains(cluster.client, expected)
             if found.events >= expected.events or loop.time() > deadline:
                 return found
             await asyncio.sleep(SAMPLE_S)
 
-    def _judge(self, expected: Figures, found: Figures, seconds: float) -> Report:
-        missing, duplicated = missing_and_duplicated(expected, found)
-        differences = compare(expected, found)
-        if self._progress.published != expected.events:
-            differences.append(
-                f"published {self._progress.published} events, the file has {expected.events}"
-            )
-        if self._options.kills and not self._killed:
-            differences.append("no silo was killed: the job was over too soon")
-        return Report(
-            self._progress.published, found.events, missing, duplicated, seconds, differences
-        )
-
-    def _tell(self, report: Report, found: Figures) -> None:
-        airports, planes = worst(found)
+    def _view(self) -> View:
         if self._options.is_json:
-            print(json.dumps(as_json(report, found, airports, planes)))
+            return NoView()
+        return TableView() if sys.stdout.isatty() else LineView(sys.stdout)
+
+    def _say(self, text: str) -> None:
+        if not self._options.is_json:
+            print(text, flush=True)
+
+    def _tell(self, report: Report) -> None:
+        if self._options.is_json:
+            print(json.dumps(report.as_json()), flush=True)
             return
-        for title, rows in (("airports", airports), ("planes", planes)):
-            print(f"\nworst {title} by mean arrival delay")
-            for key, mean in rows:
-                print(f"  {key:<8} {mean:7.1f} min")
-        for difference in report.differences[:DIFFERENCES_SHOWN]:
-            print(f"DIFFERENT: {difference}")
-        verdict = "all figures are equal" if report.is_equal else "FIGURES DIFFER"
-        print(
-            f"\n{report.published:,} events published, {report.delivered:,} delivered, "
-            f"{report.missing:,} missing, {report.duplicated:,} duplicated, "
-            f"{report.seconds:.1f} s, {report.delivered / report.seconds:,.0f} events/s: {verdict}"
-            f" ({len(found.airports)} airports, {len(found.planes):,} planes)"
-        )
+        for line in report.lines():
+            print(line)
+        sys.stdout.flush()
 
     async def _keep(self, cluster: FlightCluster) -> None:
-        gateway = cluster.gateways[0]
         print(
             f"\nthe cluster stays up; connect with\n"
-            f"  async with connect({gateway!r}, cluster={CLUSTER!r}) as client: ...\n"
+            f"  async with connect({cluster.gateways[0]!r}, cluster={CLUSTER!r}) as client: ...\n"
             f"files are in {self._work}; Ctrl-C stops it",
             file=sys.stderr,
         )
         await asyncio.Event().wait()
-
-
-def as_json(
-    report: Report,
-    found: Figures,
-    airports: Ranking,
-    planes: Ranking,
-) -> dict[str, object]:
-    """The report as one JSON object."""
-    return {
-        "published": report.published,
-        "delivered": report.delivered,
-        "missing": report.missing,
-        "duplicated": report.duplicated,
-        "seconds": round(report.seconds, 3),
-        "events_per_s": round(report.delivered / report.seconds),
-        "equal": report.is_equal,
-        "differences": report.differences,
-        "airports": len(found.airports),
-        "planes": len(found.planes),
-        "worst_airports": airports,
-        "worst_planes": planes,
-    }

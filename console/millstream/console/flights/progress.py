@@ -1,7 +1,8 @@
 """How far the job is: sampled from the silos.
 
-Owns: `Progress`, one sample. Invariant: delivered events are counted by agents; when a queue moves,
-its new agent counts from zero, so the sum over agents that were seen is kept.
+Owns: `Progress`, the samples put together. Pure. Invariants: delivered events are counted by
+agents; when a queue moves its new agent counts from zero, so what every agent that was seen told
+last is summed up; neither sum ever falls.
 """
 
 from __future__ import annotations
@@ -9,61 +10,96 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from millstream.streams import SiloStats
+from millstream.streams import QueueStats, SiloStats
 
-__all__ = ["Progress"]
+__all__ = ["Progress", "lag_of"]
+
+SMOOTHING = 0.3
 
 
 @dataclass
 class Progress:
-    """What was seen so far. `expected` is the number of events of the whole job."""
+    """What was seen so far.
+
+    `expected`: events of the whole job. `published`: what the source says. `read`: what agents
+    took from the queues; more than was published when a queue moved and its rest was read again.
+    """
 
     expected: int
     published: int = 0
+    read: int = 0
     delivered: int = 0
     delivered_per_s: float = 0.0
     silos: Sequence[SiloStats] = ()
     silo_rates: dict[str, float] = field(default_factory=dict)
-    _by_agent: dict[tuple[str, int], int] = field(default_factory=dict)
+    _delivered: dict[tuple[str, int], int] = field(default_factory=dict)
+    _read: dict[tuple[str, int], int] = field(default_factory=dict)
     _by_silo: dict[str, int] = field(default_factory=dict)
+    _first_s: float | None = None
     _sampled_s: float = 0.0
     _moved_s: float = 0.0
 
     def sample(self, silos: Sequence[SiloStats], now_s: float) -> None:
         """Take in what the silos say at `now_s`."""
-        took_s = max(1e-6, now_s - self._sampled_s) if self._sampled_s else 0.0
-        before, self.silos = self.delivered, silos
-        for silo in silos:
-            for queue in silo.queues:
-                self._by_agent[queue.queue, queue.epoch] = queue.delivered
-            done = sum(queue.delivered for queue in silo.queues)
-            if took_s:
-                gained = max(0, done - self._by_silo.get(silo.silo, 0))
-                self.silo_rates[silo.silo] = gained / took_s
-            self._by_silo[silo.silo] = done
-        self.delivered = max(before, sum(self._by_agent.values()))
-        if took_s:
-            self.delivered_per_s = (self.delivered - before) / took_s
-        if self.delivered > before or not self._moved_s:
+        before = self.delivered, self.read
+        self.silos = silos
+        for queue in (queue for silo in silos for queue in silo.queues):
+            self._delivered[queue.queue, queue.epoch] = queue.delivered
+            self._read[queue.queue, queue.epoch] = queue.read
+        self.delivered = max(self.delivered, sum(self._delivered.values()))
+        self.read = max(self.read, sum(self._read.values()))
+        self._rate(now_s, self.delivered - before[0])
+        if before != (self.delivered, self.read) or self._first_s is None:
             self._moved_s = now_s
+        if self._first_s is None:
+            self._first_s = now_s
         self._sampled_s = now_s
 
+    def _rate(self, now_s: float, gained: int) -> None:
+        took_s = 0.0 if self._first_s is None else now_s - self._sampled_s
+        for silo in self.silos:
+            done = sum(queue.delivered for queue in silo.queues)
+            if took_s > 0:
+                more = max(0, done - self._by_silo.get(silo.silo, 0)) / took_s
+                self.silo_rates[silo.silo] = smooth(self.silo_rates.get(silo.silo), more)
+            self._by_silo[silo.silo] = done
+        if took_s > 0:
+            self.delivered_per_s = smooth(self.delivered_per_s or None, gained / took_s)
+
+    @property
+    def has_begun(self) -> bool:
+        """Something was published."""
+        return self.read > 0
+
     def stuck_s(self, now_s: float) -> float:
-        """Seconds since something was delivered."""
-        return now_s - self._moved_s if self._moved_s else 0.0
+        """Seconds since something was read from a queue or delivered."""
+        return 0.0 if self._first_s is None else now_s - self._moved_s
 
     @property
     def share(self) -> float:
         """Delivered part of the whole job, 0..1."""
         return min(1.0, self.delivered / self.expected) if self.expected else 1.0
 
-    def eta_s(self, started_s: float, now_s: float) -> float:
+    def eta_s(self, elapsed_s: float) -> float:
         """Seconds left if it goes on as it did; infinite at the beginning."""
-        return (now_s - started_s) * (1 / self.share - 1) if self.share else float("inf")
+        return elapsed_s * (1 / self.share - 1) if self.share else float("inf")
 
     def lagging(self) -> str:
         """The queues that have undelivered events, for messages."""
         behind = [
-            f"{q.queue} ({q.cached} events)" for s in self.silos for q in s.queues if q.cached
+            f"{queue.queue} of {silo.name} ({lag_of(queue):,} events, {queue.lag_s:.0f} s)"
+            for silo in self.silos
+            for queue in silo.queues
+            if lag_of(queue)
         ]
-        return ", ".join(behind) or "none of the queues has anything cached"
+        return ", ".join(behind) or "no queue has anything that was read and not delivered"
+
+
+def lag_of(queue: QueueStats) -> int:
+    """Events that a queue's owner has read, and that are not delivered yet."""
+    return max(0, queue.read - queue.delivered - queue.given_up - queue.unheard)
+
+
+def smooth(old: float | None, new: float) -> float:
+    """A moving mean: samples are short, and a person wants to read the figure."""
+    return new if old is None else old + SMOOTHING * (new - old)

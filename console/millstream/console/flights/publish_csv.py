@@ -1,14 +1,15 @@
 """Publishing the flights by reading the file here: no JVM.
 
-Owns: cutting the rows into calls to the gateways. Invariant: each stream's events leave in file
-order, by one producer per namespace, each with one call out at a time.
+Owns: cutting the rows into calls to the gateways. Invariants: each stream's events leave in file
+order, by one producer per namespace with one call out at a time; a call that is sent again has the
+same sequences, so what was accepted counts once; at most `CHUNKS_AHEAD` chunks wait per namespace.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 import msgspec
@@ -19,82 +20,113 @@ from millstream.streams.ingest import IngestTarget
 
 from .data import ARRIVALS, DEPARTURES, TAILS, Flight, Row, read_flights
 
-__all__ = ["STREAMS", "publish_csv"]
+__all__ = ["Chunk", "publish_csv"]
 
-CHUNK_EVENTS = 4_000
+CHUNK_EVENTS_MIN = 500
+CHUNK_EVENTS_MAX = 16_000  # a plane has a few legs in it: few deliveries, each with more events
+CHUNKS_OF_JOB = 30  # a small job gets smaller chunks, so that its progress can be seen
+CHUNKS_AHEAD = 2
 TRIES_MAX = 60
 RETRY_S = 0.5
 
 log = logging.getLogger("millstream.flights")
-Namespace = StreamNamespace[Flight]
-STREAMS: Sequence[tuple[Namespace, Callable[[Row], str | None]]] = (
+Published = Callable[[int], Awaitable[None]]
+Route = tuple[StreamNamespace[Flight], Callable[[Row], str | None]]
+ROUTES: Sequence[Route] = (
     (DEPARTURES, lambda row: row.flight.origin if row.departed else None),
     (ARRIVALS, lambda row: row.flight.dest if row.arrived else None),
     (TAILS, lambda row: row.flight.tailnum),
 )
 
 
+class Chunk:
+    """Encoded events of one namespace by key, in file order."""
+
+    __slots__ = ("by_key", "events")
+
+    def __init__(self) -> None:
+        self.by_key: dict[str, list[msgspec.Raw]] = {}
+        self.events = 0
+
+    def add(self, key: str, item: msgspec.Raw) -> None:
+        """Append an event of a key."""
+        self.by_key.setdefault(key, []).append(item)
+        self.events += 1
+
+
+class Producer:
+    """Sends the chunks of one namespace, one after the other."""
+
+    def __init__(self, client: Client, namespace: str, published: Published) -> None:
+        self._client = client
+        self._namespace = namespace
+        self._published = published
+        self._seq = 0
+        self.chunk = Chunk()
+        self.waiting: asyncio.Queue[Chunk | None] = asyncio.Queue(CHUNKS_AHEAD)
+
+    async def flush(self) -> None:
+        """Put the chunk into the line, waiting for room, and begin another."""
+        full, self.chunk = self.chunk, Chunk()
+        if full.events:
+            await self.waiting.put(full)
+
+    async def run(self) -> None:
+        """Send until None comes."""
+        while (chunk := await self.waiting.get()) is not None:
+            messages = []
+            for key, items in chunk.by_key.items():
+                self._seq += 1
+                messages.append((key, self._seq, items))
+            await self._send((self._namespace, f"csv/{self._namespace}", messages))
+            await self._published(chunk.events)
+
+    async def _send(self, args: tuple[Any, ...]) -> None:
+        """Send one call; again when its fate is unknown. Raises the last error after many tries."""
+        spec: Any = IngestTarget.publish.__millstream_spec__  # type: ignore[attr-defined]
+        for attempt in range(TRIES_MAX):
+            try:
+                await self._client.host.ask_gateway(
+                    self._namespace, "$ingest", "default", spec, args
+                )
+                return
+            except (ClusterError, StreamError) as error:
+                if attempt + 1 == TRIES_MAX:
+                    raise
+                log.info("publishing again: %s", error)
+                await asyncio.sleep(RETRY_S)
+
+
 async def publish_csv(
-    client: Client, rows_max: int | None, published: Callable[[int], None]
-) -> int:
-    """Publish every event; tells `published` how many were accepted; returns their number."""
-    counts = await asyncio.gather(
-        *(_publish_stream(client, ns, key, rows_max, published) for ns, key in STREAMS)
-    )
-    return sum(counts)
+    client: Client, rows_max: int | None, events: int, published: Published
+) -> None:
+    """Publish every event; awaits `published(count)` for each chunk that was accepted.
+
+    `events`: about how many there are. Raises ClusterError or StreamError after many tries.
+    """
+    chunk_events = max(CHUNK_EVENTS_MIN, min(CHUNK_EVENTS_MAX, events // CHUNKS_OF_JOB))
+    producers = [Producer(client, namespace.name, published) for namespace, _ in ROUTES]
+    try:
+        async with asyncio.TaskGroup() as group:
+            for producer in producers:
+                group.create_task(producer.run())
+            await _read(producers, rows_max, chunk_events)
+    except ExceptionGroup as failed:
+        raise failed.exceptions[0] from None
 
 
-async def _publish_stream(
-    client: Client,
-    namespace: Namespace,
-    key_of: Callable[[Row], str | None],
-    rows_max: int | None,
-    published: Callable[[int], None],
-) -> int:
-    spec: Any = IngestTarget.publish.__millstream_spec__  # type: ignore[attr-defined]
-    count = seq = 0
-    for chunk in _chunks(key_of, rows_max):
-        messages = []
-        for key, flights in chunk.items():
-            seq += 1
-            items = [msgspec.Raw(namespace.codec.encode(flight)) for flight in flights]
-            messages.append((key, seq, items))
-        producer = f"csv/{namespace.name}"
-        args = (namespace.name, producer, messages)
-        await _send(client, namespace.name, spec, args)
-        size = sum(map(len, chunk.values()))
-        count += size
-        published(size)
-    return count
-
-
-async def _send(client: Client, name: str, spec: Any, args: tuple[Any, ...]) -> None:
-    """Send one call; again with the same sequences when its fate is unknown: they count once."""
-    for attempt in range(TRIES_MAX):
-        try:
-            await client.host.ask_gateway(name, "$ingest", "default", spec, args)
-            return
-        except (ClusterError, StreamError) as error:
-            if attempt + 1 == TRIES_MAX:
-                raise
-            log.info("publishing again: %s", error)
-            await asyncio.sleep(RETRY_S)
-
-
-def _chunks(
-    key_of: Callable[[Row], str | None], rows_max: int | None
-) -> Iterator[dict[str, list[Flight]]]:
-    """Events by key, in file order, about `CHUNK_EVENTS` at a time."""
-    chunk: dict[str, list[Flight]] = {}
-    size = 0
+async def _read(producers: Sequence[Producer], rows_max: int | None, chunk_events: int) -> None:
+    """Route every row to the producers."""
+    routes = [(producer, key_of) for producer, (_, key_of) in zip(producers, ROUTES, strict=True)]
     for row in read_flights(rows_max):
-        key = key_of(row)
-        if key is None:
-            continue
-        chunk.setdefault(key, []).append(row.flight)
-        size += 1
-        if size == CHUNK_EVENTS:
-            yield chunk
-            chunk, size = {}, 0
-    if chunk:
-        yield chunk
+        item = msgspec.Raw(DEPARTURES.codec.encode(row.flight))
+        for producer, key_of in routes:
+            key = key_of(row)
+            if key is None:
+                continue
+            producer.chunk.add(key, item)
+            if producer.chunk.events == chunk_events:
+                await producer.flush()
+    for producer in producers:
+        await producer.flush()
+        await producer.waiting.put(None)

@@ -1,17 +1,21 @@
 """Publishing the flights from Spark, and Spark's own figures to compare with.
 
 Owns: the Spark job: the months as a Structured Streaming source, three queries that write
-`format("millstream")`, and one aggregation by Spark SQL. Runs in a thread: Spark blocks. Invariant:
-a month's file is one partition, so rows of one key keep their order in the file.
+`format("millstream")`, and one aggregation by Spark SQL. Runs in a thread: Spark blocks.
+Invariants: a month's file is one partition, so rows of one key keep their order in the file; a
+query that is started again has the same identity, so the cluster drops what it has already.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import logging
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from millstream.providers.spark import session
+from millstream.runtime import MillstreamError
 
 from .check import Figures
 from .cluster import CLUSTER
@@ -20,7 +24,8 @@ from .grains import AirportTally, PlaneTally
 
 __all__ = ["SparkFlights"]
 
-COLUMNS = ("carrier", "tailnum", "origin", "dest", "dep_delay", "arr_delay")
+COLUMNS = ("carrier", "tailnum", "origin", "dest")
+DELAYS = ("dep_delay", "arr_delay")
 SCHEMA = (
     "year INT, month INT, day INT, dep_time DOUBLE, sched_dep_time DOUBLE, dep_delay DOUBLE, "
     "arr_time DOUBLE, sched_arr_time DOUBLE, arr_delay DOUBLE, carrier STRING, flight STRING, "
@@ -32,11 +37,16 @@ STREAMS = (
     ("arrivals", "dest", "arr_time IS NOT NULL"),
     ("tails", "tailnum", "tailnum IS NOT NULL"),
 )
+CHUNK_ROWS = 16_000
+OBSERVED = "written"
 QUERY_S = 600
+TRIES_MAX = 3
+
+log = logging.getLogger("millstream.flights")
 
 
 class SparkFlights:
-    """The Spark side of the demo; every method blocks."""
+    """The Spark side of the demo; every method blocks. Only `stop` may come from another thread."""
 
     def __init__(self, work: Path, rows_max: int | None) -> None:
         self._work = work
@@ -44,59 +54,45 @@ class SparkFlights:
         split_months(self._months, rows_max)
         self._spark: Any = session("millstream-flights")
 
-    def _rows(self, reader: Any) -> Any:
-        options = {"header": "true", "nullValue": "NA", "maxFilesPerTrigger": "1"}
-        return reader.schema(SCHEMA).options(**options).csv(str(self._months))
-
-    def _flights(self, rows: Any, condition: str) -> Any:
-        return rows.where(condition).selectExpr(
-            "carrier",
-            "tailnum",
-            "origin",
-            "dest",
-            "CAST(dep_delay AS INT) AS dep_delay",
-            "CAST(arr_delay AS INT) AS arr_delay",
-        )
-
     def publish(self, gateways: Sequence[str]) -> int:
-        """Write the three streams, month by month; returns the number of rows written."""
+        """Write the three streams, month by month; returns how many rows Spark wrote.
+
+        Raises MillstreamError if a query fails again and again, or takes longer than 10 minutes.
+        """
         # makes the session active in this JVM thread: Python sources are only found through it
         self._spark.createDataFrame([], "x INT")
-        rows = self._rows(self._spark.readStream)
-        queries = []
-        for namespace, key, condition in STREAMS:
-            writer = (
-                self._flights(rows, condition)
-                .coalesce(1)
-                .writeStream.format("millstream")
-                .option("gateways", ",".join(gateways))
-                .option("cluster", CLUSTER)
-                .option("namespace", namespace)
-                .option("key_column", key)
-                .option("value_columns", ",".join(COLUMNS))
-                .option("delivery", "direct")
-                .option("chunk_rows", "2000")
-                .option("checkpointLocation", str(self._work / "checkpoints" / namespace))
-                .trigger(availableNow=True)
-            )
-            queries.append(writer.start())
-        for query in queries:
-            if not query.awaitTermination(QUERY_S):
-                raise TimeoutError(f"Spark did not finish writing within {QUERY_S} s")
-            if query.exception() is not None:
-                raise RuntimeError(str(query.exception()))
-        return sum(self._count(condition) for _, _, condition in STREAMS)
+        starts = [partial(self._start, gateways, *stream) for stream in STREAMS]
+        queries = [start() for start in starts]
+        return sum(_finish(query, again) for query, again in zip(queries, starts, strict=True))
 
-    def _count(self, condition: str) -> int:
-        return int(self._rows_at_rest().where(condition).count())
+    def _start(self, gateways: Sequence[str], namespace: str, key: str, condition: str) -> Any:
+        """Start a query, or go on with it where its checkpoint says."""
+        from pyspark.sql.functions import count, lit
 
-    def _rows_at_rest(self) -> Any:
+        return (
+            self._rows(self._spark.readStream.option("maxFilesPerTrigger", "1"))
+            .where(condition)
+            .selectExpr(*COLUMNS, *map(_whole, DELAYS))
+            .coalesce(1)  # also if Spark should cut a file
+            .observe(OBSERVED, count(lit(1)).alias("rows"))
+            .writeStream.format("millstream")
+            .option("gateways", ",".join(gateways))
+            .option("cluster", CLUSTER)
+            .option("namespace", namespace)
+            .option("key_column", key)
+            .option("chunk_rows", CHUNK_ROWS)
+            .option("checkpointLocation", str(self._work / "checkpoints" / namespace))
+            .trigger(availableNow=True)
+            .start()
+        )
+
+    def _rows(self, reader: Any) -> Any:
         options = {"header": "true", "nullValue": "NA"}
-        return self._spark.read.schema(SCHEMA).options(**options).csv(str(self._months))
+        return reader.schema(SCHEMA).options(**options).csv(str(self._months))
 
     def figures(self) -> Figures:
         """The expected figures, aggregated by Spark SQL."""
-        self._rows_at_rest().createOrReplaceTempView("flights")
+        self._rows(self._spark.read).createOrReplaceTempView("flights")
         found = Figures()
         for row in self._spark.sql(AIRPORTS_SQL).collect():
             found.airports[row.code] = AirportTally(
@@ -107,8 +103,43 @@ class SparkFlights:
         return found
 
     def stop(self) -> None:
-        """End the session and its JVM."""
+        """End the queries and the session."""
+        self._spark.sparkContext.setLogLevel("OFF")  # tasks that are cut off complain at length
+        for query in self._spark.streams.active:
+            query.stop()
         self._spark.stop()
+
+
+def _whole(column: str) -> str:
+    return f"CAST({column} AS INT) AS {column}"
+
+
+def _finish(query: Any, again: Callable[[], Any]) -> int:
+    """Wait until a query is done; returns the number of rows that its batches wrote.
+
+    A query that failed goes on from its checkpoint, as a supervisor would do it: on a busy machine
+    Spark gives up on a Python worker that does not connect within 10 s.
+    """
+    from pyspark.errors import StreamingQueryException
+
+    rows = 0
+    for attempt in range(1, TRIES_MAX + 1):
+        try:
+            if not query.awaitTermination(QUERY_S):
+                raise MillstreamError(f"Spark did not finish writing within {QUERY_S} s")
+            return rows + _written(query)
+        except StreamingQueryException as error:
+            if attempt == TRIES_MAX:
+                raise MillstreamError(f"Spark could not write: {error}") from error
+            log.warning("a Spark query failed and is started again: %s", error)
+            rows += _written(query)
+            query = again()
+    raise AssertionError("the last attempt returns or raises")
+
+
+def _written(query: Any) -> int:
+    batches = [progress.observedMetrics.get(OBSERVED) for progress in query.recentProgress]
+    return sum(int(batch["rows"]) for batch in batches if batch is not None)
 
 
 AIRPORTS_SQL = """

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any, TextIO
 
-from .progress import Progress
+from .progress import Progress, lag_of
 
 __all__ = ["LineView", "NoView", "TableView", "View"]
 
@@ -65,22 +65,22 @@ def draw(progress: Progress, elapsed_s: float, eta_s: float) -> Any:
     """The whole picture: progress, silos, queues."""
     from rich.console import Group
     from rich.progress_bar import ProgressBar
-    from rich.text import Text
+    from rich.table import Table
 
     eta = "?" if eta_s == float("inf") else f"{eta_s:,.0f} s"
-    head = Text(
-        f"{progress.delivered:,} of {progress.expected:,} events delivered, "
-        f"{progress.published:,} published, {elapsed_s:,.0f} s, {eta} left"
+    head = Table.grid()
+    head.add_row(
+        f"{progress.delivered:,} of {progress.expected:,} events delivered "
+        f"({progress.delivered_per_s:,.0f}/s), {progress.read:,} read, "
+        f"{elapsed_s:,.0f} s, {eta} left"
     )
-    bar = ProgressBar(total=1.0, completed=progress.share, width=60)
-    return Group(head, bar, silo_table(progress), queue_table(progress))
+    head.add_row(ProgressBar(total=1.0, completed=progress.share, width=60))
+    return Group(head, silo_table(progress), queue_table(progress))
 
 
 def silo_table(progress: Progress) -> Any:
-    """One line per silo."""
-    from rich.table import Table
-
-    table = Table("silo", "activations", "events/s", "queues")
+    """One line per silo; its rate is what its queues delivered, to grains on any silo."""
+    table = _table(("silo",), ("activations", "delivered/s", "queues"))
     for silo in progress.silos:
         rate = progress.silo_rates.get(silo.silo, 0.0)
         table.add_row(silo.name, f"{silo.activations:,}", f"{rate:,.0f}", str(len(silo.queues)))
@@ -88,21 +88,25 @@ def silo_table(progress: Progress) -> Any:
 
 
 def queue_table(progress: Progress) -> Any:
-    """One line per queue."""
-    from rich.table import Table
-
-    table = Table("queue", "owner", "epoch", "depth", "delivered", "lag")
+    """One line per queue; its depth is what its owner's cache holds."""
+    numbered = ("epoch", "depth", "delivered", "lag events", "lag s")
+    table = _table(("queue", "owner"), numbered)
     rows = sorted(
         ((queue, silo.name) for silo in progress.silos for queue in silo.queues),
         key=lambda row: row[0].queue,
     )
     for queue, owner in rows:
-        table.add_row(
-            queue.queue,
-            owner,
-            str(queue.epoch),
-            f"{queue.cached:,}",
-            f"{queue.delivered:,}",
-            f"{queue.cached:,} events, {queue.lag_s:.1f} s",
-        )
+        numbers = (queue.epoch, queue.cached, queue.delivered, lag_of(queue))
+        table.add_row(queue.queue, owner, *(f"{n:,}" for n in numbers), f"{queue.lag_s:.1f}")
+    return table
+
+
+def _table(texts: tuple[str, ...], numbers: tuple[str, ...]) -> Any:
+    from rich.table import Table
+
+    table = Table()
+    for title in texts:
+        table.add_column(title)
+    for title in numbers:
+        table.add_column(title, justify="right")
     return table

@@ -1,0 +1,102 @@
+"""The outcome of the job: the verdict, as text and as JSON.
+
+Owns: `Report`. Invariant: `is_equal` only if every figure is what it should be.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from .check import Figures, Ranking, compare, missing_and_duplicated, worst
+
+__all__ = ["Report", "judge"]
+
+DIFFERENCES_SHOWN = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """The outcome. `seconds`: from the first publish to the last delivery."""
+
+    published: int
+    delivered: int
+    missing: int
+    duplicated: int
+    seconds: float
+    airports: int
+    planes: int
+    worst_airports: Ranking
+    worst_planes: Ranking
+    differences: list[str]
+
+    @property
+    def is_equal(self) -> bool:
+        """Every figure is what it should be."""
+        return not self.differences and not self.missing and not self.duplicated
+
+    @property
+    def events_per_s(self) -> float:
+        """Delivered events over the seconds."""
+        return self.delivered / self.seconds if self.seconds else 0.0
+
+    def as_json(self) -> dict[str, object]:
+        """Plain values."""
+        return {
+            "equal": self.is_equal,
+            "published": self.published,
+            "delivered": self.delivered,
+            "missing": self.missing,
+            "duplicated": self.duplicated,
+            "seconds": round(self.seconds, 3),
+            "events_per_s": round(self.events_per_s),
+            "airports": self.airports,
+            "planes": self.planes,
+            "worst_airports": self.worst_airports,
+            "worst_planes": self.worst_planes,
+            "differences": self.differences,
+        }
+
+    def lines(self) -> Iterator[str]:
+        """For a person; the verdict is the last line."""
+        rankings = (("airports", self.worst_airports), ("planes", self.worst_planes))
+        for title, ranking in rankings:
+            yield f"\nworst {title} by mean arrival delay"
+            yield from (f"  {key:<8} {mean:7.1f} min" for key, mean in ranking)
+        yield ""
+        yield from (f"DIFFERENT: {text}" for text in self.differences[:DIFFERENCES_SHOWN])
+        if len(self.differences) > DIFFERENCES_SHOWN:
+            yield f"... and {len(self.differences) - DIFFERENCES_SHOWN:,} more differences"
+        yield self._verdict()
+
+    def _verdict(self) -> str:
+        verdict = "all figures are equal" if self.is_equal else "FIGURES DIFFER"
+        return (
+            f"{self.published:,} events published, {self.delivered:,} delivered, "
+            f"{self.missing:,} missing, {self.duplicated:,} duplicated, {self.seconds:.1f} s, "
+            f"{self.events_per_s:,.0f} events/s: {verdict} ({self.airports} airports, "
+            f"{self.planes:,} planes)"
+        )
+
+
+def judge(
+    expected: Figures, found: Figures, published: int, seconds: float, other: list[str]
+) -> Report:
+    """Compare every figure; `other` are differences found elsewhere."""
+    missing, duplicated = missing_and_duplicated(expected, found)
+    differences = [*other, *compare(expected, found)]
+    if published != expected.events:
+        differences.insert(0, f"{published:,} events published, the file has {expected.events:,}")
+    airports, planes = worst(found)
+    return Report(
+        published,
+        found.events,
+        missing,
+        duplicated,
+        seconds,
+        len(found.airports),
+        len(found.planes),
+        airports,
+        planes,
+        differences,
+    )
