@@ -141,6 +141,9 @@ class Activation:
             self.enter(entry.request)
             return True
         box = self.ensure_mailbox()
+        if self.state is GONE:
+            box.turn_away(entry)  # it ended after the caller had found it
+            return False
         limit = self.table.host.options.waiting_calls_max
         if len(box.waiting) - box.withdrawn >= limit:
             raise Overloaded(f"{self}: too many waiting requests", "waiting_calls_max", limit)

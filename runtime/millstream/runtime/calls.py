@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from .connection import Peer
     from .definition import MethodSpec
     from .host import Host
+    from .search import Place
 
 __all__ = ["call", "new_request"]
 
@@ -237,8 +238,7 @@ async def call_shielded(
     inner = host.loop.create_task(
         call_here(host, table, key, spec, args, timeout_s, headers, begun=begun)
     )
-    host.shielded.add(inner)
-    inner.add_done_callback(host.shielded.discard)
+    host.shielded.keep(inner)
     outer = new_request(host, spec, timeout_s, False, begins_chain=False)
     failed: BaseException | None = None
     result = None
@@ -258,13 +258,23 @@ async def call_shielded(
     return result
 
 
-def find_quietly(host: Host, table: GrainTable, key: str) -> Activation | Peer | None:
+def find_quietly(host: Host, table: GrainTable, key: str) -> Place | None:
     """Where the grain is, if that is known and the place has not refused a moment ago."""
     try:
         return host.router.find(table, key)
     except SiloUnavailable:
         host.router.lost(table, key)
         return None
+
+
+async def is_reached(host: Host, peer: Peer, table: GrainTable, key: str) -> bool:
+    """Wait until a connection takes calls; False if it broke, and nothing was sent."""
+    try:
+        await peer.ready()
+    except SiloUnavailable:
+        host.router.lost(table, key)
+        return False
+    return True
 
 
 async def travel(
@@ -278,18 +288,10 @@ async def travel(
         values = spec.isolate(args, host)
     else:
         body = spec.arguments.encode(args)
-    unsent: SiloUnavailable | None = None
     for attempt in range(host.options.redirects_max):
-        if attempt:
-            await asyncio.sleep(host.options.retry_first_s * 2 ** (attempt - 1))
-        try:
-            place = place or await host.router.locate(table, key)
-            if not isinstance(place, Activation) and not place.is_ready:
-                await place.ready()
-        except SiloUnavailable as error:
-            unsent, place = error, None  # the call was not sent: another silo may get the grain
-            host.router.lost(table, key)
-            continue
+        if place is None:
+            pause_s = host.options.retry_first_s * 2 ** (attempt - 2) if attempt > 1 else 0.0
+            place = await host.router.stand(table, key, pause_s)
         if isinstance(place, Activation):
             if body is not None:
                 values = spec.arguments.decode(body, host)
@@ -297,7 +299,7 @@ async def travel(
                 if spec.is_shielded:
                     unwatch(host, request)
                 return spec.isolate_result(await run_turn(place, request, values), host)
-        else:
+        elif place.is_ready or await is_reached(host, place, table, key):
             if body is None:
                 body = spec.arguments.encode(values)
             answer = await ask(host, place, table, key, body, request, attempt)
@@ -305,11 +307,6 @@ async def travel(
                 return take_answer(host, spec, answer)
             host.router.moved(table, key, place, answer.silo)
         place = None
-    if unsent is not None:
-        try:
-            raise unsent
-        finally:
-            unsent = None
     raise Rejected(
         f"{table.name}/{key}: {spec.label} was sent on {host.options.redirects_max} times "
         "(redirects_max) without finding the grain"
@@ -427,12 +424,12 @@ async def send_one_way(
 ) -> None:
     """Hand a one-way call on; returns once it is queued here or written to the peer."""
     body = spec.arguments.encode(args)
-    place = host.router.find(table, key) or await host.router.locate(table, key)
+    place = find_quietly(host, table, key)
+    if not isinstance(place, Activation) and (place is None or not place.is_ready):
+        place = await host.router.stand(table, key)
     ttl_s = spec.timeout_s or host.options.call_timeout_s
     message = Call(0, table.name, key, spec.wire_name, msgspec.Raw(body), ttl_s, "", [], 0, headers)
     if isinstance(place, Activation):
         Served(host, None, message, spec).submit(place)
-        return
-    if not place.is_ready:
-        await place.ready()
-    place.send_one_way(message)
+    else:
+        place.send_one_way(message)

@@ -12,15 +12,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from .activation import Activation, ActivationState
 from .definition import GrainType, MethodSpec
 from .errors import CallTimeout, GrainError, Rejected, SiloUnavailable
 from .grain import DeactivationReason, Grain
-from .request import Request, clean_context, current_request
+from .request import Request, current_request
 from .state import State
+from .tasks import Tasks
 
 if TYPE_CHECKING:
     from .host import Host
@@ -80,10 +81,11 @@ class Catalog:
     def __init__(self, host: SiloHost) -> None:
         self._host = host
         self._next_id = 0
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = Tasks(host.loop)
         self.extension_types: dict[str, Callable[[Activation], Any]] = {}
         self.is_accepting = True
         self.count = 0
+        # for tools and tests: the grain's own code may run from here, and no longer
         self.on_started: Callable[[Activation], None] | None = None
         self.on_ended: Callable[[Activation], None] | None = None
 
@@ -105,19 +107,20 @@ class Catalog:
         if table.is_simple and self._host.directory.register_now(activation):
             self._start_simple(activation)
         else:
-            self._spawn(self._start(activation))
+            self._tasks.start(self._start(activation))
         return activation
 
     def _start_simple(self, activation: Activation) -> None:
+        if self.on_started is not None:
+            self.on_started(activation)
         try:
             activation.grain = self._construct(activation)
         except Exception as error:
-            self._spawn(self._fail_soon(activation, error))
+            activation.state = ActivationState.ACTIVATING
+            self._tasks.start(self._fail_soon(activation, error))
             return
         activation.state = ActivationState.VALID
         activation.gate = 0
-        if self.on_started is not None:
-            self.on_started(activation)
 
     def _construct(self, activation: Activation) -> Any:
         assert activation.table.hosted is not None
@@ -134,11 +137,6 @@ class Catalog:
             grain.__init__()
         return grain
 
-    def _spawn(self, coro: Coroutine[Any, Any, None]) -> None:
-        task = self._host.loop.create_task(coro, context=clean_context())
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-
     async def _fail_soon(self, activation: Activation, error: Exception) -> None:
         await self._fail(activation, error)
 
@@ -150,6 +148,8 @@ class Catalog:
                 self._retire(activation, winner)
                 return
             activation.become(ActivationState.ACTIVATING)
+            if self.on_started is not None:
+                self.on_started(activation)
             activation.grain = self._construct(activation)
             for state in getattr(activation.grain, "_millstream_states", {}).values():
                 await state.read()
@@ -165,8 +165,6 @@ class Catalog:
         except Exception as error:
             await self._fail(activation, error)
             return
-        if self.on_started is not None:
-            self.on_started(activation)
         activation.become(ActivationState.VALID)
 
     async def _run_hook(
@@ -193,19 +191,22 @@ class Catalog:
 
     async def _fail(self, activation: Activation, error: Exception) -> None:
         log.warning("%s could not start: %s: %s", activation, type(error).__name__, error)
-        self._drop(activation)
-        if activation.mailbox is not None:
-            for entry in activation.mailbox.take_all():
-                entry.fail(error)
+        if activation.state is ActivationState.ACTIVATING and self.on_ended is not None:
+            self.on_ended(activation)
+        self._turn_all_away(activation, error)
         await self._host.directory.unregister(activation)
 
     def _retire(self, activation: Activation, winner: str) -> None:
         """The registration was lost: forward the queue; no user code has run."""
-        self._drop(activation)
         self._host.router.learn(activation.table.name, activation.key, winner)
-        if activation.mailbox is not None:
-            for entry in activation.mailbox.take_all():
-                entry.moved(winner)
+        self._turn_all_away(activation, winner)
+
+    def _turn_all_away(self, activation: Activation, gone: str | Exception) -> None:
+        self._drop(activation)
+        box = activation.ensure_mailbox()
+        box.gone = gone
+        for entry in box.take_all():
+            box.turn_away(entry)
 
     def _drop(self, activation: Activation) -> None:
         if activation.table.activations.get(activation.key) is activation:
@@ -234,15 +235,12 @@ class Catalog:
         """Begin the end of an activation in which no turn runs (called by the activation)."""
         activation.state = ActivationState.DEACTIVATING
         activation.gate = 1
-        self._spawn(self._end(activation, reason))
+        self._tasks.start(self._end(activation, reason))
 
     async def _end(self, activation: Activation, reason: DeactivationReason) -> None:
         box = activation.ensure_mailbox()
         try:
-            for task in list(box.tasks):
-                task.cancel()
-            if box.tasks:
-                await asyncio.wait(list(box.tasks))
+            await box.end_tasks()
             if activation.table.has_deactivate_hook:
                 seconds = self._host.options.deactivation_timeout_s
                 await self._run_hook(activation, "on_deactivate", seconds, reason)
@@ -303,9 +301,7 @@ class Catalog:
 
     async def aclose(self) -> None:
         """Cancel starts and ends that have not finished."""
-        for task in list(self._tasks):
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._tasks.aclose()
 
     # -- used by turns
 

@@ -15,7 +15,6 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from .activation import Activation
 from .calls import ask, new_request, take_answer
 from .catalog import GrainTable
 from .connection import Peer
@@ -28,6 +27,7 @@ from .host import Host
 from .message import Call, Failure
 from .options import RuntimeOptions
 from .ring import hash_of
+from .search import Place, Searches
 from .system_target import TargetTable
 from .transport import Address, TcpTransport, Transport
 from .turns import finish, settle
@@ -46,11 +46,17 @@ class ClientRouter:
 
     def __init__(self, host: ClientHost) -> None:
         self._host = host
+        self._searches = Searches(host, self._locate, self.lost)
 
-    def find(self, table: GrainTable, key: str, /) -> Activation | Peer | None:
+    def find(self, table: GrainTable, key: str, /) -> Place | None:
+        if self._searches.has(table.name, key):
+            return None
         return self._host.gateway_for(f"{table.name}/{key}")
 
-    async def locate(self, table: GrainTable, key: str, /) -> Activation | Peer:
+    def stand(self, table: GrainTable, key: str, pause_s: float = 0.0, /) -> asyncio.Future[Place]:
+        return self._searches.stand(table, key, pause_s)
+
+    async def _locate(self, table: GrainTable, key: str) -> Place:
         place = self._host.gateway_for(f"{table.name}/{key}")
         if place is None:
             raise SiloUnavailable(f"no gateway answers: {', '.join(self._host.gateways)}")

@@ -128,24 +128,15 @@ class Peer:
 
     async def ready(self) -> None:
         """Wait in line until greeted and writable. Raises SiloUnavailable, Overloaded."""
-        await self.stand_in_line()
-
-    def stand_in_line(self) -> asyncio.Future[None]:
-        """Take a place in the line now; the future is done when it is one's turn.
-
-        Raises SiloUnavailable, Overloaded, now or from the future.
-        """
         limit = self._options.waiting_calls_max
         if self.is_closed:
             raise SiloUnavailable(f"{self.name}: the connection is closed")
         if len(self._waiters) >= limit:
             raise Overloaded(f"{self.name} does not read", "waiting_calls_max", limit)
-        waiter: asyncio.Future[None] = self._host.loop.create_future()
-        if self.is_ready:
-            waiter.set_result(None)
-        else:
+        if not self.is_ready:
+            waiter: asyncio.Future[None] = self._host.loop.create_future()
             self._waiters.append(waiter)
-        return waiter
+            await waiter
 
     def close(self, reason: str) -> None:
         """Close the link; what is outstanding breaks with SiloUnavailable."""

@@ -157,10 +157,8 @@ class GrainContext:
         if self._activation.is_gone:
             coro.close()
             raise NotInCluster(f"{self._activation}: no task can start, the activation has ended")
-        tasks = self._activation.ensure_mailbox().tasks
         task = asyncio.get_running_loop().create_task(coro)
-        tasks.add(task)
-        task.add_done_callback(tasks.discard)
+        self._activation.ensure_mailbox().own(task)
         return task
 
     async def to_thread(self, fn: Callable[..., T], /, *args: Any) -> T:

@@ -14,7 +14,6 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from types import ModuleType
 from typing import Any, Protocol, TypeVar
 
-from .activation import Activation
 from .budget import Budget
 from .catalog import GrainTable
 from .connection import Peer
@@ -28,8 +27,10 @@ from .options import RuntimeOptions
 from .peers import Peers
 from .pending import Pending
 from .request import clean_context, find_task
+from .search import Place
 from .serving import Runners
 from .stubs import build_reference_class
+from .tasks import Tasks
 from .transport import Transport
 
 __all__ = ["Host", "Router"]
@@ -45,8 +46,10 @@ OPTIONED_CLASSES_MAX = 1000
 class Router(Protocol):
     """Where the calls of a host go."""
 
-    def find(self, table: GrainTable, key: str, /) -> Activation | Peer | None: ...
-    async def locate(self, table: GrainTable, key: str, /) -> Activation | Peer: ...
+    def find(self, table: GrainTable, key: str, /) -> Place | None: ...
+    def stand(
+        self, table: GrainTable, key: str, pause_s: float = 0.0, /
+    ) -> asyncio.Future[Place]: ...
     def moved(self, table: GrainTable, key: str, peer: Peer, silo: str, /) -> None: ...
     def lost(self, table: GrainTable, key: str, /) -> None: ...
     def learn(self, kind: str, key: str, silo: str, /) -> None: ...
@@ -82,11 +85,11 @@ class Host:
         self.budget = Budget(self.loop.time, options.slice_s)
         self.runners = Runners(self)
         self.peers = Peers(self)
-        self.shielded: set[asyncio.Task[Any]] = set()
+        self.shielded = Tasks(self.loop)
         self.stream_providers: Mapping[str, Any] = {}
         self.extension_specs: dict[str, MethodSpec] = {}
-        self._tasks: set[asyncio.Task[Any]] = set()
-        self._dirty: set[Peer] = set()
+        self._tasks = Tasks(self.loop)
+        self._dirty: dict[Peer, None] = {}
         self._classes: dict[tuple[type[Any], float | None, Any], type[Any]] = {}
         self.tables: dict[str, GrainTable] = {}
         for cls in grains:
@@ -172,23 +175,21 @@ class Host:
 
     def spawn(self, coro: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
         """Start a background task of the host; its failure is logged."""
-        task = self.loop.create_task(coro, context=clean_context())
-        self._tasks.add(task)
+        task = self._tasks.start(coro)
         task.add_done_callback(self._ended)
         return task
 
     def _ended(self, task: asyncio.Task[Any]) -> None:
-        self._tasks.discard(task)
         if not task.cancelled() and task.exception() is not None:
             log.error("%s: a background task failed", self.address, exc_info=task.exception())
 
     def mark_dirty(self, peer: Peer) -> None:
         """The peer has answers to flush."""
-        self._dirty.add(peer)
+        self._dirty[peer] = None
 
-    def dirty_peers(self) -> set[Peer]:
-        """Peers marked since the last call."""
-        dirty, self._dirty = self._dirty, set()
+    def dirty_peers(self) -> dict[Peer, None]:
+        """Peers marked since the last call, in order."""
+        dirty, self._dirty = self._dirty, {}
         return dirty
 
     async def close_calls(self) -> None:
@@ -198,9 +199,8 @@ class Host:
             for activation in table.activations.values():
                 activation.abandon()
             table.activations.clear()
-        for task in [*self._tasks, *self.shielded]:
-            task.cancel()
-        await asyncio.gather(*self._tasks, *self.shielded, return_exceptions=True)
+        await self._tasks.aclose()
+        await self.shielded.aclose()
         await self.runners.aclose()
         await self.peers.aclose()
         self.pending.close()

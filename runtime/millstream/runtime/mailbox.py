@@ -43,6 +43,7 @@ class Mailbox:
 
     __slots__ = (
         "extensions",
+        "gone",
         "interleaved",
         "interleaving_waiting",
         "is_held",
@@ -57,13 +58,14 @@ class Mailbox:
     def __init__(self) -> None:
         self.waiting: deque[WaitingEntry] = deque()
         self.withdrawn = 0
+        self.gone: str | Exception = ""  # once it is: where the grain is now, or why it has failed
         self.readers: list[Request] = []
         self.interleaved = 0
         self.interleaving_waiting = 0
         self.is_held = False
         self.keep_until = 0.0
         self.stop: DeactivationReason | None = None
-        self.tasks: set[asyncio.Task[Any]] = set()
+        self.tasks: dict[asyncio.Task[Any], None] = {}
         self.extensions: dict[str, Any] = {}
 
     @property
@@ -84,6 +86,26 @@ class Mailbox:
         """Queue an entry."""
         self.waiting.append(entry)
         self.interleaving_waiting += entry.request.is_interleaving
+
+    def own(self, task: asyncio.Task[Any]) -> None:
+        """The task belongs to the activation, until it ends."""
+        self.tasks[task] = None
+        task.add_done_callback(lambda ended: self.tasks.pop(ended, None))
+
+    async def end_tasks(self) -> None:
+        """Tell the activation's tasks to end, and wait for them."""
+        tasks = list(self.tasks)
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
+
+    def turn_away(self, entry: WaitingEntry) -> None:
+        """The activation is gone: send the entry on, or fail it as those that waited."""
+        if isinstance(self.gone, str):
+            entry.moved(self.gone)
+        else:
+            entry.fail(self.gone)
 
     def take_first(self) -> WaitingEntry:
         """Take the oldest entry, withdrawn or not."""

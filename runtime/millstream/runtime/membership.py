@@ -102,34 +102,51 @@ class MembershipTable(Protocol):
 
 
 class MemoryMembershipTable:
-    """A table for the silos of one process."""
+    """A table for the silos of one process. The methods without `async` change it at once."""
 
     def __init__(self, first_version: int = 1) -> None:
         self._view = TableView(first_version)
 
-    async def read(self) -> TableView:
+    def view(self) -> TableView:
+        """The table as it is."""
         return self._view
 
-    async def write(self, row: MemberRow, expect_version: int, /) -> bool:
-        if self._view.version != expect_version:
-            return False
+    def replace_row(self, row: MemberRow, expect_version: int) -> bool:
+        """`write`, at once."""
         others = tuple(other for other in self._view.rows if other.silo != row.silo)
-        self._view = TableView(expect_version + 1, (*others, row))
-        return True
+        return self._change((*others, row), expect_version)
 
-    async def heartbeat(self, silo: SiloAddress, alive_s: float, /) -> None:
+    def drop(self, silo: SiloAddress, expect_version: int) -> bool:
+        """`forget`, at once."""
+        return self._change(
+            tuple(row for row in self._view.rows if row.silo != silo), expect_version
+        )
+
+    def stamp(self, silo: SiloAddress, alive_s: float) -> None:
+        """`heartbeat`, at once."""
         rows = tuple(
             msgspec.structs.replace(row, alive_s=alive_s) if row.silo == silo else row
             for row in self._view.rows
         )
         self._view = TableView(self._view.version, rows)
 
-    async def forget(self, silo: SiloAddress, expect_version: int, /) -> bool:
+    def _change(self, rows: tuple[MemberRow, ...], expect_version: int) -> bool:
         if self._view.version != expect_version:
             return False
-        rows = tuple(row for row in self._view.rows if row.silo != silo)
         self._view = TableView(expect_version + 1, rows)
         return True
+
+    async def read(self) -> TableView:
+        return self._view
+
+    async def write(self, row: MemberRow, expect_version: int, /) -> bool:
+        return self.replace_row(row, expect_version)
+
+    async def heartbeat(self, silo: SiloAddress, alive_s: float, /) -> None:
+        self.stamp(silo, alive_s)
+
+    async def forget(self, silo: SiloAddress, expect_version: int, /) -> bool:
+        return self.drop(silo, expect_version)
 
     async def aclose(self) -> None:
         return None

@@ -7,13 +7,13 @@ and what was outstanding to it breaks.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from typing import TYPE_CHECKING
 
 from .connection import Peer
 from .errors import SiloUnavailable
 from .membership import endpoint_of
+from .tasks import Tasks
 from .transport import Address
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ class Peers:
         self._host = host
         self._peers: dict[str, Peer] = {}
         self._refused_at: dict[str, float] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = Tasks(host.loop)
         self._is_closed = False
 
     def get(self, silo: str, *, is_system: bool = False) -> Peer:
@@ -54,9 +54,7 @@ class Peers:
         if refused_at is not None and now - refused_at < self._host.options.connect_retry_s:
             raise SiloUnavailable(f"{silo} refused a connection a moment ago")
         peer = self._peers[silo] = Peer(self._host, silo, self._closed)
-        task = self._host.loop.create_task(self._open(silo, peer))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._tasks.start(self._open(silo, peer))
         return peer
 
     async def _open(self, silo: str, peer: Peer) -> None:
@@ -91,8 +89,6 @@ class Peers:
     async def aclose(self) -> None:
         """Close every connection."""
         self._is_closed = True
-        for task in list(self._tasks):
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._tasks.aclose()
         for peer in list(self._peers.values()):
             peer.close("this process is stopping")

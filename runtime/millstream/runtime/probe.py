@@ -86,14 +86,14 @@ class Prober:
             if silo not in self._loops:
                 self._loops[silo] = self._host.loop.create_task(self._watch(silo))
 
-    def _targets(self, view: TableView) -> set[str]:
+    def _targets(self, view: TableView) -> list[str]:
         me = self._member.address
         members = view.with_status(Status.JOINING, Status.ACTIVE, Status.STOPPING)
         if me not in members:
-            return set()
+            return []
         chosen = Ring(members).successors(me, self._options.probed_silos_max)
         suspected = {row.silo for row in view.rows if row.suspicions and row.silo in members}
-        return {*chosen, *suspected} - {me}
+        return sorted({*chosen, *suspected} - {me})
 
     async def _watch(self, silo: str) -> None:
         missed = 0

@@ -7,8 +7,7 @@ a call that surely did not run is sent on; one whose fate is unknown is answered
 from __future__ import annotations
 
 import asyncio
-from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -21,6 +20,7 @@ from .serving import Served
 if TYPE_CHECKING:
     from .catalog import GrainTable
     from .connection import Peer
+    from .search import Place
     from .silo_host import SiloHost
 
 __all__ = ["Relay"]
@@ -55,54 +55,30 @@ class Relay:
         self._is_cancelled = False
 
     def start(self) -> None:
-        """Send the call on, now if the place is known."""
+        """Send the call on: now if the place is known and takes calls, else in line with others."""
         try:
             place = self._host.silo_router.find(self._table, self._call.key)
-        except MillstreamError:
+        except SiloUnavailable:
+            self._host.silo_router.lost(self._table, self._call.key)
             place = None
-        if place is None:
-            self._host.silo_router.expect(self._table, self._call.key)
-            self._host.spawn(self._start_later())
-        elif not isinstance(place, Activation) and not place.is_ready:
-            self._stand_in_line(place)
-        else:
+        if isinstance(place, Activation) or (place is not None and place.is_ready):
             self._hand_to(place)
-
-    async def _start_later(self) -> None:
+            return
         try:
-            place = await self._host.silo_router.locate(self._table, self._call.key)
-        except SiloUnavailable as error:
-            self._refuse(error)
+            self._host.silo_router.stand(self._table, self._call.key).add_done_callback(self._found)
         except MillstreamError as error:
             self._fail(error)
-        else:
-            if isinstance(place, Activation) or place.is_ready:
-                self._hand_to(place)
-            else:
-                self._stand_in_line(place)
 
-    def _stand_in_line(self, peer: Peer) -> None:
-        """Take the place in line now, so that no later call is sent first."""
-        try:
-            turn = peer.stand_in_line()
-        except SiloUnavailable as error:
-            self._refuse(error)
-        except MillstreamError as error:
-            self._fail(error)
-        else:
-            # callbacks run in the order of the line, which tasks begun at other times need not
-            turn.add_done_callback(partial(self._have_turn, peer))
-
-    def _have_turn(self, peer: Peer, turn: asyncio.Future[None]) -> None:
-        error = None if turn.cancelled() else turn.exception()
+    def _found(self, place: asyncio.Future[Place]) -> None:
+        error = None if place.cancelled() else place.exception()
         if isinstance(error, SiloUnavailable):
-            self._refuse(error)
+            self._refuse()
         elif isinstance(error, Exception):
             self._fail(error)
-        elif not turn.cancelled():
-            self._hand_to(peer)
+        elif not place.cancelled():
+            self._hand_to(place.result())
 
-    def _hand_to(self, place: Any) -> None:
+    def _hand_to(self, place: Place) -> None:
         if self._is_cancelled:
             return
         try:
@@ -125,9 +101,8 @@ class Relay:
         self._served = Served(self._host, self._client, self._call, spec)
         self._served.submit(activation)
 
-    def _refuse(self, error: Exception) -> None:
+    def _refuse(self) -> None:
         """The call surely did not run: let the client try again."""
-        self._host.directory.forget(self._table.name, self._call.key)
         self._client.answer(self._client_id, Redirect(self._client_id, ""))
 
     def _fail(self, error: Exception) -> None:
@@ -150,7 +125,7 @@ class Relay:
         if self._call.hops < self._host.options.redirects_max and silo:
             self.start()
         else:
-            self._refuse(SiloUnavailable("the grain moved"))
+            self._refuse()
 
     def broken(self, error: Exception, /) -> None:
         self._fail(error)

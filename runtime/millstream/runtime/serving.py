@@ -22,6 +22,7 @@ from .errors import CallCycle, Overloaded
 from .failures import describe
 from .message import Call, Failure, Redirect, Reply
 from .request import Request, clean_context, current_request, turn_name, waits_for
+from .tasks import Tasks
 from .turns import finish, own_cancellation, run_turn, timed_out
 
 if TYPE_CHECKING:
@@ -178,7 +179,7 @@ class Runners:
         self._host = host
         self._ready: deque[Served] = deque()
         self._parked: list[asyncio.Future[None]] = []
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = Tasks(host.loop)
         self._is_waking = False
         self._is_closed = False
         self._context = clean_context()
@@ -195,9 +196,7 @@ class Runners:
         if parked is not None and not parked.done():
             parked.set_result(None)
         else:
-            task = self._host.loop.create_task(self._run(), context=self._context.copy())
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            self._tasks.start(self._run(), self._context.copy())
         # runs after the runner's next step: work left by then means that the runner suspended
         self._host.loop.call_soon(self._check)
 
@@ -239,6 +238,4 @@ class Runners:
     async def aclose(self) -> None:
         """Cancel what still runs, and wait for it."""
         self._is_closed = True
-        for task in list(self._tasks):
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._tasks.aclose()

@@ -218,7 +218,7 @@ class Silo:
             return
         host = self._host
         peer = Peer(host, "", host.client_lost)
-        host.inbound.add(peer)
+        host.inbound[peer] = None
         peer.attach(link)
 
     # -- stopping

@@ -1,20 +1,18 @@
 """A silo's inside: catalog, directory, membership and the routing between them.
 
-Owns: where calls go (`SiloRouter`) and what arrives (`serve`). Not: starting and stopping
-(`silo`). Invariants: calls to a grain whose place is being looked up wait in order; a call from a
-client is relayed, one from a silo is taken here or sent back with a redirect.
+Owns: what arrives (`serve`), and the parts of a silo. Not: where calls go (`router`), starting and
+stopping (`silo`). Invariant: a call from a client is relayed, one from a silo is taken here or sent
+back with a redirect.
 """
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import msgspec
 
-from .activation import Activation
 from .catalog import Catalog, GrainTable
 from .connection import Peer
 from .definition import MethodSpec
@@ -28,147 +26,17 @@ from .member import Member, MemberTarget
 from .membership import MemberRow, MembershipTable, Status, TableView
 from .message import Call, Failure, Goodbye, Redirect
 from .options import MembershipOptions, RuntimeOptions
-from .placement import choose_silo
 from .probe import LoopHeart
 from .relay import Relay
+from .router import SiloRouter
 from .serving import Served
 from .storage import StateStore
 from .system_target import SystemTarget, specs_of
 from .transport import Transport
 
-__all__ = ["SiloHost", "SiloRouter"]
+__all__ = ["SiloHost"]
 
 log = logging.getLogger("millstream.silo")
-
-Grain = tuple[str, str]
-
-
-class WaitingLine:
-    """Calls that wait for the place of one grain, in order."""
-
-    __slots__ = ("length", "lock")
-
-    def __init__(self) -> None:
-        self.lock = asyncio.Lock()
-        self.length = 0
-
-
-class SiloRouter:
-    """Finds grains for this silo's callers."""
-
-    def __init__(self, host: SiloHost) -> None:
-        self._host = host
-        self._locating: dict[Grain, WaitingLine] = {}
-
-    def find(self, table: GrainTable, key: str, /) -> Activation | Peer | None:
-        """Where the grain is, if that is known without asking and nobody waits for it."""
-        if self.has_line(table.name, key):
-            return None
-        activation = table.activations.get(key)
-        if activation is not None:
-            return activation
-        host = self._host
-        if host.directory.is_alone and table.hosted is not None:
-            return host.catalog.obtain(table, key)
-        silo = host.directory.cached(table.name, key)
-        if silo is None or silo == host.address:
-            return None
-        return host.peers.get(silo)
-
-    async def locate(self, table: GrainTable, key: str, /) -> Activation | Peer:
-        """Look the grain up, or place it. Raises Rejected."""
-        grain = (table.name, key)
-        line = self._locating.setdefault(grain, WaitingLine())
-        line.length += 1
-        try:
-            async with line.lock:
-                place = await self._locate(table, key)
-                if isinstance(place, Activation) and line.length > 1:
-                    place.hold(True)  # direct turns would overtake those who wait in line
-                return place
-        finally:
-            line.length -= 1
-            if not line.length:
-                self._leave_line(table, key)
-
-    def _leave_line(self, table: GrainTable, key: str) -> None:
-        self._locating.pop((table.name, key), None)
-        activation = table.activations.get(key)
-        if activation is not None:
-            activation.hold(False)
-
-    def has_line(self, kind: str, key: str) -> bool:
-        """Do calls wait for this grain's place? Later ones must not overtake them."""
-        return bool(self._locating) and (kind, key) in self._locating
-
-    def expect(self, table: GrainTable, key: str) -> None:
-        """Somebody is about to call `locate`: later calls stand behind."""
-        self._locating.setdefault((table.name, key), WaitingLine())
-
-    async def _locate(self, table: GrainTable, key: str) -> Activation | Peer:
-        host = self._host
-        activation = table.activations.get(key)
-        if activation is not None:
-            return activation
-        silo = host.directory.cached(table.name, key)
-        if silo is None or silo == host.address:
-            silo = await host.directory.lookup(table.name, key) or self._place(table, key)
-        if silo == host.address:
-            return host.catalog.obtain(table, key)
-        host.directory.remember(table.name, key, silo)
-        return host.peers.get(silo)
-
-    def _place(self, table: GrainTable, key: str) -> str:
-        host = self._host
-        candidates = host.silos_hosting(table.name)
-        if not candidates:
-            raise Rejected(
-                f"no active silo hosts grain type {table.name!r}; the cluster hosts "
-                f"{', '.join(host.hosted_names()) or 'none'}"
-            )
-        placement = host.placement_of(table.name)
-        grain = f"{table.name}/{key}"
-        return choose_silo(placement, candidates, host.address, grain, host.loads, host.env.choice)
-
-    def moved(self, table: GrainTable, key: str, peer: Peer, silo: str, /) -> None:
-        """The grain is not at `peer`."""
-        self._host.directory.forget(table.name, key)
-        if silo:
-            self.learn(table.name, key, silo)
-
-    def lost(self, table: GrainTable, key: str, /) -> None:
-        """The grain's silo cannot be reached: look it up again next time."""
-        self._host.directory.forget(table.name, key)
-
-    def learn(self, kind: str, key: str, silo: str, /) -> None:
-        """The grain is at `silo`."""
-        if silo != self._host.address and self._host.membership.is_live(silo):
-            self._host.directory.remember(kind, key, silo)
-
-    def resend(self, call: Call, /) -> None:
-        """Send a one-way call on, after the activation that had it ended."""
-        self._host.spawn(self._resend(call))
-
-    async def _resend(self, call: Call) -> None:
-        call.hops += 1
-        if call.hops > self._host.options.redirects_max:
-            log.error(
-                "one-way %s/%s.%s gave up after %d hops",
-                call.kind,
-                call.key,
-                call.method,
-                call.hops,
-            )
-            return
-        table = self._host.tables[call.kind]
-        place = await self.locate(table, call.key)
-        if isinstance(place, Activation):
-            spec = self._host.spec_of(table, call.method)
-            Served(self._host, None, call, spec).submit(place)
-        else:
-            if not place.is_ready:
-                await place.ready()
-            place.send_one_way(call)
 
 
 class SiloHost(Host):
@@ -208,7 +76,7 @@ class SiloHost(Host):
         self.membership = Member(self, table, row)
         self.router = self.silo_router = SiloRouter(self)
         self.clients: dict[str, Peer] = {}
-        self.inbound: set[Peer] = set()
+        self.inbound: dict[Peer, None] = {}
         self._leaving: set[str] = set()  # silos that were seen stopping
         self.is_stopping = False
         self.on_evicted: Callable[[], None] = lambda: None
@@ -293,7 +161,7 @@ class SiloHost(Host):
 
     def client_lost(self, peer: Peer) -> None:
         """A client or silo that had connected is gone."""
-        self.inbound.discard(peer)
+        self.inbound.pop(peer, None)
         if self.clients.get(peer.name) is peer:
             del self.clients[peer.name]
 

@@ -9,6 +9,7 @@ what is stored. Positions of streams (`cursors`) live in the same row and change
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Coroutine, Mapping
 from typing import TYPE_CHECKING, Any, Generic, Literal, NoReturn, TypeVar, get_type_hints, overload
 
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
     from .activation import Activation
 
 __all__ = ["Cursor", "State", "StateField", "state"]
+
+log = logging.getLogger("millstream.state")
 
 S = TypeVar("S")
 Cursor = tuple[int, int, int]
@@ -87,7 +90,7 @@ class State(Generic[S]):
     async def write(self) -> None:
         """Store the value as it is now. Raises Conflict, StorageUnavailable."""
         if self._next is None:
-            self._next = asyncio.ensure_future(self._run(self._write_value))
+            self._next = self._begin(self._write_value)
         await asyncio.shield(self._next)
 
     async def clear(self) -> None:
@@ -116,7 +119,18 @@ class State(Generic[S]):
 
     async def _finish(self, write: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Run one write to its end, even if the caller is cancelled meanwhile."""
-        await asyncio.shield(asyncio.ensure_future(self._run(write)))
+        await asyncio.shield(self._begin(write))
+
+    def _begin(self, write: Callable[[], Coroutine[Any, Any, None]]) -> asyncio.Task[None]:
+        task = asyncio.ensure_future(self._run(write))
+        task.add_done_callback(self._ended)
+        return task
+
+    def _ended(self, write: asyncio.Task[None]) -> None:
+        """Take the error of a write whose caller may be gone; a conflict has ended the grain."""
+        error = None if write.cancelled() else write.exception()
+        if error is not None:
+            log.info("%s was not written: %s: %s", self._key, type(error).__name__, error)
 
     async def _run(self, write: Callable[[], Coroutine[Any, Any, None]]) -> None:
         async with self._lock:

@@ -52,28 +52,44 @@ def refuse_stale(key: str, row: Row | None, expect: Etag | None, fence: int) -> 
 
 
 class MemoryStateStore:
-    """Rows in one process; gone with it. Shared by the silos of a LocalCluster."""
+    """Rows in one process; gone with it. The methods without `async` act at once."""
 
     def __init__(self) -> None:
         self._rows: dict[str, Row] = {}
         self._etag = 0
 
-    async def read(self, key: str, /) -> Row | None:
+    def get(self, key: str) -> Row | None:
+        """`read`, at once."""
         return self._rows.get(key)
 
-    async def write(self, key: str, data: bytes, expect: Etag | None, fence: int, /) -> Etag:
+    def put(self, key: str, data: bytes, expect: Etag | None, fence: int) -> Etag:
+        """`write`, at once."""
         refuse_stale(key, self._rows.get(key), expect, fence)
         self._etag += 1
         self._rows[key] = Row(bytes(data), str(self._etag), fence)
         return str(self._etag)
 
-    async def clear(self, key: str, expect: Etag, fence: int, /) -> None:
+    def remove(self, key: str, expect: Etag, fence: int) -> None:
+        """`clear`, at once."""
         refuse_stale(key, self._rows.get(key), expect, fence)
         del self._rows[key]
 
-    async def scan(self, prefix: str, after: str, limit: int, /) -> Sequence[tuple[str, Row]]:
+    def range(self, prefix: str, after: str, limit: int) -> Sequence[tuple[str, Row]]:
+        """`scan`, at once."""
         keys = sorted(key for key in self._rows if key.startswith(prefix) and key > after)
         return [(key, self._rows[key]) for key in keys[:limit]]
+
+    async def read(self, key: str, /) -> Row | None:
+        return self.get(key)
+
+    async def write(self, key: str, data: bytes, expect: Etag | None, fence: int, /) -> Etag:
+        return self.put(key, data, expect, fence)
+
+    async def clear(self, key: str, expect: Etag, fence: int, /) -> None:
+        self.remove(key, expect, fence)
+
+    async def scan(self, prefix: str, after: str, limit: int, /) -> Sequence[tuple[str, Row]]:
+        return self.range(prefix, after, limit)
 
     async def aclose(self) -> None:
         return None

@@ -25,6 +25,7 @@ from millstream.runtime.errors import (
 )
 from millstream.runtime.failures import rebuild
 from millstream.runtime.request import clean_context
+from millstream.runtime.tasks import Tasks
 
 from .cache import Item
 from .consumer import Consumer, Delivered, WireBatch, WireItem
@@ -69,8 +70,8 @@ class Dispatch:
         self._host = provider.host
         self._loop = asyncio.get_running_loop()
         self._ready: deque[Subscriber] = deque()
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._timers: set[asyncio.TimerHandle] = set()
+        self._tasks = Tasks(self._loop)
+        self._timers: dict[asyncio.TimerHandle, None] = {}
         self._spec: Any = Consumer.deliver.__millstream_spec__  # type: ignore[attr-defined]
         self._is_paused = False
         self._is_closed = False
@@ -118,8 +119,7 @@ class Dispatch:
         self._is_closed = self._is_paused = True
         for timer in self._timers:
             timer.cancel()
-        for task in self._tasks:
-            task.cancel()
+        self._tasks.cancel()
 
     def _queue(self, subscriber: Subscriber) -> None:
         if not subscriber.is_queued:
@@ -149,25 +149,20 @@ class Dispatch:
         if isinstance(action, Deliver):
             delivery.step(Sent(len(action.items), self._loop.time()))
             self.calls_out += 1
-            self._spawn(self._deliver(subscriber, delivery, action.items, action.attempt))
+            self._tasks.start(self._deliver(subscriber, delivery, action.items, action.attempt))
         elif isinstance(action, WaitUntil):
             self._tick_at(subscriber, delivery, action.when_s)
         elif isinstance(action, GiveUp):
-            self._spawn(self._give_up(subscriber, delivery, action))
-
-    def _spawn(self, coro: Any) -> None:
-        task = self._loop.create_task(coro, context=clean_context())
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+            self._tasks.start(self._give_up(subscriber, delivery, action))
 
     def _tick_at(self, subscriber: Subscriber, delivery: Delivery, when_s: float) -> None:
         def tick() -> None:
-            self._timers.discard(timer)
+            self._timers.pop(timer, None)
             self._step(subscriber, delivery, Tick(max(self._loop.time(), when_s)))
             self.pump()
 
         timer = self._loop.call_at(when_s, tick, context=clean_context())
-        self._timers.add(timer)
+        self._timers[timer] = None
 
     # -- one call
 

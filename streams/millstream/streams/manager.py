@@ -82,7 +82,7 @@ class QueueManager:
         if self._is_stopping:
             return
         changed, self._wanted = self._wanted ^ queues, queues
-        for queue in changed:
+        for queue in sorted(changed):
             self.wake(queue)
 
     def wake(self, queue: QueueId) -> None:
@@ -93,7 +93,7 @@ class QueueManager:
 
     def wake_all(self) -> None:
         """The membership changed."""
-        for queue in self._wanted:
+        for queue in sorted(self._wanted):
             self.wake(queue)
 
     def agent(self, queue: QueueId) -> PullingAgent | None:

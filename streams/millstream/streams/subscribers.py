@@ -13,7 +13,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from millstream.runtime.errors import MillstreamError
-from millstream.runtime.request import clean_context
+from millstream.runtime.tasks import Tasks
 
 from .identity import StreamId
 from .queue import QueueMessage
@@ -57,7 +57,7 @@ class Subscribers:
         self._dispatch = dispatch
         self._streams: dict[StreamId, StreamEntry] = {}
         self._loop = asyncio.get_running_loop()
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = Tasks(self._loop)
         self.unheard_count = 0
 
     def route(self, message: QueueMessage, index: int) -> None:
@@ -88,9 +88,7 @@ class Subscribers:
                 entry.subscribers[subscriber.id] = subscriber
         if kinds != "implicit":
             entry.cold = []
-            task = self._loop.create_task(self._ask(stream, entry), context=clean_context())
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            self._tasks.start(self._ask(stream, entry))
         return entry
 
     async def _ask(self, stream: StreamId, entry: StreamEntry) -> None:
@@ -163,8 +161,7 @@ class Subscribers:
 
     def close(self) -> None:
         """Stop asking."""
-        for task in self._tasks:
-            task.cancel()
+        self._tasks.cancel()
 
 
 def before(token: Token) -> Token:

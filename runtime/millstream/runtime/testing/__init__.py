@@ -12,7 +12,9 @@ from .checkers import (
     check_one_activation,
     check_one_owner,
     check_tokens_rise,
+    check_views,
 )
+from .cluster import SimCluster
 from .disk import SimDisk
 from .env import SimEnv
 from .errors import Deadlock, HostCrashed, Livelock, SimulationError, VirtualTimeExceeded
@@ -33,11 +35,13 @@ from .history import (
     SiloDeclaredDead,
     Subscribed,
     Unsubscribed,
+    ViewAdopted,
 )
 from .host import Host, current_host
 from .loop import SimLoop
 from .nemesis import Nemesis, Script, Step, make_script, parse_script, shrink
 from .network import SimNetwork
+from .services import SimMembershipTable, SimService, SimStateStore
 from .simulation import Outcome, Simulation, SimulationFailed, run
 from .transport import SimTransport
 
@@ -63,10 +67,14 @@ __all__ = [
     "Repaired",
     "Script",
     "SiloDeclaredDead",
+    "SimCluster",
     "SimDisk",
     "SimEnv",
     "SimLoop",
+    "SimMembershipTable",
     "SimNetwork",
+    "SimService",
+    "SimStateStore",
     "SimTransport",
     "Simulation",
     "SimulationError",
@@ -74,6 +82,7 @@ __all__ = [
     "Step",
     "Subscribed",
     "Unsubscribed",
+    "ViewAdopted",
     "VirtualTimeExceeded",
     "check_all",
     "check_live_after_repair",
@@ -81,6 +90,7 @@ __all__ = [
     "check_one_activation",
     "check_one_owner",
     "check_tokens_rise",
+    "check_views",
     "current_host",
     "make_script",
     "parse_script",

@@ -25,6 +25,7 @@ from .history import (
     Subscribed,
     Token,
     Unsubscribed,
+    ViewAdopted,
 )
 
 __all__ = [
@@ -34,6 +35,7 @@ __all__ = [
     "check_one_activation",
     "check_one_owner",
     "check_tokens_rise",
+    "check_views",
 ]
 
 
@@ -174,6 +176,36 @@ def check_one_owner(history: History) -> list[str]:
     return found
 
 
+def check_views(history: History) -> list[str]:
+    """Each silo's views rise, a version reads the same everywhere, the dead stay dead."""
+    last: dict[str, int] = {}
+    texts: dict[int, tuple[tuple[str, str], ...]] = {}
+    found = []
+    for at_s, event in history.of(ViewAdopted):
+        if event.version <= last.get(event.silo, 0):
+            found.append(
+                f"t={at_s:.6f}: {event.silo} went from version {last[event.silo]}"
+                f" to {event.version}"
+            )
+        last[event.silo] = event.version
+        statuses = tuple(sorted(event.statuses))
+        if texts.setdefault(event.version, statuses) != statuses:
+            found.append(f"t={at_s:.6f}: {event.silo} reads version {event.version} differently")
+    return found + _risen(texts)
+
+
+def _risen(texts: dict[int, tuple[tuple[str, str], ...]]) -> list[str]:
+    dead: dict[str, int] = {}
+    found = []
+    for version in sorted(texts):
+        for silo, status in texts[version]:
+            if status == "dead":
+                dead.setdefault(silo, version)
+            elif silo in dead:
+                found.append(f"version {version}: {silo} is {status}, dead since {dead[silo]}")
+    return found
+
+
 def check_live_after_repair(history: History, within_s: float) -> list[str]:
     """After the last `Repaired`, pending and new work ends within so many virtual seconds.
 
@@ -222,5 +254,6 @@ def check_all(history: History, *, live_within_s: float) -> list[str]:
         *check_tokens_rise(history),
         *check_nothing_lost(history),
         *check_one_owner(history),
+        *check_views(history),
         *check_live_after_repair(history, live_within_s),
     ]

@@ -30,6 +30,7 @@ __all__ = [
     "SiloDeclaredDead",
     "Subscribed",
     "Unsubscribed",
+    "ViewAdopted",
 ]
 
 EVENTS_MAX = 5_000_000
@@ -78,6 +79,15 @@ class SiloDeclaredDead:
 
     silo: str
     version: int
+
+
+@dataclass(frozen=True, slots=True)
+class ViewAdopted:
+    """A silo works with this view from here on; `statuses`: (silo, status) of each row."""
+
+    silo: str
+    version: int
+    statuses: tuple[tuple[str, str], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,6 +178,7 @@ Event = (
     | Delivered
     | DeadLettered
     | QueueAcquired
+    | ViewAdopted
 )
 E = TypeVar("E")
 

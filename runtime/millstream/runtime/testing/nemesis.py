@@ -45,6 +45,7 @@ def make_script(
     trouble_s: tuple[float, float] = (0.5, 15.0),
     down_max: int = 1,
     verbs: Sequence[str] = VERBS,
+    steady: Sequence[str] = (),
 ) -> Script:
     """Troubles at random times, each ended after a random time, all by `duration_s`.
 
@@ -53,6 +54,7 @@ def make_script(
         trouble_s: shortest and longest time of one trouble.
         down_max: most hosts that are down at one time; 0 means no crashes.
         verbs: a subset of VERBS.
+        steady: those of `hosts` that never crash, as services that are no simulated program.
     """
     unknown = [verb for verb in verbs if verb not in VERBS]
     if unknown or len(hosts) < 2:
@@ -65,7 +67,7 @@ def make_script(
         verb = rng.choice(list(verbs))
         one, other = rng.sample(list(hosts), 2)
         if verb in ("crash", "power_cut"):
-            if not _may_go_down(down, (start_s, end_s, one), down_max):
+            if one in steady or not _may_go_down(down, (start_s, end_s, one), down_max):
                 continue
             down.append((start_s, end_s, one))
         steps += _trouble(rng, verb, one, other, start_s, end_s)

@@ -1,0 +1,213 @@
+"""A cluster of real silos on simulated hosts.
+
+Owns: `SimCluster`: one silo per host, its program (start, run, start again after an eviction), and
+what is noted of it in the history. Not: troubles (`nemesis`), judgement (`checkers`).
+Invariants: a host runs one silo at a time, always at the same address; tables and stores are
+shared services that no crash reaches; every activation and every adopted view is noted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from millstream.runtime.activation import Activation
+from millstream.runtime.client import Client
+from millstream.runtime.errors import MillstreamError
+from millstream.runtime.grain import Grain
+from millstream.runtime.membership import MemoryMembershipTable, Status, TableView
+from millstream.runtime.options import MembershipOptions, RuntimeOptions
+from millstream.runtime.silo import Silo, StreamProvider
+from millstream.runtime.silo_host import SiloHost
+from millstream.runtime.storage import MemoryStateStore
+
+from .history import Activated, Deactivated, ViewAdopted
+from .host import Host
+from .services import SimMembershipTable, SimService, SimStateStore
+from .simulation import Simulation
+
+__all__ = ["SimCluster"]
+
+log = logging.getLogger("millstream.simulation")
+
+PORT = 7000
+RESTART_S = 0.5
+LOOK_S = 0.05
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SimClusterOptions:
+    """What every silo of the cluster is made of.
+
+    `streams`: functions that make a provider for the silo on a host. `skew_s`: the hosts' wall
+    clocks differ from each other by at most so much.
+    """
+
+    grains: Sequence[type[Grain]] = ()
+    streams: Mapping[str, Callable[[Host], StreamProvider]] | None = None
+    options: RuntimeOptions | None = None
+    membership: MembershipOptions | None = None
+    skew_s: float = 0.5
+
+
+class SimCluster:
+    """`SimCluster(simulation, silos=3, grains=[...])`, then `await cluster.start()`.
+
+    The table answers at the host name `table`, the store at `store`.
+    """
+
+    def __init__(
+        self,
+        simulation: Simulation,
+        *,
+        silos: int,
+        grains: Sequence[type[Grain]],
+        streams: Mapping[str, Callable[[Host], StreamProvider]] | None = None,
+        options: RuntimeOptions | None = None,
+        membership: MembershipOptions | None = None,
+        skew_s: float = 0.5,
+    ) -> None:
+        self._simulation = simulation
+        self._made_of = SimClusterOptions(
+            grains=grains, streams=streams, options=options, membership=membership, skew_s=skew_s
+        )
+        self.names = tuple(f"silo-{number}" for number in range(silos))
+        self.table = MemoryMembershipTable()
+        self.store = MemoryStateStore()
+        self._table_service = SimService(simulation.network, "table")
+        self._store_service = SimService(simulation.network, "store")
+        self._skews = {name: simulation.rng.uniform(-skew_s, skew_s) for name in self.names}
+        self._running: dict[str, Silo] = {}
+        self._is_closing = False
+
+    @property
+    def service_names(self) -> tuple[str, str]:
+        """Host names that may be cut off, and never crash."""
+        return ("table", "store")
+
+    # -- running
+
+    async def start(self) -> None:
+        """Boot every host; returns when all silos are active."""
+        for name in self.names:
+            self.boot(name)
+        await self.until_active()
+
+    def boot(self, name: str) -> None:
+        """Run a silo on a host that is up; restarts a crashed one first."""
+        host = self._simulation.host(name)
+        if not host.alive:
+            host = self._simulation.restart(name)
+        self._running.pop(name, None)
+        self._simulation.spawn(host, self._program(host), name=f"program of {host}")
+
+    async def _program(self, host: Host) -> None:
+        """What the host does: a silo, and another one after it was evicted."""
+        while not self._is_closing:
+            silo = self._make(host)
+            try:
+                await silo.start()
+            except MillstreamError as error:
+                log.info("%s did not start: %s", host, error)
+                await silo.kill()
+            else:
+                self._running[host.name] = silo
+                await silo.wait_stopped()
+                self._running.pop(host.name, None)
+            await asyncio.sleep(RESTART_S)
+
+    def _make(self, host: Host) -> Silo:
+        made_of, simulation, name = self._made_of, self._simulation, host.name
+        streams = {key: make(host) for key, make in (made_of.streams or {}).items()}
+        return NotedSilo(
+            simulation,
+            host,
+            grains=made_of.grains,
+            address=f"{name}:{PORT}",
+            cluster="sim",
+            membership=SimMembershipTable(
+                self._table_service, name, self.table, simulation.history
+            ),
+            stores={"default": SimStateStore(self._store_service, name, self.store)},
+            streams=streams,
+            name=name,
+            options=made_of.options,
+            membership_options=made_of.membership,
+            env=simulation.env(host, self._skews[name]),
+            transport=simulation.transport(host),
+        )
+
+    def silo(self, name: str) -> Silo | None:
+        """The silo that runs on a host now, if one does and its host is up."""
+        return self._running.get(name) if self._simulation.is_up(name) else None
+
+    def silos(self) -> list[Silo]:
+        """Every silo that runs now."""
+        return [silo for name in self.names if (silo := self.silo(name)) is not None]
+
+    def client(self, host: Host) -> Client:
+        """A client on a host; use it in a program on that host."""
+        return Client(
+            [f"{name}:{PORT}" for name in self.names],
+            cluster="sim",
+            options=self._made_of.options,
+            env=self._simulation.env(host),
+            transport=self._simulation.transport(host),
+        )
+
+    async def stop_silo(self, name: str) -> None:
+        """Stop the silo of a host gracefully; its program starts another one."""
+        silo = self.silo(name)
+        if silo is not None:
+            await self._simulation.call(self._simulation.host(name), silo.stop())
+
+    async def close(self) -> None:
+        """Stop every silo, one after the other."""
+        self._is_closing = True
+        for name in self.names:
+            await self.stop_silo(name)
+
+    # -- waiting
+
+    async def until_active(self, within_s: float = 60.0) -> None:
+        """Until every host's silo is active in every silo's view. Raises TimeoutError."""
+        async with asyncio.timeout(within_s):
+            while not self.is_whole():  # noqa: ASYNC110  nothing tells when others have seen it
+                await asyncio.sleep(LOOK_S)
+
+    def is_whole(self) -> bool:
+        """Does every silo run, and see just these silos alive?"""
+        silos = self.silos()
+        members = tuple(sorted(silo.address for silo in silos))
+        return len(silos) == len(self.names) and all(
+            silo.host.membership.active() == members
+            and not silo.host.membership.view.with_status(Status.JOINING, Status.STOPPING)
+            for silo in silos
+        )
+
+
+class NotedSilo(Silo):
+    """A silo whose activations and views are noted in a history."""
+
+    def __init__(self, simulation: Simulation, host: Host, /, **silo: object) -> None:
+        super().__init__(**silo)  # type: ignore[arg-type]
+        self._simulation = simulation
+        self._on = host
+
+    def _build(self, address: str) -> SiloHost:
+        inside = super()._build(address)
+        record, on = self._simulation.history.record, self._on.name
+
+        def started(activation: Activation) -> None:
+            record(Activated(str(activation), address, activation.version, on))
+
+        def adopted(view: TableView) -> None:
+            statuses = tuple((row.silo, row.status.value) for row in view.rows)
+            record(ViewAdopted(address, view.version, statuses))
+
+        inside.catalog.on_started = started
+        inside.catalog.on_ended = lambda activation: record(Deactivated(str(activation), address))
+        inside.membership.watch(adopted)
+        return inside

@@ -1,0 +1,114 @@
+"""A membership table and a state store on a host of their own, reached over the simulated network.
+
+Owns: `SimService` (asking a host that never crashes) and the two that use it. Not: what a row means
+(`membership`, `storage`). Invariants: a change happens at one instant, at the service; who cannot
+hear the answer learns only that there was none, and the change may have happened.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+from millstream.runtime.errors import MillstreamError, StorageUnavailable
+from millstream.runtime.membership import MemberRow, MemoryMembershipTable, Status, TableView
+from millstream.runtime.storage import Etag, MemoryStateStore, Row
+
+from .history import History, SiloDeclaredDead
+from .network import SimNetwork
+
+__all__ = ["SimMembershipTable", "SimService", "SimStateStore"]
+
+T = TypeVar("T")
+ANSWER_S = 2.0
+
+
+class SimService:
+    """A service at `name` on the network, asked from other hosts.
+
+    Args:
+        name: the service's host name for the network's verbs; it runs no simulated program.
+        answer_s: how long a caller waits for an answer.
+    """
+
+    def __init__(self, network: SimNetwork, name: str, answer_s: float = ANSWER_S) -> None:
+        self.name = name
+        self._network = network
+        self._answer_s = answer_s
+
+    async def ask(self, caller: str, act: Callable[[], T]) -> T:
+        """Do `act` at the service. Raises what it raises, or StorageUnavailable without answer."""
+        try:
+            async with asyncio.timeout(self._answer_s):
+                await self._network.travel(caller, self.name)
+                try:
+                    answer, error = act(), None
+                except MillstreamError as raised:
+                    answer, error = None, raised
+                await self._network.travel(self.name, caller)
+        except TimeoutError:
+            text = f"{self.name} did not answer {caller} within {self._answer_s:g} s"
+            raise StorageUnavailable(text) from None
+        if error is not None:
+            raise error
+        return answer  # type: ignore[return-value]
+
+
+class SimMembershipTable:
+    """The table as one host sees it. Deaths that are written are noted in the history."""
+
+    def __init__(
+        self, service: SimService, host: str, table: MemoryMembershipTable, history: History
+    ) -> None:
+        self._service = service
+        self._host = host
+        self._table = table
+        self._history = history
+
+    async def read(self) -> TableView:
+        return await self._service.ask(self._host, self._table.view)
+
+    async def write(self, row: MemberRow, expect_version: int, /) -> bool:
+        def act() -> bool:
+            was_written = self._table.replace_row(row, expect_version)
+            if was_written and row.status is Status.DEAD:
+                self._history.record(SiloDeclaredDead(row.silo, expect_version + 1))
+            return was_written
+
+        return await self._service.ask(self._host, act)
+
+    async def heartbeat(self, silo: str, alive_s: float, /) -> None:
+        await self._service.ask(self._host, lambda: self._table.stamp(silo, alive_s))
+
+    async def forget(self, silo: str, expect_version: int, /) -> bool:
+        return await self._service.ask(self._host, lambda: self._table.drop(silo, expect_version))
+
+    async def aclose(self) -> None:
+        return None
+
+
+class SimStateStore:
+    """The store as one host sees it."""
+
+    def __init__(self, service: SimService, host: str, store: MemoryStateStore) -> None:
+        self._service = service
+        self._host = host
+        self._store = store
+
+    async def read(self, key: str, /) -> Row | None:
+        return await self._service.ask(self._host, lambda: self._store.get(key))
+
+    async def write(self, key: str, data: bytes, expect: Etag | None, fence: int, /) -> Etag:
+        return await self._service.ask(
+            self._host, lambda: self._store.put(key, data, expect, fence)
+        )
+
+    async def clear(self, key: str, expect: Etag, fence: int, /) -> None:
+        await self._service.ask(self._host, lambda: self._store.remove(key, expect, fence))
+
+    async def scan(self, prefix: str, after: str, limit: int, /) -> Sequence[tuple[str, Row]]:
+        return await self._service.ask(self._host, lambda: self._store.range(prefix, after, limit))
+
+    async def aclose(self) -> None:
+        return None
