@@ -1,0 +1,331 @@
+"""Suite `calls`: programs on every silo and a client call grains while the cluster is troubled.
+
+Judged: one activation per grain and view; exclusive turns never overlap; what one caller sent
+starts in that order; an acknowledged write is stored exactly once, an unacknowledged one at most
+once; a call ends by its deadline; after the repair every grain answers everyone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter, defaultdict
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from millstream.runtime import Grain, MillstreamError, RuntimeOptions, grain, read_only, state
+from millstream.runtime.reference import with_options
+from millstream.runtime.testing import (
+    CallEnded,
+    CallStarted,
+    Deactivated,
+    Host,
+    HostDown,
+    SiloDeclaredDead,
+    SimCluster,
+    Simulation,
+    check_live_after_repair,
+    check_one_activation,
+    check_views,
+)
+from millstream.runtime.testing.env import Random, dice
+
+from .plan import make_plan
+from .record import Run, current_run
+
+__all__ = ["calls"]
+
+ACCOUNTS = tuple(f"account-{number}" for number in range(12))
+DURATION_S = 40.0
+CALL_S = 5.0
+LATE_S = 0.5
+RECOVERY_S = 60.0
+RUNTIME = RuntimeOptions(call_timeout_s=CALL_S, idle_after_s=4.0, collect_every_s=1.0)
+
+
+@dataclass
+class Book:
+    """What an account stores: ids of operations, in the order of their turns."""
+
+    ops: list[str] = field(default_factory=list)
+
+
+@grain(name="account")
+class Account(Grain):
+    """Stores operations; notes what the turn rule must not let happen."""
+
+    book = state(Book)
+
+    def __init__(self) -> None:
+        self._exclusive = 0
+        self._reading = 0
+        calls_run().figures["activations"] += 1
+        self._number = calls_run().figures["activations"]
+
+    async def add(self, op: str) -> int:
+        """Store an operation. `op` is caller:number."""
+        self._note_order(op)
+        self._enter()
+        try:
+            self.book.value.ops.append(op)
+            await self.book.write()
+            return len(self.book.value.ops)
+        finally:
+            self._exclusive -= 1
+
+    async def relay(self, op: str, others: list[str]) -> int:
+        """Store an operation in another account, by way of others."""
+        self._enter()
+        try:
+            target = self.grain(Account, others[0])
+            return await (target.relay(op, others[1:]) if others[1:] else target.add(op))
+        finally:
+            self._exclusive -= 1
+
+    async def dawdle(self, seconds: float) -> None:
+        """Keep the account busy."""
+        self._enter()
+        try:
+            await asyncio.sleep(seconds)
+        finally:
+            self._exclusive -= 1
+
+    @read_only
+    async def ops(self) -> list[str]:
+        """Every operation."""
+        if self._exclusive:
+            calls_run().violated(f"{self.key}: a read overlaps an exclusive turn")
+        self._reading += 1
+        try:
+            await asyncio.sleep(0.001)
+            return self.book.value.ops
+        finally:
+            self._reading -= 1
+
+    def _enter(self) -> None:
+        if self._exclusive or self._reading:
+            calls_run().violated(f"{self.key}: an exclusive turn overlaps another")
+        self._exclusive += 1
+
+    def _note_order(self, op: str) -> None:
+        caller, _, number = op.rpartition(":")
+        run = calls_run()
+        run.starts.append(
+            Start(self.key, self._number, caller, int(number), run.simulation.loop.time())
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """A caller's operation began in an activation of an account."""
+
+    key: str
+    activation: int
+    caller: str
+    number: int
+    at_s: float
+
+    @property
+    def op(self) -> str:
+        """Id of the operation."""
+        return f"{self.caller}:{self.number}"
+
+
+class CallsRun(Run):
+    """The notes of this suite."""
+
+    def __init__(self, simulation: Simulation) -> None:
+        super().__init__(simulation)
+        self.acknowledged: dict[str, str] = {}
+        self.sent_s: dict[str, float] = {}
+        self.starts: list[Start] = []
+        self.is_over = False
+
+    def check_order(self) -> list[str]:
+        """Per activation and caller, acknowledged operations started in the order sent.
+
+        Exempt is what was on its way while an activation of the account ended: its calls are sent
+        on, one by one.
+        """
+        ends = self._ends()
+        highest: dict[tuple[str, int, str], int] = {}
+        found = []
+        for start in self.starts:
+            sent_s = self.sent_s[start.op]
+            was_moved = any(sent_s <= at_s <= start.at_s for at_s in [*ends[start.key], *ends[""]])
+            if start.op not in self.acknowledged or was_moved:
+                continue
+            place = (start.key, start.activation, start.caller)
+            if start.number < highest.get(place, -1):
+                found.append(f"{start.key}: {start.op} started after a later one")
+            highest[place] = max(start.number, highest.get(place, -1))
+            self.figures["orders checked"] += 1
+        return found
+
+    def _ends(self) -> dict[str, list[float]]:
+        """When activations of each account ended; "" stands for all accounts of some silo."""
+        ends: dict[str, list[float]] = defaultdict(list)
+        for at_s, event in self.history.events:
+            if isinstance(event, Deactivated):
+                ends[event.grain.rpartition("/")[2]].append(at_s)
+            elif isinstance(event, HostDown | SiloDeclaredDead):
+                ends[""].append(at_s)
+        return ends
+
+    def check_books(self, books: dict[str, list[str]]) -> list[str]:
+        """What was acknowledged is stored once, everything else at most once."""
+        stored = Counter(op for ops in books.values() for op in ops)
+        twice = [f"{op} is stored {count} times" for op, count in stored.items() if count > 1]
+        lost = [
+            f"{op} was acknowledged by {key} and is not stored there"
+            for op, key in self.acknowledged.items()
+            if op not in books[key]
+        ]
+        return twice + lost
+
+
+def calls_run() -> CallsRun:
+    """The run that is being simulated."""
+    run = current_run()
+    assert isinstance(run, CallsRun)
+    return run
+
+
+class Caller:
+    """One program: calls accounts through a handle until the run is over."""
+
+    def __init__(self, run: CallsRun, host: Host, name: str) -> None:
+        self._run = run
+        self._rng: Random = dice(run.simulation.seed, "caller", name, host.incarnation)
+        self._host = host
+        self._name = f"{name}#{host.incarnation}"
+        self._sent = 0
+
+    async def work(self, handle: Callable[[], Any]) -> None:
+        """Call until the run is over; `handle` gives a silo or client, or None."""
+        while not self._run.is_over:
+            await asyncio.sleep(self._rng.uniform(0.0, 0.2))
+            runtime = handle()
+            if runtime is not None:
+                await self._one_round(runtime)
+
+    async def _one_round(self, runtime: Any) -> None:
+        key, other, third = self._rng.sample(ACCOUNTS, 3)
+        account, roll = runtime.grain(Account, key), self._rng.random()
+        if roll < 0.5:
+            count = self._rng.choice((1, 1, 2, 5))
+            await asyncio.gather(*(self._add(account, key) for _ in range(count)))
+        elif roll < 0.7:
+            op = self._next_op("/relayed")  # sent by the account before, so no order is promised
+            others = [other] if roll < 0.6 else [other, third]
+            await self._call("relay", account.relay(op, others), (op, others[-1]))
+        elif roll < 0.85:
+            await self._call("ops", account.ops())
+        else:
+            hurried = with_options(account, timeout=1.0)
+            await self._call("dawdle", hurried.dawdle(self._rng.uniform(0, 1.5)), limit_s=1.0)
+
+    def _next_op(self, way: str = "") -> str:
+        self._sent += 1
+        return f"{self._name}{way}:{self._sent}"
+
+    def _add(self, account: Account, key: str) -> Awaitable[None]:
+        op = self._next_op()
+        return self._call("add", account.add(op), (op, key))
+
+    async def _call(
+        self,
+        what: str,
+        call: Awaitable[Any],
+        write: tuple[str, str] | None = None,
+        limit_s: float = CALL_S,
+    ) -> None:
+        run = self._run
+        run.figures["calls"] += 1
+        if write is not None:
+            run.sent_s[write[0]] = run.simulation.loop.time()
+        call_id = f"{self._name}/{run.figures['calls']}"
+        told = f"{what} {' to '.join(write)}" if write is not None else what
+        run.history.record(CallStarted(call_id, self._host.name, told))
+        start_s, error = run.simulation.loop.time(), ""
+        try:
+            await call
+            run.figures["answered"] += 1
+            if write is not None:
+                run.acknowledged[write[0]] = write[1]
+        except MillstreamError as raised:
+            error = type(raised).__name__
+            run.figures[error] += 1
+        took_s = run.simulation.loop.time() - start_s
+        if took_s > limit_s + LATE_S:
+            run.violated(f"{call_id} {what} took {took_s:.3f} s, its limit is {limit_s:g}")
+        run.history.record(CallEnded(call_id, error))
+
+
+async def calls(simulation: Simulation) -> Counter[str]:
+    """Run one seed; returns its figures. Raises Violated."""
+    run = CallsRun(simulation)
+    client_host = simulation.host("client")
+    plan = make_plan(simulation, ("client", "table", "store"), duration_s=DURATION_S)
+    cluster = SimCluster(simulation, silos=plan.silos, grains=[Account], options=RUNTIME)
+    await cluster.start()
+
+    def boot(name: str) -> None:
+        cluster.boot(name)
+        spawn_caller(name)
+
+    def spawn_caller(name: str) -> None:
+        host = simulation.host(name)
+        caller = Caller(run, host, name)
+        simulation.spawn(host, caller.work(lambda: cluster.silo(name)))
+
+    for name in cluster.names:
+        spawn_caller(name)
+    simulation.spawn(client_host, call_as_client(run, cluster, client_host))
+    await simulation.nemesis(plan.script, boot)
+    run.is_over = True
+    books = await read_all(run, cluster)
+    await asyncio.sleep(CALL_S + LATE_S)
+    run.figures["crashes"] += plan.crashes
+    run.judge(
+        check_one_activation(simulation.history),
+        check_views(simulation.history),
+        check_live_after_repair(simulation.history, CALL_S + LATE_S),
+        run.check_order(),
+        run.check_books(books),
+    )
+    await cluster.close()
+    return run.figures
+
+
+async def call_as_client(run: CallsRun, cluster: SimCluster, host: Host) -> None:
+    """The client's program: connects, again if no gateway answered, and calls."""
+    while not run.is_over:
+        try:
+            async with cluster.client(host) as client:
+                callers = [Caller(run, host, f"client-{number}") for number in range(2)]
+                await asyncio.gather(*(caller.work(lambda: client) for caller in callers))
+        except MillstreamError:
+            await asyncio.sleep(1.0)
+
+
+async def read_all(run: CallsRun, cluster: SimCluster) -> dict[str, list[str]]:
+    """Ask every account from every silo, after the repair; all must agree in the end."""
+    await cluster.until_active(RECOVERY_S)
+    await asyncio.sleep(CALL_S)  # what was under way has ended
+    answers: list[dict[str, list[str]]] = []
+    for name in cluster.names:
+        answers.append(
+            await run.simulation.call(run.simulation.host(name), read_from(cluster, name))
+        )
+    for name, answer in zip(cluster.names, answers, strict=True):
+        if answer != answers[0]:
+            run.violated(f"{name} reads other books than {cluster.names[0]}")
+    return answers[0]
+
+
+async def read_from(cluster: SimCluster, name: str) -> dict[str, list[str]]:
+    """Every account's operations, asked on one silo."""
+    silo = cluster.silo(name)
+    assert silo is not None
+    return {key: await silo.grain(Account, key).ops() for key in ACCOUNTS}
