@@ -175,9 +175,13 @@ class Member:
         self.prober.start()
         await self._reach_everyone()
         await self._write(lambda view: self._own(view, Status.ACTIVE))
+        if self.is_dead(self.address):
+            raise ClusterError(f"{self.address} was evicted while it joined")
 
-    def _own(self, view: TableView, status: Status) -> MemberRow:
+    def _own(self, view: TableView, status: Status) -> MemberRow | None:
         found = view.row(self.address)
+        if found is not None and found.status is Status.DEAD:
+            return None  # the dead stay dead, whatever they were about to say
         suspicions = () if found is None else found.suspicions
         self._row = replace(
             self._row, status=status, alive_s=self._host.env.wall_s(), suspicions=suspicions

@@ -98,9 +98,22 @@ class State(Generic[S]):
         await self._finish(self._write_nothing)
 
     async def commit(self, cursors: Mapping[str, Cursor]) -> None:
-        """Store the value and these stream positions in one write."""
-        merged = {**self.cursors, **cursors}
-        await self._finish(lambda: self._store_row(self._encode(), merged))
+        """Store the value and these stream positions in one write.
+
+        Who is cancelled meanwhile is cancelled after it: else the turn would end, and `restore`
+        would go back behind what is just being stored.
+        """
+        data, merged = self._encode(), {**self.cursors, **cursors}
+        write = self._begin(lambda: self._store_row(data, merged))
+        cancelled: asyncio.CancelledError | None = None
+        while not write.done():
+            try:
+                await asyncio.wait([write])
+            except asyncio.CancelledError as error:
+                cancelled = error
+        write.result()
+        if cancelled is not None:
+            raise cancelled
 
     async def write_if_changed(self) -> None:
         """Store the value if it differs from what is stored."""

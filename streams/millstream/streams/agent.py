@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from millstream.runtime.errors import MillstreamError, QueueFenced
@@ -32,12 +33,20 @@ __all__ = ["PullingAgent"]
 
 log = logging.getLogger("millstream.agent")
 
+CLOCKS_APART_S = 60.0  # wall clocks of silos and queue servers differ by less
+
 
 class PullingAgent:
     """Reads one queue in one epoch, until it is stopped or fenced."""
 
     def __init__(
-        self, provider: PersistentStreams, queue: QueueId, epoch: int, checkpoint: Token | None
+        self,
+        provider: PersistentStreams,
+        queue: QueueId,
+        epoch: int,
+        checkpoint: Token | None,
+        *,
+        may_repeat: bool = False,
     ) -> None:
         self._provider = provider
         self._options = provider.options
@@ -55,6 +64,10 @@ class PullingAgent:
         self._room = asyncio.Event()
         self._ack_due = asyncio.Event()
         self._is_paused = False
+        self._may_repeat = may_repeat  # what is read was perhaps delivered by a former owner
+        self._started_s = provider.host.env.wall_s()
+        self._repeats_held_back = 0
+        self.repeats_upto = -1  # index of the last such message in the cache
         self.is_fenced = False
         self.is_reading = False
         self.read_count = 0
@@ -76,6 +89,11 @@ class PullingAgent:
     def in_flight(self) -> int:
         """Delivery calls that are out."""
         return self.dispatch.calls_out
+
+    @property
+    def tried(self) -> int:
+        """Subscriptions whose handler may know the next item already."""
+        return self.subscribers.tried_count
 
     def pause(self) -> None:
         """Read no more and start no more deliveries; those that are out go on."""
@@ -154,6 +172,7 @@ class PullingAgent:
             log.warning("%s: read failed: %s", self.queue, error)
             await asyncio.sleep(self._options.read_retry_s)
             return
+        self._mark_repeats(messages)
         self._take(messages)
         if not messages and Capability.WAKEUP not in self._provider.capabilities:
             self._poll_s = min(self._poll_s * 2, self._options.poll_ceiling_s)
@@ -167,6 +186,18 @@ class PullingAgent:
         has_wakeup = Capability.WAKEUP in self._provider.capabilities
         return self._options.read_wait_s if has_wakeup else 0.0
 
+    def _mark_repeats(self, messages: Sequence[QueueMessage]) -> None:
+        """After an unclean hand-over, what was stored before it may be known to its handlers.
+
+        That is the backlog: up to the first read that finds nothing, or a message that is younger
+        than the hand-over.
+        """
+        if not self._may_repeat:
+            return
+        young_s = self._started_s + CLOCKS_APART_S
+        self._may_repeat = bool(messages) and messages[-1].enqueued_s < young_s
+        self._repeats_held_back += len(messages)
+
     def _take(self, messages: tuple[()] | list[QueueMessage] | object) -> None:
         """Put messages into the cache and hand them to their subscriptions, as far as they fit."""
         self._held_back.extend(messages)  # type: ignore[arg-type]
@@ -174,6 +205,9 @@ class PullingAgent:
         while self._held_back and self.cache.fits(self._held_back[0]):
             message = self._held_back.popleft()
             index = self.cache.append(message)
+            if self._repeats_held_back:
+                self._repeats_held_back -= 1
+                self.repeats_upto = index
             self.read_count += len(message.items)
             self.newest_s = message.enqueued_s
             self.subscribers.route(message, index)

@@ -16,6 +16,7 @@ from typing import Any
 import msgspec
 
 from millstream.runtime.activation import Activation
+from millstream.runtime.errors import CallTimeout
 from millstream.runtime.failures import describe
 from millstream.runtime.state import State
 
@@ -47,6 +48,7 @@ class WireBatch(msgspec.Struct, array_like=True, frozen=True):
     attempt: int
     redelivered: bool
     items: list[WireItem]
+    timeout_s: float = 60.0
 
 
 class Delivered(msgspec.Struct, array_like=True, frozen=True):
@@ -154,7 +156,7 @@ def _is_new(item: WireItem, last: Token | None) -> bool:
 class HandlerRun:
     """One delivery's handler calls."""
 
-    __slots__ = ("_activation", "_decode", "_handler", "_mark", "batch")
+    __slots__ = ("_activation", "_at", "_decode", "_handler", "_mark", "batch")
 
     def __init__(
         self, batch: WireBatch, mark: SubscribeMark | None, handler: Any, activation: Activation
@@ -163,26 +165,31 @@ class HandlerRun:
         self._mark = mark
         self._handler = handler
         self._activation = activation
+        self._at = 0
         codec = item_codec(mark, handler)
         host = activation.table.host
         self._decode: Callable[[bytes], Any] = lambda body: codec.decode(body, host)
 
     async def items(self, start: int, end: int) -> tuple[int, bytes]:
         """Run items start..end-1; returns the first that is not done, and its error."""
+        self._at = start
+        try:
+            async with asyncio.timeout(self.batch.timeout_s) as limit:
+                await self._run(end)
+        except Exception as raised:
+            place = f"{self._activation} handling {self.batch.namespace}/{self.batch.key}"
+            late = CallTimeout(f"{place}: not done after {self.batch.timeout_s:g} s")
+            return self._at, describe(late if limit.expired() else raised, place)
+        return self._at, b""
+
+    async def _run(self, end: int) -> None:
+        """Run items `_at`..end-1; `_at` counts along."""
         is_batch, size = self._shape()
-        at = start
-        while at < end:
-            part = self.batch.items[at : min(at + size, end)]
-            try:
-                events = self._events(part)
-                await self._handler(events if is_batch else events[0])
-            except asyncio.CancelledError:
-                raise
-            except Exception as error:
-                place = f"{self._activation} handling {self.batch.namespace}/{self.batch.key}"
-                return at, describe(error, place)
-            at += len(part)
-        return at, b""
+        while self._at < end:
+            part = self.batch.items[self._at : min(self._at + size, end)]
+            events = self._events(part)
+            await self._handler(events if is_batch else events[0])
+            self._at += len(part)
 
     def _shape(self) -> tuple[bool, int]:
         """Does the handler take lists, and of how many events at most?"""

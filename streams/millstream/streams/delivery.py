@@ -64,7 +64,8 @@ class DeliveryOptions:
 
     A call has 1..`max_batch` items and `max_batch_bytes` (one item may be larger), and is sized so
     that it takes about `target_call_s`. An item is tried `1 + retries` times.
-    `handler_timeout_s` is the deadline of a call, which the driver sets.
+    `handler_timeout_s`: how long the handlers of one call may take; the consumer's side ends them.
+    A call that gets no answer is no attempt.
     """
 
     max_batch: int = 256
@@ -262,6 +263,16 @@ class Delivery:
         self.position = after
         self.window = min(options.max_batch, BATCH_FIRST if window is None else max(1, window))
         self.state = DeliveryState.READY
+
+    @property
+    def index(self) -> int | None:
+        """The absolute index of the message that is delivered next, or now; None at the end."""
+        return self._cursor.index
+
+    @property
+    def is_tried(self) -> bool:
+        """Whether the item at the cursor was tried and is not done: its handler may know it."""
+        return self._attempts > 0 or self._losses > 0
 
     def step(self, event: Event) -> Sequence[Action]:
         """Apply an event. What comes after the end is ignored: a late reply, a late tick."""

@@ -58,7 +58,8 @@ __all__ = ["Dispatch"]
 log = logging.getLogger("millstream.delivery")
 
 # not the handler's fault: wait and try again without end
-UNREACHABLE = (ClusterError, Overloaded, Rejected, StorageError)
+UNREACHABLE = (CallTimeout, ClusterError, Overloaded, Rejected, StorageError)
+ANSWER_S = 5.0  # for a handler's answer to arrive, beyond the handler's own time
 
 
 class Dispatch:
@@ -147,6 +148,8 @@ class Dispatch:
 
     def _act(self, subscriber: Subscriber, delivery: Delivery, action: Action) -> None:
         if isinstance(action, Deliver):
+            if delivery.index is not None and delivery.index <= self._agent.repeats_upto:
+                subscriber.is_redelivered = True
             delivery.step(Sent(len(action.items), self._loop.time()))
             self.calls_out += 1
             self._tasks.start(self._deliver(subscriber, delivery, action.items, action.attempt))
@@ -202,17 +205,16 @@ class Dispatch:
                 WireItem(item.token, item.body, dict(item.headers) if item.headers else None)
                 for item in items
             ],
+            subscriber.options.handler_timeout_s,
         )
         table = self._host.table_named(subscriber.grain_type)
-        timeout_s = subscriber.options.handler_timeout_s
+        timeout_s = subscriber.options.handler_timeout_s + ANSWER_S
         try:
             reply: Delivered = await call_here(
                 self._host, table, subscriber.grain_key, self._spec, (batch,), timeout_s, None
             )
         except UNREACHABLE as error:
             return Unreachable(str(error), self._loop.time(), self._roll())
-        except CallTimeout as error:
-            return self._failed(FailureKind.TIMEOUT, str(error))
         except Exception as error:
             return self._failed(FailureKind.ACTIVATION, error_text(error))
         return self._progress(reply)
@@ -225,7 +227,9 @@ class Dispatch:
         failure = None
         if reply.error:
             error = rebuild(reply.error, self._host.known_errors)
-            failure = Failure(FailureKind.HANDLER, error_text(error))
+            is_late = isinstance(error, CallTimeout)
+            kind = FailureKind.TIMEOUT if is_late else FailureKind.HANDLER
+            failure = Failure(kind, error_text(error))
         return Progress(reply.done, failure, self._loop.time(), self._roll())
 
     def _failed(self, kind: FailureKind, text: str) -> Progress:

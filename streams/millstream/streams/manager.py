@@ -142,6 +142,7 @@ class QueueManager:
             local=owned.local,
             checkpoint=None if agent is None else agent.checkpoint,
             in_flight=0 if agent is None else agent.in_flight,
+            tried=0 if agent is None or not isinstance(owned.local, Pausing) else agent.tried,
         )
         return await self._act(queue, owned, stored, decide(situation, self._options))
 
@@ -161,8 +162,8 @@ class QueueManager:
                 return max(0.0, until_s - now)
             case Lost():
                 await self._drop(queue, owned)
-            case Acquire(record=record, is_forced=is_forced):
-                await self._acquire(queue, owned, stored, record, is_forced)
+            case Acquire():
+                await self._acquire(queue, owned, stored, decision)
             case Hold(record=record):
                 await self._write(queue, stored, record)
                 if isinstance(owned.local, Pausing) and owned.agent is not None:
@@ -189,17 +190,20 @@ class QueueManager:
         queue: QueueId,
         owned: OwnedQueue,
         stored: StoredRecord | None,
-        record: QueueRecord,
-        is_forced: bool,
+        decision: Acquire,
     ) -> None:
+        record = decision.record
         try:
             await self._write(queue, stored, record)
         except Conflict:
             return  # another silo was first: read again
         owned.local = Owned(record.epoch)
-        owned.agent = PullingAgent(self._provider, queue, record.epoch, record.checkpoint)
+        owned.agent = PullingAgent(
+            self._provider, queue, record.epoch, record.checkpoint, may_repeat=decision.may_repeat
+        )
         owned.agent.start()
-        log.info("%s: owned in epoch %d%s", queue, record.epoch, " (taken)" if is_forced else "")
+        how = " (taken)" if decision.is_forced else ""
+        log.info("%s: owned in epoch %d%s", queue, record.epoch, how)
 
     async def _free(
         self, queue: QueueId, owned: OwnedQueue, stored: StoredRecord | None, record: QueueRecord

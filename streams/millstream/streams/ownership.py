@@ -69,7 +69,10 @@ class QueueState(Enum):
 
 
 class Handoff(msgspec.Struct, frozen=True):
-    """How the last owner left: `clean` if no delivery was out, else `in_flight` of them were."""
+    """How the last owner left.
+
+    `clean`: no delivery was out, and none had failed; else `in_flight` of them were out.
+    """
 
     clean: bool
     in_flight: int
@@ -100,6 +103,8 @@ class OwnershipOptions:
     `max_handoff_s`: how long a giving owner drains. `poll_s`: how often a wanted queue's record is
     read. `force_after_s`: patience beyond the drain time. `rebalance_delay_s`: how long joins and
     leaves are collected before anything moves. `lease_s`: 0, or at least three polls.
+    `checkpoint_every_s`: how often an owner stores its position, for providers that keep none; what
+    was delivered since is delivered again if the owner dies.
     """
 
     max_handoff_s: float = 3.0
@@ -107,13 +112,15 @@ class OwnershipOptions:
     force_after_s: float = 2.0
     rebalance_delay_s: float = 5.0
     lease_s: float = 0.0
+    checkpoint_every_s: float = 1.0
 
     def __post_init__(self) -> None:
         for name in ("max_handoff_s", "force_after_s", "rebalance_delay_s", "lease_s"):
             if not 0 <= getattr(self, name) < math.inf:
                 raise ConfigError(f"{name} is {getattr(self, name)}, not a finite number from 0")
-        if not 0 < self.poll_s < math.inf:
-            raise ConfigError(f"poll_s is {self.poll_s}, not a finite number above 0")
+        for name in ("poll_s", "checkpoint_every_s"):
+            if not 0 < getattr(self, name) < math.inf:
+                raise ConfigError(f"{name} is {getattr(self, name)}, not a finite number above 0")
         if 0 < self.lease_s < 3 * self.poll_s:
             raise ConfigError(f"lease_s is {self.lease_s}, below three times poll_s {self.poll_s}")
 
@@ -147,7 +154,7 @@ class Situation:
 
     `live`: every silo that is not dead, stopping ones too, from a view read *after* the record:
     else a new owner looks dead. `seen_s`: see `FirstSeen`. `checkpoint` and `in_flight`: of this
-    silo's agent, if it owns the queue.
+    silo's agent, if it owns the queue; `tried`: subscriptions whose next event was tried.
     """
 
     record: QueueRecord | None
@@ -159,22 +166,28 @@ class Situation:
     local: Local
     checkpoint: Token | None = None
     in_flight: int = 0
+    tried: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Acquire:
     """Write the record; then read the queue from its checkpoint, in its epoch.
 
-    `is_forced`: the former owner did not let go, so its deliveries may still run.
+    `is_forced`: the former owner did not let go, so its deliveries may still run. `may_repeat`:
+    events after the checkpoint may have been delivered by a former owner.
     """
 
     record: QueueRecord
     is_forced: bool
+    may_repeat: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Hold:
-    """Write the record: still owned in the same epoch (a lease renewed, a pause called off)."""
+    """Write the record: still owned in the same epoch.
+
+    For a lease that is renewed, a checkpoint that moved, a pause that is called off.
+    """
 
     record: QueueRecord
 
@@ -230,10 +243,11 @@ def _decide_unowned(now: Situation, options: OwnershipOptions) -> Decision:
     if not now.is_wanted:
         return Free(_freed(record, now)) if record is not None and is_mine else Keep()
     if record is None or record.state is QueueState.FREE:
-        return Acquire(_acquired(record, now, options), is_forced=False)
+        is_clean = record is None or (record.handoff is not None and record.handoff.clean)
+        return Acquire(_acquired(record, now, options), is_forced=False, may_repeat=not is_clean)
     takeable_s = _takeable_s(record, now, options)
     if is_mine or now.now_s >= takeable_s:
-        return Acquire(_acquired(record, now, options), is_forced=True)
+        return Acquire(_acquired(record, now, options), is_forced=True, may_repeat=True)
     return Wait(min(takeable_s, now.now_s + options.poll_s))
 
 
@@ -254,7 +268,9 @@ def _decide_owned(now: Situation, options: OwnershipOptions, epoch: int) -> Deci
     if not now.is_wanted:
         return Pause(_pausing(record, now, options.max_handoff_s))
     is_paused = record.state is QueueState.PAUSING  # a pause whose answer was lost
-    if is_paused or now.now_s >= _renewal_s(record, now):
+    has_moved = with_checkpoint(record, now.checkpoint) is not record
+    is_due = has_moved and now.now_s >= now.seen_s + options.checkpoint_every_s
+    if is_paused or is_due or now.now_s >= _renewal_s(record, now):
         return Hold(_held(record, now))
     return Keep()
 
@@ -318,7 +334,7 @@ def _freed(record: QueueRecord, now: Situation) -> QueueRecord:
         owner="",
         state=QueueState.FREE,
         drain_by_s=0.0,
-        handoff=Handoff(clean=now.in_flight == 0, in_flight=now.in_flight),
+        handoff=Handoff(clean=now.in_flight == now.tried == 0, in_flight=now.in_flight),
         lease_s=0.0,
     )
 

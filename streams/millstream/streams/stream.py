@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from typing import Any, Generic, Literal, Protocol, TypeVar
+from urllib.parse import quote
 
 from millstream.runtime.errors import ConfigError, StreamError
 
@@ -123,7 +124,7 @@ class Stream(Generic[T]):
         handler_name = handler.__name__
         kind = grain._millstream.table.name
         row = SubscriptionRow(
-            id="/".join(("explicit", kind, grain.key, handler_name, name)),
+            id=subscription_id(self.id, kind, grain.key, handler_name, name),
             grain_type=kind,
             grain_key=grain.key,
             handler=handler_name,
@@ -149,6 +150,12 @@ class Stream(Generic[T]):
             StreamRegistry, registry_key(self._namespace.provider, self.id)
         )
         return registry
+
+
+def subscription_id(stream: StreamId, kind: str, key: str, handler: str, name: str) -> str:
+    """Id of an explicit subscription: another one for each stream, grain, handler and name."""
+    parts = (stream.namespace, stream.key, kind, key, handler, name)
+    return "/".join(("explicit", *(quote(part, safe=": @#") for part in parts)))
 
 
 class Subscription(Generic[T]):

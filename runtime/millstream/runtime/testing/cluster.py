@@ -23,7 +23,7 @@ from millstream.runtime.silo import Silo, StreamProvider
 from millstream.runtime.silo_host import SiloHost
 from millstream.runtime.storage import MemoryStateStore
 
-from .history import Activated, Deactivated, ViewAdopted
+from .history import Activated, Deactivated, SiloEnded, ViewAdopted
 from .host import Host
 from .services import SimMembershipTable, SimService, SimStateStore
 from .simulation import Simulation
@@ -116,6 +116,7 @@ class SimCluster:
                 self._running[host.name] = silo
                 await silo.wait_stopped()
                 self._running.pop(host.name, None)
+            self._simulation.history.record(SiloEnded(silo.address))
             await asyncio.sleep(RESTART_S)
 
     def _make(self, host: Host) -> Silo:

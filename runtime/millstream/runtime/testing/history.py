@@ -28,6 +28,7 @@ __all__ = [
     "QueueAcquired",
     "Repaired",
     "SiloDeclaredDead",
+    "SiloEnded",
     "Subscribed",
     "Unsubscribed",
     "ViewAdopted",
@@ -75,10 +76,11 @@ class Deactivated:
 
 @dataclass(frozen=True, slots=True)
 class SiloDeclaredDead:
-    """The membership table says so, from this version on."""
+    """The membership table says so, from this version on; `by`: the host that wrote it."""
 
     silo: str
     version: int
+    by: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +90,13 @@ class ViewAdopted:
     silo: str
     version: int
     statuses: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SiloEnded:
+    """The silo's program is over: it stopped, was evicted, or could not start."""
+
+    silo: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,6 +178,7 @@ Event = (
     | Activated
     | Deactivated
     | SiloDeclaredDead
+    | SiloEnded
     | HostDown
     | HostUp
     | Repaired

@@ -73,7 +73,7 @@ class SimMembershipTable:
         def act() -> bool:
             was_written = self._table.replace_row(row, expect_version)
             if was_written and row.status is Status.DEAD:
-                self._history.record(SiloDeclaredDead(row.silo, expect_version + 1))
+                self._history.record(SiloDeclaredDead(row.silo, expect_version + 1, self._host))
             return was_written
 
         return await self._service.ask(self._host, act)

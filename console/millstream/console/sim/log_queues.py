@@ -1,0 +1,166 @@
+"""A durable queue service on a host of its own: what the streams suite reads and writes.
+
+Owns: one log per queue at the service, and the adapter that asks it over the simulated network.
+Invariants: a message is appended at one instant; what was answered is never lost; who hears no
+answer learns PublishUnknown, and the message may be there. With `is_fenced` the service keeps the
+position and refuses owners of an older epoch; without, the queue record keeps it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from millstream.runtime import PublishUnknown, QueueFenced, QueueUnavailable, StorageUnavailable
+from millstream.runtime.testing import Host, QueueAcquired, SimService, Simulation
+from millstream.streams import (
+    AdapterHost,
+    Capability,
+    OutMessage,
+    QueueId,
+    QueueMessage,
+    Token,
+)
+
+__all__ = ["LogService"]
+
+T = TypeVar("T")
+ERA = 1
+
+
+@dataclass(slots=True)
+class Log:
+    """One queue at the service."""
+
+    messages: list[QueueMessage] = field(default_factory=list)
+    epoch: int = 0
+    acked: int = 0
+
+
+class LogService:
+    """The logs; `queues_for(host)` gives a provider that reaches them from a host."""
+
+    def __init__(self, simulation: Simulation, *, is_fenced: bool) -> None:
+        self.is_fenced = is_fenced
+        self.simulation = simulation
+        self.service = SimService(simulation.network, "log")
+        self._logs: dict[QueueId, Log] = {}
+
+    def queues_for(self, host: Host) -> LogQueues:
+        """The adapter factory for programs on a host."""
+        return LogQueues(self, host)
+
+    def log(self, queue: QueueId) -> Log:
+        """The log of a queue, made when it is asked for first."""
+        return self._logs.setdefault(queue, Log())
+
+    def all(self) -> list[Log]:
+        """Every log."""
+        return list(self._logs.values())
+
+    def append(self, queue: QueueId, message: OutMessage) -> Token:
+        """Store a message, at the service."""
+        log = self.log(queue)
+        token = Token(ERA, len(log.messages) + 1)
+        stored_s = self.simulation.loop.time()
+        log.messages.append(
+            QueueMessage(message.stream, token, message.items, message.headers, stored_s)
+        )
+        return token
+
+    def check_epoch(self, queue: QueueId, epoch: int) -> None:
+        """Raise QueueFenced for an owner that was overtaken; at the service."""
+        log = self.log(queue)
+        if self.is_fenced and epoch < log.epoch:
+            raise QueueFenced(f"{queue}: epoch {epoch} is over, {log.epoch} owns it")
+
+
+class LogQueues:
+    """The adapter factory of one host."""
+
+    def __init__(self, logs: LogService, host: Host) -> None:
+        self._logs = logs
+        self._host = host
+
+    @property
+    def capabilities(self) -> frozenset[Capability]:
+        always = {Capability.DURABLE, Capability.ORDERED, Capability.STABLE_TOKENS}
+        return frozenset(always | {Capability.FENCED_ACK} if self._logs.is_fenced else always)
+
+    async def open(self, provider: str, host: AdapterHost) -> LogAdapter:
+        return LogAdapter(self._logs, self._host, host.silo or "")
+
+
+class LogAdapter:
+    """The provider opened in one silo."""
+
+    def __init__(self, logs: LogService, host: Host, silo: str) -> None:
+        self._logs = logs
+        self._host = host
+        self._silo = silo
+
+    async def enqueue(self, queue: QueueId, message: OutMessage, mapper_epoch: int) -> Token | None:
+        try:
+            return await self._logs.service.ask(
+                self._host.name, lambda: self._logs.append(queue, message)
+            )
+        except StorageUnavailable as error:
+            raise PublishUnknown(str(error)) from None
+
+    def receiver(self, queue: QueueId, epoch: int) -> LogReceiver:
+        history = self._logs.simulation.history
+        history.record(QueueAcquired(queue, self._silo, epoch))
+        return LogReceiver(self._logs, self._host.name, queue, epoch)
+
+    async def aclose(self) -> None: ...
+
+
+class LogReceiver:
+    """One owner's way through a log."""
+
+    def __init__(self, logs: LogService, host: str, queue: QueueId, epoch: int) -> None:
+        self._logs = logs
+        self._host = host
+        self._queue = queue
+        self._epoch = epoch
+        self._next = 0
+
+    async def start(self, after: Token | None) -> None:
+        def act() -> int:
+            self._logs.check_epoch(self._queue, self._epoch)
+            log = self._logs.log(self._queue)
+            log.epoch = max(log.epoch, self._epoch)
+            return log.acked if self._logs.is_fenced else 0
+
+        kept = await self._ask(act)
+        self._next = kept if after is None else after.seq
+
+    async def read(self, max_events: int, max_bytes: int, wait_s: float) -> Sequence[QueueMessage]:
+        def act() -> list[QueueMessage]:
+            self._logs.check_epoch(self._queue, self._epoch)
+            messages = self._logs.log(self._queue).messages
+            return messages[self._next : self._next + max(1, max_events // 10)]
+
+        found = await self._ask(act)
+        self._next += len(found)
+        return found
+
+    async def ack(self, upto: Token | None, also: Sequence[Token] = ()) -> None:
+        def act() -> None:
+            self._logs.check_epoch(self._queue, self._epoch)
+            log = self._logs.log(self._queue)
+            if upto is not None:
+                log.acked = max(log.acked, upto.seq)
+
+        await self._ask(act)
+
+    async def release(self, tokens: Sequence[Token], delay_s: float) -> None: ...
+
+    async def aclose(self) -> None: ...
+
+    async def _ask(self, act: Callable[[], T]) -> T:
+        try:
+            return await self._logs.service.ask(self._host, act)
+        except StorageUnavailable as error:
+            raise QueueUnavailable(str(error)) from None

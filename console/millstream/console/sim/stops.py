@@ -1,0 +1,39 @@
+"""Graceful stops of silos, beside the troubles of a script.
+
+Owns: `Stops`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from millstream.runtime.testing import HostCrashed, SimCluster
+
+from .record import Run
+
+__all__ = ["Stops"]
+
+
+class Stops:
+    """Graceful stops at random times, beside the script."""
+
+    def __init__(self, run: Run, cluster: SimCluster) -> None:
+        self._run = run
+        self._cluster = cluster
+        self._rng = run.simulation.rng
+        self.is_over = False
+
+    async def play(self) -> None:
+        """Stop a random silo now and then; its host starts another one."""
+        while True:
+            await asyncio.sleep(self._rng.uniform(5.0, 30.0))
+            name = self._rng.choice(self._cluster.names)
+            if self.is_over:
+                return
+            if self._cluster.silo(name) is None:
+                continue
+            self._run.figures["graceful stops"] += 1
+            try:
+                await self._cluster.stop_silo(name)
+            except HostCrashed:
+                self._run.figures["crashes while stopping"] += 1

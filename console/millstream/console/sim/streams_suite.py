@@ -1,0 +1,331 @@
+"""Suite `streams`: events from silos and a client, through a durable queue service, to grains.
+
+Judged: nothing acknowledged is lost; tokens of a stream rise per subscription, except where an
+event says that it may be known; with `commit_with` every stored event has its effect exactly once,
+in order; an epoch of a queue has one owner; an event that cannot be handled becomes a dead letter;
+after the repair everything arrives in time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter, defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import msgspec
+
+from millstream.balancers import DeploymentBalancer
+from millstream.runtime import Grain, MillstreamError, RuntimeOptions, grain, state
+from millstream.runtime.membership import Status
+from millstream.runtime.testing import (
+    DeadLettered,
+    Delivered,
+    Host,
+    Published,
+    SimCluster,
+    Simulation,
+    Subscribed,
+    check_all,
+)
+from millstream.runtime.testing.env import Random, dice
+from millstream.streams import (
+    Backoff,
+    DeliveryFailure,
+    DeliveryOptions,
+    Event,
+    HashRingMapper,
+    OwnershipOptions,
+    PersistentStreams,
+    StreamNamespace,
+    StreamOptions,
+    subscribe,
+)
+
+from .log_queues import LogService
+from .plan import make_plan
+from .record import Run, current_run
+from .stops import Stops
+
+__all__ = ["streams"]
+
+KEYS = tuple(f"key-{number}" for number in range(6))
+QUEUES = 4
+DURATION_S = 40.0
+RECOVERY_S = 60.0
+POISON_SHARE = 0.02
+RUNTIME = RuntimeOptions(call_timeout_s=5.0, idle_after_s=4.0, collect_every_s=1.0)
+ORDERS = StreamNamespace("orders", str, subscriptions="implicit")
+TALK = StreamNamespace("talk", str, subscriptions="explicit")
+LISTENERS = ("ada", "bob")
+OPTIONS = StreamOptions(
+    delivery=DeliveryOptions(retries=2, backoff=Backoff(0.05, 2, 0.5), handler_timeout_s=5.0),
+    ownership=OwnershipOptions(poll_s=0.5),
+)
+
+
+@dataclass
+class Seen:
+    """What a reader stores."""
+
+    items: list[str] = field(default_factory=list)
+
+
+async def note(grain: Grain, subscription: str, stream: str, event: Event[str]) -> None:
+    """Note that a handler sees an event; then take a little time, or fail.
+
+    A silo that was declared dead and does not know it may run handlers on what was on its way to
+    it; that is no delivery, and its writes are fenced.
+    """
+    run = streams_run()
+    if run.is_dead(grain.context.silo):
+        run.figures["zombie deliveries"] += 1
+        return
+    is_redelivered = event.redelivered or event.attempt > 1
+    run.history.record(Delivered(stream, subscription, event.token, event.item, is_redelivered))
+    await asyncio.sleep(run.simulation.rng.uniform(0.0, 0.005))
+    if event.item.startswith("poison"):
+        raise ValueError(f"{event.item} cannot be handled")
+
+
+@grain(name="reader")
+class Reader(Grain):
+    """Stores every order together with the position of the stream."""
+
+    seen = state(Seen)
+
+    @subscribe(ORDERS, commit_with=seen)
+    async def on_order(self, event: Event[str]) -> None:
+        """Take an order."""
+        self.seen.value.items.append(event.item)
+        await note(self, "reader", f"orders/{self.key}", event)
+
+    async def items(self) -> list[str]:
+        """Every order that is stored."""
+        return self.seen.value.items
+
+
+@grain(name="listener")
+class Listener(Grain):
+    """Subscribes to streams of talk by itself."""
+
+    async def listen(self, key: str) -> None:
+        """Subscribe; returns when every later event will be heard."""
+        await self.stream(TALK, key).subscribe(self._on_talk)
+
+    async def _on_talk(self, event: Event[str]) -> None:
+        await note(self, self.key, f"talk/{event.key}", event)
+
+
+class NotedLetters:
+    """Notes what is given up; it becomes a dead letter."""
+
+    async def give_up(self, failure: DeliveryFailure) -> Literal["dead_letter"]:
+        """A poisoned event is expected here, any other is not."""
+        run, item = current_run(), msgspec.msgpack.decode(failure.body)
+        who = failure.subscription.split("/")
+        subscription = who[4] if who[0] == "explicit" else "reader"
+        run.history.record(DeadLettered(str(failure.stream), subscription, item))
+        if not item.startswith("poison"):
+            run.violated(f"{item} was given up for {subscription}: {failure.error[:200]}")
+        return "dead_letter"
+
+
+class Publisher:
+    """One program: publishes items, one after the other, until the run is over."""
+
+    def __init__(self, run: StreamsRun, host: Host, name: str) -> None:
+        self._run = run
+        self._rng: Random = dice(run.simulation.seed, "publisher", name, host.incarnation)
+        self._name = f"{name}#{host.incarnation}"
+        self._sent = 0
+
+    async def work(self, handle: Callable[[], Any]) -> None:
+        """Publish until the run is over; `handle` gives a silo or client, or None."""
+        while not self._run.is_over:
+            await asyncio.sleep(self._rng.uniform(0.0, 0.3))
+            runtime = handle()
+            if runtime is not None:
+                await self._publish(runtime)
+
+    async def _publish(self, runtime: Any) -> None:
+        namespace = self._rng.choice((ORDERS, TALK))
+        key = self._rng.choice(KEYS)
+        items = [self._next_item(namespace) for _ in range(self._rng.choice((1, 1, 3)))]
+        started_s = self._run.simulation.loop.time()
+        self._run.figures["published"] += len(items)
+        try:
+            await runtime.stream(namespace, key).publish_many(items)
+        except MillstreamError as error:
+            self._run.figures[type(error).__name__] += len(items)
+            return
+        stream = f"{namespace.name}/{key}"
+        for item in items:
+            self._run.history.record(Published(stream, item, started_s))
+        self._run.accepted[stream].extend(items)
+
+    def _next_item(self, namespace: StreamNamespace[str]) -> str:
+        self._sent += 1
+        is_poison = namespace is TALK and self._rng.random() < POISON_SHARE
+        return f"{'poison ' if is_poison else ''}{self._name}:{self._sent}"
+
+
+class StreamsRun(Run):
+    """The notes of this suite."""
+
+    def __init__(self, simulation: Simulation) -> None:
+        super().__init__(simulation)
+        self.is_over = False
+        self.cluster: SimCluster | None = None
+        self.accepted: dict[str, list[str]] = defaultdict(list)
+        self.logs = LogService(simulation, is_fenced=simulation.rng.random() < 0.5)
+
+    def provider(self, host: Host) -> PersistentStreams:
+        """The stream provider of a silo on a host."""
+        return PersistentStreams(
+            self.logs.queues_for(host),
+            mapper=HashRingMapper(queues=QUEUES),
+            balancer=DeploymentBalancer(rebalance_delay_s=0.5),
+            options=OPTIONS,
+            on_give_up=NotedLetters(),
+        )
+
+    def is_dead(self, silo: str) -> bool:
+        """Does the membership table call the silo dead?"""
+        row = None if self.cluster is None else self.cluster.table.view().row(silo)
+        return row is not None and row.status is Status.DEAD
+
+    def stored(self, stream: str) -> list[str]:
+        """What the queue service has of a stream, in order."""
+        return [
+            msgspec.msgpack.decode(item)
+            for log in self.logs.all()
+            for message in log.messages
+            if str(message.stream) == stream
+            for item in message.items
+        ]
+
+    def check_orders(self, found: dict[str, list[str]]) -> list[str]:
+        """Every stored order had its effect once, in order; every accepted one is stored."""
+        violations = []
+        for key in KEYS:
+            stored = self.stored(f"orders/{key}")
+            if found[key] != stored:
+                violations.append(f"orders/{key}: {difference(stored, found[key])}")
+            lost = set(self.accepted[f"orders/{key}"]) - set(stored)
+            if lost:
+                violations.append(f"orders/{key}: accepted and not stored: {sorted(lost)[:5]}")
+        return violations
+
+
+def streams_run() -> StreamsRun:
+    """The run that is being simulated."""
+    run = current_run()
+    assert isinstance(run, StreamsRun)
+    return run
+
+
+def difference(stored: list[str], found: list[str]) -> str:
+    """Where two lists begin to differ, and what is there twice."""
+    at = next(
+        (i for i, pair in enumerate(zip(stored, found, strict=False)) if pair[0] != pair[1]),
+        min(len(stored), len(found)),
+    )
+    twice = [item for item, count in Counter(found).items() if count > 1]
+    return (
+        f"{len(stored)} stored, {len(found)} took effect; from {at} on {stored[at : at + 3]} "
+        f"became {found[at : at + 3]}; twice: {twice[:5]}"
+    )
+
+
+async def streams(simulation: Simulation) -> Counter[str]:
+    """Run one seed; returns its figures. Raises Violated."""
+    run = StreamsRun(simulation)
+    client_host = simulation.host("client")
+    steady = ("client", "table", "store", "log")
+    plan = make_plan(simulation, steady, duration_s=DURATION_S)
+    cluster = SimCluster(
+        simulation,
+        silos=plan.silos,
+        grains=[Reader, Listener],
+        streams={"default": run.provider},
+        options=RUNTIME,
+    )
+    run.cluster = cluster
+    await cluster.start()
+    await listen(run, cluster)
+
+    def boot(name: str) -> None:
+        cluster.boot(name)
+        publish_from(name)
+
+    def publish_from(name: str) -> None:
+        host = simulation.host(name)
+        publisher = Publisher(run, host, name)
+        simulation.spawn(host, publisher.work(lambda: cluster.silo(name)))
+
+    for name in cluster.names:
+        publish_from(name)
+    simulation.spawn(client_host, publish_as_client(run, cluster, client_host))
+    stops = Stops(run, cluster)
+    leaving = simulation.loop.create_task(stops.play())
+    await simulation.nemesis(plan.script, boot)
+    run.is_over = stops.is_over = True
+    await leaving
+    found = await drain(run, cluster)
+    run.figures["crashes"] += plan.crashes
+    run.judge(check_all(simulation.history, live_within_s=RECOVERY_S), run.check_orders(found))
+    await cluster.close()
+    return run.figures
+
+
+async def listen(run: StreamsRun, cluster: SimCluster) -> None:
+    """Subscribe the listeners, and note who is owed what."""
+    silo = cluster.silo(cluster.names[0])
+    assert silo is not None
+
+    async def subscribe_all() -> None:
+        for name in LISTENERS:
+            for key in KEYS:
+                await silo.grain(Listener, name).listen(key)
+                run.history.record(Subscribed(f"talk/{key}", name))
+
+    for key in KEYS:
+        run.history.record(Subscribed(f"orders/{key}", "reader"))
+    await run.simulation.call(run.simulation.host(cluster.names[0]), subscribe_all())
+
+
+async def publish_as_client(run: StreamsRun, cluster: SimCluster, host: Host) -> None:
+    """The client's program: connects, again if no gateway answered, and publishes."""
+    while not run.is_over:
+        try:
+            async with cluster.client(host) as client:
+                await Publisher(run, host, "client").work(lambda: client)
+        except MillstreamError:
+            await asyncio.sleep(1.0)
+
+
+async def drain(run: StreamsRun, cluster: SimCluster) -> dict[str, list[str]]:
+    """Wait until every stored event was handled, at most RECOVERY_S; returns the orders."""
+    loop = run.simulation.loop
+    await cluster.until_active(RECOVERY_S)
+    deadline = loop.time() + RECOVERY_S
+    found = await read_orders(run, cluster)
+    while run.check_orders(found) and loop.time() < deadline:
+        await asyncio.sleep(1.0)
+        found = await read_orders(run, cluster)
+    run.figures["drained after ms"] = round(1000 * (loop.time() - deadline + RECOVERY_S))
+    await asyncio.sleep(RECOVERY_S / 2)  # listeners too
+    return await read_orders(run, cluster)
+
+
+async def read_orders(run: StreamsRun, cluster: SimCluster) -> dict[str, list[str]]:
+    """What every reader has stored, asked on one silo."""
+    silo = cluster.silo(cluster.names[0])
+    assert silo is not None
+
+    async def read() -> dict[str, list[str]]:
+        return {key: await silo.grain(Reader, key).items() for key in KEYS}
+
+    return await run.simulation.call(run.simulation.host(cluster.names[0]), read())
