@@ -91,9 +91,10 @@ class PullingAgent:
         return self.dispatch.calls_out
 
     @property
-    def tried(self) -> int:
-        """Subscriptions whose handler may know the next item already."""
-        return self.subscribers.tried_count
+    def undone(self) -> int:
+        """Events that were read and are not done for each of their subscriptions."""
+        self.cache.purge()
+        return self.cache.events
 
     def pause(self) -> None:
         """Read no more and start no more deliveries; those that are out go on."""

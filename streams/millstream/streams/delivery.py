@@ -269,11 +269,6 @@ class Delivery:
         """The absolute index of the message that is delivered next, or now; None at the end."""
         return self._cursor.index
 
-    @property
-    def is_tried(self) -> bool:
-        """Whether the item at the cursor was tried and is not done: its handler may know it."""
-        return self._attempts > 0 or self._losses > 0
-
     def step(self, event: Event) -> Sequence[Action]:
         """Apply an event. What comes after the end is ignored: a late reply, a late tick."""
         if self.state is DeliveryState.CLOSED:

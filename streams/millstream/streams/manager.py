@@ -142,7 +142,7 @@ class QueueManager:
             local=owned.local,
             checkpoint=None if agent is None else agent.checkpoint,
             in_flight=0 if agent is None else agent.in_flight,
-            tried=0 if agent is None or not isinstance(owned.local, Pausing) else agent.tried,
+            undone=0 if agent is None else agent.undone,
         )
         return await self._act(queue, owned, stored, decide(situation, self._options))
 

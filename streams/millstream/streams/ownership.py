@@ -71,7 +71,8 @@ class QueueState(Enum):
 class Handoff(msgspec.Struct, frozen=True):
     """How the last owner left.
 
-    `clean`: no delivery was out, and none had failed; else `in_flight` of them were out.
+    `clean`: all that it had read was done, so nothing after the checkpoint was ever delivered.
+    `in_flight`: deliveries that were still out.
     """
 
     clean: bool
@@ -154,7 +155,7 @@ class Situation:
 
     `live`: every silo that is not dead, stopping ones too, from a view read *after* the record:
     else a new owner looks dead. `seen_s`: see `FirstSeen`. `checkpoint` and `in_flight`: of this
-    silo's agent, if it owns the queue; `tried`: subscriptions whose next event was tried.
+    silo's agent, if it owns the queue; `undone`: events it has read that are not done.
     """
 
     record: QueueRecord | None
@@ -166,7 +167,7 @@ class Situation:
     local: Local
     checkpoint: Token | None = None
     in_flight: int = 0
-    tried: int = 0
+    undone: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,7 +242,8 @@ def _decide_unowned(now: Situation, options: OwnershipOptions) -> Decision:
     record = now.record
     is_mine = record is not None and record.owner == now.me  # a write whose answer was lost
     if not now.is_wanted:
-        return Free(_freed(record, now)) if record is not None and is_mine else Keep()
+        # its agent is gone: what was out when it ended is not known any more
+        return Free(_freed(record, now, is_known=False)) if record and is_mine else Keep()
     if record is None or record.state is QueueState.FREE:
         is_clean = record is None or (record.handoff is not None and record.handoff.clean)
         return Acquire(_acquired(record, now, options), is_forced=False, may_repeat=not is_clean)
@@ -328,13 +330,14 @@ def _pausing(record: QueueRecord, now: Situation, drain_by_s: float) -> QueueRec
     )
 
 
-def _freed(record: QueueRecord, now: Situation) -> QueueRecord:
+def _freed(record: QueueRecord, now: Situation, *, is_known: bool = True) -> QueueRecord:
+    is_clean = is_known and now.in_flight == now.undone == 0
     return msgspec.structs.replace(
         with_checkpoint(record, now.checkpoint),
         owner="",
         state=QueueState.FREE,
         drain_by_s=0.0,
-        handoff=Handoff(clean=now.in_flight == now.tried == 0, in_flight=now.in_flight),
+        handoff=Handoff(clean=is_clean, in_flight=now.in_flight),
         lease_s=0.0,
     )
 

@@ -155,15 +155,6 @@ class Subscribers:
             del self._streams[stream]
 
     @property
-    def tried_count(self) -> int:
-        """Subscriptions whose next item was tried and is not done. Cost: O(subscriptions)."""
-        return sum(
-            subscriber.delivery is not None and subscriber.delivery.is_tried
-            for entry in self._streams.values()
-            for subscriber in entry.subscribers.values()
-        )
-
-    @property
     def stream_count(self) -> int:
         """Streams that are known."""
         return len(self._streams)
