@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 EXTRAS := .[console,demo,spark,dev]
 
-.PHONY: demo test test-fast check bench clean
+.PHONY: demo test test-fast check bench sim clean
 
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -31,6 +31,9 @@ check: $(STAMP)  ## style, types, shape of the code
 bench: $(STAMP)  ## calls and activation beside the limit, and xoscar where installed
 	$(BIN)/python -m benchmarks calls
 	$(BIN)/python -m benchmarks activation
+
+sim: $(STAMP)  ## clusters under simulated trouble: 100 seeds of each suite
+	$(BIN)/millstream sim --seeds 100 --jobs 2
 
 clean:
 	rm -rf $(VENV)

@@ -1,0 +1,142 @@
+"""Running suites over many seeds, and saying what came of it.
+
+Owns: the list of suites, one seed's outcome, the summary. Invariants: a failing seed is reported
+with the one command that runs it again; the summary says what was in the runs, so that a suite in
+which nothing happened is seen.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import sys
+import time  # wall time of the whole, for people
+from collections import Counter
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from millstream.runtime.testing import Simulation, SimulationFailed, run
+
+from .calls_suite import calls
+from .membership_suite import membership
+from .streams_suite import streams
+
+__all__ = ["SUITES", "SeedOutcome", "SimOptions", "run_seed", "run_sim"]
+
+SUITES: dict[str, Callable[[Simulation], Coroutine[Any, Any, Counter[str]]]] = {
+    "membership": membership,
+    "calls": calls,
+    "streams": streams,
+}
+VIRTUAL_S_MAX = 600.0
+FAILURES_SHOWN = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SimOptions:
+    """What `millstream sim` was asked for."""
+
+    suites: Sequence[str] = tuple(SUITES)
+    first_seed: int = 1
+    seeds: int = 30
+    jobs: int = 1
+    is_json: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class SeedOutcome:
+    """One seed of one suite; `failure` is empty if every promise held."""
+
+    suite: str
+    seed: int
+    virtual_s: float
+    trace_hash: str
+    figures: dict[str, int]
+    failure: str = ""
+
+
+def run_seed(suite: str, seed: int) -> SeedOutcome:
+    """Run one seed of a suite in this process."""
+    replay = f"millstream sim --suite {suite} --seed {seed}"
+    try:
+        outcome = run(SUITES[suite], seed, max_virtual_s=VIRTUAL_S_MAX, replay=replay)
+    except SimulationFailed as error:
+        return SeedOutcome(suite, seed, 0.0, "", {}, str(error))
+    return SeedOutcome(suite, seed, outcome.virtual_s, outcome.trace_hash, dict(outcome.result))
+
+
+def run_sim(options: SimOptions) -> int:
+    """Run every seed of every suite; returns the exit code."""
+    logging.getLogger("millstream").setLevel(logging.CRITICAL)  # troubles are what is simulated
+    reports = [_run_suite(suite, options) for suite in options.suites]
+    if options.is_json:
+        print(json.dumps(reports))
+    return 1 if any(report["failed"] for report in reports) else 0
+
+
+def _run_suite(suite: str, options: SimOptions) -> dict[str, Any]:
+    started_s = time.monotonic()
+    seeds = range(options.first_seed, options.first_seed + options.seeds)
+    outcomes = list(_outcomes(suite, seeds, options.jobs))
+    report = summarise(suite, seeds, outcomes, time.monotonic() - started_s)
+    if not options.is_json:
+        print("\n".join(lines_of(report)), flush=True)
+    for outcome in [outcome for outcome in outcomes if outcome.failure][:FAILURES_SHOWN]:
+        print(f"\n{outcome.failure}", file=sys.stderr, flush=True)
+    return report
+
+
+def _outcomes(suite: str, seeds: Iterable[int], jobs: int) -> Iterator[SeedOutcome]:
+    if jobs == 1:
+        yield from (run_seed(suite, seed) for seed in seeds)
+        return
+    with ProcessPoolExecutor(min(jobs, os.cpu_count() or 1), initializer=_be_quiet) as pool:
+        yield from pool.map(partial(run_seed, suite), seeds, chunksize=4)
+
+
+def _be_quiet() -> None:
+    logging.getLogger("millstream").setLevel(logging.CRITICAL)
+
+
+def summarise(
+    suite: str, seeds: range, outcomes: Sequence[SeedOutcome], wall_s: float
+) -> dict[str, Any]:
+    """Plain values: seeds, hours, failures, and the sum of what happened."""
+    figures: Counter[str] = Counter()
+    slowest: dict[str, int] = {}
+    for outcome in outcomes:
+        for name, value in outcome.figures.items():
+            if name.endswith(" ms"):
+                slowest[name] = max(slowest.get(name, 0), value)
+            else:
+                figures[name] += value
+    return {
+        "suite": suite,
+        "seeds": [seeds.start, seeds.stop - 1],
+        "count": len(outcomes),
+        "failed": [outcome.seed for outcome in outcomes if outcome.failure],
+        "virtual_hours": round(sum(outcome.virtual_s for outcome in outcomes) / 3600, 2),
+        "wall_s": round(wall_s, 1),
+        "figures": dict(figures),
+        "slowest_ms": slowest,
+    }
+
+
+def lines_of(report: dict[str, Any]) -> Iterator[str]:
+    """The report for a person."""
+    first, last = report["seeds"]
+    failed = ", ".join(map(str, report["failed"]))
+    verdict = f"FAILED: {failed}" if failed else "no failure"
+    yield (
+        f"{report['suite']}: {report['count']} seeds ({first} to {last}), "
+        f"{report['virtual_hours']} simulated hours in {report['wall_s']} s: {verdict}"
+    )
+    happened = [f"{value:,} {name}" for name, value in report["figures"].items()]
+    happened += [
+        f"{name[:-3]} at most {ms / 1000:.1f} s" for name, ms in report["slowest_ms"].items()
+    ]
+    yield f"  {', '.join(happened)}"
