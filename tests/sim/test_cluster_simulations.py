@@ -1,4 +1,4 @@
-"""Whole clusters in virtual time: a rotating range of seeds for each suite, printed when it fails."""
+"""Whole clusters in virtual time: a rotating range of seeds for each suite."""
 
 from __future__ import annotations
 
