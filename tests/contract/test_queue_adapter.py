@@ -1,4 +1,4 @@
-"""The contract suite of queue adapters, on the example adapter; and broken ones must fail it."""
+"""The contract suite of queue adapters, on those that need no cluster; broken ones must fail it."""
 
 from __future__ import annotations
 
@@ -12,8 +12,18 @@ from typing import Any
 
 import pytest
 
+from millstream.providers.generator import Generated, GeneratorOptions, GeneratorQueues, adapter
+from millstream.providers.generator.adapter import GeneratorAdapter, GeneratorReceiver
 from millstream.runtime import ConfigError
-from millstream.streams import Capability, QueueMessage
+from millstream.streams import (
+    Capability,
+    HashRingMapper,
+    OutMessage,
+    QueueMessage,
+    StreamId,
+    StreamNamespace,
+    Token,
+)
 from millstream.streams.testing import ADAPTER_CHECKS, AdapterBench, run_adapter_check
 
 EXAMPLE = Path(__file__).parent.parent.parent / "examples" / "custom_adapter"
@@ -39,6 +49,26 @@ def check_named(name: str) -> Check:
 @pytest.mark.parametrize("check", ADAPTER_CHECKS, ids=lambda check: check.__name__)
 async def test_example_adapter_keeps_the_contract(check: Check, tmp_path: Path) -> None:
     await run_adapter_check(check, lambda: jsonl.JsonLinesQueues(tmp_path))
+
+
+TICKS = StreamNamespace("ticks", str, provider="contract")
+MAPPER = HashRingMapper(queues=2)
+KEYS = {MAPPER.queue_for(StreamId("ticks", f"key-{n}")): f"key-{n}" for n in range(20)}
+
+
+def generator() -> GeneratorQueues:
+    what = Generated(TICKS, lambda key, number: f"{key}: event {number}")
+    options = GeneratorOptions(streams=tuple(KEYS.values()), events_per_stream=None)
+    return GeneratorQueues(what, options=options, mapper=MAPPER)
+
+
+def generated(queue: str, count: int) -> list[bytes]:
+    return [TICKS.codec.encode(f"{KEYS[queue]}: event {number}") for number in range(count)]
+
+
+@pytest.mark.parametrize("check", ADAPTER_CHECKS, ids=lambda check: check.__name__)
+async def test_generator_keeps_the_contract(check: Check) -> None:
+    await run_adapter_check(check, generator, generated)
 
 
 class Reversed(jsonl.JsonLinesReceiver):  # type: ignore[misc, name-defined]
@@ -71,6 +101,30 @@ async def test_a_broken_receiver_fails_the_check_of_its_rule(
     monkeypatch.setattr(jsonl, "JsonLinesReceiver", receiver)
     with pytest.raises(AssertionError):
         await run_adapter_check(check_named(name), lambda: jsonl.JsonLinesQueues(tmp_path))
+
+
+class ForgetfulGenerator(GeneratorReceiver):
+    async def start(self, after: Token | None, /) -> None:
+        await super().start(None)
+
+
+class OpenGenerator(GeneratorAdapter):
+    async def enqueue(self, queue: str, message: OutMessage, mapper_epoch: int, /) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("part", "name"),
+    [
+        (ForgetfulGenerator, "what_is_acknowledged_is_not_read_again"),
+        (OpenGenerator, "a_read_only_adapter_refuses_messages"),
+    ],
+)
+async def test_a_broken_read_only_adapter_fails_the_check_of_its_rule(
+    part: type[Any], name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(adapter, part.__bases__[0].__name__, part)
+    with pytest.raises(AssertionError):
+        await run_adapter_check(check_named(name), generator, generated)
 
 
 @pytest.mark.parametrize(

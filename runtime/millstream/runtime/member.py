@@ -244,6 +244,7 @@ class Member:
         await self._write(change)
         if self.is_dead(silo):
             log.warning("%s was evicted (version %d)", silo, self.view.version)
+            self._host.spawn(self._gossip_to(silo))  # if it can hear, it stops now
 
     async def leave(self, status: Status) -> None:
         """Write the own row as stopping or dead."""

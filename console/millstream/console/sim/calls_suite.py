@@ -311,8 +311,7 @@ async def call_as_client(run: CallsRun, cluster: SimCluster, host: Host) -> None
 
 async def read_all(run: CallsRun, cluster: SimCluster) -> dict[str, list[str]]:
     """Ask every account from every silo, after the repair; all must agree in the end."""
-    await cluster.until_active(RECOVERY_S)
-    await asyncio.sleep(CALL_S)  # what was under way has ended
+    await cluster.until_settled(CALL_S, RECOVERY_S)  # what was under way has ended
     answers: list[dict[str, list[str]]] = []
     for name in cluster.names:
         answers.append(

@@ -54,6 +54,7 @@ KEYS = tuple(f"key-{number}" for number in range(6))
 QUEUES = 4
 DURATION_S = 40.0
 RECOVERY_S = 60.0
+VOTES_S = 5.0
 POISON_SHARE = 0.02
 RUNTIME = RuntimeOptions(call_timeout_s=5.0, idle_after_s=4.0, collect_every_s=1.0)
 ORDERS = StreamNamespace("orders", str, subscriptions="implicit")
@@ -308,7 +309,7 @@ async def publish_as_client(run: StreamsRun, cluster: SimCluster, host: Host) ->
 async def drain(run: StreamsRun, cluster: SimCluster) -> dict[str, list[str]]:
     """Wait until every stored event was handled, at most RECOVERY_S; returns the orders."""
     loop = run.simulation.loop
-    await cluster.until_active(RECOVERY_S)
+    await cluster.until_settled(VOTES_S, RECOVERY_S)
     deadline = loop.time() + RECOVERY_S
     found = await read_orders(run, cluster)
     while run.check_orders(found) and loop.time() < deadline:

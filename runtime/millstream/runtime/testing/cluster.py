@@ -178,6 +178,12 @@ class SimCluster:
             while not self.is_whole():  # noqa: ASYNC110  nothing tells when others have seen it
                 await asyncio.sleep(LOOK_S)
 
+    async def until_settled(self, calm_s: float, within_s: float = 60.0) -> None:
+        """Until all are active, and still so after `calm_s`: a vote may have been on its way."""
+        await self.until_active(within_s)
+        await asyncio.sleep(calm_s)
+        await self.until_active(within_s)
+
     def is_whole(self) -> bool:
         """Does every silo run, and see just these silos alive?"""
         silos = self.silos()
