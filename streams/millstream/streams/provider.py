@@ -191,7 +191,7 @@ class PersistentStreams:
         hosted = [table.hosted for table in host.tables.values() if table.hosted is not None]
         self._implicit = implicit_subscribers(hosted, name)
         self._check_marks()
-        self.adapter = await self._factory.open(name, ProviderHost(host))
+        self.adapter = await self._factory.open(name, ProviderHost(host, self.mapper))
         require_shape(self.adapter, QueueAdapter, f"the adapter of stream provider {name!r}")
         self.manager = QueueManager(self, self._ownership)
         if "streams.deliver" not in host.extension_specs:
@@ -367,8 +367,13 @@ class PersistentStreams:
 class ProviderHost:
     """What an adapter sees of its silo (`AdapterHost`)."""
 
-    def __init__(self, host: SiloHost) -> None:
+    def __init__(self, host: SiloHost, mapper: QueueMapper) -> None:
         self._host = host
+        self._mapper = mapper
+
+    @property
+    def mapper(self) -> QueueMapper | None:
+        return self._mapper
 
     @property
     def cluster(self) -> str:

@@ -28,6 +28,7 @@ from .queue import (
     ProducerMark,
     QueueAdapter,
     QueueAdapterFactory,
+    QueueMapper,
     QueueMessage,
     QueueReceiver,
 )
@@ -49,6 +50,7 @@ class BenchHost:
 
     cluster = "contract"
     silo: str | None = "127.0.0.1:0@1"
+    mapper: QueueMapper | None = None
 
     def grain(self, cls: type[Any], key: str, /) -> Any:
         """Adapters that use grains are checked inside a cluster."""

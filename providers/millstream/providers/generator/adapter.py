@@ -1,0 +1,247 @@
+"""The generator's factory, adapter and receiver.
+
+Owns: `GeneratorQueues` and what it opens. Not: the order of events (`sequence`), items (`events`),
+rates (`pace`). Invariants: a stream is generated in the queue that the provider's mapper gives it;
+the token of an event is (era, place in the queue); a receiver goes on right after the position it
+is started at; no method waits but `read`, and that one never between taking events and returning.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+from millstream.runtime.errors import ConfigError, CursorTooOld, StreamError
+from millstream.streams.identity import QueueId, StreamId
+from millstream.streams.namespace import StreamNamespace
+from millstream.streams.queue import (
+    AdapterHost,
+    Capability,
+    OutMessage,
+    QueueMapper,
+    QueueMessage,
+)
+from millstream.streams.token import Token
+
+from .events import Generated, GeneratedEvent, ItemMaker
+from .options import GeneratorOptions
+from .pace import Pace
+from .sequence import QueueSequence
+
+__all__ = ["GeneratorAdapter", "GeneratorQueues", "GeneratorReceiver"]
+
+
+class GeneratorQueues:
+    """Queues that make events: `PersistentStreams(GeneratorQueues(Generated(ARRIVALS, make)))`.
+
+    Args:
+        what: what to generate: `Generated`; a namespace, for default items; or a namespace's name,
+            for items of type `GeneratedEvent`.
+        mapper: for use outside a silo; inside, the one of `PersistentStreams` is used.
+    Nothing can be published to it. Equal arguments give equal events everywhere.
+    Raises: ConfigError.
+    """
+
+    capabilities = frozenset(
+        {Capability.REWIND, Capability.ORDERED, Capability.STABLE_TOKENS, Capability.WAKEUP}
+    )
+
+    def __init__(
+        self,
+        *what: Generated[Any] | StreamNamespace[Any] | str,
+        options: GeneratorOptions | None = None,
+        mapper: QueueMapper | None = None,
+    ) -> None:
+        if not what:
+            raise ConfigError("GeneratorQueues(): name at least one namespace to generate")
+        names = [one if isinstance(one, str) else namespace_of(one).name for one in what]
+        if len(set(names)) < len(names):
+            raise ConfigError(f"GeneratorQueues({', '.join(names)}): a namespace is repeated")
+        self._what = [Generated(one) if isinstance(one, StreamNamespace) else one for one in what]
+        self._options = options or GeneratorOptions()
+        self._mapper = mapper
+
+    async def open(self, provider: str, host: AdapterHost, /) -> GeneratorAdapter:
+        """Deal the streams out to queues. Cost: about 2 µs per stream."""
+        mapper = host.mapper or self._mapper
+        if mapper is None:
+            raise ConfigError(
+                f"GeneratorQueues as {provider!r}: the host has no mapper; give mapper=..."
+            )
+        what = [self._generated(one, provider) for one in self._what]
+        return GeneratorAdapter(provider, host, mapper, what, self._options)
+
+    def _generated(self, one: Generated[Any] | str, provider: str) -> Generated[Any]:
+        if isinstance(one, str):
+            return Generated(StreamNamespace(one, GeneratedEvent, provider=provider))
+        if one.namespace.provider != provider:
+            raise ConfigError(
+                f"GeneratorQueues as {provider!r}: {one.namespace!r} is of provider "
+                f"{one.namespace.provider!r}, so nobody would hear its events here"
+            )
+        return one
+
+
+def namespace_of(one: Generated[Any] | StreamNamespace[Any]) -> StreamNamespace[Any]:
+    """The namespace of a thing to generate."""
+    return one.namespace if isinstance(one, Generated) else one
+
+
+class GeneratorAdapter:
+    """The generator in one silo."""
+
+    def __init__(
+        self,
+        provider: str,
+        host: AdapterHost,
+        mapper: QueueMapper,
+        what: Sequence[Generated[Any]],
+        options: GeneratorOptions,
+    ) -> None:
+        self.options = options
+        self._provider = provider
+        self._host = host
+        self._makers = {one.namespace.name: ItemMaker(one, options.seed) for one in what}
+        streams = [StreamId(name, key) for name in self._makers for key in options.keys()]
+        self._stream_count = len(streams)
+        self._sequences = self._deal(mapper, streams)
+
+    def _deal(
+        self, mapper: QueueMapper, streams: Iterable[StreamId]
+    ) -> Mapping[QueueId, QueueSequence]:
+        dealt: dict[QueueId, list[StreamId]] = {queue: [] for queue in mapper.queues()}
+        for stream in streams:
+            queue = mapper.queue_for(stream)
+            if queue not in dealt:
+                raise ConfigError(f"the mapper puts {stream} into {queue!r}, not one of its queues")
+            dealt[queue].append(stream)
+        seed, count = self.options.seed, self.options.events_per_stream
+        return {queue: QueueSequence(seed, queue, mine, count) for queue, mine in dealt.items()}
+
+    async def enqueue(
+        self, queue: QueueId, message: OutMessage, mapper_epoch: int, /
+    ) -> Token | None:
+        """Refuse, with StreamError."""
+        raise StreamError(
+            f"{message.stream}: provider {self._provider!r} ({queue}) generates its events and "
+            "accepts none; publish to a namespace of another provider"
+        )
+
+    def receiver(self, queue: QueueId, epoch: int, /) -> GeneratorReceiver:
+        """Raises ConfigError for a queue that the mapper does not have."""
+        if queue not in self._sequences:
+            raise ConfigError(
+                f"provider {self._provider!r} has no queue {queue!r}: its mapper has "
+                f"{len(self._sequences)}, from {next(iter(self._sequences))!r}"
+            )
+        return GeneratorReceiver(self, queue, self._sequences[queue])
+
+    def pace_of(self, sequence: QueueSequence, now_s: float) -> Pace:
+        """The queue's part of the rate: as many as it has of all streams."""
+        rate = self.options.events_per_s
+        if rate is None or not sequence.streams:
+            return Pace(None, now_s)
+        return Pace(rate * len(sequence.streams) / self._stream_count, now_s)
+
+    def message(self, sequence: QueueSequence, seq: int, wall_s: float) -> QueueMessage:
+        """The event at a place. Raises StreamError if it cannot be made."""
+        stream, number = sequence.at(seq)
+        item = self._makers[stream.namespace].encode(stream, number)
+        return QueueMessage(stream, Token(self.options.era, seq), [item], {}, wall_s)
+
+    def wall_s(self) -> float:
+        """The silo's wall clock."""
+        return self._host.wall_s()
+
+    async def aclose(self) -> None:
+        """Nothing is held."""
+
+
+class GeneratorReceiver:
+    """Makes the events of one queue, in order, from a position on."""
+
+    def __init__(self, adapter: GeneratorAdapter, queue: QueueId, sequence: QueueSequence) -> None:
+        self._adapter = adapter
+        self._queue = queue
+        self._sequence = sequence
+        self._given = 0  # the place of the last event that was read
+        self._pace = Pace(None, 0.0)
+
+    async def start(self, after: Token | None, /) -> None:
+        """Begin after a position; None or a position of an older era: at the first event."""
+        era = self._adapter.options.era
+        if after is not None and after.era > era:
+            raise ConfigError(
+                f"{self._queue}: the position {after} is of era {after.era}, but "
+                f"GeneratorOptions.era is {era}"
+            )
+        self._given = after.seq if after is not None and after.era == era else 0
+        self._pace = self._adapter.pace_of(self._sequence, asyncio.get_running_loop().time())
+
+    async def read(
+        self, max_events: int, max_bytes: int, wait_s: float, /
+    ) -> Sequence[QueueMessage]:
+        await asyncio.sleep(0)  # there is always more: let the others of this loop run
+        loop = asyncio.get_running_loop()
+        end_s = loop.time() + wait_s
+        wanted = min(max_events, self._adapter.options.batch_events_max)
+        while True:
+            now_s, has_more = loop.time(), wanted > 0 and self._sequence.has(self._given + 1)
+            if has_more and (due := self._pace.due(now_s, wanted)) > 0:
+                found = self._messages(self._given + 1, due, max_bytes)
+                self._given += len(found)
+                self._pace.gave(len(found), now_s)
+                return found
+            if now_s >= end_s:
+                return []
+            until_s = min(end_s, self._pace.next_s) if has_more else end_s
+            await asyncio.sleep(until_s - now_s)
+
+    async def read_from(
+        self, position: Token | datetime, max_events: int, max_bytes: int, /
+    ) -> Sequence[QueueMessage]:
+        """Events from `position` (inclusive) up to the last one that was read.
+
+        Raises CursorTooOld (of another era), StreamError (a time: events have none).
+        """
+        if isinstance(position, datetime):
+            raise StreamError(f"{self._queue}: generated events have no times; give a token")
+        era = self._adapter.options.era
+        if position.era != era:
+            raise CursorTooOld(f"{self._queue}: {position} is not of era {era}, which is generated")
+        first = max(1, position.seq + (position.index > 0))
+        wanted = min(max_events, self._adapter.options.batch_events_max)
+        return self._messages(first, min(wanted, self._given - first + 1), max_bytes)
+
+    def _messages(self, first: int, count: int, max_bytes: int) -> list[QueueMessage]:
+        """Up to `count` events from a place, as far as the bytes suffice; one at least.
+
+        An event that cannot be made ends the batch; as its first it raises StreamError.
+        """
+        found: list[QueueMessage] = []
+        left, wall_s = max_bytes, self._adapter.wall_s()
+        for seq in range(first, first + count):
+            if not self._sequence.has(seq):
+                break
+            try:
+                message = self._adapter.message(self._sequence, seq, wall_s)
+            except StreamError:
+                if found:
+                    break  # those before it are read first
+                raise
+            left -= len(message.items[0])
+            if found and left < 0:
+                break
+            found.append(message)
+        return found
+
+    async def ack(self, upto: Token | None, also: Sequence[Token] = (), /) -> None:
+        """The queue's record keeps the position."""
+
+    async def release(self, tokens: Sequence[Token], delay_s: float, /) -> None:
+        """What is not acknowledged is made again for the next receiver."""
+
+    async def aclose(self) -> None:
+        """Nothing is held."""

@@ -1,0 +1,68 @@
+"""Which event stands at which place of a queue. Pure.
+
+Owns: `QueueSequence`. Invariants: places count from 1; every stream of the queue has one event in
+each round, in an order that seed, queue and round decide; so the events of a stream come in the
+order of their numbers, and any place is found without those before it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+import xxhash
+
+from millstream.streams.identity import QueueId, StreamId
+
+__all__ = ["QueueSequence"]
+
+HALF = 1 << 64
+
+
+class QueueSequence:
+    """The events of one queue. Cost: O(1) per event and no memory beside the streams' names."""
+
+    __slots__ = ("_events_per_stream", "_name", "_order", "streams")
+
+    def __init__(
+        self,
+        seed: int,
+        queue: QueueId,
+        streams: Iterable[StreamId],
+        events_per_stream: int | None,
+    ) -> None:
+        self.streams = tuple(sorted(streams))
+        self._events_per_stream = events_per_stream
+        self._name = f"{seed}\0{queue}"
+        self._order = (-1, 1, 0)  # of the round that was asked for last: round, step, first
+
+    def has(self, seq: int) -> bool:
+        """Is there an event at this place?"""
+        if not self.streams or seq < 1:
+            return False
+        rounds = self._events_per_stream
+        return rounds is None or seq <= rounds * len(self.streams)
+
+    def at(self, seq: int) -> tuple[StreamId, int]:
+        """The stream of the event at a place, and the event's number in it, from 0."""
+        assert self.has(seq), f"place {seq} has no event"
+        number, within = divmod(seq - 1, len(self.streams))
+        if self._order[0] != number:
+            self._order = (number, *self._shuffled(number))
+        _, step, first = self._order
+        return self.streams[(first + step * within) % len(self.streams)], number
+
+    def _shuffled(self, number: int) -> tuple[int, int]:
+        """Step and first stream of a round; steps of no common divisor reach every stream."""
+        count = len(self.streams)
+        name = f"{self._name}\0{number}"
+        high, low = divmod(xxhash.xxh3_128_intdigest(name.encode()), HALF)
+        step = high % count
+        while math.gcd(step, count) != 1:
+            step += 1
+        return step, low % count
+
+    def check(self) -> None:
+        """Assert the invariants."""
+        assert len(set(self.streams)) == len(self.streams)
+        assert not self.streams or math.gcd(self._order[1], len(self.streams)) == 1
