@@ -92,9 +92,12 @@ class PullingAgent:
 
     @property
     def undone(self) -> int:
-        """Events that were read and are not done for each of their subscriptions."""
+        """Events that were read and are not done for each of their subscriptions.
+
+        One at least while the backlog that a former owner may have delivered is not read.
+        """
         self.cache.purge()
-        return self.cache.events
+        return self.cache.events + self._may_repeat
 
     def pause(self) -> None:
         """Read no more and start no more deliveries; those that are out go on."""

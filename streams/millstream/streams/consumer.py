@@ -173,8 +173,9 @@ class HandlerRun:
     async def items(self, start: int, end: int) -> tuple[int, bytes]:
         """Run items start..end-1; returns the first that is not done, and its error."""
         self._at = start
+        limit = asyncio.timeout(self.batch.timeout_s)
         try:
-            async with asyncio.timeout(self.batch.timeout_s) as limit:
+            async with limit:
                 await self._run(end)
         except Exception as raised:
             place = f"{self._activation} handling {self.batch.namespace}/{self.batch.key}"
