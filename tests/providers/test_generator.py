@@ -389,6 +389,15 @@ def test_a_pace_gives_something_at_the_time_that_it_named(
         assert pace.next_s > now_s
 
 
+def test_events_go_in_ticks_unless_a_whole_batch_is_due() -> None:
+    pace = Pace(100_000, 0.0)
+    assert pace.due(0.5, 1000) == 1000
+    pace.gave(50_000, 0.5)
+    early_s = 0.5 + TICK_S / 2
+    assert pace.due(early_s, 1000) == 0 and pace.due(early_s, 100) == 100
+    assert pace.due(pace.next_s, 5000) == pytest.approx(1000, abs=1)
+
+
 def test_a_finite_generator_ends_in_idle_waiting() -> None:
     async def main(simulation: Simulation) -> None:
         loop = simulation.loop

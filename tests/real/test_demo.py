@@ -69,6 +69,11 @@ def children_of(pid: int) -> list[int]:
     return [int(child) for child in found.split()]
 
 
+def hear_interrupts() -> None:
+    """A shell starts background jobs deaf to Ctrl-C, and their children inherit that."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
 @pytest.mark.parametrize(
     ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGKILL, -9)]
 )
@@ -76,7 +81,9 @@ def test_nothing_is_left_when_the_demo_is_ended(
     tmp_path: Path, number: signal.Signals, code: int
 ) -> None:
     command = [*COMMAND, "--source", "csv", "--work", str(tmp_path / "work")]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment()) as demo:
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, text=True, env=environment(), preexec_fn=hear_interrupts
+    ) as demo:
         assert demo.stdout is not None
         assert "processes of their own" in demo.stdout.readline()
         children = children_of(demo.pid)

@@ -1,0 +1,18 @@
+"""Says which seeds were run, also when all is well."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    """One line under the dots."""
+    reports = terminalreporter.stats.get("passed", []) + terminalreporter.stats.get("failed", [])
+    seeds = [
+        int(r.nodeid.rpartition("-")[2].rstrip("]")) for r in reports if "trouble[" in r.nodeid
+    ]
+    if seeds:
+        terminalreporter.write_line(
+            f"clusters simulated with seeds {min(seeds)} to {max(seeds)}; "
+            f"MILLSTREAM_SIM_START={min(seeds)} repeats them"
+        )
