@@ -12,7 +12,7 @@ import msgpack
 
 from benchmarks.measure import in_process, two_processes
 
-__all__ = ["activation", "calls", "remote", "serve"]
+__all__ = ["calls", "remote", "serve"]
 
 
 class Plain:
@@ -121,8 +121,3 @@ async def remote(work: Path) -> dict[str, float]:
     finally:
         process.kill()
         await process.wait()
-
-
-async def activation(work: Path) -> dict[str, float]:
-    """Nothing to compare: a plain object in a dictionary is no activation."""
-    return {}

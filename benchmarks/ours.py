@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.measure import in_process, memory_bytes, two_processes
+from millstream.providers.sqlite import SqliteMembershipTable
 from millstream.runtime import Contract, Grain, Silo, connect, grain
 from millstream.runtime.launcher import SiloProcess
 
-__all__ = ["activation", "calls", "make_echo_silo", "remote"]
+__all__ = ["activation", "between_silos", "calls", "make_echo_silo", "make_member", "remote"]
 
 Payload = dict[str, str | int | float | bool | list[str] | None]
 
@@ -90,6 +91,24 @@ async def remote(work: Path) -> dict[str, float]:
         async with connect(process.gateway) as client:
             echoes = [client.grain(EchoContract, f"k{i}").echo for i in range(1024)]
             return await two_processes(echoes, [os.getpid(), process.pid])
+    finally:
+        await process.stop()
+
+
+def make_member(work: str) -> Silo:
+    """A silo of a cluster of two, which has the grains."""
+    return Silo(grains=[Echo], membership=SqliteMembershipTable(work))
+
+
+async def between_silos(work: Path) -> dict[str, float]:
+    """Calls from this silo, which has no grains, to one in another process."""
+    process = SiloProcess(f"{__name__}:make_member", {"work": str(work)}, work / "silo.log")
+    await process.start()
+    try:
+        async with Silo(grains=[], membership=SqliteMembershipTable(str(work))) as silo:
+            echoes = [silo.grain(EchoContract, f"k{i}").echo for i in range(1024)]
+            figures = await two_processes(echoes, [os.getpid(), process.pid])
+            return {f"silo_{key}": value for key, value in figures.items()}
     finally:
         await process.stop()
 

@@ -79,8 +79,12 @@ class SubscribeMark(Mark):
         if not items or not _accepts(items[0], self.namespace.item):
             raise DefinitionError(
                 f"{place}: {self.namespace!r} has items of {_name(self.namespace.item)}: "
-                f"annotate `{parameter}: {self._wanted()}`, not {_name(hint)}"
+                f"annotate `{parameter}: {self._wanted()}`, not {_name(hint)}{self._advice(hint)}"
             )
+
+    def _advice(self, hint: Any) -> str:
+        takes_list = get_origin(hint) is list
+        return ", or write `batch=True`" if takes_list and not self.is_batch else ""
 
     def _wanted(self) -> str:
         item = _name(self.namespace.item)
@@ -104,6 +108,8 @@ def _accepts(wanted: Any, item: Any) -> bool:
 
 
 def _name(hint: Any) -> str:
+    if get_args(hint):
+        return str(hint)
     return getattr(hint, "__name__", None) or str(hint)
 
 

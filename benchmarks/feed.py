@@ -1,0 +1,141 @@
+"""One producer process, one consumer process: the workload that every stream subject shares.
+
+Owns: the events, the three runs, the producer's loop over commands, what the consumer notes.
+Invariants: subjects differ only in how they send and receive; a producer has one batch out at a
+time; an event's latency ends where the consumer's code has the decoded event.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, NamedTuple, Protocol
+
+from benchmarks.measure import cpu_s, now
+
+__all__ = ["RUNS", "Arrivals", "Consumer", "Run", "Sample", "measure_feed", "produce"]
+
+DATA = os.urandom(980)
+WAIT_S = 120.0
+
+
+class Sample(NamedTuple):
+    """An event of about 1,000 bytes; the clock is the machine's monotonic one."""
+
+    number: int
+    sent_s: float
+    data: bytes
+
+
+class Run(NamedTuple):
+    """`count` events in batches of `batch`; `rate`: events per second, 0 for as fast as it goes."""
+
+    name: str
+    count: int
+    batch: int
+    rate: int
+
+
+RUNS = (
+    Run("warm100", 5_000, 100, 0),
+    Run("b100", 40_000, 100, 0),
+    Run("warm1", 300, 1, 0),
+    Run("b1", 4_000, 1, 0),
+    Run("paced", 2_000, 1, 1_000),
+)
+Send = Callable[[str, list[Sample]], Awaitable[Any]]
+
+
+class Arrivals:
+    """What a consumer saw of one run."""
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+        self._first_s = 0.0
+        self._last_s = 0.0
+        self.latencies_s: list[float] = []
+        self.numbers: list[int] = []
+        self.is_complete = asyncio.Event()
+
+    def note(self, samples: Sequence[Sample]) -> None:
+        """Events have been decoded."""
+        at = now()
+        self._first_s = self._first_s or at
+        for number, sent_s, _ in samples:
+            self.numbers.append(number)
+            self.latencies_s.append(at - sent_s)
+        if len(self.numbers) >= self._run.count:
+            self._last_s = at
+            self.is_complete.set()
+
+    def figures(self, used_s: float) -> dict[str, float]:
+        """Events per second behind the first batch, or latencies; CPU of all processes."""
+        name, count, batch, rate = self._run
+        assert self.numbers == list(range(count)), f"{name}: lost, repeated or out of order"
+        if rate:
+            tail = sorted(self.latencies_s[count // 10 :])
+            return {
+                f"{name}_p50_us": tail[len(tail) // 2] * 1e6,
+                f"{name}_p99_us": tail[len(tail) * 99 // 100] * 1e6,
+            }
+        took = self._last_s - self._first_s
+        return {
+            f"{name}_events_s": (count - batch) / took,
+            f"{name}_cpu_us": used_s / count * 1e6,
+        }
+
+
+class Consumer(Protocol):
+    """The receiving side of a subject."""
+
+    address: str  # what the producer needs to know
+    pids: Sequence[int]  # processes between producer and consumer, this one included
+
+    async def receive(self, key: str, run: Run, arrivals: Arrivals) -> None:
+        """Get ready for the events of a key; goes on receiving in the background."""
+        ...
+
+
+async def measure_feed(subject: str, consumer: Consumer) -> dict[str, float]:
+    """All runs, by one producer process."""
+    command = [sys.executable, "-m", "benchmarks", "--produce", subject, consumer.address]
+    pipe = asyncio.subprocess.PIPE
+    producer = await asyncio.create_subprocess_exec(*command, stdin=pipe, stdout=pipe)
+    assert producer.stdin is not None and producer.stdout is not None
+    figures: dict[str, float] = {}
+    try:
+        for run in RUNS:
+            arrivals, key = Arrivals(run), f"{run.name}-{os.getpid()}"
+            await consumer.receive(key, run, arrivals)
+            pids = [producer.pid, *consumer.pids]
+            before = cpu_s(pids)
+            producer.stdin.write(f"{run.name} {key}\n".encode())
+            async with asyncio.timeout(WAIT_S):
+                await arrivals.is_complete.wait()
+                assert await producer.stdout.readline(), "the producer has ended"
+            if not run.name.startswith("warm"):
+                figures |= arrivals.figures(cpu_s(pids) - before)
+    finally:
+        producer.stdin.close()
+        await producer.wait()
+    return figures
+
+
+async def produce(send: Send) -> None:
+    """Run what standard input names until it ends: lines of a run's name and a key."""
+    runs = {run.name: run for run in RUNS}
+    loop = asyncio.get_running_loop()
+    while line := await loop.run_in_executor(None, sys.stdin.readline):
+        name, key = line.split()
+        await _send_run(send, runs[name], key)
+        print(name, flush=True)
+
+
+async def _send_run(send: Send, run: Run, key: str) -> None:
+    started = now()
+    for at in range(0, run.count, run.batch):
+        if run.rate and (ahead := started + at / run.rate - now()) > 0:
+            await asyncio.sleep(ahead)
+        await send(key, [Sample(i, now(), DATA) for i in range(at, at + run.batch)])
