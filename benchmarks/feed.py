@@ -30,10 +30,10 @@ class Sample(NamedTuple):
 
 
 class Run(NamedTuple):
-    """`count` events in batches of `batch`; `rate`: events per second, 0 for as fast as it goes."""
+    """So many events, in batches; `rate`: events per second, 0 for as fast as it goes."""
 
     name: str
-    count: int
+    events: int
     batch: int
     rate: int
 
@@ -66,7 +66,7 @@ class Arrivals:
         for number, sent_s, _ in samples:
             self.numbers.append(number)
             self.latencies_s.append(at - sent_s)
-        if len(self.numbers) >= self._run.count:
+        if len(self.numbers) >= self._run.events:
             self._last_s = at
             self.is_complete.set()
 
@@ -90,8 +90,15 @@ class Arrivals:
 class Consumer(Protocol):
     """The receiving side of a subject."""
 
-    address: str  # what the producer needs to know
-    pids: Sequence[int]  # processes between producer and consumer, this one included
+    @property
+    def address(self) -> str:
+        """What the producer needs to know."""
+        ...
+
+    @property
+    def pids(self) -> Sequence[int]:
+        """The processes behind the producer, this one included."""
+        ...
 
     async def receive(self, key: str, run: Run, arrivals: Arrivals) -> None:
         """Get ready for the events of a key; goes on receiving in the background."""
@@ -135,7 +142,7 @@ async def produce(send: Send) -> None:
 
 async def _send_run(send: Send, run: Run, key: str) -> None:
     started = now()
-    for at in range(0, run.count, run.batch):
+    for at in range(0, run.events, run.batch):
         if run.rate and (ahead := started + at / run.rate - now()) > 0:
             await asyncio.sleep(ahead)
         await send(key, [Sample(i, now(), DATA) for i in range(at, at + run.batch)])

@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from millstream.runtime.errors import ConfigError
-from millstream.streams.cache import CacheLimits, Cursor, Item, QueueCache, message_bytes
+from millstream.streams.cache import CacheLimits, Cursor, QueueCache, message_bytes
 from millstream.streams.identity import StreamId
+from millstream.streams.item import Item
 from millstream.streams.queue import QueueMessage
 from millstream.streams.token import Token
 
@@ -42,11 +43,11 @@ def test_cursor_gives_items_of_its_stream_in_order() -> None:
     assert tokens_of(cursor.peek(10, 100)) == [(1, 0), (3, 0), (3, 1)]
 
 
-def test_cursor_carries_headers_and_stamp_of_the_message() -> None:
+def test_cursor_carries_headers_of_the_message() -> None:
     cache = QueueCache(CacheLimits())
     at = cache.append(QueueMessage(A, Token(0, 1), [b"x"], {"trace": "7"}, 12.5))
     (item,) = cache.open_cursor(A, at).peek(1, 1)
-    assert (item.headers, item.enqueued_s) == ({"trace": "7"}, 12.5)
+    assert item.headers == {"trace": "7"}
 
 
 def test_peek_is_bounded_in_events_and_bytes_but_gives_one_item() -> None:

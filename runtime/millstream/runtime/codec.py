@@ -9,8 +9,9 @@ Invariants: `isolate(v)` either is `v`, immutable all the way down, or equals
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, Generic, TypeVar, cast
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Any, Generic, TypeVar
 
 import msgspec
 
@@ -21,7 +22,7 @@ from .codec_unions import Wrapped, needs_wrappers, wrap_union
 from .codec_values import rule_for
 from .errors import MillstreamError
 
-__all__ = ["Codec", "Data", "build_codec", "decoder_of", "reason", "resolve_hints"]
+__all__ = ["Codec", "Data", "build_codec", "decoders_of", "reason", "resolve_hints"]
 
 T = TypeVar("T")
 
@@ -40,6 +41,7 @@ class Codec(Generic[T]):
     __slots__ = (
         "_decode",
         "_passing",
+        "_plain",
         "convert",
         "direct",
         "fast_types",
@@ -68,7 +70,7 @@ class Codec(Generic[T]):
         self.needs_host = needs_host
         self.fast_types = fast_types
         self._passing = passing
-        self._decode = decoder_of(wire, needs_host)
+        self._plain, self._decode = decoders_of(wire, needs_host)
 
     def encode(self, value: T) -> bytes:
         """MessagePack of one value.
@@ -87,12 +89,22 @@ class Codec(Generic[T]):
     def decode(self, data: Data, host: object = None) -> T:
         """The value of the declared type. Raises TypeError that names the path inside the value."""
         try:
-            value = self._decode(data, host)
+            plain = self._plain
+            value = self._decode(data, host) if plain is None else plain(data)
         except MillstreamError:
             raise
         except Exception as error:
             raise TypeError(self._reason(error)) from None
-        return cast(T, value if self.unwrap is None else self.unwrap(value))
+        found: T = value if self.unwrap is None else self.unwrap(value)
+        return found
+
+    def decode_many(self, parts: Sequence[Data], host: object = None) -> list[T]:
+        """What `decode` gives for each; half its cost where the type needs no help of ours."""
+        plain = self._plain
+        if plain is not None and self.unwrap is None:
+            with suppress(Exception):  # `decode` says what is wrong
+                return list(map(plain, parts))
+        return [self.decode(part, host) for part in parts]
 
     def isolate(self, value: T, host: object = None) -> T:
         """What the far side would get: the value itself if it cannot change, else a copy.
@@ -147,14 +159,19 @@ def _union_codec(hint: object, union: Wrapped) -> Codec[Any]:
     )
 
 
-def decoder_of(wire: object, needs_host: bool) -> Callable[[Any, object], Any]:
-    """A function of data and host that decodes one type; raises what msgspec raises."""
+def decoders_of(
+    wire: object, needs_host: bool
+) -> tuple[Callable[[Any], Any] | None, Callable[[Any, object], Any]]:
+    """How to decode a type: from data alone (None if it needs a host), and from data and host.
+
+    Both raise what msgspec raises.
+    """
     if needs_host:
-        return HostDecoder(wire).decode
+        return None, HostDecoder(wire).decode
     decoder: msgspec.msgpack.Decoder[Any]
     decoder = msgspec.msgpack.Decoder(wire, dec_hook=decode_hook)
     decode = decoder.decode
-    return lambda data, _host: decode(data)
+    return decode, lambda data, _host: decode(data)
 
 
 def reason(error: Exception) -> str:

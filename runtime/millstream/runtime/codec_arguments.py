@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from .codec import Codec, Data, decoder_of, reason
+from .codec import Codec, Data, decoders_of, reason
 from .codec_hooks import encode_any
 from .errors import MillstreamError
 
@@ -37,6 +37,7 @@ class Arguments:
         "_isolates",
         "_names",
         "_place",
+        "_plain",
         "_unwraps",
         "encode",
         "needs_host",
@@ -53,13 +54,15 @@ class Arguments:
         self._isolates = [codec.isolate for codec in codecs]
         self._unwraps = [(at, c.unwrap) for at, c in enumerate(codecs) if c.unwrap is not None]
         wires = tuple(codec.wire for codec in codecs)
-        self._decode = decoder_of(tuple[wires], self.needs_host)  # type: ignore[valid-type]
+        wire = tuple[wires]  # type: ignore[valid-type]
+        self._plain, self._decode = decoders_of(wire, self.needs_host)
         self.encode = self._encoder()
 
     def decode(self, body: Data, host: object = None) -> Row:
         """The values, of the declared types. Raises TypeError that names the argument."""
         try:
-            values: Row = self._decode(body, host)
+            plain = self._plain
+            values: Row = self._decode(body, host) if plain is None else plain(body)
         except MillstreamError:
             raise
         except Exception as error:

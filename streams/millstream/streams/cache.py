@@ -17,18 +17,17 @@ without asking all.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-
-import msgspec
 
 from millstream.runtime.errors import ConfigError
 
 from .identity import StreamId
+from .item import Item
 from .queue import QueueMessage
 from .token import Token
 
-__all__ = ["CacheLimits", "Cursor", "Item", "QueueCache", "message_bytes"]
+__all__ = ["CacheLimits", "Cursor", "QueueCache", "message_bytes"]
 
 MIB = 1 << 20
 
@@ -52,15 +51,6 @@ class CacheLimits:
             raise ConfigError(f"buckets is {self.buckets}, above events_max {self.events_max}")
 
 
-class Item(msgspec.Struct, frozen=True):
-    """One event as it is delivered: its token, encoded body, and what its message carries."""
-
-    token: Token
-    body: bytes
-    headers: Mapping[str, str]
-    enqueued_s: float
-
-
 def message_bytes(message: QueueMessage) -> int:
     """What a message counts for against `bytes_max`: bodies and headers."""
     texts = message.headers.items()
@@ -80,6 +70,13 @@ class _Slot:
         self.next: _Slot | None = None
         self.pins = 1
         self.cursors = 0
+
+    def items(self, start: int, end: int) -> list[Item]:
+        """Items start..end-1. Cost: O(items), about 0.3 µs each."""
+        era, seq, first = self.message.token
+        headers = dict(self.message.headers) if self.message.headers else None
+        bodies = self.message.items
+        return [Item(Token(era, seq, first + at), bodies[at], headers) for at in range(start, end)]
 
     def last_token(self) -> Token:
         """The token of the last item."""
@@ -138,15 +135,14 @@ class Cursor:
         found: list[Item] = []
         slot, start, room = self._slot, self._item, max_bytes
         while slot is not None:
-            message = slot.message
-            era, seq, first = message.token
-            for at in range(start, len(message.items)):
-                body = message.items[at]
-                room -= len(body)
-                if found and (room < 0 or len(found) == max_events):
-                    return found
-                token = Token(era, seq, first + at)
-                found.append(Item(token, body, message.headers, message.enqueued_s))
+            bodies = slot.message.items
+            end = min(len(bodies), start + max_events - len(found))
+            if slot.size_bytes > room:
+                end = _end_within(bodies, start, end, room, bool(found))
+            found += slot.items(start, end)
+            if end < len(bodies):
+                break
+            room -= slot.size_bytes
             slot, start = slot.next, 0
         return found
 
@@ -358,6 +354,15 @@ class QueueCache:
             assert slot.pins >= 0
             assert slot.cursors == standing.count(slot.index)
         assert sum(slot.cursors for slot in slots) == len(cursors), "a cursor's message has left"
+
+
+def _end_within(bodies: Sequence[bytes], start: int, end: int, room: int, has_some: bool) -> int:
+    """Up to where items from `start` on fit into `room` bytes; the very first one always does."""
+    for at in range(start, end):
+        room -= len(bodies[at])
+        if room < 0 and (has_some or at > start):
+            return at
+    return end
 
 
 def _chain(lane: _Lane) -> Iterator[_Slot]:

@@ -10,30 +10,24 @@ a failed handler leaves no trace in the state.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 
 from millstream.runtime.activation import Activation
+from millstream.runtime.codec import Codec
 from millstream.runtime.errors import CallTimeout
 from millstream.runtime.failures import describe
 from millstream.runtime.state import State
 
 from .event import Event
 from .handlers import codec_of, is_batch_handler
+from .item import Item
 from .subscribe import SubscribeMark
 from .token import Token
 
-__all__ = ["Consumer", "Delivered", "WireBatch", "WireItem"]
-
-
-class WireItem(msgspec.Struct, array_like=True, frozen=True, gc=False):
-    """One event on the wire: token, encoded item, headers."""
-
-    token: tuple[int, int, int]
-    body: bytes
-    headers: dict[str, str] | None = None
+__all__ = ["Consumer", "Delivered", "WireBatch"]
 
 
 class WireBatch(msgspec.Struct, array_like=True, frozen=True):
@@ -47,7 +41,7 @@ class WireBatch(msgspec.Struct, array_like=True, frozen=True):
     epoch: int
     attempt: int
     redelivered: bool
-    items: list[WireItem]
+    items: Sequence[Item]
     timeout_s: float = 60.0
 
 
@@ -87,16 +81,15 @@ class Consumer:
         if state is not None and batch.subscription in state.cursors:
             place.last = Token(*state.cursors[batch.subscription])
         run = HandlerRun(batch, mark, handler, self._activation)
-        fresh = [i for i, item in enumerate(batch.items) if _is_new(item, place.last)]
-        if not fresh:
-            return Delivered(len(batch.items))
-        start = fresh[0]
+        start = first_new(batch.items, place.last)
+        if start == len(batch.items):
+            return Delivered(start)
         if state is None:
             done, error = await run.items(start, len(batch.items))
         else:
             done, error = await self._commit(run, state, start)
         if done:
-            place.last = Token(*batch.items[done - 1].token)
+            place.last = batch.items[done - 1].token
         return Delivered(done, error)
 
     async def _commit(self, run: HandlerRun, state: State[Any], start: int) -> tuple[int, bytes]:
@@ -149,14 +142,17 @@ class Consumer:
         return found
 
 
-def _is_new(item: WireItem, last: Token | None) -> bool:
-    return last is None or item.token > last
+def first_new(items: Sequence[Item], last: Token | None) -> int:
+    """Index of the first item behind `last`; the number of items if there is none."""
+    if last is None or not items or items[0].token > last:
+        return 0
+    return next((at for at, item in enumerate(items) if item.token > last), len(items))
 
 
 class HandlerRun:
     """One delivery's handler calls."""
 
-    __slots__ = ("_activation", "_at", "_decode", "_handler", "_mark", "batch")
+    __slots__ = ("_activation", "_at", "_codec", "_handler", "_mark", "batch")
 
     def __init__(
         self, batch: WireBatch, mark: SubscribeMark | None, handler: Any, activation: Activation
@@ -166,9 +162,7 @@ class HandlerRun:
         self._handler = handler
         self._activation = activation
         self._at = 0
-        codec = item_codec(mark, handler)
-        host = activation.table.host
-        self._decode: Callable[[bytes], Any] = lambda body: codec.decode(body, host)
+        self._codec: Codec[Any] = item_codec(mark, handler)
 
     async def items(self, start: int, end: int) -> tuple[int, bytes]:
         """Run items start..end-1; returns the first that is not done, and its error."""
@@ -199,22 +193,17 @@ class HandlerRun:
         is_batch = is_batch_handler(self._handler)
         return is_batch, len(self.batch.items) if is_batch else 1
 
-    def _events(self, items: Sequence[WireItem]) -> list[Event[Any]]:
-        batch = self.batch
+    def _events(self, items: Sequence[Item]) -> list[Event[Any]]:
+        key, attempt, redelivered = self.batch.key, self.batch.attempt, self.batch.redelivered
+        host = self._activation.table.host
+        values = self._codec.decode_many([item.body for item in items], host)
         return [
-            Event(
-                self._decode(item.body),
-                Token(*item.token),
-                batch.key,
-                batch.attempt,
-                item.headers or {},
-                batch.redelivered,
-            )
-            for item in items
+            Event(value, item.token, key, attempt, dict(item.headers or ()), redelivered)
+            for value, item in zip(values, items, strict=True)
         ]
 
 
-def item_codec(mark: SubscribeMark | None, handler: Any) -> Any:
+def item_codec(mark: SubscribeMark | None, handler: Any) -> Codec[Any]:
     """The codec of a handler's items: the namespace's, or that of an explicit handler."""
     if mark is not None:
         return mark.namespace.codec

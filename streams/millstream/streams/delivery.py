@@ -26,8 +26,9 @@ from typing import Literal
 from millstream.runtime.errors import ConfigError
 
 from .backoff import Backoff
-from .cache import Item, QueueCache
+from .cache import QueueCache
 from .identity import StreamId
+from .item import Item
 from .token import Token
 
 __all__ = [

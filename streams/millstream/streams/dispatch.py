@@ -27,8 +27,7 @@ from millstream.runtime.failures import rebuild
 from millstream.runtime.request import clean_context
 from millstream.runtime.tasks import Tasks
 
-from .cache import Item
-from .consumer import Consumer, Delivered, WireBatch, WireItem
+from .consumer import Consumer, Delivered, WireBatch
 from .dead_letters import DeadLetter, DeliveryFailure
 from .delivery import (
     Action,
@@ -47,6 +46,7 @@ from .delivery import (
     WaitUntil,
     Wake,
 )
+from .item import Item
 from .subscriber import Subscriber
 
 if TYPE_CHECKING:
@@ -201,10 +201,7 @@ class Dispatch:
             self._agent.epoch,
             attempt,
             subscriber.is_redelivered or attempt > 1,
-            [
-                WireItem(item.token, item.body, dict(item.headers) if item.headers else None)
-                for item in items
-            ],
+            items,
             subscriber.options.handler_timeout_s,
         )
         table = self._host.table_named(subscriber.grain_type)
@@ -248,7 +245,7 @@ class Dispatch:
             subscriber.stream,
             item.token,
             item.body,
-            dict(item.headers),
+            dict(item.headers or {}),
             action.attempts,
             action.error.text,
         )

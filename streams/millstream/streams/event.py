@@ -6,8 +6,9 @@ Owns: `Event`. Invariant: an event is frozen; its token is comparable within its
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Generic, TypeVar
+
+import msgspec
 
 from .token import Token
 
@@ -16,8 +17,7 @@ __all__ = ["Event"]
 T_co = TypeVar("T_co", covariant=True)
 
 
-@dataclass(frozen=True, slots=True)
-class Event(Generic[T_co]):
+class Event(msgspec.Struct, Generic[T_co], frozen=True):
     """One event of a stream.
 
     `attempt` counts from 1; `redelivered` says that it may have been delivered before: after a
