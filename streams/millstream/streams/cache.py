@@ -142,7 +142,7 @@ class Cursor:
             found += slot.items(start, end)
             if end < len(bodies):
                 break
-            room -= slot.size_bytes
+            room -= sum(map(len, bodies[start:]))
             slot, start = slot.next, 0
         return found
 
