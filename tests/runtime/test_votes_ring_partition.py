@@ -555,14 +555,16 @@ class TurnRule(RuleBasedStateMachine):
         self.count += 1
         entry = Entry2(self, self.count, kind)
         if self.may_start(kind):
-            assert self.activation.arrive(entry)
+            assert self.activation.try_enter(entry.request)
             self.model_running.append(entry)
         elif len(self.model_waiting) >= self.LIMIT:
+            assert not self.activation.try_enter(entry.request)
             with pytest.raises(Overloaded):
-                self.activation.arrive(entry)
+                self.activation.queue(entry)
             entry.is_withdrawn = True
         else:
-            assert not self.activation.arrive(entry)
+            assert not self.activation.try_enter(entry.request)
+            self.activation.queue(entry)
             self.model_waiting.append(entry)
         return entry
 
@@ -632,7 +634,8 @@ def test_letting_one_in_does_not_look_at_all_ten_thousand_that_wait() -> None:
     machine.becomes_valid()
     entries = [Entry2(machine, i, "plain") for i in range(10_000)]
     for entry in entries:
-        machine.activation.arrive(entry)
+        if not machine.activation.try_enter(entry.request):
+            machine.activation.queue(entry)
     steps = 0
 
     def count(frame: Any, event: str, arg: object) -> None:

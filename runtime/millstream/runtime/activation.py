@@ -134,29 +134,31 @@ class Activation:
         readers = [] if self.mailbox is None else list(self.mailbox.readers)
         return readers if self.running is None else [self.running, *readers]
 
-    def arrive(self, entry: WaitingEntry) -> bool:
-        """Start the request now (True), or queue it. Raises Overloaded at the limit."""
-        box = self.mailbox
-        if self.may_start(entry.request) and (box is None or not self._is_behind(entry)):
-            self.enter(entry.request)
+    def try_enter(self, request: Request) -> bool:
+        """Start the request now, if it may and nobody in line could start as well."""
+        if self.may_start(request) and (self.mailbox is None or not self._has_line()):
+            self.enter(request)
             return True
+        return False
+
+    def queue(self, entry: WaitingEntry) -> None:
+        """Let a request that cannot start now wait in line. Raises Overloaded at the limit."""
         box = self.ensure_mailbox()
         if self.state is GONE:
             box.turn_away(entry)  # it ended after the caller had found it
-            return False
+            return
         limit = self.table.host.options.waiting_calls_max
         if len(box.waiting) - box.withdrawn >= limit:
             raise Overloaded(f"{self}: too many waiting requests", "waiting_calls_max", limit)
         box.put(entry)
         self.gate = 1
-        return False
 
-    def _is_behind(self, entry: WaitingEntry) -> bool:
-        """A waiting entry could start as well, and came first."""
+    def _has_line(self) -> bool:
+        """An entry waits that could start."""
         assert self.mailbox is not None
         return any(
-            not other.is_withdrawn and self.may_start(other.request)
-            for other in self.mailbox.waiting
+            not entry.is_withdrawn and self.may_start(entry.request)
+            for entry in self.mailbox.waiting
         )
 
     def admit(self) -> None:
@@ -181,7 +183,8 @@ class Activation:
                 if not entry.grant():
                     entry.is_withdrawn = True  # it is out of the line already
                     self._take_back(entry.request)
-        box.put_back(kept)
+        if kept:
+            box.put_back(kept)
 
     def _take_back(self, request: Request) -> None:
         """Undo `enter` for an entry whose caller is gone."""

@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
+from collections.abc import Coroutine
 from contextvars import Context
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +24,7 @@ from .failures import isolate_error, rebuild
 from .message import Call
 from .request import Request, chain_of, current_request, live_parent, path_to, turn_name, waits_for
 from .serving import Served
-from .turns import finish, run_turn, settle, timed_out
+from .turns import begin_turn, finish, settle, timed_out
 
 if TYPE_CHECKING:
     from .catalog import GrainTable
@@ -137,7 +138,7 @@ def new_request(
     return request
 
 
-async def call(
+def call(
     host: Host,
     table: GrainTable,
     key: str,
@@ -145,22 +146,25 @@ async def call(
     args: tuple[Any, ...],
     timeout_s: float | None = None,
     headers: dict[str, str] | None = None,
-) -> Any:
-    """Call a method of a grain, wherever it is."""
+) -> Coroutine[Any, Any, Any]:
+    """What calls a method of a grain, wherever it is; to be awaited at once.
+
+    Not a coroutine itself: a frame more would be entered again at each of the call's wake-ups.
+    """
     host.check_running()
     if spec.is_one_way:
-        return await send_one_way(host, table, key, spec, args, headers)
-    parent = live_parent()
+        return send_one_way(host, table, key, spec, args, headers)
     if spec.is_shielded:
-        return await call_shielded(host, table, key, spec, args, timeout_s, headers)
+        return call_shielded(host, table, key, spec, args, timeout_s, headers)
+    parent = live_parent()
     if not table.is_direct:
         context = host.base_context.copy()
         context.run(current_request.set, parent)
-        return await in_own_task(host, table, key, spec, args, timeout_s, headers, context)
+        return in_own_task(host, table, key, spec, args, timeout_s, headers, context)
     if parent is not None and not (parent.depth + 1) % host.options.nested_turns_max:
         if host.find_task() is parent.task:
-            return await in_own_task(host, table, key, spec, args, timeout_s, headers)
-    return await call_here(host, table, key, spec, args, timeout_s, headers)
+            return in_own_task(host, table, key, spec, args, timeout_s, headers)
+    return call_here(host, table, key, spec, args, timeout_s, headers)
 
 
 async def call_here(
@@ -184,7 +188,17 @@ async def call_here(
     failed: BaseException | None = None
     result = None
     try:
-        result = await travel(host, table, key, args, request)
+        place = find_quietly(host, table, key)
+        if isinstance(place, Activation):  # the common case, without the frame of `travel`
+            args = spec.isolate(args, host)
+            if place.try_enter(request) or await wait_turn(host, place, request):
+                if spec.is_shielded:
+                    unwatch(host, request)
+                result = spec.isolate_result(await begin_turn(place, request, args), host)
+            else:
+                result = await travel(host, table, key, args, request, None)
+        else:
+            result = await travel(host, table, key, args, request, place)
     except BaseException as error:
         failed = settle(host, request, error)
     else:
@@ -278,30 +292,27 @@ async def is_reached(host: Host, peer: Peer, table: GrainTable, key: str) -> boo
 
 
 async def travel(
-    host: Host, table: GrainTable, key: str, args: tuple[Any, ...], request: Request
+    host: Host,
+    table: GrainTable,
+    key: str,
+    args: tuple[Any, ...],
+    request: Request,
+    place: Place | None,
 ) -> Any:
     """Find the grain and run the call there; send it on while it surely did not run."""
-    spec, body = request.spec, None
-    values: tuple[Any, ...] = ()
-    place = find_quietly(host, table, key)
-    if isinstance(place, Activation):
-        values = spec.isolate(args, host)
-    else:
-        body = spec.arguments.encode(args)
+    spec = request.spec
+    body = spec.arguments.encode(args)
     for attempt in range(host.options.redirects_max):
         if place is None:
             pause_s = host.options.retry_first_s * 2 ** (attempt - 2) if attempt > 1 else 0.0
             place = await host.router.stand(table, key, pause_s)
         if isinstance(place, Activation):
-            if body is not None:
-                values = spec.arguments.decode(body, host)
-            if await enter_turn(host, place, request):
+            args = spec.arguments.decode(body, host)
+            if place.try_enter(request) or await wait_turn(host, place, request):
                 if spec.is_shielded:
                     unwatch(host, request)
-                return spec.isolate_result(await run_turn(place, request, values), host)
+                return spec.isolate_result(await begin_turn(place, request, args), host)
         elif place.is_ready or await is_reached(host, place, table, key):
-            if body is None:
-                body = spec.arguments.encode(values)
             answer = await ask(host, place, table, key, body, request, attempt)
             if type(answer) is not Moved:
                 return take_answer(host, spec, answer)
@@ -319,13 +330,11 @@ def unwatch(host: Host, request: Request) -> None:
     request.deadline = math.inf
 
 
-async def enter_turn(host: Host, activation: Activation, request: Request) -> bool:
-    """Wait until the activation is ours (True) or has moved (False)."""
+async def wait_turn(host: Host, activation: Activation, request: Request) -> bool:
+    """Wait in line until the activation is ours (True) or has moved (False)."""
     entry = LocalWait(host, request)
-    if activation.arrive(entry):
-        return True
-    cycle = next((b for b in activation.blocking() if waits_for(b, request)), None)
-    if cycle is not None:
+    activation.queue(entry)
+    if (request.is_tight or request.chain) and is_cycle(activation, request):
         assert activation.mailbox is not None
         activation.mailbox.withdraw(entry)
         raise CallCycle(*cut_path(path_to(request), str(activation)))
@@ -340,6 +349,11 @@ async def enter_turn(host: Host, activation: Activation, request: Request) -> bo
     finally:
         entry = None  # type: ignore[assignment]  # its future may hold an exception, and that us
     return moved_to is None
+
+
+def is_cycle(activation: Activation, request: Request) -> bool:
+    """Does a turn that keeps the request waiting itself wait for it?"""
+    return any(waits_for(blocking, request) for blocking in activation.blocking())
 
 
 def cut_path(waiters: list[str], target: str) -> list[str]:

@@ -23,7 +23,7 @@ from .failures import describe
 from .message import Call, Failure, Redirect, Reply
 from .request import Request, clean_context, current_request, turn_name, waits_for
 from .tasks import Tasks
-from .turns import finish, own_cancellation, run_turn, timed_out
+from .turns import begin_turn, finish, own_cancellation, timed_out
 
 if TYPE_CHECKING:
     from .connection import Peer
@@ -63,9 +63,10 @@ class Served:
         if activation.table.is_reentrant:
             self.request.is_interleaving = True
         try:
-            if activation.arrive(self):
+            if activation.try_enter(self.request):
                 self.host.runners.push(self)
                 return
+            activation.queue(self)
             self.waits_in = activation
             if self.request.chain:
                 self._refuse_cycle(activation)
@@ -143,7 +144,7 @@ class Served:
         try:
             args = spec.arguments.decode(self.call.body, host)
             if self.target is None:
-                result = await run_turn(activation, request, args)
+                result = await begin_turn(activation, request, args)
             else:
                 current_request.set(request)
                 result = await spec.fn(self.target, *args)

@@ -9,6 +9,7 @@ cancellation; no exception keeps a frame that keeps the exception.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any
 
 from .errors import CallTimeout, GrainError, SiloUnavailable
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from .activation import Activation
     from .host import Host
 
-__all__ = ["finish", "run_turn", "settle", "timed_out"]
+__all__ = ["begin_turn", "finish", "settle", "timed_out"]
 
 
 def finish(host: Host, request: Request) -> None:
@@ -77,14 +78,23 @@ def stopped(request: Request) -> SiloUnavailable:
     return SiloUnavailable(f"{turn_name(request)}: {request.spec.label}: {request.stop_reason}")
 
 
-async def run_turn(activation: Activation, request: Request, args: tuple[Any, ...]) -> Any:
-    """Run the method of an entered request in the running task; the caller ends the request."""
+def begin_turn(
+    activation: Activation, request: Request, args: tuple[Any, ...]
+) -> Coroutine[Any, Any, Any]:
+    """What runs the method of an entered request, to be awaited at once in the running task.
+
+    The caller ends the request.
+    """
     spec = request.spec
     target = activation.grain
     if spec.extension:
         target = activation.table.host.catalog.extension_of(activation, spec.extension)
     current_request.set(request)
-    result = await spec.invoke(target, *args)
-    if activation.table.writes_each_turn:
-        await activation.table.host.catalog.write_changed(activation)
+    method: Coroutine[Any, Any, Any] = spec.invoke(target, *args)
+    return _and_write(activation, method) if activation.table.writes_each_turn else method
+
+
+async def _and_write(activation: Activation, method: Coroutine[Any, Any, Any]) -> Any:
+    result = await method
+    await activation.table.host.catalog.write_changed(activation)
     return result
