@@ -121,6 +121,9 @@ class Activation:
         """Record that the turn ended, and hand the activation on."""
         if self.running is request:
             self.running = None
+            if self.mailbox is None:
+                self.gate = 0 if self.state is VALID else 1
+                return
         else:
             assert self.mailbox is not None
             if request.is_interleaving:
@@ -166,11 +169,14 @@ class Activation:
         box = self.mailbox
         if box is not None and box.waiting and self.state is VALID:
             self._grant(box)
+            if self.running is not None:
+                return  # the gate is closed, and whoever leaves comes here again
         self.regate()
 
     def _grant(self, box: Mailbox) -> None:
         kept: list[WaitingEntry] = []
-        while box.waiting:
+        waiting = box.waiting
+        while waiting:
             if self.running is not None and not box.interleaving_waiting:
                 break
             entry = box.take_first()

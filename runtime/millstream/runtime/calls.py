@@ -129,9 +129,12 @@ def new_request(
                 f"{host.options.chain_turns_max}"
             )
     request = Request(parent, task, None, spec, deadline, depth, task.cancelling(), is_tight)
-    request.is_read = spec.is_read_only
-    request.is_interleaving = spec.is_interleaving or is_reentrant
-    request.timeout_s = timeout_s or 0.0
+    if spec.is_read_only:
+        request.is_read = True
+    if is_reentrant or spec.is_interleaving:
+        request.is_interleaving = True
+    if timeout_s:
+        request.timeout_s = timeout_s
     if is_regular or not is_tight:
         is_grouped = is_regular and timeout_s is None  # chosen time-outs may be any number
         host.pending.add(request, seconds if is_grouped else None)
@@ -401,7 +404,7 @@ async def ask(
         msgspec.Raw(body),
         ttl_s,
         caller,
-        chain_of(request, host.env.new_id),
+        chain_of(request, host.env.new_id) if request.is_tight or request.chain else [],
         hops,
         request.headers,
     )

@@ -86,8 +86,10 @@ class ClientHost(Host):
 
     def gateway_for(self, name: str) -> Peer | None:
         """The connection that carries calls to a name: the first of a rotated list that works."""
-        usable = [g for g in self.gateways if g not in self._leaving] or self.gateways
-        start = hash_of(name) % len(usable)
+        usable = self.gateways
+        if self._leaving:
+            usable = [g for g in usable if g not in self._leaving] or usable
+        start = hash_of(name) % len(usable) if len(usable) > 1 else 0
         for gateway in usable[start:] + usable[:start]:
             try:
                 return self.peers.get(gateway)

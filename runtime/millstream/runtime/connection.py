@@ -70,7 +70,9 @@ class Peer:
         self._reader = FrameReader(host.options.frame_bytes_max)
         self._greeted = False
         self._peer_frame_max = host.options.frame_bytes_max
+        self._batch_bytes_max = min(host.options.batch_bytes_max, self._peer_frame_max // 2)
         self._out: list[Message] = []
+        self._out_bytes = 0
         self._is_flushing = False
         self._is_writable = True
         self._waiters: deque[asyncio.Future[None]] = deque()
@@ -102,6 +104,7 @@ class Peer:
             raise FrameError(f"peer is in cluster {hello.cluster!r}, not {self._host.cluster!r}")
         self._greeted = True
         self._peer_frame_max = min(self._peer_frame_max, hello.frame_bytes_max)
+        self._batch_bytes_max = min(self._batch_bytes_max, self._peer_frame_max // 2)
         self.is_silo = hello.is_silo
         expected, self.name = self.name, hello.sender
         if expected and expected != hello.sender and "@" in expected:
@@ -162,24 +165,26 @@ class Peer:
                 served.cancel()
         self._served.clear()
         self._out.clear()
+        self._out_bytes = 0
         self._on_closed(self)
 
     # -- sending
 
-    def send(self, message: Message) -> None:
-        """Put a message into this iteration's batch."""
+    def send(self, message: Message, size_bytes: int = 0) -> None:
+        """Put a message with so many bytes of body and names into this iteration's batch."""
         if self.is_closed:
             return
         if not self._is_flushing:
             self._is_flushing = True
             self._host.loop.call_soon(self.flush)
         self._out.append(message)
+        self._out_bytes += size_bytes + SPARE_BYTES
 
     def send_call(self, call: Call, receiver: AnswerReceiver) -> int:
         """Send a call; returns its id. Raises Overloaded, SiloUnavailable, TypeError (too big)."""
         if self.is_closed:
             raise SiloUnavailable(f"{self.name}: the connection is closed")
-        self._check_size(call)
+        size = self._size_of(call)
         if len(self._calls) >= self._options.peer_calls_max:
             raise Overloaded(
                 f"{self.name}: calls outstanding", "peer_calls_max", self._options.peer_calls_max
@@ -187,24 +192,27 @@ class Peer:
         self._next_id += 1
         call.id = self._next_id
         self._calls[call.id] = receiver
-        self.send(call)
+        self.send(call, size)
         return call.id
 
     def send_one_way(self, call: Call) -> None:
         """Send a call that has no answer."""
-        self._check_size(call)
-        self.send(call)
+        self.send(call, self._size_of(call))
 
-    def _check_size(self, call: Call) -> None:
+    def _size_of(self, call: Call) -> int:
+        """Bytes of body and names, at most. Raises ValueError (too large for a frame)."""
         size = len(memoryview(call.body))
-        texts = (call.kind, call.key, call.method, call.caller, *call.chain)
-        around = sum(4 * len(text) for text in texts)
-        around += sum(4 * len(k) + 4 * len(v) for k, v in (call.headers or {}).items())
-        if size + around + SPARE_BYTES > self._peer_frame_max:
+        letters = len(call.kind) + len(call.key) + len(call.method) + len(call.caller)
+        if call.chain:
+            letters += sum(map(len, call.chain))
+        if call.headers:
+            letters += sum(len(name) + len(text) for name, text in call.headers.items())
+        if size + 4 * letters + SPARE_BYTES > self._peer_frame_max:
             raise ValueError(
                 f"{call.kind}/{call.key}.{call.method}: arguments of {size} bytes exceed "
                 f"frame_bytes_max {self._peer_frame_max}"
             )
+        return size + 4 * letters
 
     def cancel_call(self, call_id: int) -> None:
         """Tell the callee that nobody waits any more."""
@@ -216,12 +224,13 @@ class Peer:
         if call_id not in self._served:
             return
         del self._served[call_id]
+        size = 0
         if not isinstance(message, Redirect):
             size = len(memoryview(message.body))
             if size + SPARE_BYTES > self._peer_frame_max:
                 message = self._too_large(message, size)
         self._host.mark_dirty(self)
-        self.send(message)
+        self.send(message, size)
 
     def _too_large(self, message: Reply | Failure, size: int) -> Failure:
         what = "result" if isinstance(message, Reply) else "error"
@@ -238,10 +247,9 @@ class Peer:
         if not self._out or self._link is None or not self._greeted or self.is_closed:
             return
         out, self._out = self._out, []
-        if len(out) == 1:
-            self._link.write(frame(encode_messages(out)))
-            return
-        for batch in self._batches(out):
+        size, self._out_bytes = self._out_bytes, 0
+        fits = len(out) <= self._options.batch_messages_max and size <= self._batch_bytes_max
+        for batch in [out] if fits else self._batches(out):
             self._link.write(frame(encode_messages(batch)))
 
     def _batches(self, out: list[Message]) -> list[list[Message]]:
@@ -253,7 +261,7 @@ class Peer:
             grows_by = SPARE_BYTES if body is None else SPARE_BYTES + len(memoryview(body))
             if batch and (
                 len(batch) >= self._options.batch_messages_max
-                or size + grows_by > min(self._options.batch_bytes_max, self._peer_frame_max // 2)
+                or size + grows_by > self._batch_bytes_max
             ):
                 batches.append(batch)
                 batch, size = [], 0

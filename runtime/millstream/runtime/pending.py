@@ -36,7 +36,10 @@ class Pending:
 
     def add(self, request: Request, timeout_s: float | None) -> None:
         """Watch a request whose deadline is now + timeout_s; None: its deadline is irregular."""
-        group = self.irregular if timeout_s is None else self.group(timeout_s)
+        group = self.irregular if timeout_s is None else self._groups.get(timeout_s)
+        if group is None:
+            assert timeout_s is not None
+            group = self.group(timeout_s)
         group[request] = None
         request.group = group
         if not self.is_armed:

@@ -47,16 +47,23 @@ class Served:
         self.is_withdrawn = False
         self.waits_in: Activation | None = None
         self.target: Any = None  # a system target, which has no mailbox
-        self.request = Request(None, None, None, spec, host.loop.time() + call.ttl_s, 1)
-        self.request.chain = tuple(call.chain)
-        self.request.caller = call.caller
-        self.request.timeout_s = call.ttl_s
-        self.request.headers = call.headers
-        self.request.is_read = spec.is_read_only
-        self.request.is_interleaving = spec.is_interleaving
+        self.request = request = Request(
+            None,
+            None,
+            None,
+            spec,
+            host.loop.time() + call.ttl_s,
+            1,
+            is_read=spec.is_read_only,
+            is_interleaving=spec.is_interleaving,
+            chain=tuple(call.chain),
+            caller=call.caller,
+            timeout_s=call.ttl_s,
+            headers=call.headers,
+        )
         if call.ttl_s > 0:
-            self.request.future = self
-            host.pending.add(self.request, None)
+            request.future = self
+            host.pending.add(request, None)
 
     def submit(self, activation: Activation) -> None:
         """Start the call, queue it, or refuse it."""
@@ -165,7 +172,8 @@ class Served:
             task.uncancel()
         if message is not None:
             self._answer(message)
-        self._close()
+        elif self.origin is not None:
+            self.origin.forget_served(self.call.id)
 
     def _failure(self, error: Exception) -> Failure:
         if not self.call.id:
@@ -221,7 +229,8 @@ class Runners:
                 await served.run(task)
                 if self._is_closed:
                     return
-                current_request.set(None)
+                if current_request.get() is not None:
+                    current_request.set(None)
                 if len(contextvars.copy_context()) > clean:
                     self._flush()
                     return  # the call left context variables behind: this runner retires
