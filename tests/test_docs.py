@@ -1,0 +1,220 @@
+"""The pages say what the code does: programs run, links and paths exist, defaults are equal."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import importlib
+import inspect
+import re
+import runpy
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+DOCS = ROOT / "docs"
+PAGES = sorted(DOCS.rglob("*.md"))
+LINKING = [*PAGES, ROOT / "README.md", ROOT / "CONTRIBUTING.md"]
+FOLDERS = ("runtime", "streams", "providers", "tests", "console", "balancers", "examples")
+PARTS = ("millstream.runtime", "millstream.streams", "millstream.balancers")
+REQUIRED = "required"
+
+RUNNABLE = re.compile(r"^```python runnable\n(.*?)^```\n(?:```text\n(.*?)^```)?", re.M | re.S)
+FENCED = re.compile(r"^```.*?^```$", re.M | re.S)
+LINK = re.compile(r"\]\(([^)\s]+)\)")
+CODE = re.compile(r"`([^`\n]+)`")
+ROW = re.compile(r"^\| `(\w+)` \| (.+?) \| .+\|$", re.M)
+LIMIT = re.compile(r"^\| [^|]+ \| `([\w.]+)`[^|]* \| `([\w.]+)` \| .+\|$", re.M)
+LIMITS = LIMIT.findall((DOCS / "reference" / "limits.md").read_text())
+
+# The sections of the page of options, and where their classes are.
+OPTION_CLASSES = {
+    "Backoff": "millstream.streams",
+    "CacheLimits": "millstream.streams",
+    "DeliveryOptions": "millstream.streams",
+    "FlowOptions": "millstream.streams",
+    "GeneratorOptions": "millstream.providers.generator",
+    "MembershipOptions": "millstream.runtime",
+    "MemoryOptions": "millstream.providers.memory",
+    "OwnershipOptions": "millstream.streams",
+    "RuntimeOptions": "millstream.runtime",
+    "StreamOptions": "millstream.streams",
+    "WriteOptions": "pyspark_millstream.options",
+    "WriterOptions": "millstream.providers.sqlite",
+}
+# Tables of arguments: page, the line at which to look for the table, what is called.
+ARGUMENT_TABLES = [
+    ("runtime", "### `Silo(*, grains, ...)`", "millstream.runtime:Silo"),
+    ("runtime", "### `LocalCluster(*, grains, ...)`", "millstream.runtime:LocalCluster"),
+    ("runtime", "| `@grain(...)` option |", "millstream.runtime.markers:GrainOptions"),
+    ("streams", "## `@subscribe(namespace, ...)`", "millstream.streams:subscribe"),
+    ("streams", "`PersistentStreams(queues,", "millstream.streams:PersistentStreams"),
+    ("streams", "`DeploymentBalancer(*,", "millstream.balancers:DeploymentBalancer"),
+]
+
+
+def name_of(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
+
+
+def programs() -> Iterator[Any]:
+    for page in PAGES:
+        for number, found in enumerate(RUNNABLE.finditer(page.read_text()), 1):
+            yield pytest.param(*found.groups(default=""), id=f"{name_of(page)}-{number}")
+
+
+def find(where: str) -> Any:
+    """`package.module:name` or `package.module.name`; skips where PySpark is needed and absent."""
+    module, _, name = where.partition(":") if ":" in where else where.rpartition(".")
+    if module.startswith("pyspark_millstream"):
+        pytest.importorskip("pyspark")
+    return getattr(importlib.import_module(module), name)
+
+
+def defaults_of(what: Any) -> dict[str, Any]:
+    """Default by argument; `REQUIRED` where there is none. A made default is shown as a call."""
+    found = {}
+    fields = getattr(what, "__dataclass_fields__", {})
+    factories = {name: field.default_factory for name, field in fields.items()}
+    for name, parameter in inspect.signature(what).parameters.items():
+        factory = factories.get(name, dataclasses.MISSING)
+        if isinstance(factory, type):
+            found[name] = f"{factory.__name__}()"
+        else:
+            is_given = parameter.default is not parameter.empty
+            found[name] = parameter.default if is_given else REQUIRED
+    return found
+
+
+def shown(text: str) -> Any:
+    """The value in a cell: a literal, a call like `Backoff()`, a name, or `required`."""
+    text = text.strip("`")
+    try:
+        return ast.literal_eval(text)
+    except (ValueError, SyntaxError):
+        return text
+
+
+def is_shown(cell: str, value: Any) -> bool:
+    written = shown(cell)
+    if isinstance(value, int | float | str | None | bool):
+        return type(written) is type(value) and written == value
+    return bool(written == getattr(value, "name", None))  # a constant, such as RANDOM
+
+
+def section(text: str, heading: str) -> str:
+    """What stands under a heading, up to the next one."""
+    assert heading in text, heading
+    return re.split(r"^#", text.partition(heading)[2], maxsplit=1, flags=re.M)[0]
+
+
+def table_below(text: str, marker: str) -> str:
+    """The first table at or after the line that begins with a marker."""
+    assert f"\n{marker}" in text, marker
+    lines = text[text.index(f"\n{marker}") + 1 :].splitlines()
+    start = next(at for at, line in enumerate(lines) if line.startswith("|"))
+    stop = next((at for at in range(start, len(lines)) if not lines[at].startswith("|")), None)
+    return "\n".join(lines[start:stop])
+
+
+@pytest.mark.parametrize(("program", "output"), list(programs()))
+def test_a_runnable_program_prints_what_its_page_says(
+    program: str,
+    output: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    (tmp_path / "program.py").write_text(program)
+    monkeypatch.chdir(tmp_path)
+    runpy.run_path("program.py", run_name="__main__")
+    assert capsys.readouterr().out == output
+
+
+def test_the_start_guide_has_programs_with_output() -> None:
+    found = RUNNABLE.findall((DOCS / "guides" / "start.md").read_text())
+    assert len(found) >= 4 and all(output for _, output in found)
+
+
+@pytest.mark.parametrize("page", LINKING, ids=name_of)
+def test_relative_links_lead_to_files(page: Path) -> None:
+    for target in LINK.findall(CODE.sub("", FENCED.sub("", page.read_text()))):
+        path = target.partition("#")[0]
+        if path and "://" not in path:
+            assert (page.parent / path).exists(), f"{name_of(page)} links to {target}"
+
+
+@pytest.mark.parametrize("page", [*PAGES, ROOT / "README.md"], ids=name_of)
+def test_paths_in_backticks_exist(page: Path) -> None:
+    for text in CODE.findall(FENCED.sub("", page.read_text())):
+        path = text.partition("::")[0]
+        if path.startswith(tuple(f"{folder}/" for folder in (*FOLDERS, "benchmarks"))):
+            assert (ROOT / path).exists(), f"{name_of(page)} names {path}"
+
+
+def test_the_index_leads_to_every_page() -> None:
+    linked = {(DOCS / target).resolve() for target in LINK.findall((DOCS / "index.md").read_text())}
+    assert set(PAGES) - linked == {DOCS / "index.md"}
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_every_exported_name_is_in_the_reference(part: str) -> None:
+    texts = [page.read_text() for page in (DOCS / "reference").glob("*.md")]
+    words = {
+        word for text in texts for code in CODE.findall(text) for word in re.findall(r"\w+", code)
+    }
+    assert set(importlib.import_module(part).__all__) - words == set()
+
+
+def test_every_option_class_has_its_section() -> None:
+    headings = re.findall(r"^## `(\w+)`$", (DOCS / "reference" / "options.md").read_text(), re.M)
+    exported = [
+        name
+        for part in (*PARTS, *sorted({m for m in OPTION_CLASSES.values() if "providers" in m}))
+        for name in importlib.import_module(part).__all__
+        if name.endswith(("Options", "Limits"))
+    ]
+    assert sorted(headings) == sorted(OPTION_CLASSES) and set(exported) <= set(headings)
+
+
+@pytest.mark.parametrize("name", OPTION_CLASSES)
+def test_the_table_of_an_option_class_has_its_fields_and_defaults(name: str) -> None:
+    defaults = defaults_of(find(f"{OPTION_CLASSES[name]}:{name}"))
+    text = (DOCS / "reference" / "options.md").read_text()
+    rows = dict(ROW.findall(section(text, f"## `{name}`\n")))
+    assert list(rows) == list(defaults)
+    for option, cell in rows.items():
+        assert is_shown(cell, defaults[option]), f"{name}.{option}: {cell}, not {defaults[option]}"
+
+
+@pytest.mark.parametrize(("page", "marker", "where"), ARGUMENT_TABLES)
+def test_a_table_of_arguments_has_their_defaults(page: str, marker: str, where: str) -> None:
+    defaults = defaults_of(find(where))
+    text = (DOCS / "reference" / f"{page}.md").read_text()
+    rows = ROW.findall(table_below(text, marker))
+    assert rows
+    for argument, cell in rows:
+        if cell == "class name":
+            continue  # said in words, where None stands for it
+        assert is_shown(cell, defaults[argument]), f"{where} {argument}: {cell}"
+
+
+def test_every_limit_has_a_value_and_a_name() -> None:
+    text = (DOCS / "reference" / "limits.md").read_text()
+    tables = [line for line in text.splitlines() if line.startswith("| ")]
+    assert len(LIMITS) == sum("| limit |" not in line for line in tables)
+
+
+@pytest.mark.parametrize(("cell", "where"), LIMITS)
+def test_a_limit_has_the_value_of_the_code(cell: str, where: str) -> None:
+    owner, _, name = where.rpartition(".")
+    if owner in OPTION_CLASSES:
+        value = defaults_of(find(f"{OPTION_CLASSES[owner]}:{owner}"))[name]
+    elif owner == "TcpTransport":
+        value = defaults_of(find("millstream.runtime:TcpTransport"))[name]
+    else:
+        value = find(where)
+    assert is_shown(cell, value), f"{where}: {cell}, not {value}"

@@ -1,0 +1,318 @@
+"""Mistakes in grains and calls. A line that ends with the mark E must be refused."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from millstream.runtime import (
+    Contract,
+    Grain,
+    GrainError,
+    Overloaded,
+    Runtime,
+    State,
+    always_interleave,
+    grain,
+    is_reference,
+    one_way,
+    read_only,
+    shielded,
+    state,
+    timeout,
+    with_options,
+)
+
+T = TypeVar("T")
+
+
+@dataclass
+class Tally:
+    flights: int = 0
+    delay_min: int = 0
+
+
+@dataclass
+class Place:
+    name: str
+
+
+class Airport(Grain):
+    tally = state(Tally)
+    alert: State[str | None] = state(default=lambda: None)
+
+    async def add(self, flights: int, *, delay_min: int = 0) -> int:
+        return flights + delay_min
+
+    async def counts(self) -> Tally:
+        return self.tally.value
+
+    async def names(self) -> list[str]:
+        return [self.key]
+
+    @one_way
+    async def note(self, text: str) -> None: ...
+
+    async def nearest(self, other: Airport) -> Airport:
+        return other
+
+
+class Counter(Grain):
+    async def count(self, items: list[Place]) -> dict[str, int]:
+        return {}
+
+
+class Shelf(Grain, Generic[T]):
+    async def put(self, item: T) -> list[T]:
+        return [item]
+
+
+class PlaceShelf(Shelf[Place]): ...
+
+
+# --- marks ---------------------------------------------------------------------------------------
+
+
+class WrongMarks(Grain):
+    @one_way  # E
+    async def one_way_with_a_result(self) -> int:
+        return 1
+
+    @one_way  # E
+    def one_way_that_is_not_async(self) -> None: ...
+
+    @read_only  # E
+    def read_only_that_is_not_async(self) -> int:
+        return 1
+
+    @always_interleave  # E
+    def interleaving_that_is_not_async(self) -> None: ...
+
+    @shielded  # E
+    def shielded_that_is_not_async(self) -> None: ...
+
+    @timeout(5)  # E
+    def timeout_that_is_not_async(self) -> None: ...
+
+    @timeout("5s")  # E
+    async def timeout_as_text(self) -> None: ...
+
+    @timeout(seconds=5)  # E
+    async def timeout_by_name(self) -> None: ...
+
+    @timeout  # E
+    # mypy takes what `timeout` gives for the method, which has no `self`
+    async def timeout_without_seconds(self) -> None: ...  # E[mypy]
+
+
+@grain(placement="prefer_local")  # E
+class PlacementAsText(Grain): ...
+
+
+@grain(nmae="Counter")  # E
+class MisspeltOption(Grain): ...
+
+
+@grain(idle_after="10 min")  # E
+class IdleAsText(Grain): ...
+
+
+@grain("Counter")  # E
+class NameByPosition(Grain): ...
+
+
+@grain  # E
+def not_a_class() -> None: ...
+
+
+# --- state ---------------------------------------------------------------------------------------
+
+
+class WrongState(Grain):
+    tally = state(Tally)
+    needs_arguments = state(Place)  # E
+    nothing = state()  # E
+    union = state(int | None)  # E
+    # pyright widens the type of the state to `Tally | int`; run time refuses it at start
+    other_default = state(Tally, default=lambda: 5)  # E[mypy]
+    value_for_a_class = state(Tally())  # E
+    name_by_position = state(Tally, "tally")  # E
+    misspelt = state(Tally, sotre="default")  # E
+    written_sometimes = state(Tally, write="sometimes")  # E
+    level: State[int | None] = state(default=lambda: "none")  # E
+    of_another_type: State[int] = state(Tally)  # E
+
+    async def use(self) -> int:
+        self.tally.value = 5  # E
+        self.tally.value.flights = "5"  # E
+        self.tally.value.fligths += 1  # E
+        self.tally.flights += 1  # E
+        self.tally.write()  # E
+        self.tally.etag = "1"  # E
+        self.tally.exists = False  # E
+        await self.tally.save()  # E
+        await self.level.write  # E
+        return self.tally.value  # E
+
+
+class AssignsToTheField(Grain):
+    tally = state(Tally)
+
+    async def assign(self) -> None:
+        # to pyright this is a second definition of `tally`; run time refuses it
+        self.tally = Tally()  # E[mypy]
+
+
+# --- life cycle, overrides, contracts ------------------------------------------------------------
+
+
+class WrongLifeCycle(Grain):
+    def on_activate(self) -> None: ...  # E
+
+    async def on_deactivate(self) -> None: ...  # E
+
+
+class WrongReason(Grain):
+    async def on_deactivate(self, reason: str) -> None: ...  # E
+
+
+class WrongName(Grain):
+    def key(self) -> str:  # E
+        return "a"
+
+
+class WrongContext(Grain):
+    async def use(self) -> None:
+        self.context.keep_alive("1 min")  # E
+        self.context.create_task(self.work)  # E
+        self.context.create_task(5)  # E
+        self.context.to_thread(print)  # E
+        self.context.deactivate()  # E
+        self.key = "b"  # E
+        self.grain(Airport)  # E
+        self.grain(Tally, "a")  # E
+        self.work()  # E
+
+    async def work(self) -> int:
+        return 1
+
+
+class AirportApi(Contract):
+    async def add(self, flights: int, *, delay_min: int = 0) -> int:
+        raise NotImplementedError
+
+
+class OtherArgument(Grain, AirportApi):
+    async def add(self, flights: str, *, delay_min: int = 0) -> int:  # E
+        return 1
+
+
+class OtherResult(Grain, AirportApi):
+    async def add(self, flights: int, *, delay_min: int = 0) -> str:  # E
+        return ""
+
+
+class LessArguments(Airport):
+    async def add(self, flights: int) -> int:  # E
+        return 1
+
+
+class MoreArguments(Airport):
+    async def add(self, flights: int, gate: int, *, delay_min: int = 0) -> int:  # E
+        return 1
+
+
+class NotAsync(Airport):
+    def counts(self) -> Tally:  # E
+        return Tally()
+
+
+# --- references ----------------------------------------------------------------------------------
+
+
+def wrong_references(runtime: Runtime) -> None:
+    runtime.grain(Airport)  # E
+    runtime.grain(Airport, 5)  # E
+    runtime.grain(Airport, key="BOS")  # E
+    runtime.grain("Airport", "BOS")  # E
+    runtime.grain(Airport(), "BOS")  # E
+    runtime.grain(Tally, "BOS")  # E
+    runtime.grain(str, "BOS")  # E
+    runtime.grain(Shelf[int].put, "BOS")  # E
+    counter: Counter = runtime.grain(Airport, "BOS")  # E
+    counter = with_options(runtime.grain(Airport, "BOS"), timeout=5)  # E
+    print(counter)
+    runtime.grain(Airport, "BOS").key = "JFK"  # E
+    runtime.grian(Airport, "BOS")  # E
+    is_reference()  # E
+    with_options(runtime.grain(Airport, "BOS"), timeout="5s")  # E
+    with_options(runtime.grain(Airport, "BOS"), 5)  # E
+    with_options(runtime.grain(Airport, "BOS"), headers={"tries": 3})  # E
+    with_options(runtime.grain(Airport, "BOS"), retries=3)  # E
+
+
+# --- calls ---------------------------------------------------------------------------------------
+
+
+async def wrong_arguments(runtime: Runtime) -> None:
+    boston = runtime.grain(Airport, "BOS")
+    await boston.add("1")  # E
+    await boston.add()  # E
+    await boston.add(1, 5)  # E
+    await boston.add(1, delay=5)  # E
+    await boston.add(1, delay_min=None)  # E
+    await boston.ad(1)  # E
+    await boston.note(5)  # E
+    await runtime.grain(Counter, "a").count([Tally()])  # E
+    await runtime.grain(Counter, "a").count(Place("BOS"))  # E
+    await runtime.grain(AirportApi, "BOS").counts()  # E
+    await runtime.grain(PlaceShelf, "a").put(5)  # E
+
+
+async def wrong_arguments_that_are_references(runtime: Runtime) -> None:
+    boston = runtime.grain(Airport, "BOS")
+    await boston.nearest("JFK")  # E
+    await boston.nearest(runtime.grain(Counter, "JFK"))  # E
+    await boston.nearest(Airport)  # E
+    await boston.nearest(boston.nearest(boston))  # E
+
+
+async def wrong_results(runtime: Runtime) -> None:
+    boston = runtime.grain(Airport, "BOS")
+    text: str = await boston.add(1)  # E
+    text = (await boston.counts()).delay_min  # E
+    number: int = await boston.note("snow")  # E
+    number = (await boston.counts()).delays  # E
+    places: list[int] = await runtime.grain(PlaceShelf, "a").put(Place("BOS"))  # E
+    print(text, number, places)
+
+
+async def forgotten_await(runtime: Runtime) -> None:
+    boston = runtime.grain(Airport, "BOS")
+    boston.add(1)  # E
+    boston.note("snow")  # E
+    number: int = boston.add(1)  # E
+    number = 1 + boston.add(1)  # E
+    number = boston.counts().flights  # E
+    for name in boston.names():  # E
+        print(name)
+    async for name in boston.names():  # E
+        print(name)
+    async with boston.names():  # E
+        print(number)
+    await (await boston.add(1))  # E
+    await asyncio.gather(boston.add)  # E
+    task = asyncio.create_task(boston.add)  # E
+    print(task)
+    if boston.add(1) > 5:  # E
+        print(await boston.add)  # E
+
+
+async def wrong_recovery(runtime: Runtime) -> None:
+    try:
+        await runtime.grain(Airport, "BOS").add(1)
+    except Overloaded as error:
+        print(error.limit.upper())  # E
+    except GrainError as error:
+        print(error.kind)  # E

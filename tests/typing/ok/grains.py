@@ -1,0 +1,340 @@
+"""Grains as a user writes them: calls and their results, state, marks, contracts, generics."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from enum import Enum
+from typing import Generic, TypeVar, assert_type
+
+from millstream.runtime import (
+    HASHED,
+    LEAST_ACTIVATIONS,
+    PREFER_LOCAL,
+    RANDOM,
+    CallCycle,
+    CallError,
+    CallTimeout,
+    Conflict,
+    Contract,
+    DeactivationReason,
+    Grain,
+    GrainContext,
+    GrainError,
+    MillstreamError,
+    Overloaded,
+    Placement,
+    Rejected,
+    Runtime,
+    State,
+    StateField,
+    always_interleave,
+    grain,
+    is_reference,
+    one_way,
+    read_only,
+    register_type,
+    shielded,
+    state,
+    timeout,
+    with_options,
+)
+
+T = TypeVar("T")
+
+
+class Gate:
+    """A class that MessagePack does not know."""
+
+    def __init__(self, text: str) -> None:
+        self.hall, self.number = text[0], int(text[1:])
+
+    def __str__(self) -> str:
+        return f"{self.hall}{self.number}"
+
+
+register_type(Gate, str, Gate)
+
+
+class Weather(Enum):
+    CLEAR = "clear"
+    STORM = "storm"
+
+
+@dataclass
+class Tally:
+    flights: int = 0
+    delay_min: int = 0
+
+
+@dataclass(frozen=True)
+class Place:
+    name: str
+    gates: int
+
+
+# --- a grain -------------------------------------------------------------------------------------
+
+
+@grain(idle_after=600, placement=PREFER_LOCAL)
+class Airport(Grain):
+    tally = state(Tally)
+    place = state(Place, default=lambda: Place("?", 0), name="where", store="places")
+    alert: State[str | None] = state(default=lambda: None, write="turn")
+    closed = state(bool)
+
+    def __init__(self) -> None:
+        self._seen: list[str] = []
+
+    @property
+    def mean(self) -> float:
+        return self.tally.value.delay_min / max(1, self.tally.value.flights)
+
+    async def add(self, flights: int, *, delay_min: int = 0) -> int:
+        self.tally.value.flights += flights
+        self.tally.value.delay_min += delay_min
+        await self.tally.write()
+        return self.tally.value.flights
+
+    @read_only
+    async def counts(self) -> Tally:
+        return self.tally.value
+
+    @read_only
+    async def weather(self, at: Mapping[str, Weather] | None = None) -> Weather | None:
+        return (at or {}).get(self.key)
+
+    async def price(self, flight: str, /, seats: Sequence[int] = ()) -> dict[str, Decimal]:
+        return {flight: Decimal(len(seats))}
+
+    @one_way
+    async def note(self, text: str) -> None:
+        self._seen.append(text)
+
+    @timeout(2.5)
+    @shielded
+    async def settle(self) -> None:
+        self.place.value = Place("BOS", 102)
+        await self.place.write()
+
+    @always_interleave
+    async def seen(self) -> list[str]:
+        return self._seen
+
+    async def gate(self, flight: str, wanted: Gate | None = None) -> Gate:
+        return wanted or Gate(f"B{len(flight)}")
+
+    async def nearest(self, others: list[Airport]) -> Airport:
+        return others[0] if others else self
+
+    async def ask(self, other: Airport) -> int:
+        mine = self.grain(Counter, other.key)
+        assert_type(mine, Counter)
+        return (await other.counts()).flights + await mine.add(1)
+
+    async def on_activate(self) -> None:
+        self._seen = [self.key]
+
+    async def on_deactivate(self, reason: DeactivationReason) -> None:
+        if reason is not DeactivationReason.STATE_CONFLICT:
+            await self.tally.write()
+
+
+class Hub(Airport):
+    """A grain type of its own; it overrides and adds."""
+
+    async def add(self, flights: int, *, delay_min: int = 0, late: bool = False) -> int:
+        return await super().add(flights * 2, delay_min=delay_min + late)
+
+    async def airlines(self) -> set[str]:
+        return set()
+
+
+@grain
+class Small(Grain):
+    async def nothing(self) -> None: ...
+
+
+@grain(name="v2.Large", reentrant=True, placement=HASHED, direct=False)
+class Large(Grain):
+    async def state_of(self, etag: str | None) -> tuple[str | None, bool]:
+        return etag, True
+
+
+assert_type(Small, type[Small])
+assert_type(Large, type[Large])
+assert_type([HASHED, LEAST_ACTIVATIONS, PREFER_LOCAL, RANDOM], list[Placement])
+
+
+# --- contracts -----------------------------------------------------------------------------------
+
+
+class CounterApi(Contract):
+    async def add(self, by: int, *, times: int = 1) -> int:
+        raise NotImplementedError
+
+    @one_way
+    async def reset(self) -> None:
+        raise NotImplementedError
+
+
+class Counter(Grain, CounterApi):
+    """The silo's side: both checkers compare it with the contract."""
+
+    def __init__(self) -> None:
+        self._count = 0
+
+    async def add(self, by: int, *, times: int = 1) -> int:
+        self._count += by * times
+        return self._count
+
+    async def reset(self) -> None:
+        self._count = 0
+
+
+async def through_a_contract(runtime: Runtime) -> int:
+    counter = runtime.grain(CounterApi, "a")
+    assert_type(counter, CounterApi)
+    await counter.reset()
+    return await counter.add(1, times=2)
+
+
+# --- generics ------------------------------------------------------------------------------------
+
+
+class Shelf(Grain, Generic[T]):
+    def __init__(self) -> None:
+        self._items: list[T] = []
+
+    async def put(self, item: T) -> list[T]:
+        self._items.append(item)
+        return self._items
+
+    async def first(self) -> T | None:
+        return self._items[0] if self._items else None
+
+
+class PlaceShelf(Shelf[Place]):
+    async def gates(self) -> int:
+        return sum(place.gates for place in self._items)
+
+
+async def through_generics(runtime: Runtime) -> None:
+    shelf = runtime.grain(PlaceShelf, "a")
+    assert_type(await shelf.put(Place("BOS", 102)), list[Place])
+    assert_type(await shelf.first(), Place | None)
+
+
+async def count_all(runtime: Runtime, kind: type[Airport], keys: Sequence[str]) -> int:
+    """Code that does not know the exact class."""
+    return sum([(await runtime.grain(kind, key).counts()).flights for key in keys])
+
+
+# --- calls ---------------------------------------------------------------------------------------
+
+
+async def call(runtime: Runtime) -> None:
+    boston = runtime.grain(Airport, "BOS")
+    assert_type(boston, Airport)
+    assert_type(boston.key, str)
+    assert_type(await boston.add(1, delay_min=5), int)
+    assert_type(await boston.counts(), Tally)
+    assert_type((await boston.counts()).delay_min, int)
+    assert_type(await boston.weather({"BOS": Weather.STORM}), Weather | None)
+    assert_type(await boston.price("B6 1", seats=[1, 2]), dict[str, Decimal])
+    assert_type(await boston.seen(), list[str])
+    assert_type(await boston.gate("B6 1", Gate("B12")), Gate)
+    await boston.note("snow")
+    await boston.settle()
+    assert_type(await boston.nearest([boston]), Airport)
+    assert_type(await boston.ask(runtime.grain(Hub, "JFK")), int)
+    assert_type(await runtime.grain(Hub, "JFK").add(1, late=True), int)
+    assert_type(is_reference(boston), bool)
+    assert isinstance(boston, Airport)
+
+
+async def call_at_once(runtime: Runtime) -> None:
+    boston, newark = runtime.grain(Airport, "BOS"), runtime.grain(Airport, "EWR")
+    task = asyncio.create_task(boston.counts())
+    assert_type(task, asyncio.Task[Tally])
+    async with asyncio.TaskGroup() as group:
+        added = group.create_task(newark.add(1))
+    assert_type(added.result(), int)
+    assert_type(await asyncio.gather(boston.add(1), newark.counts()), tuple[int, Tally])
+    async with asyncio.timeout(1):
+        assert_type(await task, Tally)
+
+
+async def call_with_options(runtime: Runtime) -> None:
+    boston = runtime.grain(Airport, "BOS")
+    patient = with_options(boston, timeout=90, headers={"trace": "1"})
+    assert_type(patient, Airport)
+    assert_type(await with_options(patient, timeout=0.5).add(1), int)
+
+
+async def call_and_recover(runtime: Runtime) -> str:
+    try:
+        await runtime.grain(Airport, "BOS").settle()
+    except Overloaded as error:
+        assert_type(error.limit, int)
+        return error.limit_name
+    except CallCycle as error:
+        return error.path[0]
+    except (Rejected, CallTimeout):
+        return "later"
+    except GrainError as error:
+        return f"{error.type_name}: {error.message}"
+    except CallError as error:
+        unknown: MillstreamError = error
+        return str(unknown)
+    return ""
+
+
+standard: TimeoutError = CallTimeout("also caught as the standard one")
+
+
+# --- inside a grain ------------------------------------------------------------------------------
+
+
+class Inside(Grain):
+    tally = state(Tally)
+    level: State[int | Place] = state(default=lambda: 0)
+
+    async def state_has_the_type_of_its_class(self) -> bool:
+        assert_type(self.tally, State[Tally])
+        assert_type(self.tally.value, Tally)
+        assert_type(self.level, State[int | Place])
+        assert_type(self.tally.etag, str | None)
+        self.tally.value = Tally(flights=5)
+        self.tally.value.flights += 1
+        self.level.value = Place("BOS", 102)
+        try:
+            await self.tally.write()
+        except Conflict:
+            await self.tally.read()
+        await self.level.clear()
+        return self.tally.exists
+
+    async def context_has_the_rest(self) -> int:
+        assert_type(self.context, GrainContext)
+        self.context.keep_alive(60)
+        self.context.deactivate_when_idle()
+        assert_type(self.context.silo, str)
+        assert_type(self.context.headers, Mapping[str, str])
+        task = self.context.create_task(self._work(3))
+        assert_type(task, asyncio.Task[str])
+        assert_type(await self.context.to_thread(self._sum, [3, 1]), int)
+        return len(await task)
+
+    async def _work(self, count: int) -> str:
+        return "x" * count
+
+    def _sum(self, numbers: Sequence[int]) -> int:
+        return sum(numbers)
+
+
+assert_type(Inside.tally, StateField[Tally])
+assert_type(Airport.place, StateField[Place])
+assert_type(Airport.closed, StateField[bool])

@@ -1,0 +1,233 @@
+"""Silos, local clusters, clients and their options, as a user writes them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import assert_type
+
+from millstream.balancers import DeploymentBalancer, best_fit
+from millstream.providers.generator import (
+    Generated,
+    GeneratedEvent,
+    GeneratorOptions,
+    GeneratorQueues,
+)
+from millstream.providers.memory import MemoryOptions, MemoryQueues
+from millstream.providers.sqlite import SqliteMembershipTable, SqliteStateStore, WriterOptions
+from millstream.runtime import (
+    Client,
+    ClusterError,
+    ConfigError,
+    Contract,
+    DefinitionError,
+    Env,
+    Grain,
+    LocalCluster,
+    MembershipOptions,
+    MembershipTable,
+    MemoryMembershipTable,
+    MemoryStateStore,
+    MillstreamError,
+    NotInCluster,
+    NotRemote,
+    Openable,
+    Runtime,
+    RuntimeOptions,
+    Silo,
+    SiloUnavailable,
+    StateStore,
+    Status,
+    StorageError,
+    StreamProvider,
+    TableView,
+    TcpTransport,
+    connect,
+)
+from millstream.streams import (
+    Backoff,
+    CacheLimits,
+    DeadLetter,
+    DeadLetters,
+    DeliveryOptions,
+    FlowOptions,
+    HashRingMapper,
+    OwnershipOptions,
+    PersistentStreams,
+    QueueStats,
+    SiloStats,
+    Stream,
+    StreamNamespace,
+    StreamOptions,
+    SubscriptionFaulted,
+)
+
+
+class Counter(Grain):
+    async def add(self, by: int) -> int:
+        return by
+
+
+class CounterApi(Contract):
+    async def add(self, by: int) -> int:
+        raise NotImplementedError
+
+
+WORDS = StreamNamespace("words", str)
+GRAINS: list[type[Counter]] = [Counter]
+
+
+def memory_streams() -> PersistentStreams:
+    queues = MemoryQueues(MemoryOptions(capacity_events=1_000, enqueue_wait_s=0.5))
+    return PersistentStreams(
+        queues,
+        mapper=HashRingMapper(queues=4, prefix="words"),
+        balancer=DeploymentBalancer(silos=["a", "b"], rebalance_delay_s=1, weights={"a": 2}),
+        options=StreamOptions(
+            cache=CacheLimits(events_max=1_000),
+            flow=FlowOptions(read_events_max=100),
+            delivery=DeliveryOptions(retries=2, backoff=Backoff(0.1, 2, 5)),
+            ownership=OwnershipOptions(poll_s=0.5),
+            store="streams",
+        ),
+    )
+
+
+def generated_streams() -> PersistentStreams:
+    made = Generated(WORDS, lambda key, number: f"{key} {number}")
+    assert_type(made, Generated[str])
+    numbers = StreamNamespace("numbers", GeneratedEvent)
+    options = GeneratorOptions(streams=["a", "b"], events_per_s=100, events_per_stream=None)
+    queues = GeneratorQueues(made, numbers, "more", options=options)
+    return PersistentStreams(queues, balancer=DeploymentBalancer())
+
+
+# --- a silo --------------------------------------------------------------------------------------
+
+
+async def one_silo(folder: Path) -> None:
+    silo = Silo(
+        grains=[Counter],
+        address="127.0.0.1:7700",
+        cluster="flights",
+        membership=SqliteMembershipTable(folder),
+        stores={
+            "default": SqliteStateStore(folder, options=WriterOptions(batch_max=100)),
+            "streams": MemoryStateStore(),
+            "more": "sqlite:more",
+        },
+        streams={"default": memory_streams(), "made": generated_streams()},
+        name="silo-a",
+        can_own_queues=False,
+        options=RuntimeOptions(call_timeout_s=5, waiting_calls_max=100),
+        membership_options=MembershipOptions(probe_every_s=0.5, votes_for_death=1),
+        env=Env(seed=1),
+        transport=TcpTransport(),
+    )
+    async with silo as running:
+        assert_type(running, Silo)
+        assert_type(running.address, str)
+        assert_type(await running.grain(Counter, "a").add(1), int)
+        assert_type(running.stream(WORDS, "a"), Stream[str])
+        await running.wait_stopped()
+
+
+async def silo_without_with() -> None:
+    silo = Silo(grains=GRAINS, membership="sqlite:members")
+    await silo.start()
+    await silo.stop()
+
+
+# --- a local cluster -----------------------------------------------------------------------------
+
+
+async def local_cluster() -> None:
+    async with LocalCluster(
+        silos=3,
+        grains=[Counter],
+        streams={"default": memory_streams, "made": lambda: generated_streams()},
+        stores={"default": MemoryStateStore(), "streams": MemoryStateStore()},
+    ) as cluster:
+        assert_type(cluster, LocalCluster)
+        assert_type(cluster.client, Client)
+        assert_type(cluster.silos, list[Silo])
+        assert_type(await cluster.start_silo(), Silo)
+        assert_type(await cluster.grain(CounterApi, "a").add(1), int)
+        assert_type(cluster.stream(WORDS, "a"), Stream[str])
+
+
+# --- a client ------------------------------------------------------------------------------------
+
+
+async def client_program() -> None:
+    options = RuntimeOptions(call_timeout_s=5)
+    async with connect("127.0.0.1:7700", "127.0.0.1:7701", cluster="x", options=options) as client:
+        assert_type(client, Client)
+        assert_type(await client.grain(CounterApi, "a").add(1), int)
+        await client.stream(WORDS, "a").publish("one")
+
+
+async def anywhere(runtime: Runtime) -> int:
+    return await runtime.grain(Counter, "a").add(1)
+
+
+async def every_host_is_a_runtime(silo: Silo, cluster: LocalCluster, client: Client) -> list[int]:
+    return [await anywhere(host) for host in (silo, cluster, client)]
+
+
+class Inner(Grain):
+    async def ask(self) -> int:
+        return await anywhere(self)
+
+
+opened: Openable[Stream[str]] = WORDS
+provider: StreamProvider = memory_streams()
+table: MembershipTable = MemoryMembershipTable()
+store: StateStore = MemoryStateStore()
+
+
+# --- looking at it -------------------------------------------------------------------------------
+
+
+async def look(streams: PersistentStreams, members: MembershipTable) -> list[str]:
+    assert_type(streams.stats(), list[QueueStats])
+    assert_type(streams.stats()[0].lag_s, float)
+    assert_type(streams.dead_letters, DeadLetters)
+    letters = await streams.dead_letters.list(limit=10)
+    assert_type(letters, Sequence[DeadLetter])
+    assert_type(letters[0].failure.body, bytes)
+    view = await members.read()
+    assert_type(view, TableView)
+    dealt = best_fit(["queue-0", "queue-1"], view.with_status(Status.ACTIVE))
+    assert_type(dealt, dict[str, tuple[str, ...]])
+    return [letter.failure.error for letter in letters]
+
+
+def lag_of(silos: Sequence[SiloStats]) -> dict[str, float]:
+    return {silo.name: max(queue.lag_s for queue in silo.queues) for silo in silos}
+
+
+def advice(error: MillstreamError) -> str:
+    match error:
+        case NotRemote() | DefinitionError():
+            builtin: AttributeError | TypeError = error
+            return f"mend the code: {builtin}"
+        case ConfigError():
+            value: ValueError = error
+            return f"mend the options: {value}"
+        case SiloUnavailable() | NotInCluster() | StorageError():
+            return "later"
+        case SubscriptionFaulted():
+            return "look at it"
+    assert_type(error, MillstreamError)
+    return "a silo is gone" if isinstance(error, ClusterError) else ""
+
+
+assert_type(RuntimeOptions().call_timeout_s, float)
+assert_type(RuntimeOptions().waiting_calls_max, int)
+assert_type(MembershipOptions().votes_for_death, int)
+assert_type(StreamOptions().delivery.backoff, Backoff)
+assert_type(StreamOptions().cache.bytes_max, int)
+assert_type(MemoryOptions().enqueue_wait_s, float)
+assert_type(GeneratorOptions().events_per_s, float | None)
+assert_type(WriterOptions().lock_wait_s, float)

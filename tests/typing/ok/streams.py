@@ -1,0 +1,191 @@
+"""Streams as a user writes them: namespaces, handlers, publishing, explicit subscriptions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import assert_type
+
+from millstream.runtime import Grain, PublishUnknown, QueueFull, Runtime, StreamError, state
+from millstream.streams import (
+    Event,
+    Stream,
+    StreamId,
+    StreamNamespace,
+    Subscription,
+    Token,
+    subscribe,
+)
+
+
+@dataclass
+class Move:
+    plane: str
+
+
+@dataclass
+class Landed(Move):
+    delay_min: int = 0
+
+
+@dataclass
+class Diverted:
+    plane: str
+    to: str
+
+
+@dataclass
+class Tally:
+    flights: int = 0
+
+
+LANDINGS = StreamNamespace("landings", Landed)
+WORDS = StreamNamespace("words", str, provider="memory", subscriptions="explicit")
+COUNTS = StreamNamespace("counts", dict[str, int])
+ENDS = StreamNamespace[Landed | Diverted]("ends")
+
+assert_type(LANDINGS, StreamNamespace[Landed])
+assert_type(WORDS, StreamNamespace[str])
+assert_type(COUNTS, StreamNamespace[dict[str, int]])
+assert_type(ENDS, StreamNamespace[Landed | Diverted])
+assert_type(LANDINGS.name, str)
+
+
+# --- handlers ------------------------------------------------------------------------------------
+
+
+class Airport(Grain):
+    tally = state(Tally)
+
+    @subscribe(LANDINGS, commit_with=tally, retries=3, dead_letter=False)
+    async def on_landing(self, event: Event[Landed]) -> None:
+        assert_type(event, Event[Landed])
+        assert_type(event.item, Landed)
+        assert_type(event.item.delay_min, int)
+        assert_type(event.token, Token)
+        assert_type(event.key, str)
+        assert_type(event.attempt, int)
+        assert_type(event.headers, Mapping[str, str])
+        assert_type(event.redelivered, bool)
+        self.tally.value.flights += 1
+
+    @subscribe(ENDS)
+    async def on_end(self, event: Event[Landed | Diverted]) -> None:
+        if isinstance(event.item, Diverted):
+            assert_type(event.item.to, str)
+        else:
+            assert_type(event.item, Landed)
+
+
+class Plane(Grain):
+    @subscribe(LANDINGS, batch=True, max_events=50)
+    async def on_landings(self, events: list[Event[Landed]]) -> None:
+        assert_type([event.item.plane for event in events], list[str])
+
+    @subscribe(COUNTS, batch=True)
+    async def on_counts(self, events: Sequence[Event[dict[str, int]]]) -> None:
+        for event in events:
+            assert_type(event.item["a"], int)
+
+
+class Wide(Grain):
+    """A handler may take a wider item than the namespace has."""
+
+    @subscribe(LANDINGS)
+    async def on_move(self, event: Event[Move]) -> None:
+        assert_type(event.item.plane, str)
+
+    @subscribe(LANDINGS)
+    async def on_anything(self, event: Event[object]) -> None: ...
+
+
+class Hub(Airport):
+    """An override without a mark stays a handler."""
+
+    async def on_landing(self, event: Event[Landed]) -> None:
+        await super().on_landing(event)
+
+
+class Direct(Airport):
+    async def repeat(self) -> None:
+        await self.on_landing(Event(Landed("N1"), Token(0, 1), self.key, 1, {}))
+
+
+# --- publishing ----------------------------------------------------------------------------------
+
+
+async def publish(runtime: Runtime) -> None:
+    landings = runtime.stream(LANDINGS, "BOS")
+    assert_type(landings, Stream[Landed])
+    assert_type(landings.key, str)
+    assert_type(landings.id, StreamId)
+    token = await landings.publish(Landed("N1", 5), headers={"trace": "1"})
+    assert_type(token, Token | None)
+    if token is not None:
+        assert_type((token.era, token.seq, token.index), tuple[int, int, int])
+        assert Token.parse(str(token)) <= token
+    assert_type(await landings.publish_many(Landed(f"N{n}") for n in range(5)), Token | None)
+    ends = runtime.stream(ENDS, "BOS")
+    await ends.publish(Landed("N1"))
+    await ends.publish_many([Landed("N1"), Diverted("N2", "EWR")])
+
+
+async def publish_and_recover(stream: Stream[str]) -> bool:
+    try:
+        await stream.publish("one")
+    except QueueFull:
+        return False
+    except PublishUnknown as error:
+        unknown: StreamError = error
+        raise unknown from None
+    return True
+
+
+class Relay(Grain):
+    """Publishes from inside a grain, and takes and gives streams as values."""
+
+    async def relay(self, target: Stream[Landed], plane: str) -> Stream[Landed]:
+        await target.publish(Landed(plane))
+        await self.stream(WORDS, self.key).publish(plane)
+        return target
+
+
+async def pass_a_stream(runtime: Runtime) -> None:
+    relay = runtime.grain(Relay, "a")
+    landings = runtime.stream(LANDINGS, "BOS")
+    assert_type(await relay.relay(landings, "N1"), Stream[Landed])
+
+
+# --- explicit subscriptions ----------------------------------------------------------------------
+
+
+class Listener(Grain):
+    def __init__(self) -> None:
+        self._held: Subscription[str] | None = None
+
+    async def listen(self, key: str, after: str) -> str:
+        words = self.stream(WORDS, key)
+        self._held = await words.subscribe(self._on_word, name="main")
+        assert_type(self._held, Subscription[str])
+        await words.subscribe(self._on_word, name="all", start="earliest")
+        await words.subscribe(self._on_words, start=Token.parse(after))
+        return self._held.id
+
+    async def leave(self, key: str) -> int:
+        found = await self.stream(WORDS, key).subscriptions(self)
+        assert_type(found, list[Subscription[str]])
+        for subscription in found:
+            assert_type((subscription.id, subscription.name), tuple[str, str])
+            await subscription.unsubscribe()
+        return len(found)
+
+    async def go_on(self, after: str) -> None:
+        if self._held is not None:
+            await self._held.resume()
+            await self._held.resume(start=Token.parse(after))
+
+    async def _on_word(self, event: Event[str]) -> None:
+        assert_type(event.item.upper(), str)
+
+    async def _on_words(self, events: list[Event[str]]) -> None:
+        assert_type(events[0].item, str)
