@@ -19,10 +19,11 @@ __all__ = ["Tasks"]
 class Tasks:
     """Starts tasks in clean contexts, and ends them together."""
 
-    __slots__ = ("_loop", "_running")
+    __slots__ = ("_context", "_loop", "_running")
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
+        self._context = clean_context()
         self._running: dict[asyncio.Task[Any], None] = {}
 
     def __len__(self) -> int:
@@ -35,7 +36,7 @@ class Tasks:
         self, coro: Coroutine[Any, Any, Any], context: Context | None = None
     ) -> asyncio.Task[Any]:
         """Start a task; in a clean context, unless one is given."""
-        task = self._loop.create_task(coro, context=context or clean_context())
+        task = self._loop.create_task(coro, context=context or self._context.copy())
         self.keep(task)
         return task
 

@@ -33,6 +33,7 @@ __all__ = ["PullingAgent"]
 
 log = logging.getLogger("millstream.agent")
 
+FORGETS_PER_IDLE_TIME = 10
 CLOCKS_APART_S = 60.0  # wall clocks of silos and queue servers differ by less
 
 
@@ -72,6 +73,7 @@ class PullingAgent:
         self.is_reading = False
         self.read_count = 0
         self.newest_s = 0.0
+        self._forget_at_s = 0.0
 
     # -- life
 
@@ -162,7 +164,9 @@ class PullingAgent:
         return self._receiver
 
     async def _read_once(self, receiver: QueueReceiver) -> None:
-        self._take(())
+        if self._held_back:
+            self._take(())
+        self.cache.purge()
         grant = read_grant(self.cache.room(), self._options.flow)
         if self._held_back or not grant.is_open:
             self._room.clear()
@@ -202,9 +206,9 @@ class PullingAgent:
         self._may_repeat = bool(messages) and messages[-1].enqueued_s < young_s
         self._repeats_held_back += len(messages)
 
-    def _take(self, messages: tuple[()] | list[QueueMessage] | object) -> None:
+    def _take(self, messages: Sequence[QueueMessage]) -> None:
         """Put messages into the cache and hand them to their subscriptions, as far as they fit."""
-        self._held_back.extend(messages)  # type: ignore[arg-type]
+        self._held_back.extend(messages)
         self.cache.purge()
         while self._held_back and self.cache.fits(self._held_back[0]):
             message = self._held_back.popleft()
@@ -245,7 +249,14 @@ class PullingAgent:
                 log.warning("%s: acknowledgement failed: %s", self.queue, error)
                 await asyncio.sleep(self._options.read_retry_s)
                 self._ack_due.set()
-            self.subscribers.forget_idle(self._loop.time() - self._options.stream_idle_s)
+            self._forget_idle_streams()
+
+    def _forget_idle_streams(self) -> None:
+        """Now and then, as it looks at each stream."""
+        now_s, idle_s = self._loop.time(), self._options.stream_idle_s
+        if now_s >= self._forget_at_s:
+            self._forget_at_s = now_s + idle_s / FORGETS_PER_IDLE_TIME
+            self.subscribers.forget_idle(now_s - idle_s)
 
     async def _acknowledge(self) -> None:
         upto, left = self.cache.acked_upto(), self.cache.base

@@ -30,6 +30,9 @@ from .token import Token
 __all__ = ["Consumer", "Delivered", "WireBatch"]
 
 
+BATCH_MAX = 1 << 31  # an explicit handler that takes lists takes what a call brings
+
+
 class WireBatch(msgspec.Struct, array_like=True, frozen=True):
     """A delivery: consecutive undelivered events of one stream for one subscription."""
 
@@ -54,13 +57,26 @@ class Delivered(msgspec.Struct, array_like=True, frozen=True):
 
 
 class SubscriptionPlace:
-    """What this activation knows of one subscription."""
+    """What this activation knows of one subscription: its handler, and how far it is.
 
-    __slots__ = ("epochs", "last")
+    `batch_max`: events that the handler takes at a time; 0: one, not as a list.
+    """
 
-    def __init__(self) -> None:
+    __slots__ = ("batch_max", "codec", "epochs", "handler", "host", "last", "state")
+
+    def __init__(self, activation: Activation, batch: WireBatch) -> None:
+        self.host = activation.table.host
         self.last: Token | None = None
         self.epochs: dict[str, int] = {}
+        mark, self.handler = find_handler(activation, batch)
+        self.codec: Codec[Any] = codec_of(self.handler) if mark is None else mark.namespace.codec
+        self.state: State[Any] | None = None
+        if mark is None:
+            self.batch_max = BATCH_MAX if is_batch_handler(self.handler) else 0
+            return
+        self.batch_max = mark.max_events if mark.is_batch else 0
+        if mark.commit_name is not None:
+            self.state = getattr(activation.grain, mark.commit_name)
 
 
 class Consumer:
@@ -72,15 +88,16 @@ class Consumer:
 
     async def deliver(self, batch: WireBatch) -> Delivered:
         """Run the handler over the items; the reply says how far it came."""
-        place = self._places.setdefault(batch.subscription, SubscriptionPlace())
+        place = self._places.get(batch.subscription)
+        if place is None:
+            place = self._places[batch.subscription] = SubscriptionPlace(self._activation, batch)
         if batch.epoch < place.epochs.get(batch.queue, 0):
             return Delivered(0, is_fenced=True)
         place.epochs[batch.queue] = batch.epoch
-        mark, handler = self._handler(batch)
-        state = self._state_of(mark)
+        state = place.state
         if state is not None and batch.subscription in state.cursors:
             place.last = Token(*state.cursors[batch.subscription])
-        run = HandlerRun(batch, mark, handler, self._activation)
+        run = HandlerRun(batch, place, self._activation)
         start = first_new(batch.items, place.last)
         if start == len(batch.items):
             return Delivered(start)
@@ -115,31 +132,20 @@ class Consumer:
             raise
         return done, error
 
-    def _handler(self, batch: WireBatch) -> tuple[SubscribeMark | None, Any]:
-        grain_type = self._activation.table.hosted
-        assert grain_type is not None
-        marks = grain_type.marks.get(batch.handler, [])
-        mark = next(
-            (
-                m
-                for m in marks
-                if isinstance(m, SubscribeMark) and m.namespace.name == batch.namespace
-            ),
-            None,
-        )
-        handler = getattr(self._activation.grain, batch.handler, None)
-        if handler is None:
-            raise LookupError(
-                f"{self._activation} has no handler {batch.handler!r} for "
-                f"subscription {batch.subscription!r}"
-            )
-        return mark, handler
 
-    def _state_of(self, mark: SubscribeMark | None) -> State[Any] | None:
-        if mark is None or mark.commit_name is None:
-            return None
-        found: State[Any] = getattr(self._activation.grain, mark.commit_name)
-        return found
+def find_handler(activation: Activation, batch: WireBatch) -> tuple[SubscribeMark | None, Any]:
+    """The handler of a subscription, and its mark if it is declared. Raises LookupError."""
+    grain_type = activation.table.hosted
+    assert grain_type is not None
+    handler = getattr(activation.grain, batch.handler, None)
+    if handler is None:
+        raise LookupError(
+            f"{activation} has no handler {batch.handler!r} for subscription {batch.subscription!r}"
+        )
+    for mark in grain_type.marks.get(batch.handler, []):
+        if isinstance(mark, SubscribeMark) and mark.namespace.name == batch.namespace:
+            return mark, handler
+    return None, handler
 
 
 def first_new(items: Sequence[Item], last: Token | None) -> int:
@@ -152,17 +158,13 @@ def first_new(items: Sequence[Item], last: Token | None) -> int:
 class HandlerRun:
     """One delivery's handler calls."""
 
-    __slots__ = ("_activation", "_at", "_codec", "_handler", "_mark", "batch")
+    __slots__ = ("_activation", "_at", "_place", "batch")
 
-    def __init__(
-        self, batch: WireBatch, mark: SubscribeMark | None, handler: Any, activation: Activation
-    ) -> None:
+    def __init__(self, batch: WireBatch, place: SubscriptionPlace, activation: Activation) -> None:
         self.batch = batch
-        self._mark = mark
-        self._handler = handler
+        self._place = place
         self._activation = activation
         self._at = 0
-        self._codec: Codec[Any] = item_codec(mark, handler)
 
     async def items(self, start: int, end: int) -> tuple[int, bytes]:
         """Run items start..end-1; returns the first that is not done, and its error."""
@@ -179,32 +181,17 @@ class HandlerRun:
 
     async def _run(self, end: int) -> None:
         """Run items `_at`..end-1; `_at` counts along."""
-        is_batch, size = self._shape()
+        handler, batch_max = self._place.handler, self._place.batch_max
         while self._at < end:
-            part = self.batch.items[self._at : min(self._at + size, end)]
+            part = self.batch.items[self._at : min(self._at + max(1, batch_max), end)]
             events = self._events(part)
-            await self._handler(events if is_batch else events[0])
+            await handler(events if batch_max else events[0])
             self._at += len(part)
-
-    def _shape(self) -> tuple[bool, int]:
-        """Does the handler take lists, and of how many events at most?"""
-        if self._mark is not None:
-            return self._mark.is_batch, self._mark.max_events if self._mark.is_batch else 1
-        is_batch = is_batch_handler(self._handler)
-        return is_batch, len(self.batch.items) if is_batch else 1
 
     def _events(self, items: Sequence[Item]) -> list[Event[Any]]:
         key, attempt, redelivered = self.batch.key, self.batch.attempt, self.batch.redelivered
-        host = self._activation.table.host
-        values = self._codec.decode_many([item.body for item in items], host)
+        values = self._place.codec.decode_many([item.body for item in items], self._place.host)
         return [
             Event(value, item.token, key, attempt, dict(item.headers or ()), redelivered)
             for value, item in zip(values, items, strict=True)
         ]
-
-
-def item_codec(mark: SubscribeMark | None, handler: Any) -> Codec[Any]:
-    """The codec of a handler's items: the namespace's, or that of an explicit handler."""
-    if mark is not None:
-        return mark.namespace.codec
-    return codec_of(handler)

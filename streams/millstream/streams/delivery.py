@@ -23,6 +23,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Literal
 
+import msgspec
+
 from millstream.runtime.errors import ConfigError
 
 from .backoff import Backoff
@@ -120,21 +122,18 @@ class Failure:
 # Events. `at_s` and `now_s` are the loop's clock; `roll` is a chance in [0, 1) for the back-off.
 
 
-@dataclass(frozen=True, slots=True)
-class Wake:
+class Wake(msgspec.Struct, frozen=True):
     """A call may be made now."""
 
 
-@dataclass(frozen=True, slots=True)
-class Sent:
+class Sent(msgspec.Struct, frozen=True):
     """The first `count` items of the last `Deliver` are on their way."""
 
     count: int
     at_s: float
 
 
-@dataclass(frozen=True, slots=True)
-class Progress:
+class Progress(msgspec.Struct, frozen=True):
     """The reply: the first `done` items are done, then came `error`, if any."""
 
     done: int
@@ -143,8 +142,7 @@ class Progress:
     roll: float
 
 
-@dataclass(frozen=True, slots=True)
-class Unreachable:
+class Unreachable(msgspec.Struct, frozen=True):
     """No fault of the handler: overloaded, silo gone, grain moved, storage, reply lost.
 
     It also answers `GiveUp` when the item could not be stored.
@@ -155,22 +153,19 @@ class Unreachable:
     roll: float
 
 
-@dataclass(frozen=True, slots=True)
-class Tick:
+class Tick(msgspec.Struct, frozen=True):
     """The time of `WaitUntil` has come."""
 
     now_s: float
 
 
-@dataclass(frozen=True, slots=True)
-class GivenUp:
+class GivenUp(msgspec.Struct, frozen=True):
     """The answer to `GiveUp`; what was to be stored is stored."""
 
     outcome: GiveUpOutcome
 
 
-@dataclass(frozen=True, slots=True)
-class Resume:
+class Resume(msgspec.Struct, frozen=True):
     """Go on behind `token` (None: at the oldest event held), from wherever it stands now."""
 
     token: Token | None
@@ -182,16 +177,14 @@ Event = Wake | Sent | Progress | Unreachable | Tick | GivenUp | Resume
 # Actions.
 
 
-@dataclass(frozen=True, slots=True)
-class Deliver:
+class Deliver(msgspec.Struct, frozen=True):
     """Send these items, or the first few of them, and say `Sent`; until then nothing changed."""
 
     items: Sequence[Item]
     attempt: int
 
 
-@dataclass(frozen=True, slots=True)
-class GiveUp:
+class GiveUp(msgspec.Struct, frozen=True):
     """Ask the failure handler about this item; answer with `GivenUp`."""
 
     item: Item
@@ -199,15 +192,13 @@ class GiveUp:
     attempts: int
 
 
-@dataclass(frozen=True, slots=True)
-class WaitUntil:
+class WaitUntil(msgspec.Struct, frozen=True):
     """Give a `Tick` at this time."""
 
     when_s: float
 
 
-@dataclass(frozen=True, slots=True)
-class Drained:
+class Drained(msgspec.Struct, frozen=True):
     """Nothing is left; the subscription is idle."""
 
 

@@ -42,7 +42,7 @@ class StreamEntry:
     def __init__(self) -> None:
         self.subscribers: dict[str, Subscriber] = {}
         self.cold: list[int] | None = None
-        self.newest: Token | None = None
+        self.newest: QueueMessage | None = None
         self.used_s = 0.0
 
 
@@ -65,7 +65,7 @@ class Subscribers:
         entry = self._streams.get(message.stream)
         if entry is None:
             entry = self._meet(message.stream)
-        entry.newest = Token(*message.token[:2], message.token[2] + max(0, len(message.items) - 1))
+        entry.newest = message
         entry.used_s = self._loop.time()
         if entry.cold is not None:
             entry.cold.append(index)
@@ -125,7 +125,7 @@ class Subscribers:
         subscriber = explicit_subscriber(self._provider, stream, row)
         entry.subscribers[row.id] = subscriber
         if row.start == "next":
-            subscriber.position = entry.newest
+            subscriber.position = None if entry.newest is None else last_token(entry.newest)
         elif entry.cold is None:
             after = None if row.start == "earliest" else before(Token.parse(row.start))
             at = self._agent.cache.first_index(stream, after)
@@ -162,6 +162,12 @@ class Subscribers:
     def close(self) -> None:
         """Stop asking."""
         self._tasks.cancel()
+
+
+def last_token(message: QueueMessage) -> Token:
+    """The token of a message's last item."""
+    era, seq, first = message.token
+    return Token(era, seq, first + max(0, len(message.items) - 1))
 
 
 def before(token: Token) -> Token:

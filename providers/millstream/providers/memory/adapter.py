@@ -21,6 +21,7 @@ from millstream.runtime.errors import (
     StreamError,
 )
 from millstream.runtime.grain import Grain
+from millstream.runtime.request import clean_context
 from millstream.streams.identity import QueueId, StreamId
 from millstream.streams.queue import (
     AdapterHost,
@@ -101,21 +102,42 @@ class MemoryAdapter:
 
 
 class Sender:
-    """What one silo publishes to one queue."""
+    """What one silo publishes to one queue.
+
+    A message that comes while none is under way is sent in its publisher's task; what comes
+    meanwhile waits for a task of the sender's own.
+    """
 
     def __init__(self, queue: MemoryQueue, options: MemoryOptions) -> None:
         self._queue = queue
         self._options = options
         self._waiting: deque[tuple[QueuedMessage, asyncio.Future[Token | None]]] = deque()
         self._task: asyncio.Task[None] | None = None
+        self._is_sending = False
 
     async def send(self, message: QueuedMessage) -> Token | None:
-        """Queue a message; returns once it is accepted."""
+        """Send a message, or let it wait; returns once it is accepted."""
+        if not self._is_sending:
+            return await self._send_one(message)
         future: asyncio.Future[Token | None] = asyncio.get_running_loop().create_future()
         self._waiting.append((message, future))
-        if self._task is None:
-            self._task = asyncio.get_running_loop().create_task(self._send_all())
         return await future
+
+    async def _send_one(self, message: QueuedMessage) -> Token | None:
+        self._is_sending = True
+        try:
+            ((era, seq),) = await self._queue.append([message])
+        except Exception as error:
+            self._fail((), error)
+            raise publish_error(error) from None
+        finally:
+            if self._waiting:
+                self._task = asyncio.get_running_loop().create_task(
+                    self._send_all(), context=clean_context()
+                )
+            else:
+                self._is_sending = False
+        return Token(era, seq) if seq else None
 
     def _take_batch(self) -> list[tuple[QueuedMessage, asyncio.Future[Token | None]]]:
         batch: list[tuple[QueuedMessage, asyncio.Future[Token | None]]] = []
@@ -140,7 +162,7 @@ class Sender:
                     if not future.done():
                         future.set_result(Token(era, seq) if seq else None)
         finally:
-            self._task = None
+            self._task, self._is_sending = None, False
 
     def _fail(self, batch: Sequence[Any], error: Exception) -> None:
         behind = list(self._waiting)

@@ -22,6 +22,7 @@ from millstream.runtime.markers import always_interleave, grain, unshared
 from millstream.runtime.placement import PREFER_LOCAL
 from millstream.runtime.storage import StateStore
 
+from .arrivals import Arrivals
 from .gate import CapacityGate
 from .partition import Partition
 
@@ -97,7 +98,7 @@ class MemoryQueue(Grain):
         self._epoch = 0
         self._partition: Partition[QueuedMessage] = Partition()
         self._gate = CapacityGate(self._options.capacity_events)
-        self._arrivals: list[asyncio.Future[None]] = []
+        self._arrivals = Arrivals()
         self._producers: OrderedDict[str, int] = OrderedDict()
 
     # -- life
@@ -162,13 +163,7 @@ class MemoryQueue(Grain):
 
     def _millstream_wind_up(self) -> None:
         """The queue is about to move: readers that wait go, and come back to its next place."""
-        self._end_waits()
-
-    def _end_waits(self) -> None:
-        for arrival in self._arrivals:
-            if not arrival.done():
-                arrival.set_result(None)
-        self._arrivals.clear()
+        self._arrivals.close()
 
     async def on_deactivate(self, reason: DeactivationReason, /) -> None:
         """Store the content, so that the next activation goes on with it."""
@@ -204,7 +199,7 @@ class MemoryQueue(Grain):
             (self._era, self._partition.append(message) + 1 if is_new else 0)
             for message, is_new in zip(messages, fresh, strict=True)
         ]
-        self._end_waits()
+        self._arrivals.wake()
         return numbers
 
     async def _wait_for_room(self, events: int, messages: Sequence[QueuedMessage]) -> None:
@@ -256,7 +251,7 @@ class MemoryQueue(Grain):
         start = max(after, self._partition.committed(READER)) if era == self._era else 0
         start = max(start, self._partition.committed(READER))
         if start >= self._partition.end and wait_s > 0:
-            await self._arrival(wait_s)
+            await self._arrivals.wait(wait_s)
             self._check_epoch(epoch)
         messages: list[QueuedMessage] = []
         for message in self._partition.read_at(start, max_events):
@@ -266,18 +261,6 @@ class MemoryQueue(Grain):
                 break
             messages.append(message)
         return NumberedMessages(self._era, start + 1, messages)
-
-    async def _arrival(self, wait_s: float) -> None:
-        arrival: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._arrivals.append(arrival)
-        try:
-            async with asyncio.timeout(wait_s):
-                await arrival
-        except TimeoutError:
-            return
-        finally:
-            if arrival in self._arrivals:
-                self._arrivals.remove(arrival)
 
     @always_interleave
     async def acknowledge(self, epoch: int, era: int, upto: int) -> None:

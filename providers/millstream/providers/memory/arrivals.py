@@ -1,0 +1,58 @@
+"""Readers of one queue that wait for the next message, each for its own time.
+
+Owns: `Arrivals`. Invariants: a wait ends at the next `wake`, or when its time is over, never by an
+error; one timer serves all waits, so a wait that is woken costs none.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+__all__ = ["Arrivals"]
+
+
+class Arrivals:
+    """Waits of the tasks of one event loop."""
+
+    def __init__(self) -> None:
+        self._waits: dict[asyncio.Future[None], float] = {}
+        self._timer: asyncio.TimerHandle | None = None
+
+    async def wait(self, seconds: float) -> None:
+        """Until something arrives, or the time is over."""
+        loop = asyncio.get_running_loop()
+        wait: asyncio.Future[None] = loop.create_future()
+        due_s = self._waits[wait] = loop.time() + seconds
+        if self._timer is None or self._timer.when() > due_s:
+            self._arm(loop, due_s)
+        try:
+            await wait
+        finally:
+            self._waits.pop(wait, None)
+
+    def wake(self) -> None:
+        """End every wait."""
+        for wait in self._waits:
+            if not wait.done():
+                wait.set_result(None)
+        self._waits.clear()
+
+    def close(self) -> None:
+        """End every wait, and the timer."""
+        self.wake()
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _arm(self, loop: asyncio.AbstractEventLoop, due_s: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = loop.call_at(due_s, self._tick, loop)
+
+    def _tick(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._timer, now_s = None, loop.time()
+        for wait, due_s in list(self._waits.items()):
+            if due_s <= now_s and not wait.done():
+                wait.set_result(None)
+                del self._waits[wait]
+        if self._waits:
+            self._arm(loop, min(self._waits.values()))
