@@ -191,17 +191,25 @@ def test_delivery_is_drained_when_the_last_item_was_given_up() -> None:
     assert steps(given_up(1), GivenUp("skip")) == (Drained(),)
 
 
-def test_paused_delivery_holds_nothing_and_resumes_behind_its_token() -> None:
+def test_paused_delivery_holds_what_is_not_done_and_resumes_behind_its_token() -> None:
     cache = cache_of(4)
-    keeper = cache.open_cursor(A, 0)
     delivery = Delivery(cache, A, DeliveryOptions(retries=0), at=0)
     fail(delivery, done=2)
     assert steps(delivery, GivenUp("pause")) == ()
     assert delivery.state is State.PAUSED
-    assert cache.slowest() == (keeper,)
+    cache.purge()
+    assert cache.first_index(A, delivery.position) is not None
     assert steps(delivery, Wake(), Tick(1e9), Unreachable("silo gone", 0.0, 0.0)) == ()
     steps(delivery, Resume(delivery.position))
     assert offered(delivery) == [2, 3]
+
+
+def test_held_delivery_offers_nothing_until_it_is_resumed() -> None:
+    delivery = Delivery(cache_of(4), A, DeliveryOptions(), at=0, is_held=True)
+    delivery.check()
+    assert steps(delivery, Wake(), Tick(1e9)) == ()
+    steps(delivery, Resume(None))
+    assert offered(delivery) == [0, 1, 2, 3]
 
 
 def test_give_up_is_asked_again_when_the_item_could_not_be_stored() -> None:

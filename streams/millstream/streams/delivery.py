@@ -99,7 +99,7 @@ class DeliveryState(Enum):
     GIVING_UP = "giving_up"  # the failure handler has the item
     BACKOFF = "backoff"  # waits for a time
     LAGGING = "lagging"  # reserved for a subscription that reads through a handle of its own
-    PAUSED = "paused"  # given up with "pause"; holds no cursor
+    PAUSED = "paused"  # given up with "pause"; its cursor holds what is not done
     CLOSED = "closed"  # drained or closed; holds no cursor
 
 
@@ -212,6 +212,7 @@ class Delivery:
         at: absolute index of the message in which it begins (`QueueCache.first_index`, `append`).
         after: the last token that the subscription has done, if known.
         window: the size of calls that an earlier delivery to the same subscription had reached.
+        is_held: the subscription is paused: hold its events, and deliver none.
     """
 
     __slots__ = (
@@ -240,6 +241,7 @@ class Delivery:
         at: int,
         after: Token | None = None,
         window: int | None = None,
+        is_held: bool = False,
     ) -> None:
         self._cache = cache
         self._options = options
@@ -254,7 +256,7 @@ class Delivery:
         self.stream = stream
         self.position = after
         self.window = min(options.max_batch, BATCH_FIRST if window is None else max(1, window))
-        self.state = DeliveryState.READY
+        self.state = DeliveryState.PAUSED if is_held else DeliveryState.READY
 
     @property
     def index(self) -> int | None:
@@ -390,7 +392,6 @@ class Delivery:
         if outcome != "pause":
             self._move(1)
             return self._next()
-        self._cursor.close()
         self._out = ()
         self.state = DeliveryState.PAUSED
         return ()
@@ -413,8 +414,7 @@ class Delivery:
 
     def check(self) -> None:
         """Assert the invariants."""
-        holds_none = self.state in (DeliveryState.PAUSED, DeliveryState.CLOSED)
-        if holds_none:
+        if self.state is DeliveryState.CLOSED:
             assert self._cursor.is_drained and not self._out
         else:
             assert not self._cursor.is_drained, f"{self.state.value} without anything to deliver"

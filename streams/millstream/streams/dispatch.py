@@ -93,12 +93,14 @@ class Dispatch:
             at=index,
             after=subscriber.position,
             window=subscriber.window,
+            is_held=subscriber.is_held,
         )
         if delivery._cursor.is_drained:
             delivery.close()
             return
         subscriber.delivery = delivery
-        self._queue(subscriber)
+        if not subscriber.is_held:
+            self._queue(subscriber)
 
     def drop(self, subscriber: Subscriber) -> None:
         """The subscription ends: what is out will be ignored."""
@@ -275,8 +277,10 @@ class Dispatch:
             outcome = "skip"
         if outcome == "dead_letter":
             await self._provider.dead_letters.put(DeadLetter(failure, self._host.env.wall_s()))
-        elif outcome == "pause" and subscriber.is_explicit:
-            await self._provider.fault(subscriber.stream, subscriber.id, failure.error)
+        elif outcome == "pause":
+            if subscriber.is_explicit:
+                await self._provider.fault(subscriber.stream, subscriber.id, failure.error)
+            subscriber.is_held = True
         return outcome
 
 

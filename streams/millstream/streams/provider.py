@@ -344,7 +344,7 @@ class PersistentStreams:
         raise QueueUnavailable(f"{stream}: the agent of {queue} could not be told")
 
     async def fault(self, stream: StreamId, subscription: str, note: str) -> None:
-        """Mark an explicit subscription as faulted; it holds no cache and waits for `resume`."""
+        """Mark an explicit subscription as faulted: it holds its events until `resume`."""
         from .registry import registry_key
 
         registry = self.host.grain(StreamRegistry, registry_key(self.name, stream))

@@ -114,4 +114,4 @@ class StreamRegistry(Grain):
     @always_interleave
     async def rows_for_agent(self) -> list[SubscriptionRow]:
         """As `rows`, also while a subscription is being attached."""
-        return [row for row, _ in self._rows.values() if row.state in ("pending", "active")]
+        return [row for row, _ in self._rows.values()]

@@ -22,6 +22,7 @@ class Subscriber:
         "handler",
         "id",
         "is_explicit",
+        "is_held",
         "is_queued",
         "is_redelivered",
         "keeps_dead_letters",
@@ -42,6 +43,7 @@ class Subscriber:
         *,
         keeps_dead_letters: bool,
         is_explicit: bool,
+        is_held: bool = False,
     ) -> None:
         self.id = subscription
         self.stream = stream
@@ -55,4 +57,5 @@ class Subscriber:
         self.position: Token | None = None
         self.window: int | None = None
         self.is_queued = False
+        self.is_held = is_held  # paused: its events stay in the cache, undelivered
         self.is_redelivered = False

@@ -41,7 +41,7 @@ class StreamEntry:
 
     def __init__(self) -> None:
         self.subscribers: dict[str, Subscriber] = {}
-        self.cold: list[int] | None = None
+        self.cold: list[tuple[QueueMessage, int]] | None = None
         self.newest: QueueMessage | None = None
         self.used_s = 0.0
 
@@ -68,7 +68,7 @@ class Subscribers:
         entry.newest = message
         entry.used_s = self._loop.time()
         if entry.cold is not None:
-            entry.cold.append(index)
+            entry.cold.append((message, index))
             return
         self._offer(entry, message, index)
 
@@ -107,10 +107,8 @@ class Subscribers:
 
     def _release(self, entry: StreamEntry) -> None:
         cold, entry.cold = entry.cold or [], None
-        for index in cold:
-            for subscriber in entry.subscribers.values():
-                self._dispatch.offer(subscriber, index)
-            self._agent.cache.unpin(index)
+        for message, index in cold:
+            self._offer(entry, message, index)
         self._agent.progressed()
         self._dispatch.pump()
 
@@ -210,4 +208,5 @@ def explicit_subscriber(
         provider.options.delivery,
         keeps_dead_letters=True,
         is_explicit=True,
+        is_held=row.state == "faulted",
     )
