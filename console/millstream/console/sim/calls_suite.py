@@ -31,6 +31,7 @@ from millstream.runtime.testing import (
 from millstream.runtime.testing.env import Random, dice
 
 from .plan import make_plan
+from .programs import Programs
 from .record import Run, current_run
 
 __all__ = ["calls"]
@@ -265,25 +266,15 @@ class Caller:
 async def calls(simulation: Simulation) -> Counter[str]:
     """Run one seed; returns its figures. Raises Violated."""
     run = CallsRun(simulation)
-    client_host = simulation.host("client")
+    simulation.host("client")
     plan = make_plan(simulation, ("client", "table", "store"), duration_s=DURATION_S)
     cluster = SimCluster(simulation, silos=plan.silos, grains=[Account], options=RUNTIME)
     await cluster.start()
-
-    def boot(name: str) -> None:
-        cluster.boot(name)
-        spawn_caller(name)
-
-    def spawn_caller(name: str) -> None:
-        host = simulation.host(name)
-        caller = Caller(run, host, name)
-        simulation.spawn(host, caller.work(lambda: cluster.silo(name)))
-
-    for name in cluster.names:
-        spawn_caller(name)
-    simulation.spawn(client_host, call_as_client(run, cluster, client_host))
-    await simulation.nemesis(plan.script, boot)
-    run.is_over = True
+    names = ("client-0", "client-1")
+    programs = Programs(simulation, cluster, lambda host, name: Caller(run, host, name), names)
+    programs.start()
+    await simulation.nemesis(plan.script, programs.boot)
+    run.is_over = programs.is_over = True
     books = await read_all(run, cluster)
     await asyncio.sleep(CALL_S + LATE_S)
     run.figures["crashes"] += plan.crashes
@@ -296,17 +287,6 @@ async def calls(simulation: Simulation) -> Counter[str]:
     )
     await cluster.close()
     return run.figures
-
-
-async def call_as_client(run: CallsRun, cluster: SimCluster, host: Host) -> None:
-    """The client's program: connects, again if no gateway answered, and calls."""
-    while not run.is_over:
-        try:
-            async with cluster.client(host) as client:
-                callers = [Caller(run, host, f"client-{number}") for number in range(2)]
-                await asyncio.gather(*(caller.work(lambda: client) for caller in callers))
-        except MillstreamError:
-            await asyncio.sleep(1.0)
 
 
 async def read_all(run: CallsRun, cluster: SimCluster) -> dict[str, list[str]]:

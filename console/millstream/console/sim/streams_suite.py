@@ -45,6 +45,7 @@ from millstream.streams import (
 
 from .log_queues import LogService
 from .plan import make_plan
+from .programs import Programs
 from .record import Run, current_run
 from .stops import Stops
 
@@ -242,7 +243,7 @@ def difference(stored: list[str], found: list[str]) -> str:
 async def streams(simulation: Simulation) -> Counter[str]:
     """Run one seed; returns its figures. Raises Violated."""
     run = StreamsRun(simulation)
-    client_host = simulation.host("client")
+    simulation.host("client")
     steady = ("client", "table", "store", "log")
     plan = make_plan(simulation, steady, duration_s=DURATION_S)
     cluster = SimCluster(
@@ -255,23 +256,14 @@ async def streams(simulation: Simulation) -> Counter[str]:
     run.cluster = cluster
     await cluster.start()
     await listen(run, cluster)
-
-    def boot(name: str) -> None:
-        cluster.boot(name)
-        publish_from(name)
-
-    def publish_from(name: str) -> None:
-        host = simulation.host(name)
-        publisher = Publisher(run, host, name)
-        simulation.spawn(host, publisher.work(lambda: cluster.silo(name)))
-
-    for name in cluster.names:
-        publish_from(name)
-    simulation.spawn(client_host, publish_as_client(run, cluster, client_host))
+    programs = Programs(
+        simulation, cluster, lambda host, name: Publisher(run, host, name), ("client",)
+    )
+    programs.start()
     stops = Stops(run, cluster)
     leaving = simulation.loop.create_task(stops.play())
-    await simulation.nemesis(plan.script, boot)
-    run.is_over = stops.is_over = True
+    await simulation.nemesis(plan.script, programs.boot)
+    run.is_over = programs.is_over = stops.is_over = True
     await leaving
     found = await drain(run, cluster)
     run.figures["crashes"] += plan.crashes
@@ -294,16 +286,6 @@ async def listen(run: StreamsRun, cluster: SimCluster) -> None:
     for key in KEYS:
         run.history.record(Subscribed(f"orders/{key}", "reader"))
     await run.simulation.call(run.simulation.host(cluster.names[0]), subscribe_all())
-
-
-async def publish_as_client(run: StreamsRun, cluster: SimCluster, host: Host) -> None:
-    """The client's program: connects, again if no gateway answered, and publishes."""
-    while not run.is_over:
-        try:
-            async with cluster.client(host) as client:
-                await Publisher(run, host, "client").work(lambda: client)
-        except MillstreamError:
-            await asyncio.sleep(1.0)
 
 
 async def drain(run: StreamsRun, cluster: SimCluster) -> dict[str, list[str]]:

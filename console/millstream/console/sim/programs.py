@@ -1,0 +1,68 @@
+"""What users of a simulated cluster run: a program beside every silo, and some in a client.
+
+Owns: starting them, again when their host comes back. Not: what a program does (the suites).
+Invariant: a program ends with its host or with the run.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from millstream.runtime import MillstreamError
+from millstream.runtime.testing import Host, SimCluster, Simulation
+
+__all__ = ["Program", "Programs"]
+
+CLIENT_RETRY_S = 1.0
+
+
+class Program(Protocol):
+    """Works with what `handle` gives, a silo or a client, or None while there is none."""
+
+    async def work(self, handle: Callable[[], Any], /) -> None: ...
+
+
+class Programs:
+    """`make(host, name)` makes the program of a host; `client_names`: those of the client's."""
+
+    def __init__(
+        self,
+        simulation: Simulation,
+        cluster: SimCluster,
+        make: Callable[[Host, str], Program],
+        client_names: tuple[str, ...],
+    ) -> None:
+        self._simulation = simulation
+        self._cluster = cluster
+        self._make = make
+        self._client_names = client_names
+        self.is_over = False
+
+    def start(self) -> None:
+        """Start all of them."""
+        for name in self._cluster.names:
+            self._start_beside(name)
+        self._simulation.spawn(self._simulation.host("client"), self._be_client())
+
+    def boot(self, name: str) -> None:
+        """Boot a silo that crashed, and the program beside it."""
+        self._cluster.boot(name)
+        self._start_beside(name)
+
+    def _start_beside(self, name: str) -> None:
+        host = self._simulation.host(name)
+        program = self._make(host, name)
+        self._simulation.spawn(host, program.work(lambda: self._cluster.silo(name)))
+
+    async def _be_client(self) -> None:
+        """Connect, again if no gateway answered, and work."""
+        host = self._simulation.host("client")
+        while not self.is_over:
+            try:
+                async with self._cluster.client(host) as client:
+                    programs = [self._make(host, name) for name in self._client_names]
+                    await asyncio.gather(*(one.work(lambda: client) for one in programs))
+            except MillstreamError:
+                await asyncio.sleep(CLIENT_RETRY_S)
