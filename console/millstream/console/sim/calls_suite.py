@@ -285,6 +285,7 @@ async def calls(simulation: Simulation) -> Counter[str]:
         run.check_order(),
         run.check_books(books),
     )
+    run.figures["late requests"] += cluster.late_requests
     await cluster.close()
     return run.figures
 

@@ -62,6 +62,7 @@ async def membership(simulation: Simulation) -> Counter[str]:
         run.violated("the cluster was whole after the repair, and is not any more")
     count(run, plan)
     run.judge(check_views(simulation.history), check_deaths(run, plan), check_detection(run, plan))
+    run.figures["late requests"] += cluster.late_requests
     await cluster.close()
     return run.figures
 

@@ -268,7 +268,9 @@ async def streams(simulation: Simulation) -> Counter[str]:
     found = await drain(run, cluster)
     run.figures["crashes"] += plan.crashes
     run.judge(check_all(simulation.history, live_within_s=RECOVERY_S), run.check_orders(found))
+    run.figures["late requests"] += cluster.late_requests + run.logs.service.late_count
     await cluster.close()
+    run.logs.service.close()
     return run.figures
 
 

@@ -82,11 +82,6 @@ class SimCluster:
         self._running: dict[str, Silo] = {}
         self._is_closing = False
 
-    @property
-    def service_names(self) -> tuple[str, str]:
-        """Host names that may be cut off, and never crash."""
-        return ("table", "store")
-
     # -- running
 
     async def start(self) -> None:
@@ -169,6 +164,13 @@ class SimCluster:
         self._is_closing = True
         for name in self.names:
             await self.stop_silo(name)
+        for service in (self._table_service, self._store_service):
+            service.close()
+
+    @property
+    def late_requests(self) -> int:
+        """Requests that reached table or store after their callers had given up."""
+        return self._table_service.late_count + self._store_service.late_count
 
     # -- waiting
 

@@ -2,14 +2,16 @@
 
 Owns: `SimService` (asking a host that never crashes) and the two that use it. Not: what a row means
 (`membership`, `storage`). Invariants: a change happens at one instant, at the service; who cannot
-hear the answer learns only that there was none, and the change may have happened.
+hear the answer learns only that there was none: the change may have happened, or may yet happen,
+also when its caller has died meanwhile.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from typing import TypeVar
+from contextvars import Context
+from typing import Any, TypeVar
 
 from millstream.runtime.errors import MillstreamError, StorageUnavailable
 from millstream.runtime.membership import MemberRow, MemoryMembershipTable, Status, TableView
@@ -36,23 +38,53 @@ class SimService:
         self.name = name
         self._network = network
         self._answer_s = answer_s
+        self._requests: dict[asyncio.Task[None], None] = {}
+        self.late_count = 0
 
     async def ask(self, caller: str, act: Callable[[], T]) -> T:
         """Do `act` at the service. Raises what it raises, or StorageUnavailable without answer."""
+        loop = self._network.loop
+        answer: asyncio.Future[Callable[[], T]] = loop.create_future()
+        request = loop.create_task(self._serve(caller, act, answer), context=Context())
+        self._requests[request] = None
+        request.add_done_callback(self._requests.pop, context=Context())
         try:
             async with asyncio.timeout(self._answer_s):
-                await self._network.travel(caller, self.name)
-                try:
-                    answer, error = act(), None
-                except MillstreamError as raised:
-                    answer, error = None, raised
-                await self._network.travel(self.name, caller)
+                taken = await answer
         except TimeoutError:
             text = f"{self.name} did not answer {caller} within {self._answer_s:g} s"
             raise StorageUnavailable(text) from None
-        if error is not None:
-            raise error
-        return answer  # type: ignore[return-value]
+        return taken()
+
+    async def _serve(
+        self, caller: str, act: Callable[[], T], answer: asyncio.Future[Callable[[], T]]
+    ) -> None:
+        """A request's way: what is on the network belongs to nobody, and may arrive late."""
+        await self._network.travel(caller, self.name)
+        self.late_count += answer.done()
+        try:
+            outcome = _returns(act())
+        except MillstreamError as raised:
+            outcome = _raises(raised)
+        await self._network.travel(self.name, caller)
+        if not answer.done():
+            answer.set_result(outcome)
+
+    def close(self) -> None:
+        """Drop what is still under way."""
+        for request in list(self._requests):
+            request.cancel()
+
+
+def _returns(answer: T) -> Callable[[], T]:
+    return lambda: answer
+
+
+def _raises(error: MillstreamError) -> Callable[[], Any]:
+    def act() -> Any:
+        raise error
+
+    return act
 
 
 class SimMembershipTable:
