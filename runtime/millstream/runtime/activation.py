@@ -175,8 +175,7 @@ class Activation:
 
     def _grant(self, box: Mailbox) -> None:
         kept: list[WaitingEntry] = []
-        waiting = box.waiting
-        while waiting:
+        while box.waiting:  # another deque, perhaps, after a withdrawal
             if self.running is not None and not box.interleaving_waiting:
                 break
             entry = box.take_first()

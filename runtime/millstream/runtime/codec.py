@@ -43,6 +43,7 @@ class Codec(Generic[T]):
         "_passing",
         "_plain",
         "convert",
+        "copies_quickly",
         "direct",
         "fast_types",
         "hint",
@@ -71,6 +72,9 @@ class Codec(Generic[T]):
         self.fast_types = fast_types
         self._passing = passing
         self._plain, self._decode = decoders_of(wire, needs_host)
+        self.copies_quickly = (
+            passing is None and unwrap is None and self._plain is not None and bool(direct)
+        )
 
     def encode(self, value: T) -> bytes:
         """MessagePack of one value.
@@ -105,6 +109,25 @@ class Codec(Generic[T]):
             with suppress(Exception):  # `decode` says what is wrong
                 return list(map(plain, parts))
         return [self.decode(part, host) for part in parts]
+
+    def isolator(self, otherwise: Callable[[Any, object], object]) -> Callable[[Any, object], Any]:
+        """`isolate` in one frame, for a hot path; `otherwise` serves and explains what it cannot.
+
+        Cost: what msgspec takes to encode and decode, and 0.1 µs.
+        """
+        decode, direct = self._plain, self.direct
+        if decode is None or not self.copies_quickly:
+            return otherwise
+
+        def isolate(value: Any, host: object) -> Any:
+            if type(value) in direct:
+                try:
+                    return decode(encode_any(value))
+                except Exception:
+                    pass
+            return otherwise(value, host)
+
+        return isolate
 
     def isolate(self, value: T, host: object = None) -> T:
         """What the far side would get: the value itself if it cannot change, else a copy.

@@ -170,9 +170,9 @@ def _bind_spec(namespace: dict[str, Any], index: int, spec: MethodSpec, host: Ho
     for position, parameter in enumerate(spec.parameters):
         namespace[f"_ms_default_{index}_{position}"] = parameter.default
         namespace[f"_ms_fast_{index}_{position}"] = _passed_as_is(spec.codecs[position].fast_types)
-    namespace[f"_ms_isolate_{index}"] = spec.isolate_argument
+        namespace[f"_ms_isolate_{index}_{position}"] = spec.argument_isolator(position)
     namespace[f"_ms_fast_{index}_result"] = _passed_as_is(spec.result.fast_types)
-    namespace[f"_ms_isolate_result_{index}"] = spec.isolate_result
+    namespace[f"_ms_isolate_result_{index}"] = spec.result_isolator()
 
 
 def _compile(grain_type: GrainType, is_plain: bool) -> Any:
@@ -209,7 +209,7 @@ def _stub_source(index: int, spec: MethodSpec, is_direct: bool) -> str:
         ),
         isolation="".join(
             f"    if {_needs_isolation(name, spec.codecs[i].fast_types, f'{index}_{i}')}:\n"
-            f"        {name} = _ms_isolate_{index}({i}, {name}, _ms_host)\n"
+            f"        {name} = _ms_isolate_{index}_{i}({name}, _ms_host)\n"
             for i, name in enumerate(names)
         ),
         result=(
