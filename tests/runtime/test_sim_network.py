@@ -428,6 +428,22 @@ def test_crash_cuts_off_a_last_part_of_what_is_under_way() -> None:
     assert len(arrived) > 3
 
 
+def test_silent_crash_may_cut_off_all_that_is_under_way() -> None:
+    arrived = set()
+
+    async def scenario(pair: Pair) -> None:
+        near = await pair.connect()
+        near.link.write(b"x")
+        pair.sim.crash(pair.client, is_silent=True)
+        pair.sim.network.check()
+        await asyncio.sleep(1)
+        arrived.add(pair.far.data)
+
+    for seed in range(12):
+        play(scenario, seed, is_echo=False)
+    assert arrived == {b"", b"x"}
+
+
 def test_receiver_that_raises_breaks_its_link_and_fails_the_run() -> None:
     class Broken(Peer):
         def received(self, data: bytes, /) -> None:

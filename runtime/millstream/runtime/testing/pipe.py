@@ -194,6 +194,8 @@ class Pipe:
         keep = self.wire.rng.randrange(len(self._items) + 1)
         while len(self._items) > keep:
             self.pending_bytes -= len(self._items.pop().data)
+        if not self._items:
+            self.disarm()
 
     def clear(self) -> None:
         """Forget everything."""
