@@ -28,8 +28,9 @@ check: $(STAMP)  ## style, types, shape of the code
 	$(BIN)/pyright
 	$(BIN)/python -m pytest -q tests/test_shape.py tests/test_exports.py
 
-bench: $(STAMP)  ## calls and activation beside the limit, and xoscar where installed
+bench: $(STAMP)  ## calls, streams and activation beside the limit, and the peers that are installed
 	$(BIN)/python -m benchmarks calls
+	$(BIN)/python -m benchmarks streams
 	$(BIN)/python -m benchmarks activation
 
 sim: $(STAMP)  ## clusters under simulated trouble: 100 seeds of each suite

@@ -1,0 +1,55 @@
+"""The benchmarks run from the command line and print what README shows; figures are not judged."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytestmark = pytest.mark.real
+
+ROOT = Path(__file__).parents[2]
+
+
+def measured(suite: str) -> dict[str, Any]:
+    command = [sys.executable, "-m", "benchmarks", suite, "--rounds", "1", "--against", "none"]
+    done = subprocess.run(
+        [*command, "--json"], cwd=ROOT, capture_output=True, text=True, timeout=110, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    summary: dict[str, Any] = json.loads(done.stdout)
+    return summary
+
+
+@pytest.mark.parametrize(
+    ("suite", "keys"),
+    [
+        ("calls", {"seq_us", "dict_echo_us", "100B_c64_cpu_us", "silo_100B_p50_us"}),
+        ("streams", {"b100_events_s", "b100_cpu_us", "b1_events_s", "paced_p50_us"}),
+    ],
+)
+def test_a_suite_measures_ours_beside_the_limit(suite: str, keys: set[str]) -> None:
+    summary = measured(suite)
+    assert keys <= set(summary["figures"]["ours"])
+    assert keys <= set(summary["ours_relative_to"]["limit"])
+    for key in keys:
+        ours = summary["figures"]["ours"][key]["median"]
+        limit = summary["figures"]["limit"][key.removeprefix("silo_")]["median"]
+        assert ours > 0
+        assert summary["ours_relative_to"]["limit"][key]["median"] == pytest.approx(ours / limit)
+
+
+def test_activation_is_measured() -> None:
+    figures = measured("activation")["figures"]["ours"]
+    assert set(figures) == {"activations_s", "first_calls_s", "bytes_per_grain"}
+
+
+def test_an_unknown_peer_is_named() -> None:
+    command = [sys.executable, "-m", "benchmarks", "calls", "--against", "orleans"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert "--against orleans: not one of xoscar, redis, none" in done.stderr
