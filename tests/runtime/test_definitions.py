@@ -216,7 +216,7 @@ def test_a_contract_method_that_is_not_implemented_is_refused() -> None:
 
 def test_the_grain_decorator_refuses_other_classes() -> None:
     with pytest.raises(DefinitionError, match="Grain"):
-        grain(Opaque)
+        grain(Opaque)  # type: ignore[type-var]
     with pytest.raises(TypeError):
         grain(nmae="typo")  # type: ignore[call-overload]
 

@@ -123,6 +123,14 @@ def test_shape_names_a_method_that_is_not_async() -> None:
     assert told(with_(save=save)) == "`save` is not async"
 
 
+def test_shape_names_a_method_that_is_async_where_the_contract_is_not() -> None:
+    async def look(self: object, key: str) -> str:
+        return key
+
+    assert told(with_(look=look)) == "`look` is async"
+    assert told(with_(look=staticmethod(Good().save))) == "`look` is async"
+
+
 def test_shape_names_a_method_that_takes_too_few_arguments() -> None:
     async def save(self: object, key: str, data: bytes) -> None: ...
 
@@ -382,6 +390,82 @@ async def test_silo_refuses_to_start_with_a_malformed_adapter_and_names_all_of_i
     assert not silo.host.is_running
 
 
+async def test_silo_refuses_an_adapter_that_opens_its_receivers_late() -> None:
+    class Late(Adapter):
+        async def receiver(self, where: QueueId, epoch: int) -> Receiver:  # type: ignore[override]
+            return Receiver()
+
+    adapter = Late()
+    with pytest.raises(ConfigError, match="Late is not a QueueAdapter: `receiver` is async$"):
+        async with Silo(grains=[Counter], streams={"default": provider(Queues(adapter))}):
+            raise AssertionError("started")
+    assert adapter.closed == 1
+
+
+async def test_silo_that_does_not_start_closes_the_adapters_of_every_provider_once() -> None:
+    class Late(Adapter):
+        async def receiver(self, where: QueueId, epoch: int) -> Receiver:  # type: ignore[override]
+            return Receiver()
+
+    adapters = [Adapter(), Adapter(), Late(), Adapter()]
+    streams = {str(at): provider(Queues(adapter)) for at, adapter in enumerate(adapters)}
+    with pytest.raises(ConfigError, match="the adapter of stream provider '2'"):
+        async with Silo(grains=[Counter], streams=streams):
+            raise AssertionError("started")
+    assert [adapter.closed for adapter in adapters] == [1, 1, 1, 0]
+
+
+async def test_silo_closes_the_adapters_when_a_provider_of_another_kind_does_not_start() -> None:
+    class Failing:
+        async def start(self, host: object, name: str) -> None:
+            raise ConfigError("no such account")
+
+        async def stop(self) -> None: ...
+
+    adapter = Adapter()
+    streams: dict[str, Any] = {"first": provider(Queues(adapter)), "second": Failing()}
+    with pytest.raises(ConfigError, match="no such account"):
+        async with Silo(grains=[Counter], streams=streams):
+            raise AssertionError("started")
+    assert adapter.closed == 1
+
+
+async def test_silo_closes_the_adapter_when_its_balancer_does_not_start() -> None:
+    class Refusing:
+        async def start(self, queues: object, silos: object, wanted: object) -> None:
+            raise ConfigError("no silo has that name")
+
+        async def aclose(self) -> None: ...
+
+    adapter = Adapter()
+    streams = PersistentStreams(Queues(adapter), balancer=Refusing())
+    with pytest.raises(ConfigError, match="no silo has that name"):
+        async with Silo(grains=[Counter], streams={"default": streams}):
+            raise AssertionError("started")
+    assert adapter.closed == 1
+
+
+async def test_silo_says_why_it_does_not_start_even_if_an_adapter_cannot_be_closed() -> None:
+    class Stuck(Adapter):
+        async def receiver(self, where: QueueId, epoch: int) -> Receiver:  # type: ignore[override]
+            return Receiver()
+
+        async def aclose(self) -> None:
+            raise OSError("already gone")
+
+    with pytest.raises(ConfigError, match="Stuck is not a QueueAdapter"):
+        async with Silo(grains=[Counter], streams={"default": provider(Queues(Stuck()))}):
+            raise AssertionError("started")
+
+
+async def test_silo_that_is_killed_closes_its_adapters_once() -> None:
+    adapter = Adapter()
+    silo = Silo(grains=[Counter], streams={"default": provider(Queues(adapter))})
+    async with silo:
+        await silo.kill()
+    assert adapter.closed == 1
+
+
 async def test_silo_names_the_provider_whose_adapter_is_malformed() -> None:
     streams = {"first": provider(Queues(Adapter())), "second": provider(Queues(Malformed()))}
     with pytest.raises(ConfigError, match="the adapter of stream provider 'second': Malformed"):
@@ -451,6 +535,34 @@ def test_streams_refuse_a_malformed_factory_when_they_are_made(queues: Any, text
     with pytest.raises(ConfigError) as caught:
         provider(queues)
     assert str(caught.value) == f"PersistentStreams(queues): {text}"
+
+
+@pytest.mark.parametrize(
+    ("declared", "wrong"),
+    [
+        (frozenset({"ordered"}), "'ordered'"),
+        (frozenset({Capability.ORDERED, "durable"}), "'durable'"),
+        ("ordered", "'ordered'"),
+        (None, "None"),
+        (Capability.ORDERED, "Capability.ORDERED"),
+    ],
+    ids=repr,
+)
+def test_streams_refuse_capabilities_that_are_none(declared: Any, wrong: str) -> None:
+    queues: Any = Queues(None)
+    queues.capabilities = declared
+    with pytest.raises(ConfigError) as caught:
+        provider(queues)
+    text = str(caught.value)
+    assert text.startswith("PersistentStreams(queues): Queues.capabilities "), text
+    assert wrong in text and "frozenset({Capability.ORDERED, ...})" in text, text
+
+
+@pytest.mark.parametrize("kind", [set, frozenset, list, tuple])
+def test_streams_take_capabilities_in_any_collection(kind: Callable[[Any], Any]) -> None:
+    queues: Any = Queues(None)
+    queues.capabilities = kind([Capability.ORDERED])
+    assert provider(queues).capabilities == frozenset({Capability.ORDERED})
 
 
 class MapsByName:

@@ -8,10 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
-from typing import Any, TypeVar, overload
+from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from .errors import ConfigError, DefinitionError
 from .placement import RANDOM, Placement
+
+if TYPE_CHECKING:
+    from .grain import Contract
 
 __all__ = [
     "GrainOptions",
@@ -28,7 +31,7 @@ __all__ = [
 
 AF = TypeVar("AF", bound=Callable[..., Coroutine[Any, Any, Any]])
 OW = TypeVar("OW", bound=Callable[..., Coroutine[Any, Any, None]])
-CT = TypeVar("CT", bound=type[Any])
+CT = TypeVar("CT", bound="type[Contract]")
 
 MARKS = "__millstream__"
 
@@ -78,9 +81,12 @@ def add_mark(fn: Any, mark: Mark) -> Any:
 def marks_of(cls: type, name: str) -> list[Mark]:
     """Marks of the most derived definition of `name` that has any."""
     for base in cls.__mro__:
-        found: list[Mark] | None = getattr(base.__dict__.get(name), MARKS, None)
-        if found:
-            return found
+        raw = base.__dict__.get(name)
+        # the marks may be on the function that a static or class method hides
+        for fn in (raw, getattr(raw, "__func__", None)):
+            found: list[Mark] | None = getattr(fn, MARKS, None)
+            if found:
+                return found
     return []
 
 

@@ -17,10 +17,11 @@ from .errors import NotRemote
 if TYPE_CHECKING:
     from .catalog import GrainTable
     from .definition import GrainType
+    from .grain import Contract
 
 __all__ = ["Reference", "is_reference", "with_options"]
 
-C = TypeVar("C")
+C = TypeVar("C", bound="Contract")
 
 
 class Reference:
@@ -110,7 +111,7 @@ def with_options(
     old_timeout, old_headers = kind._ms_options
     made: C = kind._ms_table.host.optioned(
         kind._ms_type.cls,
-        reference.key,  # type: ignore[attr-defined]
+        reference.key,
         old_timeout if timeout is None else timeout,
         old_headers if headers is None else {**(old_headers or {}), **headers},
     )
@@ -127,7 +128,10 @@ def _explain(grain_type: GrainType, name: str) -> str:
         return f"{cls}.{name} {_verb(reason)}; through a reference you can call: {callable_names}"
     close = difflib.get_close_matches(name, grain_type.specs, 1)
     hint = f" Did you mean {close[0]!r}?" if close else ""
-    return f"{cls}.{name} does not exist; you can call: {callable_names}.{hint}"
+    return (
+        f"{cls} has no method {name!r}, and only methods can be called through a reference, "
+        f"what a grain keeps in attributes cannot; you can call: {callable_names}.{hint}"
+    )
 
 
 def _verb(reason: str) -> str:

@@ -23,7 +23,7 @@ from .mapper import HashRingMapper
 from .namespace import StreamNamespace
 from .options import StreamOptions
 from .ownership import OwnershipOptions
-from .provider import PersistentStreams, QueueStats, SiloStats
+from .provider import GiveUpDecision, PersistentStreams, QueueStats, SiloStats
 from .queue import (
     AdapterHost,
     Capability,
@@ -38,7 +38,7 @@ from .queue import (
     Rewindable,
     SiloSet,
 )
-from .stream import Stream, Subscription
+from .stream import Start, Stream, Subscription
 from .subscribe import subscribe
 from .token import Token
 
@@ -55,6 +55,7 @@ __all__ = [
     "Event",
     "FailureHandler",
     "FlowOptions",
+    "GiveUpDecision",
     "HashRingMapper",
     "KeepDeadLetters",
     "OutMessage",
@@ -77,6 +78,7 @@ __all__ = [
     "SiloSet",
     "SiloStats",
     "StaleMapper",
+    "Start",
     "Stream",
     "StreamError",
     "StreamId",

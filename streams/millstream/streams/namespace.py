@@ -20,6 +20,22 @@ T = TypeVar("T")
 SubscriptionKinds = Literal["both", "implicit", "explicit"]
 
 
+def _check(name: object, subscriptions: object) -> None:
+    if not isinstance(name, str):
+        raise TypeError(
+            f"StreamNamespace({name!r}): the first argument is the name, a str: write "
+            'StreamNamespace("name", Item)'
+        )
+    if not name or "/" in name:
+        raise ConfigError(f"StreamNamespace({name!r}): a name is not empty and has no '/'")
+    kinds = get_args(SubscriptionKinds)
+    if subscriptions not in kinds:
+        known = ", ".join(map(repr, kinds))
+        raise ConfigError(
+            f"StreamNamespace({name!r}): subscriptions={subscriptions!r} is none of {known}"
+        )
+
+
 class StreamNamespace(Generic[T]):
     """All streams of one kind: `ARRIVALS = StreamNamespace("arrivals", Flight)`.
 
@@ -29,6 +45,8 @@ class StreamNamespace(Generic[T]):
         provider: the name under which silos were given the provider.
         subscriptions: "implicit" spares the agent a question per stream when only marked
             handlers subscribe; "explicit" leaves marked handlers out.
+
+    Raises TypeError (the name is no str) or ConfigError.
     """
 
     @overload
@@ -59,8 +77,7 @@ class StreamNamespace(Generic[T]):
         provider: str = "default",
         subscriptions: SubscriptionKinds = "both",
     ) -> None:
-        if not name or "/" in name:
-            raise ConfigError(f"StreamNamespace({name!r}): a name is not empty and has no '/'")
+        _check(name, subscriptions)
         self.name = name
         self.provider = provider
         self.subscriptions: SubscriptionKinds = subscriptions

@@ -8,19 +8,22 @@ returns when the adapter has accepted it.
 from __future__ import annotations
 
 import asyncio
+import inspect
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import msgspec
 
 from millstream.runtime.errors import ConfigError, MillstreamError, QueueFull, QueueUnavailable
 from millstream.runtime.grain import Grain
 from millstream.runtime.membership import Status, TableView
+from millstream.runtime.request import clean_context
 from millstream.runtime.silo_host import SiloHost
 from millstream.runtime.system_target import SystemTarget, call_target
 
+from . import dead_letters as letters
 from .consumer import Consumer
 from .dead_letters import DeadLetters, FailureHandler, KeepDeadLetters
 from .delivery import DeliveryOptions
@@ -40,18 +43,19 @@ from .queue import (
     QueueMapper,
 )
 from .registry import StreamRegistry, SubscriptionRow
-from .shapes import require_shape
+from .shapes import capabilities_of, require_shape
 from .split import split_items
 from .subscribe import SubscribeMark, implicit_subscribers
 from .token import Token
 
-__all__ = ["PersistentStreams", "QueueStats", "SiloStats", "StreamsTarget"]
+__all__ = ["GiveUpDecision", "PersistentStreams", "QueueStats", "SiloStats", "StreamsTarget"]
 
 log = logging.getLogger("millstream.streams")
 
 ATTACH_TRIES_MAX = 100
 ATTACH_RETRY_S = 0.05
 FULL_RETRY_S = 0.02
+GiveUpDecision = Annotated[letters.GiveUpDecision, "what becomes of an event that was given up"]
 
 
 class QueueStats(msgspec.Struct, array_like=True, frozen=True):
@@ -137,7 +141,7 @@ class PersistentStreams:
     """Streams carried by queues: `Silo(streams={"default": PersistentStreams(MemoryQueues())})`.
 
     Args:
-        queues: the queue provider: an adapter factory, or an async function that opens an adapter.
+        queues: the queue provider: an adapter factory, such as `MemoryQueues()`.
         mapper: which queue carries a stream; default: a hash ring of 8 queues.
         balancer: which silo should read which queue; it is for one silo, so pass a fresh one.
         on_give_up: what becomes of events that were given up; default: dead letters.
@@ -163,7 +167,7 @@ class PersistentStreams:
         self._balancer = balancer
         self.options = options or StreamOptions()
         self.on_give_up: FailureHandler = on_give_up or KeepDeadLetters()
-        self.capabilities = frozenset(queues.capabilities)
+        self.capabilities = capabilities_of(queues, "PersistentStreams(queues)")
         brought: Sequence[type[Grain]] = getattr(queues, "grains", ())
         self.grains = (StreamRegistry, *brought)  # type: ignore[misc]
         self.name = ""
@@ -174,24 +178,35 @@ class PersistentStreams:
         self._kinds: dict[str, SubscriptionKinds] = {}
         self._implicit: Mapping[str, list[tuple[str, str, SubscribeMark]]] = {}
         self._unwatch: Callable[[], None] | None = None
+        self._opened: QueueAdapter | None = None  # the adapter, until it is closed
+        self._closing: asyncio.Task[None] | None = None
         self._ownership: OwnershipStore
 
     # -- life
 
     async def start(self, host: SiloHost, name: str, /) -> None:
-        """Open the adapter, and read queues if this silo may."""
+        """Open the adapter, and read queues if this silo may; closes it again if that fails."""
         if self.name:
             raise ConfigError(
                 f"stream provider {name!r}: the object already serves a silo as "
                 f"{self.name!r}; make one per silo"
             )
         self.name, self.host = name, host
+        try:
+            await self._start(host, name)
+        except BaseException:
+            await self._close_anyhow()
+            raise
+
+    async def _start(self, host: SiloHost, name: str) -> None:
         self._ownership = OwnershipStore(host.store(self.options.store), name)
         self.dead_letters = DeadLetters(host.store(self.options.store), name)
         hosted = [table.hosted for table in host.tables.values() if table.hosted is not None]
         self._implicit = implicit_subscribers(hosted, name)
         self._check_marks()
-        self.adapter = await self._factory.open(name, ProviderHost(host, self.mapper))
+        self.adapter = self._opened = await self._factory.open(
+            name, ProviderHost(host, self.mapper)
+        )
         require_shape(self.adapter, QueueAdapter, f"the adapter of stream provider {name!r}")
         self.manager = QueueManager(self, self._ownership)
         if "streams.deliver" not in host.extension_specs:
@@ -233,14 +248,31 @@ class PersistentStreams:
         await self._balancer.aclose()
         if hasattr(self, "manager"):
             await self.manager.stop()
-            await self.adapter.aclose()
+        await self._close()
 
     def abort(self) -> None:
-        """Stop without a word."""
+        """Stop without a word; a task closes the adapter."""
         if self._unwatch is not None:
             self._unwatch()
         if hasattr(self, "manager"):
             self.manager.abort()
+        if self._opened is not None:
+            closing = self._close_anyhow()
+            self._closing = self.host.loop.create_task(closing, context=clean_context())
+
+    async def _close(self) -> None:
+        """Close the adapter; again is harmless."""
+        adapter, self._opened = self._opened, None
+        close = getattr(adapter, "aclose", None)
+        if inspect.iscoroutinefunction(close):  # a malformed adapter may have none
+            await close()
+
+    async def _close_anyhow(self) -> None:
+        """`_close`, where a failure would hide what happened before."""
+        try:
+            await self._close()
+        except Exception:
+            log.exception("%s: the adapter was not closed", self.name)
 
     # -- questions
 

@@ -1,17 +1,20 @@
 """Comparing a plug-in object with its Protocol when a silo starts.
 
-Owns: `require_shape`. Source: spec/api.md T20. Invariant: what is wrong is named all at once, so an
-author without a type checker mends it in one go. Cost: only at start.
+Owns: `require_shape`, `capabilities_of`. Source: spec/api.md T20. Invariant: what is wrong is named
+all at once, so an author without a type checker mends it in one go. Cost: only at start.
 """
 
 from __future__ import annotations
 
 import inspect
+from collections.abc import Collection
 from typing import Any
 
 from millstream.runtime.errors import ConfigError
 
-__all__ = ["require_shape"]
+from .queue import Capability, QueueAdapterFactory
+
+__all__ = ["capabilities_of", "require_shape"]
 
 
 def require_shape(obj: object, protocol: type[Any], what: str) -> None:
@@ -37,8 +40,8 @@ def _compare(obj: object, name: str, wanted: Any) -> str:
         return f"no `{name}`"
     if not callable(found):
         return f"`{name}` is not a method"
-    if inspect.iscoroutinefunction(wanted) and not inspect.iscoroutinefunction(found):
-        return f"`{name}` is not async"
+    if inspect.iscoroutinefunction(wanted) is not inspect.iscoroutinefunction(found):
+        return f"`{name}` is {'not ' if inspect.iscoroutinefunction(wanted) else ''}async"
     return _compare_arguments(name, found, wanted)
 
 
@@ -55,3 +58,16 @@ def _compare_arguments(name: str, found: Any, wanted: Any) -> str:
     except ValueError:
         return ""  # a builtin without a signature
     return ""
+
+
+def capabilities_of(queues: QueueAdapterFactory, what: str) -> frozenset[Capability]:
+    """What a factory declares. Raises ConfigError for anything but capabilities."""
+    declared: Any = queues.capabilities
+    if isinstance(declared, Collection) and not isinstance(declared, str):
+        found = [one for one in declared if isinstance(one, Capability)]
+        if len(found) == len(declared):
+            return frozenset(found)
+    raise ConfigError(
+        f"{what}: {type(queues).__name__}.capabilities is {declared!r}: "
+        "write frozenset({Capability.ORDERED, ...})"
+    )

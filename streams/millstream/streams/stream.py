@@ -8,13 +8,17 @@ identity and survives its activations.
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
-from typing import Any, Generic, Literal, Protocol, TypeVar
+from typing import Annotated, Any, Generic, Literal, Protocol, TypeVar
 from urllib.parse import quote
 
+from msgspec.structs import replace
+
 from millstream.runtime.errors import ConfigError, StreamError
+from millstream.runtime.grain import Grain
+from millstream.runtime.reference import is_reference
 
 from .event import Event
-from .handlers import codec_of, is_batch_handler
+from .handlers import check_explicit, is_batch_handler
 from .identity import StreamId
 from .namespace import StreamNamespace
 from .registry import StreamRegistry, SubscriptionRow, registry_key
@@ -23,7 +27,8 @@ from .token import Token
 __all__ = ["Start", "Stream", "Subscription"]
 
 T = TypeVar("T")
-Start = Literal["next", "earliest"] | Token
+STARTS = ("next", "earliest")
+Start = Annotated[Literal["next", "earliest"] | Token, "where an explicit subscription begins"]
 Handler = Callable[[Event[T]], Coroutine[Any, Any, None]]
 BatchHandler = Callable[[list[Event[T]]], Coroutine[Any, Any, None]]
 
@@ -40,20 +45,25 @@ class Publisher(Protocol):
 class Stream(Generic[T]):
     """One stream, as seen from a silo, a grain or a client."""
 
-    __slots__ = ("_host", "_namespace", "key")
+    __slots__ = ("_host", "_key", "_namespace")
 
     def __init__(self, host: Any, namespace: StreamNamespace[T], key: str) -> None:
         self._host = host
         self._namespace = namespace
-        self.key = key
+        self._key = key
 
     def __repr__(self) -> str:
         return f"<stream {self.id}>"
 
     @property
+    def key(self) -> str:
+        """The key of the stream."""
+        return self._key
+
+    @property
     def id(self) -> StreamId:
         """Namespace name and key."""
-        return StreamId(self._namespace.name, self.key)
+        return StreamId(self._namespace.name, self._key)
 
     @property
     def provider(self) -> str:
@@ -108,40 +118,52 @@ class Stream(Generic[T]):
         """Subscribe the grain that `handler` is a method of.
 
         Args:
-            handler: a method of the calling grain, taking `Event[T]` or `list[Event[T]]`; its name
-                begins with an underscore, so that it is not callable through references.
+            handler: a method of the calling grain, taking `Event[T]` or `list[Event[T]]`, where T
+                is the namespace's item itself; its name begins with an underscore, or it is
+                marked by `@subscribe`, so that it is not callable through references.
             name: tells several subscriptions of one grain and handler apart; subscribing again
                 with the same one attaches the same subscription.
             start: "next": events from now on; "earliest": what the queue still has; or a token,
                 whose event comes first.
+
+        Raises ConfigError, DefinitionError (the handler), StreamError (implicit only), before
+        anything is stored.
         """
         grain = getattr(handler, "__self__", None)
         if grain is None or not hasattr(grain, "_millstream"):
             raise ConfigError(f"subscribe({handler!r}): give a method of the subscribing grain")
         if self._namespace.subscriptions == "implicit":
             raise StreamError(f"{self._namespace!r} takes implicit subscriptions only")
-        codec_of(handler)
-        handler_name = handler.__name__
-        kind = grain._millstream.table.name
-        row = SubscriptionRow(
+        check_explicit(handler, self._namespace)
+        row = self._row(grain, handler, name, start_text(start))
+        await self._registry().add(row)
+        return Subscription(self, row.id, name)
+
+    def _row(self, grain: Any, handler: Any, name: str, start: str) -> SubscriptionRow:
+        kind, handler_name = grain._millstream.table.name, handler.__name__
+        return SubscriptionRow(
             id=subscription_id(self.id, kind, grain.key, handler_name, name),
             grain_type=kind,
             grain_key=grain.key,
             handler=handler_name,
             is_batch=is_batch_handler(handler),
-            start=str(start),
+            start=start,
             name=name,
         )
-        await self._registry().add(row)
-        return Subscription(self, row.id, name)
 
-    async def subscriptions(self, grain: Any) -> list[Subscription[T]]:
-        """The explicit subscriptions of a grain to this stream: `subscriptions(self)`."""
-        rows = await self._registry().rows()
+    async def subscriptions(self, grain: Grain) -> list[Subscription[T]]:
+        """The explicit subscriptions of a grain to this stream: `subscriptions(self)`.
+
+        Raises TypeError for what is not the grain itself; a reference is not.
+        """
+        if is_reference(grain) or not hasattr(grain, "_millstream"):
+            raise TypeError(
+                f"subscriptions({grain!r}): give the grain itself: `subscriptions(self)`"
+            )
         kind, key = grain._millstream.table.name, grain.key
         return [
             Subscription(self, row.id, row.name)
-            for row in rows
+            for row in await self._registry().rows()
             if (row.grain_type, row.grain_key) == (kind, key)
         ]
 
@@ -150,6 +172,13 @@ class Stream(Generic[T]):
             StreamRegistry, registry_key(self._namespace.provider, self.id)
         )
         return registry
+
+
+def start_text(start: object) -> str:
+    """A start as it is stored. Raises ConfigError for what is none."""
+    if isinstance(start, Token) or (isinstance(start, str) and start in STARTS):
+        return str(start)
+    raise ConfigError(f"start={start!r}: write 'next', 'earliest' or a Token (`Token.parse(text)`)")
 
 
 def subscription_id(stream: StreamId, kind: str, key: str, handler: str, name: str) -> str:
@@ -161,12 +190,22 @@ def subscription_id(stream: StreamId, kind: str, key: str, handler: str, name: s
 class Subscription(Generic[T]):
     """A handle of an explicit subscription; equal by id, valid in any activation."""
 
-    __slots__ = ("_stream", "id", "name")
+    __slots__ = ("_id", "_name", "_stream")
 
     def __init__(self, stream: Stream[T], subscription: str, name: str) -> None:
         self._stream = stream
-        self.id = subscription
-        self.name = name
+        self._id = subscription
+        self._name = name
+
+    @property
+    def id(self) -> str:
+        """The same in every activation; another one for each stream, grain, handler and name."""
+        return self._id
+
+    @property
+    def name(self) -> str:
+        """The name that was given to `subscribe`."""
+        return self._name
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Subscription) and other.id == self.id
@@ -179,23 +218,15 @@ class Subscription(Generic[T]):
         await self._stream._registry().remove(self.id)
 
     async def resume(self, *, start: Start = "next") -> None:
-        """Attach again, from `start`: after a fault, or to go back."""
-        rows = await self._stream._registry().rows()
-        for row in rows:
-            if row.id == self.id:
-                await self._stream._registry().add(
-                    SubscriptionRow(
-                        row.id,
-                        row.grain_type,
-                        row.grain_key,
-                        row.handler,
-                        row.is_batch,
-                        str(start),
-                        row.name,
-                    )
-                )
-                return
-        raise StreamError(f"{self.id} is not subscribed to {self._stream!r}")
+        """Attach again, from `start`: after a fault, or to go back.
+
+        Raises ConfigError (no such start), StreamError (it was unsubscribed).
+        """
+        text, registry = start_text(start), self._stream._registry()
+        found = [row for row in await registry.rows() if row.id == self.id]
+        if not found:
+            raise StreamError(f"{self.id} is not subscribed to {self._stream!r}")
+        await registry.add(replace(found[0], start=text, state="pending", note=""))
 
 
 def publisher_of(host: Any, provider: str) -> Publisher:

@@ -9,20 +9,24 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Coroutine, Iterable, Mapping
-from typing import Any, Generic, Literal, TypeVar, get_args, get_origin, get_type_hints, overload
+from types import FunctionType
+from typing import Any, Generic, Literal, TypeVar, get_type_hints, overload
 
 from millstream.runtime.definition import GrainType, place_of
 from millstream.runtime.errors import DefinitionError
-from millstream.runtime.markers import Mark, add_mark
-from millstream.runtime.state import StateField
+from millstream.runtime.markers import Mark, add_mark, marks_of
+from millstream.runtime.state import State, StateField
 
 from .event import Event
+from .handlers import accepts, events_of, label_of, parameter_of, text_of, wanted_text
 from .namespace import StreamNamespace
 
 __all__ = ["SubscribeMark", "implicit_subscribers", "subscribe"]
 
 T = TypeVar("T")
 G = TypeVar("G")
+
+EVENTS_MAX = 100
 
 
 class SubscribeMark(Mark):
@@ -36,7 +40,7 @@ class SubscribeMark(Mark):
         *,
         is_batch: bool,
         max_events: int,
-        commit_with: StateField[Any] | None,
+        commit_with: StateField[Any] | State[Any] | None,
         retries: int | None,
         dead_letter: bool,
     ) -> None:
@@ -49,68 +53,101 @@ class SubscribeMark(Mark):
 
     def define(self, owner: type, name: str, fn: Callable[..., Any]) -> None:
         """Check the handler. Raises DefinitionError with file and line."""
-        place = f"{place_of(fn)}: {owner.__name__}.{name}"
-        if not inspect.iscoroutinefunction(fn):
-            raise DefinitionError(f"{place}: a stream handler must be `async def`")
-        parameters = list(inspect.signature(fn).parameters.values())[1:]
-        if len(parameters) != 1:
-            raise DefinitionError(
-                f"{place}: a stream handler takes one argument, the event"
-                + ("s" if self.is_batch else "")
-            )
-        self.namespace.codec  # noqa: B018  an item type that cannot be encoded is refused here
-        self._check_item(place, fn, parameters[0].name)
+        place = f"{_place_of(owner, fn)}: {owner.__name__}.{name}"
+        self._check_namespace(place)
+        self._check_twice(place, owner, name)
+        self._check_numbers(place)
+        _check_method(place, name, fn)
+        wanted = wanted_text(self.namespace.item, is_batch=self.is_batch)
+        self._check_item(place, fn, parameter_of(fn, place, wanted), wanted)
         if self.commit_with is not None:
             self._check_commit(place, owner)
 
-    def _check_item(self, place: str, fn: Callable[..., Any], parameter: str) -> None:
+    def _check_namespace(self, place: str) -> None:
+        """An item type that is missing or cannot be encoded is refused here."""
+        if not isinstance(self.namespace, StreamNamespace):
+            raise DefinitionError(
+                f"{place}: `@subscribe` takes a namespace, such as "
+                f'StreamNamespace("arrivals", Item), not {self.namespace!r}'
+            )
         try:
-            hint = get_type_hints(fn).get(parameter)
+            self.namespace.codec  # noqa: B018  builds it
+        except DefinitionError as error:
+            raise DefinitionError(f"{place}: {error}") from None
+        except NameError as error:
+            raise DefinitionError(f"{place}: items of {self.namespace!r}: {error}") from None
+
+    def _check_twice(self, place: str, owner: type, name: str) -> None:
+        """Namespace name and handler are the subscription, whatever the provider."""
+        streams = [
+            mark.namespace.name
+            for mark in marks_of(owner, name)
+            if isinstance(mark, SubscribeMark) and isinstance(mark.namespace, StreamNamespace)
+        ]
+        if streams.count(self.namespace.name) > 1:
+            raise DefinitionError(
+                f"{place}: has two marks for streams named {self.namespace.name!r}: keep one, or "
+                "mark a method of its own"
+            )
+
+    def _check_numbers(self, place: str) -> None:
+        if type(self.max_events) is not int or self.max_events < 1:
+            raise DefinitionError(f"{place}: max_events is {self.max_events!r}, not at least 1")
+        if self.max_events != EVENTS_MAX and not self.is_batch:
+            raise DefinitionError(
+                f"{place}: max_events={self.max_events} is for lists of events: write `batch=True`"
+            )
+        if self.retries is not None and (type(self.retries) is not int or self.retries < 0):
+            raise DefinitionError(f"{place}: retries is {self.retries!r}, not at least 0")
+
+    def _check_item(self, place: str, fn: Callable[..., Any], parameter: str, wanted: str) -> None:
+        try:
+            hint = get_type_hints(fn, include_extras=True).get(parameter)
         except NameError:
             return  # not defined yet, or local to a function: a type checker sees it
         if hint is None:
-            raise DefinitionError(f"{place}: annotate the event: `{parameter}: {self._wanted()}`")
-        event = hint
-        if self.is_batch:
-            event = next(iter(get_args(hint)), None)
-            if get_origin(hint) is None or not isinstance(get_origin(hint), type):
-                event = None
-        items = get_args(event) if get_origin(event) is Event else ()
-        if not items or not _accepts(items[0], self.namespace.item):
+            raise DefinitionError(f"{place}: annotate the event: `{parameter}: {wanted}`")
+        events, item = events_of(hint), self.namespace.item
+        is_as_marked = events is not None and events.is_batch is self.is_batch
+        if events is None or not is_as_marked or not accepts(events.item, item):
+            advice = ", or write `batch=True`" if events is not None and events.is_batch else ""
             raise DefinitionError(
-                f"{place}: {self.namespace!r} has items of {_name(self.namespace.item)}: "
-                f"annotate `{parameter}: {self._wanted()}`, not {_name(hint)}{self._advice(hint)}"
+                f"{place}: {self.namespace!r} has items of {text_of(item)}: annotate "
+                f"`{parameter}: {wanted}`, not {text_of(hint)}{'' if self.is_batch else advice}"
             )
 
-    def _advice(self, hint: Any) -> str:
-        takes_list = get_origin(hint) is list
-        return ", or write `batch=True`" if takes_list and not self.is_batch else ""
-
-    def _wanted(self) -> str:
-        item = _name(self.namespace.item)
-        return f"list[Event[{item}]]" if self.is_batch else f"Event[{item}]"
-
     def _check_commit(self, place: str, owner: type) -> None:
-        found = [name for name in dir(owner) if getattr(owner, name, None) is self.commit_with]
-        if not found:
-            raise DefinitionError(f"{place}: commit_with must be a state field of {owner.__name__}")
+        field = self.commit_with
+        name = self.commit_name
+        if name is None or inspect.getattr_static(owner, name, None) is not field:
+            raise DefinitionError(
+                f"{place}: commit_with must be a state field of {owner.__name__}, such as "
+                f"`tally = state(Tally)`, not {field!r}"
+            )
 
     @property
     def commit_name(self) -> str | None:
         """Attribute name of the state that is written with the cursor."""
-        return None if self.commit_with is None else self.commit_with.attribute
+        return self.commit_with.attribute if isinstance(self.commit_with, StateField) else None
 
 
-def _accepts(wanted: Any, item: Any) -> bool:
-    if wanted is Any or wanted == item:
-        return True
-    return isinstance(wanted, type) and isinstance(item, type) and issubclass(item, wanted)
+def _place_of(owner: type, fn: object) -> str:
+    """Where the handler is written; where the class is, if something else stands for a method."""
+    is_method = isinstance(fn, FunctionType | staticmethod | classmethod)
+    return place_of(fn if is_method else owner)
 
 
-def _name(hint: Any) -> str:
-    if get_args(hint):
-        return str(hint)
-    return getattr(hint, "__name__", None) or str(hint)
+def _check_method(place: str, name: str, fn: object) -> None:
+    if isinstance(fn, staticmethod | classmethod):
+        kind = type(fn).__name__
+        raise DefinitionError(
+            f"{place}: a stream handler is a method of the grain: remove `@{kind}` and take `self`"
+        )
+    if not isinstance(fn, FunctionType):
+        raise DefinitionError(
+            f"{place}: `{name}` is a stream handler, in this class or in one that it inherits "
+            f"from, so it must be `async def`, not {fn!r}"
+        )
 
 
 class _Single(Generic[T]):
@@ -141,7 +178,7 @@ def subscribe(
     /,
     *,
     batch: Literal[False] = False,
-    commit_with: StateField[Any] | None = None,
+    commit_with: StateField[Any] | State[Any] | None = None,
     retries: int | None = None,
     dead_letter: bool = True,
 ) -> _Single[T]: ...
@@ -151,8 +188,8 @@ def subscribe(
     /,
     *,
     batch: Literal[True],
-    max_events: int = 100,
-    commit_with: StateField[Any] | None = None,
+    max_events: int = EVENTS_MAX,
+    commit_with: StateField[Any] | State[Any] | None = None,
     retries: int | None = None,
     dead_letter: bool = True,
 ) -> _Batch[T]: ...
@@ -161,21 +198,26 @@ def subscribe(
     /,
     *,
     batch: bool = False,
-    max_events: int = 100,
-    commit_with: StateField[Any] | None = None,
+    max_events: int = EVENTS_MAX,
+    commit_with: StateField[Any] | State[Any] | None = None,
     retries: int | None = None,
     dead_letter: bool = True,
 ) -> Any:
     """Subscribe every grain of the class to the stream with its own key.
 
     Args:
-        namespace: whose streams; the first event wakes the grain.
+        namespace: whose streams; the first event wakes the grain. One mark per name of streams.
         batch: the handler takes a list of up to `max_events` events.
-        commit_with: a state field; its value and the position in the stream are stored in one
-            write after each delivered batch, so effects on that state happen exactly once.
+        max_events: at least 1; with `batch=True` only.
+        commit_with: a state field of the class; its value and the position in the stream are
+            stored in one write after each delivered batch, so effects on that state happen
+            exactly once.
         retries: attempts after the first before an event is given up; None: the provider's.
         dead_letter: store an event that was given up; False skips it.
+
+    Raises DefinitionError when the class is defined.
     """
+    _check_parentheses(namespace)
     mark = SubscribeMark(
         namespace,
         is_batch=batch,
@@ -185,6 +227,15 @@ def subscribe(
         dead_letter=dead_letter,
     )
     return _Batch(mark) if batch else _Single(mark)
+
+
+def _check_parentheses(namespace: Any) -> None:
+    fn = inspect.unwrap(namespace)
+    if inspect.isfunction(fn):
+        raise DefinitionError(
+            f"{place_of(fn)}: {label_of(fn)}: `@subscribe` takes a namespace, not a function: "
+            "write `@subscribe(NAMESPACE)`"
+        )
 
 
 def implicit_subscribers(

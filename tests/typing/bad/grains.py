@@ -126,6 +126,15 @@ class NameByPosition(Grain): ...
 def not_a_class() -> None: ...
 
 
+# of a class, mypy tells at the line of its name
+@grain  # E[pyright]
+class NotAGrain: ...  # E[mypy]
+
+
+@grain(reentrant=True)  # E[pyright]
+class NotAGrainEither: ...  # E[mypy]
+
+
 # --- state ---------------------------------------------------------------------------------------
 
 
@@ -250,6 +259,9 @@ def wrong_references(runtime: Runtime) -> None:
     with_options(runtime.grain(Airport, "BOS"), 5)  # E
     with_options(runtime.grain(Airport, "BOS"), headers={"tries": 3})  # E
     with_options(runtime.grain(Airport, "BOS"), retries=3)  # E
+    with_options("Airport/BOS")  # E
+    with_options(Airport)  # E
+    with_options(Tally())  # E
 
 
 # --- calls ---------------------------------------------------------------------------------------

@@ -22,6 +22,7 @@ from millstream.streams import (
     AdapterHost,
     Capability,
     DeliveryFailure,
+    GiveUpDecision,
     HashRingMapper,
     OutMessage,
     PersistentStreams,
@@ -351,6 +352,11 @@ class DecidesOtherwise:
     async def give_up(self, failure: DeliveryFailure) -> Literal["retry"]:
         failure.attempts = 0  # E
         return "retry"
+
+
+class DecidesLoosely:
+    async def give_up(self, failure: DeliveryFailure) -> GiveUpDecision:
+        return "retry"  # E
 
 
 class DecidesAtOnce:

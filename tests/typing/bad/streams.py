@@ -5,7 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from millstream.runtime import Grain, Runtime, state
-from millstream.streams import Event, Stream, StreamNamespace, Subscription, Token, subscribe
+from millstream.streams import (
+    Event,
+    Start,
+    Stream,
+    StreamNamespace,
+    Subscription,
+    Token,
+    subscribe,
+)
 
 
 @dataclass
@@ -96,6 +104,18 @@ class WrongHandlers(Grain):
     @subscribe(LANDINGS, commit_with=Tally)  # E
     async def class_for_state(self, event: Event[Landed]) -> None: ...
 
+    @subscribe(LANDINGS, commit_with=5)  # E
+    async def number_for_state(self, event: Event[Landed]) -> None: ...
+
+    @subscribe(LANDINGS, batch=True)  # E
+    async def batch_as_dict(self, events: dict[Event[Landed], int]) -> None: ...
+
+    @subscribe(LANDINGS, batch=True)  # E
+    async def batch_as_tuple(self, events: tuple[Event[Landed], ...]) -> None: ...
+
+    @subscribe(LANDINGS)  # E
+    async def event_by_name(self, *, event: Event[Landed]) -> None: ...
+
     @subscribe(LANDINGS, retries="3")  # E
     async def retries_as_text(self, event: Event[Landed]) -> None: ...
 
@@ -131,6 +151,7 @@ async def wrong_streams(runtime: Runtime) -> None:
     runtime.stream(LANDINGS, 5)  # E
     stream: Stream[Diverted] = runtime.stream(LANDINGS, "BOS")  # E
     print(stream.name)  # E
+    runtime.stream(LANDINGS, "BOS").key = "JFK"  # E
 
 
 async def wrong_items(runtime: Runtime) -> None:
@@ -190,6 +211,14 @@ class Listener(Grain):
         await held.resume(start="now")  # E
         await held.resume("earliest")  # E
         await held.pause_for(5)  # E
+        held.id = "explicit/a"  # E
+        held.name = "main"  # E
+        await landings.subscriptions("Listener/a")  # E
+        await landings.subscriptions(Listener)  # E
+        await landings.subscriptions(self.listen)  # E
+        start: Start = "latest"  # E
+        start = 5  # E
+        print(start)
         for one in landings.subscriptions(self):  # E
             print(one)
 

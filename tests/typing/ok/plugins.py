@@ -30,6 +30,7 @@ from millstream.streams import (
     CursorTooOld,
     DeliveryFailure,
     FailureHandler,
+    GiveUpDecision,
     KeepDeadLetters,
     OutMessage,
     PersistentStreams,
@@ -175,13 +176,23 @@ class Pausing:
         return "pause" if failure.attempts > 3 else "skip"
 
 
+class Choosing:
+    """The decision as a value."""
+
+    def __init__(self, otherwise: GiveUpDecision = "dead_letter") -> None:
+        self._otherwise: GiveUpDecision = otherwise
+
+    async def give_up(self, failure: DeliveryFailure) -> GiveUpDecision:
+        return "pause" if failure.attempts > 3 else self._otherwise
+
+
 class Loud(KeepDeadLetters):
     async def give_up(self, failure: DeliveryFailure) -> Literal["dead_letter"]:
         print(failure.error)
         return "dead_letter"
 
 
-handlers: list[FailureHandler] = [Pausing(), Loud(), KeepDeadLetters()]
+handlers: list[FailureHandler] = [Pausing(), Choosing("skip"), Loud(), KeepDeadLetters()]
 mapper: QueueMapper = ByNamespace("a", "b")
 balancer: QueueBalancer = Everything()
 streams = PersistentStreams(

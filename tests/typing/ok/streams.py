@@ -6,9 +6,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import assert_type
 
-from millstream.runtime import Grain, PublishUnknown, QueueFull, Runtime, StreamError, state
+from millstream.runtime import (
+    Grain,
+    PublishUnknown,
+    QueueFull,
+    Runtime,
+    State,
+    StreamError,
+    state,
+)
 from millstream.streams import (
     Event,
+    Start,
     Stream,
     StreamId,
     StreamNamespace,
@@ -77,6 +86,16 @@ class Airport(Grain):
             assert_type(event.item, Landed)
 
 
+class Gauge(Grain):
+    """A state that is declared by its annotation."""
+
+    level: State[int | None] = state(default=lambda: None)
+
+    @subscribe(COUNTS, commit_with=level)
+    async def on_counts(self, event: Event[dict[str, int]]) -> None:
+        self.level.value = event.item["level"]
+
+
 class Plane(Grain):
     @subscribe(LANDINGS, batch=True, max_events=50)
     async def on_landings(self, events: list[Event[Landed]]) -> None:
@@ -97,6 +116,12 @@ class Wide(Grain):
 
     @subscribe(LANDINGS)
     async def on_anything(self, event: Event[object]) -> None: ...
+
+    @subscribe(LANDINGS)
+    async def on_end(self, event: Event[Landed | Diverted]) -> None: ...
+
+    @subscribe(COUNTS)
+    async def on_counts(self, event: Event[Mapping[str, float]]) -> None: ...
 
 
 class Hub(Airport):
@@ -171,6 +196,9 @@ class Listener(Grain):
         await words.subscribe(self._on_words, start=Token.parse(after))
         return self._held.id
 
+    async def listen_from(self, key: str, start: Start) -> None:
+        self._held = await self.stream(WORDS, key).subscribe(self._on_word, start=start)
+
     async def leave(self, key: str) -> int:
         found = await self.stream(WORDS, key).subscriptions(self)
         assert_type(found, list[Subscription[str]])
@@ -182,7 +210,8 @@ class Listener(Grain):
     async def go_on(self, after: str) -> None:
         if self._held is not None:
             await self._held.resume()
-            await self._held.resume(start=Token.parse(after))
+            start: Start = Token.parse(after)
+            await self._held.resume(start=start)
 
     async def _on_word(self, event: Event[str]) -> None:
         assert_type(event.item.upper(), str)
