@@ -227,7 +227,6 @@ def test_first_seen_is_kept_per_version_and_queue() -> None:
         {"max_handoff_s": -1.0},
         {"poll_s": 0.0},
         {"force_after_s": float("nan")},
-        {"rebalance_delay_s": float("inf")},
         {"lease_s": 2.9},
     ],
 )

@@ -14,7 +14,14 @@ from millstream.runtime.errors import (
 from . import stream_codec as stream_codec
 from .backoff import Backoff
 from .cache import CacheLimits
-from .dead_letters import DeadLetter, DeadLetters, DeliveryFailure, FailureHandler, KeepDeadLetters
+from .dead_letters import (
+    DeadLetter,
+    DeadLetters,
+    DeliveryFailure,
+    FailureHandler,
+    GiveUpDecision,
+    KeepDeadLetters,
+)
 from .delivery import DeliveryOptions
 from .event import Event
 from .flow import FlowOptions
@@ -23,7 +30,7 @@ from .mapper import HashRingMapper
 from .namespace import StreamNamespace
 from .options import StreamOptions
 from .ownership import OwnershipOptions
-from .provider import GiveUpDecision, PersistentStreams, QueueStats, SiloStats
+from .provider import PersistentStreams, QueueStats, SiloStats
 from .queue import (
     AdapterHost,
     Capability,

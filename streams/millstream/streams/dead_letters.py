@@ -7,7 +7,7 @@ before the cursor moves past the event.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal, Protocol
+from typing import Annotated, Literal, Protocol
 
 import msgspec
 
@@ -17,9 +17,18 @@ from millstream.runtime.storage import StateStore
 from .identity import StreamId
 from .token import Token
 
-__all__ = ["DeadLetter", "DeadLetters", "DeliveryFailure", "FailureHandler", "KeepDeadLetters"]
+__all__ = [
+    "DeadLetter",
+    "DeadLetters",
+    "DeliveryFailure",
+    "FailureHandler",
+    "GiveUpDecision",
+    "KeepDeadLetters",
+]
 
-GiveUpDecision = Literal["dead_letter", "skip", "pause"]
+GiveUpDecision = Annotated[
+    Literal["dead_letter", "skip", "pause"], "what becomes of an event that was given up"
+]
 
 
 class DeliveryFailure(msgspec.Struct, frozen=True):

@@ -102,8 +102,7 @@ class OwnershipOptions:
     """Times of taking and giving queues. Raises ConfigError.
 
     `max_handoff_s`: how long a giving owner drains. `poll_s`: how often a wanted queue's record is
-    read. `force_after_s`: patience beyond the drain time. `rebalance_delay_s`: how long joins and
-    leaves are collected before anything moves. `lease_s`: 0, or at least three polls.
+    read. `force_after_s`: patience beyond the drain time. `lease_s`: 0, or at least three polls.
     `checkpoint_every_s`: how often an owner stores its position, for providers that keep none; what
     was delivered since is delivered again if the owner dies.
     """
@@ -111,12 +110,11 @@ class OwnershipOptions:
     max_handoff_s: float = 3.0
     poll_s: float = 1.0
     force_after_s: float = 2.0
-    rebalance_delay_s: float = 5.0
     lease_s: float = 0.0
     checkpoint_every_s: float = 1.0
 
     def __post_init__(self) -> None:
-        for name in ("max_handoff_s", "force_after_s", "rebalance_delay_s", "lease_s"):
+        for name in ("max_handoff_s", "force_after_s", "lease_s"):
             if not 0 <= getattr(self, name) < math.inf:
                 raise ConfigError(f"{name} is {getattr(self, name)}, not a finite number from 0")
         for name in ("poll_s", "checkpoint_every_s"):

@@ -12,7 +12,7 @@ import inspect
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Annotated, Any, ClassVar
+from typing import Any, ClassVar
 
 import msgspec
 
@@ -23,10 +23,10 @@ from millstream.runtime.request import clean_context
 from millstream.runtime.silo_host import SiloHost
 from millstream.runtime.system_target import SystemTarget, call_target
 
-from . import dead_letters as letters
 from .consumer import Consumer
 from .dead_letters import DeadLetters, FailureHandler, KeepDeadLetters
 from .delivery import DeliveryOptions
+from .factories import OpenAdapter, balancer_of, factory_of
 from .identity import QueueId, StreamId
 from .ingest import IngestTarget
 from .manager import QueueManager
@@ -48,14 +48,13 @@ from .split import split_items
 from .subscribe import SubscribeMark, implicit_subscribers
 from .token import Token
 
-__all__ = ["GiveUpDecision", "PersistentStreams", "QueueStats", "SiloStats", "StreamsTarget"]
+__all__ = ["PersistentStreams", "QueueStats", "SiloStats", "StreamsTarget"]
 
 log = logging.getLogger("millstream.streams")
 
 ATTACH_TRIES_MAX = 100
 ATTACH_RETRY_S = 0.05
 FULL_RETRY_S = 0.02
-GiveUpDecision = Annotated[letters.GiveUpDecision, "what becomes of an event that was given up"]
 
 
 class QueueStats(msgspec.Struct, array_like=True, frozen=True):
@@ -141,9 +140,12 @@ class PersistentStreams:
     """Streams carried by queues: `Silo(streams={"default": PersistentStreams(MemoryQueues())})`.
 
     Args:
-        queues: the queue provider: an adapter factory, such as `MemoryQueues()`.
+        queues: the queue provider: an adapter factory, such as `MemoryQueues()`; an async
+            function that opens an adapter; or the name of an entry point of `millstream.queues`,
+            such as "memory".
         mapper: which queue carries a stream; default: a hash ring of 8 queues.
-        balancer: which silo should read which queue; it is for one silo, so pass a fresh one.
+        balancer: which silo should read which queue; it is for one silo, so pass a fresh one, or
+            the name of an entry point of `millstream.balancers`, such as "deployment".
         on_give_up: what becomes of events that were given up; default: dead letters.
     """
 
@@ -151,24 +153,22 @@ class PersistentStreams:
 
     def __init__(
         self,
-        queues: QueueAdapterFactory,
+        queues: QueueAdapterFactory | OpenAdapter | str,
         /,
         *,
         mapper: QueueMapper | None = None,
-        balancer: QueueBalancer,
+        balancer: QueueBalancer | str,
         options: StreamOptions | None = None,
         on_give_up: FailureHandler | None = None,
     ) -> None:
-        require_shape(queues, QueueAdapterFactory, "PersistentStreams(queues)")
+        self._factory = factory_of(queues)
+        self._balancer = balancer_of(balancer)
         self.mapper: QueueMapper = mapper or HashRingMapper(queues=8)
         require_shape(self.mapper, QueueMapper, "PersistentStreams(mapper=...)")
-        require_shape(balancer, QueueBalancer, "PersistentStreams(balancer=...)")
-        self._factory = queues
-        self._balancer = balancer
         self.options = options or StreamOptions()
         self.on_give_up: FailureHandler = on_give_up or KeepDeadLetters()
-        self.capabilities = capabilities_of(queues, "PersistentStreams(queues)")
-        brought: Sequence[type[Grain]] = getattr(queues, "grains", ())
+        self.capabilities = capabilities_of(self._factory, "PersistentStreams(queues)")
+        brought: Sequence[type[Grain]] = getattr(self._factory, "grains", ())
         self.grains = (StreamRegistry, *brought)  # type: ignore[misc]
         self.name = ""
         self.host: SiloHost

@@ -142,7 +142,7 @@ class Stream(Generic[T]):
     def _row(self, grain: Any, handler: Any, name: str, start: str) -> SubscriptionRow:
         kind, handler_name = grain._millstream.table.name, handler.__name__
         return SubscriptionRow(
-            id=subscription_id(self.id, kind, grain.key, handler_name, name),
+            id=subscription_id(self.provider, self.id, kind, grain.key, handler_name, name),
             grain_type=kind,
             grain_key=grain.key,
             handler=handler_name,
@@ -181,9 +181,11 @@ def start_text(start: object) -> str:
     raise ConfigError(f"start={start!r}: write 'next', 'earliest' or a Token (`Token.parse(text)`)")
 
 
-def subscription_id(stream: StreamId, kind: str, key: str, handler: str, name: str) -> str:
+def subscription_id(
+    provider: str, stream: StreamId, kind: str, key: str, handler: str, name: str
+) -> str:
     """Id of an explicit subscription: another one for each stream, grain, handler and name."""
-    parts = (stream.namespace, stream.key, kind, key, handler, name)
+    parts = (provider, stream.namespace, stream.key, kind, key, handler, name)
     return "/".join(("explicit", *(quote(part, safe=": @#") for part in parts)))
 
 

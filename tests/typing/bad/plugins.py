@@ -226,10 +226,9 @@ class OpensIncompleteReceiver(Declares):
         return GivesReceiverWithoutAck()
 
 
-async def open_adapter(provider: str, host: AdapterHost) -> GoodAdapter:
+def open_nothing(provider: str, host: AdapterHost) -> None:
     print(host.address)  # E
     host.grain(GoodAdapter)  # E
-    return GoodAdapter()
 
 
 factory: QueueAdapterFactory = GoodFactory()
@@ -241,11 +240,11 @@ PersistentStreams(OpensWithoutAsync(), balancer=BALANCER)  # E
 PersistentStreams(OpensWithoutHost(), balancer=BALANCER)  # E
 PersistentStreams(OpensIncomplete(), balancer=BALANCER)  # E
 PersistentStreams(OpensIncompleteReceiver(), balancer=BALANCER)  # E
-PersistentStreams(open_adapter, balancer=BALANCER)  # E
+PersistentStreams(open_nothing, balancer=BALANCER)  # E
 PersistentStreams(GoodAdapter(), balancer=BALANCER)  # E
 PersistentStreams(GoodFactory, balancer=BALANCER)  # E
 PersistentStreams(MemoryQueues, balancer=BALANCER)  # E
-PersistentStreams("memory", balancer=BALANCER)  # E
+PersistentStreams(b"memory", balancer=BALANCER)  # E
 PersistentStreams(queues=GoodFactory(), balancer=BALANCER)  # E
 PersistentStreams(GoodFactory(), BALANCER)  # E
 PersistentStreams(GoodFactory())  # E

@@ -289,3 +289,11 @@ silo = Silo(
     streams={"default": streams, "quiet": Quiet()},
     transport=CountingTransport(),
 )
+
+
+async def open_adapter(provider: str, host: AdapterHost) -> QueueAdapter:
+    return await MemoryQueues().open(provider, host)
+
+
+by_function = PersistentStreams(open_adapter, balancer="deployment")
+by_name = PersistentStreams("memory", balancer="deployment")

@@ -126,7 +126,7 @@ class NotedLetters:
         """A poisoned event is expected here, any other is not."""
         run, item = current_run(), msgspec.msgpack.decode(failure.body)
         who = failure.subscription.split("/")
-        subscription = who[4] if who[0] == "explicit" else "reader"
+        subscription = who[5] if who[0] == "explicit" else "reader"
         run.history.record(DeadLettered(str(failure.stream), subscription, item))
         if not item.startswith("poison"):
             run.violated(f"{item} was given up for {subscription}: {failure.error[:200]}")
