@@ -23,6 +23,8 @@ from .data import MEMBER, data_file
 from .grains import Airport, AirportTally, Plane, PlaneTally
 
 __all__ = [
+    "ARRIVALS_MIN",
+    "LEGS_MIN",
     "Figures",
     "Ranking",
     "compare",

@@ -8,7 +8,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from .check import Figures, Ranking, compare, missing_and_duplicated, worst
+from .check import (
+    ARRIVALS_MIN,
+    LEGS_MIN,
+    Figures,
+    Ranking,
+    compare,
+    missing_and_duplicated,
+    worst,
+)
 
 __all__ = ["Report", "judge"]
 
@@ -59,9 +67,10 @@ class Report:
 
     def lines(self) -> Iterator[str]:
         """For a person; the verdict is the last line."""
-        rankings = (("airports", self.worst_airports), ("planes", self.worst_planes))
-        for title, ranking in rankings:
-            yield f"\nworst {title} by mean arrival delay"
+        airports = f"airports by mean arrival delay ({ARRIVALS_MIN} arrivals or more)"
+        planes = f"planes by mean arrival delay ({LEGS_MIN} legs or more)"
+        for title, ranking in ((airports, self.worst_airports), (planes, self.worst_planes)):
+            yield f"\nworst {title}" + ("" if ranking else ": none")
             yield from (f"  {key:<8} {mean:7.1f} min" for key, mean in ranking)
         yield ""
         yield from (f"DIFFERENT: {text}" for text in self.differences[:DIFFERENCES_SHOWN])
