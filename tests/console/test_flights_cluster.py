@@ -14,7 +14,7 @@ def silos(*owned: list[int], epoch: int = 1, is_reading: bool = True) -> list[Si
             f"silo-{at}",
             0,
             [
-                QueueStats(f"queue-{number}", epoch, 0, 0, 0, 0, 0, 0, 0, 0.0, is_reading)
+                QueueStats(f"queue-{number}", epoch, 0, 0, 0, 0, 0, 0, 0, 0, 0.0, is_reading)
                 for number in numbers
             ],
         )

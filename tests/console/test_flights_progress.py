@@ -12,7 +12,7 @@ from millstream.streams import QueueStats, SiloStats
 
 
 def queue(name: str, epoch: int, read: int, delivered: int) -> QueueStats:
-    return QueueStats(name, epoch, read - delivered, read, delivered, 0, 0, 1, 0, 2.0, True)
+    return QueueStats(name, epoch, 0, read - delivered, read, delivered, 0, 0, 1, 0, 2.0, True)
 
 
 def silo(name: str, *queues: QueueStats) -> SiloStats:

@@ -12,9 +12,9 @@ from millstream.streams import QueueStats, SiloStats
 
 
 def sampled() -> Progress:
-    """Two silos; queue-0 is 40 events and 1.5 s behind, queue-1 is done."""
-    behind = QueueStats("queue-0", 3, 40, 100, 60, 0, 0, 5, 2, 1.5, True)
-    done = QueueStats("queue-1", 1, 0, 90, 90, 0, 0, 5, 0, 0.0, True)
+    """Two silos; queue-0 is 47 events and 1.5 s behind, queue-1 is done."""
+    behind = QueueStats("queue-0", 3, 7, 40, 100, 60, 0, 0, 5, 2, 1.5, True)
+    done = QueueStats("queue-1", 1, 0, 0, 90, 90, 0, 0, 5, 0, 0.0, True)
     progress = Progress(600)
     silos = [
         SiloStats("127.0.0.1:7001@1", "silo-0", 1234, [behind]),
@@ -39,7 +39,7 @@ def test_the_table_tells_each_silo_and_each_queue() -> None:
     text = picture(sampled(), 12.0, 36.0)
     assert row_of(text, "silo-1")[:2] == ["silo-1", "17"]
     assert "1,234" in row_of(text, "silo-0")
-    assert row_of(text, "queue-0") == ["queue-0", "silo-0", "3", "40", "60", "40", "1.5"]
+    assert row_of(text, "queue-0") == ["queue-0", "silo-0", "3", "47", "60", "47", "1.5"]
     assert row_of(text, "queue-1") == ["queue-1", "silo-1", "1", "0", "90", "0", "0.0"]
 
 

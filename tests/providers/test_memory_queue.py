@@ -66,6 +66,21 @@ async def test_what_is_not_acknowledged_is_read_again(queue: MemoryQueue) -> Non
     assert (found.first_seq, [m.items for m in found.messages]) == (3, [[b"c"], [b"d"]])
 
 
+async def test_backlog_is_what_was_not_read_yet(queue: MemoryQueue) -> None:
+    await queue.begin(1)
+    await queue.append([message("a", items=2), message("b", items=3), message("c")])
+    assert await queue.backlog() == 6
+    await queue.read(1, 1, 0, 2, 1000, 0.0)
+    assert await queue.backlog() == 4
+    await queue.read(1, 1, 0, 2, 1000, 0.0)  # the same once more
+    assert await queue.backlog() == 4
+    await queue.acknowledge(1, 1, 1)
+    await queue.read(1, 1, 1, 10, 1000, 0.0)
+    assert await queue.backlog() == 0
+    await queue.begin(2)  # another reader begins at what is not acknowledged
+    assert await queue.backlog() == 4
+
+
 async def test_a_full_queue_refuses_and_takes_again_after_an_acknowledgement(
     queue: MemoryQueue,
 ) -> None:

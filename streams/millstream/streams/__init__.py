@@ -34,6 +34,7 @@ from .provider import PersistentStreams, QueueStats, SiloStats
 from .queue import (
     AdapterHost,
     Capability,
+    Measurable,
     OutMessage,
     ProducerMark,
     QueueAdapter,
@@ -65,6 +66,7 @@ __all__ = [
     "GiveUpDecision",
     "HashRingMapper",
     "KeepDeadLetters",
+    "Measurable",
     "OutMessage",
     "OwnershipOptions",
     "PersistentStreams",

@@ -22,7 +22,7 @@ from .cache import QueueCache
 from .dispatch import Dispatch
 from .flow import AckThrottle, read_grant
 from .identity import QueueId
-from .queue import Capability, QueueMessage, QueueReceiver
+from .queue import Capability, Measurable, QueueMessage, QueueReceiver
 from .subscribers import Subscribers
 from .token import Token
 
@@ -72,7 +72,7 @@ class PullingAgent:
         self.is_fenced = False
         self.is_reading = False
         self.read_count = 0
-        self.newest_s = 0.0
+        self.backlog = 0  # events not read yet, when it was measured last
         self._forget_at_s = 0.0
 
     # -- life
@@ -217,7 +217,6 @@ class PullingAgent:
                 self._repeats_held_back -= 1
                 self.repeats_upto = index
             self.read_count += len(message.items)
-            self.newest_s = message.enqueued_s
             self.subscribers.route(message, index)
         self.dispatch.pump()
 
@@ -226,6 +225,14 @@ class PullingAgent:
         self.is_fenced = True
         self.dispatch.pause()
         self._provider.manager.wake(self.queue)
+
+    async def measure(self) -> None:
+        """Ask the provider how much is not read yet, if it can tell."""
+        if isinstance(self._receiver, Measurable):
+            try:
+                self.backlog = await self._receiver.backlog()
+            except MillstreamError as error:
+                log.info("%s: backlog is not known: %s", self.queue, error)
 
     # -- housekeeping
 

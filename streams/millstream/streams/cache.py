@@ -199,6 +199,11 @@ class QueueCache:
         """Bytes held."""
         return self._bytes
 
+    @property
+    def oldest_s(self) -> float | None:
+        """When the oldest message held was stored (wall clock); None while empty."""
+        return self._slots[0].message.enqueued_s if self._slots else None
+
     def room(self) -> tuple[int, int]:
         """Events and bytes that may still be read; (0, 0) when full. Purge first."""
         if not self._slots:

@@ -58,10 +58,15 @@ FULL_RETRY_S = 0.02
 
 
 class QueueStats(msgspec.Struct, array_like=True, frozen=True):
-    """One queue as its owner sees it, for people and tools."""
+    """One queue as its owner sees it, for people and tools.
+
+    `backlog`: events not read yet, 0 where the provider cannot tell; `cached`: read, and held
+    because of some subscription; `lag_s`: age of the oldest of these.
+    """
 
     queue: str
     epoch: int
+    backlog: int
     cached: int
     read: int
     delivered: int
@@ -110,13 +115,10 @@ class StreamsTarget(SystemTarget):
         """A queue has no owner any more."""
         self._provider.manager.wake(queue)
 
-    async def stats(self) -> list[QueueStats]:
-        """The queues that this silo reads."""
-        return self._provider.stats()
-
     async def silo_stats(self) -> SiloStats:
         """This silo and the queues that it reads."""
         host = self._provider.host
+        await self._provider.measure()
         row = host.membership.view.row(host.address)
         name = host.address if row is None else row.name
         return SiloStats(host.address, name, host.catalog.count, self._provider.stats())
@@ -295,8 +297,12 @@ class PersistentStreams:
             return self.options.delivery
         return replace(self.options.delivery, retries=mark.retries)
 
+    async def measure(self) -> None:
+        """Ask the provider for the backlog of each queue that this silo reads."""
+        await asyncio.gather(*(agent.measure() for agent in self.manager.agents()))
+
     def stats(self) -> list[QueueStats]:
-        """The queues that this silo reads."""
+        """The queues that this silo reads; their backlog is that of the last `measure`."""
         now_s = self.host.env.wall_s()
         for agent in self.manager.agents():
             agent.cache.purge()
@@ -304,6 +310,7 @@ class PersistentStreams:
             QueueStats(
                 agent.queue,
                 agent.epoch,
+                agent.backlog,
                 agent.cache.events,
                 agent.read_count,
                 agent.dispatch.delivered_count,
@@ -311,7 +318,7 @@ class PersistentStreams:
                 agent.subscribers.unheard_count,
                 agent.subscribers.stream_count,
                 agent.dispatch.calls_out,
-                max(0.0, now_s - agent.newest_s) if agent.cache.events else 0.0,
+                max(0.0, now_s - (agent.cache.oldest_s or now_s)),
                 agent.is_reading,
             )
             for agent in self.manager.agents()

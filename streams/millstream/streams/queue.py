@@ -20,6 +20,7 @@ from .token import Token
 __all__ = [
     "AdapterHost",
     "Capability",
+    "Measurable",
     "OutMessage",
     "ProducerMark",
     "QueueAdapter",
@@ -150,6 +151,15 @@ class Rewindable(Protocol):
         self, position: Token | datetime, max_events: int, max_bytes: int, /
     ) -> Sequence[QueueMessage]:
         """Messages from `position` (inclusive). Raises CursorTooOld."""
+        ...
+
+
+@runtime_checkable
+class Measurable(Protocol):
+    """A receiver that can tell how much it has not read yet; for figures only."""
+
+    async def backlog(self) -> int:
+        """Events that are stored and that this receiver has not read."""
         ...
 
 

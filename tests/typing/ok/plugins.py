@@ -32,6 +32,7 @@ from millstream.streams import (
     FailureHandler,
     GiveUpDecision,
     KeepDeadLetters,
+    Measurable,
     OutMessage,
     PersistentStreams,
     ProducerMark,
@@ -119,9 +120,13 @@ class RewindingReceiver(ListReceiver):
             raise CursorTooOld(position.isoformat())
         return self._messages[position.seq - 1 :]
 
+    async def backlog(self) -> int:
+        return len(self._messages) - self._at
+
 
 factory: QueueAdapterFactory = ListQueues()
 rewindable: Rewindable = RewindingReceiver([])
+measurable: Measurable = RewindingReceiver([])
 
 
 def take_apart(adapter: QueueAdapter, message: QueueMessage) -> None:

@@ -92,12 +92,13 @@ class Progress:
             for queue in silo.queues
             if lag_of(queue)
         ]
-        return ", ".join(behind) or "no queue has anything that was read and not delivered"
+        return ", ".join(behind) or "no queue has anything that is not delivered"
 
 
 def lag_of(queue: QueueStats) -> int:
-    """Events that a queue's owner has read, and that are not delivered yet."""
-    return max(0, queue.read - queue.delivered - queue.given_up - queue.unheard)
+    """Events that a queue has, and that are not delivered yet."""
+    undone = max(0, queue.read - queue.delivered - queue.given_up - queue.unheard)
+    return queue.backlog + undone
 
 
 def smooth(old: float | None, new: float) -> float:

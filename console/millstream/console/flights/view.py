@@ -88,7 +88,7 @@ def silo_table(progress: Progress) -> Any:
 
 
 def queue_table(progress: Progress) -> Any:
-    """One line per queue; its depth is what its owner's cache holds."""
+    """One line per queue; its depth is what is stored and what its owner's cache holds."""
     numbered = ("epoch", "depth", "delivered", "lag events", "lag s")
     table = _table(("queue", "owner"), numbered)
     rows = sorted(
@@ -96,7 +96,8 @@ def queue_table(progress: Progress) -> Any:
         key=lambda row: row[0].queue,
     )
     for queue, owner in rows:
-        numbers = (queue.epoch, queue.cached, queue.delivered, lag_of(queue))
+        depth = queue.backlog + queue.cached
+        numbers = (queue.epoch, depth, queue.delivered, lag_of(queue))
         table.add_row(queue.queue, owner, *(f"{n:,}" for n in numbers), f"{queue.lag_s:.1f}")
     return table
 

@@ -226,6 +226,9 @@ class MemoryReceiver:
         if upto is not None:
             await self._queue.acknowledge(self._epoch, upto.era, upto.seq)
 
+    async def backlog(self) -> int:
+        return await self._queue.backlog()
+
     async def release(self, tokens: Sequence[Token], delay_s: float, /) -> None:
         """A log: what is not acknowledged is read again by the next receiver."""
 

@@ -99,6 +99,8 @@ class MemoryQueue(Grain):
         self._partition: Partition[QueuedMessage] = Partition()
         self._gate = CapacityGate(self._options.capacity_events)
         self._arrivals = Arrivals()
+        self._read_end = 0  # the reader has had the messages below this offset,
+        self._held_events = 0  # which are so many events that are not acknowledged
         self._producers: OrderedDict[str, int] = OrderedDict()
 
     # -- life
@@ -234,6 +236,7 @@ class MemoryQueue(Grain):
     async def begin(self, epoch: int) -> tuple[int, int]:
         """Fence older readers; returns (era, number of the last acknowledged message)."""
         self._check_epoch(epoch)
+        self._read_end, self._held_events = self._partition.committed(READER), 0
         return self._era, self._partition.committed(READER)
 
     def _check_epoch(self, epoch: int) -> None:
@@ -260,7 +263,14 @@ class MemoryQueue(Grain):
             if messages and (max_events < 0 or max_bytes < 0):
                 break
             messages.append(message)
+        self._count_read(start, messages)
         return NumberedMessages(self._era, start + 1, messages)
+
+    def _count_read(self, start: int, messages: Sequence[QueuedMessage]) -> None:
+        """What the reader gets for the first time counts as read."""
+        fresh = messages[max(0, self._read_end - start) :]
+        self._held_events += sum(len(message.items) for message in fresh)
+        self._read_end = max(self._read_end, start + len(messages))
 
     @always_interleave
     async def acknowledge(self, epoch: int, era: int, upto: int) -> None:
@@ -273,9 +283,16 @@ class MemoryQueue(Grain):
         done = self._partition.pull(READER, count)
         self._partition.commit(READER)
         self._partition.trim()
-        self._gate.release(sum(len(message.items) for message in done))
+        events = sum(len(message.items) for message in done)
+        self._gate.release(events)
+        self._held_events = max(0, self._held_events - events)
 
     @always_interleave
     async def depth(self) -> int:
         """Messages that are not acknowledged."""
         return self._partition.depth(READER)
+
+    @always_interleave
+    async def backlog(self) -> int:
+        """Events that are stored and not read yet."""
+        return self._options.capacity_events - self._gate.free - self._held_events
