@@ -19,6 +19,7 @@ from millstream.runtime import (
     LocalCluster,
     MemoryStateStore,
     QueueFull,
+    RuntimeOptions,
     Silo,
     StreamError,
     grain,
@@ -413,3 +414,31 @@ async def test_commit_with_on_a_reentrant_grain_is_refused_when_the_silo_starts(
     with pytest.raises(ConfigError, match="cannot be reentrant"):
         async with Silo(grains=[Loose], streams={"default": provider()}):
             pass
+
+
+NEVER = StreamNamespace("never", Word, subscriptions="implicit")
+
+
+class Sleeper(Grain):
+    async def on_activate(self) -> None:
+        await asyncio.Event().wait()
+
+    @subscribe(NEVER)
+    async def on_word(self, event: Event[Word]) -> None:
+        raise AssertionError("it cannot start")
+
+
+async def test_a_grain_that_never_starts_in_time_uses_up_its_attempts() -> None:
+    async with LocalCluster(
+        silos=1,
+        grains=[Sleeper],
+        streams={"default": provider},
+        options=RuntimeOptions(activation_timeout_s=0.02),
+    ) as cluster:
+        await cluster.stream(NEVER, "a").publish(Word("lost?"))
+        async with asyncio.timeout(20):
+            while not await dead_letters(cluster):
+                await asyncio.sleep(0)
+        (letter,) = await dead_letters(cluster)
+        assert letter.failure.attempts == 3
+        assert letter.failure.error.startswith("ActivationTimeout: Sleeper/a: on_activate did not")

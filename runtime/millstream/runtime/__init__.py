@@ -5,6 +5,7 @@ from .client import Client, connect
 from .codec_hooks import register_type
 from .env import Env
 from .errors import (
+    ActivationTimeout,
     CallCycle,
     CallError,
     CallTimeout,
@@ -47,6 +48,7 @@ __all__ = [
     "LEAST_ACTIVATIONS",
     "PREFER_LOCAL",
     "RANDOM",
+    "ActivationTimeout",
     "Address",
     "CallCycle",
     "CallError",

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from .activation import Activation, ActivationState
 from .definition import GrainType, MethodSpec
-from .errors import CallTimeout, GrainError, Rejected, SiloUnavailable
+from .errors import ActivationTimeout, CallTimeout, GrainError, Rejected, SiloUnavailable
 from .grain import DeactivationReason, Grain
 from .request import Request, current_request
 from .state import State
@@ -184,7 +184,8 @@ class Catalog:
                 raise
             assert task is not None
             task.uncancel()
-            raise CallTimeout(f"{activation}: {name} did not end within {seconds:g} s") from None
+            late = ActivationTimeout if name == "on_activate" else CallTimeout
+            raise late(f"{activation}: {name} did not end within {seconds:g} s") from None
         finally:
             request.done, request.task = True, None
             self._host.pending.remove(request)

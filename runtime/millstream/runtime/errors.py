@@ -5,6 +5,7 @@
     ├── ConfigError (ValueError)         mend the option that is named
     ├── CallError                        one call failed; the connection and other calls go on
     │   ├── CallTimeout (TimeoutError)   unknown outcome: retry only what may run twice
+    │   │   └── ActivationTimeout        surely not executed: `on_activate` took too long
     │   ├── CallCycle                    break the cycle, or make a grain reentrant
     │   ├── GrainError                   the callee raised a type that is not known here
     │   ├── NotRemote (AttributeError)   call one of the methods that the message lists
@@ -32,6 +33,7 @@ wire that way), so attributes hold plain values only.
 from __future__ import annotations
 
 __all__ = [
+    "ActivationTimeout",
     "CallCycle",
     "CallError",
     "CallTimeout",
@@ -77,6 +79,10 @@ class CallError(MillstreamError):
 
 class CallTimeout(CallError, TimeoutError):
     """The deadline of a call passed. Whether the callee did its work is unknown."""
+
+
+class ActivationTimeout(CallTimeout):
+    """`on_activate` did not end in time: the grain did not start, and the call never ran."""
 
 
 class CallCycle(CallError):

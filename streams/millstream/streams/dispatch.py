@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from millstream.runtime.calls import call_here
 from millstream.runtime.errors import (
+    ActivationTimeout,
     CallTimeout,
     ClusterError,
     MillstreamError,
@@ -212,6 +213,8 @@ class Dispatch:
             reply: Delivered = await call_here(
                 self._host, table, subscriber.grain_key, self._spec, (batch,), timeout_s, None
             )
+        except ActivationTimeout as error:
+            return self._failed(FailureKind.ACTIVATION, error_text(error))
         except UNREACHABLE as error:
             return Unreachable(str(error), self._loop.time(), self._roll())
         except Exception as error:

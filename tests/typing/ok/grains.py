@@ -14,6 +14,7 @@ from millstream.runtime import (
     LEAST_ACTIVATIONS,
     PREFER_LOCAL,
     RANDOM,
+    ActivationTimeout,
     CallCycle,
     CallError,
     CallTimeout,
@@ -293,6 +294,7 @@ async def call_and_recover(runtime: Runtime) -> str:
 
 
 standard: TimeoutError = CallTimeout("also caught as the standard one")
+start: CallTimeout = ActivationTimeout("a deadline, too")
 
 
 # --- inside a grain ------------------------------------------------------------------------------
