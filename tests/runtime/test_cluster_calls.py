@@ -34,6 +34,7 @@ from millstream.runtime import (
     with_options,
 )
 from millstream.runtime.failures import TEXT_CHARS_MAX
+from millstream.runtime.system_target import SystemTarget
 
 LOG: list[str] = []
 GATES: defaultdict[str, asyncio.Event] = defaultdict(asyncio.Event)
@@ -269,13 +270,58 @@ async def test_a_method_that_does_not_exist_is_refused_by_name(cluster: LocalClu
     assert await cluster.client.grain(Near, "a").where()
 
 
-async def test_a_wrong_cluster_name_is_refused(cluster: LocalCluster) -> None:
-    gateway = cluster.silos[0].gateway
-    with pytest.raises(SiloUnavailable, match="'other'"):
-        async with connect(gateway, cluster="other"):
+class Clerk(SystemTarget):
+    target_name = "$clerk"
+
+    async def file(self) -> None:
+        raise NotImplementedError
+
+
+@pytest.mark.parametrize(
+    ("instance", "method", "words"),
+    [
+        ("evening", "file", r"\$clerk/evening .*file.*it has: \$clerk/morning, \$clerk/noon$"),
+        ("", "file", r"\$clerk .*file.*it has: \$clerk/morning, \$clerk/noon$"),
+        ("noon", "lose", r"\$clerk/noon has no method 'lose'; it has: file$"),
+    ],
+)
+async def test_a_system_target_that_is_not_there_is_named_with_those_that_are(
+    cluster: LocalCluster, instance: str, method: str, words: str
+) -> None:
+    silo = cluster.silos[0]
+    for name in ("noon", "morning"):
+        silo.host.add_target(Clerk(), name)
+    client = cluster.client.host
+    client.gateways = [silo.gateway]
+    spec = Clerk.target_specs["file"]
+    if method != "file":
+        spec = type(spec)("Clerk", method, Clerk.file, [])
+        spec.wire_name = method
+    with pytest.raises(Rejected, match=words):
+        await client.ask_gateway("x", "$clerk", instance, spec, ())
+
+
+async def test_a_kind_of_system_target_that_is_not_there_is_named(cluster: LocalCluster) -> None:
+    spec = Clerk.target_specs["file"]
+    with pytest.raises(Rejected, match=r"no system target \$clerk/noon .*it has: \$directory, "):
+        await cluster.client.host.ask_gateway("x", "$clerk", "noon", spec, ())
+
+
+async def test_a_wrong_cluster_name_is_a_mistake_that_names_both(cluster: LocalCluster) -> None:
+    gateways = [silo.gateway for silo in cluster.silos[:2]]
+    with pytest.raises(ConfigError, match=f"{gateways[1]} .*cluster 'dev'.*'other'"):
+        async with connect(*gateways, cluster="other"):
             pass
-    async with connect(gateway) as client:
+    async with connect(gateways[0]) as client:
         assert await client.grain(Seat, "a").where()
+
+
+async def test_a_wrong_cluster_name_beside_a_gateway_that_is_away_may_be_tried_again(
+    cluster: LocalCluster,
+) -> None:
+    with pytest.raises(SiloUnavailable, match="'dev'.*'other'.*127.0.0.1:1"):
+        async with connect(cluster.silos[0].gateway, "127.0.0.1:1", cluster="other"):
+            pass
 
 
 async def test_a_gateway_of_another_cluster_does_not_hide_the_right_one(

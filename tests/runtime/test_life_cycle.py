@@ -7,11 +7,14 @@ import gc
 import weakref
 from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
 
 import pytest
 
+import millstream.runtime
 from millstream.runtime import (
     PREFER_LOCAL,
+    ActivationTimeout,
     CallTimeout,
     DeactivationReason,
     Grain,
@@ -51,6 +54,13 @@ async def until(condition: Callable[[], bool]) -> None:
     async with asyncio.timeout(8):
         while not condition():
             await asyncio.sleep(0)
+
+
+def test_every_reason_of_a_deactivation_is_given_somewhere() -> None:
+    modules = Path(millstream.runtime.__file__).parent.glob("*.py")
+    source = "".join(module.read_text() for module in modules)
+    given = [reason for reason in DeactivationReason if f"Reason.{reason.name}" in source]
+    assert given == list(DeactivationReason)
 
 
 def runtime_of(cluster: LocalCluster, where: str) -> Runtime:
@@ -231,7 +241,7 @@ async def test_a_failing_constructor_is_a_failing_start(silo: Silo) -> None:
 async def test_a_start_that_takes_too_long_fails_with_its_own_limit() -> None:
     options = RuntimeOptions(activation_timeout_s=0.05)
     async with Silo(grains=[Living], options=options) as silo:
-        with pytest.raises(CallTimeout, match=r"on_activate.*0\.05 s"):
+        with pytest.raises(ActivationTimeout, match=r"on_activate.*0\.05 s"):
             await silo.grain(Living, "slow").call("c")
         GATES["activate"].set()
         assert await silo.grain(Living, "slow").call("again") == 1

@@ -194,7 +194,10 @@ class Seen:
         self.evictions = 0
         self.views: list[int] = []
         host: Any = SimpleNamespace(
-            membership_options=OPTIONS, evicted=self._evicted, address="me:1@1"
+            membership_options=OPTIONS,
+            evicted=self._evicted,
+            address="me:1@1",
+            loop=SimpleNamespace(time=lambda: 0.0),
         )
         self.member = Member(host, MemoryMembershipTable(), row("me:1@1"))
         self.member.watch(lambda seen: self.views.append(seen.version))

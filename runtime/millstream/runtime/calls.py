@@ -394,7 +394,11 @@ async def ask(
     """Send the call and wait for its answer; on cancellation tell the callee."""
     ttl_s = request.deadline - host.loop.time()
     if ttl_s <= 0:
-        raise CallTimeout(f"{table.name}/{key}: {request.spec.label}: no time was left to send it")
+        limit_s = request.timeout_s or request.spec.timeout_s or host.options.call_timeout_s
+        raise CallTimeout(
+            f"{table.name}/{key}: {request.spec.label}: no time was left to send it "
+            f"(timeout {limit_s:g} s)"
+        )
     caller = turn_name(request.parent) if request.is_tight else ""
     message = Call(
         0,

@@ -109,8 +109,7 @@ class ClientHost(Host):
     def serve(self, peer: Peer, call: Call) -> None:
         """Nothing can be called on a client."""
         error = NotInCluster(f"{self.address} is a client and serves no calls")
-        peer.watch_served(call.id, None)
-        peer.answer(call.id, Failure(call.id, msgspec.Raw(describe(error, call.kind))))
+        peer.refuse(call.id, Failure(call.id, msgspec.Raw(describe(error, call.kind))))
 
     async def ask_gateway(
         self, name: str, target: str, instance: str, spec: Any, args: tuple[Any, ...]
@@ -231,7 +230,7 @@ class Client:
         await self.aclose()
 
     async def _connect(self) -> None:
-        """Learn the gateways from the first that answers. Raises SiloUnavailable."""
+        """Learn the gateways from the first that answers. Raises SiloUnavailable, ConfigError."""
         failures: list[str] = []
         for gateway in self._gateways:
             self.host.gateways = [gateway]
@@ -242,6 +241,12 @@ class Client:
             else:
                 return
         self.host.gateways = list(self._gateways)
+        foreign = self.host.peers.foreign
+        if all(gateway in foreign for gateway in self._gateways):
+            found = ", ".join(
+                f"{gateway} is in cluster {foreign[gateway]!r}" for gateway in foreign
+            )
+            raise ConfigError(f"{found}, not {self._cluster!r}: mend connect(cluster=...)")
         raise SiloUnavailable("; ".join(failures))
 
     async def _refresh_forever(self) -> None:
@@ -267,6 +272,7 @@ def connect(*gateways: str, cluster: str = "dev", options: RuntimeOptions | None
 
     Args:
         gateways: one or more `host:port` of silos; the others are learnt.
-        cluster: the cluster's name; a silo of another one refuses.
+        cluster: the cluster's name; if all gateways are of other clusters, `async with` raises
+            ConfigError.
     """
     return Client(gateways, cluster=cluster, options=options)

@@ -232,6 +232,15 @@ class Peer:
         self._host.mark_dirty(self)
         self.send(message, size)
 
+    def refuse(self, call_id: int, failure: Failure) -> None:
+        """Answer a call that does not run, registered or not; one-way calls get no answer.
+
+        Calls above `served_calls_max` are answered like this, so it counts none.
+        """
+        if call_id:
+            self._served[call_id] = None
+            self.answer(call_id, failure)
+
     def _too_large(self, message: Reply | Failure, size: int) -> Failure:
         what = "result" if isinstance(message, Reply) else "error"
         error = ValueError(f"{what} of {size} bytes exceeds frame_bytes_max {self._peer_frame_max}")

@@ -34,9 +34,7 @@ class DeactivationReason(Enum):
     REQUESTED = "requested"
     SILO_STOPS = "silo_stops"
     STATE_CONFLICT = "state_conflict"
-    ACTIVATION_FAILED = "activation_failed"
     DUPLICATE = "duplicate"
-    DIRECTORY_LOST = "directory_lost"
 
 
 class Runtime(Protocol):

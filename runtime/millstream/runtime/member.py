@@ -3,19 +3,20 @@
 Owns: the own row, the view, gossip and its listeners. Not: the table (`membership`), probing
 (`probe`), what a vote does (`votes`). Invariants: a lower version never replaces a higher one; a
 silo that reads itself dead, or missing after it had joined, stops at once and writes nothing more;
-while stopping it ignores that; a table that cannot be read evicts nobody.
+while stopping it ignores that; a table that cannot be read evicts nobody; a silo becomes active
+only when each active one has answered it or was evicted.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 import msgspec
 
-from .errors import ClusterError, MillstreamError
+from .errors import ClusterError, ConfigError, MillstreamError
 from .membership import MemberRow, MembershipTable, Status, TableView
 from .probe import Prober
 from .system_target import SystemTarget, call_target
@@ -30,6 +31,8 @@ log = logging.getLogger("millstream.member")
 
 WRITE_TRIES_MAX = 100
 RETRY_S = 0.05
+REACH_CEILING_S = 0.25
+WAIT_TOLD_EVERY_S = 5.0
 replace = msgspec.structs.replace
 
 
@@ -67,6 +70,7 @@ class Member:
         self._listeners: list[Callable[[TableView], None]] = []
         self._tasks: list[asyncio.Task[None]] = []
         self._joined = False
+        self.awaited: frozenset[str] = frozenset()  # active silos that did not answer yet
         self.is_leaving = False
         self._newer: asyncio.Future[None] | None = None
 
@@ -85,6 +89,12 @@ class Member:
         """Active silos, sorted."""
         return self.view.with_status(Status.ACTIVE)
 
+    @property
+    def is_joining(self) -> bool:
+        """Is this silo in the table, and not active yet?"""
+        row = self.view.row(self.address)
+        return row is not None and row.status is Status.JOINING
+
     def watch(self, listener: Callable[[TableView], None]) -> Callable[[], None]:
         """Call back with each newer view, in order; returns a function that ends it."""
         self._listeners.append(listener)
@@ -97,8 +107,10 @@ class Member:
         if view.version <= self.view.version:
             if view.version == self.view.version:
                 self.view = with_newer_stamps(self.view, view)
+                self.prober.saw(self.view)
             return
         self.view = view
+        self.prober.saw(view)
         own = view.row(self.address)
         if self._joined and not self.is_leaving and (own is None or own.status is Status.DEAD):
             log.error(
@@ -195,20 +207,57 @@ class Member:
         return replace(row, status=Status.DEAD)
 
     async def _reach_everyone(self) -> None:
-        """Exchange a ping with every active silo, or see it evicted."""
-        deadline = self._host.loop.time() + self._host.membership_options.join_timeout_s
-        reached: set[str] = {self.address}
-        while left := [silo for silo in self.active() if silo not in reached]:
-            if self._host.loop.time() > deadline:
-                raise ClusterError(f"{self.address} cannot reach {', '.join(left)}: not joining")
-            for silo in left:
-                try:
-                    await call_target(self._host, silo, MemberTarget.target_name, MemberTarget.ping)
-                    reached.add(silo)
-                except MillstreamError as error:
-                    log.warning("%s cannot reach %s yet: %s", self.address, silo, error)
-            await asyncio.sleep(0 if len(reached) > len(left) else RETRY_S)
-            await self.refresh()
+        """Exchange a message with every active silo, or see it evicted.
+
+        Raises ClusterError after `join_timeout_s`, ConfigError for a table of another cluster.
+        """
+        limit_s = self._host.membership_options.join_timeout_s
+        wait = Wait(self.address, limit_s, self._host.loop.time())
+        reached, pause_s = {self.address}, RETRY_S
+        try:
+            async with asyncio.timeout(limit_s):
+                while left := [silo for silo in self.active() if silo not in reached]:
+                    self._await(left)
+                    wait.begin(left)
+                    failures = await self._ping_all(left)
+                    reached.update(silo for silo in left if silo not in failures)
+                    wait.tell(failures, self._host.loop.time())
+                    await asyncio.sleep(pause_s if failures else 0)
+                    pause_s = min(2 * pause_s, REACH_CEILING_S)
+                    await self.refresh()
+                    self._check_may_join(failures)
+        except TimeoutError:
+            text = f"{self.address} did not join within {limit_s:g} s (join_timeout_s): {wait.why}"
+            raise ClusterError(text) from None
+        finally:
+            self._await(())
+
+    def _check_may_join(self, failures: Iterable[str]) -> None:
+        if self.is_dead(self.address):
+            raise ClusterError(f"{self.address} was evicted while it joined")
+        for silo in failures:
+            found = self._host.peers.foreign.get(silo)
+            if found is not None:
+                raise ConfigError(
+                    f"{silo}, of the same membership table, is in cluster {found!r}, "
+                    f"not {self._host.cluster!r}"
+                )
+
+    def _await(self, silos: Sequence[str]) -> None:
+        self.awaited = frozenset(silos)
+        self.prober.follow(self.view)
+
+    async def _ping_all(self, silos: Sequence[str]) -> dict[str, str]:
+        """Why which of the silos did not answer."""
+        errors = await asyncio.gather(*map(self._ping, silos))
+        return {silo: error for silo, error in zip(silos, errors, strict=True) if error}
+
+    async def _ping(self, silo: str) -> str:
+        try:
+            await call_target(self._host, silo, MemberTarget.target_name, MemberTarget.ping)
+        except MillstreamError as error:
+            return str(error)
+        return ""
 
     async def _heartbeats(self) -> None:
         every_s = self._host.membership_options.heartbeat_s
@@ -225,8 +274,27 @@ class Member:
             await asyncio.sleep(every_s * self._host.env.uniform(0.8, 1.0))
             try:
                 await self.refresh()
+                self.prober.follow(self.view)  # stamps that stand still make no newer view
+                await self._forget_one()
             except MillstreamError as error:
                 log.warning("%s cannot read the membership table: %s", self.address, error)
+
+    async def _forget_one(self) -> None:
+        """The first of the active silos deletes the oldest row of a dead one that is too old.
+
+        One at a time: a view that follows on the last one costs the directory nothing.
+        """
+        if self.active()[:1] != (self.address,):
+            return
+        kept_s = self._host.membership_options.dead_rows_kept_s
+        dead = [row for row in self.view.rows if row.status is Status.DEAD]
+        oldest = min(dead, key=last_sign_s, default=None)
+        if oldest is None or self._host.env.wall_s() - last_sign_s(oldest) <= kept_s:
+            return
+        if await self._table.forget(oldest.silo, self.view.version):
+            log.info("%s is forgotten, dead for more than %g s", oldest.silo, kept_s)
+            await self.refresh()
+            self._gossip()
 
     # -- voting and leaving
 
@@ -237,19 +305,32 @@ class Member:
             row = view.row(silo)
             if self.is_leaving or row is None or row.status is Status.DEAD:
                 return None
+            if not self.prober.may_accuse(silo):  # it has stamped its row just now
+                return None
             now_s = self._host.env.wall_s()
             options = self._host.membership_options
-            return suspect(view, row, (self.address, *others), now_s, options)
+            counted = self._without_silent(view, silo)
+            voted = suspect(counted, row, (self.address, *others), now_s, options)
+            return None if is_repeated(row, voted, now_s, options.vote_expires_s / 2) else voted
 
         await self._write(change)
         if self.is_dead(silo):
             log.warning("%s was evicted (version %d)", silo, self.view.version)
             self._host.spawn(self._gossip_to(silo))  # if it can hear, it stops now
 
+    def _without_silent(self, view: TableView, suspected: str) -> TableView:
+        """Who counts when votes are: silos that are silent both ways cannot vote, ever."""
+        rows = tuple(
+            row for row in view.rows if row.silo == suspected or not self.prober.is_silent(row.silo)
+        )
+        return TableView(view.version, rows)
+
     async def leave(self, status: Status) -> None:
-        """Write the own row as stopping or dead."""
+        """Write the own row as stopping or dead; nothing to do for who is not in the table."""
         self.is_leaving = True
-        await self._write(lambda view: self._own(view, status))
+        await self._write(
+            lambda view: None if view.row(self.address) is None else self._own(view, status)
+        )
 
     async def aclose(self) -> None:
         """Stop watching; does not write."""
@@ -258,6 +339,46 @@ class Member:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+
+
+class Wait:
+    """What a joining silo says while it waits: at first, and then now and then."""
+
+    def __init__(self, silo: str, limit_s: float, now: float) -> None:
+        self._silo = silo
+        self._limit_s = limit_s
+        self._started = now
+        self._told: float | None = None
+        self._silos: dict[str, str] = {}
+
+    def begin(self, silos: Sequence[str]) -> None:
+        """Note who is waited for."""
+        self._silos = {silo: self._silos.get(silo, "no answer yet") for silo in silos}
+
+    def tell(self, failures: dict[str, str], now: float) -> None:
+        """Note who did not answer, and log it if that was not done a moment ago."""
+        self._silos = failures
+        if failures and (self._told is None or now - self._told >= WAIT_TOLD_EVERY_S):
+            self._told = now
+            waited_s = now - self._started
+            text = "%s waits to join, %.1f s of at most %g s (join_timeout_s): %s"
+            log.warning(text, self._silo, waited_s, self._limit_s, self.why)
+
+    @property
+    def why(self) -> str:
+        """Who did not answer, and what was found instead."""
+        return "; ".join(f"{silo} does not answer ({why})" for silo, why in self._silos.items())
+
+
+def is_repeated(row: MemberRow, voted: MemberRow, now_s: float, fresh_s: float) -> bool:
+    """Would the row say nothing that it does not say already, with votes younger than that?"""
+    known = {voter for voter, time_s in row.suspicions if now_s - time_s < fresh_s}
+    return voted.status is row.status and known.issuperset(dict(voted.suspicions))
+
+
+def last_sign_s(row: MemberRow) -> float:
+    """Wall time of the last sign of a silo: its start, a stamp, or a vote against it."""
+    return max(row.started_s, row.alive_s, *(time_s for _, time_s in row.suspicions))
 
 
 def with_newer_stamps(old: TableView, new: TableView) -> TableView:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from .connection import Peer
 from .errors import SiloUnavailable
 from .membership import endpoint_of
+from .message import Hello, Message
 from .tasks import Tasks
 from .transport import Address
 
@@ -24,13 +25,26 @@ __all__ = ["Peers"]
 log = logging.getLogger("millstream.peers")
 
 
+class OutgoingPeer(Peer):
+    """A connection that this process opened; notes which other cluster it led into."""
+
+    def _greet(self, hello: Message) -> None:
+        if isinstance(hello, Hello) and hello.cluster != self._host.cluster:
+            self._host.peers.foreign[self.name] = hello.cluster
+        super()._greet(hello)
+
+
 class Peers:
-    """The outgoing connections of one silo or client."""
+    """The outgoing connections of one silo or client.
+
+    Attributes: `foreign`, the other cluster's name by address, where one answered.
+    """
 
     def __init__(self, host: Host) -> None:
         self._host = host
         self._peers: dict[str, Peer] = {}
         self._refused_at: dict[str, float] = {}
+        self.foreign: dict[str, str] = {}
         self._tasks = Tasks(host.loop)
         self._is_closed = False
 
@@ -53,7 +67,8 @@ class Peers:
         now = self._host.loop.time()
         if refused_at is not None and now - refused_at < self._host.options.connect_retry_s:
             raise SiloUnavailable(f"{silo} refused a connection a moment ago")
-        peer = self._peers[silo] = Peer(self._host, silo, self._closed)
+        self.foreign.pop(silo, None)
+        peer = self._peers[silo] = OutgoingPeer(self._host, silo, self._closed)
         self._tasks.start(self._open(silo, peer))
         return peer
 

@@ -1,10 +1,11 @@
 """Failure detection: probe ring successors, count misses, suspect.
 
-Owns: one loop per watched silo, and the heartbeat of this silo's own event loop. Invariants: a
-probe is answered by a thread of the target that touches nothing but the age of its loop's last
-heartbeat, so a busy silo is spared and a wedged one is not; a silo whose own loop lags lengthens
-its time-outs instead of accusing others; with three or more silos, the last miss is confirmed by
-another silo. Source: Orleans' SiloHealthMonitor, Lifeguard.
+Owns: one loop per watched silo, the heartbeat of this silo's own event loop, and which silos are
+silent both ways. Invariants: a probe is answered by a thread of the target that touches nothing but
+the age of its loop's last heartbeat, so a busy silo is spared and a wedged one is not; a silo whose
+own loop lags lengthens its time-outs instead of accusing others; with three or more silos, the last
+miss is confirmed by another silo; a silo that is joining accuses only those that are silent both
+ways. Source: Orleans' SiloHealthMonitor, Lifeguard.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from .errors import MillstreamError
-from .membership import Status, TableView, endpoint_of
+from .membership import Status, TableView, endpoint_of, generation_of
 from .ring import Ring
 from .system_target import call_target
 from .transport import Address
@@ -23,19 +24,21 @@ if TYPE_CHECKING:
     from .member import Member
     from .silo_host import SiloHost
 
-__all__ = ["LoopHeart", "Prober"]
+__all__ = ["LoopHeart", "Prober", "Stamps"]
 
 log = logging.getLogger("millstream.probe")
 
 BEAT_S = 0.25
 LAG_SPARED_S = 0.5  # lag of the own loop up to here does not lengthen time-outs
+SILENT_HEARTBEATS = 2.2  # two stamps in a row are missing, and there was time to write them
 
 
 class LoopHeart:
     """Beats on the loop, is read from the probe thread: plain attribute writes only."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, silo: str) -> None:
         self._loop = loop
+        self._generation = generation_of(silo)
         self._beat_at = loop.time()
         self.lag_s = 0.0
         self._timer: asyncio.TimerHandle | None = None
@@ -52,8 +55,8 @@ class LoopHeart:
         self._timer = self._loop.call_later(BEAT_S, self._beat)
 
     def answer(self) -> bytes:
-        """Age of the last beat in seconds, as text; called from the probe thread."""
-        return f"{max(0.0, self._loop.time() - self._beat_at):.3f}".encode()
+        """Age of the last beat in seconds, and the generation; called from the probe thread."""
+        return f"{max(0.0, self._loop.time() - self._beat_at):.3f} {self._generation}".encode()
 
     def close(self) -> None:
         """Stop beating."""
@@ -61,27 +64,58 @@ class LoopHeart:
             self._timer.cancel()
 
 
+class Stamps:
+    """When the stamps of the table were last seen to move, on this silo's own clock.
+
+    Wall clocks differ; a stamp that moves says that its silo lives and reaches the table.
+    """
+
+    def __init__(self) -> None:
+        self._seen: dict[str, tuple[float, float]] = {}
+
+    def saw(self, view: TableView, now: float) -> None:
+        """Look at every stamp of an adopted view."""
+        seen: dict[str, tuple[float, float]] = {}
+        for row in view.rows:
+            old = self._seen.get(row.silo)
+            is_still = old is not None and old[0] == row.alive_s
+            seen[row.silo] = old if old is not None and is_still else (row.alive_s, now)
+        self._seen = seen
+
+    def still_s(self, silo: str, now: float) -> float:
+        """For how long a silo's stamp was seen not to move; 0 if it is not in the table."""
+        return now - self._seen[silo][1] if silo in self._seen else 0.0
+
+
 class Prober:
-    """Watches the silos that the ring assigns to this one."""
+    """Watches the silos that the ring assigns to this one, and those that it must reach to join."""
 
     def __init__(self, host: SiloHost, member: Member) -> None:
         self._host = host
         self._member = member
         self._options = host.membership_options
         self._loops: dict[str, asyncio.Task[None]] = {}
+        self._missed: dict[str, int] = {}
+        self._stamps = Stamps()
         self._is_closed = False
 
     def start(self) -> None:
         """Watch from now on."""
-        self._member.watch(self._adjust)
+        self._member.watch(self.follow)
+        self.follow(self._member.view)
 
-    def _adjust(self, view: TableView) -> None:
-        """Follow the view: start and stop probe loops."""
+    def saw(self, view: TableView) -> None:
+        """Take note of the stamps of an adopted view."""
+        self._stamps.saw(view, self._host.loop.time())
+
+    def follow(self, view: TableView) -> None:
+        """Start and stop probe loops for who is to be watched now."""
         if self._is_closed:
             return
         wanted = self._targets(view)
         for silo in [silo for silo in self._loops if silo not in wanted]:
             self._loops.pop(silo).cancel()
+            self._missed.pop(silo, None)
         for silo in wanted:
             if silo not in self._loops:
                 self._loops[silo] = self._host.loop.create_task(self._watch(silo))
@@ -92,20 +126,38 @@ class Prober:
         if me not in members:
             return []
         chosen = Ring(members).successors(me, self._options.probed_silos_max)
-        suspected = {row.silo for row in view.rows if row.suspicions and row.silo in members}
-        return sorted({*chosen, *suspected} - {me})
+        also = {row.silo for row in view.rows if row.suspicions or self._is_still(row.silo)}
+        return sorted({*chosen, *(also | self._member.awaited).intersection(members)} - {me})
+
+    def _is_still(self, silo: str) -> bool:
+        still_s = self._stamps.still_s(silo, self._host.loop.time())
+        return still_s > SILENT_HEARTBEATS * self._options.heartbeat_s
+
+    def is_silent(self, silo: str) -> bool:
+        """Does the silo neither answer our probes nor stamp its row?"""
+        return self._has_missed(silo) and self._is_still(silo)
+
+    def may_accuse(self, silo: str) -> bool:
+        """Is our word enough? Who joins leaves silos that stamp their rows to the others."""
+        return self.is_silent(silo) or not self._member.is_joining
+
+    def _has_missed(self, silo: str) -> bool:
+        return self._missed.get(silo, 0) >= self._options.missed_probes_max
 
     async def _watch(self, silo: str) -> None:
-        missed = 0
         await asyncio.sleep(self._host.env.uniform(0, self._options.probe_every_s))
         while True:
-            missed = 0 if await self.probe_once(silo) else missed + 1
-            if missed >= self._options.missed_probes_max and await self._suspect(silo):
-                missed = 0
-            await asyncio.sleep(self._options.probe_every_s * (0.5 if missed else 1.0))
+            if await self.probe_once(silo):
+                self._missed.pop(silo, None)
+            else:
+                self._missed[silo] = self._missed.get(silo, 0) + 1
+            if self._has_missed(silo) and await self._suspect(silo):
+                self._missed.pop(silo, None)
+            every_s = self._options.probe_every_s
+            await asyncio.sleep(every_s * (0.5 if silo in self._missed else 1.0))
 
     async def probe_once(self, silo: str) -> bool:
-        """Did the silo answer in time, with a loop that beats?"""
+        """Did the silo itself answer in time, with a loop that beats?"""
         row = self._member.view.row(silo)
         if row is None:
             return False
@@ -116,16 +168,25 @@ class Prober:
             answer = await self._host.transport.probe(
                 address, self._options.probe_timeout_s * stretch
             )
-            return float(answer) <= self._options.unresponsive_after_s
+            age_s, _, generation = answer.partition(b" ")
+            # a port of a process that is gone may have been given to another silo
+            is_itself = int(generation) == generation_of(silo)
+            return is_itself and float(age_s) <= self._options.unresponsive_after_s
         except (OSError, TimeoutError, ValueError, MillstreamError) as error:
             log.info("%s: no answer to a probe: %s", silo, error)
             return False
 
     async def _suspect(self, silo: str) -> bool:
-        """Vote, with a second opinion where there is one; False if the opinion is that it lives."""
+        """Vote, with a second opinion where there is one; True if the opinion is that it lives."""
         from .member import MemberTarget
 
-        others = [s for s in self._member.active() if s not in (silo, self._member.address)]
+        if not self.may_accuse(silo):
+            return False
+        me = self._member.address
+        others = [
+            s for s in self._member.active() if s not in (silo, me) and not self._has_missed(s)
+        ]
+        others = [s for s in others if s not in self._missed] or others
         confirmed: tuple[str, ...] = ()
         if others:
             peer = others[self._host.env.choice(len(others))]

@@ -1,15 +1,19 @@
 """A silo: builds its parts, starts and stops them in order.
 
 Owns: the stages of starting and stopping (DESIGN 4). Not: any logic of the parts. Invariants:
-a silo is in the table before it serves, and active before it hosts; it stops as: gateway, drain,
-queues, activations, table; an evicted silo stops at once and writes nothing.
+a silo is in the table before it serves, and active before it hosts; it stops as: gateway, queues,
+activations (each when its turns have ended), answers, providers, table
+(docs/decisions/0006-the-order-of-stopping.md); a start that fails is undone in the same order; what
+it made from text it closes, what it was given it does not; an evicted silo stops at once and writes
+nothing.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
 from types import TracebackType
 from typing import Any, Protocol, TypeVar
 
@@ -20,7 +24,6 @@ from .errors import ConfigError, MillstreamError, NotInCluster
 from .gateway import GatewayTarget, exchange_loads
 from .grain import Contract, DeactivationReason, Grain, Openable
 from .membership import MemberRow, MembershipTable, MemoryMembershipTable, Status
-from .message import Goodbye
 from .options import MembershipOptions, RuntimeOptions
 from .plugins import load_plugin
 from .silo_host import SiloHost
@@ -39,10 +42,17 @@ GOODBYE_S = 1.0
 
 
 class StreamProvider(Protocol):
-    """What `Silo(streams={name: ...})` takes; `millstream.streams.PersistentStreams` is one."""
+    """What `Silo(streams={name: ...})` takes; `millstream.streams.PersistentStreams` is one.
+
+    May also have `async aclose()`, called when the last turn has ended: until then grains may
+    publish; `abort()`, called in place of `stop` when the silo was evicted or `start` failed; and
+    `grains`, the classes that it brings.
+    """
 
     async def start(self, host: SiloHost, name: str, /) -> None: ...
-    async def stop(self) -> None: ...
+    async def stop(self) -> None:
+        """Hand queues over: read no more, and let deliveries end that are out."""
+        ...
 
 
 class Silo:
@@ -84,13 +94,11 @@ class Silo:
             if not (isinstance(cls, type) and issubclass(cls, Grain)):
                 raise ConfigError(f"Silo(grains=...): {cls!r} is not a Grain class")
         self._cluster = cluster
-        self._table = (
-            load_plugin("millstream.membership", membership)
-            if isinstance(membership, str)
-            else membership or MemoryMembershipTable()
-        )
-        self._stores = {
-            key: load_plugin("millstream.stores", store) if isinstance(store, str) else store
+        self._made: list[Any] = []
+        table = self._plugin("millstream.membership", membership)
+        self._table: MembershipTable = table or MemoryMembershipTable()
+        self._stores: dict[str, StateStore] = {
+            key: self._plugin("millstream.stores", store)
             for key, store in (stores or {"default": MemoryStateStore()}).items()
         }
         self._streams = dict(streams or {})
@@ -104,7 +112,17 @@ class Silo:
         self._listeners: list[Listener] = []
         self._loops: list[asyncio.Task[None]] = []
         self._started_streams: list[StreamProvider] = []
+        self._drained_streams: list[StreamProvider] = []  # their queues are handed over
+        self._killing: asyncio.Task[None] | None = None
         self._stopped = asyncio.Event()
+
+    def _plugin(self, group: str, part: Any) -> Any:
+        """The part itself, or what its text names; that is closed when the silo ends."""
+        if not isinstance(part, str):
+            return part
+        made = load_plugin(group, part)
+        self._made.append(made)
+        return made
 
     # -- what a program does with it
 
@@ -138,11 +156,7 @@ class Silo:
         await self._stopped.wait()
 
     async def __aenter__(self) -> Silo:
-        try:
-            await self.start()
-        except BaseException:
-            await self.kill()
-            raise
+        await self.start()
         return self
 
     async def __aexit__(
@@ -156,7 +170,18 @@ class Silo:
     # -- starting
 
     async def start(self) -> None:
-        """Listen, join, become active, start streams."""
+        """Listen, join, become active, start streams.
+
+        What fails or is cancelled is undone before this raises: the silo leaves the table as dead.
+        """
+        try:
+            await self._join()
+            await self._start_streams()
+        except BaseException:
+            await self.stop()
+            raise
+
+    async def _join(self) -> None:
         listener = await self._transport.listen(self._listen_at, self._accept)
         self._listeners.append(listener)
         generation = int(self._env.wall_s() * 1000)
@@ -169,9 +194,16 @@ class Silo:
             host.loop.create_task(collect_while_running(host)),
             host.loop.create_task(exchange_loads(host)),
         ]
+
+    async def _start_streams(self) -> None:
         for name, provider in self._streams.items():
             self._started_streams.append(provider)
-            await provider.start(host, name)
+            try:
+                await provider.start(self.host, name)
+            except BaseException:
+                self._started_streams.remove(provider)
+                abort(provider)
+                raise
 
     def _build(self, address: str) -> SiloHost:
         probe_at = Address(self._listen_at.host, 0)
@@ -213,7 +245,7 @@ class Silo:
         return grains
 
     def _accept(self, link: Link) -> None:
-        if self._host is None or self._stopped.is_set():
+        if self._host is None or self._killing is not None:
             link.abort()
             return
         host = self._host
@@ -226,20 +258,43 @@ class Silo:
     async def stop(self) -> None:
         """Stop gracefully: calls that run end, queued calls go to other silos. Repeatable."""
         host = self._host
-        if host is None or self._stopped.is_set() or not host.is_running:
-            await self.kill()
-            return
-        for provider in reversed(self._started_streams):
-            await self._attempt(provider.stop())
-        self._started_streams = []
-        await self._attempt(host.membership.leave(Status.STOPPING))
-        host.is_stopping = True
-        for peer in list(host.inbound):
-            peer.send(Goodbye("stopping"))
-        await host.catalog.end_all(DeactivationReason.SILO_STOPS, self._options.drain_s)
-        await self._answer_all(host)
-        await self._attempt(host.membership.leave(Status.DEAD))
+        if host is not None and not self._stopped.is_set():
+            for stage in (
+                self._close_gateway,
+                self._hand_queues_over,
+                self._drain,
+                self._answer_all,
+                self._close_streams,
+                partial(self._leave, Status.DEAD),
+            ):
+                if host.is_running:  # else it was evicted meanwhile
+                    await stage(host)
         await self.kill()
+
+    async def _close_gateway(self, host: SiloHost) -> None:
+        host.close_gateway()
+
+    async def _hand_queues_over(self, host: SiloHost) -> None:
+        """While all grains are here: deliveries that are out end, and their positions are kept."""
+        while self._started_streams:
+            await self._attempt(self._started_streams[-1].stop())
+            self._drained_streams.append(self._started_streams.pop())
+
+    async def _drain(self, host: SiloHost) -> None:
+        """Let turns end; activations end with them and leave the directory."""
+        await self._leave(Status.STOPPING, host)
+        host.say_goodbye()
+        await host.catalog.end_all(DeactivationReason.SILO_STOPS, self._options.drain_s)
+
+    async def _close_streams(self, host: SiloHost) -> None:
+        while self._drained_streams:
+            provider = self._drained_streams.pop(0)
+            aclose: Callable[[], Awaitable[None]] | None = getattr(provider, "aclose", None)
+            if aclose is not None:
+                await self._attempt(aclose())
+
+    async def _leave(self, status: Status, host: SiloHost) -> None:
+        await self._attempt(host.membership.leave(status))
 
     async def _answer_all(self, host: SiloHost) -> None:
         """Answer what others asked or had relayed, at most for `drain_s`.
@@ -255,38 +310,57 @@ class Silo:
                 return
             await asyncio.sleep(ANSWER_LOOK_S)
 
-    async def _attempt(self, step: Any) -> None:
+    async def _attempt(self, step: Awaitable[None]) -> None:
         """One step of stopping; a failure is logged and does not keep the next from running."""
         try:
             await step
         except MillstreamError as error:
-            log.warning("%s: while stopping: %s", self.address, error)
+            log.warning("%s: while stopping: %s", self._listen_at, error)
+        except Exception:
+            log.exception("%s: while stopping", self._listen_at)
 
     def _evicted(self) -> None:
-        assert self._host is not None
-        self._killing = self._host.loop.create_task(self.kill())
+        self._start_killing()
 
     async def kill(self) -> None:
-        """Stop without saying goodbye, as after an eviction."""
-        host = self._host
-        for task in self._loops:
-            task.cancel()
-        for listener in self._listeners:
-            listener.close()
-        self._listeners = []
-        if host is not None and not self._stopped.is_set():
-            host.is_running = False
-            for provider in self._started_streams:
-                abort = getattr(provider, "abort", None)
-                if abort is not None:
-                    abort()
-            host.heart.close()
-            await host.membership.aclose()
-            host.directory.aclose()
-            await host.catalog.aclose()
-            for peer in list(host.inbound):
-                peer.close("the silo stops")
-            await host.close_calls()
-        self._stopped.set()
+        """Stop without saying goodbye, as after an eviction. Repeatable."""
+        await asyncio.shield(self._start_killing())
+
+    def _start_killing(self) -> asyncio.Task[None]:
+        if self._killing is None:
+            for listener in self._listeners:  # at once: the loop may be accepting already
+                listener.close()
+            for task in self._loops:
+                task.cancel()
+            self._killing = asyncio.get_running_loop().create_task(self._kill())
+        return self._killing
+
+    async def _kill(self) -> None:
+        try:
+            if self._host is not None:
+                await self._end(self._host)
+            for part in self._made:
+                await self._attempt(part.aclose())
+        finally:
+            self._stopped.set()
         await asyncio.sleep(0)  # closing links call back on the loop once more
         await asyncio.sleep(0)
+
+    async def _end(self, host: SiloHost) -> None:
+        host.is_running = False
+        for provider in (*self._started_streams, *self._drained_streams):
+            abort(provider)
+        host.heart.close()
+        await host.membership.aclose()
+        host.directory.aclose()
+        await host.catalog.aclose()
+        for peer in list(host.inbound):
+            peer.close("the silo stops")
+        await host.close_calls()
+
+
+def abort(provider: StreamProvider) -> None:
+    """Stop a provider without a word, if it can be."""
+    stop_short: Callable[[], None] | None = getattr(provider, "abort", None)
+    if stop_short is not None:
+        stop_short()

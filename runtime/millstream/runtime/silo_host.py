@@ -18,7 +18,7 @@ from .connection import Peer
 from .definition import MethodSpec
 from .directory import Directory, DirectoryTarget
 from .env import Env
-from .errors import ConfigError, MillstreamError, Rejected
+from .errors import ConfigError, MillstreamError, Overloaded, Rejected
 from .failures import describe
 from .grain import Contract
 from .host import Host
@@ -70,7 +70,7 @@ class SiloHost(Host):
         self.targets: dict[str, SystemTarget] = {}
         self.loads: dict[str, int] = {}
         self._stores = stores
-        self.heart = LoopHeart(self.loop)
+        self.heart = LoopHeart(self.loop, address)
         self.catalog = Catalog(self)
         self.directory = Directory(self)
         self.membership = Member(self, table, row)
@@ -78,7 +78,8 @@ class SiloHost(Host):
         self.clients: dict[str, Peer] = {}
         self.inbound: dict[Peer, None] = {}
         self._leaving: set[str] = set()  # silos that were seen stopping
-        self.is_stopping = False
+        self._is_gateway_open = True
+        self._is_stopping = False
         self.on_evicted: Callable[[], None] = lambda: None
         self.add_target(DirectoryTarget(self.directory))
         self.add_target(MemberTarget(self.membership))
@@ -150,11 +151,27 @@ class SiloHost(Host):
         self.extension_specs.update(specs_of(cls, name))
         self.catalog.extension_types[name] = cls
 
+    # -- leaving
+
+    def close_gateway(self) -> None:
+        """Tell clients to send new calls through other gateways."""
+        self._is_gateway_open = False
+        for peer in list(self.clients.values()):
+            peer.send(Goodbye("stopping"))
+
+    def say_goodbye(self) -> None:
+        """Tell silos, too, to send no new calls."""
+        self._is_stopping = True
+        for peer in list(self.inbound):
+            if peer.is_silo:
+                peer.send(Goodbye("stopping"))
+
     # -- what arrives
 
     def greeted(self, peer: Peer) -> None:
-        """Note clients, to tell them when this silo leaves; tell newcomers if it does."""
-        if self.is_stopping and peer in self.inbound:
+        """Note clients; tell newcomers if this silo is not for them any more."""
+        is_open = not self._is_stopping and (peer.is_silo or self._is_gateway_open)
+        if not is_open and peer in self.inbound:
             peer.send(Goodbye("stopping"))
         if not peer.is_silo:
             self.clients[peer.name] = peer
@@ -170,9 +187,8 @@ class SiloHost(Host):
         try:
             self._serve(peer, call)
         except MillstreamError as error:
-            peer.watch_served(call.id, None)
             body = msgspec.Raw(describe(error, f"{call.kind}/{call.key}"))
-            peer.answer(call.id, Failure(call.id, body))
+            peer.refuse(call.id, Failure(call.id, body))
 
     def _serve(self, peer: Peer, call: Call) -> None:
         if call.kind.startswith("$"):
@@ -195,20 +211,43 @@ class SiloHost(Host):
             peer.answer(call.id, Redirect(call.id, ""))
             return
         spec = self.spec_of(table, call.method)
-        activation = activation or self.catalog.obtain(table, call.key)
+        if activation is None:
+            peer.watch_served(call.id, None)  # a call that is refused makes no activation
+            activation = self.catalog.obtain(table, call.key)
+            peer.forget_served(call.id)
         served = Served(self, peer, call, spec)
-        peer.watch_served(call.id, served)
+        self._watch(peer, served)
         served.submit(activation)
+
+    def _watch(self, peer: Peer, served: Served) -> None:
+        try:
+            peer.watch_served(served.call.id, served)
+        except Overloaded as error:
+            served.fail(error)  # its deadline is watched no longer; `serve` answers the call
+            raise
 
     def _serve_target(self, peer: Peer, call: Call) -> None:
         target = self.targets.get(f"{call.kind}/{call.key}" if call.key else call.kind)
         spec = None if target is None else target.target_specs.get(call.method)
         if target is None or spec is None:
-            raise Rejected(f"{self.address} has no system target {call.kind}.{call.method}")
+            raise Rejected(self._explain_target(call, target))
         served = Served(self, peer, call, spec)
         served.target = target
-        peer.watch_served(call.id, served)
+        self._watch(peer, served)
         self.runners.push(served)
+
+    def _explain_target(self, call: Call, target: SystemTarget | None) -> str:
+        """What is not there, and what is."""
+        name = f"{call.kind}/{call.key}" if call.key else call.kind
+        if target is not None:
+            methods = ", ".join(sorted(target.target_specs))
+            return f"{self.address}: {name} has no method {call.method!r}; it has: {methods}"
+        kind = name.partition("/")[0]
+        alike = [other for other in self.targets if other.partition("/")[0] == kind]
+        return (
+            f"{self.address} has no system target {name} (asked to {call.method}); "
+            f"it has: {', '.join(sorted(alike or self.targets))}"
+        )
 
     def _relay(self, peer: Peer, call: Call, table: GrainTable | None) -> None:
         if table is None:

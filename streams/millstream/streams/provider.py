@@ -244,13 +244,12 @@ class PersistentStreams:
         self.manager.wake_all()
 
     async def stop(self) -> None:
-        """Hand the queues over, then close the adapter."""
+        """Hand the queues over; turns that run on may still publish."""
         if self._unwatch is not None:
             self._unwatch()
         await self._balancer.aclose()
         if hasattr(self, "manager"):
             await self.manager.stop()
-        await self._close()
 
     def abort(self) -> None:
         """Stop without a word; a task closes the adapter."""
@@ -262,7 +261,7 @@ class PersistentStreams:
             closing = self._close_anyhow()
             self._closing = self.host.loop.create_task(closing, context=clean_context())
 
-    async def _close(self) -> None:
+    async def aclose(self) -> None:
         """Close the adapter; again is harmless."""
         adapter, self._opened = self._opened, None
         close = getattr(adapter, "aclose", None)
@@ -270,9 +269,9 @@ class PersistentStreams:
             await close()
 
     async def _close_anyhow(self) -> None:
-        """`_close`, where a failure would hide what happened before."""
+        """`aclose`, where a failure would hide what happened before."""
         try:
-            await self._close()
+            await self.aclose()
         except Exception:
             log.exception("%s: the adapter was not closed", self.name)
 

@@ -1,8 +1,10 @@
-"""Suite `membership`: silos join, crash, are cut off, stop and come back.
+"""Suite `membership`: silos join, crash, are cut off, stop and come back; then all crash at once.
 
 Judged: views rise and agree, the dead stay dead; in a network that is only slow nobody who lives is
 evicted; a crash that is the only trouble is noticed in time; a silo that is dead to the others
-stops; after the repair every host's silo is active in every view.
+stops; after the repair every host's silo is active in every view. When every silo crashed, those
+that are started then, wherever, are active in every view within the time of detection, and the
+crashed ones are dead.
 """
 
 from __future__ import annotations
@@ -10,8 +12,9 @@ from __future__ import annotations
 import asyncio
 import math
 from collections import Counter
+from collections.abc import Sequence
 
-from millstream.runtime import Grain, MembershipOptions, RuntimeOptions
+from millstream.runtime import Grain, MembershipOptions, RuntimeOptions, Status
 from millstream.runtime.testing import (
     HostDown,
     SiloDeclaredDead,
@@ -46,25 +49,57 @@ async def membership(simulation: Simulation) -> Counter[str]:
     run = Run(simulation)
     plan = make_plan(simulation, ("table",), duration_s=DURATION_S)
     cluster = SimCluster(
-        simulation, silos=plan.silos, grains=[Idle], options=RUNTIME, membership=PROBES
+        simulation, silos=2 * plan.silos, grains=[Idle], options=RUNTIME, membership=PROBES
     )
+    hosts = cluster.names
+    cluster.names = hosts[: plan.silos]  # the others are for the end
     await cluster.start()
-    stops = Stops(run, cluster)
-    leaving = simulation.loop.create_task(stops.play())
-    await simulation.nemesis(plan.script, cluster.boot)
-    stops.is_over = True
-    await leaving
-    repaired_s = simulation.loop.time()
-    await cluster.until_active(RECOVERY_S)
-    run.figures["recovery ms"] = round(1000 * (simulation.loop.time() - repaired_s))
+    await trouble(run, plan, cluster)
     await asyncio.sleep(PROBES.refresh_s)
     if not cluster.is_whole():
         run.violated("the cluster was whole after the repair, and is not any more")
     count(run, plan)
-    run.judge(check_views(simulation.history), check_deaths(run, plan), check_detection(run, plan))
-    run.figures["late requests"] += cluster.late_requests
+    found = check_deaths(run, plan), check_detection(run, plan)
+    await replace_all(run, cluster, hosts)
+    run.judge(check_views(simulation.history), *found)
     await cluster.close()
     return run.figures
+
+
+async def trouble(run: Run, plan: Plan, cluster: SimCluster) -> None:
+    """Play the script and stop silos beside it; then wait until all views agree again."""
+    loop = run.simulation.loop
+    stops = Stops(run, cluster)
+    leaving = loop.create_task(stops.play())
+    await run.simulation.nemesis(plan.script, cluster.boot)
+    stops.is_over = True
+    repaired_s = loop.time()
+    await cluster.until_active(RECOVERY_S)
+    run.figures["recovery ms"] = round(1000 * (loop.time() - repaired_s))
+    await leaving  # it looks up when its pause is over
+
+
+async def replace_all(run: Run, cluster: SimCluster, hosts: Sequence[str]) -> None:
+    """Every silo crashes at once; as many or fewer start, at new addresses and at old ones."""
+    simulation, rng = run.simulation, run.simulation.rng
+    crashed = [silo.address for silo in cluster.silos()]
+    is_silent = rng.random() < 0.5
+    for name in cluster.names:
+        simulation.crash(name, is_silent=is_silent)
+    await asyncio.sleep(rng.choice((0.0, rng.uniform(0.0, PROBES.stale_after_s))))
+    cluster.names = tuple(rng.sample(list(hosts), rng.randint(1, len(crashed))))
+    started_s = simulation.loop.time()
+    try:
+        for name in cluster.names:
+            cluster.boot(name)
+        await cluster.until_active(DETECTED_S)
+    except TimeoutError:
+        run.violated(f"all crashed, and {cluster.names} are not active after {DETECTED_S:g} s")
+    run.figures["joining after all crashed ms"] = round(1000 * (simulation.loop.time() - started_s))
+    rows = {row.silo: row.status for row in cluster.table.view().rows}
+    for silo in crashed:
+        if rows[silo] is not Status.DEAD:
+            run.violated(f"{silo} crashed with all others, and is {rows[silo].value}")
 
 
 def count(run: Run, plan: Plan) -> None:
