@@ -13,7 +13,7 @@ import sys
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, NamedTuple, Protocol
 
-from benchmarks.measure import cpu_s, now
+from benchmarks.measure import cpu_s, now, settle_memory
 
 __all__ = ["RUNS", "Arrivals", "Consumer", "Run", "Sample", "measure_feed", "produce"]
 
@@ -112,6 +112,7 @@ async def measure_feed(subject: str, consumer: Consumer) -> dict[str, float]:
     producer = await asyncio.create_subprocess_exec(*command, stdin=pipe, stdout=pipe)
     assert producer.stdin is not None and producer.stdout is not None
     figures: dict[str, float] = {}
+    settle_memory()
     try:
         for run in RUNS:
             arrivals, key = Arrivals(run), f"{run.name}-{os.getpid()}"
@@ -134,6 +135,7 @@ async def produce(send: Send) -> None:
     """Run what standard input names until it ends: lines of a run's name and a key."""
     runs = {run.name: run for run in RUNS}
     loop = asyncio.get_running_loop()
+    settle_memory()
     while line := await loop.run_in_executor(None, sys.stdin.readline):
         name, key = line.split()
         await _send_run(send, runs[name], key)

@@ -14,7 +14,15 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
-__all__ = ["PAYLOADS", "Call", "cpu_s", "in_process", "memory_bytes", "two_processes"]
+__all__ = [
+    "PAYLOADS",
+    "Call",
+    "cpu_s",
+    "in_process",
+    "memory_bytes",
+    "settle_memory",
+    "two_processes",
+]
 
 Call = Callable[[Any], Awaitable[Any]]
 PAYLOADS: dict[str, dict[str, Any]] = {
@@ -39,6 +47,12 @@ def memory_bytes() -> int:
         return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
+def settle_memory() -> None:
+    """What was made so far stays: as silo processes do, and for every subject alike."""
+    gc.collect()
+    gc.freeze()
+
+
 def cpu_s(pids: Sequence[int]) -> float:
     """CPU seconds of all threads of the processes."""
     total = 0
@@ -60,8 +74,7 @@ async def in_process(
     add: Sequence[Call], dict_in: Call, echo: Call, suspend: Call, busy: Call
 ) -> dict[str, float]:
     """One caller, many callers, copies, suspensions, contention; µs per call."""
-    gc.collect()
-    gc.freeze()
+    settle_memory()
     figures: dict[str, float] = {}
     payload = PAYLOADS["100B"]
 
@@ -102,9 +115,10 @@ async def in_process(
 
 async def two_processes(calls: Sequence[Call], pids: Sequence[int]) -> dict[str, float]:
     """Echo to another process: latency one at a time, then 64 and 1,024 in flight."""
+    settle_memory()
     figures: dict[str, float] = {}
     for name, payload in PAYLOADS.items():
-        for call in calls[:50]:
+        for call in calls:  # grains are located and activated before anything is measured
             await call(payload)
         laps = []
         for _ in range(1_000):
