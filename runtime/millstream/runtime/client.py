@@ -51,13 +51,13 @@ class ClientRouter:
     def find(self, table: GrainTable, key: str, /) -> Place | None:
         if self._searches.has(table.name, key):
             return None
-        return self._host.gateway_for(f"{table.name}/{key}")
+        return self._host.gateway_for(table.name, key)
 
     def stand(self, table: GrainTable, key: str, pause_s: float = 0.0, /) -> asyncio.Future[Place]:
         return self._searches.stand(table, key, pause_s)
 
     async def _locate(self, table: GrainTable, key: str) -> Place:
-        place = self._host.gateway_for(f"{table.name}/{key}")
+        place = self._host.gateway_for(table.name, key)
         if place is None:
             raise SiloUnavailable(f"no gateway answers: {', '.join(self._host.gateways)}")
         return place
@@ -84,13 +84,15 @@ class ClientHost(Host):
         self._leaving: set[str] = set()
         self.router = ClientRouter(self)
 
-    def gateway_for(self, name: str) -> Peer | None:
+    def gateway_for(self, *name: str) -> Peer | None:
         """The connection that carries calls to a name: the first of a rotated list that works."""
         usable = self.gateways
         if self._leaving:
             usable = [g for g in usable if g not in self._leaving] or usable
-        start = hash_of(name) % len(usable) if len(usable) > 1 else 0
-        for gateway in usable[start:] + usable[:start]:
+        if len(usable) > 1:
+            start = hash_of("/".join(name)) % len(usable)
+            usable = usable[start:] + usable[:start]
+        for gateway in usable:
             try:
                 return self.peers.get(gateway)
             except SiloUnavailable:
