@@ -67,7 +67,6 @@ class MethodSpec:
             "unshared" in flags
         )  # the runtime's own: arguments are not shared, so not copied
         self.wire_name = name
-        self.calls = 0
         self.localns: Mapping[str, Any] = {}
         self.codecs: list[Codec[Any]] = []
         self._arguments: Arguments | None = None

@@ -83,7 +83,6 @@ async def {name}{signature}:
             _ms_act.gate = 0
         else:
             _ms_act.leave(_ms_req)
-        _ms_spec_{index}.calls += 1
         if _ms_req.expired:
             _ms_task.uncancel()
             _ms_bad = _ms_timed_out(_ms_host, _ms_req)
