@@ -44,6 +44,7 @@ RUNS = (
     Run("warm1", 300, 1, 0),
     Run("b1", 4_000, 1, 0),
     Run("paced", 2_000, 1, 1_000),
+    Run("paced5k", 5_000, 1, 5_000),
 )
 Send = Callable[[str, list[Sample]], Awaitable[Any]]
 
