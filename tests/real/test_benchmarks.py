@@ -29,7 +29,10 @@ def measured(suite: str) -> dict[str, Any]:
     ("suite", "keys"),
     [
         ("calls", {"seq_us", "dict_echo_us", "100B_c64_cpu_us", "silo_100B_p50_us"}),
-        ("streams", {"b100_events_s", "b100_cpu_us", "b1_events_s", "paced_p50_us", "paced5k_p50_us"}),
+        (
+            "streams",
+            {"b100_events_s", "b100_cpu_us", "b1_events_s", "paced_p50_us", "paced5k_p50_us"},
+        ),
     ],
 )
 def test_a_suite_measures_ours_beside_the_limit(suite: str, keys: set[str]) -> None:
