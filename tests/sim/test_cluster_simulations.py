@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from datetime import UTC, datetime
+from typing import Any
 
 import pytest
 
@@ -14,6 +15,7 @@ from millstream.console.main import main
 from millstream.console.sim.runner import SUITES, run_seed
 
 SEEDS = 30
+FAST_SEEDS = 10
 ROTATION = 100_000
 # another range every day; MILLSTREAM_SIM_START repeats one
 START = int(os.environ.get("MILLSTREAM_SIM_START", 0)) or 1 + SEEDS * (
@@ -21,7 +23,13 @@ START = int(os.environ.get("MILLSTREAM_SIM_START", 0)) or 1 + SEEDS * (
 )
 
 
-@pytest.mark.parametrize("seed", range(START, START + SEEDS))
+def rotating_seeds() -> list[Any]:
+    """The first ten in `make test-fast`, too."""
+    slow = pytest.mark.slow
+    return [pytest.param(START + at, marks=slow if at >= FAST_SEEDS else ()) for at in range(SEEDS)]
+
+
+@pytest.mark.parametrize("seed", rotating_seeds())
 @pytest.mark.parametrize("suite", list(SUITES))
 def test_a_cluster_keeps_its_promises_under_trouble(suite: str, seed: int) -> None:
     outcome = run_seed(suite, seed)

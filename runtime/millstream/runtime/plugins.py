@@ -6,7 +6,6 @@ Owns: the form `name[:argument]` and its errors. Groups: `millstream.membership`
 
 from __future__ import annotations
 
-from importlib.metadata import entry_points
 from typing import Any
 
 from .errors import ConfigError
@@ -16,6 +15,8 @@ __all__ = ["load_plugin"]
 
 def load_plugin(group: str, text: str) -> Any:
     """Make the plug-in `name:argument` of a group; raises ConfigError naming what there is."""
+    from importlib.metadata import entry_points  # 13 ms, which most programs need not pay
+
     name, colon, argument = text.partition(":")
     found = {point.name: point for point in entry_points(group=group)}
     if name not in found:

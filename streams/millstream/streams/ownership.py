@@ -124,20 +124,17 @@ class OwnershipOptions:
             raise ConfigError(f"lease_s is {self.lease_s}, below three times poll_s {self.poll_s}")
 
 
-@dataclass(frozen=True, slots=True)
-class Unowned:
+class Unowned(msgspec.Struct, frozen=True):
     """This silo does not read the queue."""
 
 
-@dataclass(frozen=True, slots=True)
-class Owned:
+class Owned(msgspec.Struct, frozen=True):
     """This silo reads the queue in this epoch."""
 
     epoch: int
 
 
-@dataclass(frozen=True, slots=True)
-class Pausing:
+class Pausing(msgspec.Struct, frozen=True):
     """This silo reads no more, and drains until `deadline_s` of its own clock."""
 
     epoch: int
@@ -147,8 +144,7 @@ class Pausing:
 Local = Unowned | Owned | Pausing
 
 
-@dataclass(frozen=True, slots=True)
-class Situation:
+class Situation(msgspec.Struct, frozen=True):
     """All that a decision depends on.
 
     `live`: every silo that is not dead, stopping ones too, from a view read *after* the record:
@@ -168,8 +164,7 @@ class Situation:
     undone: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Acquire:
+class Acquire(msgspec.Struct, frozen=True):
     """Write the record; then read the queue from its checkpoint, in its epoch.
 
     `is_forced`: the former owner did not let go, so its deliveries may still run. `may_repeat`:
@@ -181,8 +176,7 @@ class Acquire:
     may_repeat: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Hold:
+class Hold(msgspec.Struct, frozen=True):
     """Write the record: still owned in the same epoch.
 
     For a lease that is renewed, a checkpoint that moved, a pause that is called off.
@@ -191,34 +185,29 @@ class Hold:
     record: QueueRecord
 
 
-@dataclass(frozen=True, slots=True)
-class Pause:
+class Pause(msgspec.Struct, frozen=True):
     """Stop reading and starting deliveries, then write the record."""
 
     record: QueueRecord
 
 
-@dataclass(frozen=True, slots=True)
-class Free:
+class Free(msgspec.Struct, frozen=True):
     """Stop for good, then write the record and tell the silo that wants the queue."""
 
     record: QueueRecord
 
 
-@dataclass(frozen=True, slots=True)
-class Keep:
+class Keep(msgspec.Struct, frozen=True):
     """Nothing to do until something changes; look at the record again at the next poll."""
 
 
-@dataclass(frozen=True, slots=True)
-class Wait:
+class Wait(msgspec.Struct, frozen=True):
     """Nothing to do before this time; then read the record and decide again."""
 
     until_s: float
 
 
-@dataclass(frozen=True, slots=True)
-class Lost:
+class Lost(msgspec.Struct, frozen=True):
     """Another silo has the queue, or had it: stop at once, write nothing."""
 
 
