@@ -9,7 +9,15 @@ import pytest
 from millstream.balancers import DeploymentBalancer
 from millstream.providers.memory import MemoryOptions, MemoryQueues
 from millstream.providers.memory.queue_grain import MemoryQueue, QueuedMessage
-from millstream.runtime import MemoryMembershipTable, MemoryStateStore, QueueFenced, QueueFull, Silo
+from millstream.runtime import (
+    Etag,
+    MemoryMembershipTable,
+    MemoryStateStore,
+    QueueFenced,
+    QueueFull,
+    Silo,
+    StorageUnavailable,
+)
 from millstream.streams import PersistentStreams
 
 
@@ -112,3 +120,38 @@ async def test_the_era_rises_when_the_content_was_lost() -> None:
     await crashed.kill()
     async with make_silo(store, MemoryMembershipTable()) as silo:
         assert await silo.grain(MemoryQueue, "default/q").append([message("b")]) == [(2, 1)]
+
+
+class Flaky(MemoryStateStore):
+    """Refuses the first write of each row of content."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.refused: set[str] = set()
+
+    async def write(self, key: str, data: bytes, expect: Etag | None, fence: int, /) -> Etag:
+        if "content" in key and key not in self.refused:
+            self.refused.add(key)
+            raise StorageUnavailable("away for a moment")
+        return await super().write(key, data, expect, fence)
+
+
+async def test_a_store_that_is_away_for_a_moment_costs_no_content() -> None:
+    store, table = Flaky(), MemoryMembershipTable()
+    for first in (1, 4):
+        async with make_silo(store, table) as silo:
+            queue = silo.grain(MemoryQueue, "default/q")
+            await queue.append([message(text) for text in "abc"])
+            found = await queue.read(1, 1, 0, 10, 1000, 0.0)
+            assert (found.era, found.first_seq + len(found.messages)) == (1, first + 3)
+    assert store.refused
+
+
+async def test_rows_of_content_are_dropped_once_they_are_loaded() -> None:
+    store, table = MemoryStateStore(), MemoryMembershipTable()
+    async with make_silo(store, table) as silo:
+        await silo.grain(MemoryQueue, "default/q").append([message("a")])
+    assert await store.scan("memory-queue-content/", "", 10)
+    async with make_silo(store, table) as silo:
+        await silo.grain(MemoryQueue, "default/q").begin(1)
+        assert not await store.scan("memory-queue-content/", "", 10)

@@ -18,6 +18,7 @@ from millstream.runtime import (
     ConfigError,
     Contract,
     Grain,
+    GrainError,
     LocalCluster,
     MembershipOptions,
     MemoryMembershipTable,
@@ -607,3 +608,26 @@ async def test_calls_before_start_and_after_the_end_are_refused() -> None:
 async def test_a_cluster_without_silos_is_refused() -> None:
     with pytest.raises(ConfigError, match="silos=0"):
         LocalCluster(silos=0, grains=[])
+
+
+class NoAnswer(BaseException):
+    pass
+
+
+class Abrupt(Grain):
+    async def end(self, way: str) -> None:
+        raise GeneratorExit if way == "generator" else NoAnswer("odd")
+
+    async def ping(self) -> str:
+        return "here"
+
+
+@pytest.mark.parametrize("way", ["base", "generator"])
+async def test_a_method_that_raises_what_is_no_exception_is_answered_and_leaves_its_turn(
+    way: str,
+) -> None:
+    async with LocalCluster(silos=2, grains=[Abrupt]) as cluster:
+        abrupt = cluster.grain(Abrupt, "a")
+        with pytest.raises(GrainError):
+            await abrupt.end(way)
+        assert await abrupt.ping() == "here"

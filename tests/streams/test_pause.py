@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
+from collections.abc import Callable
 from typing import Literal
 
 import pytest
@@ -33,15 +34,21 @@ CHANGED = asyncio.Event()
 
 @pytest.fixture(autouse=True)
 def clean() -> None:
+    global CHANGED
+    CHANGED = asyncio.Event()  # it belongs to the loop of one test
     SEEN.clear()
     BROKEN.clear()
 
 
-async def until(wanted: dict[str, list[str]]) -> None:
+async def until_true(condition: Callable[[], bool]) -> None:
     async with asyncio.timeout(20):
-        while any(SEEN[key] != texts for key, texts in wanted.items()):
+        while not condition():
             CHANGED.clear()
             await CHANGED.wait()
+
+
+async def until(wanted: dict[str, list[str]]) -> None:
+    await until_true(lambda: all(SEEN[key] == texts for key, texts in wanted.items()))
 
 
 def see(key: str, text: str) -> None:
@@ -99,8 +106,7 @@ async def fail_at_b(cluster: LocalCluster, handler: Pause) -> str:
     for text in "abc":
         await cluster.stream(LINES, "s").publish(text)
     await until({"bad": ["a"], "good": ["a", "b", "c"]})
-    while not handler.failures:
-        await CHANGED.wait()
+    await until_true(lambda: bool(handler.failures))
     return str(handler.failures[0].token)
 
 
@@ -131,10 +137,7 @@ async def test_a_paused_subscription_stays_paused_and_loses_nothing_when_its_que
         BROKEN.clear()
         await owner.stop()
         await cluster.stream(LINES, "s").publish("d")
-        async with asyncio.timeout(20):
-            while "d" not in SEEN["good"]:
-                CHANGED.clear()
-                await CHANGED.wait()
+        await until_true(lambda: "d" in SEEN["good"])
         assert SEEN["bad"] == ["a"]
         await cluster.grain(Hearer, "bad").resume(token)
         await until({"bad": ["a", "b", "c", "d"]})

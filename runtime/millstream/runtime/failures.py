@@ -31,6 +31,7 @@ __all__ = [
     "TEXT_CHARS_MAX",
     "KnownErrors",
     "WireError",
+    "answerable",
     "describe",
     "isolate_error",
     "rebuild",
@@ -78,6 +79,13 @@ def describe(error: BaseException, place: str) -> bytes:
     wire = _describe(error, NESTING_MAX)
     wire.traceback = _clean(f"raised in {place}:\n{_traceback(error)}")
     return _encode(wire)
+
+
+def answerable(error: BaseException) -> BaseException:
+    """The error itself, or a GrainError for one that a method raised and that is no answer."""
+    if not isinstance(error, NEVER_REPLIES):
+        return error
+    return GrainError(type(error).__name__, f"raised by the method: {error}")
 
 
 def rebuild(data: bytes | msgspec.Raw, known: KnownErrors) -> Exception:

@@ -19,7 +19,7 @@ import msgspec
 
 from .activation import Activation
 from .errors import CallCycle, Overloaded
-from .failures import describe
+from .failures import answerable, describe
 from .message import Call, Failure, Redirect, Reply
 from .request import Request, clean_context, current_request, turn_name, waits_for
 from .tasks import Tasks
@@ -158,12 +158,15 @@ class Served:
             message = Reply(self.call.id, msgspec.Raw(spec.encode_result(result)))
         except asyncio.CancelledError:
             if not (request.expired or request.stop_reason):
-                if task.cancelling() > request.cancelling:
+                if task.cancelling() > request.cancelling and not host.is_running:
                     finish(host, request)
                     raise
                 message = self._failure(own_cancellation(request))
-        except Exception as error:
-            message = self._failure(error)
+        except BaseException as error:
+            if isinstance(error, KeyboardInterrupt | SystemExit):
+                finish(host, request)
+                raise
+            message = self._failure(answerable(error))
             del error
         finish(host, request)
         if request.expired:
@@ -175,7 +178,7 @@ class Served:
         elif self.origin is not None:
             self.origin.forget_served(self.call.id)
 
-    def _failure(self, error: Exception) -> Failure:
+    def _failure(self, error: BaseException) -> Failure:
         if not self.call.id:
             log.error("one-way %s failed", self.request.spec.label, exc_info=error)
         return Failure(self.call.id, msgspec.Raw(describe(error, turn_name(self.request))))

@@ -17,8 +17,8 @@ import msgspec
 
 from millstream.runtime.activation import Activation
 from millstream.runtime.codec import Codec
-from millstream.runtime.errors import CallTimeout
-from millstream.runtime.failures import describe
+from millstream.runtime.errors import CallTimeout, GrainError
+from millstream.runtime.failures import answerable, describe
 from millstream.runtime.state import State
 
 from .event import Event
@@ -169,15 +169,31 @@ class HandlerRun:
     async def items(self, start: int, end: int) -> tuple[int, bytes]:
         """Run items start..end-1; returns the first that is not done, and its error."""
         self._at = start
+        task = asyncio.current_task()
+        assert task is not None
+        cancelling = task.cancelling()
         limit = asyncio.timeout(self.batch.timeout_s)
         try:
             async with limit:
                 await self._run(end)
-        except Exception as raised:
-            place = f"{self._activation} handling {self.batch.namespace}/{self.batch.key}"
-            late = CallTimeout(f"{place}: not done after {self.batch.timeout_s:g} s")
-            return self._at, describe(late if limit.expired() else raised, place)
+        except BaseException as raised:
+            is_ended = isinstance(raised, KeyboardInterrupt | SystemExit)
+            if is_ended or task.cancelling() > cancelling:
+                raise  # not the handler's doing
+            return self._at, self._described(raised, limit.expired())
         return self._at, b""
+
+    def _described(self, raised: BaseException, is_late: bool) -> bytes:
+        """What the handler did, as the agent gets it."""
+        place = f"{self._activation} handling {self.batch.namespace}/{self.batch.key}"
+        if is_late:
+            return describe(
+                CallTimeout(f"{place}: not done after {self.batch.timeout_s:g} s"), place
+            )
+        if isinstance(raised, asyncio.CancelledError):
+            text = f"{place} awaited something that was cancelled"
+            return describe(GrainError("asyncio.CancelledError", text), place)
+        return describe(answerable(raised), place)
 
     async def _run(self, end: int) -> None:
         """Run items `_at`..end-1; `_at` counts along."""

@@ -60,6 +60,7 @@ log = logging.getLogger("millstream.delivery")
 
 # not the handler's fault: wait and try again without end
 UNREACHABLE = (CallTimeout, ClusterError, Overloaded, Rejected, StorageError)
+OUTCOMES = ("dead_letter", "skip", "pause")
 ANSWER_S = 5.0  # for a handler's answer to arrive, beyond the handler's own time
 
 
@@ -177,6 +178,12 @@ class Dispatch:
     ) -> None:
         try:
             event = await self._send(subscriber, items, attempt)
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if self._is_closed or task is None:
+                raise
+            task.uncancel()  # only a handler can have done that: it runs in this task
+            event = self._failed(FailureKind.HANDLER, "the handler cancelled the task it runs in")
         finally:
             self.calls_out -= 1
         if self._is_closed:
@@ -256,7 +263,9 @@ class Dispatch:
         )
         try:
             outcome = await self._decide(subscriber, failure)
-        except MillstreamError as error:
+        except Exception as error:  # a handler of failures that fails is asked again
+            if not isinstance(error, MillstreamError):
+                log.exception("on_give_up failed for %s of %s", item.token, subscriber.stream)
             event: Event = Unreachable(str(error), self._loop.time(), self._roll())
         else:
             log.error(
@@ -275,7 +284,9 @@ class Dispatch:
         self.pump()
 
     async def _decide(self, subscriber: Subscriber, failure: DeliveryFailure) -> Any:
-        outcome = await self._provider.on_give_up.give_up(failure)
+        outcome: Any = await self._provider.on_give_up.give_up(failure)
+        if outcome not in OUTCOMES:
+            raise TypeError(f"give_up returned {outcome!r}, not one of {', '.join(OUTCOMES)}")
         if outcome == "dead_letter" and not subscriber.keeps_dead_letters:
             outcome = "skip"
         if outcome == "dead_letter":
@@ -288,6 +299,11 @@ class Dispatch:
 
 
 def error_text(error: BaseException) -> str:
-    """An error with its notes, which hold the callee's traceback."""
+    """An error with its notes, which hold the callee's traceback, as text that can be stored."""
     notes = "\n".join(getattr(error, "__notes__", ()))
-    return f"{type(error).__name__}: {error}\n{notes}".rstrip()
+    try:
+        said = str(error)
+    except Exception as another:
+        said = f"(its text cannot be made: {type(another).__name__})"
+    text = f"{type(error).__name__}: {said}\n{notes}".rstrip()
+    return text.encode("utf-8", "backslashreplace").decode()

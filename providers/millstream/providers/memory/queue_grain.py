@@ -11,12 +11,19 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import msgspec
 
-from millstream.runtime.errors import ConfigError, Conflict, QueueFenced, QueueFull
+from millstream.runtime.errors import (
+    ConfigError,
+    Conflict,
+    QueueFenced,
+    QueueFull,
+    StorageUnavailable,
+)
 from millstream.runtime.grain import DeactivationReason, Grain
 from millstream.runtime.markers import always_interleave, grain, unshared
 from millstream.runtime.placement import PREFER_LOCAL
@@ -32,6 +39,9 @@ READER = "agents"
 FOREVER_S = 1e9
 PRODUCERS_MAX = 10_000
 CHUNK_MESSAGES = 2_000
+ROWS_PER_SCAN = 1_000
+KEEP_TRIES_MAX = 6
+KEEP_RETRY_S = 0.1
 NO_FENCE = 0
 
 
@@ -124,6 +134,7 @@ class MemoryQueue(Grain):
             self._partition = Partition()
         self._partition.register(READER, "earliest")
         await self._save(StoredQueue(self._era, False, 0, self._epoch, 0))
+        await self._clear_chunks()  # from here on nobody reads them
         self.context.keep_alive(FOREVER_S)
 
     async def _next_era(self) -> int:
@@ -158,7 +169,13 @@ class MemoryQueue(Grain):
                 self._gate.try_acquire(len(message.items))
                 self._partition.append(message)
                 self._is_repeated(message)
-            await self._store.clear(key, row.etag, row.fence)
+
+    async def _clear_chunks(self) -> None:
+        """Drop the rows of a former activation, whether it was loaded, or died while it stored."""
+        prefix = f"memory-queue-content/{self.key}/"
+        while rows := await self._store.scan(prefix, "", ROWS_PER_SCAN):
+            for key, row in rows:
+                await self._store.clear(key, row.etag, row.fence)
 
     def _chunk_key(self, chunk: int) -> str:
         return f"memory-queue-content/{self.key}/{chunk:08d}"
@@ -174,10 +191,24 @@ class MemoryQueue(Grain):
         chunks = 0
         for at in range(0, count, CHUNK_MESSAGES):
             part = self._partition.read_at(start + at, min(CHUNK_MESSAGES, count - at))
-            data = msgspec.msgpack.encode(part)
-            await self._store.write(self._chunk_key(chunks), data, None, NO_FENCE)
+            await self._keep(self._put_chunk, self._chunk_key(chunks), msgspec.msgpack.encode(part))
             chunks += 1
-        await self._save(StoredQueue(self._era, True, start, self._epoch, chunks))
+        await self._keep(self._save, StoredQueue(self._era, True, start, self._epoch, chunks))
+
+    async def _put_chunk(self, key: str, data: bytes) -> None:
+        found = await self._store.read(key)
+        expect = None if found is None else found.etag  # an earlier try may have stored it
+        await self._store.write(key, data, expect, NO_FENCE)
+
+    async def _keep(self, write: Callable[..., Awaitable[None]], *args: Any) -> None:
+        """Store a part of the content; a store that is away for a moment costs nothing."""
+        for attempt in range(KEEP_TRIES_MAX):
+            try:
+                return await write(*args)
+            except StorageUnavailable:
+                if attempt + 1 == KEEP_TRIES_MAX:
+                    raise
+                await asyncio.sleep(KEEP_RETRY_S * 2**attempt)
 
     # -- producers
 
