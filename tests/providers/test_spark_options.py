@@ -8,7 +8,7 @@ from dataclasses import asdict
 
 import pytest
 
-pytest.importorskip("pyspark")
+pytest.importorskip("pyspark", reason="needs the extra `spark`")
 
 from pyspark_millstream.options import WriteOptions, parse
 

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-pytest.importorskip("pyspark")
-arrow = pytest.importorskip("pyarrow")
+pytest.importorskip("pyspark", reason="needs the extra `spark`")
+arrow = pytest.importorskip("pyarrow", reason="needs the extra `spark`")
 
 from pyspark_millstream.rows import Chunk, Chunker, encode_arguments, values_of  # noqa: E402
 from pyspark_millstream.tokens import Numbering, Origin  # noqa: E402

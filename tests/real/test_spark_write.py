@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-pytest.importorskip("pyspark")
-pytest.importorskip("pyarrow")
+pytest.importorskip("pyspark", reason="needs the extra `spark`")
+pytest.importorskip("pyarrow", reason="needs the extra `spark`")
 
 from tests.providers.fake_gateway import FakeGateway, Faults
 

@@ -442,3 +442,39 @@ async def test_a_grain_that_never_starts_in_time_uses_up_its_attempts() -> None:
         (letter,) = await dead_letters(cluster)
         assert letter.failure.attempts == 3
         assert letter.failure.error.startswith("ActivationTimeout: Sleeper/a: on_activate did not")
+
+
+async def test_headers_that_cannot_be_sent_are_refused_at_the_publisher() -> None:
+    async with running(silos=1) as cluster:
+        stream = cluster.silos[0].stream(PLAIN, "a")
+        for headers in ({"a": 1}, {"a": "\ud800"}, {1: "a"}):
+            with pytest.raises(TypeError, match="headers: "):
+                await stream.publish(Word("x"), headers=headers)  # type: ignore[arg-type]
+        await stream.publish(Word("y"), headers={"a": "b"})
+        await until(lambda: SEEN["plain/a"] == ["y:1"])
+
+
+async def test_subscribing_again_skips_nothing_that_is_under_way() -> None:
+    HOLD["w0"] = asyncio.Event()
+    async with running(silos=1) as cluster:
+        await cluster.grain(Listener, "x").listen("t", "n")
+        names = [f"w{i}" for i in range(60)]
+        for name in names:
+            await cluster.stream(TALK, "t").publish(Word(name))
+        again = asyncio.ensure_future(cluster.grain(Listener, "x").listen("t", "n"))
+        HOLD["w0"].set()
+        await again
+        await cluster.stream(TALK, "t").publish(Word("end"))
+        await until(lambda: "end" in SEEN["talk/x"])
+        assert SEEN["talk/x"] == [*names, "end"]
+
+
+async def test_dead_letters_of_one_subscription_are_not_those_of_another_with_its_prefix() -> None:
+    FAIL["b"] = 1000
+    async with running(silos=1) as cluster:
+        await cluster.stream(PLAIN, "a").publish_many(map(Word, ["b", "c"]))
+        await until(lambda: SEEN["plain/a"] == ["c:1"])
+        letters = cluster.silos[0].host.stream_providers["default"].dead_letters
+        (letter,) = await letters.list()
+        assert await letters.list(letter.failure.subscription)
+        assert not await letters.list(letter.failure.subscription[:-1])

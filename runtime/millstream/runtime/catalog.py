@@ -162,7 +162,11 @@ class Catalog:
                 raise
             await self._fail(activation, cancelled_hook(activation, "on_activate"))
             return
-        except Exception as error:
+        except (KeyboardInterrupt, SystemExit):
+            raise
+        except BaseException as error:  # else its callers would wait for ever
+            if not isinstance(error, Exception):
+                error = GrainError(type(error).__name__, f"on_activate raised: {error}")
             await self._fail(activation, error)
             return
         activation.become(ActivationState.VALID)

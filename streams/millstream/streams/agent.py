@@ -157,8 +157,8 @@ class PullingAgent:
                 self._receiver = receiver
             except QueueFenced:
                 raise
-            except MillstreamError as error:
-                log.warning("%s: cannot start reading: %s", self.queue, error)
+            except Exception as error:  # whatever an adapter raises, reading goes on
+                log.warning("%s: cannot start reading: %r", self.queue, error)
                 await asyncio.sleep(self._options.read_retry_s)
         self.is_reading = True
         return self._receiver
@@ -176,8 +176,8 @@ class PullingAgent:
             messages = await receiver.read(grant.events, grant.size_bytes, self._read_wait_s())
         except QueueFenced:
             raise
-        except MillstreamError as error:
-            log.warning("%s: read failed: %s", self.queue, error)
+        except Exception as error:
+            log.warning("%s: read failed: %r", self.queue, error)
             await asyncio.sleep(self._options.read_retry_s)
             return
         self._mark_repeats(messages)
@@ -252,8 +252,8 @@ class PullingAgent:
             except QueueFenced as error:
                 self._fenced(error)
                 return
-            except MillstreamError as error:
-                log.warning("%s: acknowledgement failed: %s", self.queue, error)
+            except Exception as error:
+                log.warning("%s: acknowledgement failed: %r", self.queue, error)
                 await asyncio.sleep(self._options.read_retry_s)
                 self._ack_due.set()
             self._forget_idle_streams()

@@ -82,5 +82,6 @@ class DeadLetters:
 
     async def list(self, subscription: str = "", limit: int = 100) -> Sequence[DeadLetter]:
         """Up to `limit` letters, of one subscription or of all."""
-        rows = await self._store.scan(f"{self._prefix}{subscription}", "", limit)
+        prefix = f"{self._prefix}{subscription}\x1f" if subscription else self._prefix
+        rows = await self._store.scan(prefix, "", limit)
         return [msgspec.msgpack.decode(row.data, type=DeadLetter) for _, row in rows]

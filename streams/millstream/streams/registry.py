@@ -90,6 +90,12 @@ class StreamRegistry(Grain):
         await self._provider().attach(self._stream(), row)
         await self._put(msgspec.structs.replace(row, state="active"))
 
+    async def ensure(self, row: SubscriptionRow) -> None:
+        """As `add`, but a subscription that is active goes on where it is."""
+        found = self._rows.get(row.id)
+        if found is None or found[0].state != "active" or found[0].is_batch != row.is_batch:
+            await self.add(row)
+
     async def remove(self, subscription: str) -> None:
         """Forget a subscription; no effect if there is none."""
         found = self._rows.get(subscription)

@@ -90,6 +90,7 @@ class Stream(Generic[T]):
         Raises TypeError (wrong item), QueueFull, QueueUnavailable, PublishUnknown.
         """
         publisher = publisher_of(self._host, self._namespace.provider)
+        check_headers(headers)
         return await publisher.publish(self.id, [self._encode(item)], headers)
 
     async def publish_many(
@@ -101,6 +102,7 @@ class Stream(Generic[T]):
         fails, those before it stay published.
         """
         publisher = publisher_of(self._host, self._namespace.provider)
+        check_headers(headers)
         bodies = [self._encode(item) for item in items]
         token: Token | None = None
         for part in publisher.split(bodies):
@@ -122,7 +124,8 @@ class Stream(Generic[T]):
                 is the namespace's item itself; its name begins with an underscore, or it is
                 marked by `@subscribe`, so that it is not callable through references.
             name: tells several subscriptions of one grain and handler apart; subscribing again
-                with the same one attaches the same subscription.
+                with the same one is the same subscription, which goes on where it is, unless
+                `start` says otherwise.
             start: "next": events from now on; "earliest": what the queue still has; or a token,
                 whose event comes first.
 
@@ -136,7 +139,8 @@ class Stream(Generic[T]):
             raise StreamError(f"{self._namespace!r} takes implicit subscriptions only")
         check_explicit(handler, self._namespace)
         row = self._row(grain, handler, name, start_text(start))
-        await self._registry().add(row)
+        registry = self._registry()
+        await (registry.ensure(row) if start == "next" else registry.add(row))
         return Subscription(self, row.id, name)
 
     def _row(self, grain: Any, handler: Any, name: str, start: str) -> SubscriptionRow:
@@ -172,6 +176,18 @@ class Stream(Generic[T]):
             StreamRegistry, registry_key(self._namespace.provider, self.id)
         )
         return registry
+
+
+def check_headers(headers: Mapping[str, str] | None) -> None:
+    """Raise TypeError for headers that are no text, or text that cannot be sent."""
+    for name, text in (headers or {}).items():
+        for part in (name, text):
+            if not isinstance(part, str):
+                raise TypeError(f"headers: {part!r} is a {type(part).__name__}, not a str")
+            try:
+                part.encode()
+            except UnicodeEncodeError:
+                raise TypeError(f"headers: {part!r} has a lone surrogate") from None
 
 
 def start_text(start: object) -> str:

@@ -141,10 +141,13 @@ class Sender:
 
     def _take_batch(self) -> list[tuple[QueuedMessage, asyncio.Future[Token | None]]]:
         batch: list[tuple[QueuedMessage, asyncio.Future[Token | None]]] = []
-        size = 0
+        size = events = 0
         while self._waiting and len(batch) < self._options.batch_messages_max:
-            size += sum(map(len, self._waiting[0][0].items))
-            if batch and size > self._options.batch_bytes_max:
+            items = self._waiting[0][0].items
+            size += sum(map(len, items))
+            events += len(items)
+            is_over = size > self._options.batch_bytes_max or events > self._options.capacity_events
+            if batch and is_over:
                 break
             batch.append(self._waiting.popleft())
         return batch
@@ -155,6 +158,9 @@ class Sender:
                 batch = self._take_batch()
                 try:
                     numbers = await self._queue.append([message for message, _ in batch])
+                except asyncio.CancelledError:
+                    self._fail(batch, QueueUnavailable("the silo stops"))
+                    raise
                 except Exception as error:
                     self._fail(batch, error)
                     continue

@@ -17,9 +17,12 @@ class Arrivals:
     def __init__(self) -> None:
         self._waits: dict[asyncio.Future[None], float] = {}
         self._timer: asyncio.TimerHandle | None = None
+        self._is_closed = False
 
     async def wait(self, seconds: float) -> None:
         """Until something arrives, or the time is over."""
+        if self._is_closed:
+            return
         loop = asyncio.get_running_loop()
         wait: asyncio.Future[None] = loop.create_future()
         due_s = self._waits[wait] = loop.time() + seconds
@@ -38,7 +41,8 @@ class Arrivals:
         self._waits.clear()
 
     def close(self) -> None:
-        """End every wait, and the timer."""
+        """End every wait, those to come, and the timer."""
+        self._is_closed = True
         self.wake()
         if self._timer is not None:
             self._timer.cancel()

@@ -168,7 +168,7 @@ class MemoryQueue(Grain):
             for message in msgspec.msgpack.decode(row.data, type=list[QueuedMessage]):
                 self._gate.try_acquire(len(message.items))
                 self._partition.append(message)
-                self._is_repeated(message)
+                self._note(message)
 
     async def _clear_chunks(self) -> None:
         """Drop the rows of a former activation, whether it was loaded, or died while it stored."""
@@ -219,47 +219,54 @@ class MemoryQueue(Grain):
 
         Waits for room, first come first served. Raises QueueFull.
         """
-        fresh = [not self._is_repeated(message) for message in messages]
-        events = sum(len(m.items) for m, is_new in zip(messages, fresh, strict=True) if is_new)
+        events = sum(len(message.items) for message in messages if not self._is_known(message))
         if events > self._options.capacity_events:
             raise QueueFull(
                 f"{self.key}: {events} events in one batch, capacity_events is "
                 f"{self._options.capacity_events}"
             )
         if not self._gate.try_acquire(events):
-            await self._wait_for_room(events, messages)
-        numbers = [
-            (self._era, self._partition.append(message) + 1 if is_new else 0)
-            for message, is_new in zip(messages, fresh, strict=True)
-        ]
+            await self._wait_for_room(events)
+        numbers = [self._accept(message) for message in messages]
+        accepted = sum(
+            len(message.items)
+            for message, (_, number) in zip(messages, numbers, strict=True)
+            if number
+        )
+        self._gate.release(events - accepted)  # repeated while it waited, or in this very batch
         self._arrivals.wake()
         return numbers
 
-    async def _wait_for_room(self, events: int, messages: Sequence[QueuedMessage]) -> None:
+    def _accept(self, message: QueuedMessage) -> tuple[int, int]:
+        """Store a message and note its sequence, in one step; number 0 for a repeated one."""
+        if self._is_known(message):
+            return self._era, 0
+        self._note(message)
+        return self._era, self._partition.append(message) + 1
+
+    async def _wait_for_room(self, events: int) -> None:
         try:
             async with asyncio.timeout(self._options.enqueue_wait_s):
                 await self._gate.acquire(events)
         except TimeoutError:
-            for message in messages:
-                if message.producer:
-                    known = self._producers.get(message.producer, -1)
-                    self._producers[message.producer] = min(known, message.seq - 1)
             raise QueueFull(
                 f"{self.key}: full for {self._options.enqueue_wait_s:g} s (enqueue_wait_s), "
                 f"capacity_events is {self._options.capacity_events}"
             ) from None
 
-    def _is_repeated(self, message: QueuedMessage) -> bool:
-        """Has this producer's sequence been accepted? Notes it as accepted."""
+    def _is_known(self, message: QueuedMessage) -> bool:
+        """Has this producer's sequence been accepted?"""
+        known = self._producers.get(message.producer, -1) if message.producer else -1
+        return bool(message.producer) and message.seq <= known
+
+    def _note(self, message: QueuedMessage) -> None:
+        """The sequence is accepted: what comes with it again is dropped."""
         if not message.producer:
-            return False
-        if message.seq <= self._producers.get(message.producer, -1):
-            return True
+            return
         self._producers[message.producer] = message.seq
         self._producers.move_to_end(message.producer)
         if len(self._producers) > PRODUCERS_MAX:
             self._producers.popitem(last=False)
-        return False
 
     # -- the reader
 
