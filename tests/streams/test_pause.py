@@ -163,3 +163,11 @@ async def test_events_that_nobody_subscribed_to_are_counted_from_the_first() -> 
             while sum(one.unheard for one in provider.stats()) < 100:
                 await asyncio.sleep(0)
         assert sum(one.unheard for one in provider.stats()) == 100
+
+
+async def test_a_live_subscription_that_is_resumed_further_back_sees_events_again() -> None:
+    handler = Pause()
+    async with cluster_of(1, handler) as cluster:
+        token = await fail_at_b(cluster, handler)  # the paused one keeps b and c in the cache
+        await cluster.grain(Hearer, "good").resume(token)
+        await until({"good": ["a", "b", "c", "b", "c"]})

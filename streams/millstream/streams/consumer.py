@@ -46,6 +46,7 @@ class WireBatch(msgspec.Struct, array_like=True, frozen=True):
     redelivered: bool
     items: Sequence[Item]
     timeout_s: float = 60.0
+    rewinds: bool = False  # it was resumed further back: what was seen comes again
 
 
 class Delivered(msgspec.Struct, array_like=True, frozen=True):
@@ -94,6 +95,8 @@ class Consumer:
         if batch.epoch < place.epochs.get(batch.queue, 0):
             return Delivered(0, is_fenced=True)
         place.epochs[batch.queue] = batch.epoch
+        if batch.rewinds:
+            place.last = None
         state = place.state
         if state is not None and batch.subscription in state.cursors:
             place.last = Token(*state.cursors[batch.subscription])

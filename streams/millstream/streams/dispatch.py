@@ -191,6 +191,8 @@ class Dispatch:
             return
         if isinstance(event, Progress):
             self.delivered_count += event.done
+            if event.done:
+                subscriber.is_rewound = False
             subscriber.is_redelivered = event.error is not None
         else:
             subscriber.is_redelivered = True  # it may have run
@@ -210,9 +212,10 @@ class Dispatch:
             self._agent.queue,
             self._agent.epoch,
             attempt,
-            subscriber.is_redelivered or attempt > 1,
+            subscriber.is_redelivered or subscriber.is_rewound or attempt > 1,
             items,
             subscriber.options.handler_timeout_s,
+            subscriber.is_rewound,
         )
         table = self._host.table_named(subscriber.grain_type)
         timeout_s = subscriber.options.handler_timeout_s + ANSWER_S

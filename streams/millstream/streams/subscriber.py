@@ -25,6 +25,7 @@ class Subscriber:
         "is_held",
         "is_queued",
         "is_redelivered",
+        "is_rewound",
         "keeps_dead_letters",
         "options",
         "position",
@@ -59,3 +60,4 @@ class Subscriber:
         self.is_queued = False
         self.is_held = is_held  # paused: its events stay in the cache, undelivered
         self.is_redelivered = False
+        self.is_rewound = False  # until its first call is answered

@@ -128,6 +128,7 @@ class Subscribers:
             after = None if row.start == "earliest" else before(Token.parse(row.start))
             at = self._agent.cache.first_index(stream, after)
             subscriber.position = after
+            subscriber.is_rewound = True
             if at is not None:
                 self._dispatch.offer(subscriber, at)
                 self._dispatch.pump()
