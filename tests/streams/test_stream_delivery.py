@@ -444,6 +444,32 @@ async def test_a_grain_that_never_starts_in_time_uses_up_its_attempts() -> None:
         assert letter.failure.error.startswith("ActivationTimeout: Sleeper/a: on_activate did not")
 
 
+MARKED: list[list[tuple[str, int, bool]]] = []
+BATCHED = StreamNamespace("batched", Word, subscriptions="implicit")
+
+
+class Batcher(Grain):
+    @subscribe(BATCHED, batch=True)
+    async def on_words(self, events: list[Event[Word]]) -> None:
+        MARKED.append([(e.item.text, e.attempt, e.redelivered) for e in events])
+        note(f"batched/{self.key}", "run")
+        if len(events) == 3 and len(MARKED) == 1:
+            raise ValueError("once")
+
+
+async def test_what_was_behind_a_failing_item_of_a_batch_comes_again_marked() -> None:
+    MARKED.clear()
+    async with LocalCluster(silos=1, grains=[Batcher], streams={"default": provider}) as cluster:
+        await cluster.stream(BATCHED, "a").publish_many(map(Word, ["a", "b", "c"]))
+        await until(lambda: "c" in [text for run in MARKED[1:] for text, _, _ in run])
+        await cluster.stream(BATCHED, "a").publish(Word("d"))
+        await until(lambda: MARKED[-1][-1][0] == "d")
+        first, *again, last = MARKED
+        assert [mark for _, _, mark in first] == [False, False, False]
+        assert all(mark for run in again for _, _, mark in run)
+        assert last == [("d", 1, False)]
+
+
 async def test_headers_that_cannot_be_sent_are_refused_at_the_publisher() -> None:
     async with running(silos=1) as cluster:
         stream = cluster.silos[0].stream(PLAIN, "a")

@@ -204,6 +204,9 @@ class Dispatch:
 
     async def _send(self, subscriber: Subscriber, items: Sequence[Item], attempt: int) -> Event:
         """Call the consumer; every outcome becomes an event of the delivery core."""
+        sent, last = subscriber.sent_upto, items[-1].token
+        was_sent = sent is not None and items[0].token <= sent
+        subscriber.sent_upto = last if sent is None else max(sent, last)
         batch = WireBatch(
             subscriber.id,
             subscriber.handler,
@@ -212,7 +215,7 @@ class Dispatch:
             self._agent.queue,
             self._agent.epoch,
             attempt,
-            subscriber.is_redelivered or subscriber.is_rewound or attempt > 1,
+            was_sent or subscriber.is_redelivered or subscriber.is_rewound or attempt > 1,
             items,
             subscriber.options.handler_timeout_s,
             subscriber.is_rewound,

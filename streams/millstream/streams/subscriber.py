@@ -29,6 +29,7 @@ class Subscriber:
         "keeps_dead_letters",
         "options",
         "position",
+        "sent_upto",
         "stream",
         "window",
     )
@@ -56,6 +57,7 @@ class Subscriber:
         self.is_explicit = is_explicit
         self.delivery: Delivery | None = None
         self.position: Token | None = None
+        self.sent_upto: Token | None = None  # what is at or below it may be known
         self.window: int | None = None
         self.is_queued = False
         self.is_held = is_held  # paused: its events stay in the cache, undelivered
