@@ -152,8 +152,8 @@ class Dispatch:
 
     def _act(self, subscriber: Subscriber, delivery: Delivery, action: Action) -> None:
         if isinstance(action, Deliver):
-            if delivery.index is not None and delivery.index <= self._agent.repeats_upto:
-                subscriber.is_redelivered = True
+            index = delivery.index  # of a backlog that a former owner may have delivered?
+            subscriber.is_redelivered = index is not None and index <= self._agent.repeats_upto
             delivery.step(Sent(len(action.items), self._loop.time()))
             self.calls_out += 1
             self._tasks.start(self._deliver(subscriber, delivery, action.items, action.attempt))
@@ -193,9 +193,6 @@ class Dispatch:
             self.delivered_count += event.done
             if event.done:
                 subscriber.is_rewound = False
-            subscriber.is_redelivered = event.error is not None
-        else:
-            subscriber.is_redelivered = True  # it may have run
         self._step(subscriber, delivery, event)
         self._agent.progressed()
         self.pump()
