@@ -168,7 +168,7 @@ async def test_a_refused_call_leaves_nothing_behind(silo: Silo, kind: str) -> No
     peer.received(frame(encode_messages(held)))
     await until(lambda: len(STARTED) == LIMIT)
     pending = len(silo.host.pending.irregular)
-    names = ("$member", "", "ping") if kind == "target" else ("Desk", "new", "where")
+    names = ("$gateway", "", "gateways") if kind == "target" else ("Desk", "new", "where")
     peer.received(frame(encode_messages([call(9, *names), call(9, *names)])))
     await until(lambda: 9 in link.answers())
     assert isinstance(link.answers()[9], Failure)

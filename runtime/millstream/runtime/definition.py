@@ -20,6 +20,7 @@ from .errors import DefinitionError
 from .markers import Flag, GrainOptions, Mark, Timeout, marks_of
 
 if TYPE_CHECKING:
+    from .membership import Declaration
     from .state import StateField
 
 __all__ = ["GrainType", "MethodSpec", "define", "place_of"]
@@ -195,6 +196,12 @@ class GrainType:
     def spec_of(self, wire_name: str) -> MethodSpec | None:
         """The method of a name, or None."""
         return self.specs.get(wire_name)
+
+    def declarations(self) -> list[Declaration]:
+        """What its marks tell the silos that do not host it."""
+        marked = [(method, mark) for method, marks in self.marks.items() for mark in marks]
+        found = [mark.declared(self.name, method) for method, mark in marked]
+        return [one for one in found if one is not None]
 
     def resolve(self) -> None:
         """Build every codec that is still pending; called when a silo is built."""

@@ -15,6 +15,7 @@ from .placement import RANDOM, Placement
 
 if TYPE_CHECKING:
     from .grain import Contract
+    from .membership import Declaration
 
 __all__ = [
     "GrainOptions",
@@ -37,13 +38,17 @@ MARKS = "__millstream__"
 
 
 class Mark:
-    """A mark on a method. Other parts derive their own; runtime only asks two questions."""
+    """A mark on a method. Other parts derive their own; runtime only asks three questions."""
 
     makes_local = False
     """True: the method is not callable through a reference (handlers, timers)."""
 
     def define(self, owner: type, name: str, fn: Callable[..., Any]) -> None:
         """Check the marked method when `owner` is defined; raises DefinitionError."""
+
+    def declared(self, grain_type: str, method: str) -> Declaration | None:
+        """What the silos that do not host the grain type should know of the method, if anything."""
+        return None
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ Owns: the own row, the view, gossip and its listeners. Not: the table (`membersh
 (`probe`), what a vote does (`votes`). Invariants: a lower version never replaces a higher one; a
 silo that reads itself dead, or missing after it had joined, stops at once and writes nothing more;
 while stopping it ignores that; a table that cannot be read evicts nobody; a silo becomes active
-only when each active one has answered it or was evicted.
+only when each active one has read its row and answered it, or was evicted.
 """
 
 from __future__ import annotations
@@ -48,8 +48,9 @@ class MemberTarget(SystemTarget):
         """A view that may be newer."""
         self._member.take(view)
 
-    async def ping(self) -> str:
-        """Answers once this silo's loop runs."""
+    async def greet(self, view: TableView) -> str:
+        """A silo joins: the answer says that this one knows it, and that its loop runs."""
+        self._member.take(view)
         return self._member.address
 
     async def probe_for(self, silo: str) -> bool:
@@ -219,7 +220,7 @@ class Member:
                 while left := [silo for silo in self.active() if silo not in reached]:
                     self._await(left)
                     wait.begin(left)
-                    failures = await self._ping_all(left)
+                    failures = await self._greet_all(left)
                     reached.update(silo for silo in left if silo not in failures)
                     wait.tell(failures, self._host.loop.time())
                     await asyncio.sleep(pause_s if failures else 0)
@@ -247,14 +248,16 @@ class Member:
         self.awaited = frozenset(silos)
         self.prober.follow(self.view)
 
-    async def _ping_all(self, silos: Sequence[str]) -> dict[str, str]:
+    async def _greet_all(self, silos: Sequence[str]) -> dict[str, str]:
         """Why which of the silos did not answer."""
-        errors = await asyncio.gather(*map(self._ping, silos))
+        errors = await asyncio.gather(*map(self._greet, silos))
         return {silo: error for silo, error in zip(silos, errors, strict=True) if error}
 
-    async def _ping(self, silo: str) -> str:
+    async def _greet(self, silo: str) -> str:
         try:
-            await call_target(self._host, silo, MemberTarget.target_name, MemberTarget.ping)
+            await call_target(
+                self._host, silo, MemberTarget.target_name, MemberTarget.greet, self.view
+            )
         except MillstreamError as error:
             return str(error)
         return ""
@@ -288,8 +291,8 @@ class Member:
             return
         kept_s = self._host.membership_options.dead_rows_kept_s
         dead = [row for row in self.view.rows if row.status is Status.DEAD]
-        oldest = min(dead, key=last_sign_s, default=None)
-        if oldest is None or self._host.env.wall_s() - last_sign_s(oldest) <= kept_s:
+        oldest = min(dead, key=lambda row: row.last_sign_s, default=None)
+        if oldest is None or self._host.env.wall_s() - oldest.last_sign_s <= kept_s:
             return
         if await self._table.forget(oldest.silo, self.view.version):
             log.info("%s is forgotten, dead for more than %g s", oldest.silo, kept_s)
@@ -374,11 +377,6 @@ def is_repeated(row: MemberRow, voted: MemberRow, now_s: float, fresh_s: float) 
     """Would the row say nothing that it does not say already, with votes younger than that?"""
     known = {voter for voter, time_s in row.suspicions if now_s - time_s < fresh_s}
     return voted.status is row.status and known.issuperset(dict(voted.suspicions))
-
-
-def last_sign_s(row: MemberRow) -> float:
-    """Wall time of the last sign of a silo: its start, a stamp, or a vote against it."""
-    return max(row.started_s, row.alive_s, *(time_s for _, time_s in row.suspicions))
 
 
 def with_newer_stamps(old: TableView, new: TableView) -> TableView:

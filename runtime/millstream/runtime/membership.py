@@ -15,6 +15,7 @@ from typing import Protocol
 import msgspec
 
 __all__ = [
+    "Declaration",
     "MemberRow",
     "MembershipTable",
     "MemoryMembershipTable",
@@ -48,8 +49,18 @@ class Status(Enum):
     DEAD = "dead"
 
 
+class Declaration(msgspec.Struct, frozen=True, array_like=True):
+    """What a mark on a grain's method tells every silo; only its `kind`'s owner reads the body."""
+
+    kind: str
+    body: bytes
+
+
 class MemberRow(msgspec.Struct, frozen=True, array_like=True):
-    """One silo in the table. Times are wall-clock seconds; `suspicions` are (voter, time)."""
+    """One silo in the table. Times are wall-clock seconds; `suspicions` are (voter, time).
+
+    `declarations`: what the marks of its `grain_types` tell the others.
+    """
 
     silo: SiloAddress
     status: Status
@@ -61,6 +72,12 @@ class MemberRow(msgspec.Struct, frozen=True, array_like=True):
     started_s: float = 0.0
     alive_s: float = 0.0
     suspicions: tuple[tuple[SiloAddress, float], ...] = ()
+    declarations: tuple[Declaration, ...] = ()
+
+    @property
+    def last_sign_s(self) -> float:
+        """Wall time of the last sign of the silo: its start, a stamp, or a vote against it."""
+        return max(self.started_s, self.alive_s, *(time_s for _, time_s in self.suspicions))
 
 
 class TableView(msgspec.Struct, frozen=True, array_like=True):

@@ -218,6 +218,9 @@ class Silo:
             can_own_queues=self._can_own_queues,
             grain_types=tuple(cls.__millstream_type__.name for cls in self._all_grains()),
             started_s=self._env.wall_s(),
+            declarations=tuple(
+                one for cls in self._all_grains() for one in cls.__millstream_type__.declarations()
+            ),
         )
         host = SiloHost(
             cluster=self._cluster,

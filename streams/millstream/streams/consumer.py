@@ -17,10 +17,11 @@ import msgspec
 
 from millstream.runtime.activation import Activation
 from millstream.runtime.codec import Codec
-from millstream.runtime.errors import CallTimeout, GrainError
+from millstream.runtime.errors import CallTimeout, GrainError, Rejected
 from millstream.runtime.failures import answerable, describe
 from millstream.runtime.state import State
 
+from .declared import is_declared
 from .event import Event
 from .handlers import codec_of, is_batch_handler
 from .item import Item
@@ -137,10 +138,14 @@ class Consumer:
 
 
 def find_handler(activation: Activation, batch: WireBatch) -> tuple[SubscribeMark | None, Any]:
-    """The handler of a subscription, and its mark if it is declared. Raises LookupError."""
+    """The handler of a subscription, and the mark of a declared one. Raises LookupError, Rejected."""
     grain_type = activation.table.hosted
     assert grain_type is not None
     handler = getattr(activation.grain, batch.handler, None)
+    if handler is None and is_declared(batch.subscription):
+        raise Rejected(  # a silo that is older or newer than the one that declared it: it waits
+            f"{activation} has no handler {batch.handler!r} in this silo's {grain_type.name}"
+        )
     if handler is None:
         raise LookupError(
             f"{activation} has no handler {batch.handler!r} for subscription {batch.subscription!r}"

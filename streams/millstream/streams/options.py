@@ -46,11 +46,21 @@ class StreamOptions:
     stream_idle_s: float = 1800.0
     """A stream without events for this long is forgotten by its agent."""
 
+    absent_kept_s: float = 86_400.0
+    """How long events wait for a grain type that no silo hosts any more: its declared
+    subscriptions are forgotten then, unless the silo that hosted it came back without it before."""
+
     def __post_init__(self) -> None:
         for name in ("calls_out_max", "publish_items_max", "publish_bytes_max"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name} is {getattr(self, name)}, not at least 1")
-        for name in ("read_wait_s", "poll_first_s", "read_retry_s", "stream_idle_s"):
+        for name in (
+            "read_wait_s",
+            "poll_first_s",
+            "read_retry_s",
+            "stream_idle_s",
+            "absent_kept_s",
+        ):
             if not getattr(self, name) > 0:
                 raise ConfigError(f"{name} is {getattr(self, name)}, not above 0 seconds")
         if self.poll_ceiling_s < self.poll_first_s:

@@ -25,13 +25,13 @@ from millstream.runtime.system_target import SystemTarget, call_target
 
 from .consumer import Consumer
 from .dead_letters import DeadLetters, FailureHandler, KeepDeadLetters
+from .declared import Declared, DeclaredSet, declared_in
 from .delivery import DeliveryOptions
 from .factories import OpenAdapter, balancer_of, factory_of
 from .identity import QueueId, StreamId
 from .ingest import IngestTarget
 from .manager import QueueManager
 from .mapper import HashRingMapper
-from .namespace import SubscriptionKinds
 from .options import StreamOptions
 from .ownership import OwnershipStore, QueueState
 from .queue import (
@@ -45,7 +45,7 @@ from .queue import (
 from .registry import StreamRegistry, SubscriptionRow
 from .shapes import capabilities_of, require_shape
 from .split import split_items
-from .subscribe import SubscribeMark, implicit_subscribers
+from .subscribe import check_marks
 from .token import Token
 
 __all__ = ["PersistentStreams", "QueueStats", "SiloStats", "StreamsTarget"]
@@ -177,8 +177,8 @@ class PersistentStreams:
         self.adapter: QueueAdapter
         self.manager: QueueManager
         self.dead_letters: DeadLetters
-        self._kinds: dict[str, SubscriptionKinds] = {}
-        self._implicit: Mapping[str, list[tuple[str, str, SubscribeMark]]] = {}
+        self.declared = DeclaredSet()
+        self._giving_up: asyncio.TimerHandle | None = None
         self._unwatch: Callable[[], None] | None = None
         self._opened: QueueAdapter | None = None  # the adapter, until it is closed
         self._closing: asyncio.Task[None] | None = None
@@ -204,8 +204,7 @@ class PersistentStreams:
         self._ownership = OwnershipStore(host.store(self.options.store), name)
         self.dead_letters = DeadLetters(host.store(self.options.store), name)
         hosted = [table.hosted for table in host.tables.values() if table.hosted is not None]
-        self._implicit = implicit_subscribers(hosted, name)
-        self._check_marks()
+        check_marks(hosted, name, self.capabilities)
         self.adapter = self._opened = await self._factory.open(
             name, ProviderHost(host, self.mapper)
         )
@@ -217,36 +216,47 @@ class PersistentStreams:
         host.add_target(IngestTarget(self), name)
         row = host.membership.view.row(host.address)
         if row is not None and row.can_own_queues:
+            self._declare()
             self.manager.start()
             silos = QueueSilos(host)
             self._unwatch = host.membership.watch(self._follow)
             await self._balancer.start(self.mapper.queues(), silos, self.manager.want)
 
-    def _check_marks(self) -> None:
-        for entries in self._implicit.values():
-            for grain_type, handler, mark in entries:
-                self._kinds[mark.namespace.name] = mark.namespace.subscriptions
-                if mark.commit_with is None:
-                    continue
-                if Capability.STABLE_TOKENS not in self.capabilities:
-                    raise ConfigError(
-                        f"{grain_type}.{handler}: commit_with needs a provider with stable tokens; "
-                        f"{self.name!r} has none"
-                    )
-                table = self.host.tables[grain_type]
-                if table.is_reentrant:
-                    raise ConfigError(
-                        f"{grain_type}.{handler}: commit_with excludes every other "
-                        "turn, so the grain cannot be reentrant"
-                    )
-
     def _follow(self, view: TableView) -> None:
+        self._declare()
         self.manager.wake_all()
+
+    def _declare(self) -> None:
+        """See which declared subscriptions hold now; what only dead silos declared ends in time."""
+        self._cancel_giving_up()
+        now_s, kept_s = self.host.env.wall_s(), self.options.absent_kept_s
+        before = self.declared
+        self.declared = after = declared_in(self.host.membership.view, self.name, now_s, kept_s)
+        if after.until_s is not None:
+            wait_s = max(0.0, after.until_s - now_s)
+            self._giving_up = self.host.loop.call_later(
+                wait_s, self._declare, context=clean_context()
+            )
+        for grain_type in sorted(after.absent - before.absent):
+            log.warning(
+                "%s: no silo hosts %s now; its events wait for one, at most %g s (absent_kept_s)",
+                self.name,
+                grain_type,
+                kept_s,
+            )
+        if after.of_namespace != before.of_namespace:
+            for agent in self.manager.agents():
+                agent.subscribers.redeclare()
+
+    def _cancel_giving_up(self) -> None:
+        if self._giving_up is not None:
+            self._giving_up.cancel()
 
     async def stop(self) -> None:
         """Hand the queues over; turns that run on may still publish."""
         if self._unwatch is not None:
             self._unwatch()
+        self._cancel_giving_up()
         await self._balancer.aclose()
         if hasattr(self, "manager"):
             await self.manager.stop()
@@ -255,6 +265,7 @@ class PersistentStreams:
         """Stop without a word; a task closes the adapter."""
         if self._unwatch is not None:
             self._unwatch()
+        self._cancel_giving_up()
         if hasattr(self, "manager"):
             self.manager.abort()
         if self._opened is not None:
@@ -282,19 +293,11 @@ class PersistentStreams:
         """Does the provider leave the checkpoint to the queue record?"""
         return Capability.FENCED_ACK not in self.capabilities
 
-    def implicit_of(self, stream: StreamId) -> list[tuple[str, str, SubscribeMark]]:
-        """Declared subscriptions of a stream's namespace."""
-        return self._implicit.get(stream.namespace, [])
-
-    def kinds_of(self, stream: StreamId) -> SubscriptionKinds:
-        """Which kinds of subscription the namespace has."""
-        return self._kinds.get(stream.namespace, "both")
-
-    def delivery_options(self, mark: SubscribeMark) -> DeliveryOptions:
+    def delivery_options(self, declared: Declared) -> DeliveryOptions:
         """The provider's delivery options with what the mark says."""
-        if mark.retries is None:
+        if declared.retries is None:
             return self.options.delivery
-        return replace(self.options.delivery, retries=mark.retries)
+        return replace(self.options.delivery, retries=declared.retries)
 
     async def measure(self) -> None:
         """Ask the provider for the backlog of each queue that this silo reads."""

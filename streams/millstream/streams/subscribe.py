@@ -1,27 +1,30 @@
 """The `@subscribe` mark: implicit subscriptions, declared on handlers.
 
-Owns: the mark, its checks when the class is defined, and the index of implicit subscribers.
-Invariants: an implicit subscription's id is made of the grain type and the handler's name, so it
-is the same everywhere and needs no storage; its stream key is the grain key.
+Owns: the mark, its checks when the class is defined and when its silo starts. Not: what other
+silos learn of it (`declared`). Invariants: an implicit subscription's id is made of the grain type
+and the handler's name; its stream key is the grain key.
 """
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Coroutine, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Iterable
 from types import FunctionType
 from typing import Any, Generic, Literal, TypeVar, get_type_hints, overload
 
 from millstream.runtime.definition import GrainType, place_of
-from millstream.runtime.errors import DefinitionError
+from millstream.runtime.errors import ConfigError, DefinitionError
 from millstream.runtime.markers import Mark, add_mark, marks_of
+from millstream.runtime.membership import Declaration
 from millstream.runtime.state import State, StateField
 
+from .declared import Declared
 from .event import Event
 from .handlers import accepts, events_of, label_of, parameter_of, text_of, wanted_text
 from .namespace import StreamNamespace
+from .queue import Capability
 
-__all__ = ["SubscribeMark", "implicit_subscribers", "subscribe"]
+__all__ = ["SubscribeMark", "check_marks", "subscribe"]
 
 T = TypeVar("T")
 G = TypeVar("G")
@@ -62,6 +65,21 @@ class SubscribeMark(Mark):
         self._check_item(place, fn, parameter_of(fn, place, wanted), wanted)
         if self.commit_with is not None:
             self._check_commit(place, owner)
+
+    def declared(self, grain_type: str, method: str) -> Declaration | None:
+        """What the owners of queues have to know, whichever grains they host."""
+        namespace = self.namespace
+        if namespace.subscriptions == "explicit":
+            return None
+        return Declared(
+            namespace.provider,
+            namespace.name,
+            namespace.subscriptions,
+            grain_type,
+            method,
+            self.retries,
+            self.dead_letter,
+        ).declaration()
 
     def _check_namespace(self, place: str) -> None:
         """An item type that is missing or cannot be encoded is refused here."""
@@ -238,15 +256,28 @@ def _check_parentheses(namespace: Any) -> None:
         )
 
 
-def implicit_subscribers(
-    grain_types: Iterable[GrainType], provider: str
-) -> Mapping[str, list[tuple[str, str, SubscribeMark]]]:
-    """By namespace: (grain type, handler name, mark) of every implicit subscription."""
-    found: dict[str, list[tuple[str, str, SubscribeMark]]] = {}
+def check_marks(
+    grain_types: Iterable[GrainType], provider: str, capabilities: frozenset[Capability]
+) -> None:
+    """Refuse handlers that a provider cannot serve as they ask. Raises ConfigError."""
     for grain_type in grain_types:
         for handler, marks in grain_type.marks.items():
             for mark in marks:
                 if isinstance(mark, SubscribeMark) and mark.namespace.provider == provider:
-                    entry = (grain_type.name, handler, mark)
-                    found.setdefault(mark.namespace.name, []).append(entry)
-    return found
+                    _check_provided(f"{grain_type.name}.{handler}", mark, grain_type, capabilities)
+
+
+def _check_provided(
+    label: str, mark: SubscribeMark, grain_type: GrainType, capabilities: frozenset[Capability]
+) -> None:
+    if mark.commit_with is None:
+        return
+    if Capability.STABLE_TOKENS not in capabilities:
+        raise ConfigError(
+            f"{label}: commit_with needs a provider with stable tokens; "
+            f"{mark.namespace.provider!r} has none"
+        )
+    if grain_type.options.reentrant:
+        raise ConfigError(
+            f"{label}: commit_with excludes every other turn, so the grain cannot be reentrant"
+        )

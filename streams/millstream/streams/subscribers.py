@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING
 from millstream.runtime.errors import MillstreamError
 from millstream.runtime.tasks import Tasks
 
+from .declared import Declared
 from .identity import StreamId
 from .queue import QueueMessage
 from .registry import StreamRegistry, SubscriptionRow, registry_key
-from .subscribe import SubscribeMark
 from .subscriber import Subscriber
 from .token import Token
 
@@ -81,15 +81,27 @@ class Subscribers:
 
     def _meet(self, stream: StreamId) -> StreamEntry:
         entry = self._streams[stream] = StreamEntry()
-        kinds, implicit = self._provider.kinds_of(stream), self._provider.implicit_of(stream)
-        if kinds != "explicit":
-            for grain_type, handler, mark in implicit:
-                subscriber = implicit_subscriber(self._provider, stream, grain_type, handler, mark)
-                entry.subscribers[subscriber.id] = subscriber
-        if kinds != "implicit":
+        self._declare(stream, entry)
+        if self._provider.declared.kinds(stream.namespace) != "implicit":
             entry.cold = []
             self._tasks.start(self._ask(stream, entry))
         return entry
+
+    def redeclare(self) -> None:
+        """Other subscriptions are declared: a new one sees what is routed from here on."""
+        for stream, entry in self._streams.items():
+            self._declare(stream, entry)
+        self._agent.progressed()
+
+    def _declare(self, stream: StreamId, entry: StreamEntry) -> None:
+        declared = self._provider.declared.of(stream.namespace)
+        for old in [s for s in entry.subscribers.values() if not s.is_explicit]:
+            if old.id not in declared:
+                self._dispatch.drop(entry.subscribers.pop(old.id))
+        for subscription, one in declared.items():
+            if subscription not in entry.subscribers:
+                new = implicit_subscriber(self._provider, stream, one)
+                entry.subscribers[subscription] = new
 
     async def _ask(self, stream: StreamId, entry: StreamEntry) -> None:
         """Ask the rendezvous until it answers; other streams do not wait."""
@@ -177,21 +189,17 @@ def before(token: Token) -> Token:
 
 
 def implicit_subscriber(
-    provider: PersistentStreams,
-    stream: StreamId,
-    grain_type: str,
-    handler: str,
-    mark: SubscribeMark,
+    provider: PersistentStreams, stream: StreamId, declared: Declared
 ) -> Subscriber:
     """The subscription that a `@subscribe` mark declares for a stream."""
     return Subscriber(
-        f"implicit/{stream.namespace}/{grain_type}/{handler}",
+        declared.subscription,
         stream,
-        grain_type,
+        declared.grain_type,
         stream.key,
-        handler,
-        provider.delivery_options(mark),
-        keeps_dead_letters=mark.dead_letter,
+        declared.handler,
+        provider.delivery_options(declared),
+        keeps_dead_letters=declared.keeps_dead_letters,
         is_explicit=False,
     )
 
