@@ -53,20 +53,34 @@ class CacheLimits:
 
 def message_bytes(message: QueueMessage) -> int:
     """What a message counts for against `bytes_max`: bodies and headers."""
-    texts = message.headers.items()
-    return sum(map(len, message.items)) + sum(len(name) + len(text) for name, text in texts)
+    return sum(map(len, message.items)) + headers_bytes(message)
+
+
+def headers_bytes(message: QueueMessage) -> int:
+    """Bytes of a message's headers, which go with each of its items on the wire."""
+    return sum(len(name) + len(text) for name, text in message.headers.items())
 
 
 class _Slot:
     """A cached message, who holds it, and the next message of its stream."""
 
-    __slots__ = ("cursors", "events", "index", "message", "next", "pins", "size_bytes")
+    __slots__ = (
+        "cursors",
+        "events",
+        "headers_bytes",
+        "index",
+        "message",
+        "next",
+        "pins",
+        "size_bytes",
+    )
 
     def __init__(self, message: QueueMessage, index: int) -> None:
         self.message = message
         self.index = index
         self.events = max(1, len(message.items))
         self.size_bytes = message_bytes(message)
+        self.headers_bytes = headers_bytes(message) if message.headers else 0
         self.next: _Slot | None = None
         self.pins = 1
         self.cursors = 0
@@ -137,12 +151,13 @@ class Cursor:
         while slot is not None:
             bodies = slot.message.items
             end = min(len(bodies), start + max_events - len(found))
-            if slot.size_bytes > room:
-                end = _end_within(bodies, start, end, room, bool(found))
+            each = slot.headers_bytes
+            if each or slot.size_bytes > room:
+                end = _end_within(bodies, start, end, room, bool(found), each)
             found += slot.items(start, end)
             if end < len(bodies):
                 break
-            room -= sum(map(len, bodies[start:]))
+            room -= sum(map(len, bodies[start:])) + each * (end - start)
             slot, start = slot.next, 0
         return found
 
@@ -361,10 +376,15 @@ class QueueCache:
         assert sum(slot.cursors for slot in slots) == len(cursors), "a cursor's message has left"
 
 
-def _end_within(bodies: Sequence[bytes], start: int, end: int, room: int, has_some: bool) -> int:
-    """Up to where items from `start` on fit into `room` bytes; the very first one always does."""
+def _end_within(
+    bodies: Sequence[bytes], start: int, end: int, room: int, has_some: bool, each: int
+) -> int:
+    """Up to where items from `start` on fit into `room` bytes; the very first one always does.
+
+    `each`: bytes that every item brings along.
+    """
     for at in range(start, end):
-        room -= len(bodies[at])
+        room -= len(bodies[at]) + each
         if room < 0 and (has_some or at > start):
             return at
     return end

@@ -21,7 +21,7 @@ from millstream.runtime.system_target import SystemTarget
 from .identity import StreamId
 from .options import StreamOptions
 from .queue import OutMessage, ProducerMark
-from .split import split_items
+from .split import check_size, split_items
 from .token import Token
 
 if TYPE_CHECKING:
@@ -102,22 +102,26 @@ class IngestTarget(SystemTarget):
 class GatewayPublisher:
     """A client's publisher: events go through the gateway."""
 
-    options = StreamOptions()
-
     def __init__(self, host: Any, provider: str) -> None:
         self._host = host
+        frame_bytes_max = host.options.frame_bytes_max
+        self._options = StreamOptions(message_bytes_max=frame_bytes_max).within(frame_bytes_max)
         self._provider = provider
 
     def split(self, bodies: Sequence[bytes]) -> list[Sequence[bytes]]:
         """Cut a list of items into messages."""
-        return split_items(bodies, self.options)
+        return split_items(bodies, self._options)
 
     async def publish(
         self, stream: StreamId, bodies: Sequence[bytes], headers: Mapping[str, str] | None
     ) -> Token | None:
-        """Send one message; returns once the provider has accepted it."""
+        """Send one message; returns once the provider has accepted it.
+
+        The gateway knows the provider's own limit; here it is what a frame allows.
+        """
         if headers:
             raise ConfigError("headers can be published from silos, not from clients")
+        check_size(OutMessage(stream, bodies), self._options.message_bytes_max)
         items = [msgspec.Raw(body) for body in bodies]
         spec: Any = IngestTarget.publish.__millstream_spec__  # type: ignore[attr-defined]
         args = (stream.namespace, "", [(stream.key, 0, items)])

@@ -6,7 +6,7 @@ Owns: how the parts' options are put together. The parts' own: `cache`, `flow`, 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from millstream.runtime.errors import ConfigError
 
@@ -43,6 +43,8 @@ class StreamOptions:
     """Items that `publish_many` puts into one message."""
     publish_bytes_max: int = 1 << 20
     """Bytes that `publish_many` puts into one message."""
+    message_bytes_max: int = 32 << 20
+    """Bytes of items and headers in one message; a larger one is refused."""
     stream_idle_s: float = 1800.0
     """A stream without events for this long is forgotten by its agent."""
 
@@ -51,7 +53,12 @@ class StreamOptions:
     subscriptions are forgotten then, unless the silo that hosted it came back without it before."""
 
     def __post_init__(self) -> None:
-        for name in ("calls_out_max", "publish_items_max", "publish_bytes_max"):
+        for name in (
+            "calls_out_max",
+            "publish_items_max",
+            "publish_bytes_max",
+            "message_bytes_max",
+        ):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name} is {getattr(self, name)}, not at least 1")
         for name in (
@@ -67,3 +74,17 @@ class StreamOptions:
             raise ConfigError(
                 f"poll_ceiling_s is {self.poll_ceiling_s}, below poll_first_s {self.poll_first_s}"
             )
+
+    def within(self, frame_bytes_max: int) -> StreamOptions:
+        """The same where frames are smaller: half of one for what is sent, half for what goes
+        with it, so that no message is accepted that could not be read or delivered elsewhere."""
+        limit = max(1, frame_bytes_max // 2)
+        return replace(
+            self,
+            publish_bytes_max=min(self.publish_bytes_max, limit),
+            message_bytes_max=min(self.message_bytes_max, limit),
+            flow=replace(self.flow, read_bytes_max=min(self.flow.read_bytes_max, limit)),
+            delivery=replace(
+                self.delivery, max_batch_bytes=min(self.delivery.max_batch_bytes, limit)
+            ),
+        )

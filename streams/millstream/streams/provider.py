@@ -44,7 +44,7 @@ from .queue import (
 )
 from .registry import StreamRegistry, SubscriptionRow
 from .shapes import capabilities_of, require_shape
-from .split import split_items
+from .split import check_size, split_items
 from .subscribe import check_marks
 from .token import Token
 
@@ -194,6 +194,7 @@ class PersistentStreams:
                 f"{self.name!r}; make one per silo"
             )
         self.name, self.host = name, host
+        self.options = self.options.within(host.options.frame_bytes_max)
         try:
             await self._start(host, name)
         except BaseException:
@@ -335,11 +336,12 @@ class PersistentStreams:
     async def publish(
         self, stream: StreamId, bodies: Sequence[bytes], headers: Mapping[str, str] | None
     ) -> Token | None:
-        """Send one message. Raises QueueFull after `enqueue_wait_s`."""
+        """Send one message. Raises ValueError (too large), QueueFull after `enqueue_wait_s`."""
         return await self.enqueue(OutMessage(stream, bodies, dict(headers or {})))
 
     async def enqueue(self, message: OutMessage) -> Token | None:
-        """Store a message in the queue that carries its stream."""
+        """Store a message in the queue that carries its stream. Raises ValueError: too large."""
+        check_size(message, self.options.message_bytes_max)
         queue, epoch = self.mapper.queue_for(message.stream), self.mapper.epoch
         deadline = self.host.loop.time() + self.options.enqueue_wait_s
         while True:

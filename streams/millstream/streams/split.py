@@ -1,12 +1,13 @@
-"""Cutting a list of encoded items into messages. Pure."""
+"""How large messages are: cutting a list of encoded items, refusing what is too large. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from .options import StreamOptions
+from .queue import OutMessage
 
-__all__ = ["split_items"]
+__all__ = ["check_size", "split_items"]
 
 
 def split_items(bodies: Sequence[bytes], options: StreamOptions) -> list[Sequence[bytes]]:
@@ -25,3 +26,15 @@ def split_items(bodies: Sequence[bytes], options: StreamOptions) -> list[Sequenc
     if start < len(bodies):
         parts.append(bodies[start:])
     return parts
+
+
+def check_size(message: OutMessage, limit: int) -> None:
+    """Raise ValueError for a message that is larger than `message_bytes_max`."""
+    size = sum(map(len, message.items))
+    if message.headers:
+        size += sum(len((name + text).encode()) for name, text in message.headers.items())
+    if size > limit:
+        raise ValueError(
+            f"{message.stream}: a message of {size} bytes (items and headers); "
+            f"message_bytes_max is {limit}, and at most half of frame_bytes_max"
+        )

@@ -143,9 +143,9 @@ class Sender:
         batch: list[tuple[QueuedMessage, asyncio.Future[Token | None]]] = []
         size = events = 0
         while self._waiting and len(batch) < self._options.batch_messages_max:
-            items = self._waiting[0][0].items
-            size += sum(map(len, items))
-            events += len(items)
+            message = self._waiting[0][0]
+            size += message.size_bytes
+            events += len(message.items)
             is_over = size > self._options.batch_bytes_max or events > self._options.capacity_events
             if batch and is_over:
                 break

@@ -79,6 +79,14 @@ class QueuedMessage(msgspec.Struct, array_like=True, frozen=True):
     seq: int
     enqueued_s: float
 
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of its items and texts, of which a frame has to hold all. Cost: O(items)."""
+        texts = len(self.namespace) + len(self.key)
+        if self.headers:
+            texts += sum(len(name) + len(text) for name, text in self.headers.items())
+        return sum(map(len, self.items)) + texts
+
 
 class NumberedMessages(msgspec.Struct, array_like=True, frozen=True):
     """Consecutive messages of one era; the first has number `first_seq`."""
@@ -297,7 +305,7 @@ class MemoryQueue(Grain):
         messages: list[QueuedMessage] = []
         for message in self._partition.read_at(start, max_events):
             max_events -= len(message.items)
-            max_bytes -= sum(map(len, message.items))
+            max_bytes -= message.size_bytes
             if messages and (max_events < 0 or max_bytes < 0):
                 break
             messages.append(message)
