@@ -17,6 +17,7 @@ from millstream.runtime.errors import (
     CallTimeout,
     ClusterError,
     PublishUnknown,
+    QueueFull,
     QueueUnavailable,
     StreamError,
 )
@@ -159,7 +160,7 @@ class Sender:
                 try:
                     numbers = await self._queue.append([message for message, _ in batch])
                 except asyncio.CancelledError:
-                    self._fail(batch, QueueUnavailable("the silo stops"))
+                    self._fail(batch, PublishUnknown("may have been accepted: the silo stops"))
                     raise
                 except Exception as error:
                     self._fail(batch, error)
@@ -171,11 +172,13 @@ class Sender:
             self._task, self._is_sending = None, False
 
     def _fail(self, batch: Sequence[Any], error: Exception) -> None:
+        """What was sent fails with the error; what waits behind it was not accepted for sure."""
         behind = list(self._waiting)
         self._waiting.clear()
-        for _, future in (*batch, *behind):
-            if not future.done():
-                future.set_exception(publish_error(error))
+        for waiting, make in ((batch, publish_error), (behind, unsent_error)):
+            for _, future in waiting:
+                if not future.done():
+                    future.set_exception(make(error))
 
     def close(self) -> None:
         """Fail what waits."""
@@ -191,6 +194,13 @@ def publish_error(error: Exception) -> Exception:
     if isinstance(error, CallTimeout | ClusterError):
         return PublishUnknown(f"may have been accepted: {error}")
     return QueueUnavailable(f"{type(error).__name__}: {error}")
+
+
+def unsent_error(error: Exception) -> Exception:
+    """What the publishers behind a failure get: theirs was not sent."""
+    if isinstance(error, QueueFull):
+        return QueueFull(*error.args)
+    return QueueUnavailable(f"not sent, since what was before it failed: {error}")
 
 
 class MemoryReceiver:
