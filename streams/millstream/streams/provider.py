@@ -181,6 +181,7 @@ class PersistentStreams:
         self._giving_up: asyncio.TimerHandle | None = None
         self._unwatch: Callable[[], None] | None = None
         self._opened: QueueAdapter | None = None  # the adapter, until it is closed
+        self._is_balanced = False  # the balancer was started, and is not closed
         self._closing: asyncio.Task[None] | None = None
         self._ownership: OwnershipStore
 
@@ -221,6 +222,7 @@ class PersistentStreams:
             self.manager.start()
             silos = QueueSilos(host)
             self._unwatch = host.membership.watch(self._follow)
+            self._is_balanced = True
             await self._balancer.start(self.mapper.queues(), silos, self.manager.want)
 
     def _follow(self, view: TableView) -> None:
@@ -258,18 +260,18 @@ class PersistentStreams:
         if self._unwatch is not None:
             self._unwatch()
         self._cancel_giving_up()
-        await self._balancer.aclose()
+        await self._close_balancer()
         if hasattr(self, "manager"):
             await self.manager.stop()
 
     def abort(self) -> None:
-        """Stop without a word; a task closes the adapter."""
+        """Stop without a word; a task closes balancer and adapter."""
         if self._unwatch is not None:
             self._unwatch()
         self._cancel_giving_up()
         if hasattr(self, "manager"):
             self.manager.abort()
-        if self._opened is not None:
+        if self._opened is not None or self._is_balanced:
             closing = self._close_anyhow()
             self._closing = self.host.loop.create_task(closing, context=clean_context())
 
@@ -281,11 +283,17 @@ class PersistentStreams:
             await close()
 
     async def _close_anyhow(self) -> None:
-        """`aclose`, where a failure would hide what happened before."""
-        try:
-            await self.aclose()
-        except Exception:
-            log.exception("%s: the adapter was not closed", self.name)
+        """Close both, where a failure would hide what happened before."""
+        for part, close in (("balancer", self._close_balancer), ("adapter", self.aclose)):
+            try:
+                await close()
+            except Exception:
+                log.exception("%s: the %s was not closed", self.name, part)
+
+    async def _close_balancer(self) -> None:
+        if self._is_balanced:
+            self._is_balanced = False
+            await self._balancer.aclose()
 
     # -- questions
 
