@@ -91,6 +91,29 @@ class BrokenQueues(Queues):
         raise self._error
 
 
+class OpeningQueues(Queues):
+    """Has something to open before others can call its silo."""
+
+    def status(self) -> str:
+        row = self.host.membership.view.row(self.host.address)
+        return "gone" if row is None else row.status.value
+
+    async def open(self, host: SiloHost, name: str, /) -> None:
+        self.host = host
+        LOG.append(f"{name} open, row {self.status()}")
+
+    async def start(self, host: SiloHost, name: str, /) -> None:
+        LOG.append(f"{name} start, row {self.status()}")
+
+
+class NotOpening(OpeningQueues):
+    """Cannot be opened."""
+
+    async def open(self, host: SiloHost, name: str, /) -> None:
+        self.host = host
+        raise RuntimeError("no account")
+
+
 class ClumsyQueues(Queues):
     """Stops with an error that nobody expects."""
 
@@ -173,7 +196,7 @@ async def test_a_client_that_comes_while_queues_are_handed_over_is_sent_on() -> 
             stopping = asyncio.create_task(leaving.stop())
             await until(lambda: "handing over" in LOG)
             async with Client([leaving.gateway, staying.gateway]) as client:
-                await until(lambda: client.host._leaving == {leaving.gateway})
+                await until(lambda: client.host.gateways == [staying.address])
                 for number in range(10):
                     await client.grain(Desk, f"{number}").where()
                 # silos go on calling its grains until the queues are handed over
@@ -280,6 +303,26 @@ async def test_a_silo_that_cannot_reach_the_others_leaves_the_table() -> None:
     ):
         await silo.start()
     assert sorted(status.value for status in statuses(table)) == ["active", "dead"]
+
+
+async def test_streams_are_opened_before_others_can_call_the_silo() -> None:
+    async with Silo(grains=[], streams={"one": OpeningQueues(), "two": OpeningQueues()}):
+        assert LOG == [
+            "one open, row joining",
+            "two open, row joining",
+            "one start, row active",
+            "two start, row active",
+        ]
+
+
+async def test_streams_that_cannot_be_opened_end_the_start_and_those_before_are_closed() -> None:
+    table = MemoryMembershipTable()
+    one, two = OpeningQueues("one"), NotOpening("two")
+    silo = Silo(grains=[], membership=table, streams={"one": one, "two": two})
+    with pytest.raises(RuntimeError, match="no account"):
+        await silo.start()
+    assert LOG == ["one open, row joining", "two abort", "one close, 0 grains"]
+    assert statuses(table) == [Status.DEAD]
 
 
 async def test_a_start_that_is_cancelled_leaves_the_table() -> None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -175,8 +175,8 @@ class Member:
 
     # -- joining
 
-    async def join(self) -> None:
-        """Become active: end predecessors, write the row, reach every active silo."""
+    async def join(self, prepare: Callable[[], Awaitable[None]]) -> None:
+        """Become active: end predecessors, write the row, reach every active silo, `prepare`."""
         view = await self._table.read()
         self.take(view)
         for row in superseded(view, self.address):
@@ -187,6 +187,7 @@ class Member:
         self._tasks.append(self._host.loop.create_task(self._refreshes()))
         self.prober.start()
         await self._reach_everyone()
+        await prepare()  # from the next step on others call this silo
         await self._write(lambda view: self._own(view, Status.ACTIVE))
         if self.is_dead(self.address):
             raise ClusterError(f"{self.address} was evicted while it joined")

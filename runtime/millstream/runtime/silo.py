@@ -44,15 +44,19 @@ GOODBYE_S = 1.0
 class StreamProvider(Protocol):
     """What `Silo(streams={name: ...})` takes; `millstream.streams.PersistentStreams` is one.
 
-    May also have `async aclose()`, called when the last turn has ended: until then grains may
-    publish; `abort()`, called in place of `stop` when the silo was evicted or `start` failed; and
-    `grains`, the classes that it brings.
+    May also have `async open(host, name)`, called while the silo joins: once others can call it,
+    its grains may publish; `async aclose()`, called when the last turn has ended; `abort()`, called
+    in place of both ends when the silo was evicted or could not start; and `grains`, the classes
+    that it brings.
     """
 
     async def start(self, host: SiloHost, name: str, /) -> None: ...
     async def stop(self) -> None:
         """Hand queues over: read no more, and let deliveries end that are out."""
         ...
+
+
+OpenStreams = Callable[[SiloHost, str], Awaitable[None]]
 
 
 class Silo:
@@ -111,8 +115,8 @@ class Silo:
         self._host: SiloHost | None = None
         self._listeners: list[Listener] = []
         self._loops: list[asyncio.Task[None]] = []
+        self._opened_streams: list[StreamProvider] = []
         self._started_streams: list[StreamProvider] = []
-        self._drained_streams: list[StreamProvider] = []  # their queues are handed over
         self._killing: asyncio.Task[None] | None = None
         self._stopped = asyncio.Event()
 
@@ -170,7 +174,7 @@ class Silo:
     # -- starting
 
     async def start(self) -> None:
-        """Listen, join, become active, start streams.
+        """Listen, join, open streams, become active, read queues.
 
         What fails or is cancelled is undone before this raises: the silo leaves the table as dead.
         """
@@ -189,21 +193,33 @@ class Silo:
         host.on_evicted = self._evicted
         host.heart.start()
         host.is_running = True
-        await host.membership.join()
+        await host.membership.join(self._open_streams)
         self._loops = [
             host.loop.create_task(collect_while_running(host)),
             host.loop.create_task(exchange_loads(host)),
         ]
 
+    async def _open_streams(self) -> None:
+        for name, provider in self._streams.items():
+            self._opened_streams.append(provider)
+            opens: OpenStreams | None = getattr(provider, "open", None)
+            if opens is not None:
+                await self._begin(provider, opens(self.host, name))
+
     async def _start_streams(self) -> None:
         for name, provider in self._streams.items():
             self._started_streams.append(provider)
-            try:
-                await provider.start(self.host, name)
-            except BaseException:
+            await self._begin(provider, provider.start(self.host, name))
+
+    async def _begin(self, provider: StreamProvider, step: Awaitable[None]) -> None:
+        try:
+            await step
+        except BaseException:
+            self._opened_streams.remove(provider)
+            if provider in self._started_streams:
                 self._started_streams.remove(provider)
-                abort(provider)
-                raise
+            abort(provider)
+            raise
 
     def _build(self, address: str) -> SiloHost:
         probe_at = Address(self._listen_at.host, 0)
@@ -281,7 +297,7 @@ class Silo:
         """While all grains are here: deliveries that are out end, and their positions are kept."""
         while self._started_streams:
             await self._attempt(self._started_streams[-1].stop())
-            self._drained_streams.append(self._started_streams.pop())
+            self._started_streams.pop()
 
     async def _drain(self, host: SiloHost) -> None:
         """Let turns end; activations end with them and leave the directory."""
@@ -290,8 +306,8 @@ class Silo:
         await host.catalog.end_all(DeactivationReason.SILO_STOPS, self._options.drain_s)
 
     async def _close_streams(self, host: SiloHost) -> None:
-        while self._drained_streams:
-            provider = self._drained_streams.pop(0)
+        while self._opened_streams:
+            provider = self._opened_streams.pop()
             aclose: Callable[[], Awaitable[None]] | None = getattr(provider, "aclose", None)
             if aclose is not None:
                 await self._attempt(aclose())
@@ -351,7 +367,7 @@ class Silo:
 
     async def _end(self, host: SiloHost) -> None:
         host.is_running = False
-        for provider in (*self._started_streams, *self._drained_streams):
+        for provider in self._opened_streams:
             abort(provider)
         host.heart.close()
         await host.membership.aclose()

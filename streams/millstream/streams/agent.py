@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from typing import TYPE_CHECKING
 
 from millstream.runtime.errors import MillstreamError, QueueFenced
@@ -122,15 +122,18 @@ class PullingAgent:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self._tasks = []
         receiver, self._receiver = self._receiver, None
-        if receiver is None:
-            return
+        if receiver is not None:
+            upto = None if self.is_fenced else self.cache.acked_upto()
+            if upto is not None:
+                await self._attempt("last acknowledgement", receiver.ack(upto))
+            await self._attempt("closing its receiver", receiver.aclose())
+
+    async def _attempt(self, what: str, step: Awaitable[None]) -> None:
+        """A last step; the queue is let go whatever an adapter raises."""
         try:
-            upto = self.cache.acked_upto()
-            if upto is not None and not self.is_fenced:
-                await receiver.ack(upto)
-        except MillstreamError as error:
-            log.info("%s: last acknowledgement: %s", self.queue, error)
-        await receiver.aclose()
+            await step
+        except Exception as error:
+            log.warning("%s: %s: %r", self.queue, what, error)
 
     def abort(self) -> None:
         """Stop without a word, as when the silo was evicted."""
@@ -151,10 +154,8 @@ class PullingAgent:
 
     async def _open(self) -> QueueReceiver:
         while self._receiver is None:
-            receiver = self._provider.adapter.receiver(self.queue, self.epoch)
             try:
-                await receiver.start(self._start_after)
-                self._receiver = receiver
+                self._receiver = await self._started_receiver()
             except QueueFenced:
                 raise
             except Exception as error:  # whatever an adapter raises, reading goes on
@@ -162,6 +163,15 @@ class PullingAgent:
                 await asyncio.sleep(self._options.read_retry_s)
         self.is_reading = True
         return self._receiver
+
+    async def _started_receiver(self) -> QueueReceiver:
+        receiver = self._provider.adapter.receiver(self.queue, self.epoch)
+        try:
+            await receiver.start(self._start_after)
+        except BaseException:
+            await self._attempt("closing a receiver that did not start", receiver.aclose())
+            raise
+        return receiver
 
     async def _read_once(self, receiver: QueueReceiver) -> None:
         if self._held_back:

@@ -116,6 +116,8 @@ class QueueManager:
                 log.warning("%s: the queue record: %s", queue, error)
             except Exception:
                 log.exception("%s: owning failed; trying again", queue)
+            if wait_s is None and self._is_stopping:
+                return  # it is free, and its record says so
             if owned.changed.is_set():
                 continue
             try:
@@ -228,25 +230,22 @@ class QueueManager:
     async def stop(self) -> None:
         """Hand every queue over: pause, drain, free. Bounded by the hand-off time."""
         self._is_stopping, self._wanted = True, frozenset()
-        deadline = self._loop.time() + self._options.max_handoff_s + self._options.force_after_s
         for queue in self._queues:
             self.wake(queue)
-        while any(owned.agent is not None for owned in self._queues.values()):
-            if self._loop.time() >= deadline:
-                break
-            await asyncio.sleep(0.005)
-        await self._end()
+        if tasks := self._tasks():
+            limit_s = self._options.max_handoff_s + self._options.force_after_s
+            await asyncio.wait(tasks, timeout=limit_s)  # each ends when its queue is free
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
         for agent in self.agents():
             try:
                 await agent.stop()
             except MillstreamError as error:
                 log.warning("%s: while stopping: %s", agent.queue, error)
 
-    async def _end(self) -> None:
-        tasks = [owned.task for owned in self._queues.values() if owned.task is not None]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+    def _tasks(self) -> list[asyncio.Task[None]]:
+        return [owned.task for owned in self._queues.values() if owned.task is not None]
 
     def abort(self) -> None:
         """Stop without a word, as when the silo was evicted."""

@@ -1,8 +1,8 @@
 """A stream provider in one silo: wires adapter, mapper, balancer, agents and targets.
 
-Owns: `PersistentStreams`, its start and stop, and publishing. Not: what the parts do. Invariants:
-a provider object belongs to one silo; agents run only between `start` and `stop`; a publish
-returns when the adapter has accepted it.
+Owns: `PersistentStreams`, its beginning and end, and publishing. Not: what the parts do.
+Invariants: a provider object belongs to one silo; agents run only between `start` and `stop`,
+which lie between `open` and `aclose`; a publish returns when the adapter has accepted it.
 """
 
 from __future__ import annotations
@@ -187,8 +187,8 @@ class PersistentStreams:
 
     # -- life
 
-    async def start(self, host: SiloHost, name: str, /) -> None:
-        """Open the adapter, and read queues if this silo may; closes it again if that fails."""
+    async def open(self, host: SiloHost, name: str, /) -> None:
+        """Open the adapter, so that this silo's grains may publish; closes it if that fails."""
         if self.name:
             raise ConfigError(
                 f"stream provider {name!r}: the object already serves a silo as "
@@ -197,12 +197,12 @@ class PersistentStreams:
         self.name, self.host = name, host
         self.options = self.options.within(host.options.frame_bytes_max)
         try:
-            await self._start(host, name)
+            await self._open(host, name)
         except BaseException:
             await self._close_anyhow()
             raise
 
-    async def _start(self, host: SiloHost, name: str) -> None:
+    async def _open(self, host: SiloHost, name: str) -> None:
         self._ownership = OwnershipStore(host.store(self.options.store), name)
         self.dead_letters = DeadLetters(host.store(self.options.store), name)
         hosted = [table.hosted for table in host.tables.values() if table.hosted is not None]
@@ -216,14 +216,18 @@ class PersistentStreams:
             host.add_extension("streams", Consumer)
         host.add_target(StreamsTarget(self), name)
         host.add_target(IngestTarget(self), name)
+
+    async def start(self, host: SiloHost, name: str, /) -> None:
+        """Read queues, if this silo may. What fails is undone by `abort`."""
         row = host.membership.view.row(host.address)
-        if row is not None and row.can_own_queues:
-            self._declare()
-            self.manager.start()
-            silos = QueueSilos(host)
-            self._unwatch = host.membership.watch(self._follow)
-            self._is_balanced = True
-            await self._balancer.start(self.mapper.queues(), silos, self.manager.want)
+        if row is None or not row.can_own_queues:
+            return
+        self._declare()
+        self.manager.start()
+        silos = QueueSilos(host)
+        self._unwatch = host.membership.watch(self._follow)
+        self._is_balanced = True
+        await self._balancer.start(self.mapper.queues(), silos, self.manager.want)
 
     def _follow(self, view: TableView) -> None:
         self._declare()
