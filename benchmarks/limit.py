@@ -10,6 +10,7 @@ from typing import Any
 
 import msgpack
 
+from benchmarks.frames import Framed
 from benchmarks.measure import in_process, two_processes
 
 __all__ = ["calls", "remote", "serve"]
@@ -48,19 +49,15 @@ async def calls(work: Path) -> dict[str, float]:
     )
 
 
-class Framed(asyncio.Protocol):
-    """Frames of a u32 length and MessagePack; what collects in one iteration leaves at once."""
+class Caller(Framed):
+    """MessagePack in frames; what collects in one iteration leaves at once."""
 
     def __init__(self) -> None:
-        self.transport: Any = None
-        self.rest = b""
+        super().__init__()
         self.out: list[bytes] = []
         self.loop = asyncio.get_running_loop()
         self.waiting: dict[int, asyncio.Future[Any]] = {}
         self.sent = 0
-
-    def connection_made(self, transport: Any) -> None:
-        self.transport = transport
 
     def push(self, message: Any) -> None:
         if not self.out:
@@ -72,17 +69,8 @@ class Framed(asyncio.Protocol):
         out, self.out = self.out, []
         self.transport.write(b"".join(out))
 
-    def data_received(self, data: bytes) -> None:
-        data, at = self.rest + data, 0
-        while len(data) - at >= 4:
-            end = at + 4 + int.from_bytes(data[at : at + 4], "little")
-            if end > len(data):
-                break
-            self.take(msgpack.unpackb(data[at + 4 : end]))
-            at = end
-        self.rest = data[at:]
-
-    def take(self, message: Any) -> None:
+    def take(self, frame: bytes) -> None:
+        message = msgpack.unpackb(frame)
         self.waiting.pop(message[0]).set_result(message[2])
 
     async def echo(self, value: Any) -> Any:
@@ -92,10 +80,11 @@ class Framed(asyncio.Protocol):
         return await future
 
 
-class Server(Framed):
+class Server(Caller):
     """Answers each frame with its argument."""
 
-    def take(self, message: Any) -> None:
+    def take(self, frame: bytes) -> None:
+        message = msgpack.unpackb(frame)
         self.push([message[0], 0, message[5][0]])
 
 
@@ -115,7 +104,7 @@ async def remote(work: Path) -> dict[str, float]:
     assert process.stdout is not None
     port = int(await process.stdout.readline())
     loop = asyncio.get_running_loop()
-    _, client = await loop.create_connection(Framed, "127.0.0.1", port)
+    _, client = await loop.create_connection(Caller, "127.0.0.1", port)
     try:
         return await two_processes([client.echo], [os.getpid(), process.pid])
     finally:

@@ -5,43 +5,23 @@ from __future__ import annotations
 import asyncio
 import os
 from pathlib import Path
-from typing import Any
 
 import msgpack
 
 from benchmarks.feed import Arrivals, Run, Sample, measure_feed, produce
+from benchmarks.frames import Framed
 
 __all__ = ["producer", "streams"]
 
 
-class Framed(asyncio.Protocol):
-    """Frames of a u32 length."""
-
-    def __init__(self) -> None:
-        self.transport: Any = None
-        self.rest = b""
-
-    def connection_made(self, transport: Any) -> None:
-        self.transport = transport
-
-    def data_received(self, data: bytes) -> None:
-        data, at = self.rest + data, 0
-        while len(data) - at >= 4:
-            end = at + 4 + int.from_bytes(data[at : at + 4], "little")
-            if end > len(data):
-                break
-            self.take(data[at + 4 : end])
-            at = end
-        self.rest = data[at:]
-
-    def take(self, frame: bytes) -> None:
-        raise NotImplementedError
+class Putter(Framed):
+    """Writes a frame at once."""
 
     def put(self, frame: bytes) -> None:
         self.transport.write(len(frame).to_bytes(4, "little") + frame)
 
 
-class Receiver(Framed):
+class Receiver(Putter):
     """Decodes each batch and each event of it, and acknowledges the batch."""
 
     arrivals: Arrivals
@@ -52,7 +32,7 @@ class Receiver(Framed):
         self.put(b"\xc0")
 
 
-class Sender(Framed):
+class Sender(Putter):
     """Sends a batch and waits for its acknowledgement."""
 
     answered: asyncio.Future[None]

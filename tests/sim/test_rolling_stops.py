@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 import pytest
@@ -57,7 +57,7 @@ async def roll(simulation: Simulation) -> Callers:
     callers = Callers(simulation)
     stays = cluster.silo("silo-3")
     assert stays is not None
-    programs: list[tuple[str, Awaitable[Any]]] = [
+    programs: list[tuple[str, Coroutine[Any, Any, None]]] = [
         ("client", from_outside(callers, cluster, simulation)),
         ("silo-3", callers.run(stays.grain)),
     ]
