@@ -2,8 +2,9 @@
 
 Owns: the source text of stubs and the order of steps of a direct turn (spec/hotpath.md 3.1-3.3,
 traps 1, 2, 9, 11). Invariants: a direct turn happens only if the target is here, valid, idle and
-nobody waits (`gate == 0`); between entering and releasing the activation nothing but the method
-runs; every generated name begins with `_ms`, which definitions refuse.
+nobody waits (`gate == 0`), or after it has waited for its turn at an activation that runs another;
+between entering and releasing the activation nothing but the method runs; every generated name
+begins with `_ms`, which definitions refuse.
 """
 
 from __future__ import annotations
@@ -12,11 +13,11 @@ import inspect
 import linecache
 from typing import TYPE_CHECKING, Any
 
-from .calls import call
+from .calls import call, wait_turn
 from .definition import GrainType, MethodSpec
 from .reference import Reference
 from .request import Request, current_request
-from .turns import settle, timed_out
+from .turns import finish, settle, timed_out
 
 if TYPE_CHECKING:
     from .catalog import GrainTable
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
 __all__ = ["build_reference_class"]
 
+SHORTEST_S = 0.001  # of what is left to a call whose activation ended while it waited
 INT_MIN, INT_MAX = -(2**63), 2**64 - 1  # what MessagePack carries
 
 SLOW = """\
@@ -39,7 +41,9 @@ async def {name}{signature}:
     _ms_up = _ms_get()
     while _ms_up is not None and _ms_up.done:
         _ms_up = _ms_up.parent
-    if _ms_act is None or _ms_act.gate or (_ms_up is not None and (
+    if _ms_act is None or (_ms_act.gate and (
+            _ms_act.running is None or _ms_router.has_line(_ms_kind, _ms_act.key))) or (
+            _ms_up is not None and (
             (_ms_up.depth + 1) % _ms_nest == 0 or _ms_up.depth >= _ms_longest)):
         return await _ms_call(
             _ms_host, _ms_table, _ms_self._ms_key, _ms_spec_{index}, ({arguments}))
@@ -64,12 +68,20 @@ async def {name}{signature}:
         _ms_req.group = _ms_group
         if not _ms_pending.is_armed:
             _ms_pending.arm()
-    _ms_act.gate = 1
-    _ms_act.is_used = True
-    _ms_act.running = _ms_req
-    _ms_set(_ms_req)
     _ms_bad = None
     try:
+        if _ms_act.gate:
+            _ms_req.activation = None
+            if not await _ms_wait(_ms_host, _ms_act, _ms_req):
+                _ms_finish(_ms_host, _ms_req)
+                return await _ms_call(
+                    _ms_host, _ms_table, _ms_self._ms_key, _ms_spec_{index}, ({arguments}),
+                    _ms_max(_ms_req.deadline - _ms_time(), {shortest}))
+        else:
+            _ms_act.gate = 1
+            _ms_act.is_used = True
+            _ms_act.running = _ms_req
+        _ms_set(_ms_req)
         _ms_value = await _ms_fn_{index}(_ms_act.grain{passed})
     except _ms_BaseException as _ms_error:
         _ms_bad = _ms_settle(_ms_host, _ms_req, _ms_error)
@@ -143,7 +155,12 @@ def _globals(host: Host, table: GrainTable) -> dict[str, Any]:
         "_ms_host": host,
         "_ms_table": table,
         "_ms_activations": table.activations,
+        "_ms_max": max,
         "_ms_call": call,
+        "_ms_wait": wait_turn,
+        "_ms_finish": finish,
+        "_ms_router": host.router,
+        "_ms_kind": table.name,
         "_ms_Request": Request,
         "_ms_get": current_request.get,
         "_ms_set": current_request.set,
@@ -199,6 +216,7 @@ def _stub_source(index: int, spec: MethodSpec, is_direct: bool) -> str:
     names = [parameter.name for parameter in spec.parameters]
     return (DIRECT if is_direct else SLOW).format(
         name=f"_ms_stub_{spec.name}",
+        shortest=SHORTEST_S,
         index=index,
         signature=_signature(index, spec),
         arguments="".join(f"{name}, " for name in names),
