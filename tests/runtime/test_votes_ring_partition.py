@@ -614,7 +614,7 @@ class TurnRule(RuleBasedStateMachine):
         assert ([activation.running] if activation.running else []) == plain
         readers = [] if box is None else box.readers
         assert readers == [e.request for e in self.model_running if e.kind == "read"]
-        interleaved = 0 if box is None else box.interleaved
+        interleaved = 0 if box is None else len(box.beside)
         assert interleaved == sum(e.kind == "interleave" for e in self.model_running)
         if activation.gate == 0:
             assert self.may_start("plain") and not self.model_waiting

@@ -3,8 +3,9 @@
 Owns: which request runs now and which waits. Not: creating and ending activations (`catalog`),
 running a turn (`stubs`, `turns`). Invariants: `gate` is 0 exactly when an exclusive turn may start
 without asking further; a turn is entered once and left once; nothing starts before `valid` or
-after a stop was asked for. The order of the rule is Orleans': idle, always-interleave, read-only
-with read-only, wait; the scan goes on past blocked entries.
+after a stop was asked for, save the one turn that is owed to the call that woke the grain. The
+order of the rule is Orleans': idle, always-interleave, read-only with read-only, wait; the scan
+goes on past blocked entries.
 """
 
 from __future__ import annotations
@@ -78,7 +79,7 @@ class Activation:
         """No turn runs and none waits."""
         box = self.mailbox
         return self.running is None and (
-            box is None or not (box.readers or box.interleaved or box.waiting)
+            box is None or not (box.readers or box.beside or box.waiting)
         )
 
     def ensure_mailbox(self) -> Mailbox:
@@ -96,7 +97,7 @@ class Activation:
     def may_start(self, request: Request) -> bool:
         """The turn rule, for a request that waits or arrives."""
         box = self.mailbox
-        if self.state is not VALID or (box is not None and box.stop is not None):
+        if self.state is not VALID or (box is not None and box.stop and not box.owes_turn):
             return False
         if request.is_interleaving:
             return True
@@ -109,7 +110,7 @@ class Activation:
         request.activation = self
         self.is_used = True
         if request.is_interleaving:
-            self.ensure_mailbox().interleaved += 1
+            self.ensure_mailbox().beside[request] = None
         elif request.is_read:
             self.ensure_mailbox().readers.append(request)
         else:
@@ -127,10 +128,16 @@ class Activation:
         else:
             assert self.mailbox is not None
             if request.is_interleaving:
-                self.mailbox.interleaved -= 1
+                del self.mailbox.beside[request]
             else:
                 self.mailbox.readers.remove(request)
+        self.mailbox.owes_turn = False
         self.admit()
+
+    def turns(self) -> list[Request]:
+        """Every turn that runs."""
+        beside = [] if self.mailbox is None else list(self.mailbox.beside)
+        return [*self.blocking(), *beside]
 
     def blocking(self) -> list[Request]:
         """The turns that keep exclusive requests waiting."""
@@ -198,7 +205,7 @@ class Activation:
         if self.running is request:
             self.running = None
         elif request.is_interleaving:
-            self.mailbox.interleaved -= 1
+            del self.mailbox.beside[request]
         else:
             self.mailbox.readers.remove(request)
 
@@ -216,12 +223,14 @@ class Activation:
         is_open = self.state is VALID and self.running is None
         if box is not None:
             is_open = is_open and not (box.readers or box.waiting or box.stop or box.is_held)
-            if box.stop is not None and self.state is VALID and self._has_no_turn(box):
+            if box.stop is not None and self.state is VALID and self._is_done(box):
                 self.table.host.catalog.end(self, box.stop)
         self.gate = 0 if is_open else 1
 
-    def _has_no_turn(self, box: Mailbox) -> bool:
-        return self.running is None and not box.readers and not box.interleaved
+    def _is_done(self, box: Mailbox) -> bool:
+        """No turn runs, and nobody stands in line for one that is owed."""
+        is_owing = box.owes_turn and box.is_held
+        return not (self.running is not None or box.readers or box.beside or is_owing)
 
     def abandon(self) -> None:
         """The silo is gone: no direct turn may start any more."""
@@ -234,4 +243,4 @@ class Activation:
         assert self.running is None or not self.running.done
         assert self.gate or (self.state is VALID and self.running is None)
         assert box is None or all(not reader.done for reader in box.readers)
-        assert box is None or box.interleaved >= 0
+        assert box is None or all(not beside.done for beside in box.beside)

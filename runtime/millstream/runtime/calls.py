@@ -391,7 +391,10 @@ async def ask(
     request: Request,
     hops: int,
 ) -> Any:
-    """Send the call and wait for its answer; on cancellation tell the callee."""
+    """Send the call and wait for its answer; on cancellation tell the callee.
+
+    The connection takes calls now: `ready()` has returned in this very step of the task.
+    """
     ttl_s = request.deadline - host.loop.time()
     if ttl_s <= 0:
         limit_s = request.timeout_s or request.spec.timeout_s or host.options.call_timeout_s
@@ -413,8 +416,6 @@ async def ask(
         request.headers,
     )
     wait = RemoteWait(host.loop.create_future())
-    if not peer.is_ready:
-        await peer.ready()
     call_id = peer.send_call(message, wait)
     try:
         return await wait.future

@@ -223,10 +223,20 @@ class Catalog:
     # -- ending
 
     def deactivate(self, activation: Activation, reason: DeactivationReason) -> None:
-        """End an activation once its running turns have ended."""
+        """End an activation once its running turns have ended.
+
+        If it asks for that itself while it starts, the call that woke it still runs.
+        """
         if activation.state.value >= ActivationState.DEACTIVATING.value:
             return
-        activation.ensure_mailbox().stop = reason
+        box = activation.ensure_mailbox()
+        if reason is DeactivationReason.REQUESTED:
+            if box.stop is not None:
+                return  # its end was asked for already
+            box.owes_turn = activation.state is not ActivationState.VALID
+        else:
+            box.owes_turn = False
+        box.stop = reason
         wind_up = getattr(activation.grain, "_millstream_wind_up", None)
         if wind_up is not None:
             wind_up()  # a grain of our own ends turns that only wait
@@ -289,7 +299,7 @@ class Catalog:
         """Cancel the turns that did not end, and fail what waits for them."""
         reason = f"{self._host.address} stopped and did not wait any longer"
         for activation in self.all():
-            for request in activation.blocking():
+            for request in activation.turns():
                 request.stop_reason = reason
                 if request.task is not None:
                     request.task.cancel()

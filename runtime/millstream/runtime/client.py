@@ -1,8 +1,10 @@
 """A program outside the cluster: references and streams through a gateway.
 
-Owns: the list of gateways, choosing and replacing them. Invariants: calls to one grain go through
-one gateway while that is connected, so they keep their order; a call whose gateway is lost after
-it was sent ends with SiloUnavailable, one that was not sent yet goes through another gateway.
+Owns: the connections to gateways, and asking them for the list of all. Not: which of them may be
+used (`gateway_list`). Invariants: calls to one grain go through one gateway while that is
+connected, so they keep their order; a call whose gateway is lost after it was sent ends with
+SiloUnavailable, one that was not sent yet goes through another gateway; one question for the list
+is under way at a time, beside what a gateway is asked that leaves.
 """
 
 from __future__ import annotations
@@ -10,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Sequence
+from contextlib import suppress
 from types import TracebackType
 from typing import Any, TypeVar
 
@@ -22,11 +25,11 @@ from .env import Env
 from .errors import ConfigError, MillstreamError, NotInCluster, SiloUnavailable
 from .failures import describe
 from .gateway import GatewayTarget
+from .gateway_list import GatewayList
 from .grain import Contract, Openable
 from .host import Host
 from .message import Call, Failure
 from .options import RuntimeOptions
-from .ring import hash_of
 from .search import Place, Searches
 from .system_target import TargetTable
 from .transport import Address, TcpTransport, Transport
@@ -37,6 +40,7 @@ __all__ = ["Client", "ClientHost", "connect"]
 C = TypeVar("C", bound=Contract)
 H = TypeVar("H")
 GATEWAYS_EVERY_S = 10.0
+LIST_SPEC: Any = GatewayTarget.gateways.__millstream_spec__  # type: ignore[attr-defined]
 
 log = logging.getLogger("millstream.client")
 
@@ -57,16 +61,13 @@ class ClientRouter:
         return self._searches.stand(table, key, pause_s)
 
     async def _locate(self, table: GrainTable, key: str) -> Place:
-        place = self._host.gateway_for(table.name, key)
-        if place is None:
-            raise SiloUnavailable(f"no gateway answers: {', '.join(self._host.gateways)}")
-        return place
+        return await self._host.ready_gateway(table.name, key)
 
     def moved(self, table: GrainTable, key: str, peer: Peer, silo: str, /) -> None:
         """The gateway looks the grain up anew."""
 
     def lost(self, table: GrainTable, key: str, /) -> None:
-        """The gateway could not be reached; the next try takes another."""
+        """The gateway could not be reached; the next try goes over all of them."""
 
     def learn(self, kind: str, key: str, silo: str, /) -> None:
         """Clients keep no places."""
@@ -78,35 +79,64 @@ class ClientRouter:
 class ClientHost(Host):
     """The inside of a client."""
 
-    def __init__(self, gateways: Sequence[str], **host: Any) -> None:
+    def __init__(self, given: Sequence[str], **host: Any) -> None:
         super().__init__(**host)
-        self.gateways = list(gateways)
-        self._leaving: set[str] = set()
+        self._list = GatewayList(given)
+        self._list_wanted = asyncio.Event()
         self.router = ClientRouter(self)
 
+    @property
+    def gateways(self) -> list[str]:
+        """The gateways that the cluster told, without those that leave."""
+        return self._list.known
+
+    @gateways.setter
+    def gateways(self, found: Sequence[str]) -> None:
+        self._list.learn(found)
+
     def gateway_for(self, *name: str) -> Peer | None:
-        """The connection that carries calls to a name: the first of a rotated list that works."""
-        usable = self.gateways
-        if self._leaving:
-            usable = [g for g in usable if g not in self._leaving] or usable
-        if len(usable) > 1:
-            start = hash_of("/".join(name)) % len(usable)
-            usable = usable[start:] + usable[:start]
-        for gateway in usable:
+        """The connection that carries calls to a name: the first that works, or may."""
+        for gateway in self._list.order("/".join(name)):
             try:
                 return self.peers.get(gateway)
             except SiloUnavailable:
                 continue
         return None
 
+    async def ready_gateway(self, *name: str) -> Peer:
+        """A connected gateway; one that refuses is passed over. Raises SiloUnavailable."""
+        refused: list[str] = []
+        for gateway in self._list.order("/".join(name)):
+            try:
+                peer = self.peers.get(gateway)
+                if not peer.is_ready:
+                    await peer.ready()
+                return peer
+            except SiloUnavailable as error:
+                refused.append(str(error))
+        raise SiloUnavailable(f"no gateway answers: {'; '.join(refused)}")
+
+    def greeted(self, peer: Peer) -> None:
+        """A gateway that was known by its address has told its whole name."""
+        self.peers.know_as(peer.name, peer)
+
     def peer_leaves(self, peer: Peer) -> None:
-        """The gateway stops: use the others for new calls."""
-        for gateway in [g for g in self.gateways if peer.name.startswith(f"{g}@")]:
-            self._leaving.add(gateway)
+        """The gateway stops: use others for new calls. It knows them best, and is connected."""
+        self._list.leave(peer.name)
+        try:
+            LastQuestion(self).ask(peer)
+        except MillstreamError as error:
+            log.info("gateway %s leaves, and could not be asked for others: %s", peer.name, error)
+            self.want_list()
 
     def peer_lost(self, name: str) -> None:
         """A gateway is gone for the moment."""
         log.info("gateway %s: connection lost", name)
+        self.want_list()
+
+    def want_list(self) -> None:
+        """The list of gateways may be out of date: ask for it soon."""
+        self._list_wanted.set()
 
     def serve(self, peer: Peer, call: Call) -> None:
         """Nothing can be called on a client."""
@@ -116,8 +146,16 @@ class ClientHost(Host):
     async def ask_gateway(
         self, name: str, target: str, instance: str, spec: Any, args: tuple[Any, ...]
     ) -> Any:
-        """Call a system target of the gateway that serves `name`."""
-        peer = await self._ready_gateway(name)
+        """Call a system target of the gateway that serves `name`.
+
+        Raises what the method raises, CallTimeout, SiloUnavailable, NotInCluster (it was closed).
+        """
+        self.check_running()
+        return await self._ask(await self.ready_gateway(name), target, instance, spec, args)
+
+    async def _ask(
+        self, peer: Peer, target: str, instance: str, spec: Any, args: tuple[Any, ...]
+    ) -> Any:
         request = new_request(self, spec, None, False, begins_chain=True)
         table: Any = TargetTable(target)
         failed: BaseException | None = None
@@ -137,29 +175,78 @@ class ClientHost(Host):
                 failed = request = None  # type: ignore[assignment]
         return result
 
-    async def _ready_gateway(self, name: str) -> Peer:
-        """A connected gateway; one that refuses is passed over. Raises SiloUnavailable."""
-        refused = "none is known"
-        for _ in range(len(self.gateways) + 1):
-            peer = self.gateway_for(name)
-            if peer is None:
-                break
-            try:
-                if not peer.is_ready:
-                    await peer.ready()
-                return peer
-            except SiloUnavailable as error:
-                refused = str(error)
-        gateways = ", ".join(self.gateways)
-        raise SiloUnavailable(f"no gateway answers ({gateways}): {refused}")
-
     async def refresh_gateways(self) -> None:
-        """Ask a gateway for the current list; what it does not name is forgotten."""
-        spec: Any = GatewayTarget.gateways.__millstream_spec__  # type: ignore[attr-defined]
-        found = await self.ask_gateway("", "$gateway", "", spec, ())
-        if found:
-            self.gateways = list(found)
-            self._leaving &= set(found)
+        """Ask for the current list, one gateway after the other until one answers.
+
+        What the answer does not name is forgotten. Raises SiloUnavailable.
+        """
+        failures: list[str] = []
+        for gateway in self._list.order(""):
+            try:
+                peer = self.peers.get(gateway)
+                await peer.ready()
+                found = await self._ask(peer, GatewayTarget.target_name, "", LIST_SPEC, ())
+            except MillstreamError as error:
+                failures.append(str(error))
+            else:
+                self._list.learn(found)
+                return
+        raise SiloUnavailable("; ".join(failures))
+
+    async def keep_gateways(self) -> None:
+        """Ask for the list every 10 s, and when a gateway was lost; for ever."""
+        while True:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(GATEWAYS_EVERY_S):
+                    await self._list_wanted.wait()
+            await self._ask_some_times()
+            self._list_wanted.clear()  # what was lost meanwhile was lost to the asking
+
+    async def _ask_some_times(self) -> None:
+        for attempt in range(self.options.redirects_max):
+            if attempt:
+                await asyncio.sleep(self.options.retry_first_s * 2 ** (attempt - 1))
+            try:
+                await self.refresh_gateways()
+            except MillstreamError as error:
+                log.info("the list of gateways could not be refreshed: %s", error)
+            else:
+                return
+
+
+class LastQuestion:
+    """Asks a gateway that leaves for the list (`AnswerReceiver`).
+
+    Sent before its goodbye has been dealt with, so that the connection stays for the answer.
+    """
+
+    __slots__ = ("_host",)
+
+    def __init__(self, host: ClientHost) -> None:
+        self._host = host
+
+    def ask(self, peer: Peer) -> None:
+        """Send the question. Raises Overloaded, SiloUnavailable."""
+        body = msgspec.Raw(LIST_SPEC.arguments.encode(()))
+        ttl_s = self._host.options.call_timeout_s
+        name, method = GatewayTarget.target_name, LIST_SPEC.wire_name
+        peer.send_call(Call(0, name, "", method, body, ttl_s, "", [], 0, None), self)
+
+    def reply(self, body: msgspec.Raw, /) -> None:
+        try:
+            self._host.gateways = take_answer(self._host, LIST_SPEC, body)
+        except TypeError as error:
+            log.warning("a gateway that leaves: %s", error)
+            self._host.want_list()
+
+    def failure(self, body: msgspec.Raw, /) -> None:
+        self._host.want_list()
+
+    def redirect(self, silo: str, /) -> None:
+        self._host.want_list()
+
+    def broken(self, error: Exception, /) -> None:
+        self._host.want_list()
 
 
 class Client:
@@ -187,7 +274,6 @@ class Client:
         self._env = env or Env()
         self._transport = transport or TcpTransport()
         self._host: ClientHost | None = None
-        self._refresh: asyncio.Task[None] | None = None
 
     @property
     def host(self) -> ClientHost:
@@ -220,7 +306,7 @@ class Client:
         except BaseException:
             await self.aclose()
             raise
-        self._refresh = self._host.loop.create_task(self._refresh_forever())
+        self._host.spawn(self._host.keep_gateways())
         return self
 
     async def __aexit__(
@@ -233,36 +319,20 @@ class Client:
 
     async def _connect(self) -> None:
         """Learn the gateways from the first that answers. Raises SiloUnavailable, ConfigError."""
-        failures: list[str] = []
-        for gateway in self._gateways:
-            self.host.gateways = [gateway]
-            try:
-                await self.host.refresh_gateways()
-            except SiloUnavailable as error:
-                failures.append(str(error))
-            else:
-                return
-        self.host.gateways = list(self._gateways)
-        foreign = self.host.peers.foreign
-        if all(gateway in foreign for gateway in self._gateways):
+        try:
+            await self.host.refresh_gateways()
+        except SiloUnavailable:
+            foreign = self.host.peers.foreign
+            if not all(gateway in foreign for gateway in self._gateways):
+                raise
             found = ", ".join(
                 f"{gateway} is in cluster {foreign[gateway]!r}" for gateway in foreign
             )
-            raise ConfigError(f"{found}, not {self._cluster!r}: mend connect(cluster=...)")
-        raise SiloUnavailable("; ".join(failures))
-
-    async def _refresh_forever(self) -> None:
-        while True:
-            await asyncio.sleep(GATEWAYS_EVERY_S)
-            try:
-                await self.host.refresh_gateways()
-            except MillstreamError as error:
-                log.info("the list of gateways could not be refreshed: %s", error)
+            text = f"{found}, not {self._cluster!r}: mend connect(cluster=...)"
+            raise ConfigError(text) from None
 
     async def aclose(self) -> None:
         """Close the connections; pending calls end with SiloUnavailable."""
-        if self._refresh is not None:
-            self._refresh.cancel()
         if self._host is not None:
             await self._host.close_calls()
             await asyncio.sleep(0)  # closing links call back on the loop once more

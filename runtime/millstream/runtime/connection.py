@@ -140,6 +140,8 @@ class Peer:
             waiter: asyncio.Future[None] = self._host.loop.create_future()
             self._waiters.append(waiter)
             await waiter
+            if self.is_closed:  # since it woke those who wait
+                raise SiloUnavailable(f"{self.name}: the connection closed as it opened")
 
     def close(self, reason: str) -> None:
         """Close the link; what is outstanding breaks with SiloUnavailable."""

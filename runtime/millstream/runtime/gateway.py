@@ -9,7 +9,7 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from .errors import MillstreamError
-from .membership import Status, endpoint_of
+from .membership import Status
 from .system_target import SystemTarget, call_target
 
 if TYPE_CHECKING:
@@ -29,11 +29,9 @@ class GatewayTarget(SystemTarget):
         self._host = host
 
     async def gateways(self) -> list[str]:
-        """Addresses of the active silos that take clients."""
+        """The active silos that take clients, as `host:port@generation`."""
         rows = self._host.membership.view.rows
-        return sorted(
-            endpoint_of(row.silo) for row in rows if row.is_gateway and row.status is Status.ACTIVE
-        )
+        return sorted(row.silo for row in rows if row.is_gateway and row.status is Status.ACTIVE)
 
     async def load(self, silo: str, activations: int) -> None:
         """How many activations a silo has."""

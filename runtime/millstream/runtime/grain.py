@@ -139,7 +139,10 @@ class GrainContext:
         return {} if request is None or request.headers is None else request.headers
 
     def deactivate_when_idle(self) -> None:
-        """End this activation when its running turns have ended; queued calls go to the next."""
+        """End this activation when its running turns have ended; queued calls go to the next.
+
+        Asked in `on_activate` or `__init__`, the call that woke the grain runs first.
+        """
         self._activation.table.host.catalog.deactivate(
             self._activation, DeactivationReason.REQUESTED
         )

@@ -26,6 +26,7 @@ from .message import Call
 from .options import RuntimeOptions
 from .peers import Peers
 from .pending import Pending
+from .reference import check_text
 from .request import clean_context, find_task
 from .search import Place
 from .serving import Runners
@@ -128,12 +129,13 @@ class Host:
         return table
 
     def grain(self, cls: type[C], key: str, /) -> C:
-        """A typed reference. Raises TypeError for a key that is not text, or not a grain class."""
+        """A typed reference. Raises TypeError: not a grain class, or a key that is not text."""
         made = self._classes.get((cls, None, None))
         if made is None:
             made = self._reference_class(cls)
-        if type(key) is not str:
-            raise TypeError(f"the key of a grain is a str, not {key!r}")
+        # what is neither may have a lone surrogate; these tests cost next to nothing
+        if type(key) is not str or not (key.isascii() or key.isprintable()):
+            check_text("the key of a grain", key)
         reference: C = made(key)
         return reference
 
@@ -171,7 +173,14 @@ class Host:
     def check_running(self) -> None:
         """Raise NotInCluster unless started and not stopped."""
         if not self.is_running:
-            raise NotInCluster(f"{self.address or 'this client'} is not running")
+            raise NotInCluster(self._explain_end())
+
+    def _explain_end(self) -> str:
+        if self.is_silo:
+            return (
+                f"silo {self.address} was stopped or evicted: use one that runs, or start another"
+            )
+        return f"client {self.address} was closed: open another by `async with connect(...)`"
 
     def spawn(self, coro: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
         """Start a background task of the host; its failure is logged."""

@@ -42,12 +42,13 @@ class Mailbox:
     """Side object of one activation."""
 
     __slots__ = (
+        "beside",
         "extensions",
         "gone",
-        "interleaved",
         "interleaving_waiting",
         "is_held",
         "keep_until",
+        "owes_turn",
         "readers",
         "stop",
         "tasks",
@@ -60,11 +61,12 @@ class Mailbox:
         self.withdrawn = 0
         self.gone: str | Exception = ""  # once it is: where the grain is now, or why it has failed
         self.readers: list[Request] = []
-        self.interleaved = 0
+        self.beside: dict[Request, None] = {}  # interleaving turns that run
         self.interleaving_waiting = 0
         self.is_held = False
         self.keep_until = 0.0
         self.stop: DeactivationReason | None = None
+        self.owes_turn = False  # `stop` was asked for before the call that woke the grain has run
         self.tasks: dict[asyncio.Task[Any], None] = {}
         self.extensions: dict[str, Any] = {}
 
@@ -74,7 +76,7 @@ class Mailbox:
         return bool(
             self.waiting
             or self.readers
-            or self.interleaved
+            or self.beside
             or self.is_held
             or self.keep_until
             or self.stop

@@ -76,7 +76,7 @@ class Peers:
         try:
             link = await self._host.transport.connect(Address.parse(endpoint_of(silo)))
         except SiloUnavailable as error:
-            self._refused_at[silo] = self._host.loop.time()
+            self._note_refusal(silo)
             peer.close(str(error))
             return
         self._refused_at.pop(silo, None)
@@ -84,6 +84,16 @@ class Peers:
             link.abort()
             return
         peer.attach(link)
+
+    def _note_refusal(self, silo: str) -> None:
+        """Remember it, and forget those that no longer matter."""
+        now, kept_s = self._host.loop.time(), self._host.options.connect_retry_s
+        refused = {name: at for name, at in self._refused_at.items() if now - at < kept_s}
+        self._refused_at = {**refused, silo: now}
+
+    def know_as(self, name: str, peer: Peer) -> None:
+        """From now on a connection is found by this name, too."""
+        self._peers.setdefault(name, peer)
 
     def _closed(self, peer: Peer) -> None:
         for name in [name for name, found in self._peers.items() if found is peer]:

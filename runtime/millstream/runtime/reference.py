@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from .definition import GrainType
     from .grain import Contract
 
-__all__ = ["Reference", "is_reference", "with_options"]
+__all__ = ["Reference", "check_text", "is_reference", "with_options"]
 
 C = TypeVar("C", bound="Contract")
 
@@ -91,6 +91,22 @@ class Reference:
             f"{self!r} cannot be pickled: send str(reference), and rebuild it with "
             "`grain(cls, key)` where it arrives"
         )
+
+
+def check_text(what: str, text: object) -> None:
+    """Raise TypeError for what is no `str`, or cannot be sent and stored as UTF-8.
+
+    A `str` that is ASCII or printable passes: no need to ask, where that counts.
+    """
+    if type(text) is not str:
+        raise TypeError(f"{what} is a str, not {text!r}: convert it, for example by str(...)")
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise TypeError(
+            f"{what}, {text!r}, has a lone surrogate at position {error.start}, which UTF-8 "
+            "cannot carry: decode it anew with errors='replace', or leave that out"
+        ) from None
 
 
 def is_reference(obj: object, /) -> bool:

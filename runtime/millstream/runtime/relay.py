@@ -93,6 +93,8 @@ class Relay:
                 self._peer, self._sent_id = place, place.send_call(sent, self)
             else:
                 place.send_one_way(sent)
+        except SiloUnavailable:  # the connection closed before anything was sent
+            self._refuse()
         except (MillstreamError, ValueError) as error:
             self._fail(error)
 

@@ -2,8 +2,9 @@
 
 Owns: one search per grain whose place is not known or cannot be reached, and the line of calls
 behind it. Not: where a grain is (`router`, `client`). Invariants: one search per grain at a time;
-who stands in line goes on in the order of standing, and a later call stands behind them; a search
-ends after `redirects_max` tries, for everyone in the line.
+who stands in line goes on in the order of standing, and a later call stands behind them; nobody is
+given a place of which it was known that it is of no use any more; a search ends after
+`redirects_max` tries, for everyone in the line.
 """
 
 from __future__ import annotations
@@ -30,12 +31,25 @@ Waiter = asyncio.Future[Place]
 class Search:
     """The calls that wait for one grain's place, and what was found."""
 
-    __slots__ = ("found", "table", "waiters")
+    __slots__ = ("found", "pause_s", "table", "waiters")
 
     def __init__(self, table: GrainTable) -> None:
         self.table = table
         self.waiters: list[Waiter] = []
         self.found: Place | Exception | None = None
+        self.pause_s = 0.0
+
+    def stand(self, waiter: Waiter, pause_s: float) -> None:
+        """Take a place in line; if it is looked for again, then after the longest pause."""
+        self.pause_s = max(self.pause_s, pause_s)
+        self.waiters.append(waiter)
+
+    @property
+    def is_stale(self) -> bool:
+        """What was found has ended, or closed, or leaves."""
+        if isinstance(self.found, Activation):
+            return self.found.is_gone
+        return isinstance(self.found, Peer) and (self.found.is_closed or self.found.is_leaving)
 
 
 class Searches:
@@ -78,13 +92,14 @@ class Searches:
         if len(search.waiters) >= limit:
             raise Overloaded(f"{table.name}/{key} is not found yet", "waiting_calls_max", limit)
         waiter: Waiter = self._host.loop.create_future()
-        search.waiters.append(waiter)
+        search.stand(waiter, pause_s)
         return waiter
 
     async def _run(self, search: Search, key: str, pause_s: float) -> None:
         try:
             if pause_s:
                 await asyncio.sleep(pause_s)
+            search.pause_s = 0.0
             search.found = await self._find(search.table, key)
         except MillstreamError as error:
             search.found = error
@@ -120,12 +135,22 @@ class Searches:
             if not waiter.done():
                 self._tell(waiter, search)
         if waiters:
-            self._host.loop.call_soon(self._wake, search, key)  # runs after what was just woken
+            self._host.loop.call_soon(self._go_on, search, key)  # runs after what was just woken
             return
         if self._searches.get((search.table.name, key)) is search:
             del self._searches[search.table.name, key]
         if isinstance(search.found, Activation):
             search.found.hold(False)
+
+    def _go_on(self, search: Search, key: str) -> None:
+        """Wake who came meanwhile, unless that leads nowhere: then look for the place again."""
+        if not (search.waiters and search.is_stale):
+            self._wake(search, key)
+            return
+        if isinstance(search.found, Activation):
+            search.found.hold(False)
+        search.found = None
+        self._host.spawn(self._run(search, key, search.pause_s))
 
     def _tell(self, waiter: Waiter, search: Search) -> None:
         if isinstance(search.found, Exception):

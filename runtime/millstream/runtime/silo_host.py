@@ -265,6 +265,11 @@ class SiloHost(Host):
         """Stopping silos take no new calls; what they still have moves soon."""
         return silo in self._leaving
 
+    def peer_leaves(self, peer: Peer) -> None:
+        """A silo stops; its row says so, too, but that may be known later."""
+        if peer.is_silo:
+            self._leaving.add(peer.name)
+
     def peer_lost(self, name: str) -> None:
         """Nothing to do: callers were told, and the prober watches the silo."""
         log.debug("%s lost its connection to %s", self.address, name)

@@ -95,6 +95,8 @@ async def _call_remote(
     try:
         body = spec.arguments.encode(args)
         table: Any = TargetTable(name)
+        if not peer.is_ready:
+            await peer.ready()
         answer = await ask(host, peer, table, "", body, request, 0)
         result = take_answer(host, spec, answer)
     except BaseException as error:
