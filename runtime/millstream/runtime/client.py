@@ -32,7 +32,7 @@ from .message import Call, Failure
 from .options import RuntimeOptions
 from .search import Place, Searches
 from .system_target import TargetTable
-from .transport import Address, TcpTransport, Transport
+from .transport import Address, TcpTransport, Transport, links_closed
 from .turns import finish, settle
 
 __all__ = ["Client", "ClientHost", "connect"]
@@ -335,8 +335,7 @@ class Client:
         """Close the connections; pending calls end with SiloUnavailable."""
         if self._host is not None:
             await self._host.close_calls()
-            await asyncio.sleep(0)  # closing links call back on the loop once more
-            await asyncio.sleep(0)
+            await links_closed()
 
 
 def connect(*gateways: str, cluster: str = "dev", options: RuntimeOptions | None = None) -> Client:

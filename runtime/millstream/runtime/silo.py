@@ -28,7 +28,7 @@ from .options import MembershipOptions, RuntimeOptions
 from .plugins import load_plugin
 from .silo_host import SiloHost
 from .storage import MemoryStateStore, StateStore
-from .transport import Address, Link, Listener, TcpTransport, Transport
+from .transport import Address, Link, Listener, TcpTransport, Transport, links_closed
 
 __all__ = ["Silo", "StreamProvider"]
 
@@ -362,8 +362,7 @@ class Silo:
                 await self._attempt(part.aclose())
         finally:
             self._stopped.set()
-        await asyncio.sleep(0)  # closing links call back on the loop once more
-        await asyncio.sleep(0)
+        await links_closed()
 
     async def _end(self, host: SiloHost) -> None:
         host.is_running = False

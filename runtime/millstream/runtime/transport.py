@@ -16,9 +16,18 @@ from typing import Any, NamedTuple, Protocol
 
 from .errors import SiloUnavailable
 
-__all__ = ["Address", "Link", "LinkReceiver", "Listener", "TcpTransport", "Transport"]
+__all__ = [
+    "Address",
+    "Link",
+    "LinkReceiver",
+    "Listener",
+    "TcpTransport",
+    "Transport",
+    "links_closed",
+]
 
 PROBE_REPLY_BYTES_MAX = 64
+CLOSING_ITERATIONS = 6  # accepted, made, given to us, aborted, told, closed
 
 
 class Address(NamedTuple):
@@ -228,3 +237,9 @@ class TcpTransport:
                 return await reader.read(PROBE_REPLY_BYTES_MAX)
             finally:
                 writer.close()
+
+
+async def links_closed() -> None:
+    """Let the loop end what was closed, and what it was just accepting."""
+    for _ in range(CLOSING_ITERATIONS):
+        await asyncio.sleep(0)
