@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -99,13 +100,18 @@ class IngestTarget(SystemTarget):
         return known
 
 
+@cache  # a publisher is made for each publish
+def options_of_clients(frame_bytes_max: int) -> StreamOptions:
+    """What a client may send; the provider's own options are known at the gateway only."""
+    return StreamOptions(message_bytes_max=frame_bytes_max).within(frame_bytes_max)
+
+
 class GatewayPublisher:
     """A client's publisher: events go through the gateway."""
 
     def __init__(self, host: Any, provider: str) -> None:
         self._host = host
-        frame_bytes_max = host.options.frame_bytes_max
-        self._options = StreamOptions(message_bytes_max=frame_bytes_max).within(frame_bytes_max)
+        self._options = options_of_clients(host.options.frame_bytes_max)
         self._provider = provider
 
     def split(self, bodies: Sequence[bytes]) -> list[Sequence[bytes]]:
