@@ -12,6 +12,7 @@ import asyncio
 import sys
 from collections.abc import Callable
 from contextvars import Context, ContextVar, copy_context
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -69,7 +70,7 @@ def find_task(loop: asyncio.AbstractEventLoop) -> Callable[[], Any]:
     if sys.version_info >= (3, 12):
         return asyncio.current_task
     tasks: dict[Any, Any] = asyncio.tasks._current_tasks  # type: ignore[attr-defined]
-    return lambda: tasks.get(loop)
+    return partial(tasks.get, loop)
 
 
 def live_parent() -> Request | None:
