@@ -201,3 +201,16 @@ async def test_a_silo_frees_its_queue_whatever_the_adapter_raises_at_the_end(met
         stored = await records.read("queue-0")
     assert stored is not None and stored.record.state is QueueState.FREE
     assert faults.calls[method] > 0 and faults.calls["aclose"] == 1
+
+
+async def test_a_hand_over_is_not_clean_if_the_last_acknowledgement_failed() -> None:
+    faults = LateFaults("ack", lambda: ValueError("odd"))
+    async with cluster_of(faults) as cluster:
+        await cluster.stream(LINES, "k").publish("a")
+        await until_seen("a")
+        faults.is_late = True
+        records = OwnershipStore(cluster.silos[0].host.store("default"), "default")
+        await cluster.silos[0].stop()
+        stored = await records.read("queue-0")
+    assert stored is not None and stored.record.handoff is not None
+    assert not stored.record.handoff.clean

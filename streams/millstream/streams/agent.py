@@ -69,6 +69,7 @@ class PullingAgent:
         self._started_s = provider.host.env.wall_s()
         self._repeats_held_back = 0
         self.repeats_upto = -1  # index of the last such message in the cache
+        self.is_acked = True  # False: the last acknowledgement failed, so what is done comes again
         self.is_fenced = False
         self.is_reading = False
         self.read_count = 0
@@ -125,15 +126,17 @@ class PullingAgent:
         if receiver is not None:
             upto = None if self.is_fenced else self.cache.acked_upto()
             if upto is not None:
-                await self._attempt("last acknowledgement", receiver.ack(upto))
+                self.is_acked = await self._attempt("last acknowledgement", receiver.ack(upto))
             await self._attempt("closing its receiver", receiver.aclose())
 
-    async def _attempt(self, what: str, step: Awaitable[None]) -> None:
+    async def _attempt(self, what: str, step: Awaitable[None]) -> bool:
         """A last step; the queue is let go whatever an adapter raises."""
         try:
             await step
         except Exception as error:
             log.warning("%s: %s: %r", self.queue, what, error)
+            return False
+        return True
 
     def abort(self) -> None:
         """Stop without a word, as when the silo was evicted."""
@@ -241,7 +244,7 @@ class PullingAgent:
         if isinstance(self._receiver, Measurable):
             try:
                 self.backlog = await self._receiver.backlog()
-            except MillstreamError as error:
+            except Exception as error:  # whatever an adapter raises
                 log.info("%s: backlog is not known: %s", self.queue, error)
 
     # -- housekeeping

@@ -4,7 +4,8 @@ Owns: the last token and the highest queue epoch per subscription of one activat
 handler, and the commit of state and cursor. Not: retries, and what to send (`delivery`).
 Invariants: an item at or below the last token is acknowledged without running; a delivery of an
 older epoch than one seen is refused; with `commit_with`, what the reply calls done is stored, and
-a failed handler leaves no trace in the state.
+a failed handler leaves no trace in the state; what this activation has unsubscribed is not handled,
+also where it was on its way already.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ __all__ = ["Consumer", "Delivered", "WireBatch"]
 
 
 BATCH_MAX = 1 << 31  # an explicit handler that takes lists takes what a call brings
+ENDED_MAX = 1_000
 
 
 class WireBatch(msgspec.Struct, array_like=True, frozen=True):
@@ -87,9 +89,46 @@ class Consumer:
     def __init__(self, activation: Activation) -> None:
         self._activation = activation
         self._places: dict[str, SubscriptionPlace] = {}
+        self._ended: dict[str, None] = {}  # unsubscribed here; deliveries may still be on their way
+
+    @staticmethod
+    def of(activation: Activation | None) -> Consumer | None:
+        """The extension of an activation; None where it has ended, or cannot get deliveries."""
+        if activation is None or activation.is_gone:
+            return None
+        catalog = activation.table.host.catalog
+        if "streams" not in catalog.extension_types:
+            return None
+        consumer: Consumer = catalog.extension_of(activation, "streams")
+        return consumer
+
+    @staticmethod
+    def leave(activation: Activation | None, subscription: str) -> None:
+        """The activation's grain has unsubscribed: nothing more of that is handled there."""
+        consumer = Consumer.of(activation)
+        if consumer is None:
+            return
+        consumer._places.pop(subscription, None)
+        consumer._ended[subscription] = None
+        if len(consumer._ended) > ENDED_MAX:
+            del consumer._ended[next(iter(consumer._ended))]
+
+    @staticmethod
+    def join(activation: Activation, subscription: str) -> None:
+        """The activation's grain subscribes, perhaps again."""
+        box = activation.mailbox
+        consumer: Consumer | None = None if box is None else box.extensions.get("streams")
+        if consumer is not None:
+            consumer._ended.pop(subscription, None)
+
+    def follows(self, subscription: str, place: SubscriptionPlace) -> bool:
+        """Is this still the subscription that the place was made for?"""
+        return self._places.get(subscription) is place
 
     async def deliver(self, batch: WireBatch) -> Delivered:
         """Run the handler over the items; the reply says how far it came."""
+        if batch.subscription in self._ended:
+            return Delivered(len(batch.items))
         place = self._places.get(batch.subscription)
         if place is None:
             place = self._places[batch.subscription] = SubscriptionPlace(self._activation, batch)
@@ -101,7 +140,7 @@ class Consumer:
         state = place.state
         if state is not None and batch.subscription in state.cursors:
             place.last = Token(*state.cursors[batch.subscription])
-        run = HandlerRun(batch, place, self._activation)
+        run = HandlerRun(batch, place, self._activation, self)
         start = first_new(batch.items, place.last)
         if start == len(batch.items):
             return Delivered(start)
@@ -109,6 +148,8 @@ class Consumer:
             done, error = await run.items(start, len(batch.items))
         else:
             done, error = await self._commit(run, state, start)
+        if run.is_over:
+            return Delivered(len(batch.items))  # unsubscribed meanwhile: nobody waits for the rest
         if done:
             place.last = batch.items[done - 1].token
         return Delivered(done, error)
@@ -123,7 +164,7 @@ class Consumer:
             done, error = await run.items(start, len(run.batch.items))
             if error:
                 state.restore()
-                done_again, error_again = await run.items(start, done)
+                done_again, error_again = await run.items(start, done, is_again=True)
                 if error_again:
                     state.restore()
                     return start, error_again
@@ -166,16 +207,31 @@ def first_new(items: Sequence[Item], last: Token | None) -> int:
 class HandlerRun:
     """One delivery's handler calls."""
 
-    __slots__ = ("_activation", "_at", "_place", "batch")
+    __slots__ = ("_activation", "_at", "_consumer", "_place", "batch")
 
-    def __init__(self, batch: WireBatch, place: SubscriptionPlace, activation: Activation) -> None:
+    def __init__(
+        self,
+        batch: WireBatch,
+        place: SubscriptionPlace,
+        activation: Activation,
+        consumer: Consumer,
+    ) -> None:
         self.batch = batch
         self._place = place
         self._activation = activation
+        self._consumer = consumer
         self._at = 0
 
-    async def items(self, start: int, end: int) -> tuple[int, bytes]:
-        """Run items start..end-1; returns the first that is not done, and its error."""
+    @property
+    def is_over(self) -> bool:
+        """Was the subscription ended since the run began?"""
+        return not self._consumer.follows(self.batch.subscription, self._place)
+
+    async def items(self, start: int, end: int, *, is_again: bool = False) -> tuple[int, bytes]:
+        """Run items start..end-1; returns the first that is not done, and its error.
+
+        The run stops when the subscription ends, but for items that are only run again.
+        """
         self._at = start
         task = asyncio.current_task()
         assert task is not None
@@ -183,7 +239,7 @@ class HandlerRun:
         limit = asyncio.timeout(self.batch.timeout_s)
         try:
             async with limit:
-                await self._run(end)
+                await self._run(end, is_again)
         except BaseException as raised:
             is_ended = isinstance(raised, KeyboardInterrupt | SystemExit)
             if is_ended or task.cancelling() > cancelling:
@@ -203,10 +259,10 @@ class HandlerRun:
             return describe(GrainError("asyncio.CancelledError", text), place)
         return describe(answerable(raised), place)
 
-    async def _run(self, end: int) -> None:
+    async def _run(self, end: int, is_again: bool) -> None:
         """Run items `_at`..end-1; `_at` counts along."""
         handler, batch_max = self._place.handler, self._place.batch_max
-        while self._at < end:
+        while self._at < end and (is_again or not self.is_over):
             part = self.batch.items[self._at : min(self._at + max(1, batch_max), end)]
             events = self._events(part)
             await handler(events if batch_max else events[0])

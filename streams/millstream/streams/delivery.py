@@ -69,6 +69,7 @@ class DeliveryOptions:
     that it takes about `target_call_s`. An item is tried `1 + retries` times.
     `handler_timeout_s`: how long the handlers of one call may take; the consumer's side ends them.
     A call that gets no answer is no attempt.
+    `give_up_timeout_s`: how long a failure handler may think; then it is asked again.
     """
 
     max_batch: int = 256
@@ -77,6 +78,7 @@ class DeliveryOptions:
     handler_timeout_s: float = 60.0
     target_call_s: float = 0.25
     backoff: Backoff = field(default_factory=Backoff)
+    give_up_timeout_s: float = 60.0
 
     def __post_init__(self) -> None:
         for name in ("max_batch", "max_batch_bytes"):
@@ -89,6 +91,8 @@ class DeliveryOptions:
                 f"target_call_s is {self.target_call_s}, handler_timeout_s is"
                 f" {self.handler_timeout_s}: need 0 < target_call_s <= handler_timeout_s"
             )
+        if not self.give_up_timeout_s > 0:
+            raise ConfigError(f"give_up_timeout_s is {self.give_up_timeout_s}, not above 0 seconds")
 
 
 class DeliveryState(Enum):

@@ -265,31 +265,38 @@ class Dispatch:
             action.error.text,
         )
         try:
-            outcome = await self._decide(subscriber, failure)
-        except Exception as error:  # a handler of failures that fails is asked again
-            if not isinstance(error, MillstreamError):
-                log.exception("on_give_up failed for %s of %s", item.token, subscriber.stream)
-            event: Event = Unreachable(str(error), self._loop.time(), self._roll())
+            outcome = await self._decide(subscriber, delivery, failure)
+        except (KeyboardInterrupt, SystemExit):
+            raise
+        except BaseException as error:  # a handler of failures that fails is asked again
+            if self._is_closed:
+                return  # nobody waits for the answer any more
+            self._take_back_cancellation(error)
+            self._log_no_answer(failure, error)
+            event: Event = Unreachable(error_text(error), self._loop.time(), self._roll())
         else:
-            log.error(
-                "%s gave up %s at %s after %d attempts (%s): %s",
-                subscriber.id,
-                subscriber.stream,
-                item.token,
-                action.attempts,
-                outcome,
-                action.error.text.splitlines()[0],
-            )
+            if outcome is None:
+                return
+            self._log_outcome(failure, outcome)
             self.given_up_count += 1
             event = GivenUp(outcome)
         self._step(subscriber, delivery, event)
         self._agent.progressed()
         self.pump()
 
-    async def _decide(self, subscriber: Subscriber, failure: DeliveryFailure) -> Any:
-        outcome: Any = await self._provider.on_give_up.give_up(failure)
-        if outcome not in OUTCOMES:
-            raise TypeError(f"give_up returned {outcome!r}, not one of {', '.join(OUTCOMES)}")
+    def _take_back_cancellation(self, error: BaseException) -> None:
+        """While the dispatch is open only the failure handler can have cancelled its task."""
+        task = asyncio.current_task()
+        if isinstance(error, asyncio.CancelledError) and task is not None:
+            task.uncancel()
+
+    async def _decide(
+        self, subscriber: Subscriber, delivery: Delivery, failure: DeliveryFailure
+    ) -> Any:
+        """The outcome, once it is stored; None: the subscription ended meanwhile."""
+        outcome = await self._ask(failure, subscriber.options.give_up_timeout_s)
+        if delivery.state is DeliveryState.CLOSED:
+            return None
         if outcome == "dead_letter" and not subscriber.keeps_dead_letters:
             outcome = "skip"
         if outcome == "dead_letter":
@@ -299,6 +306,51 @@ class Dispatch:
                 await self._provider.fault(subscriber.stream, subscriber.id, failure.error)
             subscriber.is_held = True
         return outcome
+
+    async def _ask(self, failure: DeliveryFailure, timeout_s: float) -> Any:
+        """The failure handler's answer. Raises what it raises, and NoAnswer."""
+        limit = asyncio.timeout(timeout_s)
+        try:
+            async with limit:
+                outcome: Any = await self._provider.on_give_up.give_up(failure)
+        except TimeoutError:
+            if limit.expired():
+                raise NoAnswer(
+                    f"no answer within {timeout_s:g} s (DeliveryOptions.give_up_timeout_s); the "
+                    "subscription waits until there is one: let give_up return, or raise the limit"
+                ) from None
+            raise
+        if outcome not in OUTCOMES:
+            raise TypeError(f"give_up returned {outcome!r}, not one of {', '.join(OUTCOMES)}")
+        return outcome
+
+    def _log_no_answer(self, failure: DeliveryFailure, error: BaseException) -> None:
+        """Say that the failure handler will be asked again, and why."""
+        is_known = isinstance(error, MillstreamError | NoAnswer)
+        log.log(
+            logging.WARNING if isinstance(error, MillstreamError) else logging.ERROR,
+            "on_give_up for %s of %s for %s is asked again: %s",
+            failure.token,
+            failure.stream,
+            failure.subscription,
+            error_text(error),
+            exc_info=None if is_known else error,
+        )
+
+    def _log_outcome(self, failure: DeliveryFailure, outcome: str) -> None:
+        log.error(
+            "%s gave up %s at %s after %d attempts (%s): %s",
+            failure.subscription,
+            failure.stream,
+            failure.token,
+            failure.attempts,
+            outcome,
+            failure.error.splitlines()[0],
+        )
+
+
+class NoAnswer(Exception):
+    """A failure handler took too long."""
 
 
 def error_text(error: BaseException) -> str:

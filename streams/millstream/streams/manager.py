@@ -12,6 +12,8 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING
 
+from msgspec.structs import replace
+
 from millstream.runtime.errors import Conflict, MillstreamError, StorageError
 from millstream.runtime.membership import Status
 from millstream.runtime.request import clean_context
@@ -213,6 +215,8 @@ class QueueManager:
         agent, owned.agent, owned.local = owned.agent, None, Unowned()
         if agent is not None:
             await agent.stop()
+            if not agent.is_acked and agent.checkpoint is None and record.handoff is not None:
+                record = replace(record, handoff=replace(record.handoff, clean=False))
         await self._write(queue, stored, record)
         log.info("%s: freed, %s", queue, record.handoff)
         self._provider.announce_free(queue)

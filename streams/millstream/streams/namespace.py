@@ -110,6 +110,4 @@ class StreamNamespace(Generic[T]):
         """The stream of a key; used by `stream(namespace, key)`."""
         from .stream import Stream
 
-        if type(key) is not str:
-            raise TypeError(f"the key of a stream is a str, not {key!r}")
         return Stream(runtime, self, key)

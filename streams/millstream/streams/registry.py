@@ -18,9 +18,9 @@ from millstream.runtime.storage import Etag, StateStore
 
 from .identity import StreamId
 
-__all__ = ["StreamRegistry", "SubscriptionRow", "registry_key"]
+__all__ = ["StreamRegistry", "SubscriptionRow", "parse_registry_key", "registry_key"]
 
-SEPARATOR = "\x1f"
+SEPARATOR, ESCAPE = "\x1f", "\x1b"
 ROWS_PER_SCAN = 1000
 SubscriptionState = Literal["pending", "active", "faulted", "paused"]
 
@@ -40,8 +40,24 @@ class SubscriptionRow(msgspec.Struct, array_like=True, frozen=True):
 
 
 def registry_key(provider: str, stream: StreamId) -> str:
-    """The key of a stream's rendezvous grain."""
-    return SEPARATOR.join((provider, stream.namespace, stream.key))
+    """The key of a stream's rendezvous grain: another one for each provider and stream."""
+    return SEPARATOR.join(map(escape, (provider, stream.namespace, stream.key)))
+
+
+def parse_registry_key(key: str) -> tuple[str, StreamId]:
+    """Provider and stream of a rendezvous grain."""
+    provider, namespace, stream = map(unescape, key.split(SEPARATOR))
+    return provider, StreamId(namespace, stream)
+
+
+def escape(text: str) -> str:
+    """A text without separators; most are left as they are."""
+    return text.replace(ESCAPE, f"{ESCAPE}0").replace(SEPARATOR, f"{ESCAPE}1")
+
+
+def unescape(text: str) -> str:
+    """What `escape` was given."""
+    return text.replace(f"{ESCAPE}1", SEPARATOR).replace(f"{ESCAPE}0", ESCAPE)
 
 
 @grain(name="millstream.StreamRegistry")
@@ -52,12 +68,11 @@ class StreamRegistry(Grain):
         self._rows: dict[str, tuple[SubscriptionRow, Etag]] = {}
 
     def _provider(self) -> Any:
-        name = self.key.split(SEPARATOR)[0]
+        name, _ = parse_registry_key(self.key)
         return self._millstream.table.host.stream_providers[name]
 
     def _stream(self) -> StreamId:
-        _, namespace, key = self.key.split(SEPARATOR)
-        return StreamId(namespace, key)
+        return parse_registry_key(self.key)[1]
 
     def _store(self) -> StateStore:
         store: StateStore = self._millstream.table.host.store(self._provider().options.store)

@@ -13,10 +13,12 @@ from urllib.parse import quote
 
 from msgspec.structs import replace
 
+from millstream.runtime.activation import Activation
 from millstream.runtime.errors import ConfigError, StreamError
 from millstream.runtime.grain import Grain
-from millstream.runtime.reference import is_reference
+from millstream.runtime.reference import check_text, is_reference
 
+from .consumer import Consumer
 from .event import Event
 from .handlers import check_explicit, is_batch_handler
 from .identity import StreamId
@@ -48,6 +50,8 @@ class Stream(Generic[T]):
     __slots__ = ("_host", "_key", "_namespace")
 
     def __init__(self, host: Any, namespace: StreamNamespace[T], key: str) -> None:
+        if type(key) is not str or not (key.isascii() or key.isprintable()):
+            check_text("the key of a stream", key)
         self._host = host
         self._namespace = namespace
         self._key = key
@@ -87,7 +91,8 @@ class Stream(Generic[T]):
     ) -> Token | None:
         """Publish one event; returns its token where the provider tells it at once.
 
-        Raises TypeError (wrong item), QueueFull, QueueUnavailable, PublishUnknown.
+        Raises TypeError (wrong item), QueueFull, QueueUnavailable, PublishUnknown, NotInCluster
+        (the silo or client has ended; nothing was sent).
         """
         publisher = publisher_of(self._host, self._namespace.provider)
         check_headers(headers)
@@ -129,8 +134,8 @@ class Stream(Generic[T]):
             start: "next": events from now on; "earliest": what the queue still has; or a token,
                 whose event comes first.
 
-        Raises ConfigError, DefinitionError (the handler), StreamError (implicit only), before
-        anything is stored.
+        Raises ConfigError, DefinitionError (the handler), StreamError (implicit only), TypeError
+        (the name), before anything is stored.
         """
         grain = getattr(handler, "__self__", None)
         if grain is None or not hasattr(grain, "_millstream"):
@@ -138,10 +143,12 @@ class Stream(Generic[T]):
         if self._namespace.subscriptions == "implicit":
             raise StreamError(f"{self._namespace!r} takes implicit subscriptions only")
         check_explicit(handler, self._namespace)
+        check_text("the name of a subscription", name)
         row = self._row(grain, handler, name, start_text(start))
         registry = self._registry()
+        Consumer.join(grain._millstream, row.id)
         await (registry.ensure(row) if start == "next" else registry.add(row))
-        return Subscription(self, row.id, name)
+        return Subscription(self, row.id, name, grain._millstream)
 
     def _row(self, grain: Any, handler: Any, name: str, start: str) -> SubscriptionRow:
         kind, handler_name = grain._millstream.table.name, handler.__name__
@@ -166,7 +173,7 @@ class Stream(Generic[T]):
             )
         kind, key = grain._millstream.table.name, grain.key
         return [
-            Subscription(self, row.id, row.name)
+            Subscription(self, row.id, row.name, grain._millstream)
             for row in await self._registry().rows()
             if (row.grain_type, row.grain_key) == (kind, key)
         ]
@@ -180,7 +187,11 @@ class Stream(Generic[T]):
 
 def check_headers(headers: Mapping[str, str] | None) -> None:
     """Raise TypeError for headers that are no text, or text that cannot be sent."""
-    for name, text in (headers or {}).items():
+    if headers is None:
+        return
+    if not isinstance(headers, Mapping):
+        raise TypeError(f"headers={headers!r} is no mapping: write {{'name': 'text'}}")
+    for name, text in headers.items():
         for part in (name, text):
             if not isinstance(part, str):
                 raise TypeError(f"headers: {part!r} is a {type(part).__name__}, not a str")
@@ -208,12 +219,19 @@ def subscription_id(
 class Subscription(Generic[T]):
     """A handle of an explicit subscription; equal by id, valid in any activation."""
 
-    __slots__ = ("_id", "_name", "_stream")
+    __slots__ = ("_activation", "_id", "_name", "_stream")
 
-    def __init__(self, stream: Stream[T], subscription: str, name: str) -> None:
+    def __init__(
+        self,
+        stream: Stream[T],
+        subscription: str,
+        name: str,
+        activation: Activation | None = None,
+    ) -> None:
         self._stream = stream
         self._id = subscription
         self._name = name
+        self._activation = activation  # of the subscribing grain, where the handle was made
 
     @property
     def id(self) -> str:
@@ -232,8 +250,12 @@ class Subscription(Generic[T]):
         return hash(self.id)
 
     async def unsubscribe(self) -> None:
-        """End the subscription; again is harmless."""
+        """End the subscription; again is harmless.
+
+        When it has returned, this activation's handler sees no further event of it.
+        """
         await self._stream._registry().remove(self.id)
+        Consumer.leave(self._activation, self.id)
 
     async def resume(self, *, start: Start = "next") -> None:
         """Attach again, from `start`: after a fault, or to go back.
@@ -248,7 +270,11 @@ class Subscription(Generic[T]):
 
 
 def publisher_of(host: Any, provider: str) -> Publisher:
-    """What publishes for a host: its own provider, or in a client its gateway."""
+    """What publishes for a host: its own provider, or in a client its gateway.
+
+    Raises NotInCluster (it has ended: nothing is sent), ConfigError (no such provider).
+    """
+    host.check_running()
     found = host.stream_providers.get(provider)
     if found is not None:
         publisher: Publisher = found

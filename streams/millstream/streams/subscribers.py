@@ -37,11 +37,12 @@ ASK_RETRY_S = 0.5
 class StreamEntry:
     """One stream: its subscriptions, and what waits while they are being asked for."""
 
-    __slots__ = ("cold", "newest", "subscribers", "used_s")
+    __slots__ = ("cold", "detached", "newest", "subscribers", "used_s")
 
     def __init__(self) -> None:
         self.subscribers: dict[str, Subscriber] = {}
         self.cold: list[tuple[QueueMessage, int]] | None = None
+        self.detached: set[str] = set()  # while it is cold: the answer may be older
         self.newest: QueueMessage | None = None
         self.used_s = 0.0
 
@@ -114,7 +115,10 @@ class Subscribers:
                 log.warning("subscriptions of %s are not known yet: %s", stream, error)
                 await asyncio.sleep(ASK_RETRY_S)
         for row in rows:
-            entry.subscribers.setdefault(row.id, explicit_subscriber(self._provider, stream, row))
+            if row.id not in entry.detached:
+                new = explicit_subscriber(self._provider, stream, row)
+                entry.subscribers.setdefault(row.id, new)
+        entry.detached.clear()
         self._release(entry)
 
     def _release(self, entry: StreamEntry) -> None:
@@ -129,6 +133,7 @@ class Subscribers:
         entry = self._streams.get(stream)
         if entry is None:
             return  # cold: the first event asks the rendezvous, which has the row
+        entry.detached.discard(row.id)
         old = entry.subscribers.pop(row.id, None)
         if old is not None:
             self._dispatch.drop(old)
@@ -148,7 +153,11 @@ class Subscribers:
     def detach(self, stream: StreamId, subscription: str) -> None:
         """A subscription was removed."""
         entry = self._streams.get(stream)
-        subscriber = None if entry is None else entry.subscribers.pop(subscription, None)
+        if entry is None:
+            return
+        if entry.cold is not None:
+            entry.detached.add(subscription)
+        subscriber = entry.subscribers.pop(subscription, None)
         if subscriber is not None:
             self._dispatch.drop(subscriber)
             self._agent.progressed()

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from millstream.runtime import PublishUnknown, QueueFenced, QueueUnavailable, StorageUnavailable
-from millstream.runtime.testing import Host, QueueAcquired, SimService, Simulation
+from millstream.runtime.testing import Host, SimService, Simulation
 from millstream.streams import (
     AdapterHost,
     Capability,
@@ -22,6 +22,8 @@ from millstream.streams import (
     QueueMessage,
     Token,
 )
+
+from .record import current_run
 
 __all__ = ["LogService"]
 
@@ -109,8 +111,7 @@ class LogAdapter:
             raise PublishUnknown(str(error)) from None
 
     def receiver(self, queue: QueueId, epoch: int) -> LogReceiver:
-        history = self._logs.simulation.history
-        history.record(QueueAcquired(queue, self._silo, epoch))
+        current_run().acquired(queue, self._silo, epoch)
         return LogReceiver(self._logs, self._host.name, queue, epoch)
 
     async def aclose(self) -> None: ...

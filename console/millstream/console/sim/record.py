@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from millstream.runtime.testing import Simulation
+from millstream.runtime.testing import QueueAcquired, Simulation
 
 __all__ = ["Run", "Violated", "current_run"]
 
@@ -29,12 +29,18 @@ class Run:
         self.history = simulation.history
         self.figures: Counter[str] = Counter()
         self.violations: list[str] = []
+        self.epochs: dict[str, int] = {}  # by queue, of whoever took it last
         _current = self
 
     def violated(self, text: str) -> None:
         """Note a broken promise."""
         if len(self.violations) < VIOLATIONS_KEPT_MAX:
             self.violations.append(f"t={self.simulation.loop.time():.6f}: {text}")
+
+    def acquired(self, queue: str, silo: str, epoch: int) -> None:
+        """Note that a silo reads a queue from here on."""
+        self.epochs[queue] = max(epoch, self.epochs.get(queue, 0))
+        self.history.record(QueueAcquired(queue, silo, epoch))
 
     def judge(self, *found: list[str]) -> None:
         """Fail if anything was violated: raises Violated."""

@@ -23,6 +23,7 @@ from millstream.runtime.testing import Simulation, SimulationFailed, run
 
 from .calls_suite import calls
 from .membership_suite import membership
+from .memory_suite import memory
 from .streams_suite import streams
 
 __all__ = ["SUITES", "SeedOutcome", "SimOptions", "run_seed", "run_sim"]
@@ -31,6 +32,7 @@ SUITES: dict[str, Callable[[Simulation], Coroutine[Any, Any, Counter[str]]]] = {
     "membership": membership,
     "calls": calls,
     "streams": streams,
+    "memory": memory,
 }
 VIRTUAL_S_MAX = 600.0
 FAILURES_SHOWN = 3
@@ -71,8 +73,12 @@ def run_seed(suite: str, seed: int) -> SeedOutcome:
 
 def run_sim(options: SimOptions) -> int:
     """Run every seed of every suite; returns the exit code."""
-    logging.getLogger("millstream").setLevel(logging.CRITICAL)  # troubles are what is simulated
-    reports = [_run_suite(suite, options) for suite in options.suites]
+    level = logging.getLogger("millstream").level
+    _be_quiet()
+    try:
+        reports = [_run_suite(suite, options) for suite in options.suites]
+    finally:
+        logging.getLogger("millstream").setLevel(level)
     if options.is_json:
         print(json.dumps(reports))
     return 1 if any(report["failed"] for report in reports) else 0
@@ -99,6 +105,7 @@ def _outcomes(suite: str, seeds: Iterable[int], jobs: int) -> Iterator[SeedOutco
 
 
 def _be_quiet() -> None:
+    """Troubles are what is simulated."""
     logging.getLogger("millstream").setLevel(logging.CRITICAL)
 
 

@@ -15,18 +15,21 @@ __all__ = ["Stops"]
 
 
 class Stops:
-    """Graceful stops at random times, beside the script."""
+    """Graceful stops at random times, beside the script; `every_s`: shortest and longest wait."""
 
-    def __init__(self, run: Run, cluster: SimCluster) -> None:
+    def __init__(
+        self, run: Run, cluster: SimCluster, every_s: tuple[float, float] = (5.0, 30.0)
+    ) -> None:
         self._run = run
         self._cluster = cluster
+        self._every_s = every_s
         self._rng = run.simulation.rng
         self.is_over = False
 
     async def play(self) -> None:
         """Stop a random silo now and then; its host starts another one."""
         while True:
-            await asyncio.sleep(self._rng.uniform(5.0, 30.0))
+            await asyncio.sleep(self._rng.uniform(*self._every_s))
             name = self._rng.choice(self._cluster.names)
             if self.is_over:
                 return

@@ -17,7 +17,15 @@ from typing import Any, Literal
 import msgspec
 
 from millstream.balancers import DeploymentBalancer
-from millstream.runtime import Grain, MillstreamError, RuntimeOptions, grain, state
+from millstream.runtime import (
+    Grain,
+    MillstreamError,
+    QueueFull,
+    QueueUnavailable,
+    RuntimeOptions,
+    grain,
+    state,
+)
 from millstream.runtime.membership import Status
 from millstream.runtime.testing import (
     DeadLettered,
@@ -38,10 +46,12 @@ from millstream.streams import (
     HashRingMapper,
     OwnershipOptions,
     PersistentStreams,
+    QueueAdapterFactory,
     StreamNamespace,
     StreamOptions,
     subscribe,
 )
+from millstream.streams.consumer import Consumer
 
 from .log_queues import LogService
 from .plan import make_plan
@@ -49,13 +59,14 @@ from .programs import Programs
 from .record import Run, current_run
 from .stops import Stops
 
-__all__ = ["streams"]
+__all__ = ["HANDLING_S", "KEYS", "Publisher", "StreamsRun", "difference", "play", "streams"]
 
 KEYS = tuple(f"key-{number}" for number in range(6))
 QUEUES = 4
 DURATION_S = 40.0
 RECOVERY_S = 60.0
 VOTES_S = 5.0
+HANDLING_S = 0.005
 POISON_SHARE = 0.02
 RUNTIME = RuntimeOptions(call_timeout_s=5.0, idle_after_s=4.0, collect_every_s=1.0)
 ORDERS = StreamNamespace("orders", str, subscriptions="implicit")
@@ -79,15 +90,31 @@ async def note(grain: Grain, subscription: str, stream: str, event: Event[str]) 
 
     A silo that was declared dead and does not know it may run handlers on what was on its way to
     it. That counts as seen, and nothing is said of its order: writes are fenced, handlers are not.
+    The same holds for what a former owner of the queue sent, and the network brought late.
     """
     run = streams_run()
     is_dead = run.is_dead(grain.context.silo)
+    is_late = not is_dead and is_overtaken(run, grain, stream)
     run.figures["deliveries in dead silos"] += is_dead
-    is_redelivered = event.redelivered or event.attempt > 1 or is_dead
+    run.figures["late deliveries"] += is_late
+    is_redelivered = event.redelivered or event.attempt > 1 or is_dead or is_late
     run.history.record(Delivered(stream, subscription, event.token, event.item, is_redelivered))
-    await asyncio.sleep(run.simulation.rng.uniform(0.0, 0.005))
+    longest_s = HANDLING_S if run.is_over else run.handling_s
+    await asyncio.sleep(run.simulation.rng.uniform(0.0, longest_s))
     if event.item.startswith("poison"):
         raise ValueError(f"{event.item} cannot be handled")
+
+
+def is_overtaken(run: Run, grain: Grain, stream: str) -> bool:
+    """Does the grain handle an event that an owner of an older epoch has sent?"""
+    consumer = Consumer.of(grain._millstream)
+    assert consumer is not None
+    return any(
+        epoch < run.epochs[queue]
+        for subscription, place in consumer._places.items()
+        if f"/{stream}/" in f"{subscription}/" or subscription.startswith("implicit/")
+        for queue, epoch in place.epochs.items()
+    )
 
 
 @grain(name="reader")
@@ -138,6 +165,7 @@ class Publisher:
 
     def __init__(self, run: StreamsRun, host: Host, name: str) -> None:
         self._run = run
+        self._loop = run.simulation.loop
         self._rng: Random = dice(run.simulation.seed, "publisher", name, host.incarnation)
         self._name = f"{name}#{host.incarnation}"
         self._sent = 0
@@ -154,17 +182,29 @@ class Publisher:
         namespace = self._rng.choice((ORDERS, TALK))
         key = self._rng.choice(KEYS)
         items = [self._next_item(namespace) for _ in range(self._rng.choice((1, 1, 3)))]
-        started_s = self._run.simulation.loop.time()
+        started_s = self._loop.time()
         self._run.figures["published"] += len(items)
         try:
-            await runtime.stream(namespace, key).publish_many(items)
+            stored = await self._send(runtime, namespace, key, items)
         except MillstreamError as error:
-            self._run.figures[type(error).__name__] += len(items)
+            self._failed(items, error)
             return
         stream = f"{namespace.name}/{key}"
-        for item in items:
+        for item in stored:
             self._run.history.record(Published(stream, item, started_s))
-        self._run.accepted[stream].extend(items)
+        self._run.accepted[stream].extend(stored)
+
+    async def _send(
+        self, runtime: Any, namespace: StreamNamespace[str], key: str, items: list[str]
+    ) -> list[str]:
+        """Publish; returns what is accepted then."""
+        await runtime.stream(namespace, key).publish_many(items)
+        return items
+
+    def _failed(self, items: list[str], error: MillstreamError) -> None:
+        self._run.figures[type(error).__name__] += len(items)
+        if isinstance(error, QueueFull | QueueUnavailable):
+            self._run.refused.update(dict.fromkeys(items, type(error).__name__))
 
     def _next_item(self, namespace: StreamNamespace[str]) -> str:
         self._sent += 1
@@ -173,19 +213,42 @@ class Publisher:
 
 
 class StreamsRun(Run):
-    """The notes of this suite."""
+    """The notes of a run with streams, whatever queues carry them."""
+
+    steady: tuple[str, ...] = ("client", "table", "store")
+    stop_every_s = (5.0, 30.0)
+    handling_s = HANDLING_S  # the longest time of a handler, until the run is over
 
     def __init__(self, simulation: Simulation) -> None:
         super().__init__(simulation)
         self.is_over = False
         self.cluster: SimCluster | None = None
         self.accepted: dict[str, list[str]] = defaultdict(list)
-        self.logs = LogService(simulation, is_fenced=simulation.rng.random() < 0.5)
+        self.refused: dict[str, str] = {}  # items that are surely not stored, and why
+
+    def queues_for(self, host: Host) -> QueueAdapterFactory:
+        """The queue provider of a silo on a host."""
+        raise NotImplementedError
+
+    def publisher(self, host: Host, name: str) -> Publisher:
+        """A program that publishes, beside a silo or in a client."""
+        return Publisher(self, host, name)
+
+    def check_orders(self, found: dict[str, list[str]]) -> list[str]:
+        """Did the orders that are stored have their effects? `found`: effects by key."""
+        raise NotImplementedError
+
+    def check_all(self, found: dict[str, list[str]]) -> list[str]:
+        """Everything that is judged when the run is over."""
+        return check_all(self.history, live_within_s=RECOVERY_S) + self.check_orders(found)
+
+    def close(self) -> None:
+        """The cluster has stopped."""
 
     def provider(self, host: Host) -> PersistentStreams:
         """The stream provider of a silo on a host."""
         return PersistentStreams(
-            self.logs.queues_for(host),
+            self.queues_for(host),
             mapper=HashRingMapper(queues=QUEUES),
             balancer=DeploymentBalancer(rebalance_delay_s=0.5),
             options=OPTIONS,
@@ -196,6 +259,20 @@ class StreamsRun(Run):
         """Does the membership table call the silo dead?"""
         row = None if self.cluster is None else self.cluster.table.view().row(silo)
         return row is not None and row.status is Status.DEAD
+
+
+class LogRun(StreamsRun):
+    """The notes of this suite."""
+
+    steady = (*StreamsRun.steady, "log")
+
+    def __init__(self, simulation: Simulation) -> None:
+        super().__init__(simulation)
+        self.logs = LogService(simulation, is_fenced=simulation.rng.random() < 0.5)
+
+    def queues_for(self, host: Host) -> QueueAdapterFactory:
+        """The log service, as one host reaches it."""
+        return self.logs.queues_for(host)
 
     def stored(self, stream: str) -> list[str]:
         """What the queue service has of a stream, in order."""
@@ -218,6 +295,11 @@ class StreamsRun(Run):
             if lost:
                 violations.append(f"orders/{key}: accepted and not stored: {sorted(lost)[:5]}")
         return violations
+
+    def close(self) -> None:
+        """Note what came late, and end the service."""
+        self.figures["late requests"] += self.logs.service.late_count
+        self.logs.service.close()
 
 
 def streams_run() -> StreamsRun:
@@ -242,10 +324,14 @@ def difference(stored: list[str], found: list[str]) -> str:
 
 async def streams(simulation: Simulation) -> Counter[str]:
     """Run one seed; returns its figures. Raises Violated."""
-    run = StreamsRun(simulation)
+    return await play(LogRun(simulation))
+
+
+async def play(run: StreamsRun) -> Counter[str]:
+    """Publish, deliver and trouble, then judge; returns the figures. Raises Violated."""
+    simulation = run.simulation
     simulation.host("client")
-    steady = ("client", "table", "store", "log")
-    plan = make_plan(simulation, steady, duration_s=DURATION_S)
+    plan = make_plan(simulation, run.steady, duration_s=DURATION_S)
     cluster = SimCluster(
         simulation,
         silos=plan.silos,
@@ -256,21 +342,19 @@ async def streams(simulation: Simulation) -> Counter[str]:
     run.cluster = cluster
     await cluster.start()
     await listen(run, cluster)
-    programs = Programs(
-        simulation, cluster, lambda host, name: Publisher(run, host, name), ("client",)
-    )
+    programs = Programs(simulation, cluster, run.publisher, ("client",))
     programs.start()
-    stops = Stops(run, cluster)
+    stops = Stops(run, cluster, run.stop_every_s)
     leaving = simulation.loop.create_task(stops.play())
     await simulation.nemesis(plan.script, programs.boot)
     run.is_over = programs.is_over = stops.is_over = True
     await leaving
     found = await drain(run, cluster)
     run.figures["crashes"] += plan.crashes
-    run.judge(check_all(simulation.history, live_within_s=RECOVERY_S), run.check_orders(found))
-    run.figures["late requests"] += cluster.late_requests + run.logs.service.late_count
+    run.judge(run.check_all(found))
+    run.figures["late requests"] += cluster.late_requests
     await cluster.close()
-    run.logs.service.close()
+    run.close()
     return run.figures
 
 

@@ -3,13 +3,15 @@
 Owns: messages that are accepted and not yet acknowledged, their numbers, the epoch of the reader.
 Not: batching of producers (`adapter`). Invariants: a message is numbered when it is accepted, and
 keeps its number; a reader of an older epoch is refused; a graceful stop stores the content and the
-next activation goes on with it; a crash loses it, and the era rises, so tokens never run
+next activation goes on with it; stored content is taken by one activation, which marks the row by
+compare-and-set before it serves; a crash loses it, and the era rises, so tokens never run
 backwards.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
@@ -22,18 +24,21 @@ from millstream.runtime.errors import (
     Conflict,
     QueueFenced,
     QueueFull,
+    StorageError,
     StorageUnavailable,
 )
 from millstream.runtime.grain import DeactivationReason, Grain
 from millstream.runtime.markers import always_interleave, grain, unshared
 from millstream.runtime.placement import PREFER_LOCAL
-from millstream.runtime.storage import StateStore
+from millstream.runtime.storage import Etag, Row, StateStore
 
 from .arrivals import Arrivals
 from .gate import CapacityGate
 from .partition import Partition
 
 __all__ = ["MemoryOptions", "MemoryQueue", "NumberedMessages", "QueuedMessage"]
+
+log = logging.getLogger("millstream.memory")
 
 READER = "agents"
 FOREVER_S = 1e9
@@ -97,13 +102,18 @@ class NumberedMessages(msgspec.Struct, array_like=True, frozen=True):
 
 
 class StoredQueue(msgspec.Struct, array_like=True, frozen=True):
-    """What outlives an activation; `is_clean`: its content was stored with it."""
+    """What outlives an activation; `is_clean`: its content was stored with it.
+
+    `holder`: the activation that has the content, while it is not clean.
+    """
 
     era: int
     is_clean: bool
     start: int
     epoch: int
     chunks: int
+    holder: str = ""
+    producers: dict[str, int] = {}
 
 
 @grain(name="millstream.MemoryQueue", placement=PREFER_LOCAL)
@@ -120,6 +130,7 @@ class MemoryQueue(Grain):
         self._read_end = 0  # the reader has had the messages below this offset,
         self._held_events = 0  # which are so many events that are not acknowledged
         self._producers: OrderedDict[str, int] = OrderedDict()
+        self._mark = b""  # the row, while this activation has the content
 
     # -- life
 
@@ -133,7 +144,7 @@ class MemoryQueue(Grain):
         provider = self._millstream.table.host.stream_providers[self.key.partition("/")[0]]
         self._options = provider.adapter.options
         self._gate = CapacityGate(self._options.capacity_events)
-        found = await self._store.read(f"memory-queue/{self.key}")
+        found = await self._store.read(self._row_key)
         stored = None if found is None else msgspec.msgpack.decode(found.data, type=StoredQueue)
         if stored is not None and stored.is_clean:
             await self._load(stored)
@@ -141,7 +152,7 @@ class MemoryQueue(Grain):
             self._era = await self._next_era()
             self._partition = Partition()
         self._partition.register(READER, "earliest")
-        await self._save(StoredQueue(self._era, False, 0, self._epoch, 0))
+        await self._take(found)
         await self._clear_chunks()  # from here on nobody reads them
         self.context.keep_alive(FOREVER_S)
 
@@ -158,32 +169,65 @@ class MemoryQueue(Grain):
                 continue
             return era
 
-    async def _save(self, stored: StoredQueue) -> None:
-        key = f"memory-queue/{self.key}"
-        found = await self._store.read(key)
-        expect = None if found is None else found.etag
-        data = msgspec.msgpack.encode(stored)
-        await self._store.write(key, data, expect, self._millstream.version)
+    @property
+    def _row_key(self) -> str:
+        return f"memory-queue/{self.key}"
+
+    async def _take(self, found: Row | None) -> None:
+        """Mark the row that was read: whoever activates after this finds no content."""
+        holder = f"{self.context.silo}#{self._millstream.id}"
+        mark = StoredQueue(self._era, False, 0, self._epoch, 0, holder)
+        self._mark = msgspec.msgpack.encode(mark)
+        await self._keep(self._put_mark, None if found is None else found.etag)
+
+    async def _put_mark(self, expect: Etag | None) -> None:
+        try:
+            await self._store.write(self._row_key, self._mark, expect, self._millstream.version)
+        except Conflict:
+            if not await self._is_stored(self._mark):  # by an earlier try without an answer
+                raise
+
+    async def _is_stored(self, *rows: bytes) -> bool:
+        found = await self._store.read(self._row_key)
+        return found is not None and found.data in rows
+
+    async def _save(self, data: bytes) -> None:
+        """Put the content's row in the place of this activation's mark."""
+        found = await self._store.read(self._row_key)
+        if found is None or found.data not in (self._mark, data):
+            raise Conflict(f"{self.key}: another activation has taken the queue")
+        await self._store.write(self._row_key, data, found.etag, self._millstream.version)
 
     async def _load(self, stored: StoredQueue) -> None:
         self._era, self._epoch = stored.era, stored.epoch
         self._partition = Partition(start=stored.start)
+        self._producers = OrderedDict(stored.producers)
+        events = 0
         for chunk in range(stored.chunks):
             key = self._chunk_key(chunk)
             row = await self._store.read(key)
             if row is None:
                 raise QueueFull(f"{self.key}: stored chunk {chunk} of {stored.chunks} is missing")
             for message in msgspec.msgpack.decode(row.data, type=list[QueuedMessage]):
-                self._gate.try_acquire(len(message.items))
+                events += len(message.items)
                 self._partition.append(message)
                 self._note(message)
+        # the capacity may have been lowered: what is here has room until the queue moves again
+        self._gate = CapacityGate(max(events, self._options.capacity_events))
+        self._gate.try_acquire(events)
 
     async def _clear_chunks(self) -> None:
-        """Drop the rows of a former activation, whether it was loaded, or died while it stored."""
+        """Drop the rows of a former activation, whether it was loaded, or died while it stored.
+
+        Rows that stay do no harm: a later activation drops or overwrites them.
+        """
         prefix = f"memory-queue-content/{self.key}/"
-        while rows := await self._store.scan(prefix, "", ROWS_PER_SCAN):
-            for key, row in rows:
-                await self._store.clear(key, row.etag, row.fence)
+        try:
+            while rows := await self._store.scan(prefix, "", ROWS_PER_SCAN):
+                for key, row in rows:
+                    await self._store.clear(key, row.etag, self._millstream.version)
+        except StorageError as error:
+            log.info("%s: rows of stored content stay a while: %s", self.key, error)
 
     def _chunk_key(self, chunk: int) -> str:
         return f"memory-queue-content/{self.key}/{chunk:08d}"
@@ -201,15 +245,17 @@ class MemoryQueue(Grain):
             part = self._partition.read_at(start + at, min(CHUNK_MESSAGES, count - at))
             await self._keep(self._put_chunk, self._chunk_key(chunks), msgspec.msgpack.encode(part))
             chunks += 1
-        await self._keep(self._save, StoredQueue(self._era, True, start, self._epoch, chunks))
+        producers = dict(self._producers)
+        stored = StoredQueue(self._era, True, start, self._epoch, chunks, "", producers)
+        await self._keep(self._save, msgspec.msgpack.encode(stored))
 
     async def _put_chunk(self, key: str, data: bytes) -> None:
         found = await self._store.read(key)
         expect = None if found is None else found.etag  # an earlier try may have stored it
-        await self._store.write(key, data, expect, NO_FENCE)
+        await self._store.write(key, data, expect, self._millstream.version)
 
     async def _keep(self, write: Callable[..., Awaitable[None]], *args: Any) -> None:
-        """Store a part of the content; a store that is away for a moment costs nothing."""
+        """Write a row for the content; a store that is away for a moment costs nothing."""
         for attempt in range(KEEP_TRIES_MAX):
             try:
                 return await write(*args)
@@ -341,4 +387,4 @@ class MemoryQueue(Grain):
     @always_interleave
     async def backlog(self) -> int:
         """Events that are stored and not read yet."""
-        return self._options.capacity_events - self._gate.free - self._held_events
+        return self._gate.capacity - self._gate.free - self._held_events

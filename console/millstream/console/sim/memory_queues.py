@@ -1,0 +1,244 @@
+"""The memory provider as the simulation sees it: everything that a queue accepts is noted.
+
+Owns: the noted queue grain, the adapter factory that brings it, and the `Ledger` of what was
+accepted and of whose content was lost. Invariants: the ledger is outside of the cluster, so no
+crash reaches it; the provider's own code runs unchanged.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from typing import ClassVar, NamedTuple
+
+import msgspec
+
+from millstream.providers.memory import MemoryQueues
+from millstream.providers.memory.adapter import MemoryAdapter, MemoryReceiver
+from millstream.providers.memory.queue_grain import READER, MemoryQueue, QueuedMessage
+from millstream.runtime import DeactivationReason, Grain, StorageUnavailable, grain
+from millstream.runtime.placement import PREFER_LOCAL
+from millstream.runtime.testing import (
+    Activated,
+    Deactivated,
+    History,
+    HostDown,
+    SiloDeclaredDead,
+    SiloEnded,
+)
+from millstream.streams import AdapterHost, ProducerMark, QueueId
+
+from .record import Run, current_run
+
+__all__ = ["Era", "Ledger", "NotedQueues", "StoredItem"]
+
+QUEUE_TYPE = "millstream.MemoryQueue"
+
+
+class Era(NamedTuple):
+    """One numbering of a queue's messages."""
+
+    queue: str
+    era: int
+
+
+class StoredItem(NamedTuple):
+    """An item that a queue accepted; `token` is its position."""
+
+    token: tuple[int, int, int]
+    item: str
+    queue: str
+
+    def era_of(self) -> Era:
+        """The era that it was numbered in."""
+        return Era(self.queue, self.token[0])
+
+
+class Ledger:
+    """What the queues of one run accepted, and when their content was lost."""
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+        self._messages: dict[Era, dict[int, QueuedMessage]] = {}
+        self._begun_s: dict[Era, float] = {}
+        self._held_s: dict[Era, float] = {}  # since when its last holder is there
+        self._failures: list[tuple[float, str]] = []  # (when, queue): content was not kept
+        self._items: dict[str, StoredItem] = {}
+        self._repeats: dict[ProducerMark, list[tuple[Era, QueuedMessage]]] = {}
+
+    def opened(self, era: Era, held_s: float, start: int, loaded: list[QueuedMessage]) -> None:
+        """An activation serves an era, with what it loaded: the messages behind `start`."""
+        known = self._messages.setdefault(era, {})
+        self._held_s[era] = held_s
+        self._begun_s.setdefault(era, self._run.simulation.loop.time())
+        self._run.figures["moved"] += sum(len(message.items) for message in loaded)
+        wanted = [known[number] for number in sorted(known) if number > start]
+        if loaded != wanted:
+            self._run.violated(
+                f"{era} was loaded with {len(loaded)} messages behind {start}, "
+                f"{len(wanted)} were accepted: {[m.items for m in loaded[:2]]}"
+            )
+
+    def accepted(self, era: Era, number: int, message: QueuedMessage) -> None:
+        """A message has got a number."""
+        known = self._messages[era]
+        if number in known:
+            self._run.violated(f"{era}: number {number} was given twice")
+        known[number] = message
+        if message.producer:
+            mark = ProducerMark(message.producer, message.seq)
+            self._repeats.setdefault(mark, []).append((era, message))
+        for stored in stored_items(era, number, message):
+            if stored.item in self._items:
+                self._run.violated(f"{era}: {stored.item} was stored twice")
+            self._items[stored.item] = stored
+
+    def not_kept(self, queue: str) -> None:
+        """An activation ended, and could not reach the store for its content."""
+        self._run.figures["contents not kept"] += 1
+        self._failures.append((self._run.simulation.loop.time(), queue))
+
+    def stored_by(self, mark: ProducerMark) -> list[str]:
+        """The items of a producer's message as they were stored last."""
+        places = self._repeats.get(mark, [])
+        return [msgspec.msgpack.decode(body) for body in places[-1][1].items] if places else []
+
+    def check_repeats(self, lost: dict[Era, bool]) -> Iterator[str]:
+        """A producer's sequence is stored again only where its message was lost."""
+        for mark, places in self._repeats.items():
+            for era, _ in places[:-1]:
+                if not lost[era]:
+                    yield f"{mark} was stored {len(places)} times: {[era for era, _ in places]}"
+
+    def find(self, item: str) -> StoredItem | None:
+        """Where an item is stored."""
+        return self._items.get(item)
+
+    def items_of(self, stream: str) -> Iterator[StoredItem]:
+        """What was accepted of a stream, in order."""
+        found = [
+            stored
+            for era, messages in self._messages.items()
+            for number, message in messages.items()
+            if f"{message.namespace}/{message.key}" == stream
+            for stored in stored_items(era, number, message)
+        ]
+        return iter(sorted(found))
+
+    def lost_eras(self) -> dict[Era, bool]:
+        """Of each era: may content be lost? Its last holder crashed, was evicted or cut off."""
+        ends = [*self._failures, *abrupt_ends(self._run.history)]
+        return {
+            era: any(
+                queue == era.queue and held_s <= at_s <= self._followed_s(era)
+                for at_s, queue in ends
+            )
+            for era, held_s in self._held_s.items()
+        }
+
+    def check_eras(self, lost: dict[Era, bool]) -> Iterator[str]:
+        """No era ends without a cause."""
+        for era, begun_s in self._begun_s.items():
+            until_s = self._followed_s(era)
+            if until_s < float("inf") and not lost[era]:
+                yield f"{era}, begun at {begun_s:.6f}, was over at {until_s:.6f}; nobody crashed"
+
+    def _followed_s(self, key: Era) -> float:
+        """When the next era of the queue began."""
+        return min(
+            (
+                at_s
+                for other, at_s in self._begun_s.items()
+                if other.queue == key.queue and other.era > key.era
+            ),
+            default=float("inf"),
+        )
+
+
+def stored_items(era: Era, number: int, message: QueuedMessage) -> Iterator[StoredItem]:
+    """The items of a message."""
+    for index, body in enumerate(message.items):
+        item = msgspec.msgpack.decode(body)
+        yield StoredItem((era.era, number, index), item, era.queue)
+
+
+def abrupt_ends(history: History) -> Iterator[tuple[float, str]]:
+    """(when, queue): a queue's activation ended without storing its content."""
+    live: dict[tuple[str, str], str] = {}  # (grain, silo): host
+    dead: set[str] = set()
+    for at_s, event in history.events:
+        gone: list[tuple[str, str]] = []
+        match event:
+            case Activated() if event.grain.startswith(QUEUE_TYPE):
+                live[event.grain, event.silo] = event.host
+                if event.silo in dead:  # it does not know yet
+                    gone = [(event.grain, event.silo)]
+            case Deactivated():
+                live.pop((event.grain, event.silo), None)
+            case HostDown():
+                gone = [key for key, host in live.items() if host == event.host]
+            case SiloDeclaredDead() | SiloEnded():
+                dead.add(event.silo)
+                gone = [key for key in live if key[1] == event.silo]
+            case _:
+                pass
+        for key in gone:
+            del live[key]
+            yield at_s, key[0].rpartition("/")[2]
+
+
+def ledger() -> Ledger:
+    """The ledger of the run that is being simulated."""
+    run = current_run()
+    found: Ledger = run.ledger  # type: ignore[attr-defined]
+    return found
+
+
+@grain(name=QUEUE_TYPE, placement=PREFER_LOCAL)
+class NotedQueue(MemoryQueue):
+    """The queue's grain; what it accepts and keeps is noted."""
+
+    @property
+    def _name(self) -> str:
+        return self.key.rpartition("/")[2]
+
+    async def on_activate(self) -> None:
+        """Note what was loaded."""
+        held_s = current_run().simulation.loop.time()
+        await super().on_activate()
+        start, count = self._partition.committed(READER), self._partition.depth(READER)
+        loaded = self._partition.read_at(start, count) if count else []
+        ledger().opened(Era(self._name, self._era), held_s, start, list(loaded))
+
+    async def on_deactivate(self, reason: DeactivationReason, /) -> None:
+        """Note whether the content was stored."""
+        try:
+            await super().on_deactivate(reason)
+        except (StorageUnavailable, asyncio.CancelledError):
+            ledger().not_kept(self._name)
+            raise
+
+    def _accept(self, message: QueuedMessage) -> tuple[int, int]:
+        era, number = super()._accept(message)
+        if number:
+            ledger().accepted(Era(self._name, era), number, message)
+        else:
+            current_run().figures["repeats dropped"] += 1
+        return era, number
+
+
+class NotedQueues(MemoryQueues):
+    """The adapter factory of one silo."""
+
+    grains: ClassVar[tuple[type[Grain], ...]] = (NotedQueue,)
+
+    async def open(self, provider: str, host: AdapterHost, /) -> NotedAdapter:
+        return NotedAdapter(provider, host, self._options)
+
+
+class NotedAdapter(MemoryAdapter):
+    """Notes who reads a queue."""
+
+    def receiver(self, queue: QueueId, epoch: int, /) -> MemoryReceiver:
+        current_run().acquired(queue, self._host.silo or "", epoch)
+        return super().receiver(queue, epoch)

@@ -1,0 +1,178 @@
+"""Suite `memory`: as `streams`, through the memory provider, whose content is lost in a crash.
+
+Judged, beside what `streams` judges: a message that was refused is nowhere, one that was accepted
+is stored once, also when its producer sends it again; a graceful stop loses nothing and keeps the
+numbers; nothing is handled that was not accepted. Of an era whose holder crashed, was evicted, or
+could not reach the store when it ended, each stream has had its effects up to some event, in order,
+and nothing behind it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Iterator
+from itertools import groupby
+from typing import Any
+
+import msgspec
+
+from millstream.providers.memory import MemoryOptions
+from millstream.runtime import MillstreamError
+from millstream.runtime.testing import Delivered, History, Host, Published, Simulation, check_all
+from millstream.runtime.testing.env import dice
+from millstream.streams import (
+    OutMessage,
+    ProducerMark,
+    QueueAdapterFactory,
+    StreamId,
+    StreamNamespace,
+)
+
+from .memory_queues import Era, Ledger, NotedQueues, StoredItem
+from .streams_suite import HANDLING_S, KEYS, RECOVERY_S, Publisher, StreamsRun, difference, play
+
+__all__ = ["memory"]
+
+
+REPEAT_S = 0.2
+REPEATS_MAX = 30
+
+
+class Repeater(Publisher):
+    """Numbers its messages, and sends one again until it hears that it is stored.
+
+    The items of each try are others, so that it can be seen which one was stored.
+    """
+
+    def __init__(self, run: MemoryRun, host: Host, name: str) -> None:
+        super().__init__(run, host, name)
+        self._ledger = run.ledger
+        self._seq = 0
+
+    async def _send(
+        self, runtime: Any, namespace: StreamNamespace[str], key: str, items: list[str]
+    ) -> list[str]:
+        provider = runtime.host.stream_providers["default"]
+        self._seq += 1
+        mark = ProducerMark(self._name, self._seq)
+        for attempt in range(REPEATS_MAX):
+            tried = [f"{item}~{attempt}" for item in items]
+            bodies = [msgspec.msgpack.encode(item) for item in tried]
+            try:
+                await provider.enqueue(OutMessage(StreamId(namespace.name, key), bodies, mark=mark))
+            except MillstreamError as error:
+                if self._run.is_over:
+                    raise
+                self._failed(tried, error)
+                await asyncio.sleep(REPEAT_S)
+            else:
+                return self._ledger.stored_by(mark) or tried
+        return []
+
+
+class MemoryRun(StreamsRun):
+    """The notes of this suite. In some runs handlers are slow and queues small, so that they fill
+    and move with what is in them."""
+
+    stop_every_s = (2.0, 15.0)
+
+    def __init__(self, simulation: Simulation) -> None:
+        super().__init__(simulation)
+        rng = simulation.rng
+        self.ledger = Ledger(self)
+        self.handling_s = rng.choice((HANDLING_S, 0.2))
+        self._options = MemoryOptions(
+            capacity_events=rng.choice((20, 200, 10_000)), enqueue_wait_s=1.0
+        )
+
+    def queues_for(self, host: Host) -> QueueAdapterFactory:
+        """The memory provider, noted."""
+        return NotedQueues(self._options)
+
+    def publisher(self, host: Host, name: str) -> Publisher:
+        """Some repeat what failed; a client cannot."""
+        is_repeater = name != "client" and dice(self.simulation.seed, "kind", name).random() < 0.5
+        return Repeater(self, host, name) if is_repeater else Publisher(self, host, name)
+
+    def check_orders(self, found: dict[str, list[str]]) -> list[str]:
+        """Every order that cannot be lost had its effect once, in order."""
+        lost = self.ledger.lost_eras()
+        violations = []
+        for key in KEYS:
+            wanted = list(self._owed(f"orders/{key}", found[key], lost))
+            if found[key] != wanted:
+                violations.append(f"orders/{key}: {difference(wanted, found[key])}")
+        return violations
+
+    def _owed(self, stream: str, found: list[str], lost: dict[Era, bool]) -> Iterator[str]:
+        """Items that must have had their effect: of a lost era the first that had."""
+        seen = set(found)
+        for era, group in groupby(self.ledger.items_of(stream), StoredItem.era_of):
+            for stored in group:
+                if lost[era] and stored.item not in seen:
+                    break
+                yield stored.item
+
+    def check_all(self, found: dict[str, list[str]]) -> list[str]:
+        """What `streams` judges, where nothing may be lost, and what is known of the queues."""
+        lost = self.ledger.lost_eras()
+        self.figures["eras"] += len(lost)
+        self.figures["eras lost"] += sum(lost.values())
+        return [
+            *check_all(self._owing(lost), live_within_s=RECOVERY_S),
+            *self.check_orders(found),
+            *self.ledger.check_eras(lost),
+            *self.ledger.check_repeats(lost),
+            *self._check_accepted(),
+            *self._check_handled(),
+            *self._check_publishers(),
+        ]
+
+    def _owing(self, lost: dict[Era, bool]) -> History:
+        """The history without the publishes of what may be lost."""
+        history = History(self.simulation.loop.time)
+        for at_s, event in self.history.events:
+            if isinstance(event, Published):
+                stored = self.ledger.find(event.item)
+                if stored is None or lost[stored.era_of()]:
+                    continue
+            history.events.append((at_s, event))
+        return history
+
+    def _check_accepted(self) -> Iterator[str]:
+        """What publishers were told is so."""
+        for stream, items in self.accepted.items():
+            for item in items:
+                if self.ledger.find(item) is None:
+                    yield f"{stream}: {item} was accepted, and is not stored"
+        for item, why in self.refused.items():
+            if self.ledger.find(item) is not None:
+                yield f"{item} is stored, although its publish ended with {why}"
+
+    def _check_handled(self) -> Iterator[str]:
+        """What was handled is stored, at that position."""
+        for at_s, event in self.history.of(Delivered):
+            stored = self.ledger.find(event.item)
+            if stored is None or stored.token != tuple(event.token):
+                yield (
+                    f"t={at_s:.6f}: {event.subscription} got {event.item} of {event.stream} as "
+                    f"{tuple(event.token)}, stored is {stored}"
+                )
+
+    def _check_publishers(self) -> Iterator[str]:
+        """What one publisher sent to a stream one after the other is stored in that order."""
+        last: dict[tuple[str, str], StoredItem] = {}
+        for _, event in self.history.of(Published):
+            who = (event.stream, event.item.removeprefix("poison ").rpartition(":")[0])
+            stored = self.ledger.find(event.item)
+            if stored is None:
+                continue
+            if who in last and stored.token <= last[who].token:
+                yield f"{event.stream}: {stored} was published after {last[who]}"
+            last[who] = stored
+
+
+async def memory(simulation: Simulation) -> Counter[str]:
+    """Run one seed; returns its figures. Raises Violated."""
+    return await play(MemoryRun(simulation))

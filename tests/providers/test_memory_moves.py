@@ -1,0 +1,158 @@
+"""Content of a memory queue on its way from one activation to the next."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from millstream.balancers import DeploymentBalancer
+from millstream.providers.memory import MemoryOptions, MemoryQueues
+from millstream.providers.memory.queue_grain import MemoryQueue, QueuedMessage
+from millstream.runtime import (
+    Conflict,
+    Etag,
+    MemoryMembershipTable,
+    MemoryStateStore,
+    Row,
+    Silo,
+    StorageUnavailable,
+)
+from millstream.streams import PersistentStreams
+
+ROW = "memory-queue/default/q"
+
+
+def message(text: str, producer: str = "", seq: int = 0, items: int = 1) -> QueuedMessage:
+    return QueuedMessage("n", "k", [text.encode()] * items, None, producer, seq, 0.0)
+
+
+def make_silo(
+    store: MemoryStateStore, table: MemoryMembershipTable | None = None, capacity: int = 10
+) -> Silo:
+    memory = MemoryOptions(capacity_events=capacity, enqueue_wait_s=0.02)
+    streams = PersistentStreams(MemoryQueues(memory), balancer=DeploymentBalancer())
+    return Silo(
+        grains=[],
+        membership=table or MemoryMembershipTable(),
+        stores={"default": store},
+        streams={"default": streams},
+        can_own_queues=False,
+    )
+
+
+def queue_of(silo: Silo) -> MemoryQueue:
+    return silo.grain(MemoryQueue, "default/q")
+
+
+async def texts_of(queue: MemoryQueue, era: int = 1) -> tuple[int, int, str]:
+    found = await queue.read(9, era, 0, 100, 1000, 0.0)
+    return found.era, found.first_seq, "".join(m.items[0].decode() for m in found.messages)
+
+
+class Store(MemoryStateStore):
+    """Answers no write, or no scan, as often as it is told; the write may have happened."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.unanswered: list[bool] = []  # of the next writes of the queue's row: do they happen?
+        self.unscanned = 0
+
+    async def write(self, key: str, data: bytes, expect: Etag | None, fence: int, /) -> Etag:
+        if key != ROW or not self.unanswered:
+            return await super().write(key, data, expect, fence)
+        if self.unanswered.pop(0):
+            await super().write(key, data, expect, fence)
+        raise StorageUnavailable("no answer")
+
+    async def scan(self, prefix: str, after: str, limit: int, /) -> list[tuple[str, Row]]:
+        if prefix.startswith("memory-queue-content/") and self.unscanned:
+            self.unscanned -= 1
+            raise StorageUnavailable("no answer")
+        return list(await super().scan(prefix, after, limit))
+
+
+@pytest.mark.parametrize("unanswered", [[True], [False], [False, True], [True, True]])
+async def test_an_activation_that_hears_no_answer_to_its_mark_goes_on_with_the_content(
+    unanswered: list[bool],
+) -> None:
+    store = Store()
+    async with make_silo(store) as silo:
+        await queue_of(silo).append([message(text) for text in "abc"])
+    async with make_silo(store) as silo:
+        store.unanswered = list(unanswered)
+        assert await texts_of(queue_of(silo)) == (1, 1, "abc")
+        assert await queue_of(silo).append([message("d")]) == [(1, 4)]
+
+
+async def test_a_new_queue_whose_mark_was_not_answered_begins() -> None:
+    store = Store()
+    store.unanswered = [True]
+    async with make_silo(store) as silo:
+        assert await queue_of(silo).append([message("a")]) == [(1, 1)]
+
+
+async def test_rows_of_content_that_cannot_be_dropped_do_not_end_an_activation() -> None:
+    store = Store()
+    async with make_silo(store) as silo:
+        await queue_of(silo).append([message("a")])
+    async with make_silo(store) as silo:
+        store.unscanned = 1
+        assert await texts_of(queue_of(silo)) == (1, 1, "a")
+    async with make_silo(store) as silo:
+        assert await texts_of(queue_of(silo)) == (1, 1, "a")
+
+
+class Race(MemoryStateStore):
+    """Lets another write come right after the queue's row was read."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.between: Callable[[], None] | None = None
+
+    async def read(self, key: str, /) -> Row | None:
+        row = await super().read(key)
+        if key == ROW and self.between is not None:
+            between, self.between = self.between, None
+            between()
+        return row
+
+
+async def test_content_is_taken_once() -> None:
+    store = Race()
+    async with make_silo(store) as silo:
+        await queue_of(silo).append([message("a")])
+    loaded = store.get(ROW)
+    assert loaded is not None
+
+    def take() -> None:
+        store.put(ROW, loaded.data, loaded.etag, loaded.fence)
+
+    store.between = take
+    async with make_silo(store) as silo:
+        with pytest.raises(Conflict):
+            await queue_of(silo).begin(1)
+
+
+async def test_sequences_are_known_after_a_move_though_all_was_acknowledged() -> None:
+    store = MemoryStateStore()
+    async with make_silo(store) as silo:
+        await queue_of(silo).append([message("a", "p", 4), message("b", "q", 0)])
+        await queue_of(silo).acknowledge(9, 1, 2)
+    async with make_silo(store) as silo:
+        repeats = [message("a", "p", 4), message("b", "q", 0), message("c", "p", 5)]
+        assert await queue_of(silo).append(repeats) == [(1, 0), (1, 0), (1, 3)]
+
+
+async def test_content_above_a_capacity_that_was_lowered_is_kept_and_leaves_room_again() -> None:
+    store = MemoryStateStore()
+    async with make_silo(store, capacity=100) as silo:
+        await queue_of(silo).append([message("a", items=60), message("b", items=30)])
+    async with make_silo(store, capacity=10) as silo:
+        queue = queue_of(silo)
+        assert await queue.backlog() == 90
+        assert await texts_of(queue) == (1, 1, "ab")
+        await queue.acknowledge(9, 1, 2)
+        assert await queue.append([message("c", items=10)]) == [(1, 3)]
+    async with make_silo(store, capacity=10) as silo:
+        assert await texts_of(queue_of(silo)) == (1, 3, "c")

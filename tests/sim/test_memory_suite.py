@@ -1,0 +1,173 @@
+"""Suite `memory` notices what it is there for: content that is lost, skipped, repeated, swapped."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+import pytest
+
+from millstream.console.main import main
+from millstream.console.sim.memory_queues import Era, Ledger
+from millstream.console.sim.memory_suite import MemoryRun
+from millstream.console.sim.record import Run
+from millstream.console.sim.runner import run_seed
+from millstream.providers.memory.partition import Partition
+from millstream.providers.memory.queue_grain import MemoryQueue, QueuedMessage
+from millstream.runtime.testing import (
+    Activated,
+    Deactivated,
+    HostDown,
+    SiloDeclaredDead,
+    SiloEnded,
+    Simulation,
+    run,
+)
+
+T = TypeVar("T")
+SEEDS = range(1, 13)
+GRAIN = "millstream.MemoryQueue/default/q"
+FIRST, SECOND = Era("q", 1), Era("q", 2)
+
+
+def is_noticed(what: str) -> bool:
+    """Does one of a few seeds fail, saying this?"""
+    return any(what in run_seed("memory", seed).failure for seed in SEEDS)
+
+
+def test_content_that_a_stop_does_not_store_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def forget(self: MemoryQueue, reason: Any) -> None:
+        self._gate.close("it forgets")
+
+    monkeypatch.setattr(MemoryQueue, "on_deactivate", forget)
+    assert is_noticed("nobody crashed")
+
+
+def test_messages_that_change_places_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    read_at = Partition.read_at
+
+    def swapped(self: Partition[Any], start: int, count: int) -> Sequence[Any]:
+        first, second, *rest = [*read_at(self, start, count), None, None]
+        found = [second, first, *rest] if second is not None else [first]
+        return [message for message in found if message is not None]
+
+    monkeypatch.setattr(Partition, "read_at", swapped)
+    assert is_noticed("stored is StoredItem")
+
+
+def test_messages_that_are_acknowledged_too_early_are_noticed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pull = Partition.pull
+
+    def greedy(self: Partition[Any], group: str, count: int) -> Sequence[Any]:
+        return pull(self, group, min(count + 1, self.depth(group)))
+
+    monkeypatch.setattr(Partition, "pull", greedy)
+    assert is_noticed("never got it")
+
+
+def message(text: str, seq: int = 0) -> QueuedMessage:
+    body = b"\xa1" + text.encode()
+    return QueuedMessage("orders", "k", [body], None, "p" if seq else "", seq, 0.0)
+
+
+def with_ledger(act: Callable[[Run, Ledger], T]) -> T:
+    """Run `act` inside of a simulation."""
+
+    async def driver(simulation: Simulation) -> T:
+        notes = Run(simulation)
+        return act(notes, Ledger(notes))
+
+    return run(driver, 1).result
+
+
+@pytest.mark.parametrize(
+    ("end", "is_lost"),
+    [
+        (HostDown("a"), True),
+        (SiloDeclaredDead("a:1", 2), True),
+        (SiloEnded("a:1"), True),
+        (HostDown("b"), False),
+        (SiloDeclaredDead("b:1", 2), False),
+        (Deactivated(GRAIN, "a:1"), False),
+    ],
+    ids=str,
+)
+def test_an_era_may_be_lost_if_its_holder_ended_abruptly(end: Any, is_lost: bool) -> None:
+    def act(notes: Run, ledger: Ledger) -> tuple[bool, list[str]]:
+        notes.history.record(Activated(GRAIN, "a:1", 1, "a"))
+        ledger.opened(FIRST, 0.0, 0, [])
+        notes.history.record(end)
+        ledger.opened(SECOND, 0.0, 0, [])
+        lost = ledger.lost_eras()
+        return lost[FIRST], list(ledger.check_eras(lost))
+
+    found, violations = with_ledger(act)
+    assert found is is_lost
+    assert len(violations) == (0 if is_lost else 1)
+
+
+def test_what_is_loaded_must_be_what_was_accepted() -> None:
+    def act(notes: Run, ledger: Ledger) -> list[str]:
+        ledger.opened(FIRST, 0.0, 0, [])
+        for number, text in enumerate("abc", 1):
+            ledger.accepted(FIRST, number, message(text))
+        ledger.opened(FIRST, 0.0, 1, [message("b"), message("c")])
+        assert notes.violations == []
+        ledger.opened(FIRST, 0.0, 1, [message("c")])
+        ledger.accepted(FIRST, 3, message("d"))
+        ledger.accepted(FIRST, 4, message("a"))
+        return [text.partition(": ")[2] for text in notes.violations]
+
+    assert with_ledger(act) == [
+        "Era(queue='q', era=1) was loaded with 1 messages behind 1, 2 were accepted: [[b'\\xa1c']]",
+        "Era(queue='q', era=1): number 3 was given twice",
+        "Era(queue='q', era=1): a was stored twice",
+    ]
+
+
+@pytest.mark.parametrize("is_lost", [False, True])
+def test_a_sequence_is_stored_again_only_where_it_was_lost(is_lost: bool) -> None:
+    def act(notes: Run, ledger: Ledger) -> list[str]:
+        for era, text in ((FIRST, "a"), (SECOND, "b")):
+            ledger.opened(era, 0.0, 0, [])
+            ledger.accepted(era, 1, message(text, 7))
+        return list(ledger.check_repeats({FIRST: is_lost, SECOND: False}))
+
+    assert len(with_ledger(act)) == (0 if is_lost else 1)
+
+
+@pytest.mark.parametrize(
+    ("found", "is_lost", "wanted"),
+    [
+        ("abcd", False, "abcd"),
+        ("abd", False, "abcd"),
+        ("abd", True, "abd"),
+        ("acd", True, "ad"),  # of a lost era the effects have no hole
+        ("d", True, "d"),
+        ("ab", True, "abd"),  # what is not lost must have had its effect
+    ],
+)
+def test_what_must_have_had_its_effect(found: str, is_lost: bool, wanted: str) -> None:
+    async def driver(simulation: Simulation) -> str:
+        notes = MemoryRun(simulation)
+        notes.ledger.opened(FIRST, 0.0, 0, [])
+        notes.ledger.opened(SECOND, 0.0, 0, [])
+        for number, text in enumerate("abc", 1):
+            notes.ledger.accepted(FIRST, number, message(text))
+        notes.ledger.accepted(SECOND, 1, message("d"))
+        lost = {FIRST: is_lost, SECOND: False}
+        return "".join(notes._owed("orders/k", list(found), lost))
+
+    assert run(driver, 1).result == wanted
+
+
+def test_the_command_runs_a_seed_of_the_suite_and_tells_what_happened(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["sim", "--suite", "memory", "--seed", "3", "--json"]) == 0
+    [report] = json.loads(capsys.readouterr().out)
+    assert (report["suite"], report["failed"]) == ("memory", [])
+    assert report["figures"]["published"] > 100 and report["figures"]["eras"] > 0
