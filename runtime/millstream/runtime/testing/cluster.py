@@ -10,8 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 from millstream.runtime.activation import Activation
 from millstream.runtime.client import Client
@@ -37,25 +36,15 @@ RESTART_S = 0.5
 LOOK_S = 0.05
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SimClusterOptions:
-    """What every silo of the cluster is made of.
-
-    `streams`: functions that make a provider for the silo on a host. `skew_s`: the hosts' wall
-    clocks differ from each other by at most so much.
-    """
-
-    grains: Sequence[type[Grain]] = ()
-    streams: Mapping[str, Callable[[Host], StreamProvider]] | None = None
-    options: RuntimeOptions | None = None
-    membership: MembershipOptions | None = None
-    skew_s: float = 0.5
-
-
 class SimCluster:
     """`SimCluster(simulation, silos=3, grains=[...])`, then `await cluster.start()`.
 
     The table answers at the host name `table`, the store at `store`.
+
+    Args:
+        streams: functions that make a provider for the silo on a host.
+        lacking: grains that the silo on a host does not host, by the host's name.
+        skew_s: the hosts' wall clocks differ from each other by at most so much.
     """
 
     def __init__(
@@ -67,12 +56,15 @@ class SimCluster:
         streams: Mapping[str, Callable[[Host], StreamProvider]] | None = None,
         options: RuntimeOptions | None = None,
         membership: MembershipOptions | None = None,
+        lacking: Mapping[str, Collection[type[Grain]]] | None = None,
         skew_s: float = 0.5,
     ) -> None:
         self._simulation = simulation
-        self._made_of = SimClusterOptions(
-            grains=grains, streams=streams, options=options, membership=membership, skew_s=skew_s
-        )
+        self._grains = list(grains)
+        self._lacking = dict(lacking or {})
+        self._streams = dict(streams or {})
+        self._options = options
+        self._membership_options = membership
         self.names = tuple(f"silo-{number}" for number in range(silos))
         self.table = MemoryMembershipTable()
         self.store = MemoryStateStore()
@@ -115,22 +107,22 @@ class SimCluster:
             await asyncio.sleep(RESTART_S)
 
     def _make(self, host: Host) -> Silo:
-        made_of, simulation, name = self._made_of, self._simulation, host.name
-        streams = {key: make(host) for key, make in (made_of.streams or {}).items()}
+        simulation, name = self._simulation, host.name
+        lacking = self._lacking.get(name, ())
         return NotedSilo(
             simulation,
             host,
-            grains=made_of.grains,
+            grains=[cls for cls in self._grains if cls not in lacking],
             address=f"{name}:{PORT}",
             cluster="sim",
             membership=SimMembershipTable(
                 self._table_service, name, self.table, simulation.history
             ),
             stores={"default": SimStateStore(self._store_service, name, self.store)},
-            streams=streams,
+            streams={key: make(host) for key, make in self._streams.items()},
             name=name,
-            options=made_of.options,
-            membership_options=made_of.membership,
+            options=self._options,
+            membership_options=self._membership_options,
             env=simulation.env(host, self._skews[name]),
             transport=simulation.transport(host),
         )
@@ -148,7 +140,7 @@ class SimCluster:
         return Client(
             [f"{name}:{PORT}" for name in self.names],
             cluster="sim",
-            options=self._made_of.options,
+            options=self._options,
             env=self._simulation.env(host),
             transport=self._simulation.transport(host),
         )
