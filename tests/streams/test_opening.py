@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+import pytest
+
+from millstream.balancers import DeploymentBalancer
 from millstream.providers.memory import MemoryQueues
+from millstream.providers.memory.queue_grain import MemoryQueue
 from millstream.runtime import (
     PREFER_LOCAL,
     Grain,
@@ -14,8 +18,10 @@ from millstream.runtime import (
     grain,
 )
 from millstream.streams import (
+    AdapterHost,
     HashRingMapper,
     PersistentStreams,
+    QueueAdapter,
     QueueId,
     SiloSet,
     StreamNamespace,
@@ -66,3 +72,23 @@ async def test_a_grain_publishes_before_its_silo_reads() -> None:
     async with silo:
         assert None not in first.tokens + second.tokens
         assert len(first.tokens) == len(second.tokens) == 1
+
+
+async def test_a_provider_that_could_not_be_opened_may_be_tried_again() -> None:
+    failures = [OSError("no account yet")]
+
+    async def queues(provider: str, host: AdapterHost) -> QueueAdapter:
+        if failures:
+            raise failures.pop()
+        return await MemoryQueues().open(provider, host)
+
+    streams = PersistentStreams(queues, balancer=DeploymentBalancer())
+
+    def silo() -> Silo:
+        stores = {"default": MemoryStateStore()}
+        return Silo(grains=[MemoryQueue], stores=stores, streams={"default": streams})
+
+    with pytest.raises(OSError, match="no account yet"):
+        await silo().start()
+    async with silo() as second:
+        assert await second.stream(NOTES, "a").publish("text") is not None

@@ -207,6 +207,7 @@ async def call_here(
     else:
         finish(host, request)
         if request.expired:
+            host.find_task().uncancel()
             failed = timed_out(host, request)
     if failed is not None:
         try:
@@ -263,6 +264,8 @@ async def call_shielded(
         result = await asyncio.shield(inner)
     except BaseException as error:
         failed = settle(host, outer, error)
+        if inner.cancelled() and not host.is_running:
+            failed = SiloUnavailable(f"{host.address} has ended, and {spec.label} with it")
         if not inner.done() and not (begun and begun[0].activation is not None):
             inner.cancel()  # it has not started here; a remote callee decides for itself
     else:
@@ -303,9 +306,9 @@ async def travel(
     place: Place | None,
 ) -> Any:
     """Find the grain and run the call there; send it on while it surely did not run."""
-    spec = request.spec
+    spec, attempt = request.spec, 0
     body = spec.arguments.encode(args)
-    for attempt in range(host.options.redirects_max):
+    while attempt < host.options.redirects_max:
         if place is None:
             pause_s = host.options.retry_first_s * 2 ** (attempt - 2) if attempt > 1 else 0.0
             place = await host.router.stand(table, key, pause_s)
@@ -315,12 +318,14 @@ async def travel(
                 if spec.is_shielded:
                     unwatch(host, request)
                 return spec.isolate_result(await begin_turn(place, request, args), host)
-        elif place.is_ready or await is_reached(host, place, table, key):
+            place = None
+            continue  # it ended in order while this waited: the next one is here, no redirect
+        if place.is_ready or await is_reached(host, place, table, key):
             answer = await ask(host, place, table, key, body, request, attempt)
             if type(answer) is not Moved:
                 return take_answer(host, spec, answer)
             host.router.moved(table, key, place, answer.silo)
-        place = None
+        attempt, place = attempt + 1, None
     raise Rejected(
         f"{table.name}/{key}: {spec.label} was sent on {host.options.redirects_max} times "
         "(redirects_max) without finding the grain"
@@ -369,7 +374,7 @@ def blame(request: Request, activation: Activation) -> None:
     """If a deadline ended the wait, tell the turn that it belonged to what was waited for."""
     while not request.expired and request.is_tight:
         request = request.parent
-    if request.expired:
+    if request.expired and not request.is_forced:
         request.stop_reason = name_blockers(activation)
 
 

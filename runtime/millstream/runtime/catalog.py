@@ -288,19 +288,21 @@ class Catalog:
         while self._tasks or self.count:
             left_s = deadline - self._host.loop.time()
             if left_s <= 0:
-                await self._end_by_force()
+                await self.end_by_force()
                 break
             if self._tasks:
                 await asyncio.wait(list(self._tasks), timeout=left_s)
             else:
                 await asyncio.sleep(min(0.01, left_s))
 
-    async def _end_by_force(self) -> None:
+    async def end_by_force(self) -> None:
         """Cancel the turns that did not end, and fail what waits for them."""
+        if not self.count:
+            return
         reason = f"{self._host.address} stopped and did not wait any longer"
         for activation in self.all():
             for request in activation.turns():
-                request.stop_reason = reason
+                request.expired, request.is_forced, request.stop_reason = True, True, reason
                 if request.task is not None:
                     request.task.cancel()
             if activation.mailbox is not None:

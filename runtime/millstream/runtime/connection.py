@@ -33,6 +33,7 @@ from .message import (
     decode_messages,
     encode_messages,
 )
+from .request import clean_context
 from .transport import Link
 
 if TYPE_CHECKING:
@@ -69,6 +70,7 @@ class Peer:
         self._link: Link | None = None
         self._reader = FrameReader(host.options.frame_bytes_max)
         self._greeted = False
+        self._greeting: asyncio.TimerHandle | None = None  # ends a connection that says nothing
         self._peer_frame_max = host.options.frame_bytes_max
         self._batch_bytes_max = min(host.options.batch_bytes_max, self._peer_frame_max // 2)
         self._out: list[Message] = []
@@ -92,8 +94,15 @@ class Peer:
             self._host.is_silo,
             self._options.frame_bytes_max,
         )
+        self._greeting = self._host.loop.call_later(
+            self._options.greet_timeout_s, self._close_silent, context=clean_context()
+        )
         link.write(frame(encode_messages([hello])))
         link.start(self)
+
+    def _close_silent(self) -> None:
+        limit_s = self._options.greet_timeout_s
+        self.close(f"no greeting within {limit_s:g} s (greet_timeout_s)")
 
     def _greet(self, hello: Message) -> None:
         if not isinstance(hello, Hello):
@@ -103,6 +112,7 @@ class Peer:
         if hello.cluster != self._host.cluster:
             raise FrameError(f"peer is in cluster {hello.cluster!r}, not {self._host.cluster!r}")
         self._greeted = True
+        self._stop_waiting()
         self._peer_frame_max = min(self._peer_frame_max, hello.frame_bytes_max)
         self._batch_bytes_max = min(self._batch_bytes_max, self._peer_frame_max // 2)
         self.is_silo = hello.is_silo
@@ -111,6 +121,11 @@ class Peer:
             raise FrameError(f"expected {expected}, found {hello.sender}")
         self._host.greeted(self)
         self._become_ready()
+
+    def _stop_waiting(self) -> None:
+        if self._greeting is not None:
+            self._greeting.cancel()
+            self._greeting = None
 
     def _become_ready(self) -> None:
         """Wake those who wait, in order; only then is the peer ready for newcomers."""
@@ -154,6 +169,7 @@ class Peer:
         if self.is_closed:
             return
         self.is_closed, self.is_ready = True, False
+        self._stop_waiting()
         text = f"{self.name}: connection lost ({reason})"
         for receiver in list(self._calls.values()):
             receiver.broken(SiloUnavailable(text))

@@ -62,6 +62,8 @@ class RuntimeOptions:
     """Grain locations remembered per silo."""
     connect_retry_s: float = 0.5
     """Wait before an address that refused is tried again."""
+    greet_timeout_s: float = 5.0
+    """How long the other end of a new connection may take to say who it is."""
     drain_s: float = 10.0
     """How long a stopping silo waits for running turns."""
 

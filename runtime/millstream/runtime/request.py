@@ -53,6 +53,7 @@ class Request(msgspec.Struct, eq=False):
     future: Any = None  # what the sweep cancels while the request only waits
     group: Any = None  # the pending group that holds it, or None
     stop_reason: str = ""  # set when the runtime itself cancels the turn
+    is_forced: bool = False  # it has `expired` because its silo ends, not its time
 
 
 current_request: ContextVar[Request | None] = ContextVar("millstream_request", default=None)

@@ -177,7 +177,10 @@ class Silo:
         """Listen, join, open streams, become active, read queues.
 
         What fails or is cancelled is undone before this raises: the silo leaves the table as dead.
+        Raises ConfigError for a silo that was started before.
         """
+        if self._listeners or self._killing is not None:
+            raise ConfigError("this silo was started before: make another one")
         try:
             await self._join()
             await self._start_streams()
@@ -371,6 +374,7 @@ class Silo:
         host.heart.close()
         await host.membership.aclose()
         host.directory.aclose()
+        await host.catalog.end_by_force()
         await host.catalog.aclose()
         for peer in list(host.inbound):
             peer.close("the silo stops")

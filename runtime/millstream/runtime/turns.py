@@ -54,8 +54,10 @@ def settle(host: Host, request: Request, error: BaseException) -> BaseException:
     return isolate_error(error, host.known_errors, turn_name(request))
 
 
-def timed_out(host: Host, request: Request) -> CallTimeout:
-    """The error of a request whose deadline passed, with what it waited for."""
+def timed_out(host: Host, request: Request) -> CallTimeout | SiloUnavailable:
+    """The error of a request whose deadline passed, with what it waited for; or its silo ended."""
+    if request.is_forced:
+        return stopped(request)
     target = f"{turn_name(request)}: " if request.activation is not None else ""
     waiters = path_to(request)
     waited = f"; waited for by {' → '.join(waiters)}" if waiters else ""

@@ -200,6 +200,7 @@ class PersistentStreams:
             await self._open(host, name)
         except BaseException:
             await self._close_anyhow()
+            self.name = ""  # it serves nobody, so it may be tried again
             raise
 
     async def _open(self, host: SiloHost, name: str) -> None:
