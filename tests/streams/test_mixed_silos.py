@@ -12,8 +12,8 @@ import pytest
 from millstream.balancers import DeploymentBalancer
 from millstream.providers.memory import MemoryQueues
 from millstream.runtime import (
-    MembershipOptions,
     Grain,
+    MembershipOptions,
     MemoryMembershipTable,
     MemoryStateStore,
     Silo,

@@ -18,8 +18,8 @@ from millstream.runtime import (
     LocalCluster,
     MemoryStateStore,
     NotInCluster,
-    SiloUnavailable,
     Silo,
+    SiloUnavailable,
     connect,
     grain,
 )

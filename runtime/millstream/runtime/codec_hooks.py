@@ -10,7 +10,6 @@ at a time, so several silos, threads and nested decodes never see each other's h
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from enum import Enum
 from functools import lru_cache
 from typing import Any, TypeVar, get_origin
@@ -37,8 +36,7 @@ LOOKUPS_MAX = 4096
 """Classes whose hook is remembered."""
 
 
-@dataclass(frozen=True, slots=True)
-class Hook:
+class Hook(msgspec.Struct, frozen=True):
     """One entry of the table.
 
     `only`: the annotation that is admitted, None for all matches. `exact`: an instance of a

@@ -12,9 +12,9 @@ import inspect
 import types
 import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any, TypeVar, get_args, get_origin
 
+import msgspec
 import msgspec.inspect as mi
 
 from .codec_hooks import find_hook
@@ -23,8 +23,7 @@ from .errors import DefinitionError
 __all__ = ["Shape", "bare", "inspect_hint", "named", "resolve_hints", "union_members"]
 
 
-@dataclass(frozen=True, slots=True)
-class Shape:
+class Shape(msgspec.Struct, frozen=True):
     """An annotation that can be encoded. `needs_host`: a hook inside it asks who decodes."""
 
     node: mi.Type

@@ -11,11 +11,11 @@ from __future__ import annotations
 
 import collections.abc as abc
 from collections.abc import Callable
-from dataclasses import dataclass
 from enum import Enum
 from types import NoneType
 from typing import Any, Literal, get_args, get_origin, is_typeddict
 
+import msgspec
 import msgspec.inspect as mi
 
 from .codec_hooks import find_hook, plain_scalar
@@ -32,8 +32,7 @@ class LosesFields(Unfit):
     """The value is of a subclass that would arrive as its base."""
 
 
-@dataclass(frozen=True, slots=True)
-class Rule:
+class Rule(msgspec.Struct, frozen=True):
     """`direct`: exact types that are encoded as they are. `convert`: for all others."""
 
     direct: frozenset[type]

@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Awaitable, Sequence
 from typing import TYPE_CHECKING
 
-from millstream.runtime.errors import MillstreamError, QueueFenced
+from millstream.runtime.errors import QueueFenced
 from millstream.runtime.request import clean_context
 
 from .cache import QueueCache

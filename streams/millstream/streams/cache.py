@@ -20,6 +20,8 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+import msgspec
+
 from millstream.runtime.errors import ConfigError
 
 from .identity import StreamId
@@ -107,8 +109,7 @@ class _Slot:
         return after.index - token.index + 1  # strictly inside this message
 
 
-@dataclass(slots=True)
-class _Lane:
+class _Lane(msgspec.Struct):
     """The cached messages of one stream, as a chain from head to tail."""
 
     head: _Slot

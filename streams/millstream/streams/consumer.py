@@ -179,7 +179,7 @@ class Consumer:
 
 
 def find_handler(activation: Activation, batch: WireBatch) -> tuple[SubscribeMark | None, Any]:
-    """The handler of a subscription, and the mark of a declared one. Raises LookupError, Rejected."""
+    """A subscription's handler, and the mark of a declared one. Raises LookupError, Rejected."""
     grain_type = activation.table.hosted
     assert grain_type is not None
     handler = getattr(activation.grain, batch.handler, None)

@@ -9,7 +9,6 @@ or address joined without it, or `kept_s` have passed.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
 
 import msgspec
 
@@ -54,15 +53,14 @@ _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(Declared).decode
 
 
-@dataclass(frozen=True, slots=True)
-class DeclaredSet:
+class DeclaredSet(msgspec.Struct, frozen=True):
     """The declared subscriptions of one provider.
 
     `absent`: grain types of some of them that no live silo hosts; `until_s`: wall time at which
     the first of these is given up.
     """
 
-    of_namespace: dict[str, dict[str, Declared]] = field(default_factory=dict)
+    of_namespace: dict[str, dict[str, Declared]] = {}
     absent: frozenset[str] = frozenset()
     until_s: float | None = None
 

@@ -115,8 +115,7 @@ class FailureKind(Enum):
     ACTIVATION = "activation"  # on_activate raised
 
 
-@dataclass(frozen=True, slots=True)
-class Failure:
+class Failure(msgspec.Struct, frozen=True):
     """Why the item at the cursor was not done."""
 
     kind: FailureKind

@@ -10,8 +10,9 @@ namespace's item itself.
 from __future__ import annotations
 
 import inspect
-from dataclasses import dataclass
 from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
+
+import msgspec
 
 from millstream.runtime.codec import Codec, build_codec
 from millstream.runtime.codec_types import bare, named, union_members
@@ -39,16 +40,14 @@ EXPLICIT = "__millstream_handler__"
 POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
 
-@dataclass(frozen=True, slots=True)
-class Events:
+class Events(msgspec.Struct, frozen=True):
     """What a handler takes: events of an item type, one by one or in lists."""
 
     item: Any
     is_batch: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Explicit:
+class Explicit(msgspec.Struct, frozen=True):
     """An explicit handler; found once per function."""
 
     events: Events
