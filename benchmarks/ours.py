@@ -12,7 +12,7 @@ from typing import Any
 from benchmarks.measure import in_process, memory_bytes, two_processes
 from millstream.providers.sqlite import SqliteMembershipTable
 from millstream.runtime import Contract, Grain, Silo, connect, grain
-from millstream.runtime.launcher import SiloProcess
+from millstream.runtime.run.launcher import SiloProcess
 
 __all__ = ["activation", "between_silos", "calls", "make_echo_silo", "make_member", "remote"]
 

@@ -49,7 +49,7 @@ OPTION_CLASSES = {
 ARGUMENT_TABLES = [
     ("runtime", "### `Silo(*, grains, ...)`", "millstream.runtime:Silo"),
     ("runtime", "### `LocalCluster(*, grains, ...)`", "millstream.runtime:LocalCluster"),
-    ("runtime", "| `@grain(...)` option |", "millstream.runtime.markers:GrainOptions"),
+    ("runtime", "| `@grain(...)` option |", "millstream.runtime.definition.markers:GrainOptions"),
     ("streams", "## `@subscribe(namespace, ...)`", "millstream.streams:subscribe"),
     ("streams", "`PersistentStreams(queues,", "millstream.streams:PersistentStreams"),
     ("streams", "`DeploymentBalancer(*,", "millstream.balancers:DeploymentBalancer"),

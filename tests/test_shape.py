@@ -9,9 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.imports import FOLDERS, ROOT, imported, imports_in, package_of
 
-ROOT = Path(__file__).parent.parent
-FOLDERS = ("runtime", "streams", "providers", "balancers", "console")
 MAY_IMPORT = {
     "runtime": {"runtime"},
     "streams": {"runtime", "streams"},
@@ -26,7 +25,7 @@ CLOCK_AND_DICE = {"time", "random", "uuid", "secrets"}
 # env reads the clock; the simulator's env and loop stand for it; the console shows wall time
 MAY_READ_CLOCK = {
     "runtime/millstream/runtime/env.py",
-    "runtime/millstream/runtime/testing/env.py",
+    "runtime/millstream/runtime/testing/world/env.py",
 }
 FORBIDDEN_NAMES = {"utils.py", "helpers.py", "common.py", "util.py", "helper.py", "misc.py"}
 
@@ -43,18 +42,10 @@ def name_of(path: Path) -> str:
 ALL = [pytest.param(path, id=name_of(path)) for path in sources()]
 
 
-def imported(tree: ast.AST) -> Iterator[str]:
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
-            yield node.module
-
-
 @pytest.mark.parametrize("path", ALL)
 def test_module_imports_only_what_its_folder_may(path: Path) -> None:
     folder = path.relative_to(ROOT).parts[0]
-    for module in imported(ast.parse(path.read_text())):
+    for module in imported(path):
         parts = module.split(".")
         if parts[0] == "millstream" and len(parts) > 1:
             assert parts[1] in MAY_IMPORT[folder], f"{name_of(path)} imports {module}"
@@ -75,8 +66,8 @@ def test_module_and_its_functions_keep_their_size(path: Path) -> None:
 def test_module_reads_clock_and_dice_only_in_env(path: Path) -> None:
     if name_of(path) in MAY_READ_CLOCK:
         return
-    tree = ast.parse(path.read_text().replace("from uuid import UUID\n", ""))  # the type alone
-    found = CLOCK_AND_DICE & {module.split(".")[0] for module in imported(tree)}
+    text = path.read_text().replace("from uuid import UUID\n", "")  # the type alone
+    found = CLOCK_AND_DICE & {name.split(".")[0] for name in imports_in(text, package_of(path))}
     assert not found, f"{name_of(path)} imports {found}"
 
 
@@ -92,7 +83,7 @@ def test_providers_and_their_siblings_do_not_import_each_other() -> None:
     base = ROOT / "providers" / "millstream" / "providers"
     for path in base.rglob("*.py"):
         own = path.relative_to(base).parts[0]
-        for module in imported(ast.parse(path.read_text())):
+        for module in imported(path):
             parts = module.split(".")
             if parts[:2] == ["millstream", "providers"] and len(parts) > 2:
                 assert parts[2] == own, f"{name_of(path)} imports {module}"

@@ -11,8 +11,8 @@ from typing import Any
 
 import msgspec
 
-from millstream.runtime.framing import frame
-from millstream.runtime.message import (
+from millstream.runtime.wire.framing import frame
+from millstream.runtime.wire.message import (
     Call,
     Failure,
     Goodbye,

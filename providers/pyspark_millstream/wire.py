@@ -12,8 +12,8 @@ import socket
 
 import msgspec
 
-from millstream.runtime.framing import HEADER_BYTES, FrameError, FrameReader, frame
-from millstream.runtime.message import (
+from millstream.runtime.wire.framing import HEADER_BYTES, FrameError, FrameReader, frame
+from millstream.runtime.wire.message import (
     WIRE_VERSION,
     Failure,
     Goodbye,

@@ -10,14 +10,14 @@ import msgspec
 import pytest
 
 from millstream.providers.sqlite import SqliteMembershipTable
-from millstream.runtime.env import Env
-from millstream.runtime.membership import (
+from millstream.runtime.cluster.table import (
     MemberRow,
     MembershipTable,
     MemoryMembershipTable,
     Status,
     TableView,
 )
+from millstream.runtime.env import Env
 
 TABLES: dict[str, Callable[[Path], MembershipTable]] = {
     "memory": lambda directory: MemoryMembershipTable(),

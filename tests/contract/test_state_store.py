@@ -13,8 +13,8 @@ from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
 from millstream.providers.sqlite import SqliteStateStore
+from millstream.runtime.definition.storage import MemoryStateStore, Row, StateStore
 from millstream.runtime.errors import Conflict
-from millstream.runtime.storage import MemoryStateStore, Row, StateStore
 
 Open = Callable[[Path], StateStore]
 STORES: dict[str, Open] = {

@@ -15,8 +15,8 @@ from typing import Any
 
 import msgspec
 
-from millstream.runtime.framing import FrameReader, frame
-from millstream.runtime.message import (
+from millstream.runtime.wire.framing import FrameReader, frame
+from millstream.runtime.wire.message import (
     WIRE_VERSION,
     Call,
     Failure,

@@ -15,7 +15,7 @@ arrow = pytest.importorskip("pyarrow", reason="needs the extra `spark`")
 
 from tests.providers.fake_gateway import FakeGateway, Faults  # noqa: E402
 
-from millstream.runtime.message import Failure, Goodbye, Hello, Reply  # noqa: E402
+from millstream.runtime.wire.message import Failure, Goodbye, Hello, Reply  # noqa: E402
 from pyspark_millstream import link as link_module  # noqa: E402
 from pyspark_millstream.link import Link, linked  # noqa: E402
 from pyspark_millstream.options import WriteOptions  # noqa: E402
@@ -290,6 +290,6 @@ def test_a_stream_write_is_named_by_its_query_unless_told_otherwise() -> None:
 
 
 def _call(call_id: int) -> Any:
-    from millstream.runtime.message import Call
+    from millstream.runtime.wire.message import Call
 
     return Call(call_id, "$ingest", "default", "publish", msgspec.Raw(b"\x90"), 1, "s", [], 0, None)

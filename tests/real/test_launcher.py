@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from millstream.runtime import ClusterError, Grain, SiloUnavailable, connect, grain
-from millstream.runtime.launcher import SiloProcess, SiloProcesses
+from millstream.runtime.run.launcher import SiloProcess, SiloProcesses
 
 pytestmark = pytest.mark.real
 
@@ -55,7 +55,7 @@ def make(**arguments):
 PARENT = """
 import asyncio, os, sys
 from pathlib import Path
-from millstream.runtime.launcher import SiloProcess
+from millstream.runtime.run.launcher import SiloProcess
 
 async def main():
     process = SiloProcess("launched_silo:make", {}, Path(sys.argv[1]))
@@ -132,7 +132,7 @@ async def test_a_process_that_cannot_start_says_why(factory: str, tmp_path: Path
 async def test_a_process_that_is_not_active_in_time_is_ended(
     factory: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("millstream.runtime.launcher.START_S", 2.0)
+    monkeypatch.setattr("millstream.runtime.run.launcher.START_S", 2.0)
     process = SiloProcess(factory, {"hang": True}, tmp_path / "log")
     with pytest.raises(ClusterError, match="not active after 2 s"):
         await process.start()

@@ -51,7 +51,7 @@ asyncio.run(main(*sys.argv[1:]))
 JOIN_THE_TABLE = """
 import asyncio, sys
 from millstream.providers.sqlite import SqliteMembershipTable
-from millstream.runtime.membership import MemberRow, Status
+from millstream.runtime.cluster.table import MemberRow, Status
 
 async def main(directory, name):
     table = SqliteMembershipTable(directory)

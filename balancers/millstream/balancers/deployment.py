@@ -12,9 +12,9 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 
 from millstream.runtime.errors import ConfigError
-from millstream.runtime.request import clean_context
-from millstream.streams.identity import QueueId
-from millstream.streams.queue import SiloSet
+from millstream.runtime.turns.request import clean_context
+from millstream.streams.contracts.identity import QueueId
+from millstream.streams.contracts.queue import SiloSet
 
 from .best_fit import best_fit
 

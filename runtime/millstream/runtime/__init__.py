@@ -1,8 +1,15 @@
 """Grains, silos, calls, membership, directory and state: the runtime of Millstream."""
 
-from . import reference_codec as reference_codec
-from .client import Client, connect
-from .codec_hooks import register_type
+from .client.client import Client, connect
+from .cluster.table import MemberRow, MembershipTable, MemoryMembershipTable, Status, TableView
+from .codec.hooks import register_type
+from .definition import reference_codec as reference_codec
+from .definition.grain import Contract, DeactivationReason, Grain, GrainContext, Openable, Runtime
+from .definition.markers import always_interleave, grain, one_way, read_only, shielded, timeout
+from .definition.placement import HASHED, LEAST_ACTIVATIONS, PREFER_LOCAL, RANDOM, Placement
+from .definition.reference import is_reference, with_options
+from .definition.state import State, StateField, state
+from .definition.storage import Etag, MemoryStateStore, Row, StateStore
 from .env import Env
 from .errors import (
     ActivationTimeout,
@@ -31,17 +38,10 @@ from .errors import (
     StreamError,
     SubscriptionFaulted,
 )
-from .grain import Contract, DeactivationReason, Grain, GrainContext, Openable, Runtime
-from .local_cluster import LocalCluster
-from .markers import always_interleave, grain, one_way, read_only, shielded, timeout
-from .membership import MemberRow, MembershipTable, MemoryMembershipTable, Status, TableView
 from .options import MembershipOptions, RuntimeOptions
-from .placement import HASHED, LEAST_ACTIVATIONS, PREFER_LOCAL, RANDOM, Placement
-from .reference import is_reference, with_options
-from .silo import Silo, StreamProvider
-from .state import State, StateField, state
-from .storage import Etag, MemoryStateStore, Row, StateStore
-from .transport import Address, Link, Listener, TcpTransport, Transport
+from .run.local_cluster import LocalCluster
+from .silo.silo import Silo, StreamProvider
+from .wire.transport import Address, Link, Listener, TcpTransport, Transport
 
 __all__ = [
     "HASHED",

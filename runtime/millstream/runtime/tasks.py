@@ -11,7 +11,7 @@ from collections.abc import Coroutine, Iterator
 from contextvars import Context
 from typing import Any
 
-from .request import clean_context
+from .turns.request import clean_context
 
 __all__ = ["Tasks"]
 

@@ -11,10 +11,9 @@ from millstream.runtime.errors import (
     SubscriptionFaulted,
 )
 
-from . import stream_codec as stream_codec
-from .backoff import Backoff
-from .cache import CacheLimits
-from .dead_letters import (
+from .agent.backoff import Backoff
+from .agent.cache import CacheLimits
+from .agent.dead_letters import (
     DeadLetter,
     DeadLetters,
     DeliveryFailure,
@@ -22,16 +21,16 @@ from .dead_letters import (
     GiveUpDecision,
     KeepDeadLetters,
 )
-from .delivery import DeliveryOptions
-from .event import Event
-from .flow import FlowOptions
-from .identity import QueueId, StreamId
-from .mapper import HashRingMapper
-from .namespace import StreamNamespace
-from .options import StreamOptions
-from .ownership import OwnershipOptions
-from .provider import PersistentStreams, QueueStats, SiloStats
-from .queue import (
+from .agent.delivery import DeliveryOptions
+from .agent.flow import FlowOptions
+from .agent.options import StreamOptions
+from .api import stream_codec as stream_codec
+from .api.event import Event
+from .api.namespace import StreamNamespace
+from .api.stream import Start, Stream, Subscription
+from .api.subscribe import subscribe
+from .contracts.identity import QueueId, StreamId
+from .contracts.queue import (
     AdapterHost,
     Capability,
     Measurable,
@@ -46,9 +45,10 @@ from .queue import (
     Rewindable,
     SiloSet,
 )
-from .stream import Start, Stream, Subscription
-from .subscribe import subscribe
-from .token import Token
+from .contracts.token import Token
+from .ownership.decision import OwnershipOptions
+from .ownership.mapper import HashRingMapper
+from .provider.provider import PersistentStreams, QueueStats, SiloStats
 
 __all__ = [
     "AdapterHost",

@@ -18,9 +18,9 @@ from millstream.balancers import DeploymentBalancer
 from millstream.providers.memory import MemoryQueues
 from millstream.providers.sqlite import SqliteMembershipTable, SqliteStateStore
 from millstream.runtime import Client, ClusterError, LocalCluster, Silo, connect
-from millstream.runtime.launcher import SiloProcess, SiloProcesses
+from millstream.runtime.run.launcher import SiloProcess, SiloProcesses
 from millstream.streams import HashRingMapper, OwnershipOptions, PersistentStreams, StreamOptions
-from millstream.streams.provider import SiloStats, StreamsTarget
+from millstream.streams.provider.provider import SiloStats, StreamsTarget
 
 from .grains import Airport, Plane
 

@@ -16,7 +16,7 @@ import msgspec
 
 from millstream.runtime import Client, ClusterError
 from millstream.streams import StreamError, StreamNamespace
-from millstream.streams.ingest import IngestTarget
+from millstream.streams.api.ingest import IngestTarget
 
 from .data import ARRIVALS, DEPARTURES, TAILS, Flight, Row, read_flights
 

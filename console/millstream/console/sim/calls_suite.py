@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from millstream.runtime import Grain, MillstreamError, RuntimeOptions, grain, read_only, state
-from millstream.runtime.reference import with_options
+from millstream.runtime.definition.reference import with_options
 from millstream.runtime.testing import (
     CallEnded,
     CallStarted,
@@ -28,7 +28,7 @@ from millstream.runtime.testing import (
     check_one_activation,
     check_views,
 )
-from millstream.runtime.testing.env import Random, dice
+from millstream.runtime.testing.world.env import Random, dice
 
 from .plan import make_plan
 from .programs import Programs

@@ -17,7 +17,7 @@ from millstream.providers.memory import MemoryQueues
 from millstream.providers.memory.adapter import MemoryAdapter, MemoryReceiver
 from millstream.providers.memory.queue_grain import READER, MemoryQueue, QueuedMessage
 from millstream.runtime import DeactivationReason, Grain, StorageUnavailable, grain
-from millstream.runtime.placement import PREFER_LOCAL
+from millstream.runtime.definition.placement import PREFER_LOCAL
 from millstream.runtime.testing import (
     Activated,
     Deactivated,

@@ -20,7 +20,7 @@ import msgspec
 from millstream.providers.memory import MemoryOptions
 from millstream.runtime import MillstreamError
 from millstream.runtime.testing import Delivered, History, Host, Published, Simulation, check_all
-from millstream.runtime.testing.env import dice
+from millstream.runtime.testing.world.env import dice
 from millstream.streams import (
     OutMessage,
     ProducerMark,

@@ -26,7 +26,7 @@ from millstream.runtime import (
     grain,
     state,
 )
-from millstream.runtime.membership import Status
+from millstream.runtime.cluster.table import Status
 from millstream.runtime.testing import (
     DeadLettered,
     Delivered,
@@ -37,7 +37,7 @@ from millstream.runtime.testing import (
     Subscribed,
     check_all,
 )
-from millstream.runtime.testing.env import Random, dice
+from millstream.runtime.testing.world.env import Random, dice
 from millstream.streams import (
     Backoff,
     DeliveryFailure,
@@ -51,7 +51,7 @@ from millstream.streams import (
     StreamOptions,
     subscribe,
 )
-from millstream.streams.consumer import Consumer
+from millstream.streams.consumer.extension import Consumer
 
 from .log_queues import LogService
 from .plan import make_plan

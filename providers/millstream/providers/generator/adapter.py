@@ -14,16 +14,16 @@ from datetime import datetime
 from typing import Any
 
 from millstream.runtime.errors import ConfigError, CursorTooOld, StreamError
-from millstream.streams.identity import QueueId, StreamId
-from millstream.streams.namespace import StreamNamespace
-from millstream.streams.queue import (
+from millstream.streams.api.namespace import StreamNamespace
+from millstream.streams.contracts.identity import QueueId, StreamId
+from millstream.streams.contracts.queue import (
     AdapterHost,
     Capability,
     OutMessage,
     QueueMapper,
     QueueMessage,
 )
-from millstream.streams.token import Token
+from millstream.streams.contracts.token import Token
 
 from .events import Generated, GeneratedEvent, ItemMaker
 from .options import GeneratorOptions

@@ -13,8 +13,8 @@ from typing import Any, Generic, TypeVar
 import xxhash
 
 from millstream.runtime.errors import ConfigError, StreamError
-from millstream.streams.identity import StreamId
-from millstream.streams.namespace import StreamNamespace
+from millstream.streams.api.namespace import StreamNamespace
+from millstream.streams.contracts.identity import StreamId
 
 __all__ = ["Generated", "GeneratedEvent", "ItemMaker"]
 

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 
 import xxhash
 
-from millstream.streams.identity import QueueId, StreamId
+from millstream.streams.contracts.identity import QueueId, StreamId
 
 __all__ = ["QueueSequence"]
 

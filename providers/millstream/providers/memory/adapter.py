@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
+from millstream.runtime.definition.grain import Grain
 from millstream.runtime.errors import (
     CallTimeout,
     ClusterError,
@@ -21,16 +22,15 @@ from millstream.runtime.errors import (
     QueueUnavailable,
     StreamError,
 )
-from millstream.runtime.grain import Grain
-from millstream.runtime.request import clean_context
-from millstream.streams.identity import QueueId, StreamId
-from millstream.streams.queue import (
+from millstream.runtime.turns.request import clean_context
+from millstream.streams.contracts.identity import QueueId, StreamId
+from millstream.streams.contracts.queue import (
     AdapterHost,
     Capability,
     OutMessage,
     QueueMessage,
 )
-from millstream.streams.token import Token
+from millstream.streams.contracts.token import Token
 
 from .queue_grain import MemoryOptions, MemoryQueue, QueuedMessage
 

@@ -19,6 +19,10 @@ from typing import Any
 
 import msgspec
 
+from millstream.runtime.definition.grain import DeactivationReason, Grain
+from millstream.runtime.definition.markers import always_interleave, grain, unshared
+from millstream.runtime.definition.placement import PREFER_LOCAL
+from millstream.runtime.definition.storage import Etag, Row, StateStore
 from millstream.runtime.errors import (
     ConfigError,
     Conflict,
@@ -27,10 +31,6 @@ from millstream.runtime.errors import (
     StorageError,
     StorageUnavailable,
 )
-from millstream.runtime.grain import DeactivationReason, Grain
-from millstream.runtime.markers import always_interleave, grain, unshared
-from millstream.runtime.placement import PREFER_LOCAL
-from millstream.runtime.storage import Etag, Row, StateStore
 
 from .arrivals import Arrivals
 from .gate import CapacityGate

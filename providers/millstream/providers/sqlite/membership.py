@@ -13,9 +13,9 @@ from pathlib import Path
 
 import msgspec
 
+from millstream.runtime.cluster.table import MemberRow, SiloAddress, TableView
 from millstream.runtime.env import Env
 from millstream.runtime.errors import StorageUnavailable
-from millstream.runtime.membership import MemberRow, SiloAddress, TableView
 
 from .mounts import local_directory
 from .reader import Reader

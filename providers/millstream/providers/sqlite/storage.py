@@ -17,9 +17,9 @@ from pathlib import Path
 
 import xxhash
 
+from millstream.runtime.definition.storage import Etag, Row
 from millstream.runtime.env import Env
 from millstream.runtime.errors import StorageUnavailable
-from millstream.runtime.storage import Etag, Row
 
 from . import rows
 from .mounts import local_directory

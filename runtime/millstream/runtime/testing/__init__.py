@@ -15,10 +15,6 @@ from .checkers import (
     check_views,
 )
 from .cluster import SimCluster
-from .disk import SimDisk
-from .env import SimEnv
-from .errors import Deadlock, HostCrashed, Livelock, SimulationError, VirtualTimeExceeded
-from .faults import FaultPlan
 from .history import (
     Activated,
     CallEnded,
@@ -38,13 +34,17 @@ from .history import (
     Unsubscribed,
     ViewAdopted,
 )
-from .host import Host, current_host
-from .loop import SimLoop
 from .nemesis import Nemesis, Script, Step, make_script, parse_script, shrink
-from .network import SimNetwork
 from .services import SimMembershipTable, SimService, SimStateStore
 from .simulation import Outcome, Simulation, SimulationFailed, run
-from .transport import SimTransport
+from .world.disk import SimDisk
+from .world.env import SimEnv
+from .world.errors import Deadlock, HostCrashed, Livelock, SimulationError, VirtualTimeExceeded
+from .world.faults import FaultPlan
+from .world.host import Host, current_host
+from .world.loop import SimLoop
+from .world.network import SimNetwork
+from .world.transport import SimTransport
 
 __all__ = [
     "Activated",

@@ -12,20 +12,20 @@ import asyncio
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 
-from millstream.runtime.activation import Activation
-from millstream.runtime.client import Client
+from millstream.runtime.client.client import Client
+from millstream.runtime.cluster.table import MemoryMembershipTable, Status, TableView
+from millstream.runtime.definition.grain import Grain
+from millstream.runtime.definition.storage import MemoryStateStore
 from millstream.runtime.errors import MillstreamError
-from millstream.runtime.grain import Grain
-from millstream.runtime.membership import MemoryMembershipTable, Status, TableView
 from millstream.runtime.options import MembershipOptions, RuntimeOptions
-from millstream.runtime.silo import Silo, StreamProvider
-from millstream.runtime.silo_host import SiloHost
-from millstream.runtime.storage import MemoryStateStore
+from millstream.runtime.silo.parts import SiloHost
+from millstream.runtime.silo.silo import Silo, StreamProvider
+from millstream.runtime.turns.activation import Activation
 
 from .history import Activated, Deactivated, SiloEnded, ViewAdopted
-from .host import Host
 from .services import SimMembershipTable, SimService, SimStateStore
 from .simulation import Simulation
+from .world.host import Host
 
 __all__ = ["SimCluster"]
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TypeVar
 
-from .errors import SimulationError
+from .world.errors import SimulationError
 
 __all__ = [
     "Activated",

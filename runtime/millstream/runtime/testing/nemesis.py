@@ -12,9 +12,9 @@ import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple, Protocol
 
-from .env import Random
-from .errors import SimulationError
-from .network import SimNetwork
+from .world.env import Random
+from .world.errors import SimulationError
+from .world.network import SimNetwork
 
 __all__ = ["VERBS", "Nemesis", "Script", "Step", "make_script", "parse_script", "shrink"]
 

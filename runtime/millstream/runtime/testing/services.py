@@ -13,12 +13,12 @@ from collections.abc import Callable, Sequence
 from contextvars import Context
 from typing import Any, TypeVar
 
+from millstream.runtime.cluster.table import MemberRow, MemoryMembershipTable, Status, TableView
+from millstream.runtime.definition.storage import Etag, MemoryStateStore, Row
 from millstream.runtime.errors import MillstreamError, StorageUnavailable
-from millstream.runtime.membership import MemberRow, MemoryMembershipTable, Status, TableView
-from millstream.runtime.storage import Etag, MemoryStateStore, Row
 
 from .history import History, SiloDeclaredDead
-from .network import SimNetwork
+from .world.network import SimNetwork
 
 __all__ = ["SimMembershipTable", "SimService", "SimStateStore"]
 

@@ -18,16 +18,16 @@ from typing import Any, Generic, TypeVar
 
 from millstream.runtime import faults
 
-from .disk import SimDisk
-from .env import Random, SimEnv, dice
-from .errors import HostCrashed, SimulationError
-from .faults import FaultPlan
 from .history import History, HostDown, HostUp, Repaired
-from .host import Host, is_alive
-from .loop import SimLoop
 from .nemesis import Nemesis, Script, Step
-from .network import SimNetwork
-from .transport import SimTransport
+from .world.disk import SimDisk
+from .world.env import Random, SimEnv, dice
+from .world.errors import HostCrashed, SimulationError
+from .world.faults import FaultPlan
+from .world.host import Host, is_alive
+from .world.loop import SimLoop
+from .world.network import SimNetwork
+from .world.transport import SimTransport
 
 __all__ = ["Outcome", "Simulation", "SimulationFailed", "run"]
 

@@ -1,0 +1,1 @@
+"""From reference to turn, and from wire to turn."""

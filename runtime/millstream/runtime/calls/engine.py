@@ -1,0 +1,241 @@
+"""What a silo and a client have in common: references, pending calls, connections.
+
+Owns: grain tables, reference classes, the loop's deadline sweep and yield budget. Not: activations
+(`catalog`), routing (`silo_host`, `client`). Invariants: everything here belongs to one loop; a
+table's `activations` dictionary is never replaced, since stubs hold it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sys
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from types import ModuleType
+from typing import Any, Protocol, TypeVar
+
+from millstream.runtime.codec.known_errors import KnownErrors
+from millstream.runtime.definition.grain import Contract, Grain, Openable
+from millstream.runtime.definition.method import GrainType, MethodSpec
+from millstream.runtime.definition.reference import check_text
+from millstream.runtime.env import Env
+from millstream.runtime.errors import ConfigError, NotInCluster
+from millstream.runtime.options import RuntimeOptions
+from millstream.runtime.tasks import Tasks
+from millstream.runtime.turns.budget import Budget
+from millstream.runtime.turns.catalog import GrainTable
+from millstream.runtime.turns.deadlines import Pending
+from millstream.runtime.turns.request import clean_context, find_task
+from millstream.runtime.wire.connection import Peer
+from millstream.runtime.wire.message import Call
+from millstream.runtime.wire.peers import Peers
+from millstream.runtime.wire.transport import Transport
+
+from .callee import Runners
+from .search import Place
+from .stubs import build_reference_class
+
+__all__ = ["Host", "Router"]
+
+C = TypeVar("C", bound=Contract)
+H = TypeVar("H")
+
+log = logging.getLogger("millstream.host")
+
+OPTIONED_CLASSES_MAX = 1000
+
+
+class Router(Protocol):
+    """Where the calls of a host go."""
+
+    def find(self, table: GrainTable, key: str, /) -> Place | None: ...
+    def stand(
+        self, table: GrainTable, key: str, pause_s: float = 0.0, /
+    ) -> asyncio.Future[Place]: ...
+    def moved(self, table: GrainTable, key: str, peer: Peer, silo: str, /) -> None: ...
+    def lost(self, table: GrainTable, key: str, /) -> None: ...
+    def learn(self, kind: str, key: str, silo: str, /) -> None: ...
+    def resend(self, call: Call, /) -> None: ...
+
+
+class Host:
+    """Base of `SiloHost` and `ClientHost`."""
+
+    is_silo = False
+    router: Router
+
+    def __init__(
+        self,
+        *,
+        cluster: str,
+        address: str,
+        grains: Sequence[type[Contract]],
+        options: RuntimeOptions,
+        env: Env,
+        transport: Transport,
+    ) -> None:
+        self.cluster = cluster
+        self.address = address
+        self.options = options
+        self.env = env
+        self.transport = transport
+        self.is_running = False
+        self.loop = asyncio.get_running_loop()
+        self.base_context = clean_context()
+        self.find_task: Callable[[], Any] = find_task(self.loop)
+        self.pending = Pending(self.loop, options.sweep_s)
+        self.budget = Budget(self.loop.time, options.slice_s)
+        self.runners = Runners(self)
+        self.peers = Peers(self)
+        self.shielded = Tasks(self.loop)
+        self.stream_providers: Mapping[str, Any] = {}
+        self.extension_specs: dict[str, MethodSpec] = {}
+        self._tasks = Tasks(self.loop)
+        self._dirty: dict[Peer, None] = {}
+        self._classes: dict[tuple[type[Any], float | None, Any], type[Any]] = {}
+        self.tables: dict[str, GrainTable] = {}
+        for cls in grains:
+            self._add_grain(cls)
+        self.known_errors = KnownErrors(modules_of(grains))
+
+    def _add_grain(self, cls: type[Contract]) -> None:
+        if not (isinstance(cls, type) and issubclass(cls, Grain)):
+            raise ConfigError(f"Silo(grains=...): {cls!r} is not a Grain class")
+        grain_type = cls.__millstream_type__
+        other = self.tables.get(grain_type.name)
+        if other is not None and other.hosted is not None:
+            raise ConfigError(
+                f"two grain classes are named {grain_type.name!r}: {other.hosted.cls.__module__}."
+                f"{other.hosted.cls.__qualname__} and {cls.__module__}.{cls.__qualname__}; "
+                "give one of them @grain(name=...)"
+            )
+        grain_type.resolve()
+        self.tables[grain_type.name] = GrainTable(self, grain_type.name, grain_type)
+
+    # -- references
+
+    def table_of(self, grain_type: GrainType) -> GrainTable:
+        """The table of a type, made for types that are only called."""
+        table = self.tables.get(grain_type.name)
+        if table is None:
+            grain_type.resolve()
+            table = self.tables[grain_type.name] = GrainTable(self, grain_type.name, None)
+        return table
+
+    def table_named(self, name: str) -> GrainTable:
+        """The table of a grain type by name, for callers without its class."""
+        table = self.tables.get(name)
+        if table is None:
+            table = self.tables[name] = GrainTable(self, name, None)
+        return table
+
+    def grain(self, cls: type[C], key: str, /) -> C:
+        """A typed reference. Raises TypeError: not a grain class, or a key that is not text."""
+        made = self._classes.get((cls, None, None))
+        if made is None:
+            made = self._reference_class(cls)
+        # what is neither may have a lone surrogate; these tests cost next to nothing
+        if type(key) is not str or not (key.isascii() or key.isprintable()):
+            check_text("the key of a grain", key)
+        reference: C = made(key)
+        return reference
+
+    def _reference_class(self, cls: type[Any]) -> type[Any]:
+        if not (isinstance(cls, type) and issubclass(cls, Contract)):
+            raise TypeError(f"{cls!r} is not a Grain or Contract class")
+        grain_type = cls.__millstream_type__
+        self.known_errors.add(modules_of([cls]))
+        made = build_reference_class(self, self.table_of(grain_type), grain_type)
+        self._classes[cls, None, None] = made
+        return made
+
+    def optioned(
+        self, cls: type[Any], key: str, timeout_s: float | None, headers: dict[str, str] | None
+    ) -> Any:
+        """A reference whose calls have options of their own (see `with_options`)."""
+        if timeout_s is not None and not timeout_s > 0:
+            raise ConfigError(f"with_options(timeout={timeout_s}): it must be > 0 seconds")
+        sent = None if headers is None else tuple(sorted(headers.items()))
+        made = self._classes.get((cls, timeout_s, sent))
+        if made is None:
+            if len(self._classes) >= OPTIONED_CLASSES_MAX:
+                self._classes.clear()
+            table = self.table_of(cls.__millstream_type__)
+            made = build_reference_class(self, table, cls.__millstream_type__, timeout_s, headers)
+            self._classes[cls, timeout_s, sent] = made
+        return made(key)
+
+    def stream(self, namespace: Openable[H], key: str, /) -> H:
+        """A typed stream handle."""
+        return namespace.open(self, key)
+
+    # -- running
+
+    def check_running(self) -> None:
+        """Raise NotInCluster unless started and not stopped."""
+        if not self.is_running:
+            raise NotInCluster(self._explain_end())
+
+    def _explain_end(self) -> str:
+        if self.is_silo:
+            return (
+                f"silo {self.address} was stopped or evicted: use one that runs, or start another"
+            )
+        return f"client {self.address} was closed: open another by `async with connect(...)`"
+
+    def spawn(self, coro: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+        """Start a background task of the host; its failure is logged."""
+        task = self._tasks.start(coro)
+        task.add_done_callback(self._ended)
+        return task
+
+    def _ended(self, task: asyncio.Task[Any]) -> None:
+        if not task.cancelled() and task.exception() is not None:
+            log.error("%s: a background task failed", self.address, exc_info=task.exception())
+
+    def mark_dirty(self, peer: Peer) -> None:
+        """The peer has answers to flush."""
+        self._dirty[peer] = None
+
+    def dirty_peers(self) -> dict[Peer, None]:
+        """Peers marked since the last call, in order."""
+        dirty, self._dirty = self._dirty, {}
+        return dirty
+
+    async def close_calls(self) -> None:
+        """End everything that is pending, and every connection."""
+        self.is_running = False
+        for table in self.tables.values():
+            for activation in table.activations.values():
+                activation.abandon()
+            table.activations.clear()
+        await self._tasks.aclose()
+        await self.shielded.aclose()
+        await self.runners.aclose()
+        await self.peers.aclose()
+        self.pending.close()
+
+    # -- asked by connections
+
+    def serve(self, peer: Peer, call: Call) -> None:
+        """Take a call from a peer."""
+        raise NotImplementedError
+
+    def greeted(self, peer: Peer) -> None:
+        """A peer has said who it is."""
+
+    def has_left(self, silo: str) -> bool:
+        """Is the silo known to be stopping, so that no connection to it should be opened?"""
+        return False
+
+    def peer_lost(self, name: str) -> None:
+        """A connection closed."""
+
+    def peer_leaves(self, peer: Peer) -> None:
+        """The peer takes no new calls."""
+
+
+def modules_of(classes: Sequence[type[Any]]) -> list[ModuleType]:
+    """The modules in which the classes and their bases are defined."""
+    names = {base.__module__ for cls in classes for base in cls.__mro__}
+    return [sys.modules[name] for name in sorted(names) if name in sys.modules]

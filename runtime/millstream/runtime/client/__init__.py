@@ -1,0 +1,1 @@
+"""A program outside the cluster that calls grains in it."""

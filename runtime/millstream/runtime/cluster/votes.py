@@ -1,0 +1,61 @@
+"""Suspicion and eviction: what a vote does to a row. Pure.
+
+Source: Orleans' table protocol (spec/orleans-runtime.md 3.8). Invariants: a row is declared dead
+only by enough fresh votes, or by its own silo, or by a newer generation at its address; the last
+known good clock is the newer of ours and the newest vote's, so skewed clocks do not kill.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from millstream.runtime.options import MembershipOptions
+
+from .table import MemberRow, Status, TableView, endpoint_of, generation_of
+
+__all__ = ["superseded", "suspect", "votes_needed"]
+
+replace = msgspec.structs.replace
+
+
+def votes_needed(view: TableView, now_s: float, options: MembershipOptions) -> int:
+    """Fresh votes that evict: one with one or two live silos, else `votes_for_death`."""
+    live = [
+        row
+        for row in view.rows
+        if row.status is Status.ACTIVE and now_s - row.alive_s <= options.stale_after_s
+    ]
+    return min(options.votes_for_death, max(1, (len(live) + 1) // 2))
+
+
+def suspect(
+    view: TableView,
+    target: MemberRow,
+    voters: tuple[str, ...],
+    now_s: float,
+    options: MembershipOptions,
+) -> MemberRow:
+    """The target's row with these votes added, dead if they suffice."""
+    assert target.status is not Status.DEAD
+    newest = max([now_s, *(time_s for _, time_s in target.suspicions)])
+    fresh = {
+        voter: time_s
+        for voter, time_s in target.suspicions
+        if newest - time_s <= options.vote_expires_s
+    }
+    fresh.update(dict.fromkeys(voters, now_s))
+    kept = tuple(sorted(fresh.items(), key=lambda vote: -vote[1])[: options.votes_for_death])
+    is_dead = len(fresh) >= votes_needed(view, now_s, options)
+    status = Status.DEAD if is_dead else target.status
+    return replace(target, suspicions=kept, status=status)
+
+
+def superseded(view: TableView, silo: str) -> list[MemberRow]:
+    """Rows at this silo's address with a lower generation that are not dead."""
+    return [
+        row
+        for row in view.rows
+        if endpoint_of(row.silo) == endpoint_of(silo)
+        and generation_of(row.silo) < generation_of(silo)
+        and row.status is not Status.DEAD
+    ]

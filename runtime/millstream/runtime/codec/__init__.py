@@ -1,0 +1,1 @@
+"""Values as bytes: hints, rules, isolation, and errors as values."""

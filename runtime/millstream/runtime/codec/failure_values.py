@@ -1,0 +1,106 @@
+"""Arguments and attributes of exceptions as MessagePack that gives back the same types.
+
+No annotation says what they are, so values that MessagePack has no form for (tuple, set, Decimal,
+UUID, times) travel as extension 1: `[name, plain form]`. Everything else is refused: the error is
+then sent without it.
+Invariants: what `pack` returns, `unpack` turns into an equal value of the same types, except that
+an enum member or a subclass of int, float, str or bytes arrives as that plain value.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Callable
+from decimal import Decimal
+from types import NoneType
+from typing import Any
+from uuid import UUID
+
+import msgspec
+
+from .hooks import plain_scalar
+
+__all__ = ["NAMED_VALUE", "pack", "unpack"]
+
+NAMED_VALUE = 1
+"""The MessagePack extension code of `[name, plain form]`."""
+
+
+def _list(values: Any) -> list[object]:
+    return [_plain(value) for value in values]
+
+
+# name on the wire -> (type, to plain form, back)
+_KINDS: dict[str, tuple[type, Callable[[Any], object], Callable[[Any], object]]] = {
+    "tuple": (tuple, _list, tuple),
+    "set": (set, _list, set),
+    "frozenset": (frozenset, _list, frozenset),
+    "datetime": (dt.datetime, dt.datetime.isoformat, dt.datetime.fromisoformat),
+    "date": (dt.date, dt.date.isoformat, dt.date.fromisoformat),
+    "time": (dt.time, dt.time.isoformat, dt.time.fromisoformat),
+    "timedelta": (
+        dt.timedelta,
+        lambda span: [span.days, span.seconds, span.microseconds],
+        lambda parts: dt.timedelta(*parts),
+    ),
+    "decimal": (Decimal, str, Decimal),
+    "uuid": (UUID, str, UUID),
+    "int": (int, str, int),
+    "str": (
+        str,
+        lambda text: text.encode("utf-8", "surrogatepass"),
+        lambda raw: raw.decode("utf-8", "surrogatepass"),
+    ),
+}
+_NAMES = {kind: name for name, (kind, _to, _back) in _KINDS.items()}
+
+
+def pack(value: object) -> bytes:
+    """MessagePack of one value. Raises TypeError or another error for what cannot be sent."""
+    return msgspec.msgpack.encode(_plain(value))
+
+
+def unpack(data: msgspec.Raw | bytes) -> Any:
+    """The value that was packed. Raises msgspec.DecodeError or ValueError for other bytes."""
+    return _decoder.decode(data)
+
+
+def _plain(value: Any) -> object:
+    kind = type(value)
+    if kind in (NoneType, bool, float, bytes):
+        return value
+    if kind is list:
+        return _list(value)
+    if kind is dict:
+        return {_key(key): _plain(item) for key, item in value.items()}
+    if (kind is int and -(2**63) <= value < 2**64) or (kind is str and _is_text(value)):
+        return value
+    name = _NAMES.get(kind)
+    if name is None:
+        return _plain(plain_scalar(value))
+    return msgspec.msgpack.Ext(NAMED_VALUE, msgspec.msgpack.encode([name, _KINDS[name][1](value)]))
+
+
+def _key(key: object) -> object:
+    plain = _plain(key)
+    if not isinstance(plain, (str, int, float, bytes, NoneType)):
+        raise TypeError(f"`{type(key).__qualname__}` cannot be a key in an error")
+    return plain
+
+
+def _is_text(value: str) -> bool:
+    try:
+        value.encode()
+    except UnicodeEncodeError:  # a lone surrogate
+        return False
+    return True
+
+
+def _named_value(code: int, data: memoryview) -> object:
+    if code != NAMED_VALUE:
+        raise ValueError(f"extension {code} in an error")
+    name, plain = _decoder.decode(data)
+    return _KINDS[name][2](plain)
+
+
+_decoder = msgspec.msgpack.Decoder(ext_hook=_named_value)

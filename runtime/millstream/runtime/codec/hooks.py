@@ -1,0 +1,205 @@
+"""Types that msgspec does not know: how they become plain values and come back.
+
+Owns: the table of hooks, and the one encoder of the process. Users add types with
+`register_type`; the runtime adds references, streams adds streams, with `register_hook`.
+pydantic models are known by their shape, so pydantic is never imported here.
+Invariants: the newest hook that matches wins; a decoder that needs a host is used by one decode
+at a time, so several silos, threads and nested decodes never see each other's host.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from enum import Enum
+from functools import lru_cache
+from typing import Any, TypeVar, get_origin
+
+import msgspec
+import msgspec.inspect as mi
+
+from millstream.runtime.errors import DefinitionError
+
+__all__ = [
+    "Hook",
+    "HostDecoder",
+    "decode_hook",
+    "encode_any",
+    "find_hook",
+    "plain_scalar",
+    "register_hook",
+    "register_type",
+]
+
+T = TypeVar("T")
+
+LOOKUPS_MAX = 4096
+"""Classes whose hook is remembered."""
+
+
+class Hook(msgspec.Struct, frozen=True):
+    """One entry of the table.
+
+    `only`: the annotation that is admitted, None for all matches. `exact`: an instance of a
+    subclass would lose fields, so it is refused.
+    """
+
+    match: Callable[[type], bool]
+    enc: Callable[[Any], object]
+    dec: Callable[..., object]
+    needs_context: bool
+    only: type | None = None
+    exact: bool = False
+
+    def admits(self, annotation: type) -> bool:
+        """Whether the class may be written as an annotation."""
+        return self.only is None or self.only is annotation
+
+
+def register_hook(
+    match: Callable[[type], bool],
+    enc: Callable[[Any], object],
+    dec: Callable[..., object],
+    needs_context: bool = True,
+) -> None:
+    """Admit all classes for which `match` is true, as annotations and as values.
+
+    `enc(value)` returns a value that can be encoded, or raises TypeError saying why not.
+    `dec(annotation, plain, host)` builds the value: the annotation is whole (`Stream[Flight]`),
+    `host` is what was given to `decode`. With `needs_context=False` it is `dec(annotation, plain)`.
+    Register before the first codec of such a class is built. What `dec` returns must be an
+    instance of the annotated class, or decoding fails.
+    """
+    _hooks.insert(0, Hook(match, enc, dec, needs_context))
+    find_hook.cache_clear()
+
+
+def register_type(cls: type[T], encode: Callable[[T], object], decode: Callable[[Any], T]) -> None:
+    """Admit `cls` in arguments, results, state and stream items: `register_type(Path, str, Path)`.
+
+    `encode` returns plain data (or anything else that can be encoded), `decode` gets it back.
+    Both ends must register. Instances of subclasses are encoded too and come back as `cls`; as an
+    annotation only `cls` itself is admitted. A subclass of dict, list, tuple or set is always
+    encoded by its items, `encode` is not asked; `decode` gets the dict or list.
+    Raises DefinitionError if MessagePack carries the type without help.
+    """
+    if not isinstance(mi.type_info(cls), mi.CustomType):
+        raise DefinitionError(f"`{cls.__qualname__}` is encoded as it is; nothing to register")
+    hook = Hook(
+        match=lambda candidate: issubclass(candidate, cls),
+        enc=encode,
+        dec=lambda _annotation, plain: decode(plain),
+        needs_context=False,
+        only=cls,
+    )
+    _hooks[:] = [hook, *(other for other in _hooks if other.only is not cls)]
+    find_hook.cache_clear()
+
+
+def _is_pydantic_model(cls: type) -> bool:
+    return hasattr(cls, "__pydantic_validator__") and hasattr(cls, "model_validate")
+
+
+def _dump_model(model: Any) -> object:
+    # round_trip leaves out computed fields, which a strict model would refuse on the way back.
+    return model.model_dump(mode="python", by_alias=False, round_trip=True)
+
+
+def _load_model(annotation: Any, plain: object) -> object:
+    return annotation.model_validate(plain, by_alias=False, by_name=True)
+
+
+_hooks: list[Hook] = [
+    Hook(_is_pydantic_model, _dump_model, _load_model, needs_context=False, exact=True)
+]
+
+
+@lru_cache(maxsize=LOOKUPS_MAX)
+def find_hook(cls: type) -> Hook | None:
+    """The newest hook that matches the class, annotations by exact class first."""
+    matching = [hook for hook in _hooks if hook.match(cls)]
+    exact = [hook for hook in matching if hook.only is cls]
+    return next(iter(exact or matching), None)
+
+
+def plain_scalar(value: object) -> object:
+    """The int, float, str or bytes inside an enum member or a subclass of them.
+
+    Raises TypeError for anything else.
+    """
+    if isinstance(value, Enum):
+        return value.value
+    if isinstance(value, str):
+        return str.__str__(value)
+    if isinstance(value, int):
+        return int.__int__(value)
+    if isinstance(value, float):
+        return float.__float__(value)
+    if isinstance(value, bytes):
+        return bytes(memoryview(value))
+    raise TypeError(f"`{type(value).__qualname__}` has no encoding")
+
+
+def _encode_hook(value: object) -> object:
+    kind: Any = type(value)
+    hook = find_hook(kind)
+    return plain_scalar(value) if hook is None else hook.enc(value)
+
+
+encode_any = msgspec.msgpack.Encoder(enc_hook=_encode_hook).encode
+"""MessagePack of any value that has an encoding, by what it is, not by an annotation."""
+
+
+def _hook_of(annotation: Any) -> Hook:
+    hook = find_hook(get_origin(annotation) or annotation)
+    assert hook is not None, f"{annotation}: decoded without a hook"
+    return hook
+
+
+def decode_hook(annotation: Any, plain: object) -> object:
+    """msgspec's `dec_hook` for types whose hooks need no host."""
+    return _hook_of(annotation).dec(annotation, plain)
+
+
+class _Seat:
+    """A decoder and the host of the decode that runs in it."""
+
+    __slots__ = ("decode", "host")
+
+    def __init__(self, hint: object) -> None:
+        self.host: object = None
+        decoder: msgspec.msgpack.Decoder[Any]
+        decoder = msgspec.msgpack.Decoder(hint, dec_hook=self._decode_hook)
+        self.decode = decoder.decode
+
+    def _decode_hook(self, annotation: Any, plain: object) -> object:
+        hook = _hook_of(annotation)
+        if hook.needs_context:
+            return hook.dec(annotation, plain, self.host)
+        return hook.dec(annotation, plain)
+
+
+class HostDecoder:
+    """A decoder whose hooks are told for which host they build values.
+
+    msgspec fixes the hook when a decoder is built, so each running decode has a seat of its own;
+    there are as many as decodes ever ran at once.
+    """
+
+    __slots__ = ("_hint", "_idle")
+
+    def __init__(self, hint: object) -> None:
+        self._hint = hint
+        self._idle = [_Seat(hint)]
+
+    def decode(self, data: Any, host: object) -> Any:
+        """Decode for `host`. Raises what msgspec raises."""
+        try:
+            seat = self._idle.pop()
+        except IndexError:
+            seat = _Seat(self._hint)
+        seat.host = host
+        try:
+            return seat.decode(data)
+        finally:
+            seat.host = None
+            self._idle.append(seat)

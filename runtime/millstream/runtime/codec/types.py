@@ -1,0 +1,260 @@
+"""Annotations: resolving them, walking them, refusing what cannot be encoded. No values here.
+
+Owns: which types may cross the wire, and the words in which a `DefinitionError` says so.
+Invariants: what `inspect_hint` lets through has an encoder and a decoder for every part of it;
+`NameError` is never wrapped, because it means "not defined yet", and the caller asks again later.
+Not: rules about values (`codec_values`), copying (`codec_immutable`).
+"""
+
+from __future__ import annotations
+
+import inspect
+import types
+import typing
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, TypeVar, get_args, get_origin
+
+import msgspec
+import msgspec.inspect as mi
+
+from millstream.runtime.errors import DefinitionError
+
+from .hooks import find_hook
+
+__all__ = ["Shape", "bare", "inspect_hint", "named", "resolve_hints", "union_members"]
+
+
+class Shape(msgspec.Struct, frozen=True):
+    """An annotation that can be encoded. `needs_host`: a hook inside it asks who decodes."""
+
+    node: mi.Type
+    needs_host: bool
+
+
+def bare(hint: object) -> object:
+    """The annotation without `Annotated`, `Final`, `NewType` and `type X = ...` around it."""
+    while True:
+        if get_origin(hint) in (typing.Annotated, typing.Final):
+            hint = get_args(hint)[0]
+        elif isinstance(hint, typing.NewType):
+            hint = hint.__supertype__
+        elif type(hint).__name__ == "TypeAliasType":
+            hint = hint.__value__  # type: ignore[attr-defined]  # 3.12 and later
+        else:
+            return types.NoneType if hint is None else hint
+
+
+def union_members(hint: object) -> tuple[object, ...]:
+    """The members of a union annotation, nested ones flattened; empty if it is not a union."""
+    hint = bare(hint)
+    if get_origin(hint) not in (typing.Union, types.UnionType):
+        return ()
+    found: list[object] = []
+    for member in get_args(hint):
+        found.extend(union_members(member) or (member,))
+    return tuple(found)
+
+
+def named(hint: object) -> str:
+    """The annotation as a person would write it: `int`, `list[int]`, `Flight | None`."""
+    if hint is None or hint is types.NoneType:
+        return "None"
+    if isinstance(hint, type) and not get_args(hint):
+        return hint.__qualname__.rpartition("<locals>.")[2]
+    if members := union_members(hint):
+        return " | ".join(named(member) for member in members)
+    return str(hint).replace("typing.", "").replace("collections.abc.", "").replace("~", "")
+
+
+# --- resolving names -----------------------------------------------------------------------------
+
+
+def resolve_hints(
+    fn_or_class: Callable[..., Any] | type, localns: Mapping[str, object], owner: type
+) -> dict[str, Any]:
+    """Annotations of a function or class with names looked up and type variables filled in.
+
+    `localns`: names of the place where `owner` was written; `owner` itself is always known.
+    `owner`: the class that has or inherits the function; what it says in `class X(Box[Flight])`
+    replaces the variables of `Box`, base by base, since two bases may share one variable.
+    Raises NameError for a name that does not exist yet: ask again when the module has ended.
+    """
+    names = {**localns, owner.__name__: owner}
+    hints = typing.get_type_hints(fn_or_class, localns=names, include_extras=True)
+    maps = _variables_by_base(owner)
+    if isinstance(fn_or_class, type):
+        return {
+            name: _substitute(hint, maps.get(_annotated_by(fn_or_class, name), {}))
+            for name, hint in hints.items()
+        }
+    variables = maps.get(_defined_by(owner, fn_or_class), {})
+    return {name: _substitute(hint, variables) for name, hint in hints.items()}
+
+
+def _defined_by(owner: type, fn: Callable[..., Any]) -> type:
+    for base in owner.__mro__:
+        if any(value is fn for value in vars(base).values()):
+            return base
+    return owner
+
+
+def _annotated_by(cls: type, name: str) -> type:
+    for base in cls.__mro__:
+        if name in inspect.get_annotations(base):
+            return base
+    return cls
+
+
+def _variables_by_base(owner: type) -> dict[type, dict[Any, object]]:
+    """For each generic base, what `owner` put in place of its type variables."""
+    found: dict[type, dict[Any, object]] = {}
+
+    def visit(cls: type, variables: dict[Any, object]) -> None:
+        for base in getattr(cls, "__orig_bases__", cls.__bases__):
+            origin = get_origin(base) or base
+            if not isinstance(origin, type) or origin is typing.Generic:
+                continue
+            parameters = getattr(origin, "__parameters__", ())
+            arguments = [_substitute(argument, variables) for argument in get_args(base)]
+            inner = dict(zip(parameters, arguments, strict=False))
+            found.setdefault(origin, {}).update(inner)
+            visit(origin, inner)
+
+    visit(owner, {})
+    return found
+
+
+def _substitute(hint: object, variables: Mapping[Any, object]) -> Any:
+    if not variables:
+        return hint
+    if isinstance(hint, TypeVar):
+        return variables.get(hint, hint)
+    parameters = getattr(hint, "__parameters__", ())
+    if isinstance(hint, type) and not get_args(hint):
+        return hint
+    if not any(parameter in variables for parameter in parameters):
+        return hint
+    arguments = tuple(variables.get(parameter, parameter) for parameter in parameters)
+    return typing.cast(Any, hint)[arguments]
+
+
+# --- walking -------------------------------------------------------------------------------------
+
+
+def inspect_hint(hint: object, place: str) -> Shape:
+    """Walk an annotation; every part of it must have an encoding.
+
+    Raises DefinitionError that names `place`, the part, and what to write instead; NameError when
+    a name inside a class is not defined yet.
+    """
+    if hint is inspect.Parameter.empty:
+        raise DefinitionError(f"{place}: no annotation; write the type")
+    if hint is typing.Self:
+        raise DefinitionError(f"{place}: `Self` is not known at run time; write the class name")
+    _refuse_open(hint, place)
+    try:
+        node = mi.type_info(hint)
+    except NameError:
+        raise
+    except Exception as error:
+        raise DefinitionError(f"{place}: {error}{_advice_on(str(error))}") from None
+    walk = _Walk(place)
+    walk.visit(node, "")
+    return Shape(node, walk.needs_host)
+
+
+def _advice_on(message: str) -> str:
+    if "Type unions" in message:
+        return (
+            ". A union of several classes works only as a whole argument, result, state or item;"
+            " inside others make the members `msgspec.Struct` with `tag=True`"
+        )
+    if "Literal" in message or "Enums" in message:
+        return ""
+    return "; write a type that MessagePack can carry"
+
+
+def _refuse_open(hint: object, place: str) -> None:
+    if isinstance(hint, TypeVar):
+        raise DefinitionError(f"{place}: type variable `{hint.__name__}` is open; fill it in")
+    parameters: Iterable[Any] = getattr(hint, "__parameters__", ())
+    for parameter in parameters if not _is_pydantic_concrete(hint) else ():
+        raise DefinitionError(
+            f"{place}: `{named(hint)}` leaves type variable `{parameter.__name__}` open; fill it in"
+        )
+    for argument in get_args(hint):
+        _refuse_open(argument, place)
+
+
+def _is_pydantic_concrete(hint: object) -> bool:
+    # A pydantic `Box[int]` is a class that still carries the variables of `Box`.
+    generic = getattr(hint, "__pydantic_generic_metadata__", None)
+    return generic is not None and not generic["parameters"]
+
+
+class _Walk:
+    """One walk over a type tree; a class that contains itself is visited once."""
+
+    def __init__(self, place: str) -> None:
+        self.place = place
+        self.needs_host = False
+        self._seen: set[Any] = set()
+
+    def visit(self, node: mi.Type, where: str) -> None:
+        if isinstance(node, mi.CustomType):
+            self._visit_custom(node.cls, where)
+        cls: Any = getattr(node, "cls", None)
+        if cls is not None:
+            if cls in self._seen:
+                return
+            self._seen.add(cls)
+            _refuse_private(cls, f"{self.place}{where}")
+            if not isinstance(node, mi.CustomType):  # its arguments are not in the tree
+                _refuse_open(cls, f"{self.place}{where}")
+        for child, step in _children(node):
+            self.visit(child, f"{where}{step}")
+
+    def _visit_custom(self, cls: Any, where: str) -> None:
+        origin: Any = get_origin(cls) or cls
+        hook = find_hook(origin) if isinstance(origin, type) else None
+        if hook is None or not hook.admits(origin):
+            raise DefinitionError(f"{self.place}{where}: {_no_encoding(cls)}")
+        self.needs_host = self.needs_host or hook.needs_context
+
+
+def _no_encoding(cls: Any) -> str:
+    name = named(cls)
+    plain = named(get_origin(cls) or cls)
+    if plain in ("Iterable", "Iterator", "Reversible", "Container", "Sized"):
+        return f"`{name}` has no encoding; write `Sequence` or `list`"
+    if plain in ("Callable", "type", "object", "Hashable"):
+        return f"`{name}` has no encoding; write the type of the data that is sent"
+    advice = f"admit it by `register_type({plain}, encode, decode)` before this class is defined"
+    return f"`{name}` has no encoding; {advice}, or send its data as a dataclass"
+
+
+def _children(node: mi.Type) -> Iterator[tuple[mi.Type, str]]:
+    if isinstance(node, mi.Metadata):
+        yield node.type, ""
+    elif isinstance(node, mi.UnionType):
+        yield from ((member, "") for member in node.types)
+    elif isinstance(node, (mi.ListType, mi.SetType, mi.FrozenSetType, mi.VarTupleType)):
+        yield node.item_type, ": item"
+    elif isinstance(node, mi.TupleType):
+        yield from ((item, f": item {at}") for at, item in enumerate(node.item_types))
+    elif isinstance(node, mi.DictType):
+        yield node.key_type, ": key"
+        yield node.value_type, ": value"
+    elif isinstance(node, (mi.DataclassType, mi.StructType, mi.NamedTupleType, mi.TypedDictType)):
+        for field in node.fields:
+            yield field.type, f": field `{named(get_origin(node.cls) or node.cls)}.{field.name}`"
+
+
+def _refuse_private(cls: Any, place: str) -> None:
+    # msgspec leaves such a field out when it writes, and asks for it when it reads.
+    for attribute in getattr(cls, "__attrs_attrs__", ()):
+        if attribute.name.startswith("_"):
+            raise DefinitionError(
+                f"{place}: attrs field `{named(cls)}.{attribute.name}` is not sent, because its"
+                " name begins with an underscore; rename it, or use a dataclass"
+            )

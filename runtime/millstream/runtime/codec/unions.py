@@ -1,0 +1,137 @@
+"""Unions that MessagePack cannot tell apart, sent as `[member name, value]`.
+
+msgspec decodes a union only if the members look different on the wire. For all others (two
+dataclasses, `str | datetime`, two grain classes, ...) one array-like Struct is generated per
+member, tagged with the member's name. Works for a whole argument, result, state or stream item.
+Invariants: the names of the members differ, and no exact type fits two members; None is sent bare.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import NoneType
+from typing import Any, Union, get_origin
+
+import msgspec
+import msgspec.inspect as mi
+
+from millstream.runtime.errors import DefinitionError
+
+from .immutable import Passing, any_of, fast_types_of, passing_of
+from .rules import Rule, rule_for
+from .types import bare, inspect_hint, named, union_members
+
+__all__ = ["Wrapped", "needs_wrappers", "wrap_union"]
+
+
+class Wrapped:
+    """The codec parts of one such union.
+
+    `wire` is the type that is decoded; `convert` makes it from a value, or raises TypeError;
+    `unwrap` gives the value back.
+    """
+
+    __slots__ = ("_by_type", "_members", "_named", "_rule", "needs_host", "nodes", "wire")
+
+    def __init__(self, hint: object, members: tuple[object, ...], place: str) -> None:
+        shapes = [
+            inspect_hint(member, f"{place}: union member `{named(member)}`") for member in members
+        ]
+        self.needs_host = any(shape.needs_host for shape in shapes)
+        self.nodes: list[mi.Type] = [shape.node for shape in shapes]
+        self._named = named(hint)
+        self._rule = rule_for(hint)
+        rules = [rule_for(member) for member in members]
+        wrappers = [_wrapper(member) for member in members]
+        self._by_type = _index(hint, members, rules, wrappers, place)
+        self._members = list(zip(rules, wrappers, strict=True))
+        self.wire: Any = Union[tuple(wrapper or NoneType for wrapper in wrappers)]  # noqa: UP007
+
+    @property
+    def fast_types(self) -> frozenset[type]:
+        """See `Codec.fast_types`."""
+        return frozenset[type]().union(*map(fast_types_of, self.nodes))
+
+    @property
+    def passing(self) -> Passing | None:
+        """The test for values that need no copy."""
+        return any_of(map(passing_of, self.nodes))
+
+    def convert(self, value: Any) -> object:
+        """What is encoded: the value in the wrapper of its member."""
+        wrapper = self._by_type.get(type(value))
+        if wrapper is not None:
+            return wrapper(value)
+        return self._convert_other(value)
+
+    def _convert_other(self, value: Any) -> object:
+        if value is None and NoneType in self._by_type:
+            return None
+        for rule, wrapper in self._members:
+            try:
+                inner = value if type(value) in rule.direct else rule.convert(value)
+            except TypeError:
+                continue
+            return inner if wrapper is None else wrapper(inner)
+        self._rule.convert(value)
+        raise AssertionError(f"{self._named}: refused by each member, admitted by the union")
+
+    @staticmethod
+    def unwrap(value: Any) -> Any:
+        """The value inside a decoded wrapper."""
+        return None if value is None else value.v
+
+
+def needs_wrappers(hint: object) -> bool:
+    """Whether the annotation is a union that msgspec cannot decode by itself."""
+    if not union_members(hint):
+        return False
+    try:
+        mi.type_info(bare(hint))
+    except TypeError:
+        return True
+    return False
+
+
+def wrap_union(hint: object, place: str) -> Wrapped:
+    """Wrappers for a union. Raises DefinitionError naming `place` and the member in the way."""
+    return Wrapped(hint, union_members(hint), place)
+
+
+def _wrapper(member: object) -> Callable[[Any], object] | None:
+    if member is None or member is NoneType:
+        return None
+    name = _tag(member)
+    return msgspec.defstruct(f"W_{name}", [("v", member)], tag=name, array_like=True)
+
+
+def _tag(member: object) -> str:
+    origin: Any = get_origin(bare(member)) or bare(member)
+    return str(getattr(member, "__name__", None) or getattr(origin, "__name__", origin))
+
+
+def _index(
+    hint: object,
+    members: tuple[object, ...],
+    rules: list[Rule],
+    wrappers: list[Callable[[Any], object] | None],
+    place: str,
+) -> dict[type, Callable[[Any], object] | None]:
+    """Exact type to wrapper; refuses members that the wire or the sender could not tell apart."""
+    tags: dict[str, object] = {}
+    found: dict[type, Callable[[Any], object] | None] = {}
+    for member, rule, wrapper in zip(members, rules, wrappers, strict=True):
+        other = tags.setdefault(_tag(member), member)
+        if other is not member:
+            raise DefinitionError(
+                f"{place}: two members of the union are called `{_tag(member)}`, which is their"
+                " name on the wire; rename one"
+            )
+        for kind in rule.direct:
+            if kind in found:
+                raise DefinitionError(
+                    f"{place}: a `{kind.__qualname__}` fits two members of `{named(hint)}`;"
+                    " make them classes of their own"
+                )
+            found[kind] = wrapper
+    return found

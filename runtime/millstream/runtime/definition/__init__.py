@@ -1,0 +1,1 @@
+"""What an author writes: grains, markers, references, state fields, placement."""

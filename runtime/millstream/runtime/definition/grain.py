@@ -1,0 +1,168 @@
+"""The base classes of what an author writes: `Contract` and `Grain`.
+
+Owns: the six public names of a grain, and the checks that run when a class is defined. Not: what
+a definition means (`definition`), how a call runs (`stubs`, `calls`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Callable, Coroutine, Mapping
+from enum import Enum
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
+
+from millstream.runtime.errors import NotInCluster
+
+from .markers import GrainOptions
+from .method import GrainType, define
+
+if TYPE_CHECKING:
+    from millstream.runtime.turns.activation import Activation
+
+__all__ = ["Contract", "DeactivationReason", "Grain", "GrainContext", "Openable", "Runtime"]
+
+T = TypeVar("T")
+C = TypeVar("C", bound="Contract")
+H_co = TypeVar("H_co", covariant=True)
+H = TypeVar("H")
+
+
+class DeactivationReason(Enum):
+    """Why an activation ends; the argument of `on_deactivate`."""
+
+    IDLE = "idle"
+    REQUESTED = "requested"
+    SILO_STOPS = "silo_stops"
+    STATE_CONFLICT = "state_conflict"
+    DUPLICATE = "duplicate"
+
+
+class Runtime(Protocol):
+    """What gives references: a silo, a client, a cluster, or a grain's own silo."""
+
+    def grain(self, cls: type[C], key: str, /) -> C: ...
+    def stream(self, namespace: Openable[H], key: str, /) -> H: ...
+
+
+class Openable(Protocol[H_co]):
+    """Something that `stream()` opens; `StreamNamespace` is one. Runtime knows no streams."""
+
+    def open(self, runtime: Any, key: str, /) -> H_co: ...
+
+
+class Contract:
+    """What can be called. A plain class; `Grain` derives from it.
+
+    Programs that must not import an implementation call through a subclass of their own that has
+    the same methods; `@grain(name=...)` gives both classes one name.
+    """
+
+    __millstream_options__: ClassVar[GrainOptions] = GrainOptions()
+    __millstream_type__: ClassVar[GrainType]
+    __millstream_hosted__: ClassVar[bool] = False
+    _millstream: Any  # the Activation; not named, so that annotations resolve at run time
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if "__millstream_options__" not in cls.__dict__:
+            inherited = cls.__millstream_options__
+            # a subclass is a grain type of its own: it keeps the options, not the name
+            cls.__millstream_options__ = (
+                inherited if inherited.name is None else _without_name(inherited)
+            )
+        define(cls, sys._getframe(1))
+
+    @property
+    def key(self) -> str:
+        """The key of this grain."""
+        key: str = self._millstream.key
+        return key
+
+
+def _without_name(options: GrainOptions) -> GrainOptions:
+    return GrainOptions(
+        reentrant=options.reentrant,
+        placement=options.placement,
+        idle_after=options.idle_after,
+        direct=options.direct,
+    )
+
+
+class Grain(Contract):
+    """A virtual actor: always there by its key, one turn at a time.
+
+    Public `async def` methods can be called through references; everything else is local.
+    """
+
+    __millstream_hosted__ = True
+
+    @property
+    def context(self) -> GrainContext:
+        """What is needed more rarely."""
+        return GrainContext(self._millstream)
+
+    def grain(self, cls: type[C], key: str, /) -> C:
+        """A typed reference to another grain."""
+        reference: C = self._millstream.table.host.grain(cls, key)
+        return reference
+
+    def stream(self, namespace: Openable[H], key: str, /) -> H:
+        """A typed handle of a stream."""
+        return namespace.open(self._millstream.table.host, key)
+
+    async def on_activate(self) -> None:
+        """Runs before the first call, with state loaded."""
+
+    async def on_deactivate(self, reason: DeactivationReason, /) -> None:
+        """Runs after the last call. Not after a crash: write what must last when it changes."""
+
+
+class GrainContext:
+    """The rarer half of a grain's surface. Cheap to make; do not keep it after deactivation."""
+
+    __slots__ = ("_activation",)
+
+    def __init__(self, activation: Activation) -> None:
+        self._activation = activation
+
+    @property
+    def silo(self) -> str:
+        """Address of the silo that hosts this activation."""
+        return str(self._activation.table.host.address)
+
+    @property
+    def headers(self) -> Mapping[str, str]:
+        """Headers that the caller of the running turn set by `with_options`."""
+        from millstream.runtime.turns.request import live_parent
+
+        request = live_parent()
+        return {} if request is None or request.headers is None else request.headers
+
+    def deactivate_when_idle(self) -> None:
+        """End this activation when its running turns have ended; queued calls go to the next.
+
+        Asked in `on_activate` or `__init__`, the call that woke the grain runs first.
+        """
+        self._activation.table.host.catalog.deactivate(
+            self._activation, DeactivationReason.REQUESTED
+        )
+
+    def keep_alive(self, seconds: float, /) -> None:
+        """Not idle before `seconds` from now, whatever happens."""
+        self._activation.ensure_mailbox().keep_until = (
+            self._activation.table.host.loop.time() + seconds
+        )
+
+    def create_task(self, coro: Coroutine[Any, Any, T], /) -> asyncio.Task[T]:
+        """Start a task that belongs to this activation: it is cancelled when that ends."""
+        if self._activation.is_gone:
+            coro.close()
+            raise NotInCluster(f"{self._activation}: no task can start, the activation has ended")
+        task = asyncio.get_running_loop().create_task(coro)
+        self._activation.ensure_mailbox().own(task)
+        return task
+
+    async def to_thread(self, fn: Callable[..., T], /, *args: Any) -> T:
+        """Run blocking code in a thread; the turn waits, the loop does not."""
+        return await asyncio.to_thread(fn, *args)

@@ -1,0 +1,172 @@
+"""The marks that an author puts on classes and methods; plain data, read by `definition`.
+
+Invariants: a decorator returns the very function it was given (signature, completion and
+overrides survive); marks of a method name are merged over the MRO, the most derived first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeVar, overload
+
+from millstream.runtime.errors import ConfigError, DefinitionError
+
+from .placement import RANDOM, Placement
+
+if TYPE_CHECKING:
+    from millstream.runtime.cluster.table import Declaration
+
+    from .grain import Contract
+
+__all__ = [
+    "GrainOptions",
+    "Mark",
+    "always_interleave",
+    "grain",
+    "marks_of",
+    "one_way",
+    "read_only",
+    "shielded",
+    "timeout",
+    "unshared",
+]
+
+AF = TypeVar("AF", bound=Callable[..., Coroutine[Any, Any, Any]])
+OW = TypeVar("OW", bound=Callable[..., Coroutine[Any, Any, None]])
+CT = TypeVar("CT", bound="type[Contract]")
+
+MARKS = "__millstream__"
+
+
+class Mark:
+    """A mark on a method. Other parts derive their own; runtime only asks three questions."""
+
+    makes_local = False
+    """True: the method is not callable through a reference (handlers, timers)."""
+
+    def define(self, owner: type, name: str, fn: Callable[..., Any]) -> None:
+        """Check the marked method when `owner` is defined; raises DefinitionError."""
+
+    def declared(self, grain_type: str, method: str) -> Declaration | None:
+        """What the silos that do not host the grain type should know of the method, if anything."""
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class Flag(Mark):
+    """A mark without more to say: read_only, always_interleave, one_way, shielded."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Timeout(Mark):
+    """The deadline of a method, in seconds."""
+
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GrainOptions:
+    """What `@grain(...)` says of a class; `None` name: the class name."""
+
+    name: str | None = None
+    reentrant: bool = False
+    placement: Placement = RANDOM
+    idle_after: float | None = None
+    direct: bool = True
+
+
+def add_mark(fn: Any, mark: Mark) -> Any:
+    """Put a mark on a function and return the function."""
+    marks: list[Mark] = fn.__dict__.setdefault(MARKS, [])
+    marks.append(mark)
+    return fn
+
+
+def marks_of(cls: type, name: str) -> list[Mark]:
+    """Marks of the most derived definition of `name` that has any."""
+    for base in cls.__mro__:
+        raw = base.__dict__.get(name)
+        # the marks may be on the function that a static or class method hides
+        for fn in (raw, getattr(raw, "__func__", None)):
+            found: list[Mark] | None = getattr(fn, MARKS, None)
+            if found:
+                return found
+    return []
+
+
+def read_only(method: AF, /) -> AF:
+    """The method changes nothing: it may run beside other read-only methods of its grain."""
+    add_mark(method, Flag("read_only"))
+    return method
+
+
+def always_interleave(method: AF, /) -> AF:
+    """The method may start at any await point of any other turn of its grain."""
+    add_mark(method, Flag("always_interleave"))
+    return method
+
+
+def one_way(method: OW, /) -> OW:
+    """The caller continues once the request is on its way; errors are logged at the callee."""
+    add_mark(method, Flag("one_way"))
+    return method
+
+
+def shielded(method: AF, /) -> AF:
+    """Once started, the method runs to its end, whatever its caller does."""
+    add_mark(method, Flag("shielded"))
+    return method
+
+
+def unshared(method: AF, /) -> AF:
+    """For Millstream's own grains: callers never keep what they pass, so it is not copied."""
+    add_mark(method, Flag("unshared"))
+    return method
+
+
+def timeout(seconds: float, /) -> Callable[[AF], AF]:
+    """Deadline of a method, in seconds, in place of `call_timeout_s`."""
+    if not isinstance(seconds, int | float) or not seconds > 0:
+        raise ConfigError(f"timeout({seconds!r}): write a positive number of seconds")
+
+    def mark(method: AF) -> AF:
+        add_mark(method, Timeout(float(seconds)))
+        return method
+
+    return mark
+
+
+@overload
+def grain(cls: CT, /) -> CT: ...
+@overload
+def grain(
+    *,
+    name: str | None = None,
+    reentrant: bool = False,
+    placement: Placement = RANDOM,
+    idle_after: float | None = None,
+    direct: bool = True,
+) -> Callable[[CT], CT]: ...
+def grain(cls: Any = None, /, **options: Any) -> Any:
+    """Set the options of a grain class.
+
+    Args:
+        name: the type name on the wire and in stores; default: the class name.
+        reentrant: every method may start at any await point of another.
+        placement: which silo gets a new activation.
+        idle_after: seconds without use after which an activation is collected.
+        direct: False runs local calls in a task of their own, so that context variables of
+            caller and callee never meet.
+    """
+    made = GrainOptions(**options)
+
+    def apply(target: Any) -> Any:
+        if not isinstance(target, type) or not hasattr(target, "__millstream_options__"):
+            raise DefinitionError(f"@grain is for Grain and Contract classes, not {target!r}")
+        target.__millstream_options__ = made
+        return target
+
+    return apply if cls is None else apply(cls)

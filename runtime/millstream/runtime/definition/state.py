@@ -1,0 +1,291 @@
+"""A grain's persistent state: loaded before activation, written on request with its etag.
+
+Owns: `state(...)`, `StateField`, `State`. Not: where rows are kept (`storage`). Invariants: one
+write of a state at a time; writes asked for meanwhile share the one after it; a write's own
+bookkeeping is never cancelled half-way; a conflict ends the activation, so the next one reads
+what is stored. Positions of streams (`cursors`) live in the same row and change in the same write.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine, Mapping
+from typing import TYPE_CHECKING, Any, Generic, Literal, NoReturn, TypeVar, get_type_hints, overload
+
+import msgspec
+
+from millstream.runtime.codec.codec import Codec, build_codec
+from millstream.runtime.errors import Conflict, DefinitionError
+
+from .storage import Etag, StateStore
+
+if TYPE_CHECKING:
+    from typing import Self
+
+    from millstream.runtime.turns.activation import Activation
+
+__all__ = ["Cursor", "State", "StateField", "state"]
+
+log = logging.getLogger("millstream.state")
+
+S = TypeVar("S")
+Cursor = tuple[int, int, int]
+
+
+class StoredState(msgspec.Struct, array_like=True):
+    """The row: encoded value (nil after `clear`), and stream positions by subscription."""
+
+    data: msgspec.Raw
+    cursors: dict[str, Cursor] = {}
+
+
+NIL = msgspec.msgpack.encode(None)
+_decode_row = msgspec.msgpack.Decoder(StoredState).decode
+_encode_row = msgspec.msgpack.Encoder().encode
+
+
+class State(Generic[S]):
+    """One state of one activation."""
+
+    def __init__(self, field: StateField[S], activation: Activation, store: StateStore) -> None:
+        self._field = field
+        self._activation = activation
+        self._store = store
+        self._key = f"{activation.table.name}/{activation.key}/{field.name}"
+        self._etag: Etag | None = None
+        self._stored: bytes = NIL
+        self._seen: bytes = NIL  # what the value was when it last equalled the store
+        self._lock = asyncio.Lock()
+        self._next: asyncio.Task[None] | None = None  # a write that has not begun yet
+        self.cursors: dict[str, Cursor] = {}
+        self.value: S = field.default()
+
+    @property
+    def etag(self) -> str | None:
+        """Etag of the row that was last read or written; None: there is none."""
+        return self._etag
+
+    @property
+    def exists(self) -> bool:
+        """Is a value stored?"""
+        return self._stored != NIL
+
+    async def read(self) -> None:
+        """Load what is stored; the default if nothing is."""
+        row = await self._store.read(self._key)
+        self._etag = None if row is None else row.etag
+        stored = StoredState(msgspec.Raw(NIL)) if row is None else _decode_row(row.data)
+        self._stored, self.cursors = bytes(stored.data), dict(stored.cursors)
+        self.restore()
+
+    def restore(self) -> None:
+        """Decode the value again from what was last read or written."""
+        if self._stored == NIL:
+            self.value = self._field.default()
+            self._seen = self._field.codec.encode(self.value)
+        else:
+            self.value = self._field.codec.decode(self._stored, self._activation.table.host)
+            self._seen = self._stored
+
+    async def write(self) -> None:
+        """Store the value as it is now. Raises Conflict, StorageUnavailable."""
+        if self._next is None:
+            self._next = self._begin(self._write_value)
+        await asyncio.shield(self._next)
+
+    async def clear(self) -> None:
+        """Store that there is no value; the positions of streams stay."""
+        await self._finish(self._write_nothing)
+
+    async def commit(self, cursors: Mapping[str, Cursor]) -> None:
+        """Store the value and these stream positions in one write.
+
+        Who is cancelled meanwhile is cancelled after it: else the turn would end, and `restore`
+        would go back behind what is just being stored.
+        """
+        data, merged = self._encode(), {**self.cursors, **cursors}
+        write = self._begin(lambda: self._store_row(data, merged))
+        cancelled: asyncio.CancelledError | None = None
+        while not write.done():
+            try:
+                await asyncio.wait([write])
+            except asyncio.CancelledError as error:
+                cancelled = error
+        write.result()
+        if cancelled is not None:
+            raise cancelled
+
+    async def write_if_changed(self) -> None:
+        """Store the value if it differs from what is stored."""
+        if self._encode() != self._seen:
+            await self.write()
+
+    def _encode(self) -> bytes:
+        """The value as it is stored; decoded once, so that every row can be read again."""
+        try:
+            data = self._field.codec.encode(self.value)
+            if data != self._seen:
+                self._field.codec.decode(data, self._activation.table.host)
+            return data
+        except (TypeError, ValueError, OverflowError) as error:
+            raise TypeError(f"{self._key}: {error}") from None
+
+    async def _finish(self, write: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Run one write to its end, even if the caller is cancelled meanwhile."""
+        await asyncio.shield(self._begin(write))
+
+    def _begin(self, write: Callable[[], Coroutine[Any, Any, None]]) -> asyncio.Task[None]:
+        task = asyncio.ensure_future(self._run(write))
+        task.add_done_callback(self._ended)
+        return task
+
+    def _ended(self, write: asyncio.Task[None]) -> None:
+        """Take the error of a write whose caller may be gone; a conflict has ended the grain."""
+        error = None if write.cancelled() else write.exception()
+        if error is not None:
+            log.info("%s was not written: %s: %s", self._key, type(error).__name__, error)
+
+    async def _run(self, write: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        async with self._lock:
+            if self._next is asyncio.current_task():
+                self._next = None  # what changes from now on needs a later write
+            try:
+                await write()
+            except Conflict:
+                self._activation.table.host.catalog.end_after_conflict(self._activation)
+                raise
+
+    async def _write_value(self) -> None:
+        await self._store_row(self._encode(), self.cursors)
+
+    async def _write_nothing(self) -> None:
+        self.value = self._field.default()
+        await self._store_row(NIL, self.cursors)
+
+    async def _store_row(self, data: bytes, cursors: dict[str, Cursor]) -> None:
+        self._activation.table.host.check_running()
+        row = _encode_row(StoredState(msgspec.Raw(data), cursors))
+        self._etag = await self._store.write(self._key, row, self._etag, self._activation.version)
+        self._stored, self.cursors = data, cursors
+        self._seen = self._field.codec.encode(self.value) if data == NIL else data
+
+
+class StateField(Generic[S]):
+    """What `state(...)` puts on the class; on an instance it gives the `State`."""
+
+    __millstream_state__ = True
+
+    def __init__(
+        self,
+        hint: Any,
+        default: Callable[[], S],
+        name: str | None,
+        store: str,
+        write: Literal["asked", "turn"],
+    ) -> None:
+        self._hint = hint
+        self.default = default
+        self.name = name or ""
+        self.store = store
+        self.writes_each_turn = write == "turn"
+        self._codec: Codec[Any] | None = None
+        self._owner: type[Any] | None = None
+        self.attribute = ""
+
+    def __set_name__(self, owner: type[Any], name: str) -> None:
+        self._owner, self.attribute = owner, name
+        self.name = self.name or name
+
+    @overload
+    def __get__(self, obj: None, owner: type[Any], /) -> Self: ...
+    @overload
+    def __get__(self, obj: object, owner: type[Any], /) -> State[S]: ...
+    def __get__(self, obj: Any, owner: type[Any], /) -> Any:
+        return self if obj is None else obj._millstream_states[self.attribute]
+
+    def __set__(self, obj: object, value: NoReturn, /) -> None:
+        raise AttributeError(f"assign to `self.{self.attribute}.value`, not to the state itself")
+
+    @property
+    def codec(self) -> Codec[Any]:
+        """Codec of the value."""
+        if self._codec is None:
+            self.resolve(self.attribute)
+        assert self._codec is not None
+        return self._codec
+
+    def resolve(self, place: str) -> None:
+        """Build the codec. Raises DefinitionError."""
+        if self._codec is None:
+            codec = build_codec(self._annotation(place), f"{place}: state")
+            try:
+                codec.decode(codec.encode(self.default()))
+            except (TypeError, ValueError, OverflowError) as error:
+                if not codec.needs_host:
+                    raise DefinitionError(f"{place}: the default of the state: {error}") from None
+            self._codec = codec
+
+    def _annotation(self, place: str) -> Any:
+        if self._hint is not None:
+            return self._hint
+        assert self._owner is not None
+        hint = get_type_hints(self._owner).get(self.attribute)
+        arguments: tuple[Any, ...] = getattr(hint, "__args__", ())
+        if len(arguments) != 1:
+            raise DefinitionError(
+                f"{place}: write `{self.attribute}: State[...] = state(...)`, "
+                "or give state() the class"
+            )
+        return arguments[0]
+
+
+@overload
+def state(
+    kind: Callable[[], S],
+    /,
+    *,
+    name: str | None = None,
+    store: str = "default",
+    write: Literal["asked", "turn"] = "asked",
+) -> StateField[S]: ...
+@overload
+def state(
+    kind: type[S],
+    /,
+    *,
+    default: Callable[[], S],
+    name: str | None = None,
+    store: str = "default",
+    write: Literal["asked", "turn"] = "asked",
+) -> StateField[S]: ...
+@overload
+def state(
+    *,
+    default: Callable[[], S],
+    name: str | None = None,
+    store: str = "default",
+    write: Literal["asked", "turn"] = "asked",
+) -> State[S]: ...
+def state(
+    kind: Any = None,
+    /,
+    *,
+    default: Any = None,
+    name: str | None = None,
+    store: str = "default",
+    write: Literal["asked", "turn"] = "asked",
+) -> Any:
+    """Persistent state of a grain, as a class attribute: `tally = state(Tally)`.
+
+    Args:
+        kind: the type of the value; without `default` it is called for the first value.
+        default: makes the first value.
+        name: the last part of the stored key; default: the attribute's name.
+        store: which of the silo's `stores` keeps it.
+        write: "turn" writes after each turn that changed the value; "asked" only by `write()`.
+    """
+    if kind is None and default is None:
+        raise DefinitionError("state() needs a class, or `default=` and an annotation")
+    first: Any = default or kind
+    return StateField(kind, first, name, store, write)

@@ -1,0 +1,95 @@
+"""The state store contract, and the store in memory.
+
+Owns: `StateStore`, `Row`, `MemoryStateStore`. Not: when a grain's state is written (`state`).
+Invariants of every store: a write happens only if the stored etag is the expected one and the
+stored fence is not higher than the writer's; every write gives a new etag; after `Conflict`
+nothing has changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from millstream.runtime.errors import Conflict
+
+__all__ = ["Etag", "MemoryStateStore", "Row", "StateStore", "refuse_stale"]
+
+Etag = str
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A stored value: its bytes, its etag, and the highest fence that wrote it."""
+
+    data: bytes
+    etag: Etag
+    fence: int
+
+
+class StateStore(Protocol):
+    """A keyed store whose only write is compare-and-set.
+
+    `expect=None` means: the row must not exist.
+    Raises Conflict (etag or fence), StorageUnavailable.
+    """
+
+    async def read(self, key: str, /) -> Row | None: ...
+    async def write(self, key: str, data: bytes, expect: Etag | None, fence: int, /) -> Etag: ...
+    async def clear(self, key: str, expect: Etag, fence: int, /) -> None: ...
+    async def scan(self, prefix: str, after: str, limit: int, /) -> Sequence[tuple[str, Row]]: ...
+    async def aclose(self) -> None: ...
+
+
+def refuse_stale(key: str, row: Row | None, expect: Etag | None, fence: int) -> None:
+    """Raise Conflict unless `row` is what the writer expects; shared by every store."""
+    found = None if row is None else row.etag
+    if found != expect:
+        raise Conflict(f"{key}: etag is {found}, the writer expected {expect}")
+    if row is not None and row.fence > fence:
+        raise Conflict(f"{key}: fence is {row.fence}, the writer has {fence}")
+
+
+class MemoryStateStore:
+    """Rows in one process; gone with it. The methods without `async` act at once."""
+
+    def __init__(self) -> None:
+        self._rows: dict[str, Row] = {}
+        self._etag = 0
+
+    def get(self, key: str) -> Row | None:
+        """`read`, at once."""
+        return self._rows.get(key)
+
+    def put(self, key: str, data: bytes, expect: Etag | None, fence: int) -> Etag:
+        """`write`, at once."""
+        refuse_stale(key, self._rows.get(key), expect, fence)
+        self._etag += 1
+        self._rows[key] = Row(bytes(data), str(self._etag), fence)
+        return str(self._etag)
+
+    def remove(self, key: str, expect: Etag, fence: int) -> None:
+        """`clear`, at once."""
+        refuse_stale(key, self._rows.get(key), expect, fence)
+        del self._rows[key]
+
+    def range(self, prefix: str, after: str, limit: int) -> Sequence[tuple[str, Row]]:
+        """`scan`, at once."""
+        keys = sorted(key for key in self._rows if key.startswith(prefix) and key > after)
+        return [(key, self._rows[key]) for key in keys[:limit]]
+
+    async def read(self, key: str, /) -> Row | None:
+        return self.get(key)
+
+    async def write(self, key: str, data: bytes, expect: Etag | None, fence: int, /) -> Etag:
+        return self.put(key, data, expect, fence)
+
+    async def clear(self, key: str, expect: Etag, fence: int, /) -> None:
+        self.remove(key, expect, fence)
+
+    async def scan(self, prefix: str, after: str, limit: int, /) -> Sequence[tuple[str, Row]]:
+        return self.range(prefix, after, limit)
+
+    async def aclose(self) -> None:
+        return None

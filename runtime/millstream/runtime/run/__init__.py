@@ -1,0 +1,1 @@
+"""Programs and processes: local clusters, silo processes and what starts them."""

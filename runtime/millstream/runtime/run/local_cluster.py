@@ -1,0 +1,126 @@
+"""Several silos in one process, for development and tests.
+
+Owns: nothing that the silos do not own; the shared table and store in memory. Invariants: silos
+talk through the transport like those of a real cluster, and so does the cluster's own client.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AsyncExitStack
+from types import TracebackType
+from typing import TypeVar
+
+from millstream.runtime.client.client import Client
+from millstream.runtime.cluster.table import MembershipTable, MemoryMembershipTable
+from millstream.runtime.definition.grain import Contract, Grain, Openable
+from millstream.runtime.definition.storage import MemoryStateStore, StateStore
+from millstream.runtime.env import Env
+from millstream.runtime.errors import ConfigError, NotInCluster
+from millstream.runtime.options import MembershipOptions, RuntimeOptions
+from millstream.runtime.silo.silo import Silo, StreamProvider
+from millstream.runtime.wire.transport import Transport
+
+__all__ = ["LocalCluster"]
+
+C = TypeVar("C", bound=Contract)
+H = TypeVar("H")
+
+
+class LocalCluster:
+    """`async with LocalCluster(silos=3, grains=[...]) as cluster`.
+
+    Args:
+        silos: how many silos to start.
+        streams: stream providers by name: functions that make one per silo.
+        stores: state stores shared by the silos; default: one in memory.
+    """
+
+    def __init__(
+        self,
+        *,
+        grains: Sequence[type[Grain]],
+        silos: int = 1,
+        streams: Mapping[str, Callable[[], StreamProvider]] | None = None,
+        stores: Mapping[str, StateStore] | None = None,
+        cluster: str = "dev",
+        membership: MembershipTable | None = None,
+        options: RuntimeOptions | None = None,
+        membership_options: MembershipOptions | None = None,
+        env: Env | None = None,
+        transport: Transport | None = None,
+    ) -> None:
+        if silos < 1:
+            raise ConfigError(f"LocalCluster(silos={silos}): start at least one")
+        self._count = silos
+        self._cluster = cluster
+        self._grains = list(grains)
+        self._streams = dict(streams or {})
+        self._stores = dict(stores or {"default": MemoryStateStore()})
+        self._table = membership or MemoryMembershipTable()
+        self._options = options
+        self._membership_options = membership_options
+        self._env = env
+        self._transport = transport
+        self._stack = AsyncExitStack()
+        self._client: Client | None = None
+        self.silos: list[Silo] = []
+
+    @property
+    def client(self) -> Client:
+        """The cluster's own client. Raises NotInCluster before start."""
+        if self._client is None:
+            raise NotInCluster("this cluster is not started: use `async with LocalCluster(...)`")
+        return self._client
+
+    def grain(self, cls: type[C], key: str, /) -> C:
+        """A typed reference, called through a gateway."""
+        return self.client.grain(cls, key)
+
+    def stream(self, namespace: Openable[H], key: str, /) -> H:
+        """A typed handle of a stream, published through a gateway."""
+        return self.client.stream(namespace, key)
+
+    async def start_silo(self) -> Silo:
+        """Start one more silo."""
+        silo = Silo(
+            grains=self._grains,
+            cluster=self._cluster,
+            membership=self._table,
+            stores=self._stores,
+            streams={name: make() for name, make in self._streams.items()},
+            name=f"silo-{len(self.silos)}",
+            options=self._options,
+            membership_options=self._membership_options,
+            env=self._env,
+            transport=self._transport,
+        )
+        await self._stack.enter_async_context(silo)
+        self.silos.append(silo)
+        return silo
+
+    async def __aenter__(self) -> LocalCluster:
+        try:
+            for _ in range(self._count):
+                await self.start_silo()
+            client = Client(
+                [silo.gateway for silo in self.silos],
+                cluster=self._cluster,
+                options=self._options,
+                env=self._env,
+                transport=self._transport,
+            )
+            self._client = await self._stack.enter_async_context(client)
+        except BaseException:
+            await self._stack.aclose()
+            raise
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await asyncio.shield(self._stack.aclose())

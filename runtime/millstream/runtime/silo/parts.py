@@ -1,0 +1,275 @@
+"""A silo's inside: catalog, directory, membership and the routing between them.
+
+Owns: what arrives (`serve`), and the parts of a silo. Not: where calls go (`router`), starting and
+stopping (`silo`). Invariant: a call from a client is relayed, one from a silo is taken here or sent
+back with a redirect.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from millstream.runtime.calls.callee import Served
+from millstream.runtime.calls.engine import Host
+from millstream.runtime.calls.relay import Relay
+from millstream.runtime.calls.system_target import SystemTarget, specs_of
+from millstream.runtime.cluster.directory import Directory, DirectoryTarget
+from millstream.runtime.cluster.member import Member, MemberTarget
+from millstream.runtime.cluster.prober import LoopHeart
+from millstream.runtime.cluster.router import SiloRouter
+from millstream.runtime.cluster.table import MemberRow, MembershipTable, Status, TableView
+from millstream.runtime.codec.failures import describe
+from millstream.runtime.definition.grain import Contract
+from millstream.runtime.definition.method import MethodSpec
+from millstream.runtime.definition.storage import StateStore
+from millstream.runtime.env import Env
+from millstream.runtime.errors import ConfigError, MillstreamError, Overloaded, Rejected
+from millstream.runtime.options import MembershipOptions, RuntimeOptions
+from millstream.runtime.turns.catalog import Catalog, GrainTable
+from millstream.runtime.wire.connection import Peer
+from millstream.runtime.wire.message import Call, Failure, Goodbye, Redirect
+from millstream.runtime.wire.transport import Transport
+
+__all__ = ["SiloHost"]
+
+log = logging.getLogger("millstream.silo")
+
+
+class SiloHost(Host):
+    """Everything that one silo consists of."""
+
+    is_silo = True
+
+    def __init__(
+        self,
+        *,
+        cluster: str,
+        address: str,
+        grains: Sequence[type[Contract]],
+        options: RuntimeOptions,
+        membership_options: MembershipOptions,
+        env: Env,
+        transport: Transport,
+        table: MembershipTable,
+        row: MemberRow,
+        stores: Mapping[str, StateStore],
+    ) -> None:
+        super().__init__(
+            cluster=cluster,
+            address=address,
+            grains=grains,
+            options=options,
+            env=env,
+            transport=transport,
+        )
+        self.membership_options = membership_options
+        self.targets: dict[str, SystemTarget] = {}
+        self.loads: dict[str, int] = {}
+        self._stores = stores
+        self.heart = LoopHeart(self.loop, address)
+        self.catalog = Catalog(self)
+        self.directory = Directory(self)
+        self.membership = Member(self, table, row)
+        self.router = self.silo_router = SiloRouter(self)
+        self.clients: dict[str, Peer] = {}
+        self.inbound: dict[Peer, None] = {}
+        self._leaving: set[str] = set()  # silos that were seen stopping
+        self._is_gateway_open = True
+        self._is_stopping = False
+        self.on_evicted: Callable[[], None] = lambda: None
+        self.add_target(DirectoryTarget(self.directory))
+        self.add_target(MemberTarget(self.membership))
+        self.membership.watch(self._follow)
+
+    def _follow(self, view: TableView) -> None:
+        self.directory.apply_view(view)
+        live = {row.silo for row in view.rows if self.membership.is_live(row.silo)}
+        self._leaving.update(view.with_status(Status.STOPPING))
+        self._leaving &= {row.silo for row in view.rows}
+        for peer in [*self.peers.known(), *self.inbound]:
+            if peer.is_leaving or peer.name in self._leaving:
+                continue  # it left in order: its link closes when its last call is answered
+            if peer.is_silo and "@" in peer.name and peer.name not in live:
+                peer.close("evicted from the cluster")
+
+    def evicted(self) -> None:
+        """The table says that this silo is dead."""
+        self.is_running = False
+        self.on_evicted()
+
+    # -- questions
+
+    def store(self, name: str) -> StateStore:
+        """The state store of a name. Raises ConfigError."""
+        found = self._stores.get(name)
+        if found is None:
+            raise ConfigError(
+                f"no store is named {name!r}; this silo has {', '.join(self._stores) or 'none'}"
+            )
+        return found
+
+    def silos_hosting(self, name: str) -> list[str]:
+        """Active silos that host a grain type, sorted."""
+        active = self.membership.active()
+        rows = {row.silo: row for row in self.membership.view.rows}
+        return [silo for silo in active if name in rows[silo].grain_types]
+
+    def hosted_names(self) -> list[str]:
+        """Grain types that some active silo hosts."""
+        return sorted({n for row in self.membership.view.rows for n in row.grain_types})
+
+    def placement_of(self, name: str) -> Any:
+        """The placement strategy of a type; random for types that only others host."""
+        from millstream.runtime.definition.placement import RANDOM
+
+        hosted = self.tables[name].hosted if name in self.tables else None
+        return RANDOM if hosted is None else hosted.options.placement
+
+    def spec_of(self, table: GrainTable, method: str) -> MethodSpec:
+        """The spec of a wire name. Raises Rejected."""
+        hosted = table.hosted
+        spec = None if hosted is None else hosted.spec_of(method)
+        spec = spec or self.extension_specs.get(method)
+        if spec is None:
+            raise Rejected(f"grain type {table.name!r} has no method {method!r} at {self.address}")
+        return spec
+
+    # -- parts that are added
+
+    def add_target(self, target: SystemTarget, instance: str = "") -> None:
+        """Make a system target callable, as its name or as `name/instance`."""
+        name = target.target_name
+        self.targets[f"{name}/{instance}" if instance else name] = target
+
+    def add_extension(self, name: str, cls: type[Any]) -> None:
+        """Let activations be extended: `cls(activation)` is made when a call to
+        `name.method` first arrives."""
+        self.extension_specs.update(specs_of(cls, name))
+        self.catalog.extension_types[name] = cls
+
+    # -- leaving
+
+    def close_gateway(self) -> None:
+        """Tell clients to send new calls through other gateways."""
+        self._is_gateway_open = False
+        for peer in list(self.clients.values()):
+            peer.send(Goodbye("stopping"))
+
+    def say_goodbye(self) -> None:
+        """Tell silos, too, to send no new calls."""
+        self._is_stopping = True
+        for peer in list(self.inbound):
+            if peer.is_silo:
+                peer.send(Goodbye("stopping"))
+
+    # -- what arrives
+
+    def greeted(self, peer: Peer) -> None:
+        """Note clients; tell newcomers if this silo is not for them any more."""
+        is_open = not self._is_stopping and (peer.is_silo or self._is_gateway_open)
+        if not is_open and peer in self.inbound:
+            peer.send(Goodbye("stopping"))
+        if not peer.is_silo:
+            self.clients[peer.name] = peer
+
+    def client_lost(self, peer: Peer) -> None:
+        """A client or silo that had connected is gone."""
+        self.inbound.pop(peer, None)
+        if self.clients.get(peer.name) is peer:
+            del self.clients[peer.name]
+
+    def serve(self, peer: Peer, call: Call) -> None:
+        """Take a call: run it here, relay it, or refuse it."""
+        try:
+            self._serve(peer, call)
+        except MillstreamError as error:
+            body = msgspec.Raw(describe(error, f"{call.kind}/{call.key}"))
+            peer.refuse(call.id, Failure(call.id, body))
+
+    def _serve(self, peer: Peer, call: Call) -> None:
+        if call.kind.startswith("$"):
+            self._serve_target(peer, call)
+            return
+        table = self.tables.get(call.kind)
+        activation = None if table is None else table.activations.get(call.key)
+        if not peer.is_silo and (
+            activation is None or self.silo_router.has_line(call.kind, call.key)
+        ):
+            self._relay(peer, call, table)
+            return
+        if table is None or table.hosted is None:
+            raise Rejected(f"{self.address} does not host grain type {call.kind!r}")
+        if not self.is_running or (activation is None and not self.catalog.is_accepting):
+            if not call.id:
+                self.router.resend(call)
+                return
+            peer.watch_served(call.id, None)
+            peer.answer(call.id, Redirect(call.id, ""))
+            return
+        spec = self.spec_of(table, call.method)
+        if activation is None:
+            peer.watch_served(call.id, None)  # a call that is refused makes no activation
+            activation = self.catalog.obtain(table, call.key)
+            peer.forget_served(call.id)
+        served = Served(self, peer, call, spec)
+        self._watch(peer, served)
+        served.submit(activation)
+
+    def _watch(self, peer: Peer, served: Served) -> None:
+        try:
+            peer.watch_served(served.call.id, served)
+        except Overloaded as error:
+            served.fail(error)  # its deadline is watched no longer; `serve` answers the call
+            raise
+
+    def _serve_target(self, peer: Peer, call: Call) -> None:
+        target = self.targets.get(f"{call.kind}/{call.key}" if call.key else call.kind)
+        spec = None if target is None else target.target_specs.get(call.method)
+        if target is None or spec is None:
+            raise Rejected(self._explain_target(call, target))
+        served = Served(self, peer, call, spec)
+        served.target = target
+        self._watch(peer, served)
+        self.runners.push(served)
+
+    def _explain_target(self, call: Call, target: SystemTarget | None) -> str:
+        """What is not there, and what is."""
+        name = f"{call.kind}/{call.key}" if call.key else call.kind
+        if target is not None:
+            methods = ", ".join(sorted(target.target_specs))
+            return f"{self.address}: {name} has no method {call.method!r}; it has: {methods}"
+        kind = name.partition("/")[0]
+        alike = [other for other in self.targets if other.partition("/")[0] == kind]
+        return (
+            f"{self.address} has no system target {name} (asked to {call.method}); "
+            f"it has: {', '.join(sorted(alike or self.targets))}"
+        )
+
+    def _relay(self, peer: Peer, call: Call, table: GrainTable | None) -> None:
+        if table is None:
+            if call.kind not in self.hosted_names():
+                raise Rejected(
+                    f"no active silo hosts grain type {call.kind!r}; the cluster hosts "
+                    f"{', '.join(self.hosted_names()) or 'none'}"
+                )
+            table = self.tables[call.kind] = GrainTable(self, call.kind, None)
+        relay = Relay(self, peer, call, table)
+        peer.watch_served(call.id, relay)
+        relay.start()
+
+    def has_left(self, silo: str) -> bool:
+        """Stopping silos take no new calls; what they still have moves soon."""
+        return silo in self._leaving
+
+    def peer_leaves(self, peer: Peer) -> None:
+        """A silo stops; its row says so, too, but that may be known later."""
+        if peer.is_silo:
+            self._leaving.add(peer.name)
+
+    def peer_lost(self, name: str) -> None:
+        """Nothing to do: callers were told, and the prober watches the silo."""
+        log.debug("%s lost its connection to %s", self.address, name)

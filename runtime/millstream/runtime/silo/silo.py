@@ -1,0 +1,401 @@
+"""A silo: builds its parts, starts and stops them in order.
+
+Owns: the stages of starting and stopping (DESIGN 4). Not: any logic of the parts. Invariants:
+a silo is in the table before it serves, and active before it hosts; it stops as: gateway, queues,
+activations (each when its turns have ended), answers, providers, table
+(docs/decisions/0006-the-order-of-stopping.md); a start that fails is undone in the same order; what
+it made from text it closes, what it was given it does not; an evicted silo stops at once and writes
+nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
+from types import TracebackType
+from typing import Any, Protocol, TypeVar
+
+from millstream.runtime.cluster.gateways import GatewayTarget, exchange_loads
+from millstream.runtime.cluster.table import (
+    MemberRow,
+    MembershipTable,
+    MemoryMembershipTable,
+    Status,
+)
+from millstream.runtime.definition.grain import Contract, DeactivationReason, Grain, Openable
+from millstream.runtime.definition.storage import MemoryStateStore, StateStore
+from millstream.runtime.env import Env
+from millstream.runtime.errors import ConfigError, MillstreamError, NotInCluster
+from millstream.runtime.options import MembershipOptions, RuntimeOptions
+from millstream.runtime.plugins import load_plugin
+from millstream.runtime.turns.collector import collect_while_running
+from millstream.runtime.wire.connection import Peer
+from millstream.runtime.wire.transport import (
+    Address,
+    Link,
+    Listener,
+    TcpTransport,
+    Transport,
+    links_closed,
+)
+
+from .parts import SiloHost
+
+__all__ = ["Silo", "StreamProvider"]
+
+C = TypeVar("C", bound=Contract)
+H = TypeVar("H")
+
+log = logging.getLogger("millstream.silo")
+
+ANSWER_LOOK_S = 0.005
+GOODBYE_S = 1.0
+
+
+class StreamProvider(Protocol):
+    """What `Silo(streams={name: ...})` takes; `millstream.streams.PersistentStreams` is one.
+
+    May also have `async open(host, name)`, called while the silo joins: once others can call it,
+    its grains may publish; `async aclose()`, called when the last turn has ended; `abort()`, called
+    in place of both ends when the silo was evicted or could not start; and `grains`, the classes
+    that it brings.
+    """
+
+    async def start(self, host: SiloHost, name: str, /) -> None: ...
+    async def stop(self) -> None:
+        """Hand queues over: read no more, and let deliveries end that are out."""
+        ...
+
+
+OpenStreams = Callable[[SiloHost, str], Awaitable[None]]
+
+
+class Silo:
+    """One member of a cluster: `async with Silo(grains=[...]) as silo`.
+
+    Args:
+        grains: the grain classes that this silo hosts.
+        address: where it listens, `host:port`; port 0 takes a free one.
+        cluster: silos and clients of different clusters refuse each other.
+        membership: the table, or `sqlite:directory`; default: a table of its own, in memory.
+        stores: state stores by name, objects or `sqlite:directory`; default: in memory.
+        streams: stream providers by name.
+        name: shown to people and used by balancers.
+        can_own_queues: False for a silo that hosts grains but reads no queues.
+    """
+
+    def __init__(
+        self,
+        *,
+        grains: Sequence[type[Grain]],
+        address: str = "127.0.0.1:0",
+        cluster: str = "dev",
+        membership: MembershipTable | str | None = None,
+        stores: Mapping[str, StateStore | str] | None = None,
+        streams: Mapping[str, StreamProvider] | None = None,
+        name: str = "",
+        can_own_queues: bool = True,
+        options: RuntimeOptions | None = None,
+        membership_options: MembershipOptions | None = None,
+        env: Env | None = None,
+        transport: Transport | None = None,
+    ) -> None:
+        try:
+            self._listen_at = Address.parse(address)
+        except ValueError as error:
+            raise ConfigError(f"Silo(address=...): {error}") from None
+        self._grains = list(grains)
+        for cls in self._grains:
+            if not (isinstance(cls, type) and issubclass(cls, Grain)):
+                raise ConfigError(f"Silo(grains=...): {cls!r} is not a Grain class")
+        self._cluster = cluster
+        self._made: list[Any] = []
+        table = self._plugin("millstream.membership", membership)
+        self._table: MembershipTable = table or MemoryMembershipTable()
+        self._stores: dict[str, StateStore] = {
+            key: self._plugin("millstream.stores", store)
+            for key, store in (stores or {"default": MemoryStateStore()}).items()
+        }
+        self._streams = dict(streams or {})
+        self._name = name
+        self._can_own_queues = can_own_queues
+        self._options = options or RuntimeOptions()
+        self._membership_options = membership_options or MembershipOptions()
+        self._env = env or Env()
+        self._transport = transport or TcpTransport()
+        self._host: SiloHost | None = None
+        self._listeners: list[Listener] = []
+        self._loops: list[asyncio.Task[None]] = []
+        self._opened_streams: list[StreamProvider] = []
+        self._started_streams: list[StreamProvider] = []
+        self._killing: asyncio.Task[None] | None = None
+        self._stopped = asyncio.Event()
+
+    def _plugin(self, group: str, part: Any) -> Any:
+        """The part itself, or what its text names; that is closed when the silo ends."""
+        if not isinstance(part, str):
+            return part
+        made = load_plugin(group, part)
+        self._made.append(made)
+        return made
+
+    # -- what a program does with it
+
+    @property
+    def host(self) -> SiloHost:
+        """The inside, for stream providers and tools. Raises NotInCluster before start."""
+        if self._host is None:
+            raise NotInCluster("this silo is not started")
+        return self._host
+
+    @property
+    def address(self) -> str:
+        """`host:port@generation`."""
+        return self.host.address
+
+    @property
+    def gateway(self) -> str:
+        """`host:port`, for `connect`."""
+        return self.host.address.partition("@")[0]
+
+    def grain(self, cls: type[C], key: str, /) -> C:
+        """A typed reference to a grain."""
+        return self.host.grain(cls, key)
+
+    def stream(self, namespace: Openable[H], key: str, /) -> H:
+        """A typed handle of a stream."""
+        return self.host.stream(namespace, key)
+
+    async def wait_stopped(self) -> None:
+        """Until this silo has stopped, by request or because it was evicted."""
+        await self._stopped.wait()
+
+    async def __aenter__(self) -> Silo:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.stop()
+
+    # -- starting
+
+    async def start(self) -> None:
+        """Listen, join, open streams, become active, read queues.
+
+        What fails or is cancelled is undone before this raises: the silo leaves the table as dead.
+        Raises ConfigError for a silo that was started before.
+        """
+        if self._listeners or self._killing is not None:
+            raise ConfigError("this silo was started before: make another one")
+        try:
+            await self._join()
+            await self._start_streams()
+        except BaseException:
+            await self.stop()
+            raise
+
+    async def _join(self) -> None:
+        listener = await self._transport.listen(self._listen_at, self._accept)
+        self._listeners.append(listener)
+        generation = int(self._env.wall_s() * 1000)
+        host = self._host = self._build(f"{listener.address}@{generation}")
+        host.on_evicted = self._evicted
+        host.heart.start()
+        host.is_running = True
+        await host.membership.join(self._open_streams)
+        self._loops = [
+            host.loop.create_task(collect_while_running(host)),
+            host.loop.create_task(exchange_loads(host)),
+        ]
+
+    async def _open_streams(self) -> None:
+        for name, provider in self._streams.items():
+            self._opened_streams.append(provider)
+            opens: OpenStreams | None = getattr(provider, "open", None)
+            if opens is not None:
+                await self._begin(provider, opens(self.host, name))
+
+    async def _start_streams(self) -> None:
+        for name, provider in self._streams.items():
+            self._started_streams.append(provider)
+            await self._begin(provider, provider.start(self.host, name))
+
+    async def _begin(self, provider: StreamProvider, step: Awaitable[None]) -> None:
+        try:
+            await step
+        except BaseException:
+            self._opened_streams.remove(provider)
+            if provider in self._started_streams:
+                self._started_streams.remove(provider)
+            abort(provider)
+            raise
+
+    def _build(self, address: str) -> SiloHost:
+        probe_at = Address(self._listen_at.host, 0)
+        holder: list[SiloHost] = []
+        probe = self._transport.listen_probe(probe_at, lambda: holder[0].heart.answer())
+        self._listeners.append(probe)
+        row = MemberRow(
+            silo=address,
+            status=Status.JOINING,
+            name=self._name or address,
+            probe_port=probe.address.port,
+            can_own_queues=self._can_own_queues,
+            grain_types=tuple(cls.__millstream_type__.name for cls in self._all_grains()),
+            started_s=self._env.wall_s(),
+            declarations=tuple(
+                one for cls in self._all_grains() for one in cls.__millstream_type__.declarations()
+            ),
+        )
+        host = SiloHost(
+            cluster=self._cluster,
+            address=address,
+            grains=self._all_grains(),
+            options=self._options,
+            membership_options=self._membership_options,
+            env=self._env,
+            transport=self._transport,
+            table=self._table,
+            row=row,
+            stores=self._stores,
+        )
+        holder.append(host)
+        host.stream_providers = self._streams
+        host.add_target(GatewayTarget(host))
+        return host
+
+    def _all_grains(self) -> list[type[Grain]]:
+        """The user's grains, and those that stream providers bring."""
+        grains = list(self._grains)
+        for provider in self._streams.values():
+            brought: Sequence[type[Grain]] = getattr(provider, "grains", ())
+            grains.extend(cls for cls in brought if cls not in grains)
+        return grains
+
+    def _accept(self, link: Link) -> None:
+        if self._host is None or self._killing is not None:
+            link.abort()
+            return
+        host = self._host
+        peer = Peer(host, "", host.client_lost)
+        host.inbound[peer] = None
+        peer.attach(link)
+
+    # -- stopping
+
+    async def stop(self) -> None:
+        """Stop gracefully: calls that run end, queued calls go to other silos. Repeatable."""
+        host = self._host
+        if host is not None and not self._stopped.is_set():
+            for stage in (
+                self._close_gateway,
+                self._hand_queues_over,
+                self._drain,
+                self._answer_all,
+                self._close_streams,
+                partial(self._leave, Status.DEAD),
+            ):
+                if host.is_running:  # else it was evicted meanwhile
+                    await stage(host)
+        await self.kill()
+
+    async def _close_gateway(self, host: SiloHost) -> None:
+        host.close_gateway()
+
+    async def _hand_queues_over(self, host: SiloHost) -> None:
+        """While all grains are here: deliveries that are out end, and their positions are kept."""
+        while self._started_streams:
+            await self._attempt(self._started_streams[-1].stop())
+            self._started_streams.pop()
+
+    async def _drain(self, host: SiloHost) -> None:
+        """Let turns end; activations end with them and leave the directory."""
+        await self._leave(Status.STOPPING, host)
+        host.say_goodbye()
+        await host.catalog.end_all(DeactivationReason.SILO_STOPS, self._options.drain_s)
+
+    async def _close_streams(self, host: SiloHost) -> None:
+        while self._opened_streams:
+            provider = self._opened_streams.pop()
+            aclose: Callable[[], Awaitable[None]] | None = getattr(provider, "aclose", None)
+            if aclose is not None:
+                await self._attempt(aclose())
+
+    async def _leave(self, status: Status, host: SiloHost) -> None:
+        await self._attempt(host.membership.leave(status))
+
+    async def _answer_all(self, host: SiloHost) -> None:
+        """Answer what others asked or had relayed, at most for `drain_s`.
+
+        Who was told goodbye closes when it has its answers; only then is it sure that no call of
+        it is still on the way. Other programs get `GOODBYE_S` for that.
+        """
+        started = host.loop.time()
+        while host.inbound:
+            waited = host.loop.time() - started
+            is_serving = any(peer.is_serving for peer in host.inbound)
+            if waited >= (self._options.drain_s if is_serving else GOODBYE_S):
+                return
+            await asyncio.sleep(ANSWER_LOOK_S)
+
+    async def _attempt(self, step: Awaitable[None]) -> None:
+        """One step of stopping; a failure is logged and does not keep the next from running."""
+        try:
+            await step
+        except MillstreamError as error:
+            log.warning("%s: while stopping: %s", self._listen_at, error)
+        except Exception:
+            log.exception("%s: while stopping", self._listen_at)
+
+    def _evicted(self) -> None:
+        self._start_killing()
+
+    async def kill(self) -> None:
+        """Stop without saying goodbye, as after an eviction. Repeatable."""
+        await asyncio.shield(self._start_killing())
+
+    def _start_killing(self) -> asyncio.Task[None]:
+        if self._killing is None:
+            for listener in self._listeners:  # at once: the loop may be accepting already
+                listener.close()
+            for task in self._loops:
+                task.cancel()
+            self._killing = asyncio.get_running_loop().create_task(self._kill())
+        return self._killing
+
+    async def _kill(self) -> None:
+        try:
+            if self._host is not None:
+                await self._end(self._host)
+            for part in self._made:
+                await self._attempt(part.aclose())
+        finally:
+            self._stopped.set()
+        await links_closed()
+
+    async def _end(self, host: SiloHost) -> None:
+        host.is_running = False
+        for provider in self._opened_streams:
+            abort(provider)
+        host.heart.close()
+        await host.membership.aclose()
+        host.directory.aclose()
+        await host.catalog.end_by_force()
+        await host.catalog.aclose()
+        for peer in list(host.inbound):
+            peer.close("the silo stops")
+        await host.close_calls()
+
+
+def abort(provider: StreamProvider) -> None:
+    """Stop a provider without a word, if it can be."""
+    stop_short: Callable[[], None] | None = getattr(provider, "abort", None)
+    if stop_short is not None:
+        stop_short()

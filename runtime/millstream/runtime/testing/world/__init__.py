@@ -1,0 +1,1 @@
+"""The simulated world: time, disks, hosts and the network between them."""

@@ -1,0 +1,112 @@
+"""The transport of a simulated host.
+
+Owns: `SimTransport` (implements `runtime.transport.Transport`) and its listeners. Not: delays and
+faults (`network`). Invariants: `accept` and link callbacks run in the context of the host that they
+belong to; the probe answer of a live host is called directly, as it stands for a thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from millstream.runtime.errors import SiloUnavailable
+from millstream.runtime.wire.transport import PROBE_REPLY_BYTES_MAX, Address, Link
+
+from .host import Host
+from .link import SimLink
+from .network import SimNetwork
+
+__all__ = ["SimListener", "SimProbeListener", "SimTransport"]
+
+
+class SimListener:
+    """Accepts links for a host, until closed."""
+
+    def __init__(
+        self, network: SimNetwork, host: Host, address: Address, accept: Callable[[Link], None]
+    ) -> None:
+        self.host = host
+        self.accept = accept
+        self._network = network
+        self.address = network.bind(address, self)
+
+    def close(self) -> None:
+        self._network.unbind(self)
+
+
+class SimProbeListener:
+    """Answers probes for a host, until closed."""
+
+    def __init__(
+        self, network: SimNetwork, host: Host, address: Address, answer: Callable[[], bytes]
+    ) -> None:
+        self.host = host
+        self.answer = answer
+        self._network = network
+        self.address = network.bind(address, self)
+
+    def close(self) -> None:
+        self._network.unbind(self)
+
+
+class SimTransport:
+    """Links, listeners and probes of one host, over the simulated network."""
+
+    def __init__(self, network: SimNetwork, host: Host, connect_timeout_s: float = 5.0) -> None:
+        self._network = network
+        self._host = host
+        self._connect_timeout_s = connect_timeout_s
+
+    async def connect(self, address: Address, /) -> Link:
+        """Open a link. Raises SiloUnavailable naming the address and the reason.
+
+        Refused after the latency when nobody listens; timed out when the way is blocked.
+        """
+        try:
+            async with asyncio.timeout(self._connect_timeout_s):
+                return await self._handshake(address)
+        except TimeoutError:
+            reason = f"timed out after {self._connect_timeout_s:g} s"
+            raise SiloUnavailable(f"cannot connect to {address}: {reason}") from None
+        except OSError as error:
+            raise SiloUnavailable(f"cannot connect to {address}: {error}") from None
+
+    async def _handshake(self, address: Address) -> SimLink:
+        me, there = self._host.name, self._network.owner_of(address)
+        await self._network.travel(me, there)
+        listener = self._network.find(address)
+        if not isinstance(listener, SimListener):
+            await self._network.travel(there, me)
+            raise ConnectionRefusedError("refused: nobody listens there")
+        peers = str(address), f"{me}:{self._network.free_port()}"
+        near, far = self._network.connect((self._host, listener.host), peers)
+        self._network.loop.call_soon(listener.accept, far, context=listener.host.context())
+        try:
+            await self._network.travel(there, me)
+        except BaseException:
+            near.abort()
+            raise
+        return near
+
+    async def listen(self, address: Address, accept: Callable[[Link], None], /) -> SimListener:
+        """Accept links at an address; port 0 takes a free port. Raises OSError when taken."""
+        return SimListener(self._network, self._host, address, accept)
+
+    def listen_probe(self, address: Address, answer: Callable[[], bytes], /) -> SimProbeListener:
+        """Answer probes at an address. Raises OSError when taken."""
+        return SimProbeListener(self._network, self._host, address, answer)
+
+    async def probe(self, address: Address, timeout_s: float, /) -> bytes:
+        """Ask a probe port; raises OSError or TimeoutError when no answer came."""
+        me, there = self._host.name, self._network.owner_of(address)
+        async with asyncio.timeout(timeout_s):
+            await self._network.travel(me, there)
+            listener = self._network.find(address)
+            answer = b""
+            if isinstance(listener, SimProbeListener):
+                answer = listener.host.context().run(listener.answer)
+            await self._network.travel(there, me)
+        if not isinstance(listener, SimProbeListener):
+            raise ConnectionRefusedError(f"probe of {address} refused: nobody answers there")
+        return answer[:PROBE_REPLY_BYTES_MAX]

@@ -1,0 +1,1 @@
+"""Bytes between two processes: framing, messages, links, connections."""

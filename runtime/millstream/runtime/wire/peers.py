@@ -1,0 +1,120 @@
+"""Connections to other silos, by address.
+
+Owns: one outgoing `Peer` per silo, connecting in the background. Invariants: a peer exists as soon
+as it is asked for, so what is sent keeps its order; a silo that the view calls dead is dropped,
+and what was outstanding to it breaks.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from millstream.runtime.cluster.table import endpoint_of
+from millstream.runtime.errors import SiloUnavailable
+from millstream.runtime.tasks import Tasks
+
+from .connection import Peer
+from .message import Hello, Message
+from .transport import Address
+
+if TYPE_CHECKING:
+    from millstream.runtime.calls.engine import Host
+
+__all__ = ["Peers"]
+
+log = logging.getLogger("millstream.peers")
+
+
+class OutgoingPeer(Peer):
+    """A connection that this process opened; notes which other cluster it led into."""
+
+    def _greet(self, hello: Message) -> None:
+        if isinstance(hello, Hello) and hello.cluster != self._host.cluster:
+            self._host.peers.foreign[self.name] = hello.cluster
+        super()._greet(hello)
+
+
+class Peers:
+    """The outgoing connections of one silo or client.
+
+    Attributes: `foreign`, the other cluster's name by address, where one answered.
+    """
+
+    def __init__(self, host: Host) -> None:
+        self._host = host
+        self._peers: dict[str, Peer] = {}
+        self._refused_at: dict[str, float] = {}
+        self.foreign: dict[str, str] = {}
+        self._tasks = Tasks(host.loop)
+        self._is_closed = False
+
+    def get(self, silo: str, *, is_system: bool = False) -> Peer:
+        """The connection to a silo, opened if there is none.
+
+        Raises SiloUnavailable at once for an address that refused less than `connect_retry_s`
+        ago, and for a silo that said goodbye (`is_system` calls may still go there).
+        """
+        peer = self._peers.get(silo)
+        if peer is not None and not peer.is_closed:
+            if peer.is_leaving and not is_system:
+                raise SiloUnavailable(f"{silo} is stopping")
+            return peer
+        if self._is_closed:
+            raise SiloUnavailable(f"{silo}: this process is stopping")
+        if not is_system and self._host.has_left(silo):
+            raise SiloUnavailable(f"{silo} is stopping")
+        refused_at = self._refused_at.get(silo)
+        now = self._host.loop.time()
+        if refused_at is not None and now - refused_at < self._host.options.connect_retry_s:
+            raise SiloUnavailable(f"{silo} refused a connection a moment ago")
+        self.foreign.pop(silo, None)
+        peer = self._peers[silo] = OutgoingPeer(self._host, silo, self._closed)
+        self._tasks.start(self._open(silo, peer))
+        return peer
+
+    async def _open(self, silo: str, peer: Peer) -> None:
+        try:
+            link = await self._host.transport.connect(Address.parse(endpoint_of(silo)))
+        except SiloUnavailable as error:
+            self._note_refusal(silo)
+            peer.close(str(error))
+            return
+        self._refused_at.pop(silo, None)
+        if peer.is_closed:
+            link.abort()
+            return
+        peer.attach(link)
+
+    def _note_refusal(self, silo: str) -> None:
+        """Remember it, and forget those that no longer matter."""
+        now, kept_s = self._host.loop.time(), self._host.options.connect_retry_s
+        refused = {name: at for name, at in self._refused_at.items() if now - at < kept_s}
+        self._refused_at = {**refused, silo: now}
+
+    def know_as(self, name: str, peer: Peer) -> None:
+        """From now on a connection is found by this name, too."""
+        self._peers.setdefault(name, peer)
+
+    def _closed(self, peer: Peer) -> None:
+        for name in [name for name, found in self._peers.items() if found is peer]:
+            del self._peers[name]
+            self._host.peer_lost(name)
+
+    def drop(self, silo: str) -> None:
+        """The silo is dead: break what is outstanding to it."""
+        peer = self._peers.get(silo)
+        if peer is not None:
+            peer.close("evicted from the cluster")
+        self._refused_at.pop(silo, None)
+
+    def known(self) -> list[Peer]:
+        """Open connections."""
+        return list(self._peers.values())
+
+    async def aclose(self) -> None:
+        """Close every connection."""
+        self._is_closed = True
+        await self._tasks.aclose()
+        for peer in list(self._peers.values()):
+            peer.close("this process is stopping")

@@ -1,0 +1,245 @@
+"""The network seam: byte links between addresses, and the asyncio implementation.
+
+Owns: sockets. Not: frames, handshakes, calls (`connection`). The simulator implements the same
+three Protocols (`testing.network`). Invariants: a link calls its receiver only after `start`, in
+order, on the loop's thread; `closed` is called exactly once and is the last call.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any, NamedTuple, Protocol
+
+from millstream.runtime.errors import SiloUnavailable
+
+__all__ = [
+    "Address",
+    "Link",
+    "LinkReceiver",
+    "Listener",
+    "TcpTransport",
+    "Transport",
+    "links_closed",
+]
+
+PROBE_REPLY_BYTES_MAX = 64
+CLOSING_ITERATIONS = 6  # accepted, made, given to us, aborted, told, closed
+
+
+class Address(NamedTuple):
+    """Where something listens. Port 0 asks for a free one."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"{self.host}:{self.port}"
+
+    @classmethod
+    def parse(cls, text: str) -> Address:
+        """From `host:port`; raises ValueError naming the text."""
+        host, colon, port = text.rpartition(":")
+        if not colon or not host or not port.isdigit() or int(port) > 65535:
+            raise ValueError(f"{text!r} is not an address: write host:port")
+        return cls(host, int(port))
+
+
+class LinkReceiver(Protocol):
+    """What a link tells its user; all calls on the loop's thread, none may block."""
+
+    def received(self, data: bytes, /) -> None: ...
+    def writable(self, is_writable: bool, /) -> None: ...
+    def closed(self, reason: str, /) -> None: ...
+
+
+class Link(Protocol):
+    """A duplex, ordered byte channel to one peer."""
+
+    @property
+    def peer(self) -> str: ...
+    def start(self, receiver: LinkReceiver, /) -> None: ...
+    def write(self, data: bytes, /) -> None: ...
+    def reading(self, is_on: bool, /) -> None: ...
+    def close(self) -> None: ...
+    def abort(self) -> None: ...
+
+
+class Listener(Protocol):
+    """Something that listens, until closed."""
+
+    @property
+    def address(self) -> Address: ...
+    def close(self) -> None: ...
+
+
+class Transport(Protocol):
+    """How links are made. One implementation for sockets, one for the simulator."""
+
+    async def connect(self, address: Address, /) -> Link: ...
+    async def listen(self, address: Address, accept: Callable[[Link], None], /) -> Listener: ...
+    def listen_probe(self, address: Address, answer: Callable[[], bytes], /) -> Listener: ...
+    async def probe(self, address: Address, timeout_s: float, /) -> bytes: ...
+
+
+class TcpLink(asyncio.Protocol):
+    """A TCP connection as a `Link`."""
+
+    __slots__ = (
+        "_accept",
+        "_early",
+        "_is_writable",
+        "_lost",
+        "_receiver",
+        "_transport",
+        "peer",
+    )
+
+    def __init__(self, accept: Callable[[Link], None] | None = None) -> None:
+        self._accept = accept
+        self._receiver: LinkReceiver | None = None
+        self._transport: Any = None
+        self._early: list[bytes] = []
+        self._is_writable = True
+        self._lost = ""
+        self.peer = "?"
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = transport
+        sock = transport.get_extra_info("socket")
+        if sock is not None and sock.family in (socket.AF_INET, socket.AF_INET6):
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        name = transport.get_extra_info("peername")
+        self.peer = f"{name[0]}:{name[1]}" if isinstance(name, tuple) else str(name)
+        if self._accept is not None:
+            self._accept(self)
+
+    def start(self, receiver: LinkReceiver, /) -> None:
+        self._receiver = receiver
+        for data in self._early:
+            receiver.received(data)
+        self._early = []
+        if not self._is_writable:
+            receiver.writable(False)
+        if self._lost:
+            self._receiver = None
+            receiver.closed(self._lost)
+
+    def data_received(self, data: bytes) -> None:
+        if self._receiver is None:
+            self._early.append(data)
+        else:
+            self._receiver.received(data)
+
+    def pause_writing(self) -> None:
+        self._is_writable = False
+        if self._receiver is not None:
+            self._receiver.writable(False)
+
+    def resume_writing(self) -> None:
+        self._is_writable = True
+        if self._receiver is not None:
+            self._receiver.writable(True)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        receiver, self._receiver = self._receiver, None
+        self._lost = "closed by peer" if exc is None else f"{type(exc).__name__}: {exc}"
+        if receiver is not None:
+            receiver.closed(self._lost)
+
+    def write(self, data: bytes, /) -> None:
+        self._transport.write(data)
+
+    def reading(self, is_on: bool, /) -> None:
+        with suppress(RuntimeError):  # the transport may be closing
+            self._transport.resume_reading() if is_on else self._transport.pause_reading()
+
+    def close(self) -> None:
+        self._transport.close()
+
+    def abort(self) -> None:
+        self._transport.abort()
+
+
+class TcpListener:
+    """A listening socket."""
+
+    def __init__(self, server: asyncio.Server) -> None:
+        self._server = server
+        host, port = server.sockets[0].getsockname()[:2]
+        self.address = Address(host, port)
+
+    def close(self) -> None:
+        self._server.close()
+
+
+class ProbeListener:
+    """Answers probes from a thread of its own, so that a busy loop is told from a dead process."""
+
+    def __init__(self, address: Address, answer: Callable[[], bytes]) -> None:
+        self._socket = socket.create_server(address, backlog=64)
+        host, port = self._socket.getsockname()[:2]
+        self.address = Address(host, port)
+        self._answer = answer
+        self._thread = threading.Thread(target=self._serve, name="millstream-probe", daemon=True)
+        self._thread.start()
+
+    def _serve(self) -> None:
+        while True:
+            try:
+                peer, _ = self._socket.accept()
+            except OSError:
+                return
+            with peer, suppress(Exception):  # whatever goes wrong, the next probe is answered
+                peer.sendall(self._answer())
+
+    def close(self) -> None:
+        with suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
+        self._socket.close()
+
+
+class TcpTransport:
+    """Links over TCP with TCP_NODELAY."""
+
+    def __init__(self, connect_timeout_s: float = 5.0) -> None:
+        self._connect_timeout_s = connect_timeout_s
+
+    async def connect(self, address: Address, /) -> Link:
+        """Open a link. Raises SiloUnavailable naming the address and the reason."""
+        loop = asyncio.get_running_loop()
+        try:
+            async with asyncio.timeout(self._connect_timeout_s):
+                _, link = await loop.create_connection(TcpLink, address.host, address.port)
+        except (OSError, TimeoutError) as error:
+            raise SiloUnavailable(
+                f"cannot connect to {address}: {str(error) or 'timed out'}"
+            ) from None
+        return link
+
+    async def listen(self, address: Address, accept: Callable[[Link], None], /) -> Listener:
+        loop = asyncio.get_running_loop()
+        return TcpListener(
+            await loop.create_server(lambda: TcpLink(accept), address.host, address.port)
+        )
+
+    def listen_probe(self, address: Address, answer: Callable[[], bytes], /) -> Listener:
+        return ProbeListener(address, answer)
+
+    async def probe(self, address: Address, timeout_s: float, /) -> bytes:
+        """Ask a probe port; raises OSError or TimeoutError when no answer came."""
+        async with asyncio.timeout(timeout_s):
+            reader, writer = await asyncio.open_connection(address.host, address.port)
+            try:
+                return await reader.read(PROBE_REPLY_BYTES_MAX)
+            finally:
+                writer.close()
+
+
+async def links_closed() -> None:
+    """Let the loop end what was closed, and what it was just accepting."""
+    for _ in range(CLOSING_ITERATIONS):
+        await asyncio.sleep(0)

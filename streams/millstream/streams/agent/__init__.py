@@ -1,0 +1,1 @@
+"""One queue: reader, cache, cursors, deliveries."""

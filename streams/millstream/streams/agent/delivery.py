@@ -1,0 +1,430 @@
+"""Delivering to one subscription that has work: what to send, when to send again, when to give up.
+
+Owns: the cursor of the subscription, its attempts, the size of its calls. Not: calls, clocks,
+dice, dead letters, or whose turn it is (`agent`), which all come in as events.
+Invariants:
+- one call at a time; the cursor moves only after its reply, or after a give-up was answered;
+- attempts count what the handler did (raised, ran out of time, could not be activated) to the
+  item at the cursor; everything else waits and tries again without end;
+- an item that has failed is tried alone until it is done or given up.
+
+    ready ──Sent──▶ in_flight ──Progress──▶ ready │ backoff │ giving_up │ closed
+    backoff ──Tick──▶ ready │ giving_up         giving_up ──GivenUp──▶ ready │ paused │ closed
+    paused ──Resume──▶ ready │ closed            in_flight, giving_up ──Unreachable──▶ backoff
+
+While the state is `ready`, the driver owes a `Wake` as soon as it has a call to spare. `closed` is
+the end: the driver drops the object, and the next message of the stream makes another one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Literal
+
+import msgspec
+
+from millstream.runtime.errors import ConfigError
+from millstream.streams.contracts.identity import StreamId
+from millstream.streams.contracts.item import Item
+from millstream.streams.contracts.token import Token
+
+from .backoff import Backoff
+from .cache import QueueCache
+
+__all__ = [
+    "Action",
+    "Deliver",
+    "Delivery",
+    "DeliveryOptions",
+    "DeliveryState",
+    "Drained",
+    "Event",
+    "Failure",
+    "FailureKind",
+    "GiveUp",
+    "GiveUpOutcome",
+    "GivenUp",
+    "Progress",
+    "Resume",
+    "Sent",
+    "Tick",
+    "Unreachable",
+    "WaitUntil",
+    "Wake",
+]
+
+MIB = 1 << 20
+BATCH_FIRST = 16  # the size of the first call, before anything is known about the handler
+
+GiveUpOutcome = Literal["dead_letter", "skip", "pause"]
+
+
+@dataclass(frozen=True, slots=True)
+class DeliveryOptions:
+    """Limits of the deliveries of one subscription. Raises ConfigError.
+
+    A call has 1..`max_batch` items and `max_batch_bytes` (one item may be larger), and is sized so
+    that it takes about `target_call_s`. An item is tried `1 + retries` times.
+    `handler_timeout_s`: how long the handlers of one call may take; the consumer's side ends them.
+    A call that gets no answer is no attempt.
+    `give_up_timeout_s`: how long a failure handler may think; then it is asked again.
+    """
+
+    max_batch: int = 256
+    max_batch_bytes: int = MIB
+    retries: int = 5
+    handler_timeout_s: float = 60.0
+    target_call_s: float = 0.25
+    backoff: Backoff = field(default_factory=Backoff)
+    give_up_timeout_s: float = 60.0
+
+    def __post_init__(self) -> None:
+        for name in ("max_batch", "max_batch_bytes"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"{name} is {getattr(self, name)}, not at least 1")
+        if self.retries < 0:
+            raise ConfigError(f"retries is {self.retries}, not at least 0")
+        if not 0 < self.target_call_s <= self.handler_timeout_s:
+            raise ConfigError(
+                f"target_call_s is {self.target_call_s}, handler_timeout_s is"
+                f" {self.handler_timeout_s}: need 0 < target_call_s <= handler_timeout_s"
+            )
+        if not self.give_up_timeout_s > 0:
+            raise ConfigError(f"give_up_timeout_s is {self.give_up_timeout_s}, not above 0 seconds")
+
+
+class DeliveryState(Enum):
+    """Where a delivery stands."""
+
+    READY = "ready"  # has items; waits for its turn
+    IN_FLIGHT = "in_flight"  # a call is out
+    GIVING_UP = "giving_up"  # the failure handler has the item
+    BACKOFF = "backoff"  # waits for a time
+    LAGGING = "lagging"  # reserved for a subscription that reads through a handle of its own
+    PAUSED = "paused"  # given up with "pause"; its cursor holds what is not done
+    CLOSED = "closed"  # drained or closed; holds no cursor
+
+
+class FailureKind(Enum):
+    """What counts as an attempt."""
+
+    HANDLER = "handler"  # the handler raised
+    TIMEOUT = "timeout"  # the handler ran past its deadline
+    ACTIVATION = "activation"  # on_activate raised
+
+
+class Failure(msgspec.Struct, frozen=True):
+    """Why the item at the cursor was not done."""
+
+    kind: FailureKind
+    text: str
+
+
+# Events. `at_s` and `now_s` are the loop's clock; `roll` is a chance in [0, 1) for the back-off.
+
+
+class Wake(msgspec.Struct, frozen=True):
+    """A call may be made now."""
+
+
+class Sent(msgspec.Struct, frozen=True):
+    """The first `count` items of the last `Deliver` are on their way."""
+
+    count: int
+    at_s: float
+
+
+class Progress(msgspec.Struct, frozen=True):
+    """The reply: the first `done` items are done, then came `error`, if any."""
+
+    done: int
+    error: Failure | None
+    at_s: float
+    roll: float
+
+
+class Unreachable(msgspec.Struct, frozen=True):
+    """No fault of the handler: overloaded, silo gone, grain moved, storage, reply lost.
+
+    It also answers `GiveUp` when the item could not be stored.
+    """
+
+    reason: str
+    at_s: float
+    roll: float
+
+
+class Tick(msgspec.Struct, frozen=True):
+    """The time of `WaitUntil` has come."""
+
+    now_s: float
+
+
+class GivenUp(msgspec.Struct, frozen=True):
+    """The answer to `GiveUp`; what was to be stored is stored."""
+
+    outcome: GiveUpOutcome
+
+
+class Resume(msgspec.Struct, frozen=True):
+    """Go on behind `token` (None: at the oldest event held), from wherever it stands now."""
+
+    token: Token | None
+
+
+Event = Wake | Sent | Progress | Unreachable | Tick | GivenUp | Resume
+
+
+# Actions.
+
+
+class Deliver(msgspec.Struct, frozen=True):
+    """Send these items, or the first few of them, and say `Sent`; until then nothing changed."""
+
+    items: Sequence[Item]
+    attempt: int
+
+
+class GiveUp(msgspec.Struct, frozen=True):
+    """Ask the failure handler about this item; answer with `GivenUp`."""
+
+    item: Item
+    error: Failure
+    attempts: int
+
+
+class WaitUntil(msgspec.Struct, frozen=True):
+    """Give a `Tick` at this time."""
+
+    when_s: float
+
+
+class Drained(msgspec.Struct, frozen=True):
+    """Nothing is left; the subscription is idle."""
+
+
+Action = Deliver | GiveUp | WaitUntil | Drained
+
+
+class Delivery:
+    """The state of one subscription with work. `step` takes events and returns what to do.
+
+    Args:
+        at: absolute index of the message in which it begins (`QueueCache.first_index`, `append`).
+        after: the last token that the subscription has done, if known.
+        window: the size of calls that an earlier delivery to the same subscription had reached.
+        is_held: the subscription is paused: hold its events, and deliver none.
+    """
+
+    __slots__ = (
+        "_attempts",
+        "_cache",
+        "_cursor",
+        "_error",
+        "_losses",
+        "_options",
+        "_out",
+        "_resume",
+        "_sent_s",
+        "_when_s",
+        "position",
+        "state",
+        "stream",
+        "window",
+    )
+
+    def __init__(
+        self,
+        cache: QueueCache,
+        stream: StreamId,
+        options: DeliveryOptions,
+        *,
+        at: int,
+        after: Token | None = None,
+        window: int | None = None,
+        is_held: bool = False,
+    ) -> None:
+        self._cache = cache
+        self._options = options
+        self._cursor = cache.open_cursor(stream, at, after)
+        self._out: Sequence[Item] = ()
+        self._sent_s = 0.0
+        self._when_s = 0.0
+        self._attempts = 0  # failures of the item at the cursor
+        self._losses = 0  # calls in a row that told nothing
+        self._error: Failure | None = None
+        self._resume: Resume | None = None  # came while something was out
+        self.stream = stream
+        self.position = after
+        self.window = min(options.max_batch, BATCH_FIRST if window is None else max(1, window))
+        self.state = DeliveryState.PAUSED if is_held else DeliveryState.READY
+
+    @property
+    def index(self) -> int | None:
+        """The absolute index of the message that is delivered next, or now; None at the end."""
+        return self._cursor.index
+
+    def step(self, event: Event) -> Sequence[Action]:
+        """Apply an event. What comes after the end is ignored: a late reply, a late tick."""
+        if self.state is DeliveryState.CLOSED:
+            return ()
+        match event:
+            case Wake():
+                return self._wake()
+            case Sent():
+                return self._sent(event)
+            case Progress():
+                return self._progress(event)
+            case Unreachable():
+                return self._unreachable(event)
+            case Tick():
+                return self._tick(event.now_s)
+            case GivenUp():
+                return self._given_up(event.outcome)
+            case Resume():
+                return self._resumed(event)
+
+    def close(self) -> None:
+        """The subscription, or its agent, ends; a reply that is still out will be ignored."""
+        self._cursor.close()
+        self._out, self._resume = (), None
+        self.state = DeliveryState.CLOSED
+
+    def _wake(self) -> Sequence[Action]:
+        if self.state is not DeliveryState.READY:
+            return ()
+        if self._cursor.is_drained:
+            return self._next()
+        size = 1 if self._attempts else self.window
+        self._out = self._cursor.peek(size, self._options.max_batch_bytes)
+        return (Deliver(self._out, self._attempts + 1),)
+
+    def _sent(self, event: Sent) -> Sequence[Action]:
+        assert self.state is DeliveryState.READY, f"sent while {self.state.value}"
+        assert 1 <= event.count <= len(self._out), f"sent {event.count} of {len(self._out)}"
+        self._out = self._out[: event.count]
+        self._sent_s = event.at_s
+        self.state = DeliveryState.IN_FLIGHT
+        return ()
+
+    def _progress(self, event: Progress) -> Sequence[Action]:
+        assert self.state is DeliveryState.IN_FLIGHT, f"a reply while {self.state.value}"
+        if self._resume is not None:
+            return self._reopen(self._resume)
+        out, done = self._out, min(max(event.done, 0), len(self._out))
+        if done == 0 and event.error is None:
+            return self._lost(event.at_s, event.roll)  # else it would be sent in a hot loop
+        self._losses = 0
+        self._move(done)
+        if event.error is not None and done < len(out):
+            return self._failed(event.error, event.at_s, event.roll)
+        self._adapt(done, event.at_s - self._sent_s)
+        return self._next()
+
+    def _move(self, done: int) -> None:
+        if done:
+            self.position = self._out[done - 1].token
+            self._attempts = 0
+            self._error = None
+            self._cursor.advance(done)
+        self._out = ()
+
+    def _adapt(self, count: int, took_s: float) -> None:
+        target_s = self._options.target_call_s
+        if took_s > target_s:
+            self.window = max(1, self.window // 2)
+        elif took_s < target_s / 2 and count >= self.window:  # a short call tells nothing
+            self.window = min(self._options.max_batch, self.window * 2)
+
+    def _next(self) -> Sequence[Action]:
+        if self._cursor.is_drained:
+            self.close()
+            return (Drained(),)
+        self.state = DeliveryState.READY
+        return ()
+
+    def _failed(self, error: Failure, at_s: float, roll: float) -> Sequence[Action]:
+        self._attempts += 1
+        self._error = error
+        if error.kind is FailureKind.TIMEOUT:
+            self.window = 1  # halving would cost one whole deadline per step
+        if self._attempts > self._options.retries:
+            return self._give_up()
+        return self._back_off(self._attempts, at_s, roll)
+
+    def _back_off(self, nth: int, at_s: float, roll: float) -> Sequence[Action]:
+        self._when_s = at_s + self._options.backoff.delay_s(nth, roll)
+        self.state = DeliveryState.BACKOFF
+        return (WaitUntil(self._when_s),)
+
+    def _unreachable(self, event: Unreachable) -> Sequence[Action]:
+        if self.state in (DeliveryState.BACKOFF, DeliveryState.PAUSED):
+            return ()
+        if self._resume is not None:
+            return self._reopen(self._resume)
+        return self._lost(event.at_s, event.roll)
+
+    def _lost(self, at_s: float, roll: float) -> Sequence[Action]:
+        self._out = ()
+        self._losses += 1
+        return self._back_off(self._losses, at_s, roll)
+
+    def _tick(self, now_s: float) -> Sequence[Action]:
+        if self.state is not DeliveryState.BACKOFF:
+            return ()
+        if now_s < self._when_s:
+            return (WaitUntil(self._when_s),)
+        if self._attempts > self._options.retries:
+            return self._give_up()
+        self.state = DeliveryState.READY
+        return ()
+
+    def _give_up(self) -> Sequence[Action]:
+        assert self._error is not None, "an item is given up for a reason"
+        self._out = self._cursor.peek(1, self._options.max_batch_bytes)
+        self.state = DeliveryState.GIVING_UP
+        return (GiveUp(self._out[0], self._error, self._attempts),)
+
+    def _given_up(self, outcome: GiveUpOutcome) -> Sequence[Action]:
+        assert self.state is DeliveryState.GIVING_UP, f"{outcome} while {self.state.value}"
+        self._losses = 0
+        if self._resume is not None:
+            return self._reopen(self._resume)
+        if outcome != "pause":
+            self._move(1)
+            return self._next()
+        self._out = ()
+        self.state = DeliveryState.PAUSED
+        return ()
+
+    def _resumed(self, event: Resume) -> Sequence[Action]:
+        if self.state in (DeliveryState.IN_FLIGHT, DeliveryState.GIVING_UP):
+            self._resume = event  # one call at a time: what is out ends first
+            return ()
+        return self._reopen(event)
+
+    def _reopen(self, event: Resume) -> Sequence[Action]:
+        self._cursor.close()
+        self._resume, self._out, self._error = None, (), None
+        self._attempts = self._losses = 0
+        self.position = event.token
+        at = self._cache.first_index(self.stream, event.token)
+        if at is not None:
+            self._cursor = self._cache.open_cursor(self.stream, at, event.token)
+        return self._next()
+
+    def check(self) -> None:
+        """Assert the invariants."""
+        if self.state is DeliveryState.CLOSED:
+            assert self._cursor.is_drained and not self._out
+        else:
+            assert not self._cursor.is_drained, f"{self.state.value} without anything to deliver"
+        if self.state in (DeliveryState.IN_FLIGHT, DeliveryState.GIVING_UP):
+            assert self._out and self._out[0] == self._cursor.peek(1, 1)[0]
+        else:
+            assert self._resume is None
+        assert (self._attempts > 0) == (self._error is not None)
+        assert self._attempts <= self._options.retries + 1
+        assert 1 <= self.window <= self._options.max_batch

@@ -1,0 +1,99 @@
+"""How much the reader may read now, and whether it should acknowledge now.
+
+Owns: the two decisions and their options. Not: what is done (`cache`), or the calls to the
+receiver (`agent`).
+Invariants: a grant never exceeds what the cache has room for; an acknowledgement is due only if
+the minimum moved since the last one that was sent.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from millstream.runtime.errors import ConfigError
+from millstream.streams.contracts.token import Token
+
+__all__ = ["AckThrottle", "FlowOptions", "ReadGrant", "read_grant"]
+
+MIB = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class FlowOptions:
+    """Limits of one read, and how often to acknowledge. Raises ConfigError.
+
+    An acknowledgement is sent once `ack_every_events` messages are done, or `ack_every_s` after
+    the last one, whichever comes first.
+    """
+
+    read_events_max: int = 1024
+    read_bytes_max: int = 4 * MIB
+    ack_every_events: int = 256
+    ack_every_s: float = 0.2
+
+    def __post_init__(self) -> None:
+        for name in ("read_events_max", "read_bytes_max", "ack_every_events"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"{name} is {getattr(self, name)}, not at least 1")
+        if not 0 <= self.ack_every_s < math.inf:
+            raise ConfigError(f"ack_every_s is {self.ack_every_s}, not a finite number from 0")
+
+
+class ReadGrant(NamedTuple):
+    """What one read may bring; (0, 0) means: do not read."""
+
+    events: int
+    size_bytes: int
+
+    @property
+    def is_open(self) -> bool:
+        """Whether anything may be read."""
+        return self.events > 0
+
+
+def read_grant(room: tuple[int, int], options: FlowOptions) -> ReadGrant:
+    """The limits of the next read, from the room of a cache that was purged just before."""
+    events, size_bytes = room
+    if events < 1 or size_bytes < 1:
+        return ReadGrant(0, 0)
+    return ReadGrant(min(events, options.read_events_max), min(size_bytes, options.read_bytes_max))
+
+
+class AckThrottle:
+    """Decides when the moving minimum is worth an acknowledgement. One per reader.
+
+    `left` is the number of messages that ever left the cache (`QueueCache.base`); `now_s` is the
+    loop's clock.
+    """
+
+    __slots__ = ("_acked", "_acked_left", "_acked_s", "_options")
+
+    def __init__(self, options: FlowOptions, acked: Token | None, now_s: float) -> None:
+        self._options = options
+        self._acked = acked
+        self._acked_left = 0
+        self._acked_s = now_s
+
+    def due(self, upto: Token | None, left: int, now_s: float) -> Token | None:
+        """The token to acknowledge now, or None."""
+        if upto is None or upto == self._acked:
+            return None
+        is_many = left - self._acked_left >= self._options.ack_every_events
+        return upto if is_many or now_s >= self.next_s else None
+
+    @property
+    def next_s(self) -> float:
+        """From when on a single message is enough."""
+        return self._acked_s + self._options.ack_every_s
+
+    def sent(self, upto: Token, left: int, now_s: float) -> None:
+        """The receiver took the acknowledgement of `upto`; `left` as when `due` was asked."""
+        assert left >= self._acked_left, "messages do not come back into the cache"
+        self._acked, self._acked_left, self._acked_s = upto, left, now_s
+
+    def check(self) -> None:
+        """Assert the invariants."""
+        assert self._acked_left >= 0
+        assert self._acked is not None or self._acked_left == 0

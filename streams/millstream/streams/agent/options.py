@@ -1,0 +1,90 @@
+"""Frozen options of a stream provider, by part.
+
+Owns: how the parts' options are put together. The parts' own: `cache`, `flow`, `delivery`,
+`ownership`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+from millstream.runtime.errors import ConfigError
+from millstream.streams.ownership.decision import OwnershipOptions
+
+from .cache import CacheLimits
+from .delivery import DeliveryOptions
+from .flow import FlowOptions
+
+__all__ = ["StreamOptions"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamOptions:
+    """How one provider reads, caches, delivers and hands over. Raises ConfigError."""
+
+    cache: CacheLimits = field(default_factory=CacheLimits)
+    flow: FlowOptions = field(default_factory=FlowOptions)
+    delivery: DeliveryOptions = field(default_factory=DeliveryOptions)
+    ownership: OwnershipOptions = field(default_factory=OwnershipOptions)
+    store: str = "default"
+    """The silo's store that keeps queue records, subscriptions and dead letters."""
+    calls_out_max: int = 256
+    """Delivery calls that one agent has out at a time."""
+    read_wait_s: float = 5.0
+    """How long a read waits for the first message, where the provider can wake the reader."""
+    poll_first_s: float = 0.01
+    """First wait of a provider that has to be polled; doubles up to `poll_ceiling_s`."""
+    poll_ceiling_s: float = 0.5
+    read_retry_s: float = 0.5
+    """Wait after a read that failed."""
+    enqueue_wait_s: float = 5.0
+    """How long a publish waits at a full queue before QueueFull."""
+    publish_items_max: int = 1000
+    """Items that `publish_many` puts into one message."""
+    publish_bytes_max: int = 1 << 20
+    """Bytes that `publish_many` puts into one message."""
+    message_bytes_max: int = 32 << 20
+    """Bytes of items and headers in one message; a larger one is refused."""
+    stream_idle_s: float = 1800.0
+    """A stream without events for this long is forgotten by its agent."""
+
+    absent_kept_s: float = 86_400.0
+    """How long events wait for a grain type that no silo hosts any more: its declared
+    subscriptions are forgotten then, unless the silo that hosted it came back without it before."""
+
+    def __post_init__(self) -> None:
+        for name in (
+            "calls_out_max",
+            "publish_items_max",
+            "publish_bytes_max",
+            "message_bytes_max",
+        ):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"{name} is {getattr(self, name)}, not at least 1")
+        for name in (
+            "read_wait_s",
+            "poll_first_s",
+            "read_retry_s",
+            "stream_idle_s",
+            "absent_kept_s",
+        ):
+            if not getattr(self, name) > 0:
+                raise ConfigError(f"{name} is {getattr(self, name)}, not above 0 seconds")
+        if self.poll_ceiling_s < self.poll_first_s:
+            raise ConfigError(
+                f"poll_ceiling_s is {self.poll_ceiling_s}, below poll_first_s {self.poll_first_s}"
+            )
+
+    def within(self, frame_bytes_max: int) -> StreamOptions:
+        """The same where frames are smaller: half of one for what is sent, half for what goes
+        with it, so that no message is accepted that could not be read or delivered elsewhere."""
+        limit = max(1, frame_bytes_max // 2)
+        return replace(
+            self,
+            publish_bytes_max=min(self.publish_bytes_max, limit),
+            message_bytes_max=min(self.message_bytes_max, limit),
+            flow=replace(self.flow, read_bytes_max=min(self.flow.read_bytes_max, limit)),
+            delivery=replace(
+                self.delivery, max_batch_bytes=min(self.delivery.max_batch_bytes, limit)
+            ),
+        )

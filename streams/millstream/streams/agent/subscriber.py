@@ -1,0 +1,66 @@
+"""One subscription as its agent sees it: one entry, and a delivery while there is work.
+
+Owns: `Subscriber`. Invariant: `delivery` is None exactly while nothing is undelivered.
+"""
+
+from __future__ import annotations
+
+from millstream.streams.contracts.identity import StreamId
+from millstream.streams.contracts.token import Token
+
+from .delivery import Delivery, DeliveryOptions
+
+__all__ = ["Subscriber"]
+
+
+class Subscriber:
+    """Who consumes, and how far that has come."""
+
+    __slots__ = (
+        "delivery",
+        "grain_key",
+        "grain_type",
+        "handler",
+        "id",
+        "is_explicit",
+        "is_held",
+        "is_queued",
+        "is_redelivered",
+        "is_rewound",
+        "keeps_dead_letters",
+        "options",
+        "position",
+        "sent_upto",
+        "stream",
+        "window",
+    )
+
+    def __init__(
+        self,
+        subscription: str,
+        stream: StreamId,
+        grain_type: str,
+        grain_key: str,
+        handler: str,
+        options: DeliveryOptions,
+        *,
+        keeps_dead_letters: bool,
+        is_explicit: bool,
+        is_held: bool = False,
+    ) -> None:
+        self.id = subscription
+        self.stream = stream
+        self.grain_type = grain_type
+        self.grain_key = grain_key
+        self.handler = handler
+        self.options = options
+        self.keeps_dead_letters = keeps_dead_letters
+        self.is_explicit = is_explicit
+        self.delivery: Delivery | None = None
+        self.position: Token | None = None
+        self.sent_upto: Token | None = None  # what is at or below it may be known
+        self.window: int | None = None
+        self.is_queued = False
+        self.is_held = is_held  # paused: its events stay in the cache, undelivered
+        self.is_redelivered = False
+        self.is_rewound = False  # until its first call is answered

@@ -1,0 +1,231 @@
+"""Which subscriptions the streams of one queue have, as its agent knows them.
+
+Owns: one entry per stream and subscription, and the question to the rendezvous grain when a stream
+is cold. Invariants: a cold stream's messages stay pinned until its subscriptions are known; an
+idle subscription is one entry without a cursor; a subscription attached at `next` sees every
+message that is routed after it was attached.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING
+
+from millstream.runtime.errors import MillstreamError
+from millstream.runtime.tasks import Tasks
+from millstream.streams.api.declared import Declared
+from millstream.streams.api.registry import StreamRegistry, SubscriptionRow, registry_key
+from millstream.streams.contracts.identity import StreamId
+from millstream.streams.contracts.queue import QueueMessage
+from millstream.streams.contracts.token import Token
+
+from .subscriber import Subscriber
+
+if TYPE_CHECKING:
+    from millstream.streams.provider.provider import PersistentStreams
+
+    from .dispatch import Dispatch
+    from .reader import PullingAgent
+
+__all__ = ["Subscribers"]
+
+log = logging.getLogger("millstream.subscribers")
+
+ASK_RETRY_S = 0.5
+
+
+class StreamEntry:
+    """One stream: its subscriptions, and what waits while they are being asked for."""
+
+    __slots__ = ("cold", "detached", "newest", "subscribers", "used_s")
+
+    def __init__(self) -> None:
+        self.subscribers: dict[str, Subscriber] = {}
+        self.cold: list[tuple[QueueMessage, int]] | None = None
+        self.detached: set[str] = set()  # while it is cold: the answer may be older
+        self.newest: QueueMessage | None = None
+        self.used_s = 0.0
+
+
+class Subscribers:
+    """The streams of one queue that had events lately."""
+
+    def __init__(
+        self, provider: PersistentStreams, agent: PullingAgent, dispatch: Dispatch
+    ) -> None:
+        self._provider = provider
+        self._agent = agent
+        self._dispatch = dispatch
+        self._streams: dict[StreamId, StreamEntry] = {}
+        self._loop = asyncio.get_running_loop()
+        self._tasks = Tasks(self._loop)
+        self.unheard_count = 0
+
+    def route(self, message: QueueMessage, index: int) -> None:
+        """Give a message that was just appended to the subscriptions of its stream."""
+        entry = self._streams.get(message.stream)
+        if entry is None:
+            entry = self._meet(message.stream)
+        entry.newest = message
+        entry.used_s = self._loop.time()
+        if entry.cold is not None:
+            entry.cold.append((message, index))
+            return
+        self._offer(entry, message, index)
+
+    def _offer(self, entry: StreamEntry, message: QueueMessage, index: int) -> None:
+        if not entry.subscribers:
+            self.unheard_count += len(message.items)
+        for subscriber in entry.subscribers.values():
+            self._dispatch.offer(subscriber, index)
+        self._agent.cache.unpin(index)
+
+    def _meet(self, stream: StreamId) -> StreamEntry:
+        entry = self._streams[stream] = StreamEntry()
+        self._declare(stream, entry)
+        if self._provider.declared.kinds(stream.namespace) != "implicit":
+            entry.cold = []
+            self._tasks.start(self._ask(stream, entry))
+        return entry
+
+    def redeclare(self) -> None:
+        """Other subscriptions are declared: a new one sees what is routed from here on."""
+        for stream, entry in self._streams.items():
+            self._declare(stream, entry)
+        self._agent.progressed()
+
+    def _declare(self, stream: StreamId, entry: StreamEntry) -> None:
+        declared = self._provider.declared.of(stream.namespace)
+        for old in [s for s in entry.subscribers.values() if not s.is_explicit]:
+            if old.id not in declared:
+                self._dispatch.drop(entry.subscribers.pop(old.id))
+        for subscription, one in declared.items():
+            if subscription not in entry.subscribers:
+                new = implicit_subscriber(self._provider, stream, one)
+                entry.subscribers[subscription] = new
+
+    async def _ask(self, stream: StreamId, entry: StreamEntry) -> None:
+        """Ask the rendezvous until it answers; other streams do not wait."""
+        key = registry_key(self._provider.name, stream)
+        while True:
+            try:
+                rows = await self._provider.host.grain(StreamRegistry, key).rows_for_agent()
+                break
+            except MillstreamError as error:
+                log.warning("subscriptions of %s are not known yet: %s", stream, error)
+                await asyncio.sleep(ASK_RETRY_S)
+        for row in rows:
+            if row.id not in entry.detached:
+                new = explicit_subscriber(self._provider, stream, row)
+                entry.subscribers.setdefault(row.id, new)
+        entry.detached.clear()
+        self._release(entry)
+
+    def _release(self, entry: StreamEntry) -> None:
+        cold, entry.cold = entry.cold or [], None
+        for message, index in cold:
+            self._offer(entry, message, index)
+        self._agent.progressed()
+        self._dispatch.pump()
+
+    def attach(self, stream: StreamId, row: SubscriptionRow) -> None:
+        """A subscription was made or resumed: from here on it sees the stream's events."""
+        entry = self._streams.get(stream)
+        if entry is None:
+            return  # cold: the first event asks the rendezvous, which has the row
+        entry.detached.discard(row.id)
+        old = entry.subscribers.pop(row.id, None)
+        if old is not None:
+            self._dispatch.drop(old)
+        subscriber = explicit_subscriber(self._provider, stream, row)
+        entry.subscribers[row.id] = subscriber
+        if row.start == "next":
+            subscriber.position = None if entry.newest is None else last_token(entry.newest)
+        elif entry.cold is None:
+            after = None if row.start == "earliest" else before(Token.parse(row.start))
+            at = self._agent.cache.first_index(stream, after)
+            subscriber.position = after
+            subscriber.is_rewound = True
+            if at is not None:
+                self._dispatch.offer(subscriber, at)
+                self._dispatch.pump()
+
+    def detach(self, stream: StreamId, subscription: str) -> None:
+        """A subscription was removed."""
+        entry = self._streams.get(stream)
+        if entry is None:
+            return
+        if entry.cold is not None:
+            entry.detached.add(subscription)
+        subscriber = entry.subscribers.pop(subscription, None)
+        if subscriber is not None:
+            self._dispatch.drop(subscriber)
+            self._agent.progressed()
+
+    def forget_idle(self, before_s: float) -> None:
+        """Forget streams that had no event since `before_s` and have nothing undelivered."""
+        idle = [
+            stream
+            for stream, entry in self._streams.items()
+            if entry.used_s < before_s
+            and entry.cold is None
+            and all(s.delivery is None for s in entry.subscribers.values())
+        ]
+        for stream in idle:
+            del self._streams[stream]
+
+    @property
+    def stream_count(self) -> int:
+        """Streams that are known."""
+        return len(self._streams)
+
+    def close(self) -> None:
+        """Stop asking."""
+        self._tasks.cancel()
+
+
+def last_token(message: QueueMessage) -> Token:
+    """The token of a message's last item."""
+    era, seq, first = message.token
+    return Token(era, seq, first + max(0, len(message.items) - 1))
+
+
+def before(token: Token) -> Token:
+    """The position just before a token, within its message or at the end of the one before."""
+    if token.index > 0:
+        return Token(token.era, token.seq, token.index - 1)
+    return Token(token.era, token.seq - 1, 2**32 - 1)
+
+
+def implicit_subscriber(
+    provider: PersistentStreams, stream: StreamId, declared: Declared
+) -> Subscriber:
+    """The subscription that a `@subscribe` mark declares for a stream."""
+    return Subscriber(
+        declared.subscription,
+        stream,
+        declared.grain_type,
+        stream.key,
+        declared.handler,
+        provider.delivery_options(declared),
+        keeps_dead_letters=declared.keeps_dead_letters,
+        is_explicit=False,
+    )
+
+
+def explicit_subscriber(
+    provider: PersistentStreams, stream: StreamId, row: SubscriptionRow
+) -> Subscriber:
+    """The subscription of a stored row."""
+    return Subscriber(
+        row.id,
+        stream,
+        row.grain_type,
+        row.grain_key,
+        row.handler,
+        provider.options.delivery,
+        keeps_dead_letters=True,
+        is_explicit=True,
+        is_held=row.state == "faulted",
+    )

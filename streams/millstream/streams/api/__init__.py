@@ -1,0 +1,1 @@
+"""What programs use: namespaces, streams, handlers, events."""

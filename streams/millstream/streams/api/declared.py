@@ -1,0 +1,125 @@
+"""Declared subscriptions, as every silo knows them.
+
+Owns: what a `@subscribe` mark tells the cluster, and which declarations hold in a view. Not: the
+mark itself (`subscribe`). Invariants: pure; live silos that host a grain type are the truth about
+it; while none does, its last host is, so that events wait for it: until another silo of that name
+or address joined without it, or `kept_s` have passed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import msgspec
+
+from millstream.runtime.cluster.table import (
+    Declaration,
+    MemberRow,
+    Status,
+    TableView,
+    endpoint_of,
+)
+
+from .namespace import SubscriptionKinds
+
+__all__ = ["Declared", "DeclaredSet", "declared_in", "is_declared"]
+
+KIND = "subscribe"
+ID_PREFIX = "implicit/"
+
+
+class Declared(msgspec.Struct, array_like=True, frozen=True):
+    """What an agent has to know of a `@subscribe` mark."""
+
+    provider: str
+    namespace: str
+    kinds: SubscriptionKinds
+    grain_type: str
+    handler: str
+    retries: int | None
+    keeps_dead_letters: bool
+
+    @property
+    def subscription(self) -> str:
+        """The id: the same everywhere, so that it needs no storage."""
+        return f"{ID_PREFIX}{self.namespace}/{self.grain_type}/{self.handler}"
+
+    def declaration(self) -> Declaration:
+        """The form in which a silo's row carries it."""
+        return Declaration(KIND, _encode(self))
+
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(Declared).decode
+
+
+class DeclaredSet(msgspec.Struct, frozen=True):
+    """The declared subscriptions of one provider.
+
+    `absent`: grain types of some of them that no live silo hosts; `until_s`: wall time at which
+    the first of these is given up.
+    """
+
+    of_namespace: dict[str, dict[str, Declared]] = {}
+    absent: frozenset[str] = frozenset()
+    until_s: float | None = None
+
+    def of(self, namespace: str) -> dict[str, Declared]:
+        """By subscription id."""
+        return self.of_namespace.get(namespace, {})
+
+    def kinds(self, namespace: str) -> SubscriptionKinds:
+        """Which kinds of subscription the namespace has; "both" where nobody says."""
+        for one in self.of(namespace).values():
+            return one.kinds
+        return "both"
+
+
+def declared_in(view: TableView, provider: str, now_s: float, kept_s: float) -> DeclaredSet:
+    """Which declarations for a provider hold at a wall time; dead silos count for `kept_s`."""
+    live = sorted((r for r in view.rows if r.status is not Status.DEAD), key=_age)
+    hosted = {name for row in live for name in row.grain_types}
+    dead = _last_hosts(view.rows, hosted, now_s - kept_s)
+    found: dict[str, dict[str, Declared]] = {}
+    absent: dict[str, float] = {}
+    for row, names in [*dead, *((row, set(row.grain_types)) for row in live)]:
+        for one in _declared_by(row, provider):
+            if one.grain_type in names:
+                found.setdefault(one.namespace, {})[one.subscription] = one
+                if one.grain_type not in hosted:
+                    absent[one.grain_type] = row.last_sign_s + kept_s
+    return DeclaredSet(found, frozenset(absent), min(absent.values(), default=None))
+
+
+def _last_hosts(
+    rows: Sequence[MemberRow], hosted: Iterable[str], after_s: float
+) -> list[tuple[MemberRow, set[str]]]:
+    """Of the types that no live silo hosts: each with the dead row of its last host."""
+    known = set(hosted)
+    found: list[tuple[MemberRow, set[str]]] = []
+    for row in sorted((r for r in rows if r.status is Status.DEAD), key=_age, reverse=True):
+        if row.last_sign_s > after_s and not any(_replaces(new, row) for new in rows):
+            names = set(row.grain_types) - known
+            known |= names
+            found.append((row, names))
+    return found
+
+
+def _replaces(new: MemberRow, old: MemberRow) -> bool:
+    """Is it the same silo, started again?"""
+    is_same = new.name == old.name or endpoint_of(new.silo) == endpoint_of(old.silo)
+    return is_same and _age(new) > _age(old)
+
+
+def _age(row: MemberRow) -> tuple[float, str]:
+    return row.started_s, row.silo
+
+
+def _declared_by(row: MemberRow, provider: str) -> list[Declared]:
+    known = [_decode(one.body) for one in row.declarations if one.kind == KIND]
+    return [one for one in known if one.provider == provider]
+
+
+def is_declared(subscription: str) -> bool:
+    """Is it the id of a declared subscription?"""
+    return subscription.startswith(ID_PREFIX)

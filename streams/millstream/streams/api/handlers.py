@@ -1,0 +1,231 @@
+"""Handlers of streams: methods that take one event of a stream, or a list of them.
+
+Owns: what `@subscribe` and `Stream.subscribe` ask of a method alike, and the codec of the items of
+an explicit handler. Source: the annotation, `Event[T]` or `list[Event[T]]`. Invariants: an explicit
+handler is named `_like_this`, or marked, so that it is not callable through references; the agent
+knows it by name only, so its items are decoded as it annotates them, and it annotates the
+namespace's item itself.
+"""
+
+from __future__ import annotations
+
+import inspect
+from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
+
+import msgspec
+
+from millstream.runtime.codec.codec import Codec, build_codec
+from millstream.runtime.codec.types import bare, named, union_members
+from millstream.runtime.codec.unions import needs_wrappers
+from millstream.runtime.definition.markers import marks_of
+from millstream.runtime.definition.method import place_of
+from millstream.runtime.errors import DefinitionError
+
+from .event import Event
+from .namespace import StreamNamespace
+
+__all__ = [
+    "accepts",
+    "check_explicit",
+    "codec_of",
+    "events_of",
+    "is_batch_handler",
+    "label_of",
+    "parameter_of",
+    "text_of",
+    "wanted_text",
+]
+
+EXPLICIT = "__millstream_handler__"
+POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+
+
+class Events(msgspec.Struct, frozen=True):
+    """What a handler takes: events of an item type, one by one or in lists."""
+
+    item: Any
+    is_batch: bool
+
+
+class Explicit(msgspec.Struct, frozen=True):
+    """An explicit handler; found once per function."""
+
+    events: Events
+    parameter: str
+    codec: Codec[Any]
+
+
+# --- what a method looks like --------------------------------------------------------------------
+
+
+def label_of(fn: Any) -> str:
+    """`Airport.on_landing`: the method with the class that it was written in."""
+    name: str = inspect.unwrap(fn).__qualname__
+    return name.rpartition("<locals>.")[2]
+
+
+def parameter_of(fn: Any, place: str, wanted: str) -> str:
+    """Name of the argument that takes the event. Raises DefinitionError.
+
+    `wanted`: how that argument should be annotated.
+    """
+    if not inspect.iscoroutinefunction(fn):
+        raise DefinitionError(f"{place}: a stream handler must be `async def`")
+    parameters = list(inspect.signature(fn).parameters.values())
+    if len(parameters) != 2 or any(p.kind not in POSITIONAL for p in parameters):
+        events = "event" if wanted.startswith("Event") else "events"
+        raise DefinitionError(
+            f"{place}: a stream handler takes one argument, the {events}: `{events}: {wanted}`"
+        )
+    return parameters[1].name
+
+
+def events_of(hint: Any) -> Events | None:
+    """What an annotation says; None: neither `Event[T]` nor something that a list of it fits."""
+    is_batch = get_origin(hint) is not Event
+    event = _element_of(hint) if is_batch else hint
+    items = get_args(event)
+    if get_origin(event) is not Event or len(items) != 1:
+        return None
+    return Events(items[0], is_batch)
+
+
+def _element_of(hint: Any) -> Any:
+    """T of `list[T]`, `Sequence[T]` and whatever else a list is; else None."""
+    origin, arguments = get_origin(hint), get_args(hint)
+    is_list = isinstance(origin, type) and len(arguments) == 1 and _is_subclass(list, origin)
+    return arguments[0] if is_list else None
+
+
+def wanted_text(item: Any, *, is_batch: bool) -> str:
+    """The annotation to write, for error messages."""
+    return f"list[Event[{text_of(item)}]]" if is_batch else f"Event[{text_of(item)}]"
+
+
+def text_of(hint: Any) -> str:
+    """An annotation as a person writes it: `list[Event[Landed]]`."""
+    if get_origin(hint) is None or get_origin(hint) is Literal or union_members(hint):
+        return named(hint)
+    arguments = ", ".join("..." if one is ... else text_of(one) for one in get_args(hint))
+    return f"{text_of(get_origin(hint))}[{arguments}]"
+
+
+# --- items ---------------------------------------------------------------------------------------
+
+
+def accepts(wanted: Any, item: Any) -> bool:
+    """Does a handler of `wanted` take every `item`? As type checkers see it; in doubt, yes."""
+    if wanted == item:
+        return True
+    members = union_members(item) or (item,)
+    choices = union_members(wanted) or (_plain(wanted),)
+    return all(any(_fits(choice, member) for choice in choices) for member in members)
+
+
+def _fits(wanted: Any, item: Any) -> bool:
+    """`accepts`, for what is no union."""
+    if wanted is Any or wanted is object or wanted == item:
+        return True
+    if get_origin(item) is Literal and get_origin(wanted) is Literal:
+        return set(get_args(item)) <= set(get_args(wanted))
+    if get_origin(item) is Literal:
+        return all(_fits(wanted, type(value)) for value in get_args(item))
+    item = bare(item)
+    cls, base = get_origin(item) or item, get_origin(wanted) or wanted
+    if not isinstance(cls, type) or not isinstance(base, type):
+        return bool(wanted == item)
+    if not _is_subclass(cls, base) and (cls, base) != (int, float):
+        return False
+    # element by element where both have them; else a type checker knows better
+    given, taken = get_args(item), get_args(wanted)
+    return len(given) != len(taken) or all(map(accepts, taken, given))
+
+
+def _plain(hint: Any) -> Any:
+    return get_args(hint)[0] if get_origin(hint) is Annotated else hint
+
+
+def _is_subclass(cls: type, base: type) -> bool:
+    try:
+        return issubclass(cls, base)
+    except TypeError:
+        return True  # a Protocol or the like: a type checker sees it
+
+
+def _is_decoded(wanted: Any, item: Any) -> bool:
+    """Does a codec of `wanted` give back an `item` as it was?"""
+    if wanted is Any or wanted == item:
+        return True
+    if needs_wrappers(wanted) or needs_wrappers(item):
+        return False  # only the very same union has the same form on the wire
+    choices = union_members(wanted) or (bare(wanted),)
+    return all(member in choices for member in union_members(item) or (bare(item),))
+
+
+# --- explicit handlers ---------------------------------------------------------------------------
+
+
+def check_explicit(handler: Any, namespace: StreamNamespace[Any]) -> None:
+    """Refuse a method that cannot handle a namespace's events. Raises DefinitionError."""
+    fn = handler.__func__
+    place = f"{place_of(fn)}: {label_of(fn)}"
+    _check_name(handler.__self__, fn, place)
+    found, item = _explicit(fn), namespace.item
+    taken = found.events.item
+    if not accepts(taken, item) or not _is_decoded(taken, item):
+        wanted = wanted_text(item, is_batch=found.events.is_batch)
+        raise DefinitionError(
+            f"{place}: {namespace!r} has items of {text_of(item)}, and an explicit handler gets "
+            f"them as it annotates them: annotate `{found.parameter}: {wanted}`, not "
+            f"{text_of(taken)}"
+        )
+
+
+def _check_name(grain: Any, fn: Any, place: str) -> None:
+    """The subscription is stored with the name, and references must not reach it."""
+    name: str = fn.__name__
+    if not hasattr(type(grain), name):
+        raise DefinitionError(
+            f"{place}: {type(grain).__name__} has no method `{name}`: a handler is found by the "
+            "name of its `def`, which two underscores in front would change"
+        )
+    if name.startswith("_") or any(mark.makes_local for mark in marks_of(type(grain), name)):
+        return
+    raise DefinitionError(
+        f"{place}: a public method can be called through references: name it `_{name}`, or mark "
+        "it with `@subscribe`"
+    )
+
+
+def codec_of(handler: Any) -> Codec[Any]:
+    """Codec of the items that a handler takes. Raises DefinitionError."""
+    return _explicit(handler.__func__).codec
+
+
+def is_batch_handler(handler: Any) -> bool:
+    """Does the handler take a list of events? Raises DefinitionError."""
+    return _explicit(handler.__func__).events.is_batch
+
+
+def _explicit(fn: Any) -> Explicit:
+    found: Explicit | None = getattr(fn, EXPLICIT, None)
+    if found is None:
+        place = f"{place_of(fn)}: {label_of(fn)}"
+        try:
+            found = _read_explicit(fn, place)
+        except NameError as error:
+            raise DefinitionError(
+                f"{place}: event: {error}; annotations must be importable at run time (not only "
+                "under TYPE_CHECKING)"
+            ) from None
+        setattr(fn, EXPLICIT, found)
+    return found
+
+
+def _read_explicit(fn: Any, place: str) -> Explicit:
+    """Raises DefinitionError, or NameError: an annotation is not defined."""
+    parameter = parameter_of(fn, place, "Event[...]")
+    events = events_of(get_type_hints(fn, include_extras=True).get(parameter))
+    if events is None:
+        raise DefinitionError(f"{place}: annotate the event: Event[...]")
+    return Explicit(events, parameter, build_codec(events.item, f"{place}: event"))

@@ -1,0 +1,135 @@
+"""Publishing from outside: clients and Spark send events to a gateway's `$ingest` target.
+
+Owns: the target, and the client's side of it. Invariants: the calls of one producer are stored in
+the order in which they arrive, one at a time; after one that failed, later calls of that producer
+are refused until it begins again at or before the failed sequence, so nothing overtakes a gap; a
+repeated sequence is stored once where the provider drops duplicates.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from millstream.runtime.calls.system_target import SystemTarget
+from millstream.runtime.errors import ConfigError, QueueUnavailable
+from millstream.streams.agent.options import StreamOptions
+from millstream.streams.contracts.identity import StreamId
+from millstream.streams.contracts.queue import OutMessage, ProducerMark
+from millstream.streams.contracts.token import Token
+
+from .split import check_size, split_items
+
+if TYPE_CHECKING:
+    from millstream.streams.provider.provider import PersistentStreams
+
+__all__ = ["GatewayPublisher", "IngestTarget"]
+
+PRODUCERS_MAX = 10_000
+IngestMessage = tuple[str, int, list[msgspec.Raw]]  # key, sequence (0: none), items
+
+
+class Producer:
+    """One producer's calls, in order."""
+
+    __slots__ = ("failed_at", "lock")
+
+    def __init__(self) -> None:
+        self.lock = asyncio.Lock()
+        self.failed_at: int | None = None
+
+
+class IngestTarget(SystemTarget):
+    """Stores what producers send, for one provider (`$ingest/<provider>`)."""
+
+    target_name = "$ingest"
+
+    def __init__(self, provider: PersistentStreams) -> None:
+        self._provider = provider
+        self._producers: OrderedDict[str, Producer] = OrderedDict()
+
+    async def publish(self, namespace: str, producer: str, messages: list[IngestMessage]) -> int:
+        """Store messages in order; returns how many were accepted (repeated ones count)."""
+        if not producer:
+            for key, _, items in messages:
+                await self._store(StreamId(namespace, key), items, None)
+            return len(messages)
+        known = self._known(producer)
+        async with known.lock:
+            return await self._publish_in_order(known, namespace, producer, messages)
+
+    async def _publish_in_order(
+        self, known: Producer, namespace: str, producer: str, messages: list[IngestMessage]
+    ) -> int:
+        first = messages[0][1] if messages else 0
+        if known.failed_at is not None and first > known.failed_at:
+            raise QueueUnavailable(
+                f"producer {producer}: sequence {known.failed_at} failed; begin again there, "
+                f"not at {first}"
+            )
+        sends = [
+            self._store(StreamId(namespace, key), items, ProducerMark(producer, seq))
+            for key, seq, items in messages
+        ]
+        results = await asyncio.gather(*sends, return_exceptions=True)
+        for (_, seq, _), result in zip(messages, results, strict=True):
+            if isinstance(result, BaseException):
+                known.failed_at = seq
+                raise result
+        known.failed_at = None
+        return len(messages)
+
+    async def _store(
+        self, stream: StreamId, items: Sequence[msgspec.Raw], mark: ProducerMark | None
+    ) -> Token | None:
+        bodies = [bytes(item) for item in items]
+        return await self._provider.enqueue(OutMessage(stream, bodies, {}, mark))
+
+    def _known(self, producer: str) -> Producer:
+        known = self._producers.setdefault(producer, Producer())
+        self._producers.move_to_end(producer)
+        if len(self._producers) > PRODUCERS_MAX:
+            oldest = next(iter(self._producers))
+            if not self._producers[oldest].lock.locked():
+                del self._producers[oldest]
+        return known
+
+
+@cache  # a publisher is made for each publish
+def options_of_clients(frame_bytes_max: int) -> StreamOptions:
+    """What a client may send; the provider's own options are known at the gateway only."""
+    return StreamOptions(message_bytes_max=frame_bytes_max).within(frame_bytes_max)
+
+
+class GatewayPublisher:
+    """A client's publisher: events go through the gateway."""
+
+    def __init__(self, host: Any, provider: str) -> None:
+        self._host = host
+        self._options = options_of_clients(host.options.frame_bytes_max)
+        self._provider = provider
+
+    def split(self, bodies: Sequence[bytes]) -> list[Sequence[bytes]]:
+        """Cut a list of items into messages."""
+        return split_items(bodies, self._options)
+
+    async def publish(
+        self, stream: StreamId, bodies: Sequence[bytes], headers: Mapping[str, str] | None
+    ) -> Token | None:
+        """Send one message; returns once the provider has accepted it.
+
+        The gateway knows the provider's own limit; here it is what a frame allows.
+        """
+        if headers:
+            raise ConfigError("headers can be published from silos, not from clients")
+        check_size(OutMessage(stream, bodies), self._options.message_bytes_max)
+        items = [msgspec.Raw(body) for body in bodies]
+        spec: Any = IngestTarget.publish.__millstream_spec__  # type: ignore[attr-defined]
+        args = (stream.namespace, "", [(stream.key, 0, items)])
+        await self._host.ask_gateway(str(stream), "$ingest", self._provider, spec, args)
+        return None

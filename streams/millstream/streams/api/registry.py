@@ -1,0 +1,137 @@
+"""Explicit subscriptions: durable rows, kept by one rendezvous grain per stream.
+
+Owns: subscription rows (one stored row each) and their states: pending, active, faulted, paused.
+Not: delivering (`agent`), implicit subscriptions (`subscribe`), which need no row. Invariants: a
+row is stored before anyone is told of it; `add` returns only when the agent that reads the
+stream's queue knows the subscription, or when no agent reads it, so every later event is seen.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import msgspec
+
+from millstream.runtime.definition.grain import Grain
+from millstream.runtime.definition.markers import always_interleave, grain, read_only
+from millstream.runtime.definition.storage import Etag, StateStore
+from millstream.streams.contracts.identity import StreamId
+
+__all__ = ["StreamRegistry", "SubscriptionRow", "parse_registry_key", "registry_key"]
+
+SEPARATOR, ESCAPE = "\x1f", "\x1b"
+ROWS_PER_SCAN = 1000
+SubscriptionState = Literal["pending", "active", "faulted", "paused"]
+
+
+class SubscriptionRow(msgspec.Struct, array_like=True, frozen=True):
+    """One explicit subscription. `start` is `next`, `earliest`, or a token's text."""
+
+    id: str
+    grain_type: str
+    grain_key: str
+    handler: str
+    is_batch: bool
+    start: str
+    name: str = ""
+    state: SubscriptionState = "pending"
+    note: str = ""
+
+
+def registry_key(provider: str, stream: StreamId) -> str:
+    """The key of a stream's rendezvous grain: another one for each provider and stream."""
+    return SEPARATOR.join(map(escape, (provider, stream.namespace, stream.key)))
+
+
+def parse_registry_key(key: str) -> tuple[str, StreamId]:
+    """Provider and stream of a rendezvous grain."""
+    provider, namespace, stream = map(unescape, key.split(SEPARATOR))
+    return provider, StreamId(namespace, stream)
+
+
+def escape(text: str) -> str:
+    """A text without separators; most are left as they are."""
+    return text.replace(ESCAPE, f"{ESCAPE}0").replace(SEPARATOR, f"{ESCAPE}1")
+
+
+def unescape(text: str) -> str:
+    """What `escape` was given."""
+    return text.replace(f"{ESCAPE}1", SEPARATOR).replace(f"{ESCAPE}0", ESCAPE)
+
+
+@grain(name="millstream.StreamRegistry")
+class StreamRegistry(Grain):
+    """Rendezvous of a stream's producers and consumers; the key names provider and stream."""
+
+    def __init__(self) -> None:
+        self._rows: dict[str, tuple[SubscriptionRow, Etag]] = {}
+
+    def _provider(self) -> Any:
+        name, _ = parse_registry_key(self.key)
+        return self._millstream.table.host.stream_providers[name]
+
+    def _stream(self) -> StreamId:
+        return parse_registry_key(self.key)[1]
+
+    def _store(self) -> StateStore:
+        store: StateStore = self._millstream.table.host.store(self._provider().options.store)
+        return store
+
+    def _row_key(self, subscription: str) -> str:
+        return f"subscription/{self.key}{SEPARATOR}{subscription}"
+
+    async def on_activate(self) -> None:
+        """Load the stream's rows."""
+        prefix, after = self._row_key(""), ""
+        while found := await self._store().scan(prefix, after, ROWS_PER_SCAN):
+            for key, stored in found:
+                row = msgspec.msgpack.decode(stored.data, type=SubscriptionRow)
+                self._rows[row.id] = (row, stored.etag)
+                after = key
+            if len(found) < ROWS_PER_SCAN:
+                return
+
+    async def _put(self, row: SubscriptionRow) -> None:
+        expect = self._rows[row.id][1] if row.id in self._rows else None
+        data = msgspec.msgpack.encode(row)
+        version = self._millstream.version
+        etag = await self._store().write(self._row_key(row.id), data, expect, version)
+        self._rows[row.id] = (row, etag)
+
+    async def add(self, row: SubscriptionRow) -> None:
+        """Store a subscription and attach it; an id that exists is attached anew."""
+        await self._put(row)
+        await self._provider().attach(self._stream(), row)
+        await self._put(msgspec.structs.replace(row, state="active"))
+
+    async def ensure(self, row: SubscriptionRow) -> None:
+        """As `add`, but a subscription that is active goes on where it is."""
+        found = self._rows.get(row.id)
+        if found is None or found[0].state != "active" or found[0].is_batch != row.is_batch:
+            await self.add(row)
+
+    async def remove(self, subscription: str) -> None:
+        """Forget a subscription; no effect if there is none."""
+        found = self._rows.get(subscription)
+        if found is None:
+            return
+        row, etag = found
+        await self._store().clear(self._row_key(subscription), etag, self._millstream.version)
+        del self._rows[subscription]
+        await self._provider().detach(self._stream(), row.id)
+
+    async def change(self, subscription: str, state: SubscriptionState, note: str) -> None:
+        """Set the state of a subscription, with the reason."""
+        found = self._rows.get(subscription)
+        if found is not None:
+            await self._put(msgspec.structs.replace(found[0], state=state, note=note))
+
+    @read_only
+    async def rows(self) -> list[SubscriptionRow]:
+        """Every subscription of the stream."""
+        return [row for row, _ in self._rows.values()]
+
+    @always_interleave
+    async def rows_for_agent(self) -> list[SubscriptionRow]:
+        """As `rows`, also while a subscription is being attached."""
+        return [row for row, _ in self._rows.values()]

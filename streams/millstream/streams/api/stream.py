@@ -1,0 +1,287 @@
+"""Stream handles: publish and subscribe.
+
+Owns: `Stream` and `Subscription`. Invariants: `publish` returns when the provider has accepted the
+event; `subscribe` returns when every later event will be seen; a subscription belongs to the grain
+identity and survives its activations.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from typing import Annotated, Any, Generic, Literal, Protocol, TypeVar
+from urllib.parse import quote
+
+from msgspec.structs import replace
+
+from millstream.runtime.definition.grain import Grain
+from millstream.runtime.definition.reference import check_text, is_reference
+from millstream.runtime.errors import ConfigError, StreamError
+from millstream.runtime.turns.activation import Activation
+from millstream.streams.consumer.extension import Consumer
+from millstream.streams.contracts.identity import StreamId
+from millstream.streams.contracts.token import Token
+
+from .event import Event
+from .handlers import check_explicit, is_batch_handler
+from .namespace import StreamNamespace
+from .registry import StreamRegistry, SubscriptionRow, registry_key
+
+__all__ = ["Start", "Stream", "Subscription"]
+
+T = TypeVar("T")
+STARTS = ("next", "earliest")
+Start = Annotated[Literal["next", "earliest"] | Token, "where an explicit subscription begins"]
+Handler = Callable[[Event[T]], Coroutine[Any, Any, None]]
+BatchHandler = Callable[[list[Event[T]]], Coroutine[Any, Any, None]]
+
+
+class Publisher(Protocol):
+    """What takes the events of a stream: a provider, or a client's gateway."""
+
+    def split(self, bodies: Sequence[bytes]) -> list[Sequence[bytes]]: ...
+    async def publish(
+        self, stream: StreamId, bodies: Sequence[bytes], headers: Mapping[str, str] | None
+    ) -> Token | None: ...
+
+
+class Stream(Generic[T]):
+    """One stream, as seen from a silo, a grain or a client."""
+
+    __slots__ = ("_host", "_key", "_namespace")
+
+    def __init__(self, host: Any, namespace: StreamNamespace[T], key: str) -> None:
+        if type(key) is not str or not (key.isascii() or key.isprintable()):
+            check_text("the key of a stream", key)
+        self._host = host
+        self._namespace = namespace
+        self._key = key
+
+    def __repr__(self) -> str:
+        return f"<stream {self.id}>"
+
+    @property
+    def key(self) -> str:
+        """The key of the stream."""
+        return self._key
+
+    @property
+    def id(self) -> StreamId:
+        """Namespace name and key."""
+        return StreamId(self._namespace.name, self._key)
+
+    @property
+    def provider(self) -> str:
+        """Name of the provider that carries the stream."""
+        return self._namespace.provider
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Stream) and (other.provider, other.id) == (self.provider, self.id)
+
+    def __hash__(self) -> int:
+        return hash((self.provider, self.id))
+
+    def _encode(self, item: T) -> bytes:
+        try:
+            return self._namespace.codec.encode(item)
+        except (TypeError, ValueError, OverflowError) as error:
+            raise TypeError(f"{self._namespace!r}: item: {error}") from None
+
+    async def publish(
+        self, item: T, /, *, headers: Mapping[str, str] | None = None
+    ) -> Token | None:
+        """Publish one event; returns its token where the provider tells it at once.
+
+        Raises TypeError (wrong item), QueueFull, QueueUnavailable, PublishUnknown, NotInCluster
+        (the silo or client has ended; nothing was sent).
+        """
+        publisher = publisher_of(self._host, self._namespace.provider)
+        check_headers(headers)
+        return await publisher.publish(self.id, [self._encode(item)], headers)
+
+    async def publish_many(
+        self, items: Iterable[T], /, *, headers: Mapping[str, str] | None = None
+    ) -> Token | None:
+        """Publish events in order; returns the token of the last message.
+
+        They are sent in messages of at most `publish_items_max` and `publish_bytes_max`; if one
+        fails, those before it stay published.
+        """
+        publisher = publisher_of(self._host, self._namespace.provider)
+        check_headers(headers)
+        bodies = [self._encode(item) for item in items]
+        token: Token | None = None
+        for part in publisher.split(bodies):
+            token = await publisher.publish(self.id, part, headers)
+        return token
+
+    async def subscribe(
+        self,
+        handler: Handler[T] | BatchHandler[T],
+        /,
+        *,
+        name: str = "",
+        start: Start = "next",
+    ) -> Subscription[T]:
+        """Subscribe the grain that `handler` is a method of.
+
+        Args:
+            handler: a method of the calling grain, taking `Event[T]` or `list[Event[T]]`, where T
+                is the namespace's item itself; its name begins with an underscore, or it is
+                marked by `@subscribe`, so that it is not callable through references.
+            name: tells several subscriptions of one grain and handler apart; subscribing again
+                with the same one is the same subscription, which goes on where it is, unless
+                `start` says otherwise.
+            start: "next": events from now on; "earliest": what the queue still has; or a token,
+                whose event comes first.
+
+        Raises ConfigError, DefinitionError (the handler), StreamError (implicit only), TypeError
+        (the name), before anything is stored.
+        """
+        grain = getattr(handler, "__self__", None)
+        if grain is None or not hasattr(grain, "_millstream"):
+            raise ConfigError(f"subscribe({handler!r}): give a method of the subscribing grain")
+        if self._namespace.subscriptions == "implicit":
+            raise StreamError(f"{self._namespace!r} takes implicit subscriptions only")
+        check_explicit(handler, self._namespace)
+        check_text("the name of a subscription", name)
+        row = self._row(grain, handler, name, start_text(start))
+        registry = self._registry()
+        Consumer.join(grain._millstream, row.id)
+        await (registry.ensure(row) if start == "next" else registry.add(row))
+        return Subscription(self, row.id, name, grain._millstream)
+
+    def _row(self, grain: Any, handler: Any, name: str, start: str) -> SubscriptionRow:
+        kind, handler_name = grain._millstream.table.name, handler.__name__
+        return SubscriptionRow(
+            id=subscription_id(self.provider, self.id, kind, grain.key, handler_name, name),
+            grain_type=kind,
+            grain_key=grain.key,
+            handler=handler_name,
+            is_batch=is_batch_handler(handler),
+            start=start,
+            name=name,
+        )
+
+    async def subscriptions(self, grain: Grain) -> list[Subscription[T]]:
+        """The explicit subscriptions of a grain to this stream: `subscriptions(self)`.
+
+        Raises TypeError for what is not the grain itself; a reference is not.
+        """
+        if is_reference(grain) or not hasattr(grain, "_millstream"):
+            raise TypeError(
+                f"subscriptions({grain!r}): give the grain itself: `subscriptions(self)`"
+            )
+        kind, key = grain._millstream.table.name, grain.key
+        return [
+            Subscription(self, row.id, row.name, grain._millstream)
+            for row in await self._registry().rows()
+            if (row.grain_type, row.grain_key) == (kind, key)
+        ]
+
+    def _registry(self) -> StreamRegistry:
+        registry: StreamRegistry = self._host.grain(
+            StreamRegistry, registry_key(self._namespace.provider, self.id)
+        )
+        return registry
+
+
+def check_headers(headers: Mapping[str, str] | None) -> None:
+    """Raise TypeError for headers that are no text, or text that cannot be sent."""
+    if headers is None:
+        return
+    if not isinstance(headers, Mapping):
+        raise TypeError(f"headers={headers!r} is no mapping: write {{'name': 'text'}}")
+    for name, text in headers.items():
+        for part in (name, text):
+            if not isinstance(part, str):
+                raise TypeError(f"headers: {part!r} is a {type(part).__name__}, not a str")
+            try:
+                part.encode()
+            except UnicodeEncodeError:
+                raise TypeError(f"headers: {part!r} has a lone surrogate") from None
+
+
+def start_text(start: object) -> str:
+    """A start as it is stored. Raises ConfigError for what is none."""
+    if isinstance(start, Token) or (isinstance(start, str) and start in STARTS):
+        return str(start)
+    raise ConfigError(f"start={start!r}: write 'next', 'earliest' or a Token (`Token.parse(text)`)")
+
+
+def subscription_id(
+    provider: str, stream: StreamId, kind: str, key: str, handler: str, name: str
+) -> str:
+    """Id of an explicit subscription: another one for each stream, grain, handler and name."""
+    parts = (provider, stream.namespace, stream.key, kind, key, handler, name)
+    return "/".join(("explicit", *(quote(part, safe=": @#") for part in parts)))
+
+
+class Subscription(Generic[T]):
+    """A handle of an explicit subscription; equal by id, valid in any activation."""
+
+    __slots__ = ("_activation", "_id", "_name", "_stream")
+
+    def __init__(
+        self,
+        stream: Stream[T],
+        subscription: str,
+        name: str,
+        activation: Activation | None = None,
+    ) -> None:
+        self._stream = stream
+        self._id = subscription
+        self._name = name
+        self._activation = activation  # of the subscribing grain, where the handle was made
+
+    @property
+    def id(self) -> str:
+        """The same in every activation; another one for each stream, grain, handler and name."""
+        return self._id
+
+    @property
+    def name(self) -> str:
+        """The name that was given to `subscribe`."""
+        return self._name
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Subscription) and other.id == self.id
+
+    def __hash__(self) -> int:
+        return hash(self.id)
+
+    async def unsubscribe(self) -> None:
+        """End the subscription; again is harmless.
+
+        When it has returned, this activation's handler sees no further event of it.
+        """
+        await self._stream._registry().remove(self.id)
+        Consumer.leave(self._activation, self.id)
+
+    async def resume(self, *, start: Start = "next") -> None:
+        """Attach again, from `start`: after a fault, or to go back.
+
+        Raises ConfigError (no such start), StreamError (it was unsubscribed).
+        """
+        text, registry = start_text(start), self._stream._registry()
+        found = [row for row in await registry.rows() if row.id == self.id]
+        if not found:
+            raise StreamError(f"{self.id} is not subscribed to {self._stream!r}")
+        await registry.add(replace(found[0], start=text, state="pending", note=""))
+
+
+def publisher_of(host: Any, provider: str) -> Publisher:
+    """What publishes for a host: its own provider, or in a client its gateway.
+
+    Raises NotInCluster (it has ended: nothing is sent), ConfigError (no such provider).
+    """
+    host.check_running()
+    found = host.stream_providers.get(provider)
+    if found is not None:
+        publisher: Publisher = found
+        return publisher
+    if host.is_silo:
+        known = ", ".join(host.stream_providers) or "none"
+        raise ConfigError(f"no stream provider is named {provider!r}; this silo has {known}")
+    from .ingest import GatewayPublisher
+
+    return GatewayPublisher(host, provider)

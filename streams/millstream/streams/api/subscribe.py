@@ -1,0 +1,283 @@
+"""The `@subscribe` mark: implicit subscriptions, declared on handlers.
+
+Owns: the mark, its checks when the class is defined and when its silo starts. Not: what other
+silos learn of it (`declared`). Invariants: an implicit subscription's id is made of the grain type
+and the handler's name; its stream key is the grain key.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Coroutine, Iterable
+from types import FunctionType
+from typing import Any, Generic, Literal, TypeVar, get_type_hints, overload
+
+from millstream.runtime.cluster.table import Declaration
+from millstream.runtime.definition.markers import Mark, add_mark, marks_of
+from millstream.runtime.definition.method import GrainType, place_of
+from millstream.runtime.definition.state import State, StateField
+from millstream.runtime.errors import ConfigError, DefinitionError
+from millstream.streams.contracts.queue import Capability
+
+from .declared import Declared
+from .event import Event
+from .handlers import accepts, events_of, label_of, parameter_of, text_of, wanted_text
+from .namespace import StreamNamespace
+
+__all__ = ["SubscribeMark", "check_marks", "subscribe"]
+
+T = TypeVar("T")
+G = TypeVar("G")
+
+EVENTS_MAX = 100
+
+
+class SubscribeMark(Mark):
+    """What `@subscribe` says of a handler."""
+
+    makes_local = True
+
+    def __init__(
+        self,
+        namespace: StreamNamespace[Any],
+        *,
+        is_batch: bool,
+        max_events: int,
+        commit_with: StateField[Any] | State[Any] | None,
+        retries: int | None,
+        dead_letter: bool,
+    ) -> None:
+        self.namespace = namespace
+        self.is_batch = is_batch
+        self.max_events = max_events
+        self.commit_with = commit_with
+        self.retries = retries
+        self.dead_letter = dead_letter
+
+    def define(self, owner: type, name: str, fn: Callable[..., Any]) -> None:
+        """Check the handler. Raises DefinitionError with file and line."""
+        place = f"{_place_of(owner, fn)}: {owner.__name__}.{name}"
+        self._check_namespace(place)
+        self._check_twice(place, owner, name)
+        self._check_numbers(place)
+        _check_method(place, name, fn)
+        wanted = wanted_text(self.namespace.item, is_batch=self.is_batch)
+        self._check_item(place, fn, parameter_of(fn, place, wanted), wanted)
+        if self.commit_with is not None:
+            self._check_commit(place, owner)
+
+    def declared(self, grain_type: str, method: str) -> Declaration | None:
+        """What the owners of queues have to know, whichever grains they host."""
+        namespace = self.namespace
+        if namespace.subscriptions == "explicit":
+            return None
+        return Declared(
+            namespace.provider,
+            namespace.name,
+            namespace.subscriptions,
+            grain_type,
+            method,
+            self.retries,
+            self.dead_letter,
+        ).declaration()
+
+    def _check_namespace(self, place: str) -> None:
+        """An item type that is missing or cannot be encoded is refused here."""
+        if not isinstance(self.namespace, StreamNamespace):
+            raise DefinitionError(
+                f"{place}: `@subscribe` takes a namespace, such as "
+                f'StreamNamespace("arrivals", Item), not {self.namespace!r}'
+            )
+        try:
+            self.namespace.codec  # noqa: B018  builds it
+        except DefinitionError as error:
+            raise DefinitionError(f"{place}: {error}") from None
+        except NameError as error:
+            raise DefinitionError(f"{place}: items of {self.namespace!r}: {error}") from None
+
+    def _check_twice(self, place: str, owner: type, name: str) -> None:
+        """Namespace name and handler are the subscription, whatever the provider."""
+        streams = [
+            mark.namespace.name
+            for mark in marks_of(owner, name)
+            if isinstance(mark, SubscribeMark) and isinstance(mark.namespace, StreamNamespace)
+        ]
+        if streams.count(self.namespace.name) > 1:
+            raise DefinitionError(
+                f"{place}: has two marks for streams named {self.namespace.name!r}: keep one, or "
+                "mark a method of its own"
+            )
+
+    def _check_numbers(self, place: str) -> None:
+        if type(self.max_events) is not int or self.max_events < 1:
+            raise DefinitionError(f"{place}: max_events is {self.max_events!r}, not at least 1")
+        if self.max_events != EVENTS_MAX and not self.is_batch:
+            raise DefinitionError(
+                f"{place}: max_events={self.max_events} is for lists of events: write `batch=True`"
+            )
+        if self.retries is not None and (type(self.retries) is not int or self.retries < 0):
+            raise DefinitionError(f"{place}: retries is {self.retries!r}, not at least 0")
+
+    def _check_item(self, place: str, fn: Callable[..., Any], parameter: str, wanted: str) -> None:
+        try:
+            hint = get_type_hints(fn, include_extras=True).get(parameter)
+        except NameError:
+            return  # not defined yet, or local to a function: a type checker sees it
+        if hint is None:
+            raise DefinitionError(f"{place}: annotate the event: `{parameter}: {wanted}`")
+        events, item = events_of(hint), self.namespace.item
+        is_as_marked = events is not None and events.is_batch is self.is_batch
+        if events is None or not is_as_marked or not accepts(events.item, item):
+            advice = ", or write `batch=True`" if events is not None and events.is_batch else ""
+            raise DefinitionError(
+                f"{place}: {self.namespace!r} has items of {text_of(item)}: annotate "
+                f"`{parameter}: {wanted}`, not {text_of(hint)}{'' if self.is_batch else advice}"
+            )
+
+    def _check_commit(self, place: str, owner: type) -> None:
+        field = self.commit_with
+        name = self.commit_name
+        if name is None or inspect.getattr_static(owner, name, None) is not field:
+            raise DefinitionError(
+                f"{place}: commit_with must be a state field of {owner.__name__}, such as "
+                f"`tally = state(Tally)`, not {field!r}"
+            )
+
+    @property
+    def commit_name(self) -> str | None:
+        """Attribute name of the state that is written with the cursor."""
+        return self.commit_with.attribute if isinstance(self.commit_with, StateField) else None
+
+
+def _place_of(owner: type, fn: object) -> str:
+    """Where the handler is written; where the class is, if something else stands for a method."""
+    is_method = isinstance(fn, FunctionType | staticmethod | classmethod)
+    return place_of(fn if is_method else owner)
+
+
+def _check_method(place: str, name: str, fn: object) -> None:
+    if isinstance(fn, staticmethod | classmethod):
+        kind = type(fn).__name__
+        raise DefinitionError(
+            f"{place}: a stream handler is a method of the grain: remove `@{kind}` and take `self`"
+        )
+    if not isinstance(fn, FunctionType):
+        raise DefinitionError(
+            f"{place}: `{name}` is a stream handler, in this class or in one that it inherits "
+            f"from, so it must be `async def`, not {fn!r}"
+        )
+
+
+class _Single(Generic[T]):
+    def __init__(self, mark: SubscribeMark) -> None:
+        self._mark = mark
+
+    def __call__(
+        self, method: Callable[[G, Event[T]], Coroutine[Any, Any, None]], /
+    ) -> Callable[[G, Event[T]], Coroutine[Any, Any, None]]:
+        add_mark(method, self._mark)
+        return method
+
+
+class _Batch(Generic[T]):
+    def __init__(self, mark: SubscribeMark) -> None:
+        self._mark = mark
+
+    def __call__(
+        self, method: Callable[[G, list[Event[T]]], Coroutine[Any, Any, None]], /
+    ) -> Callable[[G, list[Event[T]]], Coroutine[Any, Any, None]]:
+        add_mark(method, self._mark)
+        return method
+
+
+@overload
+def subscribe(
+    namespace: StreamNamespace[T],
+    /,
+    *,
+    batch: Literal[False] = False,
+    commit_with: StateField[Any] | State[Any] | None = None,
+    retries: int | None = None,
+    dead_letter: bool = True,
+) -> _Single[T]: ...
+@overload
+def subscribe(
+    namespace: StreamNamespace[T],
+    /,
+    *,
+    batch: Literal[True],
+    max_events: int = EVENTS_MAX,
+    commit_with: StateField[Any] | State[Any] | None = None,
+    retries: int | None = None,
+    dead_letter: bool = True,
+) -> _Batch[T]: ...
+def subscribe(
+    namespace: StreamNamespace[Any],
+    /,
+    *,
+    batch: bool = False,
+    max_events: int = EVENTS_MAX,
+    commit_with: StateField[Any] | State[Any] | None = None,
+    retries: int | None = None,
+    dead_letter: bool = True,
+) -> Any:
+    """Subscribe every grain of the class to the stream with its own key.
+
+    Args:
+        namespace: whose streams; the first event wakes the grain. One mark per name of streams.
+        batch: the handler takes a list of up to `max_events` events.
+        max_events: at least 1; with `batch=True` only.
+        commit_with: a state field of the class; its value and the position in the stream are
+            stored in one write after each delivered batch, so effects on that state happen
+            exactly once.
+        retries: attempts after the first before an event is given up; None: the provider's.
+        dead_letter: store an event that was given up; False skips it.
+
+    Raises DefinitionError when the class is defined.
+    """
+    _check_parentheses(namespace)
+    mark = SubscribeMark(
+        namespace,
+        is_batch=batch,
+        max_events=max_events,
+        commit_with=commit_with,
+        retries=retries,
+        dead_letter=dead_letter,
+    )
+    return _Batch(mark) if batch else _Single(mark)
+
+
+def _check_parentheses(namespace: Any) -> None:
+    fn = inspect.unwrap(namespace)
+    if inspect.isfunction(fn):
+        raise DefinitionError(
+            f"{place_of(fn)}: {label_of(fn)}: `@subscribe` takes a namespace, not a function: "
+            "write `@subscribe(NAMESPACE)`"
+        )
+
+
+def check_marks(
+    grain_types: Iterable[GrainType], provider: str, capabilities: frozenset[Capability]
+) -> None:
+    """Refuse handlers that a provider cannot serve as they ask. Raises ConfigError."""
+    for grain_type in grain_types:
+        for handler, marks in grain_type.marks.items():
+            for mark in marks:
+                if isinstance(mark, SubscribeMark) and mark.namespace.provider == provider:
+                    _check_provided(f"{grain_type.name}.{handler}", mark, grain_type, capabilities)
+
+
+def _check_provided(
+    label: str, mark: SubscribeMark, grain_type: GrainType, capabilities: frozenset[Capability]
+) -> None:
+    if mark.commit_with is None:
+        return
+    if Capability.STABLE_TOKENS not in capabilities:
+        raise ConfigError(
+            f"{label}: commit_with needs a provider with stable tokens; "
+            f"{mark.namespace.provider!r} has none"
+        )
+    if grain_type.options.reentrant:
+        raise ConfigError(
+            f"{label}: commit_with excludes every other turn, so the grain cannot be reentrant"
+        )

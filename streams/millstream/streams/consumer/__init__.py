@@ -1,0 +1,1 @@
+"""The grain's side of a delivery."""

@@ -1,0 +1,1 @@
+"""What plug-ins implement: tokens, identities, queues, and the suite that judges them."""

@@ -1,0 +1,1 @@
+"""Which silo reads which queue."""

@@ -1,0 +1,82 @@
+"""What imports what, as text says it: relative and absolute imports, those for types and those
+inside functions included. Used by the tests of the code's shape."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+FOLDERS = ("runtime", "streams", "providers", "balancers", "console")
+
+
+def module_of(path: Path) -> str:
+    """`millstream.runtime.turns.mailbox` for its file; a package for its `__init__.py`."""
+    parts = list(path.relative_to(ROOT).with_suffix("").parts[1:])
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def imported(path: Path) -> set[str]:
+    """Every module or name that a file imports, absolute, and `module.name` for each name."""
+    return imports_in(path.read_text(), package_of(path))
+
+
+def package_of(path: Path) -> str:
+    module = module_of(path)
+    return module if path.name == "__init__.py" else module.rpartition(".")[0]
+
+
+def imports_in(source: str, package: str) -> set[str]:
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            found.update(alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = absolute(node, package)
+            found.add(base)
+            found.update(f"{base}.{alias.name}" for alias in node.names)
+    return found
+
+
+def absolute(node: ast.ImportFrom, package: str) -> str:
+    if not node.level:
+        return node.module or ""
+    parts = package.split(".")
+    parts = parts[: len(parts) - (node.level - 1)]
+    return ".".join([*parts, *((node.module or "").split(".") if node.module else ())])
+
+
+def graph(folder: str) -> dict[str, set[str]]:
+    """Modules of a folder and which of the others each imports; packages count as their modules."""
+    base = ROOT / folder / "millstream" / folder
+    files = {module_of(path): path for path in base.rglob("*.py") if path.name != "__init__.py"}
+    return {name: (imported(path) & files.keys()) - {name} for name, path in files.items()}
+
+
+def circles(edges: Mapping[str, Iterable[str]]) -> list[list[str]]:
+    """Groups of modules that import each other in a round (strongly connected, Tarjan)."""
+    number: dict[str, int] = {}
+    lowest: dict[str, int] = {}
+    stack: list[str] = []
+    found: list[list[str]] = []
+
+    def visit(node: str) -> None:
+        number[node] = lowest[node] = len(number)
+        stack.append(node)
+        for other in edges.get(node, ()):
+            if other not in number:
+                visit(other)
+            if other in stack:
+                lowest[node] = min(lowest[node], lowest[other])
+        if lowest[node] == number[node]:
+            at = stack.index(node)
+            circle = stack[at:]
+            del stack[at:]
+            if len(circle) > 1:
+                found.append(sorted(circle))
+
+    for node in edges:
+        if node not in number:
+            visit(node)
+    return found

@@ -1,0 +1,144 @@
+"""Those who stand in line for a grain's place, and find that it is of no use any more."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import pytest
+
+from millstream.runtime import Grain, LocalCluster, Silo, SiloUnavailable
+from millstream.runtime.calls.search import Searches
+from millstream.runtime.turns.catalog import GrainTable
+from millstream.runtime.wire.connection import Peer
+
+
+class Desk(Grain):
+    async def where(self) -> str:
+        return self.context.silo
+
+
+class Connection(Peer):
+    """A connection that was never opened, and says that it takes calls."""
+
+    def __init__(self, silo: Silo, number: int) -> None:
+        super().__init__(silo.host, f"number {number}", lambda peer: None)
+        self.number = number
+        self.is_ready = True
+
+
+@pytest.fixture
+async def silo() -> AsyncIterator[Silo]:
+    async with Silo(grains=[Desk]) as started:
+        yield started
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(8):
+        while not condition():
+            await asyncio.sleep(0)
+
+
+class Line:
+    """Searches that find one connection after the other, each slower than a loop iteration."""
+
+    def __init__(self, silo: Silo) -> None:
+        self.places: list[Connection] = []
+        self.got: list[tuple[str, int]] = []
+        self._silo = silo
+        self.searches = Searches(silo.host, self._locate, lambda table, key: None)
+        self._table = silo.host.tables["Desk"]
+
+    async def _locate(self, table: GrainTable, key: str) -> Any:
+        await asyncio.sleep(0)
+        self.places.append(Connection(self._silo, len(self.places)))
+        return self.places[-1]
+
+    async def call(self, name: str, pause_s: float = 0.0) -> Any:
+        """Stand in line once; note who got which place."""
+        place: Any = await self.searches.stand(self._table, "a", pause_s)
+        self.got.append((name, place.number))
+        return place
+
+
+@pytest.mark.parametrize("fault", ["is_closed", "is_leaving"])
+async def test_a_place_that_is_of_no_use_is_not_given_to_those_who_come_later(
+    silo: Silo, fault: str
+) -> None:
+    line = Line(silo)
+
+    async def calls_until_it_works() -> int:
+        for tries in range(1, 7):
+            place = await line.call("a")
+            if place.number > 0:
+                return tries
+            setattr(place, fault, True)  # just as it was found
+        return 0
+
+    assert await asyncio.gather(*(calls_until_it_works() for _ in range(20))) == [2] * 20
+    assert len(line.places) == 2
+    await until(lambda: not line.searches.has("Desk", "a"))
+
+
+async def test_a_place_that_works_is_given_to_those_who_come_while_others_are_woken(
+    silo: Silo,
+) -> None:
+    line = Line(silo)
+
+    async def three_times(name: str) -> None:
+        for _ in range(3):
+            await line.call(name)
+
+    await asyncio.gather(three_times("a"), three_times("b"))
+    assert line.got == [("a", 0), ("b", 0)] * 3
+    assert len(line.places) == 1
+
+
+async def test_the_line_keeps_its_order_when_it_must_look_again(silo: Silo) -> None:
+    line = Line(silo)
+
+    async def caller(name: str) -> None:
+        place = await line.call(name)
+        if place.number == 0:
+            place.is_closed = True
+            await line.call(name)
+
+    first = [asyncio.create_task(caller(f"{number}")) for number in range(5)]
+    await until(lambda: len(line.places) == 1)
+    late = [asyncio.create_task(caller(f"late {number}")) for number in range(5)]
+    await asyncio.gather(*first, *late)
+    again = [name for name, number in line.got if number == 1]
+    assert [name for name in again if "late" not in name] == [f"{n}" for n in range(5)]
+    assert [name for name in again if "late" in name] == [f"late {n}" for n in range(5)]
+
+
+async def test_who_must_wait_before_another_try_waits_though_others_look_again(
+    silo: Silo,
+) -> None:
+    line, loop = Line(silo), asyncio.get_running_loop()
+
+    async def caller(pause_s: float) -> None:
+        place = await line.call("a")
+        place.is_closed = True
+        await line.call("a", pause_s)
+
+    begun = loop.time()
+    await asyncio.gather(caller(0.0), caller(0.05), caller(0.0))
+    assert loop.time() - begun >= 0.05 - 0.001
+    assert len(line.places) == 2
+
+
+async def test_a_silo_that_said_goodbye_gets_no_calls_before_the_table_is_read() -> None:
+    async with LocalCluster(silos=2, grains=[Desk]) as cluster:
+        staying, leaving = cluster.silos
+        await leaving.grain(Desk, "a").where()
+        for number in range(20):  # so that the silos are connected
+            await staying.grain(Desk, f"{number}").where()
+        leaving.host.say_goodbye()
+        peer = staying.host.peers.get(leaving.address, is_system=True)
+        await until(lambda: peer.is_closed)
+        assert leaving.address in staying.host.membership.active()
+        with pytest.raises(SiloUnavailable, match="stopping"):
+            staying.host.peers.get(leaving.address)
+        staying.host.peers.get(leaving.address, is_system=True)

@@ -1,0 +1,354 @@
+"""How a client keeps a gateway while silos come and go."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from millstream.runtime import (
+    Grain,
+    LocalCluster,
+    MembershipOptions,
+    MemoryMembershipTable,
+    MillstreamError,
+    Silo,
+    SiloUnavailable,
+    connect,
+)
+from millstream.runtime.client.client import GATEWAYS_EVERY_S, Client
+from millstream.runtime.client.gateway_list import GatewayList
+from millstream.runtime.cluster.table import endpoint_of
+from millstream.runtime.testing import SimCluster, Simulation, run
+from millstream.runtime.wire.transport import Address, Link
+
+QUICK = MembershipOptions(probe_every_s=0.1, probe_timeout_s=0.3, missed_probes_max=2)
+KEYS = [f"{number}" for number in range(12)]
+
+
+class Desk(Grain):
+    async def where(self) -> str:
+        return self.context.silo
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(8):  # the list is asked for every 10 s anyway
+        while not condition():
+            await asyncio.sleep(0)
+
+
+def gateways_of(client: Client) -> set[str]:
+    return {endpoint_of(name) for name in client.host.gateways}
+
+
+# --- whole clusters -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("first", ["stop", "start"])
+@pytest.mark.parametrize("silos", [2, 3])
+async def test_an_idle_client_outlives_a_restart_of_all_silos_on_other_ports(
+    silos: int, first: str
+) -> None:
+    async with LocalCluster(silos=silos, grains=[Desk]) as cluster:
+        begun = asyncio.get_running_loop().time()
+        for old in list(cluster.silos):
+            if first == "start":
+                await cluster.start_silo()
+            await old.stop()
+            if first == "stop":
+                await cluster.start_silo()
+        places = {await cluster.grain(Desk, key).where() for key in KEYS}
+        assert asyncio.get_running_loop().time() - begun < GATEWAYS_EVERY_S
+        assert places <= {silo.address for silo in cluster.silos[silos:]}
+
+
+async def test_a_restart_of_all_silos_on_other_ports_fails_no_call_of_a_busy_client() -> None:
+    async with LocalCluster(silos=3, grains=[Desk]) as cluster:
+        served: Counter[str] = Counter()
+        running = True
+
+        async def load(worker: int) -> None:
+            while running:
+                served[await cluster.grain(Desk, f"{worker}").where()] += 1
+
+        async def some_calls(address: str) -> None:
+            before = served[address]
+            await until(lambda: served[address] > before)
+
+        workers = [asyncio.create_task(load(number)) for number in range(30)]
+        for old in list(cluster.silos):
+            await some_calls(old.address)
+            await old.stop()
+            await cluster.start_silo()
+        before = sum(served.values())
+        await until(lambda: sum(served.values()) > before + 100)
+        running = False
+        await asyncio.gather(*workers)  # raises what failed
+
+
+async def test_a_client_whose_gateway_crashed_asks_another_one_at_once() -> None:
+    async with LocalCluster(silos=2, grains=[Desk], membership_options=QUICK) as cluster:
+        dying, staying = cluster.silos
+        async with connect(dying.gateway, staying.gateway) as client:
+            assert gateways_of(client) == {dying.gateway, staying.gateway}
+            new = await cluster.start_silo()
+            assert new.gateway not in gateways_of(client)
+            await dying.kill()
+            await until(lambda: new.gateway in gateways_of(client))
+
+
+async def test_the_given_addresses_are_the_last_resort() -> None:
+    table = MemoryMembershipTable()
+
+    def silo(address: str = "127.0.0.1:0") -> Silo:
+        return Silo(grains=[Desk], address=address, membership=table, membership_options=QUICK)
+
+    async with silo() as first, silo() as second:
+        async with connect(first.gateway, second.gateway) as client:
+            await first.stop()
+            await until(lambda: gateways_of(client) == {second.gateway})
+            async with silo(first.gateway) as again:  # nobody tells the client
+                await second.kill()
+                await until(lambda: again.gateway in gateways_of(client))
+
+                async def works() -> bool:
+                    try:  # the directory waits for the eviction
+                        return await client.grain(Desk, "a").where() == again.address
+                    except SiloUnavailable:
+                        return False
+
+                async with asyncio.timeout(8):
+                    while not await works():
+                        await asyncio.sleep(0)
+
+
+async def test_a_first_gateway_that_is_away_or_foreign_is_passed_over() -> None:
+    async with Silo(grains=[Desk], cluster="other") as foreign, Silo(grains=[Desk]) as silo:
+        gone = Silo(grains=[Desk])
+        async with gone:
+            pass
+        async with connect(gone.gateway, foreign.gateway, silo.gateway) as client:
+            assert await client.grain(Desk, "a").where() == silo.address
+            assert gateways_of(client) == {silo.gateway}
+
+
+async def test_gateways_that_refuse_are_passed_over_in_one_try() -> None:
+    async with Silo(grains=[Desk]) as silo, connect(silo.gateway) as client:
+        gone = [f"127.0.0.1:{port}@1" for port in (1, 2, 3)]
+        client.host.gateways = [*gone, silo.address]
+        for key in KEYS:
+            assert (await client.host.ready_gateway(key)).name == silo.address
+        client.host.gateways = gone
+        assert (await client.host.ready_gateway("a")).name == silo.address  # it was given
+
+
+async def test_one_connection_serves_a_gateway_under_both_its_names() -> None:
+    async with Silo(grains=[Desk]) as silo, connect(silo.gateway) as client:
+        for key in KEYS:
+            await client.grain(Desk, key).where()
+        assert len(silo.host.inbound) == 1
+
+
+# --- in virtual time ------------------------------------------------------------------------------
+
+
+class Connects:
+    """A transport that counts connections, and says when they were asked for."""
+
+    def __init__(self, transport: object) -> None:
+        self._transport = transport
+        self.times: list[float] = []
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._transport, name)
+
+    async def connect(self, address: Address, /) -> Link:
+        self.times.append(asyncio.get_running_loop().time())
+        link: Link = await self._transport.connect(address)  # type: ignore[attr-defined]
+        return link
+
+
+def test_a_gateway_that_was_restarted_where_it_was_is_used_again() -> None:
+    async def driver(simulation: Simulation) -> None:
+        cluster = SimCluster(simulation, silos=3, grains=[Desk])
+        await cluster.start()
+        host = simulation.host("client")
+
+        async def program() -> None:
+            async with cluster.client(host) as client:
+                assert len(client.host.gateways) == 3
+                for name in cluster.names:
+                    await cluster.stop_silo(name)
+                    await cluster.until_active()
+                await asyncio.sleep(GATEWAYS_EVERY_S + 1)
+                addresses = {silo.address for silo in cluster.silos()}
+                assert set(client.host.gateways) == addresses
+                for key in KEYS:
+                    await client.grain(Desk, key).where()
+                live = {peer.name for peer in client.host.peers.known()}
+                assert live == addresses
+
+        await simulation.call(host, program())
+        await cluster.close()
+
+    run(driver, seed=3)
+
+
+def test_a_client_without_any_gateway_asks_now_and_then_and_goes_on_when_there_is_one() -> None:
+    async def driver(simulation: Simulation) -> tuple[int, int]:
+        cluster = SimCluster(simulation, silos=3, grains=[Desk])
+        await cluster.start()
+        host = simulation.host("client")
+        asked = most = 0
+
+        async def program() -> tuple[int, int]:
+            nonlocal asked, most
+            transport = Connects(simulation.transport(host))
+            client = cluster.client(host)
+            client._transport = transport  # type: ignore[assignment]
+            async with client:
+                ask = client.host.refresh_gateways
+                running = 0
+
+                async def counted() -> None:
+                    nonlocal asked, most, running
+                    asked, running = asked + 1, running + 1
+                    most = max(most, running)
+                    try:
+                        await ask()
+                    finally:
+                        running -= 1
+
+                client.host.refresh_gateways = counted  # type: ignore[method-assign]
+                for name in cluster.names:
+                    simulation.crash(name)
+                begun = len(transport.times)
+                for number in range(6):  # and some calls, which cannot work
+                    await asyncio.sleep(10)
+                    with pytest.raises(MillstreamError):
+                        await client.grain(Desk, f"{number}").where()
+                connects = len(transport.times) - begun
+                for name in cluster.names:
+                    cluster.boot(name)
+                await cluster.until_settled(calm_s=1.0)
+                for key in KEYS:
+                    await client.grain(Desk, key).where()
+                return connects, most
+
+        result = await simulation.call(host, program())
+        await cluster.close()
+        return result
+
+    connects, most = run(driver, seed=5).result
+    assert most == 1
+    assert 10 < connects < 400  # of six addresses in a minute, with six calls
+
+
+def test_a_gateway_that_leaves_is_asked_for_the_others_on_the_connection_that_is_there() -> None:
+    """The list is out of date, and no other silo that is in it answers."""
+
+    async def driver(simulation: Simulation) -> None:
+        table = MemoryMembershipTable()
+
+        def silo(name: str) -> Silo:
+            host = simulation.host(name)
+            return Silo(
+                grains=[Desk],
+                address=f"{name}:7000",
+                membership=table,
+                env=simulation.env(host),
+                transport=simulation.transport(host),
+            )
+
+        silos = {name: silo(name) for name in "abcd"}
+        for name in "ab":
+            await simulation.call(simulation.host(name), silos[name].start())
+        host = simulation.host("client")
+
+        async def program() -> None:
+            client = Client(
+                ["b:7000"], env=simulation.env(host), transport=simulation.transport(host)
+            )
+            async with client:
+                assert gateways_of(client) == {"a:7000", "b:7000"}
+                await simulation.call(simulation.host("b"), silos["b"].stop())
+                assert gateways_of(client) == {"a:7000"}
+                for name in "cd":
+                    await simulation.call(simulation.host(name), silos[name].start())
+                await simulation.call(simulation.host("a"), silos["a"].stop())
+                assert gateways_of(client) == {"c:7000", "d:7000"}
+                for key in KEYS:
+                    await client.grain(Desk, key).where()
+
+        begun = asyncio.get_running_loop().time()
+        await simulation.call(host, program())
+        assert asyncio.get_running_loop().time() - begun < GATEWAYS_EVERY_S
+        for name in "cd":
+            await simulation.call(simulation.host(name), silos[name].stop())
+
+    run(driver, seed=2)
+
+
+# --- the list by itself ---------------------------------------------------------------------------
+
+
+def test_given_addresses_come_last_and_in_their_order() -> None:
+    names = GatewayList(["a:1", "b:1"])
+    assert names.order("x") == ["a:1", "b:1"] and not names.known
+    names.learn(["c:1@1", "d:1@1"])
+    assert set(names.order("x")[:2]) == {"c:1@1", "d:1@1"}
+    assert names.order("x")[2:] == ["a:1", "b:1"]
+
+
+def test_names_are_spread_over_the_gateways_and_each_keeps_its_own() -> None:
+    names = GatewayList(["a:1"])
+    names.learn([f"{letter}:1@1" for letter in "abcd"])
+    firsts = Counter(names.order(f"{number}")[0] for number in range(400))
+    assert len(firsts) == 4 and min(firsts.values()) > 50
+    assert all(names.order(key) == names.order(key) for key in KEYS)
+
+
+def test_a_gateway_that_left_is_not_believed_until_it_is_another_one() -> None:
+    names = GatewayList(["a:1"])
+    names.learn(["a:1@1", "b:1@1"])
+    names.leave("a:1@1")
+    assert names.known == ["b:1@1"]
+    names.learn(["a:1@1", "b:1@1"])  # who was asked has not heard of it
+    assert names.known == ["b:1@1"]
+    names.learn(["a:1@2", "b:1@1"])
+    assert names.known == ["a:1@2", "b:1@1"]
+
+
+def test_an_empty_list_is_no_news() -> None:
+    names = GatewayList(["a:1"])
+    names.learn(["b:1@1"])
+    names.learn([])
+    assert names.known == ["b:1@1"]
+
+
+NAMES = [f"{host}:1@{generation}" for host in "abc" for generation in (1, 2)]
+LISTS = st.lists(st.sampled_from(NAMES), unique=True)
+STEPS = st.lists(LISTS | st.sampled_from(NAMES), max_size=12)  # learn a list, or one leaves
+
+
+@given(STEPS)
+def test_whatever_is_learnt_the_given_addresses_stay_and_nothing_piles_up(
+    steps: list[list[str] | str],
+) -> None:
+    names = GatewayList(["a:1", "z:1"])
+    left: set[str] = set()
+    for what in steps:
+        if isinstance(what, str):
+            names.leave(what)
+            left.add(what)
+        else:
+            names.learn(what)
+            left &= set(what) or left
+        names.check()
+        assert not left & set(names.known)
+        assert names.order("x")[-2:] == ["a:1", "z:1"]
+        assert len(names.order("x")) == len(names.known) + 2

@@ -1,0 +1,656 @@
+"""The pure cores of the cluster, and the turn rule against a naive model."""
+
+from __future__ import annotations
+
+import sys
+from itertools import pairwise
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    Bundle,
+    RuleBasedStateMachine,
+    consumes,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+)
+
+from millstream.runtime.cluster.partition import Entry, Partition
+from millstream.runtime.cluster.ring import HASH_MAX, Ring, covers, gained, hash_of
+from millstream.runtime.cluster.table import (
+    MemberRow,
+    MemoryMembershipTable,
+    Status,
+    TableView,
+    endpoint_of,
+    generation_of,
+)
+from millstream.runtime.cluster.votes import superseded, suspect, votes_needed
+from millstream.runtime.definition.grain import DeactivationReason
+from millstream.runtime.definition.placement import (
+    HASHED,
+    LEAST_ACTIVATIONS,
+    PREFER_LOCAL,
+    RANDOM,
+    Placement,
+    choose_silo,
+)
+from millstream.runtime.errors import ConfigError, Overloaded
+from millstream.runtime.options import MembershipOptions, RuntimeOptions
+from millstream.runtime.turns.activation import Activation, ActivationState
+from millstream.runtime.turns.request import Request
+
+OPTIONS = MembershipOptions()
+NOW = 1_000_000.0
+silo_names = st.integers(0, 9).map(lambda i: f"10.0.0.{i}:7700@{i + 1}")
+silo_sets = st.sets(silo_names, max_size=7).map(sorted)
+
+
+def row(silo: str, status: Status = Status.ACTIVE, **fields: Any) -> MemberRow:
+    return MemberRow(silo, status, alive_s=fields.pop("alive_s", NOW), **fields)
+
+
+def view(*rows: MemberRow, version: int = 5) -> TableView:
+    return TableView(version, rows)
+
+
+def cluster(count: int) -> TableView:
+    return view(*(row(f"s{i}:1@1") for i in range(count)))
+
+
+# --- votes ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("live", "needed"), [(1, 1), (2, 1), (3, 2), (4, 2), (10, 2)])
+def test_two_votes_evict_where_three_or_more_live_and_one_below(live: int, needed: int) -> None:
+    assert votes_needed(cluster(live), NOW, OPTIONS) == needed
+
+
+def test_silos_that_do_not_stamp_their_rows_do_not_count_as_live() -> None:
+    stale = NOW - OPTIONS.stale_after_s - 1
+    rows = [row("a:1@1"), row("b:1@1"), row("c:1@1", alive_s=stale), row("d:1@1", Status.JOINING)]
+    assert votes_needed(view(*rows), NOW, OPTIONS) == 1
+
+
+def test_one_vote_alone_evicts_nobody_in_a_cluster_of_three() -> None:
+    three = cluster(3)
+    once = suspect(three, three.rows[0], ("s1:1@1",), NOW, OPTIONS)
+    assert once.status is Status.ACTIVE and once.suspicions == (("s1:1@1", NOW),)
+    again = suspect(three, once, ("s1:1@1",), NOW + 1, OPTIONS)
+    assert again.status is Status.ACTIVE and again.suspicions == (("s1:1@1", NOW + 1),)
+
+
+def test_a_second_voter_or_an_intermediary_evicts() -> None:
+    three = cluster(3)
+    once = suspect(three, three.rows[0], ("s1:1@1",), NOW, OPTIONS)
+    assert suspect(three, once, ("s2:1@1",), NOW + 1, OPTIONS).status is Status.DEAD
+    both = suspect(three, three.rows[0], ("s1:1@1", "s2:1@1"), NOW, OPTIONS)
+    assert both.status is Status.DEAD
+
+
+def test_in_a_cluster_of_two_one_vote_evicts() -> None:
+    two = cluster(2)
+    assert suspect(two, two.rows[0], ("s1:1@1",), NOW, OPTIONS).status is Status.DEAD
+
+
+def test_votes_older_than_their_time_do_not_count() -> None:
+    three = cluster(3)
+    once = suspect(three, three.rows[0], ("s1:1@1",), NOW, OPTIONS)
+    later = NOW + OPTIONS.vote_expires_s + 1
+    fresh = view(*(row(r.silo, alive_s=later) for r in three.rows))
+    found = suspect(fresh, once, ("s2:1@1",), later, OPTIONS)
+    assert found.status is Status.ACTIVE and found.suspicions == (("s2:1@1", later),)
+
+
+def test_a_voter_with_a_slow_clock_does_not_make_old_votes_fresh() -> None:
+    options = MembershipOptions(votes_for_death=3)
+    late = NOW + options.vote_expires_s + 1
+    many = view(*(row(f"s{i}:1@1", alive_s=late) for i in range(7)))
+    target = suspect(many, many.rows[0], ("s1:1@1",), NOW, options)
+    target = suspect(many, target, ("s2:1@1",), late, options)
+    assert target.suspicions == (("s2:1@1", late),)
+    old = row("s0:1@1", suspicions=(("s2:1@1", late), ("s1:1@1", NOW)))
+    found = suspect(many, old, ("s3:1@1",), NOW + 1, options)  # its clock is behind
+    assert found.status is Status.ACTIVE
+    assert dict(found.suspicions).keys() == {"s2:1@1", "s3:1@1"}
+
+
+@given(st.lists(st.tuples(st.integers(1, 6), st.floats(0, 1000)), max_size=20))
+def test_a_row_dies_only_by_enough_fresh_voters(votes: list[tuple[int, float]]) -> None:
+    seven = view(*(row(f"s{i}:1@1", alive_s=NOW + 1000) for i in range(7)))
+    target, cast = seven.rows[0], dict[str, float]()
+    for voter, after_s in sorted(votes, key=lambda vote: vote[1]):
+        if target.status is Status.DEAD:
+            break
+        now = NOW + after_s
+        cast[f"s{voter}:1@1"] = now
+        fresh = [v for v, at in cast.items() if now - at <= OPTIONS.vote_expires_s]
+        target = suspect(seven, target, (f"s{voter}:1@1",), now, OPTIONS)
+        assert (target.status is Status.DEAD) == (len(fresh) >= 2)
+        assert len(target.suspicions) <= OPTIONS.votes_for_death
+
+
+def test_only_older_generations_at_the_same_address_are_superseded() -> None:
+    rows = [
+        row("h:1@5"),
+        row("h:1@6", Status.DEAD),
+        row("h:1@7", Status.JOINING),
+        row("h:1@9"),
+        row("h:2@1"),
+        row("g:1@1"),
+    ]
+    found = superseded(view(*rows), "h:1@8")
+    assert [r.silo for r in found] == ["h:1@5", "h:1@7"]
+
+
+def test_addresses_come_apart() -> None:
+    assert endpoint_of("10.0.0.1:7700@123") == "10.0.0.1:7700"
+    assert generation_of("10.0.0.1:7700@123") == 123
+
+
+# --- the table -----------------------------------------------------------------------------------
+
+
+async def test_two_writers_from_one_version_cannot_both_succeed() -> None:
+    table = MemoryMembershipTable(7)
+    version = (await table.read()).version
+    assert await table.write(row("a:1@1"), version)
+    assert not await table.write(row("b:1@1"), version)
+    assert (await table.read()).version == version + 1
+    assert await table.write(row("b:1@1"), version + 1)
+    assert len((await table.read()).rows) == 2
+
+
+async def test_a_heartbeat_changes_the_stamp_and_no_version() -> None:
+    table = MemoryMembershipTable(7)
+    await table.write(row("a:1@1"), 7)
+    await table.heartbeat("a:1@1", NOW + 5)
+    await table.heartbeat("nobody:1@1", NOW + 5)
+    found = await table.read()
+    assert found.version == 8 and len(found.rows) == 1
+    assert found.rows[0].alive_s == NOW + 5
+
+
+def test_with_status_is_sorted() -> None:
+    rows = [row("c:1@1"), row("a:1@1"), row("b:1@1", Status.STOPPING)]
+    assert view(*rows).with_status(Status.ACTIVE) == ("a:1@1", "c:1@1")
+    assert view(*rows).with_status(Status.ACTIVE, Status.STOPPING) == ("a:1@1", "b:1@1", "c:1@1")
+
+
+# --- views of a member ---------------------------------------------------------------------------
+
+
+class Seen:
+    """A member with a host that remembers what it was told."""
+
+    def __init__(self) -> None:
+        from millstream.runtime.cluster.member import Member
+
+        self.evictions = 0
+        self.views: list[int] = []
+        host: Any = SimpleNamespace(
+            membership_options=OPTIONS,
+            evicted=self._evicted,
+            address="me:1@1",
+            loop=SimpleNamespace(time=lambda: 0.0),
+        )
+        self.member = Member(host, MemoryMembershipTable(), row("me:1@1"))
+        self.member.watch(lambda seen: self.views.append(seen.version))
+
+    def _evicted(self) -> None:
+        self.evictions += 1
+
+
+def test_an_older_view_never_replaces_a_newer_one() -> None:
+    seen = Seen()
+    seen.member.take(view(row("me:1@1"), row("a:1@1"), version=5))
+    seen.member.take(view(row("me:1@1"), version=4))
+    assert seen.member.view.version == 5 and seen.views == [5]
+    assert seen.member.is_live("a:1@1")
+
+
+def test_an_equal_version_can_only_refresh_heartbeats() -> None:
+    seen = Seen()
+    seen.member.take(view(row("me:1@1"), row("a:1@1"), version=5))
+    seen.member.take(view(row("me:1@1"), row("a:1@1", alive_s=NOW + 9), version=5))
+    found = seen.member.view.row("a:1@1")
+    assert found is not None and found.alive_s == NOW + 9
+    seen.member.take(view(row("me:1@1"), row("a:1@1", Status.DEAD), version=5))
+    assert seen.member.is_live("a:1@1")  # same version: no status can differ
+    assert seen.views == [5]
+
+
+def test_a_heartbeat_never_runs_backwards_in_a_view_of_the_same_version() -> None:
+    seen = Seen()
+    seen.member.take(view(row("me:1@1"), row("a:1@1", alive_s=NOW + 9), version=5))
+    seen.member.take(view(row("me:1@1"), row("a:1@1", alive_s=NOW), version=5))
+    found = seen.member.view.row("a:1@1")
+    assert found is not None and found.alive_s == NOW + 9
+
+
+@pytest.mark.parametrize("own", [None, Status.DEAD])
+def test_a_member_that_reads_itself_dead_or_missing_is_evicted(own: Status | None) -> None:
+    rows = [row("a:1@1")] if own is None else [row("a:1@1"), row("me:1@1", own)]
+    seen = Seen()
+    seen.member.take(view(*rows, version=6))  # before it joined: not meant
+    assert seen.evictions == 0
+    seen.member._joined = True
+    seen.member.take(view(*rows, version=7))
+    assert seen.evictions == 1
+
+
+def test_a_member_that_leaves_ignores_that_it_is_dead() -> None:
+    seen = Seen()
+    seen.member._joined, seen.member.is_leaving = True, True
+    seen.member.take(view(row("me:1@1", Status.DEAD), version=6))
+    assert seen.evictions == 0
+
+
+def test_a_silo_that_is_not_in_the_view_counts_as_dead() -> None:
+    seen = Seen()
+    seen.member.take(view(row("me:1@1"), row("a:1@2"), version=5))
+    assert seen.member.is_dead("a:1@1") and not seen.member.is_dead("a:1@2")
+
+
+def test_a_listener_that_fails_does_not_keep_the_others_from_hearing() -> None:
+    seen = Seen()
+    heard: list[int] = []
+
+    def fails(_: TableView) -> None:
+        raise ValueError("listener")
+
+    stop = seen.member.watch(fails)
+    seen.member.watch(lambda v: heard.append(v.version))
+    seen.member.take(view(row("me:1@1"), version=5))
+    stop()
+    stop()
+    assert heard == [5]
+
+
+# --- ring ----------------------------------------------------------------------------------------
+
+places = st.integers(0, HASH_MAX)
+
+
+@given(silo_sets, silo_sets, st.lists(places, max_size=30), st.data())
+def test_gained_covers_exactly_the_hashes_whose_owner_changed_to_me(
+    before: list[str], after: list[str], more: list[int], data: st.DataObject
+) -> None:
+    old, new = Ring(before), Ring(after)
+    me = data.draw(silo_names)
+    segments = gained(old, new, me)
+    edges = [p for segment in segments for p in segment]
+    edges += [*old.points()[:40], *new.points()[:40], 0, HASH_MAX]
+    nearby = {max(0, min(HASH_MAX, p + d)) for p in edges for d in (-1, 0, 1)}
+    for place in (*nearby, *more):
+        changed = new.owner(place) == me and old.owner(place) != me
+        assert covers(segments, place) == changed
+    assert segments == sorted(segments)
+    assert all(low <= high for low, high in segments)
+    assert all(a[1] + 1 < b[0] for a, b in pairwise(segments))
+
+
+@given(silo_sets, places)
+def test_every_hash_has_one_owner_whatever_the_order_of_the_silos(
+    silos: list[str], place: int
+) -> None:
+    owner = Ring(silos).owner(place)
+    assert owner == Ring(list(reversed(silos))).owner(place)
+    assert (owner in silos) if silos else owner is None
+
+
+@given(silo_sets, silo_names, places)
+def test_a_silo_that_joins_takes_hashes_from_others_and_moves_none_between_them(
+    silos: list[str], joiner: str, place: int
+) -> None:
+    others = [silo for silo in silos if silo != joiner]
+    before, after = Ring(others).owner(place), Ring([*others, joiner]).owner(place)
+    assert after in (before, joiner)
+
+
+def test_nothing_is_gained_from_an_equal_ring_and_everything_from_an_empty_one() -> None:
+    ring = Ring(["a:1@1", "b:1@1"])
+    assert gained(ring, ring, "a:1@1") == []
+    assert gained(Ring([]), Ring(["a:1@1"]), "a:1@1") == [(0, HASH_MAX)]
+    assert gained(Ring(["a:1@1"]), Ring([]), "a:1@1") == []
+
+
+def test_the_ring_is_frozen() -> None:
+    """Silos of different versions must agree; another value here breaks running clusters."""
+    assert hash_of("Airport/BOS") == 3_800_714_226_127_682_373
+    ring = Ring(["a:1@1", "b:1@1", "c:1@1"])
+    assert len(ring.points()) == 90
+    owners = [ring.owner(hash_of(f"k{i}")) or "?" for i in range(24)]
+    assert "".join(owner[0] for owner in owners) == "aabbabaaccccccacbcacbcbb"
+    shares = [sum(ring.owner(hash_of(f"k{i}")) == s for i in range(3000)) for s in ring.silos]
+    assert min(shares) > 400
+
+
+@given(silo_sets.filter(lambda s: len(s) > 1), st.integers(1, 10))
+def test_successors_are_distinct_others_and_as_many_as_there_are(
+    silos: list[str], count: int
+) -> None:
+    ring = Ring(silos)
+    for silo in silos:
+        found = ring.successors(silo, count)
+        assert silo not in found and len(set(found)) == len(found)
+        assert len(found) == min(count, len(silos) - 1)
+
+
+@given(silo_sets.filter(lambda s: len(s) > 1))
+def test_every_silo_is_watched_by_somebody(silos: list[str]) -> None:
+    ring = Ring(silos)
+    watched = {found for silo in silos for found in ring.successors(silo, 10)}
+    assert watched == set(silos)
+
+
+# --- partition -----------------------------------------------------------------------------------
+
+entries = st.builds(Entry, st.sampled_from(["a", "b", "c"]), st.integers(1, 5), st.integers(1, 5))
+
+
+@given(st.lists(st.tuples(entries, st.booleans()), max_size=20))
+def test_a_registration_wins_only_over_nothing_the_dead_or_its_own_silo(
+    tries: list[tuple[Entry, bool]],
+) -> None:
+    partition = Partition()
+    current: Entry | None = None
+    for entry, others_dead in tries:
+        stored = partition.register("K", "k", entry, lambda _: others_dead)  # noqa: B023
+        assert stored == partition.lookup("K", "k")
+        if current is None or (current.silo != entry.silo and others_dead):
+            assert stored == entry
+        elif current.silo != entry.silo:
+            assert stored == current
+        else:
+            assert stored.silo == entry.silo
+            assert stored.activation_id == max(current.activation_id, entry.activation_id)
+        current = stored
+
+
+@given(st.lists(entries, max_size=10), entries)
+def test_an_entry_is_removed_only_by_the_activation_that_it_names(
+    removals: list[Entry], stored: Entry
+) -> None:
+    partition = Partition()
+    partition.register("K", "k", stored, lambda _: False)
+    for removal in removals:
+        before = partition.lookup("K", "k")
+        partition.unregister("K", "k", removal.silo, removal.activation_id)
+        is_it = (removal.silo, removal.activation_id) == (stored.silo, stored.activation_id)
+        assert partition.lookup("K", "k") == (None if is_it else before)
+
+
+@given(st.lists(entries, min_size=1, max_size=6), st.randoms())
+def test_recovery_ends_with_the_same_entry_whatever_the_order_of_the_answers(
+    answers: list[Entry], dice: Any
+) -> None:
+    winners = set()
+    for _ in range(4):
+        partition = Partition()
+        shuffled = list(answers)
+        dice.shuffle(shuffled)
+        losers = [partition.recover("K", "k", entry) for entry in shuffled]
+        winner = partition.lookup("K", "k")
+        assert winner is not None
+        winners.add(winner)
+        told = {loser.silo for loser in losers if loser is not None}
+        assert {entry.silo for entry in answers} - {winner.silo} <= told
+    assert len(winners) == 1
+    (winner,) = winners
+    assert winner.version == max(entry.version for entry in answers)
+
+
+def test_dropping_forgets_what_is_foreign_and_keeps_the_rest() -> None:
+    partition = Partition()
+    for kind, key, silo in [("K", "a", "x"), ("K", "b", "y"), ("L", "a", "x")]:
+        partition.register(kind, key, Entry(silo, 1, 1), lambda _: False)
+    partition.drop(lambda kind, key, entry: entry.silo == "x" and kind == "K")
+    assert sorted((kind, key) for kind, key, _ in partition.all()) == [("K", "b"), ("L", "a")]
+    partition.unregister("Nothing", "a", "x", 1)
+    assert partition.lookup("Nothing", "a") is None
+
+
+# --- placement -----------------------------------------------------------------------------------
+
+candidate_sets = st.sets(silo_names, min_size=1).map(sorted)
+
+
+@given(st.sampled_from(Placement), candidate_sets, silo_names, st.text(), st.randoms())
+def test_the_choice_is_always_a_candidate(
+    placement: Placement, candidates: list[str], local: str, grain: str, dice: Any
+) -> None:
+    assert choose_silo(placement, candidates, local, grain, {}, dice.randrange) in candidates
+
+
+@given(candidate_sets, silo_names, st.text())
+def test_hashed_needs_no_dice_and_prefer_local_none_where_it_can(
+    candidates: list[str], local: str, grain: str
+) -> None:
+    def no_dice(_: int) -> int:
+        raise AssertionError("rolled")
+
+    first = choose_silo(HASHED, candidates, local, grain, {}, no_dice)
+    assert first == choose_silo(HASHED, candidates, "elsewhere", grain, {"x": 5}, no_dice)
+    if local in candidates:
+        assert choose_silo(PREFER_LOCAL, candidates, local, grain, {}, no_dice) == local
+
+
+@given(candidate_sets, st.data())
+def test_least_activations_takes_the_emptier_of_two(
+    candidates: list[str], data: st.DataObject
+) -> None:
+    loads = {silo: data.draw(st.integers(0, 100)) for silo in candidates}
+    rolls = [data.draw(st.integers(0, len(candidates) - 1)) for _ in range(2)]
+    left = list(rolls)
+    chosen = choose_silo(LEAST_ACTIVATIONS, candidates, "x", "g", loads, lambda _: left.pop(0))
+    assert loads[chosen] == min(loads[candidates[roll]] for roll in rolls)
+
+
+def test_random_uses_the_dice_it_is_given() -> None:
+    assert choose_silo(RANDOM, ["a", "b", "c"], "a", "g", {}, lambda n: n - 1) == "c"
+
+
+# --- options -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("value", [0, -1, float("nan")])
+def test_options_that_are_not_positive_are_refused_by_name(value: float) -> None:
+    with pytest.raises(ConfigError, match="call_timeout_s"):
+        RuntimeOptions(call_timeout_s=value)
+    with pytest.raises(ConfigError, match="probe_every_s"):
+        MembershipOptions(probe_every_s=value)
+
+
+# --- the turn rule -------------------------------------------------------------------------------
+
+
+class Entry2:
+    """A waiting entry that writes down what happens to it."""
+
+    def __init__(self, machine: TurnRule, name: int, kind: str) -> None:
+        spec: Any = SimpleNamespace(label=kind, is_read_only=kind == "read")
+        self.request = Request(None, None, None, spec, 0.0, 1)
+        self.request.is_read = kind == "read"
+        self.request.is_interleaving = kind == "interleave"
+        self.is_withdrawn = False
+        self.machine, self.name, self.kind = machine, name, kind
+        self.takes = True
+
+    def grant(self) -> bool:
+        self.machine.granted.append(self.name)
+        return self.takes
+
+    def moved(self, silo: str) -> None:
+        self.machine.moved.append(self.name)
+
+    def fail(self, error: BaseException) -> None:
+        raise AssertionError(f"{self.name}: {error}")
+
+
+class TurnRule(RuleBasedStateMachine):
+    """An activation beside lists: who runs and who waits."""
+
+    running = Bundle("running")
+    waiting = Bundle("waiting")
+    LIMIT = 6
+
+    @initialize()
+    def begin(self) -> None:
+        self.ended: list[DeactivationReason] = []
+        catalog = SimpleNamespace(end=self._end)
+        options = RuntimeOptions(waiting_calls_max=self.LIMIT)
+        host = SimpleNamespace(options=options, catalog=catalog)
+        table: Any = SimpleNamespace(host=host, name="K")
+        self.activation = Activation(table, "k", 1)
+        self.granted: list[int] = []
+        self.moved: list[int] = []
+        self.count = 0
+        self.model_running: list[Entry2] = []
+        self.model_waiting: list[Entry2] = []
+        self.is_valid = False
+        self.is_stopping = False
+
+    def _end(self, activation: Activation, reason: DeactivationReason) -> None:
+        assert not self.model_running_now() and not self.ended
+        self.ended.append(reason)
+        activation.state = ActivationState.DEACTIVATING
+        activation.gate = 1
+
+    def model_running_now(self) -> list[Entry2]:
+        return [entry for entry in self.model_running if not entry.request.done]
+
+    def may_start(self, kind: str) -> bool:
+        if not self.is_valid or self.is_stopping:
+            return False
+        kinds = [entry.kind for entry in self.model_running if entry.kind != "interleave"]
+        if kind == "interleave" or not kinds:
+            return True
+        return kind == "read" and set(kinds) == {"read"}
+
+    def model_admit(self) -> list[int]:
+        """Who starts now, in order; the scan goes on past those that may not."""
+        started = []
+        for entry in list(self.model_waiting):
+            if self.may_start(entry.kind):
+                self.model_waiting.remove(entry)
+                started.append(entry.name)
+                if entry.takes:
+                    self.model_running.append(entry)
+        return started
+
+    @precondition(lambda self: not self.is_valid and not self.ended)
+    @rule()
+    def becomes_valid(self) -> None:
+        self.granted.clear()
+        self.is_valid = True
+        expected = self.model_admit()
+        self.activation.become(ActivationState.VALID)
+        assert self.granted == expected
+
+    @rule(target=waiting, kind=st.sampled_from(["plain", "plain", "read", "interleave"]))
+    def arrives(self, kind: str) -> Entry2:
+        self.count += 1
+        entry = Entry2(self, self.count, kind)
+        if self.may_start(kind):
+            assert self.activation.try_enter(entry.request)
+            self.model_running.append(entry)
+        elif len(self.model_waiting) >= self.LIMIT:
+            assert not self.activation.try_enter(entry.request)
+            with pytest.raises(Overloaded):
+                self.activation.queue(entry)
+            entry.is_withdrawn = True
+        else:
+            assert not self.activation.try_enter(entry.request)
+            self.activation.queue(entry)
+            self.model_waiting.append(entry)
+        return entry
+
+    @rule(entry=consumes(waiting))
+    def ends_or_withdraws(self, entry: Entry2) -> None:
+        self.granted.clear()
+        if entry in self.model_running:
+            self.model_running.remove(entry)
+            expected = self.model_admit()
+            entry.request.done = True
+            self.activation.leave(entry.request)
+            assert self.granted == expected
+        elif entry in self.model_waiting:
+            self.model_waiting.remove(entry)
+            assert self.activation.mailbox is not None
+            self.activation.mailbox.withdraw(entry)
+        elif not entry.takes and self.activation.mailbox is not None:
+            # its grant was refused meanwhile; its task wakes up and withdraws it all the same
+            self.activation.mailbox.withdraw(entry)
+
+    @rule(entry=waiting)
+    def caller_goes_away_without_a_word(self, entry: Entry2) -> None:
+        """As when a task is cancelled and has not run yet: the entry refuses its grant."""
+        if entry in self.model_waiting:
+            entry.takes = False
+
+    @precondition(lambda self: not self.is_stopping)
+    @rule()
+    def stops(self) -> None:
+        self.is_stopping = True
+        self.activation.ensure_mailbox().stop = DeactivationReason.IDLE
+        self.activation.regate()
+
+    @invariant()
+    def agrees_with_the_model(self) -> None:
+        if not hasattr(self, "activation"):
+            return
+        activation = self.activation
+        activation.check()
+        box = activation.mailbox
+        live = [] if box is None else [e for e in box.waiting if not e.is_withdrawn]
+        assert [e.name for e in live] == [e.name for e in self.model_waiting]  # type: ignore[attr-defined]
+        plain = [e.request for e in self.model_running if e.kind == "plain"]
+        assert ([activation.running] if activation.running else []) == plain
+        readers = [] if box is None else box.readers
+        assert readers == [e.request for e in self.model_running if e.kind == "read"]
+        interleaved = 0 if box is None else len(box.beside)
+        assert interleaved == sum(e.kind == "interleave" for e in self.model_running)
+        if activation.gate == 0:
+            assert self.may_start("plain") and not self.model_waiting
+        idle = self.is_valid and self.is_stopping and not self.model_running
+        assert bool(self.ended) == idle
+        if box is not None:
+            assert box.withdrawn == sum(entry.is_withdrawn for entry in box.waiting)
+        if not self.model_running and not self.model_waiting and not self.is_stopping:
+            assert self.is_valid is (activation.gate == 0)
+
+
+TestTurnRule = TurnRule.TestCase
+TestTurnRule.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+
+
+def test_letting_one_in_does_not_look_at_all_ten_thousand_that_wait() -> None:
+    machine = TurnRule()
+    machine.begin()
+    machine.activation.table.host.options = RuntimeOptions()
+    machine.becomes_valid()
+    entries = [Entry2(machine, i, "plain") for i in range(10_000)]
+    for entry in entries:
+        if not machine.activation.try_enter(entry.request):
+            machine.activation.queue(entry)
+    steps = 0
+
+    def count(frame: Any, event: str, arg: object) -> None:
+        nonlocal steps
+        steps += 1
+
+    sys.setprofile(count)  # counts calls and returns: a stand-in for time that does not flicker
+    try:
+        for entry in entries[:200]:
+            entry.request.done = True
+            machine.activation.leave(entry.request)
+    finally:
+        sys.setprofile(None)
+    assert machine.granted == list(range(1, 201))
+    assert steps < 200 * 100

@@ -1,0 +1,154 @@
+"""Unions that MessagePack cannot tell apart (T17)."""
+
+from __future__ import annotations
+
+import datetime as dt
+import importlib
+from dataclasses import dataclass
+from typing import Any, Literal, TypedDict
+from uuid import UUID
+
+import pydantic
+import pytest
+
+from millstream.runtime.codec.codec import build_codec
+from millstream.runtime.codec.unions import needs_wrappers
+from millstream.runtime.errors import DefinitionError
+
+msgpack: Any = importlib.import_module("msgpack")  # has no type information
+
+PLACE = "Airport.move: argument `what`"
+
+
+@dataclass
+class Landed:
+    at: str
+
+
+@dataclass
+class LateLanded(Landed):
+    by_s: int = 0
+
+
+@dataclass(frozen=True)
+class Diverted:
+    to: str
+
+
+class Report(pydantic.BaseModel):
+    text: str
+
+
+class LongReport(Report):
+    pages: int
+
+
+class First(TypedDict):
+    x: int
+
+
+class Second(TypedDict):
+    y: int
+
+
+WELL_TYPED: list[tuple[Any, Any]] = [
+    (Landed | Diverted, Landed("BOS")),
+    (Landed | Diverted, Diverted("JFK")),
+    (Landed | Diverted | None, None),
+    (Landed | Diverted | None, Landed("BOS")),
+    (Landed | Diverted | int, 5),
+    (Landed | Report, Report(text="t")),
+    (Landed | Report, Landed("BOS")),
+    (str | dt.datetime, "2026-01-01T00:00:00"),
+    (str | dt.datetime, dt.datetime(2026, 1, 1)),
+    (dt.datetime | dt.date, dt.datetime(2026, 1, 1)),
+    (dt.datetime | dt.date, dt.date(2026, 1, 1)),
+    (list[int] | tuple[int, ...], [1]),
+    (list[int] | tuple[int, ...], (1,)),
+    (bytes | UUID, UUID(int=1)),
+    (Literal["x"] | dt.date, "x"),
+]
+
+
+@pytest.mark.parametrize(("hint", "value"), WELL_TYPED)
+def test_union_brings_back_the_member_that_was_sent(hint: Any, value: Any) -> None:
+    assert needs_wrappers(hint)
+    codec = build_codec(hint, PLACE)
+    for back in (codec.decode(codec.encode(value)), codec.isolate(value)):
+        assert back == value
+        assert type(back) is type(value)
+
+
+@pytest.mark.parametrize("hint", [int | str, Landed | None, int | float | None, Report | None, int])
+def test_union_that_msgspec_can_decode_is_left_to_it(hint: Any) -> None:
+    assert not needs_wrappers(hint)
+
+
+def test_union_on_the_wire_is_member_name_and_value() -> None:
+    data = build_codec(Landed | Diverted, PLACE).encode(Landed("BOS"))
+    assert data == b"\x92\xa6Landed\x81\xa2at\xa3BOS"
+    assert msgpack.unpackb(data) == ["Landed", {"at": "BOS"}]
+
+
+@pytest.mark.parametrize(
+    ("hint", "value", "message"),
+    [
+        (Landed | Diverted, 5, r"expected `Landed \| Diverted`, got `int`"),
+        (Landed | Diverted, None, "got `None"),
+        (Landed | Diverted, LateLanded("BOS"), "would lose fields `by_s`"),
+        (Landed | Report, LongReport(text="t", pages=3), "would lose fields `pages`"),
+        (str | dt.date, "\ud800", "lone surrogate"),
+    ],
+)
+def test_union_refuses_a_value_of_no_member(hint: Any, value: Any, message: str) -> None:
+    codec = build_codec(hint, PLACE)
+    with pytest.raises(TypeError, match=message):
+        codec.encode(value)
+    with pytest.raises(TypeError, match=message):
+        codec.isolate(value)
+
+
+def test_union_converts_a_value_that_only_widens() -> None:
+    codec = build_codec(Landed | Diverted | float, PLACE)
+    assert codec.isolate(3) == 3.0
+    assert type(codec.isolate(3)) is float
+    assert type(codec.decode(codec.encode(3))) is float
+
+
+def test_union_names_the_path_inside_the_member() -> None:
+    codec = build_codec(Landed | Diverted, PLACE)
+    with pytest.raises(TypeError, match=r"Expected `str`, got `int` - at `\$.at`"):
+        codec.isolate(Landed(3))  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="Invalid value 'Lost'"):
+        codec.decode(msgpack.packb(["Lost", {}]))
+
+
+def test_union_passes_its_immutable_members_as_they_are() -> None:
+    codec = build_codec(Landed | Diverted | str | dt.date, PLACE)
+    assert codec.fast_types == {str, dt.date}
+    frozen = Diverted("JFK")
+    assert codec.isolate(frozen) is frozen
+
+
+def _another_landed() -> type:
+    @dataclass
+    class Landed:
+        other: int
+
+    return Landed
+
+
+@pytest.mark.parametrize(
+    ("hint", "message"),
+    [
+        (Landed | _another_landed(), "two members of the union are called `Landed`"),
+        (list[int] | list[str], "two members of the union are called `list`"),
+        (First | Second, "a `dict` fits two members of `First | Second`"),
+        (Landed | Diverted | complex, "union member `complex`: `complex` has no encoding"),
+        (Landed | list[complex], "item: `complex` has no encoding"),
+    ],
+)
+def test_union_is_refused_when_its_members_cannot_be_told_apart(hint: Any, message: str) -> None:
+    with pytest.raises(DefinitionError, match=message) as caught:
+        build_codec(hint, PLACE)
+    assert str(caught.value).startswith(PLACE)

@@ -1,0 +1,614 @@
+"""The life of an activation: start, failed start, end on request, when idle, at a stop."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import weakref
+from collections import defaultdict
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+import millstream.runtime
+from millstream.runtime import (
+    PREFER_LOCAL,
+    ActivationTimeout,
+    CallTimeout,
+    DeactivationReason,
+    Grain,
+    GrainError,
+    LocalCluster,
+    MemoryMembershipTable,
+    MillstreamError,
+    NotInCluster,
+    Runtime,
+    RuntimeOptions,
+    Silo,
+    always_interleave,
+    grain,
+    one_way,
+    read_only,
+    with_options,
+)
+from millstream.runtime.testing import Simulation, run
+from millstream.runtime.turns.collector import collect_table
+
+LOG: list[str] = []
+GATES: defaultdict[str, asyncio.Event] = defaultdict(asyncio.Event)
+FAILING: list[BaseException] = []
+TASKS: list[asyncio.Task[None]] = []
+
+
+@pytest.fixture(autouse=True)
+def fresh_board() -> Iterator[None]:
+    LOG.clear()
+    GATES.clear()
+    FAILING.clear()
+    TASKS.clear()
+    yield
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(8):
+        while not condition():
+            await asyncio.sleep(0)
+
+
+def test_every_reason_of_a_deactivation_is_given_somewhere() -> None:
+    modules = Path(millstream.runtime.__file__).parent.rglob("*.py")
+    source = "".join(module.read_text() for module in modules)
+    given = [reason for reason in DeactivationReason if f"Reason.{reason.name}" in source]
+    assert given == list(DeactivationReason)
+
+
+def runtime_of(cluster: LocalCluster, where: str) -> Runtime:
+    runtimes: dict[str, Runtime] = {
+        "local": cluster.silos[0],
+        "silo": cluster.silos[1],
+        "client": cluster.client,
+    }
+    return runtimes[where]
+
+
+async def spin(times: int = 20) -> None:
+    for _ in range(times):
+        await asyncio.sleep(0)
+
+
+class Living(Grain):
+    """Logs its life under its key."""
+
+    def __init__(self) -> None:
+        self._calls = 0
+
+    async def on_activate(self) -> None:
+        LOG.append("activate")
+        if self.key.startswith("slow"):
+            await GATES["activate"].wait()
+        if FAILING:
+            raise FAILING.pop(0)
+        LOG.append("active")
+
+    async def on_deactivate(self, reason: DeactivationReason, /) -> None:
+        LOG.append(f"deactivate {reason.name}")
+        if self.key.startswith("slow-end"):
+            await GATES["deactivate"].wait()
+        if self.key.startswith("bad-end"):
+            raise ValueError("bad end")
+        if self.key.startswith("cancelled-end"):
+            raise asyncio.CancelledError
+        LOG.append("gone")
+
+    async def call(self, name: str) -> int:
+        LOG.append(name)
+        self._calls += 1
+        return self._calls
+
+    async def stay(self, name: str) -> str:
+        LOG.append(f"+{name}")
+        await GATES[name].wait()
+        LOG.append(f"-{name}")
+        return name
+
+    async def leave_then_stay(self, name: str) -> str:
+        self.context.deactivate_when_idle()
+        LOG.append(f"+{name}")
+        await GATES[name].wait()
+        LOG.append(f"-{name}")
+        return name
+
+    @always_interleave
+    async def peek(self) -> str:
+        LOG.append("peek")
+        return "peek"
+
+    @one_way
+    async def note(self, name: str) -> None:
+        LOG.append(name)
+
+    @read_only
+    async def read(self, name: str) -> str:
+        LOG.append(f"+{name}")
+        await GATES[name].wait()
+        return name
+
+    async def start_task(self, name: str) -> None:
+        async def work() -> None:
+            LOG.append(f"task {name}")
+            try:
+                await GATES[name].wait()
+            except asyncio.CancelledError:
+                LOG.append(f"task {name} cancelled")
+                raise
+            LOG.append(f"task {name} done")
+
+        TASKS.append(self.context.create_task(work()))
+
+    async def keep_alive(self, seconds: float) -> None:
+        self.context.keep_alive(seconds)
+
+    async def leave(self) -> str:
+        self.context.deactivate_when_idle()
+        return "leaving"
+
+    async def fail(self) -> None:
+        raise ValueError("no")
+
+    async def headers(self) -> int:
+        return len(self.context.headers)
+
+    async def where(self) -> str:
+        return self.context.silo
+
+
+@grain(placement=PREFER_LOCAL)
+class Settled(Living):
+    """The same, placed where it is first called."""
+
+
+@pytest.fixture
+async def silo() -> AsyncIterator[Silo]:
+    async with Silo(grains=[Living, Settled]) as started:
+        yield started
+
+
+@pytest.fixture
+async def pair() -> AsyncIterator[LocalCluster]:
+    async with LocalCluster(silos=2, grains=[Living, Settled]) as started:
+        yield started
+
+
+def activation_in(silo: Silo, key: str, kind: str = "Living") -> object:
+    return silo.host.tables[kind].activations.get(key)
+
+
+# --- starting ------------------------------------------------------------------------------------
+
+
+async def test_on_activate_ends_before_the_first_call_starts(silo: Silo) -> None:
+    ref = silo.grain(Living, "slow")
+    calls = [asyncio.create_task(ref.call(f"c{i}")) for i in range(3)]
+    calls.append(asyncio.create_task(ref.peek()))  # type: ignore[arg-type]
+    await spin()
+    assert LOG == ["activate"]
+    GATES["activate"].set()
+    await asyncio.gather(*calls)
+    assert LOG[:2] == ["activate", "active"]
+    assert [name for name in LOG if name[0] == "c"] == ["c0", "c1", "c2"]
+
+
+@pytest.mark.parametrize("where", ["local", "remote"])
+async def test_a_failing_start_fails_all_that_wait_and_the_next_call_builds_anew(
+    pair: LocalCluster, where: str
+) -> None:
+    FAILING.append(ValueError("not today"))
+    ref = pair.silos[0].grain(Settled, "slow")
+    calls = [asyncio.create_task(ref.call(f"c{i}")) for i in range(3)]
+    await until(lambda: "activate" in LOG[-1:])
+    if where == "remote":
+        calls += [asyncio.create_task(pair.client.grain(Settled, "slow").call("far"))]
+        await spin(100)
+    GATES["activate"].set()
+    found = await asyncio.gather(*calls, return_exceptions=True)
+    assert [type(error) for error in found] == [ValueError] * len(calls)
+    assert not any(name.startswith("c") for name in LOG)
+    assert await ref.call("again") == 1
+    assert LOG[-3:] == ["activate", "active", "again"]
+
+
+async def test_a_failing_constructor_is_a_failing_start(silo: Silo) -> None:
+    tries: list[int] = []
+
+    class Picky(Grain):
+        def __init__(self) -> None:
+            tries.append(1)
+            if len(tries) < 3:
+                raise ValueError("not yet")
+
+        async def ok(self) -> str:
+            return "ok"
+
+    async with Silo(grains=[Picky]) as other:
+        for _ in range(2):
+            with pytest.raises(ValueError, match="not yet"):
+                await other.grain(Picky, "a").ok()
+        assert await other.grain(Picky, "a").ok() == "ok"
+        assert other.host.catalog.count == 1
+
+
+async def test_a_start_that_takes_too_long_fails_with_its_own_limit() -> None:
+    options = RuntimeOptions(activation_timeout_s=0.05)
+    async with Silo(grains=[Living], options=options) as silo:
+        with pytest.raises(ActivationTimeout, match=r"on_activate.*0\.05 s"):
+            await silo.grain(Living, "slow").call("c")
+        GATES["activate"].set()
+        assert await silo.grain(Living, "slow").call("again") == 1
+
+
+async def test_a_cancellation_out_of_on_activate_is_a_failing_start(silo: Silo) -> None:
+    FAILING.append(asyncio.CancelledError())
+    with pytest.raises(MillstreamError) as caught:
+        await with_options(silo.grain(Living, "a"), timeout=2).call("c")
+    assert not isinstance(caught.value, CallTimeout)
+    assert await silo.grain(Living, "a").call("again") == 1
+
+
+async def test_a_caller_cancelled_during_the_start_does_not_stop_it(silo: Silo) -> None:
+    ref = silo.grain(Living, "slow")
+    first = asyncio.create_task(ref.call("first"))
+    second = asyncio.create_task(ref.call("second"))
+    await spin()
+    first.cancel()
+    await spin()
+    GATES["activate"].set()
+    assert await second == 1
+    assert first.cancelled() and LOG == ["activate", "active", "second"]
+
+
+async def test_a_grain_may_call_others_in_on_activate(silo: Silo) -> None:
+    class Early(Grain):
+        async def on_activate(self) -> None:
+            self._answer = await self.grain(Living, "other").call("from on_activate")
+
+        async def answer(self) -> int:
+            return self._answer
+
+    async with Silo(grains=[Early, Living]) as other:
+        assert await other.grain(Early, "a").answer() == 1
+
+
+# --- deactivate_when_idle ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("where", ["local", "silo", "client"])
+async def test_an_asked_for_end_lets_the_method_finish_and_queued_calls_go_to_the_next(
+    pair: LocalCluster, where: str
+) -> None:
+    home = pair.silos[0].grain(Settled, "a")
+    await home.call("first")
+    runtime = runtime_of(pair, where)
+    ref = runtime.grain(Settled, "a")
+    running = asyncio.create_task(ref.leave_then_stay("last"))
+    await until(lambda: "+last" in LOG)
+    queued = [asyncio.create_task(ref.call(f"q{i}")) for i in range(3)]
+    await spin(100)
+    assert not any(task.done() for task in queued)
+    GATES["last"].set()
+    assert await running == "last"
+    assert sorted(await asyncio.gather(*queued)) == [1, 2, 3]  # on one fresh activation
+    assert LOG[: LOG.index("q0")] == [
+        *("activate", "active", "first", "+last", "-last"),
+        *("deactivate REQUESTED", "gone", "activate", "active"),
+    ]
+
+
+async def test_no_turn_starts_once_an_end_was_asked_for(silo: Silo) -> None:
+    ref = silo.grain(Living, "a")
+    reader = asyncio.create_task(ref.read("r"))
+    await until(lambda: "+r" in LOG)
+    running = asyncio.create_task(ref.leave())
+    await spin()
+    peek = asyncio.create_task(ref.peek())
+    await spin()
+    GATES["r"].set()
+    await asyncio.gather(reader, running, peek)
+    assert await ref.call("c") == 1
+
+
+async def test_nothing_runs_beside_on_deactivate(silo: Silo) -> None:
+    ref = silo.grain(Living, "slow-end")
+    GATES["activate"].set()
+    await ref.leave()
+    await until(lambda: "deactivate REQUESTED" in LOG)
+    waiting = [asyncio.create_task(ref.peek()), asyncio.create_task(ref.call("c"))]
+    await spin()
+    assert LOG[-1] == "deactivate REQUESTED"
+    GATES["deactivate"].set()
+    await asyncio.gather(*waiting)
+    assert LOG.index("gone") < LOG.index("peek")
+    assert LOG.count("activate") == 2
+
+
+async def test_calls_keep_their_order_over_an_end(silo: Silo) -> None:
+    ref = silo.grain(Living, "a")
+    running = asyncio.create_task(ref.leave_then_stay("last"))
+    await until(lambda: "+last" in LOG)
+    queued = [asyncio.create_task(ref.call(f"q{i}")) for i in range(20)]
+    await spin()
+    GATES["last"].set()
+    await asyncio.gather(running, *queued)
+    assert [name for name in LOG if name[0] == "q"] == [f"q{i}" for i in range(20)]
+
+
+@pytest.mark.parametrize("where", ["local", "silo", "client"])
+async def test_a_one_way_call_that_waited_reaches_the_next_activation(
+    pair: LocalCluster, where: str
+) -> None:
+    home = pair.silos[0].grain(Settled, "a")
+    await home.call("first")
+    runtime = runtime_of(pair, where)
+    await runtime.grain(Settled, "a").call("warm")
+    running = asyncio.create_task(home.leave_then_stay("last"))
+    await until(lambda: "+last" in LOG)
+    activation = pair.silos[0].host.tables["Settled"].activations["a"]
+    await runtime.grain(Settled, "a").note("noted")
+    await until(lambda: activation.mailbox is not None and bool(activation.mailbox.waiting))
+    GATES["last"].set()
+    await running
+    await until(lambda: "noted" in LOG)
+    assert LOG.index("noted") > LOG.index("gone")
+
+
+@pytest.mark.parametrize("key", ["bad-end", "cancelled-end"])
+async def test_a_failing_on_deactivate_does_not_keep_the_grain(silo: Silo, key: str) -> None:
+    ref = with_options(silo.grain(Living, key), timeout=2)
+    assert await ref.call("one") == 1
+    await ref.leave()
+    assert await ref.call("two") == 1
+
+
+async def test_an_end_that_takes_too_long_is_given_up() -> None:
+    options = RuntimeOptions(deactivation_timeout_s=0.05)
+    async with Silo(grains=[Living], options=options) as silo:
+        GATES["activate"].set()
+        ref = silo.grain(Living, "slow-end")
+        await ref.leave()
+        assert await ref.call("again") == 1
+        GATES["deactivate"].set()
+
+
+async def test_an_ended_grain_is_freed_without_the_collector(silo: Silo) -> None:
+    ref = silo.grain(Living, "a")
+    await ref.call("one")
+    found = weakref.ref(silo.host.tables["Living"].activations["a"].grain)
+    gc.collect()
+    gc.disable()
+    try:
+        await ref.leave()
+        await until(lambda: activation_in(silo, "a") is None)
+        await spin()
+        assert found() is None
+    finally:
+        gc.enable()
+
+
+# --- reasons -------------------------------------------------------------------------------------
+
+
+async def test_a_stop_of_the_silo_is_the_reason() -> None:
+    async with Silo(grains=[Living]) as silo:
+        await silo.grain(Living, "a").call("c")
+    assert LOG[-2:] == ["deactivate SILO_STOPS", "gone"]
+
+
+async def test_a_killed_silo_runs_no_on_deactivate() -> None:
+    async with Silo(grains=[Living]) as silo:
+        await silo.grain(Living, "a").call("c")
+        await silo.kill()
+    assert "deactivate SILO_STOPS" not in LOG
+
+
+async def test_a_running_turn_ends_before_its_silo_stops() -> None:
+    async with Silo(grains=[Living]) as silo:
+        task = asyncio.create_task(silo.grain(Living, "a").stay("s"))
+        await until(lambda: "+s" in LOG)
+        stopping = asyncio.create_task(silo.stop())
+        await spin()
+        assert not stopping.done() and not task.done()
+        GATES["s"].set()
+        assert await task == "s"
+        await stopping
+    assert LOG[-3:] == ["-s", "deactivate SILO_STOPS", "gone"]
+
+
+async def test_a_turn_that_does_not_end_is_cancelled_after_the_drain_time() -> None:
+    async with Silo(grains=[Living], options=RuntimeOptions(drain_s=0.05)) as silo:
+        task = asyncio.create_task(silo.grain(Living, "a").stay("s"))
+        await until(lambda: "+s" in LOG)
+        async with asyncio.timeout(5):
+            await silo.stop()
+        async with asyncio.timeout(1):
+            with pytest.raises(MillstreamError):
+                await task
+
+
+# --- idle collection -----------------------------------------------------------------------------
+
+
+async def test_an_unused_activation_is_collected_at_the_second_scan(silo: Silo) -> None:
+    ref = silo.grain(Living, "a")
+    await ref.call("c")
+    table = silo.host.tables["Living"]
+    assert collect_table(silo.host, table) == 0
+    assert collect_table(silo.host, table) == 1
+    await until(lambda: activation_in(silo, "a") is None)
+    assert LOG[-2:] == ["deactivate IDLE", "gone"]
+    assert await ref.call("again") == 1
+
+
+@pytest.mark.parametrize("how", ["call", "read", "peek", "fail", "one way", "remote"])
+async def test_any_use_puts_collection_off(pair: LocalCluster, how: str) -> None:
+    silo = pair.silos[0]
+    ref = silo.grain(Settled, "a")
+    table = silo.host.tables["Settled"]
+    GATES["r"].set()
+    await ref.call("c")
+    for _ in range(4):
+        if how == "call":
+            await ref.call("c")
+        elif how == "read":
+            await ref.read("r")
+        elif how == "peek":
+            await ref.peek()
+        elif how == "one way":
+            before = len(LOG)
+            await ref.note("n")
+            await until(lambda: len(LOG) > before)  # noqa: B023
+        elif how == "remote":
+            await pair.silos[1].grain(Settled, "a").call("c")
+        else:
+            with pytest.raises(ValueError):
+                await ref.fail()
+        assert collect_table(silo.host, table) == 0
+
+
+async def test_a_busy_activation_or_one_with_waiting_calls_is_never_collected(silo: Silo) -> None:
+    ref = silo.grain(Living, "a")
+    running = asyncio.create_task(ref.stay("s"))
+    await until(lambda: "+s" in LOG)
+    queued = asyncio.create_task(ref.call("q"))
+    await spin()
+    for _ in range(4):
+        assert collect_table(silo.host, silo.host.tables["Living"]) == 0
+    GATES["s"].set()
+    await asyncio.gather(running, queued)
+
+
+async def test_keep_alive_puts_collection_off_until_its_time_has_passed(silo: Silo) -> None:
+    ref, table = silo.grain(Living, "a"), silo.host.tables["Living"]
+    await ref.keep_alive(0.05)
+    for _ in range(3):
+        assert collect_table(silo.host, table) == 0
+    with pytest.raises(CallTimeout):  # longer than that passes
+        await with_options(silo.grain(Living, "b"), timeout=0.07).stay("s")
+    assert collect_table(silo.host, table) == 1
+
+
+async def test_a_task_of_the_activation_puts_collection_off(silo: Silo) -> None:
+    ref, table = silo.grain(Living, "a"), silo.host.tables["Living"]
+    await ref.start_task("t")
+    for _ in range(3):
+        assert collect_table(silo.host, table) == 0
+    GATES["t"].set()
+    await until(lambda: "task t done" in LOG)
+    await spin()
+    assert collect_table(silo.host, table) == 1
+
+
+async def test_many_idle_activations_are_collected_together(silo: Silo) -> None:
+    table = silo.host.tables["Living"]
+    for i in range(100):
+        await silo.grain(Living, f"{i}").call("c")
+    collect_table(silo.host, table)
+    await silo.grain(Living, "7").call("c")
+    assert collect_table(silo.host, table) == 99
+    await until(lambda: silo.host.catalog.count == 1)
+    assert await silo.grain(Living, "7").call("c") == 3
+
+
+def test_collection_keeps_its_times_in_a_running_silo() -> None:
+    """In virtual time: collected between one and two `idle_after`, used ones never."""
+
+    async def driver(sim: Simulation) -> list[float]:
+        host = sim.host("one")
+        loop = asyncio.get_running_loop()
+
+        async def program() -> list[float]:
+            @grain(idle_after=10)
+            class Brief(Grain):
+                async def call(self) -> None:
+                    return None
+
+                async def on_deactivate(self, reason: DeactivationReason, /) -> None:
+                    LOG.append(reason.name)
+                    ended.append(loop.time() - started)
+
+            ended: list[float] = []
+            silo = Silo(
+                grains=[Brief],
+                address="one:7700",
+                membership=MemoryMembershipTable(),
+                options=RuntimeOptions(collect_every_s=1, idle_after_s=1000),
+                env=sim.env(host),
+                transport=sim.transport(host),
+            )
+            async with silo:
+                await asyncio.sleep(5)
+                started = loop.time()
+                await silo.grain(Brief, "once").call()
+                for _ in range(40):
+                    await silo.grain(Brief, "often").call()
+                    await asyncio.sleep(1)
+                assert len(ended) == 1
+                ended_while_running = list(ended)
+            return ended_while_running
+
+        return await sim.call(host, program())
+
+    (ended_after,) = run(driver, seed=1).result
+    assert 10 <= ended_after <= 21 + 1
+    assert LOG == ["IDLE", "SILO_STOPS"]
+
+
+# --- tasks of the activation ---------------------------------------------------------------------
+
+
+async def test_a_task_of_the_activation_is_cancelled_before_on_deactivate(silo: Silo) -> None:
+    ref = silo.grain(Living, "a")
+    await ref.start_task("t")
+    await until(lambda: "task t" in LOG)
+    await ref.leave()
+    await until(lambda: "gone" in LOG)
+    assert LOG[-3:] == ["task t cancelled", "deactivate REQUESTED", "gone"]
+    assert TASKS[0].cancelled()
+
+
+async def test_a_task_of_the_activation_may_go_on_beside_later_turns(silo: Silo) -> None:
+    ref = silo.grain(Living, "a")
+    await ref.start_task("t")
+    assert await ref.call("c") == 1
+    GATES["t"].set()
+    await until(lambda: "task t done" in LOG)
+    assert activation_in(silo, "a") is not None
+
+
+async def test_no_task_starts_after_the_end(silo: Silo) -> None:
+    ref = silo.grain(Living, "a")
+    await ref.call("c")
+    held = silo.host.tables["Living"].activations["a"].grain.context
+    await ref.leave()
+    await until(lambda: activation_in(silo, "a") is None)
+
+    async def work() -> None:
+        LOG.append("must not run")
+
+    with pytest.raises(NotInCluster):
+        held.create_task(work())
+    assert "must not run" not in LOG
+
+
+async def test_a_task_of_a_turn_sees_no_request_once_the_turn_has_ended(silo: Silo) -> None:
+    assert await with_options(silo.grain(Living, "a"), headers={"a": "1"}).headers() == 1
+    assert await silo.grain(Living, "a").headers() == 0
+
+
+async def test_a_failing_start_of_an_unknown_type_arrives_as_grain_error(silo: Silo) -> None:
+    class OddError(Exception):
+        pass
+
+    FAILING.append(OddError("odd"))
+    with pytest.raises(GrainError, match="odd"):
+        await silo.grain(Living, "a").call("c")
+    assert await silo.grain(Living, "a").call("c") == 1

@@ -1,0 +1,130 @@
+"""Connections that close as they open: what was not sent goes another way."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from millstream.runtime import PREFER_LOCAL, Grain, LocalCluster, Silo, SiloUnavailable, grain
+from millstream.runtime.calls.engine import Host
+from millstream.runtime.calls.search import Place, Search
+from millstream.runtime.calls.system_target import call_target
+from millstream.runtime.cluster.directory import DirectoryTarget
+from millstream.runtime.wire.connection import Peer
+
+
+@grain(placement=PREFER_LOCAL)
+class Desk(Grain):
+    async def where(self) -> str:
+        return self.context.silo
+
+
+@pytest.fixture
+async def cluster() -> AsyncIterator[LocalCluster]:
+    async with LocalCluster(silos=2, grains=[Desk]) as started:
+        yield started
+
+
+def close_as_they_open(host: Host, times: int) -> list[str]:
+    """Outgoing connections close when those who waited were woken, and have not run yet."""
+    closed: list[str] = []
+    greeted = host.greeted
+
+    def greet(peer: Peer) -> None:
+        greeted(peer)
+        if len(closed) < times and peer in host.peers.known():
+            closed.append(peer.name)
+            asyncio.get_running_loop().call_soon(peer.close, "as it opened")
+
+    host.greeted = greet  # type: ignore[method-assign]
+    return closed
+
+
+def drop_connections(host: Host) -> None:
+    for peer in host.peers.known():
+        peer.close("dropped")
+
+
+@pytest.mark.parametrize("times", [1, 2])
+async def test_a_client_sends_its_call_through_another_connection(
+    cluster: LocalCluster, times: int
+) -> None:
+    client = cluster.client.host
+    await cluster.grain(Desk, "a").where()
+    drop_connections(client)
+    closed = close_as_they_open(client, times)
+    calls = [cluster.grain(Desk, f"{number}").where() for number in range(6)]
+    async with asyncio.timeout(8):
+        assert len(await asyncio.gather(*calls)) == 6
+    assert len(closed) == times
+
+
+@pytest.mark.parametrize("times", [1, 2])
+async def test_a_silo_sends_its_call_through_another_connection(
+    cluster: LocalCluster, times: int
+) -> None:
+    one, two = cluster.silos
+    assert await two.grain(Desk, "a").where() == two.address
+    assert await one.grain(Desk, "a").where() == two.address
+    drop_connections(one.host)
+    closed = close_as_they_open(one.host, times)
+    async with asyncio.timeout(8):
+        calls = [one.grain(Desk, "a").where() for _ in range(3)]
+        assert await asyncio.gather(*calls) == [two.address] * 3
+    assert len(closed) == times
+
+
+def close_as_they_are_found(silo: Silo) -> list[str]:
+    """The next connection that a search finds closes before those who stand in line go on."""
+    closed: list[str] = []
+    searches = silo.host.silo_router._searches
+    tell = searches._tell
+
+    def tell_and_close(waiter: asyncio.Future[Place], search: Search) -> None:
+        tell(waiter, search)
+        if isinstance(search.found, Peer) and not closed:
+            closed.append(search.found.name)
+            search.found.close("as it was found")
+
+    searches._tell = tell_and_close  # type: ignore[method-assign]
+    return closed
+
+
+@pytest.mark.parametrize("hook", ["opened", "found"])
+async def test_a_gateway_lets_the_client_send_a_call_again_that_it_could_not_relay(
+    cluster: LocalCluster, hook: str
+) -> None:
+    one, two = cluster.silos
+    assert await two.grain(Desk, "a").where() == two.address
+    assert await one.grain(Desk, "a").where() == two.address
+    cluster.client.host.gateways = [one.address]
+    drop_connections(one.host)
+    closed = close_as_they_open(one.host, 1) if hook == "opened" else close_as_they_are_found(one)
+    async with asyncio.timeout(8):
+        assert await cluster.grain(Desk, "a").where() == two.address
+    assert len(closed) == 1
+
+
+async def test_a_question_to_a_gateway_goes_to_another_one(cluster: LocalCluster) -> None:
+    client = cluster.client.host
+    drop_connections(client)
+    closed = close_as_they_open(client, 1)
+    async with asyncio.timeout(8):
+        await client.refresh_gateways()
+    assert len(closed) == 1 and len(client.gateways) == 2
+
+
+async def test_a_question_to_one_silo_says_what_became_of_the_connection(
+    cluster: LocalCluster,
+) -> None:
+    one, two = cluster.silos
+    drop_connections(one.host)
+    close_as_they_open(one.host, 1)
+    method: Any = DirectoryTarget.lookup
+    with pytest.raises(SiloUnavailable, match=f"{two.address}: .*closed"):
+        await call_target(
+            one.host, two.address, DirectoryTarget.target_name, method, "Desk", "a", 1
+        )

@@ -1,0 +1,405 @@
+"""The queue cache: single rules by hand, all together against a list that forgets nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from millstream.runtime.errors import ConfigError
+from millstream.streams.agent.cache import CacheLimits, Cursor, QueueCache, message_bytes
+from millstream.streams.contracts.identity import StreamId
+from millstream.streams.contracts.item import Item
+from millstream.streams.contracts.queue import QueueMessage
+from millstream.streams.contracts.token import Token
+
+A, B = StreamId("n", "a"), StreamId("n", "b")
+
+
+def message_of(stream: StreamId, seq: int, *items: bytes) -> QueueMessage:
+    return QueueMessage(stream, Token(0, seq), items)
+
+
+def cache_with(*messages: QueueMessage, limits: CacheLimits | None = None) -> QueueCache:
+    """A cache with these messages, none of them pinned any more."""
+    cache = QueueCache(limits or CacheLimits())
+    for message in messages:
+        cache.unpin(cache.append(message))
+    return cache
+
+
+def tokens_of(items: Sequence[Item]) -> list[tuple[int, int]]:
+    return [(item.token.seq, item.token.index) for item in items]
+
+
+def test_cursor_gives_items_of_its_stream_in_order() -> None:
+    cache = cache_with(message_of(A, 1, b"1"), message_of(B, 2, b"2"), message_of(A, 3, b"3", b"4"))
+    cursor = cache.open_cursor(A, 0)
+    assert [item.body for item in cursor.peek(10, 100)] == [b"1", b"3", b"4"]
+    assert tokens_of(cursor.peek(10, 100)) == [(1, 0), (3, 0), (3, 1)]
+
+
+def test_cursor_carries_headers_of_the_message() -> None:
+    cache = QueueCache(CacheLimits())
+    at = cache.append(QueueMessage(A, Token(0, 1), [b"x"], {"trace": "7"}, 12.5))
+    (item,) = cache.open_cursor(A, at).peek(1, 1)
+    assert item.headers == {"trace": "7"}
+
+
+def test_peek_is_bounded_in_events_and_bytes_but_gives_one_item() -> None:
+    cache = cache_with(message_of(A, 1, b"12345", b"12345", b"12345"))
+    cursor = cache.open_cursor(A, 0)
+    assert len(cursor.peek(2, 100)) == 2
+    assert len(cursor.peek(9, 10)) == 2
+    assert len(cursor.peek(9, 1)) == 1
+
+
+def test_cursor_stops_inside_a_message() -> None:
+    cache = cache_with(message_of(A, 1, b"1", b"2", b"3"), message_of(A, 2, b"4"))
+    cursor = cache.open_cursor(A, 0)
+    cursor.advance(2)
+    assert tokens_of(cursor.peek(9, 99)) == [(1, 2), (2, 0)]
+    assert cache.acked_upto() is None
+    cursor.advance(1)
+    assert cache.acked_upto() == Token(0, 1)
+
+
+def test_cursor_sees_what_is_appended_behind_it() -> None:
+    cache = cache_with(message_of(A, 1, b"1"))
+    cursor = cache.open_cursor(A, 0)
+    cache.append(message_of(A, 2, b"2"))
+    cursor.advance(1)
+    assert not cursor.is_drained
+    assert tokens_of(cursor.peek(9, 99)) == [(2, 0)]
+
+
+def test_drained_cursor_holds_nothing() -> None:
+    cache = cache_with(message_of(A, 1, b"1"), message_of(B, 2, b"2"))
+    cursor = cache.open_cursor(A, 0)
+    cursor.advance(1)
+    assert cursor.is_drained and cursor.peek(9, 99) == []
+    assert cache.acked_upto() == Token(0, 2)
+    assert cache.events == cache.size_bytes == 0
+
+
+def test_cursor_cannot_pass_the_end() -> None:
+    cursor = cache_with(message_of(A, 1, b"1")).open_cursor(A, 0)
+    with pytest.raises(AssertionError, match="past the end"):
+        cursor.advance(2)
+
+
+def test_append_pins_the_message_until_it_is_routed() -> None:
+    cache = QueueCache(CacheLimits())
+    at = cache.append(message_of(A, 1, b"1"))
+    cache.unpin(cache.append(message_of(B, 2, b"2")))
+    assert cache.acked_upto() is None
+    cache.unpin(at)
+    assert cache.acked_upto() == Token(0, 2)
+
+
+def test_pin_holds_until_each_one_is_undone() -> None:
+    cache = QueueCache(CacheLimits())
+    at = cache.append(message_of(A, 1, b"1"))
+    cache.pin(at)
+    cache.unpin(at)
+    assert cache.acked_upto() is None
+    cache.unpin(at)
+    assert cache.acked_upto() == Token(0, 1)
+
+
+def test_unpin_refuses_a_message_that_is_not_pinned() -> None:
+    cache = cache_with(message_of(A, 1, b"1"))
+    with pytest.raises(AssertionError, match="not pinned"):
+        cache.unpin(0)
+
+
+def test_ack_minimum_is_that_of_the_slowest_cursor() -> None:
+    cache = cache_with(*(message_of(A, seq, b"x") for seq in range(1, 6)))
+    fast, slow = cache.open_cursor(A, 0), cache.open_cursor(A, 0)
+    fast.advance(5)
+    slow.advance(2)
+    assert cache.acked_upto() == Token(0, 2)
+    slow.close()
+    assert cache.acked_upto() == Token(0, 5)
+
+
+def test_ack_minimum_waits_for_a_slow_stream_between_others() -> None:
+    cache = cache_with(message_of(A, 1, b"1"), message_of(B, 2, b"2"), message_of(A, 3, b"3"))
+    on_a, on_b = cache.open_cursor(A, 0), cache.open_cursor(B, 1)
+    on_a.advance(2)
+    assert cache.acked_upto() == Token(0, 1)
+    on_b.advance(1)
+    assert cache.acked_upto() == Token(0, 3)
+
+
+def test_ack_minimum_begins_at_the_position_read_from() -> None:
+    cache = QueueCache(CacheLimits(), after=Token(0, 7))
+    assert cache.acked_upto() == Token(0, 7)
+
+
+def test_message_without_items_is_acknowledged_in_its_place() -> None:
+    cache = cache_with(message_of(A, 1, b"1"), message_of(A, 2), message_of(A, 3, b"3"))
+    assert cache.open_cursor(A, 1).is_drained
+    cursor = cache.open_cursor(A, 0)
+    assert tokens_of(cursor.peek(9, 99)) == [(1, 0), (3, 0)]
+    cursor.advance(1)
+    assert cache.acked_upto() == Token(0, 2)
+
+
+def test_first_index_begins_behind_what_was_seen() -> None:
+    cache = cache_with(message_of(A, 1, b"1"), message_of(B, 2, b"2"), message_of(A, 3, b"3", b"4"))
+    assert cache.first_index(A, None) == 0
+    assert cache.first_index(A, Token(0, 1)) == 2
+    assert cache.first_index(A, Token(0, 3)) == 2
+    assert cache.first_index(A, Token(0, 3, 1)) is None
+    assert cache.first_index(StreamId("n", "c"), None) is None
+
+
+def test_open_cursor_begins_behind_what_was_seen_inside_a_message() -> None:
+    cache = cache_with(message_of(A, 3, b"3", b"4", b"5"))
+    assert tokens_of(cache.open_cursor(A, 0, Token(0, 3, 1)).peek(9, 99)) == [(3, 2)]
+    assert cache.open_cursor(A, 0, Token(0, 3, 2)).is_drained
+
+
+def test_covers_tells_what_has_left() -> None:
+    cache = cache_with(message_of(A, 1, b"1", b"2"), message_of(A, 2, b"3"))
+    assert cache.covers(Token(0, 0))
+    cache.open_cursor(A, 1)
+    cache.purge()
+    assert not cache.covers(Token(0, 1, 0))
+    assert cache.covers(Token(0, 1, 1))
+
+
+def test_room_is_nothing_when_one_limit_is_reached() -> None:
+    cache = QueueCache(CacheLimits(events_max=2, bytes_max=100, buckets=1))
+    cache.append(message_of(A, 1, b"1"))
+    assert cache.room() == (1, 99)
+    cache.append(message_of(A, 2, b"2"))
+    assert cache.room() == (0, 0)
+
+
+def test_empty_cache_takes_one_message_of_any_size() -> None:
+    cache = QueueCache(CacheLimits(events_max=2, bytes_max=10, buckets=1))
+    cache.unpin(cache.append(message_of(A, 1, b"x" * 50, b"", b"")))
+    assert cache.room() == (0, 0)
+    assert not cache.fits(message_of(A, 2, b""))
+    cache.purge()
+    assert cache.fits(message_of(A, 2, b"x" * 50))
+
+
+def test_append_refuses_what_does_not_fit() -> None:
+    cache = QueueCache(CacheLimits(events_max=1, bytes_max=10, buckets=1))
+    cache.append(message_of(A, 1, b"1"))
+    with pytest.raises(AssertionError, match="exceeds"):
+        cache.append(message_of(A, 2, b"2"))
+
+
+def test_message_bytes_counts_bodies_and_headers() -> None:
+    assert message_bytes(QueueMessage(A, Token(0, 1), [b"123", b"4"], {"ab": "cde"})) == 9
+
+
+def test_slowest_names_the_cursors_of_the_oldest_bucket() -> None:
+    limits = CacheLimits(events_max=8, bytes_max=100, buckets=4)
+    cache = cache_with(*(message_of(A, seq, b"x") for seq in range(8)), limits=limits)
+    slow, near, fast = (cache.open_cursor(A, at) for at in (2, 3, 7))
+    assert set(cache.slowest()) == {slow, near}
+    slow.advance(2)
+    near.close()
+    assert cache.slowest() == (slow,)
+    slow.close()
+    assert cache.slowest() == (fast,)
+    fast.close()
+    assert cache.slowest() == ()
+
+
+def test_streams_that_left_leave_nothing_behind() -> None:
+    cache = QueueCache(CacheLimits())
+    for seq in range(1_000):
+        cache.unpin(cache.append(message_of(StreamId("n", str(seq)), seq, b"x")))
+        cache.purge()
+    assert not cache._lanes and not cache._slots and not cache._buckets
+
+
+@pytest.mark.parametrize(
+    ("events_max", "bytes_max", "buckets"), [(0, 1, 1), (1, 0, 1), (1, 1, 0), (4, 1, 5)]
+)
+def test_limits_refuse_what_cannot_work(events_max: int, bytes_max: int, buckets: int) -> None:
+    with pytest.raises(ConfigError):
+        CacheLimits(events_max, bytes_max, buckets)
+
+
+STREAMS = [StreamId("n", name) for name in "abc"]
+LIMITS = CacheLimits(events_max=12, bytes_max=60, buckets=3)
+
+
+@dataclass
+class Stored:
+    """A message that was ever appended, as the model knows it."""
+
+    message: QueueMessage
+    pins: int = 1
+
+    def tokens(self) -> list[Token]:
+        era, seq, _ = self.message.token
+        return [Token(era, seq, index) for index in range(len(self.message.items))]
+
+
+@dataclass(eq=False)
+class Reader:
+    """A cursor beside what the model expects of it: the items that it must still give."""
+
+    cursor: Cursor
+    stream: StreamId
+    due: list[tuple[Token, bytes]] = field(default_factory=list)
+
+
+class CacheMachine(RuleBasedStateMachine):
+    """The cache against the list of all messages, none ever dropped, all walked every time."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.cache = QueueCache(LIMITS)
+        self.stored: list[Stored] = []
+        self.gone = 0
+        self.readers: list[Reader] = []
+
+    def events_held(self) -> int:
+        return sum(max(1, len(one.message.items)) for one in self.stored[self.gone :])
+
+    def bytes_held(self) -> int:
+        return sum(message_bytes(one.message) for one in self.stored[self.gone :])
+
+    def is_done(self, one: Stored) -> bool:
+        due = {token for reader in self.readers for token, _ in reader.due}
+        is_awaited = any(
+            reader.stream == one.message.stream and token in due
+            for reader in self.readers
+            for token in one.tokens()
+        )
+        return one.pins == 0 and not is_awaited
+
+    def after_purge(self) -> int:
+        gone = self.gone
+        while gone < len(self.stored) and self.is_done(self.stored[gone]):
+            gone += 1
+        return gone
+
+    def items_after(self, stream: StreamId, after: Token | None) -> list[tuple[Token, bytes]]:
+        return [
+            (token, body)
+            for one in self.stored[self.gone :]
+            if one.message.stream == stream
+            for token, body in zip(one.tokens(), one.message.items, strict=True)
+            if after is None or token > after
+        ]
+
+    @rule(
+        stream=st.sampled_from(STREAMS),
+        sizes=st.lists(st.integers(0, 12), max_size=4),
+        is_routed=st.booleans(),
+    )
+    def append(self, stream: StreamId, sizes: list[int], is_routed: bool) -> None:
+        items = [bytes([65 + n % 26]) * size for n, size in enumerate(sizes)]
+        message = message_of(stream, len(self.stored) + 1, *items)
+        is_alone = self.gone == len(self.stored)
+        events = self.events_held() + max(1, len(items))
+        is_small = events <= 12 and self.bytes_held() + message_bytes(message) <= 60
+        assert self.cache.fits(message) == (is_alone or is_small)
+        if not self.cache.fits(message):
+            return
+        assert self.cache.append(message) == len(self.stored)
+        self.stored.append(Stored(message))
+        for reader in self.readers:
+            if reader.stream == stream and not reader.cursor.is_drained:
+                reader.due += [(Token(0, len(self.stored), n), b) for n, b in enumerate(items)]
+        if is_routed:
+            self.unpin_index(len(self.stored) - 1)
+
+    def unpin_index(self, index: int) -> None:
+        self.stored[index].pins -= 1
+        self.cache.unpin(index)
+
+    @rule(data=st.data(), stream=st.sampled_from(STREAMS))
+    def open_cursor(self, data: st.DataObject, stream: StreamId) -> None:
+        of_stream = [t for one in self.stored if one.message.stream == stream for t in one.tokens()]
+        after = data.draw(st.sampled_from([None, *of_stream]))
+        due = self.items_after(stream, after)
+        at = self.cache.first_index(stream, after)
+        assert at == (due[0][0].seq - 1 if due else None)
+        if at is not None:
+            self.readers.append(Reader(self.cache.open_cursor(stream, at, after), stream, due))
+
+    @precondition(lambda self: self.gone < len(self.stored))
+    @rule(data=st.data())
+    def pin_or_unpin(self, data: st.DataObject) -> None:
+        index = data.draw(st.integers(self.gone, len(self.stored) - 1))
+        if self.stored[index].pins and data.draw(st.booleans()):
+            self.unpin_index(index)
+        else:
+            self.stored[index].pins += 1
+            self.cache.pin(index)
+
+    @precondition(lambda self: self.readers)
+    @rule(data=st.data(), max_events=st.integers(1, 6), max_bytes=st.integers(1, 30))
+    def deliver(self, data: st.DataObject, max_events: int, max_bytes: int) -> None:
+        reader = data.draw(st.sampled_from(self.readers))
+        items = reader.cursor.peek(max_events, max_bytes)
+        assert [(item.token, item.body) for item in items] == reader.due[: len(items)]
+        assert len(items) >= 1
+        total = sum(len(item.body) for item in items)
+        assert len(items) <= max_events and (total <= max_bytes or len(items) == 1)
+        if len(items) < min(max_events, len(reader.due)):
+            assert total + len(reader.due[len(items)][1]) > max_bytes
+        done = data.draw(st.integers(0, len(items)))
+        reader.cursor.advance(done)
+        del reader.due[:done]
+        assert reader.cursor.is_drained == (not reader.due)
+        if not reader.due:
+            self.readers.remove(reader)
+
+    @precondition(lambda self: self.readers)
+    @rule(data=st.data())
+    def close_cursor(self, data: st.DataObject) -> None:
+        reader = data.draw(st.sampled_from(self.readers))
+        self.readers.remove(reader)
+        reader.cursor.close()
+        reader.cursor.close()
+
+    @rule()
+    def purge(self) -> None:
+        self.gone = self.after_purge()
+        self.cache.purge()
+
+    @rule()
+    def acknowledge(self) -> None:
+        self.gone = self.after_purge()
+        last = self.stored[self.gone - 1].message.token if self.gone else None
+        assert self.cache.acked_upto() == last
+
+    @invariant()
+    def counts_are_those_of_the_list(self) -> None:
+        self.cache.check()
+        assert self.cache.base == self.gone
+        assert self.cache.events == self.events_held()
+        assert self.cache.size_bytes == self.bytes_held()
+
+    @invariant()
+    def every_undelivered_item_is_still_there(self) -> None:
+        for reader in self.readers:
+            items = reader.cursor.peek(1_000, 10_000)
+            assert [(item.token, item.body) for item in items] == reader.due
+
+    @invariant()
+    def slowest_cursors_are_in_the_oldest_bucket(self) -> None:
+        slowest = {id(cursor) for cursor in self.cache.slowest()}
+        places = {id(one.cursor): (one.due[0][0].seq - 1) // 4 for one in self.readers}
+        oldest = min(places.values(), default=None)
+        assert slowest == {one for one, place in places.items() if place == oldest}
+
+
+CacheMachine.TestCase.settings = settings(max_examples=120, stateful_step_count=40, deadline=None)
+test_cache_agrees_with_the_list_model = CacheMachine.TestCase

@@ -1,0 +1,92 @@
+"""A stream whose subscriptions are still being asked for: what is told meanwhile is newer."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any
+
+from millstream.runtime import Env
+from millstream.streams import QueueMessage, StreamId, StreamOptions, Token
+from millstream.streams.agent.subscribers import Subscribers
+from millstream.streams.api.declared import DeclaredSet
+from millstream.streams.api.registry import SubscriptionRow
+
+STREAM = StreamId("notes", "a")
+MESSAGE = QueueMessage(STREAM, Token(1, 1), [b"\x01"])
+
+
+def row(subscription: str) -> SubscriptionRow:
+    return SubscriptionRow(
+        id=subscription,
+        grain_type="Reader",
+        grain_key="r",
+        handler="_on_note",
+        is_batch=False,
+        start="next",
+    )
+
+
+class Desk:
+    """Subscribers of one queue whose rendezvous answers when the test says so."""
+
+    def __init__(self) -> None:
+        self.answer: asyncio.Future[list[SubscriptionRow]] = (
+            asyncio.get_running_loop().create_future()
+        )
+        self.offered: list[str] = []
+        self.unpinned: list[int] = []
+        self.subscribers = Subscribers(self._provider(), self._agent(), self._dispatch())
+
+    def _provider(self) -> Any:
+        registry = SimpleNamespace(rows_for_agent=self._rows)
+        host = SimpleNamespace(grain=lambda cls, key: registry, env=Env())
+        options = StreamOptions()
+        return SimpleNamespace(name="default", host=host, options=options, declared=DeclaredSet())
+
+    async def _rows(self) -> list[SubscriptionRow]:
+        return await self.answer
+
+    def _agent(self) -> Any:
+        cache = SimpleNamespace(unpin=self.unpinned.append)
+        return SimpleNamespace(cache=cache, progressed=lambda: None)
+
+    def _dispatch(self) -> Any:
+        def offer(subscriber: Any, index: int) -> None:
+            self.offered.append(subscriber.id)
+
+        return SimpleNamespace(offer=offer, pump=lambda: None, drop=lambda subscriber: None)
+
+    async def answers(self, *rows: SubscriptionRow) -> list[str]:
+        """The rendezvous answers; who is offered the message."""
+        self.answer.set_result(list(rows))
+        for _ in range(5):
+            await asyncio.sleep(0)
+        self.subscribers.close()
+        assert self.unpinned == [0]
+        return self.offered
+
+
+async def test_a_cold_stream_waits_for_its_subscriptions() -> None:
+    desk = Desk()
+    desk.subscribers.route(MESSAGE, 0)
+    await asyncio.sleep(0)
+    assert desk.offered == [] and desk.unpinned == []
+    assert await desk.answers(row("one"), row("two")) == ["one", "two"]
+
+
+async def test_what_was_removed_while_it_was_asked_for_stays_removed() -> None:
+    desk = Desk()
+    desk.subscribers.route(MESSAGE, 0)
+    await asyncio.sleep(0)
+    desk.subscribers.detach(STREAM, "one")
+    assert await desk.answers(row("one"), row("two")) == ["two"]
+
+
+async def test_what_was_removed_and_made_again_meanwhile_is_there() -> None:
+    desk = Desk()
+    desk.subscribers.route(MESSAGE, 0)
+    await asyncio.sleep(0)
+    desk.subscribers.detach(STREAM, "one")
+    desk.subscribers.attach(STREAM, row("one"))
+    assert await desk.answers(row("one")) == ["one"]

@@ -1,0 +1,469 @@
+"""The delivery core: its rules one by one, and every state with every event."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+
+from millstream.runtime.errors import ConfigError
+from millstream.streams.agent.backoff import Backoff
+from millstream.streams.agent.cache import CacheLimits, QueueCache
+from millstream.streams.agent.delivery import (
+    Action,
+    Deliver,
+    Delivery,
+    DeliveryOptions,
+    DeliveryState,
+    Drained,
+    Event,
+    Failure,
+    FailureKind,
+    GivenUp,
+    GiveUp,
+    GiveUpOutcome,
+    Progress,
+    Resume,
+    Sent,
+    Tick,
+    Unreachable,
+    WaitUntil,
+    Wake,
+)
+from millstream.streams.contracts.identity import StreamId
+from millstream.streams.contracts.queue import QueueMessage
+from millstream.streams.contracts.token import Token
+
+A = StreamId("n", "a")
+RAISED = Failure(FailureKind.HANDLER, "ValueError: no")
+TIMED_OUT = Failure(FailureKind.TIMEOUT, "after 60 s")
+OPTIONS = DeliveryOptions(retries=2, backoff=Backoff(first_s=1, factor=2, ceiling_s=8))
+State = DeliveryState
+
+
+def cache_of(count: int) -> QueueCache:
+    """A cache with one message of `count` items of stream A."""
+    cache = QueueCache(CacheLimits())
+    add(cache, 1, count)
+    return cache
+
+
+def add(cache: QueueCache, seq: int, count: int) -> None:
+    cache.unpin(cache.append(QueueMessage(A, Token(0, seq), [b"%d" % n for n in range(count)])))
+
+
+def delivery_of(count: int, options: DeliveryOptions = OPTIONS) -> Delivery:
+    return Delivery(cache_of(count), A, options, at=0)
+
+
+def steps(delivery: Delivery, *events: Event) -> Sequence[Action]:
+    """Apply the events, checking the invariants after each; the actions of the last one."""
+    actions: Sequence[Action] = ()
+    for event in events:
+        actions = delivery.step(event)
+        delivery.check()
+    return actions
+
+
+def offered(delivery: Delivery) -> list[int]:
+    """The indexes of the items that a wake offers."""
+    (action,) = steps(delivery, Wake())
+    assert isinstance(action, Deliver)
+    return [item.token.index for item in action.items]
+
+
+def send(delivery: Delivery, at_s: float = 0.0) -> int:
+    """Wake it and send all that it offers; the number of items."""
+    count = len(offered(delivery))
+    assert steps(delivery, Sent(count, at_s)) == ()
+    return count
+
+
+def fail(delivery: Delivery, done: int = 0, error: Failure = RAISED) -> Sequence[Action]:
+    """Send, and let the item behind `done` fail at time 0."""
+    send(delivery)
+    return steps(delivery, Progress(done, error, 0.0, 0.0))
+
+
+def test_delivery_offers_the_window_and_moves_only_after_the_reply() -> None:
+    delivery = delivery_of(40)
+    assert offered(delivery) == list(range(16))
+    assert offered(delivery) == list(range(16))
+    steps(delivery, Sent(16, 0.0))
+    assert steps(delivery, Wake()) == ()
+    assert steps(delivery, Progress(16, None, 0.2, 0.0)) == ()
+    assert delivery.state is State.READY
+    assert delivery.position == Token(0, 1, 15)
+    assert offered(delivery) == list(range(16, 32))
+
+
+def test_delivery_may_send_less_than_offered() -> None:
+    delivery = delivery_of(5)
+    offered(delivery)
+    steps(delivery, Sent(2, 0.0), Progress(2, None, 0.0, 0.0))
+    assert offered(delivery) == [2, 3, 4]
+
+
+def test_delivery_is_drained_after_the_last_item_and_lets_the_message_go() -> None:
+    cache = cache_of(3)
+    delivery = Delivery(cache, A, OPTIONS, at=0)
+    send(delivery)
+    assert cache.acked_upto() is None
+    assert steps(delivery, Progress(3, None, 0.0, 0.0)) == (Drained(),)
+    assert delivery.state is State.CLOSED
+    assert cache.acked_upto() == Token(0, 1)
+
+
+def test_delivery_goes_on_with_what_arrived_during_the_last_call() -> None:
+    cache = cache_of(1)
+    delivery = Delivery(cache, A, OPTIONS, at=0)
+    send(delivery)
+    add(cache, 2, 2)
+    assert steps(delivery, Progress(1, None, 0.0, 0.0)) == ()
+    assert offered(delivery) == [0, 1]
+
+
+def test_delivery_begins_behind_the_last_token() -> None:
+    delivery = Delivery(cache_of(4), A, OPTIONS, at=0, after=Token(0, 1, 1))
+    assert delivery.position == Token(0, 1, 1)
+    assert offered(delivery) == [2, 3]
+
+
+def test_delivery_is_drained_at_once_when_everything_was_seen() -> None:
+    delivery = Delivery(cache_of(2), A, OPTIONS, at=0, after=Token(0, 1, 1))
+    assert delivery.step(Wake()) == (Drained(),)
+
+
+def test_failed_item_is_tried_alone_until_it_succeeds() -> None:
+    delivery = delivery_of(20)
+    assert fail(delivery, done=3) == (WaitUntil(0.5),)
+    assert delivery.position == Token(0, 1, 2)
+    assert steps(delivery, Tick(0.4)) == (WaitUntil(0.5),)
+    assert steps(delivery, Tick(0.5)) == ()
+    (action,) = steps(delivery, Wake())
+    assert isinstance(action, Deliver)
+    assert (action.attempt, [item.token.index for item in action.items]) == (2, [3])
+    steps(delivery, Sent(1, 1.0), Progress(1, None, 1.0, 0.0))
+    assert offered(delivery) == list(range(4, 20))
+
+
+def test_items_done_before_the_failure_begin_a_new_count() -> None:
+    delivery = delivery_of(9)
+    fail(delivery)
+    steps(delivery, Tick(9.0))
+    send(delivery)
+    steps(delivery, Progress(1, None, 9.0, 0.0))
+    assert fail(delivery, done=2) == (WaitUntil(0.5),)
+
+
+def test_item_is_given_up_after_its_retries() -> None:
+    delivery = delivery_of(4)
+    assert fail(delivery, done=1) == (WaitUntil(0.5),)
+    steps(delivery, Tick(9.0))
+    assert fail(delivery, error=TIMED_OUT) == (WaitUntil(1.0),)
+    steps(delivery, Tick(9.0))
+    (action,) = fail(delivery)
+    assert isinstance(action, GiveUp)
+    assert (action.item.token.index, action.error, action.attempts) == (1, RAISED, 3)
+    assert delivery.state is State.GIVING_UP
+    assert steps(delivery, Wake(), Tick(99.0)) == ()
+
+
+def given_up(count: int, done: int = 0) -> Delivery:
+    """A delivery that has just given up the item behind `done`."""
+    delivery = delivery_of(count, DeliveryOptions(retries=0))
+    fail(delivery, done=done)
+    assert delivery.state is State.GIVING_UP
+    return delivery
+
+
+@pytest.mark.parametrize("outcome", ["dead_letter", "skip"])
+def test_cursor_moves_past_a_given_up_item_only_after_the_answer(outcome: GiveUpOutcome) -> None:
+    delivery = given_up(4, done=1)
+    assert delivery.position == Token(0, 1, 0)
+    assert steps(delivery, GivenUp(outcome)) == ()
+    assert delivery.position == Token(0, 1, 1)
+    assert offered(delivery) == [2, 3]
+
+
+def test_delivery_is_drained_when_the_last_item_was_given_up() -> None:
+    assert steps(given_up(1), GivenUp("skip")) == (Drained(),)
+
+
+def test_paused_delivery_holds_what_is_not_done_and_resumes_behind_its_token() -> None:
+    cache = cache_of(4)
+    delivery = Delivery(cache, A, DeliveryOptions(retries=0), at=0)
+    fail(delivery, done=2)
+    assert steps(delivery, GivenUp("pause")) == ()
+    assert delivery.state is State.PAUSED
+    cache.purge()
+    assert cache.first_index(A, delivery.position) is not None
+    assert steps(delivery, Wake(), Tick(1e9), Unreachable("silo gone", 0.0, 0.0)) == ()
+    steps(delivery, Resume(delivery.position))
+    assert offered(delivery) == [2, 3]
+
+
+def test_held_delivery_offers_nothing_until_it_is_resumed() -> None:
+    delivery = Delivery(cache_of(4), A, DeliveryOptions(), at=0, is_held=True)
+    delivery.check()
+    assert steps(delivery, Wake(), Tick(1e9)) == ()
+    steps(delivery, Resume(None))
+    assert offered(delivery) == [0, 1, 2, 3]
+
+
+def test_give_up_is_asked_again_when_the_item_could_not_be_stored() -> None:
+    delivery = given_up(3)
+    first = Unreachable("store is away", 10.0, 0.0)
+    assert steps(delivery, first) == (WaitUntil(10.05),)
+    (action,) = steps(delivery, Tick(10.1))
+    assert isinstance(action, GiveUp) and action.attempts == 1
+    assert steps(delivery, Unreachable("still", 20.0, 0.0)) == (WaitUntil(20.1),)
+    steps(delivery, Tick(21.0), GivenUp("dead_letter"))
+    assert send(delivery) == 2
+    assert steps(delivery, Unreachable("silo gone", 30.0, 0.0)) == (WaitUntil(30.05),)
+
+
+def test_unreachable_repeats_the_batch_without_counting_an_attempt() -> None:
+    delivery = delivery_of(5)
+    for nth in range(50):
+        send(delivery)
+        (action,) = steps(delivery, Unreachable("overloaded", 0.0, 0.0))
+        assert action == WaitUntil(min(8, 2.0**nth) / 2)
+        steps(delivery, Tick(100.0))
+    (again,) = steps(delivery, Wake())
+    assert isinstance(again, Deliver)
+    assert (again.attempt, len(again.items)) == (1, 5)
+
+
+def test_unreachable_keeps_the_attempts_of_a_failed_item() -> None:
+    delivery = delivery_of(5)
+    fail(delivery)
+    steps(delivery, Tick(9.0))
+    send(delivery)
+    steps(delivery, Unreachable("moved", 9.0, 0.0), Tick(99.0))
+    (again,) = steps(delivery, Wake())
+    assert isinstance(again, Deliver)
+    assert (again.attempt, len(again.items)) == (2, 1)
+
+
+def test_back_off_for_lost_calls_begins_anew_after_a_reply() -> None:
+    delivery = delivery_of(5)
+    for _ in range(4):
+        send(delivery)
+        steps(delivery, Unreachable("gone", 0.0, 0.0), Tick(100.0))
+    send(delivery)
+    steps(delivery, Progress(2, None, 100.0, 0.0))
+    send(delivery)
+    assert steps(delivery, Unreachable("gone", 100.0, 0.0)) == (WaitUntil(100.5),)
+
+
+def test_reply_without_progress_or_error_backs_off() -> None:
+    delivery = delivery_of(5)
+    send(delivery)
+    assert steps(delivery, Progress(0, None, 0.0, 0.0)) == (WaitUntil(0.5),)
+
+
+@pytest.mark.parametrize("done", [-3, 6, 99])
+def test_reply_outside_of_what_was_sent_is_bounded(done: int) -> None:
+    delivery = delivery_of(8)
+    offered(delivery)
+    steps(delivery, Sent(5, 0.0), Progress(done, RAISED, 0.0, 0.0), Tick(9.0))
+    assert offered(delivery)[0] == (0 if done < 0 else 5)
+
+
+def call(delivery: Delivery, took_s: float) -> int:
+    """One whole call of this duration; the number of items it had."""
+    count = send(delivery, at_s=100.0)
+    steps(delivery, Progress(count, None, 100.0 + took_s, 0.0))
+    return count
+
+
+def test_window_doubles_while_calls_are_fast_up_to_max_batch() -> None:
+    delivery = delivery_of(1_000, DeliveryOptions(max_batch=50))
+    assert [call(delivery, 0.1) for _ in range(4)] == [16, 32, 50, 50]
+
+
+def test_window_halves_while_calls_are_slow_down_to_one() -> None:
+    delivery = delivery_of(1_000)
+    assert [call(delivery, 1.0) for _ in range(6)] == [16, 8, 4, 2, 1, 1]
+
+
+def test_window_stays_when_calls_take_about_the_target() -> None:
+    delivery = delivery_of(1_000)
+    assert [call(delivery, 0.2) for _ in range(3)] == [16, 16, 16]
+
+
+def test_window_stays_when_a_call_was_shorter_than_the_window() -> None:
+    cache = cache_of(1)
+    delivery = Delivery(cache, A, OPTIONS, at=0)
+    add(cache, 2, 1)
+    offered(delivery)
+    steps(delivery, Sent(1, 0.0), Progress(1, None, 0.0, 0.0))
+    assert delivery.window == 16
+
+
+def test_window_falls_to_one_after_a_time_out() -> None:
+    delivery = delivery_of(100)
+    fail(delivery, error=TIMED_OUT)
+    steps(delivery, Tick(9.0))
+    assert [call(delivery, 0.01) for _ in range(3)] == [1, 2, 4]
+
+
+def test_window_can_be_carried_over_within_the_options() -> None:
+    assert Delivery(cache_of(1), A, OPTIONS, at=0, window=64).window == 64
+    assert Delivery(cache_of(1), A, OPTIONS, at=0, window=9_999).window == 256
+
+
+def test_batch_is_bounded_in_bytes() -> None:
+    cache = QueueCache(CacheLimits())
+    cache.append(QueueMessage(A, Token(0, 1), [b"x" * 40] * 9))
+    delivery = Delivery(cache, A, DeliveryOptions(max_batch_bytes=100), at=0)
+    assert offered(delivery) == [0, 1]
+
+
+def test_resume_waits_for_the_call_that_is_out() -> None:
+    delivery = delivery_of(9)
+    offered(delivery)
+    steps(delivery, Sent(2, 0.0))
+    assert steps(delivery, Resume(Token(0, 1, 5))) == ()
+    assert delivery.state is State.IN_FLIGHT
+    steps(delivery, Progress(2, None, 0.0, 0.0))
+    assert delivery.position == Token(0, 1, 5)
+    assert offered(delivery) == [6, 7, 8]
+
+
+def test_resume_waits_for_the_give_up_that_is_out() -> None:
+    delivery = given_up(4)
+    steps(delivery, Resume(Token(0, 1, 0)), GivenUp("pause"))
+    assert offered(delivery) == [1, 2, 3]
+
+
+def test_resume_goes_back_to_the_oldest_event_that_is_held() -> None:
+    delivery = delivery_of(20)
+    call(delivery, 0.2)
+    steps(delivery, Resume(None))
+    assert offered(delivery)[0] == 0
+
+
+def test_resume_forgets_the_attempts() -> None:
+    delivery = delivery_of(4)
+    fail(delivery)
+    assert steps(delivery, Resume(None)) == ()
+    (action,) = steps(delivery, Wake())
+    assert isinstance(action, Deliver) and action.attempt == 1
+
+
+def test_resume_behind_everything_drains() -> None:
+    assert steps(delivery_of(4), Resume(Token(0, 9))) == (Drained(),)
+
+
+def test_closed_delivery_ignores_the_reply_that_was_out() -> None:
+    cache = cache_of(4)
+    delivery = Delivery(cache, A, OPTIONS, at=0)
+    send(delivery)
+    delivery.close()
+    assert cache.acked_upto() == Token(0, 1)
+    assert steps(delivery, Progress(4, None, 0.0, 0.0), Tick(1.0)) == ()
+
+
+# Every state with every event: how to get there, then the next state and the kinds of actions.
+
+IN_STATE: dict[State, Callable[[], Delivery]] = {
+    State.READY: lambda: in_ready(),
+    State.IN_FLIGHT: lambda: in_flight(),
+    State.GIVING_UP: lambda: given_up(4),
+    State.BACKOFF: lambda: in_backoff(),
+    State.PAUSED: lambda: in_pause(),
+    State.CLOSED: lambda: closed(),
+}
+EVENTS: dict[str, Event] = {
+    "wake": Wake(),
+    "sent": Sent(1, 0.0),
+    "done": Progress(1, None, 0.0, 0.0),
+    "error": Progress(0, RAISED, 0.0, 0.0),
+    "lost": Unreachable("gone", 0.0, 0.0),
+    "early": Tick(0.01),
+    "late": Tick(99.0),
+    "skip": GivenUp("skip"),
+    "pause": GivenUp("pause"),
+    "resume": Resume(None),
+}
+# columns: wake sent done error lost early late skip pause resume; "state+Action" where one is due
+MATRIX = {
+    "ready": "ready+Deliver in_flight ! ! backoff+WaitUntil ready ready ! ! ready",
+    "in_flight": "in_flight ! ready backoff+WaitUntil backoff+WaitUntil in_flight in_flight"
+    " ! ! in_flight",
+    "giving_up": "giving_up ! ! ! backoff+WaitUntil giving_up giving_up ready paused giving_up",
+    "backoff": "backoff ! ! ! backoff backoff+WaitUntil ready ! ! ready",
+    "paused": "paused ! ! ! paused paused paused ! ! ready",
+    "closed": "closed closed closed closed closed closed closed closed closed closed",
+}
+CELLS = [
+    (state, event, cell)
+    for state, row in MATRIX.items()
+    for event, cell in zip(EVENTS, row.split(), strict=True)
+]
+
+
+def in_ready() -> Delivery:
+    delivery = delivery_of(4)
+    steps(delivery, Wake())
+    return delivery
+
+
+def in_flight() -> Delivery:
+    delivery = delivery_of(4)
+    send(delivery)
+    return delivery
+
+
+def in_backoff() -> Delivery:
+    delivery = delivery_of(4)
+    fail(delivery)
+    return delivery
+
+
+def in_pause() -> Delivery:
+    delivery = given_up(4)
+    steps(delivery, GivenUp("pause"))
+    return delivery
+
+
+def closed() -> Delivery:
+    delivery = delivery_of(4)
+    delivery.close()
+    return delivery
+
+
+def test_matrix_covers_every_state_but_the_reserved_one() -> None:
+    assert {State(state) for state, _, _ in CELLS} == set(State) - {State.LAGGING}
+    assert {type(event) for event in EVENTS.values()} == set(Event.__args__)
+
+
+@pytest.mark.parametrize(("state", "event", "cell"), CELLS)
+def test_delivery_answers_every_event_in_every_state(state: str, event: str, cell: str) -> None:
+    delivery = IN_STATE[State(state)]()
+    assert delivery.state is State(state)
+    if cell == "!":
+        with pytest.raises(AssertionError):
+            delivery.step(EVENTS[event])
+        return
+    actions = steps(delivery, EVENTS[event])
+    found = "+".join([delivery.state.value, *(type(action).__name__ for action in actions)])
+    assert found == cell
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"max_batch": 0},
+        {"max_batch_bytes": 0},
+        {"retries": -1},
+        {"target_call_s": 0.0},
+        {"target_call_s": 61.0},
+    ],
+)
+def test_delivery_options_refuse_what_cannot_work(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match=next(iter(wrong))):
+        DeliveryOptions(**wrong)

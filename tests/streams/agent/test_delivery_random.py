@@ -1,0 +1,121 @@
+"""The delivery core under a driver whose calls, handler and failure handler do what chance says."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from millstream.streams.agent.backoff import Backoff
+from millstream.streams.agent.cache import CacheLimits, QueueCache
+from millstream.streams.agent.delivery import (
+    Action,
+    Deliver,
+    Delivery,
+    DeliveryOptions,
+    DeliveryState,
+    Drained,
+    Event,
+    Failure,
+    FailureKind,
+    GivenUp,
+    GiveUp,
+    Progress,
+    Sent,
+    Tick,
+    Unreachable,
+    WaitUntil,
+    Wake,
+)
+from millstream.streams.contracts.identity import StreamId
+from millstream.streams.contracts.queue import QueueMessage
+from millstream.streams.contracts.token import Token
+
+A = StreamId("n", "a")
+RAISED = Failure(FailureKind.HANDLER, "ValueError: no")
+OPTIONS = DeliveryOptions(retries=2, backoff=Backoff(first_s=1, factor=2, ceiling_s=8))
+
+
+class Driver:
+    """Runs a delivery to its end; `faults` says what becomes of each call."""
+
+    def __init__(self, delivery: Delivery, faults: list[str], broken: set[Token]) -> None:
+        self.delivery = delivery
+        self.faults = iter(faults)
+        self.broken = broken  # items whose handler always raises
+        self.done: list[Token] = []
+        self.dead: list[Token] = []
+        self.tries: dict[Token, int] = {}
+        self.now_s = 0.0
+
+    def run(self) -> None:
+        due: list[Action] = []
+        for _ in range(10_000):
+            if self.delivery.state is DeliveryState.CLOSED:
+                return
+            if self.delivery.state is DeliveryState.READY:
+                due = list(self.step(Wake()))
+            assert len(due) == 1
+            due = list(self.act(due[0]))
+        raise AssertionError("the delivery does not end")
+
+    def step(self, event: Event) -> Sequence[Action]:
+        actions = self.delivery.step(event)
+        self.delivery.check()
+        return actions
+
+    def act(self, action: Action) -> Sequence[Action]:
+        match action:
+            case Deliver():
+                return self.call(action)
+            case WaitUntil():
+                self.now_s = action.when_s
+                return self.step(Tick(self.now_s))
+            case GiveUp():
+                if next(self.faults, "") == "lost":
+                    return self.step(Unreachable("store", self.now_s, 0.5))
+                self.dead.append(action.item.token)
+                return self.step(GivenUp("dead_letter"))
+            case Drained():
+                raise AssertionError("drained, but not closed")
+
+    def call(self, action: Deliver) -> Sequence[Action]:
+        assert action.attempt == 1 or len(action.items) == 1, "a failed item is tried alone"
+        self.step(Sent(len(action.items), self.now_s))
+        fault = next(self.faults, "")
+        if fault == "lost":
+            return self.step(Unreachable("lost", self.now_s, 0.5))
+        for done, item in enumerate(action.items):
+            if item.token in self.broken or (fault == "raise" and done == len(action.items) // 2):
+                self.tries[item.token] = self.tries.get(item.token, 0) + 1
+                assert action.attempt <= 3
+                return self.step(Progress(done, RAISED, self.now_s, 0.5))
+            if not self.done or item.token > self.done[-1]:  # as the consumer side drops repeats
+                self.done.append(item.token)
+        if fault == "reply lost":
+            return self.step(Unreachable("reply lost", self.now_s, 0.5))
+        return self.step(Progress(len(action.items), None, self.now_s + 0.1, 0.5))
+
+
+@given(
+    sizes=st.lists(st.integers(1, 9), min_size=1, max_size=8),
+    faults=st.lists(st.sampled_from(["", "lost", "raise", "reply lost"]), max_size=40),
+    data=st.data(),
+)
+def test_every_item_is_done_or_given_up_once_and_in_order(
+    sizes: list[int], faults: list[str], data: st.DataObject
+) -> None:
+    cache = QueueCache(CacheLimits())
+    for seq, size in enumerate(sizes):
+        items = [b"%d" % index for index in range(size)]
+        cache.unpin(cache.append(QueueMessage(A, Token(0, seq), items)))
+    every = [Token(0, seq, index) for seq, size in enumerate(sizes) for index in range(size)]
+    broken = data.draw(st.sets(st.sampled_from(every), max_size=3))
+    driver = Driver(Delivery(cache, A, OPTIONS, at=0), faults, broken)
+    driver.run()
+    assert sorted({*driver.done, *driver.dead}) == every
+    assert driver.done == sorted(driver.done) and driver.dead == sorted(driver.dead)
+    assert broken <= set(driver.dead)
+    assert all(driver.tries[token] >= 3 for token in driver.dead)
+    assert cache.acked_upto() == Token(0, len(sizes) - 1)

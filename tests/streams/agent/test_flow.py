@@ -1,0 +1,77 @@
+"""Read grants and the acknowledgement throttle."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from millstream.runtime.errors import ConfigError
+from millstream.streams.agent.flow import AckThrottle, FlowOptions, read_grant
+from millstream.streams.contracts.token import Token
+
+OPTIONS = FlowOptions(read_events_max=10, read_bytes_max=1_000, ack_every_events=4, ack_every_s=1.0)
+
+
+@given(st.integers(0, 100), st.integers(0, 10_000))
+def test_grant_is_within_room_and_options(events: int, size_bytes: int) -> None:
+    grant = read_grant((events, size_bytes), OPTIONS)
+    assert grant.events <= min(events, 10)
+    assert grant.size_bytes <= min(size_bytes, 1_000)
+    assert grant.is_open == (events > 0 and size_bytes > 0)
+
+
+def test_grant_is_the_full_read_when_the_cache_is_empty() -> None:
+    assert read_grant((16_384, 1 << 26), OPTIONS) == (10, 1_000)
+
+
+def test_grant_is_closed_when_one_of_the_two_is_used_up() -> None:
+    assert read_grant((0, 5), OPTIONS) == (0, 0)
+    assert read_grant((5, 0), OPTIONS) == (0, 0)
+
+
+def test_throttle_waits_while_nothing_moved() -> None:
+    throttle = AckThrottle(OPTIONS, Token(0, 5), 0.0)
+    assert throttle.due(Token(0, 5), 0, 100.0) is None
+    assert throttle.due(None, 0, 100.0) is None
+
+
+def test_throttle_acknowledges_a_single_message_when_the_time_has_passed() -> None:
+    throttle = AckThrottle(OPTIONS, None, 10.0)
+    assert throttle.next_s == 11.0
+    assert throttle.due(Token(0, 1), 1, 10.9) is None
+    assert throttle.due(Token(0, 1), 1, 11.0) == Token(0, 1)
+
+
+def test_throttle_acknowledges_at_once_when_enough_is_done() -> None:
+    throttle = AckThrottle(OPTIONS, None, 10.0)
+    assert throttle.due(Token(0, 3), 3, 10.0) is None
+    assert throttle.due(Token(0, 4), 4, 10.0) == Token(0, 4)
+
+
+def test_throttle_counts_anew_after_what_was_sent() -> None:
+    throttle = AckThrottle(OPTIONS, None, 0.0)
+    throttle.sent(Token(0, 4), 4, 2.0)
+    throttle.check()
+    assert throttle.due(Token(0, 4), 4, 99.0) is None
+    assert throttle.due(Token(0, 7), 7, 2.9) is None
+    assert throttle.due(Token(0, 8), 8, 2.9) == Token(0, 8)
+
+
+def test_throttle_stays_due_until_the_receiver_took_it() -> None:
+    throttle = AckThrottle(OPTIONS, None, 0.0)
+    assert throttle.due(Token(0, 4), 4, 0.0) == throttle.due(Token(0, 4), 4, 0.0) == Token(0, 4)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"read_events_max": 0}, {"read_bytes_max": 0}, {"ack_every_events": 0}],
+)
+def test_flow_options_refuse_a_limit_of_nothing(wrong: dict[str, int]) -> None:
+    with pytest.raises(ConfigError, match=next(iter(wrong))):
+        FlowOptions(**wrong)
+
+
+def test_flow_options_refuse_an_endless_wait() -> None:
+    with pytest.raises(ConfigError, match="ack_every_s"):
+        FlowOptions(ack_every_s=float("inf"))

@@ -1,0 +1,267 @@
+"""Queue ownership: every record in every local state, and the store of records."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from millstream.runtime.definition.storage import MemoryStateStore
+from millstream.runtime.errors import ConfigError, Conflict, StorageError
+from millstream.streams.contracts.token import Token
+from millstream.streams.ownership.decision import (
+    Acquire,
+    Decision,
+    FirstSeen,
+    Free,
+    Handoff,
+    Hold,
+    Local,
+    Owned,
+    OwnershipOptions,
+    OwnershipStore,
+    Pause,
+    Pausing,
+    QueueRecord,
+    QueueState,
+    Situation,
+    StoredRecord,
+    Unowned,
+    Wait,
+    decide,
+    with_checkpoint,
+)
+
+ME, OTHER, GONE = "me:1@1", "other:1@1", "gone:1@1"
+NOW_S = 100.0
+OPTIONS = OwnershipOptions(max_handoff_s=3, poll_s=1, force_after_s=2)
+FREE, OWNED, PAUSING = QueueState.FREE, QueueState.OWNED, QueueState.PAUSING
+TEN = Token(0, 10)
+
+
+def situation(
+    record: QueueRecord | None,
+    local: Local,
+    *,
+    is_wanted: bool = True,
+    seen_s: float = NOW_S,
+    checkpoint: Token | None = None,
+    in_flight: int = 0,
+) -> Situation:
+    live = frozenset({ME, OTHER})
+    return Situation(record, seen_s, NOW_S, ME, live, is_wanted, local, checkpoint, in_flight)
+
+
+def record(owner: str, epoch: int = 4, state: QueueState = OWNED, **rest: Any) -> QueueRecord:
+    return QueueRecord(owner, epoch, state, **rest)
+
+
+# name: the record, and when this version of it was first seen
+RECORDS: dict[str, tuple[QueueRecord | None, float]] = {
+    "none": (None, NOW_S),
+    "free": (record("", state=FREE), NOW_S),
+    "mine": (record(ME), 1.0),
+    "mine_older": (record(ME, 3), 1.0),
+    "mine_newer": (record(ME, 5), 1.0),
+    "mine_pausing": (record(ME, state=PAUSING, drain_by_s=3.0), 1.0),
+    "mine_lease_fresh": (record(ME, lease_s=9.0), 97.1),
+    "mine_lease_due": (record(ME, lease_s=9.0), 97.0),
+    "mine_lease_over": (record(ME, lease_s=9.0), 91.0),
+    "other": (record(OTHER), 1.0),
+    "other_same_epoch": (record(OTHER, 4), 1.0),
+    "other_dead": (record(GONE), NOW_S),
+    "other_dead_pausing": (record(GONE, state=PAUSING, drain_by_s=99.0), NOW_S),
+    "other_lease_fresh": (record(OTHER, lease_s=10.0), 90.1),
+    "other_lease_over": (record(OTHER, lease_s=10.0), 90.0),
+    "other_draining": (record(OTHER, state=PAUSING, drain_by_s=3.0), 95.1),
+    "other_overdue": (record(OTHER, state=PAUSING, drain_by_s=3.0), 95.0),
+    "other_pausing_lease_over": (record(OTHER, state=PAUSING, drain_by_s=9.0, lease_s=5.0), 95.0),
+}
+# name: the local state in epoch 4, whether the queue is wanted, deliveries in flight
+LOCALS: dict[str, tuple[Local, bool, int]] = {
+    "unowned_wanted": (Unowned(), True, 0),
+    "unowned": (Unowned(), False, 0),
+    "owned_wanted": (Owned(4), True, 7),
+    "owned": (Owned(4), False, 7),
+    "pausing_wanted": (Pausing(4, 102.0), True, 7),
+    "pausing_idle": (Pausing(4, 102.0), False, 0),
+    "pausing_busy": (Pausing(4, 102.0), False, 7),
+    "pausing_late": (Pausing(4, 100.0), False, 7),
+}
+ALL_LOST = "Lost Lost Lost Lost Lost Lost"
+# columns: the local states above; "Force" is an Acquire without consent
+MATRIX = {
+    "none": f"Acquire Keep {ALL_LOST}",
+    "free": f"Acquire Keep {ALL_LOST}",
+    "mine": "Force Free Keep Pause Hold Free Wait Free",
+    "mine_older": f"Force Free {ALL_LOST}",
+    "mine_newer": f"Force Free {ALL_LOST}",
+    "mine_pausing": "Force Free Hold Pause Hold Free Wait Free",
+    "mine_lease_fresh": "Force Free Keep Pause Hold Free Wait Free",
+    "mine_lease_due": "Force Free Hold Pause Hold Free Pause Free",
+    "mine_lease_over": f"Force Free {ALL_LOST}",
+    "other": f"Wait Keep {ALL_LOST}",
+    "other_same_epoch": f"Wait Keep {ALL_LOST}",
+    "other_dead": f"Force Keep {ALL_LOST}",
+    "other_dead_pausing": f"Force Keep {ALL_LOST}",
+    "other_lease_fresh": f"Wait Keep {ALL_LOST}",
+    "other_lease_over": f"Force Keep {ALL_LOST}",
+    "other_draining": f"Wait Keep {ALL_LOST}",
+    "other_overdue": f"Force Keep {ALL_LOST}",
+    "other_pausing_lease_over": f"Force Keep {ALL_LOST}",
+}
+CELLS = [
+    (name, local, cell)
+    for name, row in MATRIX.items()
+    for local, cell in zip(LOCALS, row.split(), strict=True)
+]
+
+
+def decided(name: str, local: str) -> Decision:
+    stored, seen_s = RECORDS[name]
+    state, is_wanted, in_flight = LOCALS[local]
+    return decide(
+        situation(stored, state, is_wanted=is_wanted, seen_s=seen_s, in_flight=in_flight), OPTIONS
+    )
+
+
+def test_matrix_covers_every_record() -> None:
+    assert set(MATRIX) == set(RECORDS)
+
+
+@pytest.mark.parametrize(("name", "local", "cell"), CELLS)
+def test_ownership_decides_for_every_record_in_every_state(
+    name: str, local: str, cell: str
+) -> None:
+    decision = decided(name, local)
+    is_forced = isinstance(decision, Acquire) and decision.is_forced
+    assert ("Force" if is_forced else type(decision).__name__) == cell
+
+
+@pytest.mark.parametrize(("name", "local", "cell"), CELLS)
+def test_every_write_keeps_or_raises_the_epoch_and_names_its_owner(
+    name: str, local: str, cell: str
+) -> None:
+    stored, decision = RECORDS[name][0], decided(name, local)
+    epoch = 0 if stored is None else stored.epoch
+    match decision:
+        case Acquire(new):
+            assert (new.owner, new.epoch, new.state) == (ME, epoch + 1, OWNED)
+        case Hold(new):
+            assert (new.owner, new.epoch, new.state, new.drain_by_s) == (ME, epoch, OWNED, 0)
+        case Pause(new):
+            assert (new.owner, new.epoch, new.state) == (ME, epoch, PAUSING)
+        case Free(new):
+            assert (new.owner, new.epoch, new.state) == ("", epoch, FREE)
+        case _:
+            assert cell in ("Keep", "Wait", "Lost")
+
+
+def test_acquiring_keeps_the_checkpoint_and_clears_the_hand_off() -> None:
+    free = record("", state=FREE, checkpoint=TEN, handoff=Handoff(True, 0))
+    decision = decide(situation(free, Unowned()), OwnershipOptions(lease_s=30.0))
+    assert decision == Acquire(record(ME, 5, checkpoint=TEN, lease_s=30.0), is_forced=False)
+
+
+def test_pausing_says_how_long_the_owner_drains() -> None:
+    paused = decide(situation(record(ME), Owned(4), is_wanted=False, checkpoint=TEN), OPTIONS)
+    assert paused == Pause(record(ME, state=PAUSING, drain_by_s=3.0, checkpoint=TEN))
+
+
+def test_renewing_a_lease_does_not_lengthen_the_drain_time() -> None:
+    stored = record(ME, state=PAUSING, drain_by_s=3.0, lease_s=3.0)
+    local = Pausing(4, 101.25)
+    again = decide(situation(stored, local, is_wanted=False, seen_s=98.5, in_flight=1), OPTIONS)
+    assert again == Pause(record(ME, state=PAUSING, drain_by_s=1.25, lease_s=3.0))
+
+
+@pytest.mark.parametrize(("in_flight", "deadline_s"), [(0, 999.0), (3, NOW_S)])
+def test_freeing_leaves_checkpoint_and_hand_off(in_flight: int, deadline_s: float) -> None:
+    stored = record(ME, state=PAUSING, drain_by_s=3.0, checkpoint=Token(0, 2), lease_s=60.0)
+    freed = decide(
+        situation(
+            stored, Pausing(4, deadline_s), is_wanted=False, checkpoint=TEN, in_flight=in_flight
+        ),
+        OPTIONS,
+    )
+    handoff = Handoff(clean=in_flight == 0, in_flight=in_flight)
+    assert freed == Free(record("", state=FREE, checkpoint=TEN, handoff=handoff))
+
+
+@pytest.mark.parametrize(
+    ("name", "until_s"),
+    [("other", 101.0), ("other_lease_fresh", 100.1), ("other_draining", 100.1)],
+)
+def test_waiting_ends_at_the_next_poll_or_when_the_queue_may_be_taken(
+    name: str, until_s: float
+) -> None:
+    decision = decided(name, "unowned_wanted")
+    assert isinstance(decision, Wait) and decision.until_s == pytest.approx(until_s)
+
+
+def test_draining_owner_waits_no_longer_than_its_deadline() -> None:
+    busy = situation(record(ME), Pausing(4, 100.4), is_wanted=False, in_flight=1)
+    assert decide(busy, OPTIONS) == Wait(100.4)
+
+
+def test_checkpoint_never_goes_back() -> None:
+    stored = record(ME, checkpoint=TEN)
+    assert with_checkpoint(stored, None) == stored
+    assert with_checkpoint(stored, Token(0, 9)) == stored
+    assert with_checkpoint(stored, Token(1, 0)).checkpoint == Token(1, 0)
+
+
+def test_first_seen_is_kept_per_version_and_queue() -> None:
+    seen = FirstSeen()
+    assert [seen.saw("q-0", "a", 1.0), seen.saw("q-0", "a", 2.0)] == [1.0, 1.0]
+    assert [seen.saw("q-1", "a", 3.0), seen.saw("q-0", "b", 4.0)] == [3.0, 4.0]
+    seen.forget("q-0")
+    assert [seen.saw("q-0", "b", 5.0), seen.saw("q-2", None, 6.0)] == [5.0, 6.0]
+    assert seen.saw("q-2", None, 7.0) == 6.0
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"max_handoff_s": -1.0},
+        {"poll_s": 0.0},
+        {"force_after_s": float("nan")},
+        {"lease_s": 2.9},
+    ],
+)
+def test_ownership_options_refuse_what_cannot_work(wrong: dict[str, float]) -> None:
+    with pytest.raises(ConfigError, match=next(iter(wrong))):
+        OwnershipOptions(**wrong)
+
+
+async def test_store_gives_back_what_was_written_under_its_key() -> None:
+    rows = MemoryStateStore()
+    store = OwnershipStore(rows, "orders")
+    assert await store.read("q-0") is None
+    full = record(
+        ME, 2**64 - 1, PAUSING, drain_by_s=1.5, checkpoint=Token(1, 2**64 - 1, 3),
+        handoff=Handoff(False, 2), lease_s=9.0,
+    )  # fmt: skip
+    etag = await store.write("q-0", full, None)
+    assert await store.read("q-0") == StoredRecord(full, etag)
+    ((key, row),) = await rows.scan("", "", 10)
+    assert (key, row.fence) == ("queue/orders/q-0", 0)
+    assert msgspec.msgpack.decode(row.data)["checkpoint"] == [1, 2**64 - 1, 3]
+
+
+async def test_store_refuses_a_write_that_expects_another_version() -> None:
+    store = OwnershipStore(MemoryStateStore(), "orders")
+    etag = await store.write("q-0", record(ME), None)
+    with pytest.raises(Conflict):
+        await store.write("q-0", record(OTHER), None)
+    await store.write("q-0", record(ME, 5), etag)
+    with pytest.raises(Conflict):
+        await store.write("q-0", record(OTHER, 5), etag)
+
+
+async def test_store_names_a_row_that_is_no_record() -> None:
+    rows = MemoryStateStore()
+    await rows.write("queue/orders/q-0", b"\xc1", None, 0)
+    with pytest.raises(StorageError, match="queue/orders/q-0"):
+        await OwnershipStore(rows, "orders").read("q-0")

@@ -1,0 +1,174 @@
+"""Rooms have floors: imports between them go downwards only, and no modules import each other in a
+round. Imports for types and inside functions count."""
+
+from __future__ import annotations
+
+import pytest
+from tests.imports import ROOT, circles, graph, imports_in
+
+FLOORS: dict[str, tuple[str, ...]] = {
+    "runtime": (
+        "ground",
+        "codec",
+        "definition",
+        "wire",
+        "turns",
+        "calls",
+        "cluster",
+        "silo",
+        "client",
+        "run",
+        "extending",
+        "testing",
+    ),
+    "streams": ("contracts", "api", "ownership", "consumer", "agent", "provider", "ground"),
+}
+"""From the ground up. `ground` are the modules that stand beside the rooms; in streams these are
+public names, above all rooms."""
+STRANGERS = {
+    "runtime": {frozenset({"wire", "definition"}), frozenset({"silo", "client"})},
+    "streams": {frozenset({"api", "ownership"})},
+}
+"""Rooms that do not know each other."""
+ROOM_MODULES_MAX = 13
+
+# what climbs still: this list may only shrink
+CLIMBS: dict[str, set[tuple[str, str]]] = {
+    "runtime": {
+        ("calls.relay", "silo.parts"),
+        ("calls.system_target", "silo.parts"),
+        ("cluster.directory", "silo.parts"),
+        ("cluster.gateways", "silo.parts"),
+        ("cluster.member", "silo.parts"),
+        ("cluster.prober", "silo.parts"),
+        ("cluster.router", "silo.parts"),
+        ("definition.grain", "turns.activation"),
+        ("definition.grain", "turns.request"),
+        ("definition.markers", "cluster.table"),
+        ("definition.method", "cluster.table"),
+        ("definition.reference", "turns.catalog"),
+        ("definition.state", "turns.activation"),
+        ("tasks", "turns.request"),
+        ("turns.catalog", "calls.engine"),
+        ("turns.catalog", "silo.parts"),
+        ("turns.collector", "silo.parts"),
+        ("turns.run", "calls.engine"),
+        ("wire.connection", "calls.engine"),
+        ("wire.connection", "turns.request"),
+        ("wire.peers", "calls.engine"),
+        ("wire.peers", "cluster.table"),
+    },
+    "streams": {
+        ("agent.dispatch", "provider.provider"),
+        ("agent.reader", "provider.provider"),
+        ("agent.subscribers", "provider.provider"),
+        ("api.ingest", "agent.options"),
+        ("api.ingest", "provider.provider"),
+        ("api.split", "agent.options"),
+        ("api.stream", "consumer.extension"),
+        ("ownership.manager", "agent.reader"),
+        ("ownership.manager", "provider.provider"),
+    },
+}
+ROUND: dict[str, set[str]] = {
+    "runtime": {
+        "calls.callee",
+        "calls.caller",
+        "calls.engine",
+        "calls.relay",
+        "calls.search",
+        "calls.stubs",
+        "calls.system_target",
+        "cluster.directory",
+        "cluster.member",
+        "cluster.prober",
+        "cluster.router",
+        "definition.grain",
+        "definition.markers",
+        "definition.method",
+        "definition.reference",
+        "definition.state",
+        "silo.parts",
+        "turns.activation",
+        "turns.catalog",
+        "turns.mailbox",
+        "turns.run",
+        "wire.connection",
+        "wire.peers",
+    },
+    "streams": {
+        "agent.dispatch",
+        "agent.reader",
+        "agent.subscribers",
+        "api.declared",
+        "api.handlers",
+        "api.ingest",
+        "api.namespace",
+        "api.stream",
+        "api.subscribe",
+        "consumer.extension",
+        "ownership.manager",
+        "provider.provider",
+    },
+}
+
+
+def room_of(folder: str, module: str) -> str:
+    parts = module.removeprefix(f"millstream.{folder}.").split(".")
+    return parts[0] if len(parts) > 1 or parts[0] in FLOORS[folder] else "ground"
+
+
+def climbs(folder: str, edges: dict[str, set[str]]) -> set[tuple[str, str]]:
+    """Imports that go up, or into a room that the importer's does not know."""
+    floors, found = FLOORS[folder], set()
+    prefix = f"millstream.{folder}."
+    for name, others in edges.items():
+        for other in others:
+            own, theirs = room_of(folder, name), room_of(folder, other)
+            is_up = floors.index(theirs) > floors.index(own)
+            if is_up or frozenset({own, theirs}) in STRANGERS[folder]:
+                found.add((name.removeprefix(prefix), other.removeprefix(prefix)))
+    return found
+
+
+@pytest.mark.parametrize("folder", FLOORS)
+def test_imports_between_rooms_go_downwards(folder: str) -> None:
+    found = climbs(folder, graph(folder))
+    assert not found - CLIMBS[folder], "new imports that climb"
+    assert not CLIMBS[folder] - found, "these climb no more: take them out of the list"
+
+
+@pytest.mark.parametrize("folder", FLOORS)
+def test_no_modules_import_each_other_in_a_round(folder: str) -> None:
+    prefix = f"millstream.{folder}."
+    rounds = [{name.removeprefix(prefix) for name in group} for group in circles(graph(folder))]
+    assert rounds == ([ROUND[folder]] if ROUND[folder] else [])
+
+
+@pytest.mark.parametrize("folder", FLOORS)
+def test_room_is_on_a_floor_and_of_a_size(folder: str) -> None:
+    base = ROOT / folder / "millstream" / folder
+    rooms = {path.parent for path in base.rglob("*.py")} - {base}
+    for room in rooms:
+        assert room.relative_to(base).parts[0] in FLOORS[folder], room
+        modules = [path for path in room.glob("*.py") if path.name != "__init__.py"]
+        assert len(modules) <= ROOM_MODULES_MAX, f"{room.name}: are there rooms in it?"
+
+
+PLANTED = {
+    "a relative import": "from ..silo.parts import SiloHost",
+    "an absolute import": "import millstream.runtime.silo.parts",
+    "a name of a package": "from millstream.runtime.silo import parts",
+    "for types alone": "if TYPE_CHECKING:\n    from ..silo.parts import SiloHost",
+    "inside a function": "def f():\n    from ..silo.parts import SiloHost",
+}
+
+
+@pytest.mark.parametrize("source", PLANTED.values(), ids=PLANTED)
+def test_a_wrong_import_is_seen(source: str) -> None:
+    edges = graph("runtime")
+    name = "millstream.runtime.codec.rules"
+    package = name.rpartition(".")[0]
+    edges[name] |= imports_in(source, package) & edges.keys()
+    assert ("codec.rules", "silo.parts") in climbs("runtime", edges)
+    assert any(name in group for group in circles(edges))
