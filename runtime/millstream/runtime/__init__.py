@@ -4,8 +4,16 @@ from .client.client import Client, connect
 from .cluster.table import MemberRow, MembershipTable, MemoryMembershipTable, Status, TableView
 from .codec.hooks import register_type
 from .definition import reference_codec as reference_codec
-from .definition.grain import Contract, DeactivationReason, Grain, GrainContext, Openable, Runtime
-from .definition.markers import always_interleave, grain, one_way, read_only, shielded, timeout
+from .definition.grain import (
+    Contract,
+    DeactivationReason,
+    Grain,
+    GrainContext,
+    Openable,
+    Runtime,
+    grain,
+)
+from .definition.markers import always_interleave, one_way, read_only, shielded, timeout
 from .definition.placement import HASHED, LEAST_ACTIVATIONS, PREFER_LOCAL, RANDOM, Placement
 from .definition.reference import is_reference, with_options
 from .definition.state import State, StateField, state

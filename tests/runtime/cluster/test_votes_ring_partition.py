@@ -21,6 +21,7 @@ from hypothesis.stateful import (
 )
 
 from millstream.runtime.cluster.partition import Entry, Partition
+from millstream.runtime.cluster.placement import choose_silo
 from millstream.runtime.cluster.ring import HASH_MAX, Ring, covers, gained, hash_of
 from millstream.runtime.cluster.table import (
     MemberRow,
@@ -38,7 +39,6 @@ from millstream.runtime.definition.placement import (
     PREFER_LOCAL,
     RANDOM,
     Placement,
-    choose_silo,
 )
 from millstream.runtime.errors import ConfigError, Overloaded
 from millstream.runtime.options import MembershipOptions, RuntimeOptions

@@ -6,7 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from millstream.runtime import Grain
-from millstream.runtime.cluster.table import Declaration, MemberRow, Status, TableView
+from millstream.runtime.cluster.table import MemberRow, Status, TableView
+from millstream.runtime.definition.markers import Declaration
 from millstream.streams import Event, StreamNamespace, subscribe
 from millstream.streams.api.declared import Declared, DeclaredSet, declared_in
 

@@ -19,8 +19,8 @@ from typing import Any
 
 import msgspec
 
-from millstream.runtime.definition.grain import DeactivationReason, Grain
-from millstream.runtime.definition.markers import always_interleave, grain, unshared
+from millstream.runtime.definition.grain import DeactivationReason, Grain, grain
+from millstream.runtime.definition.markers import always_interleave, unshared
 from millstream.runtime.definition.placement import PREFER_LOCAL
 from millstream.runtime.definition.storage import Etag, Row, StateStore
 from millstream.runtime.errors import (

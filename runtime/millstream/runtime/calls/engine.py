@@ -16,7 +16,8 @@ from typing import Any, Protocol, TypeVar
 
 from millstream.runtime.codec.known_errors import KnownErrors
 from millstream.runtime.definition.grain import Contract, Grain, Openable
-from millstream.runtime.definition.method import GrainType, MethodSpec
+from millstream.runtime.definition.grain_type import GrainType
+from millstream.runtime.definition.method import MethodSpec
 from millstream.runtime.definition.reference import check_text
 from millstream.runtime.env import Env
 from millstream.runtime.errors import ConfigError, NotInCluster

@@ -13,7 +13,8 @@ import inspect
 import linecache
 from typing import TYPE_CHECKING, Any
 
-from millstream.runtime.definition.method import GrainType, MethodSpec
+from millstream.runtime.definition.grain_type import GrainType
+from millstream.runtime.definition.method import MethodSpec
 from millstream.runtime.definition.reference import Reference
 from millstream.runtime.turns.request import Request, current_request
 from millstream.runtime.turns.run import finish, settle, timed_out

@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING
 
 from millstream.runtime.calls.callee import Served
 from millstream.runtime.calls.search import Place, Searches
-from millstream.runtime.definition.placement import choose_silo
 from millstream.runtime.errors import Rejected
 from millstream.runtime.turns.activation import Activation
 from millstream.runtime.wire.connection import Peer
 from millstream.runtime.wire.message import Call
+
+from .placement import choose_silo
 
 if TYPE_CHECKING:
     from millstream.runtime.silo.parts import SiloHost

@@ -14,8 +14,9 @@ from typing import Protocol
 
 import msgspec
 
+from millstream.runtime.definition.markers import Declaration
+
 __all__ = [
-    "Declaration",
     "MemberRow",
     "MembershipTable",
     "MemoryMembershipTable",
@@ -47,13 +48,6 @@ class Status(Enum):
     ACTIVE = "active"
     STOPPING = "stopping"
     DEAD = "dead"
-
-
-class Declaration(msgspec.Struct, frozen=True, array_like=True):
-    """What a mark on a grain's method tells every silo; only its `kind`'s owner reads the body."""
-
-    kind: str
-    body: bytes
 
 
 class MemberRow(msgspec.Struct, frozen=True, array_like=True):

@@ -10,22 +10,32 @@ import asyncio
 import sys
 from collections.abc import Callable, Coroutine, Mapping
 from enum import Enum
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar, overload
 
-from millstream.runtime.errors import NotInCluster
+from millstream.runtime.errors import DefinitionError, NotInCluster
 
+from .grain_type import GrainType, define
 from .markers import GrainOptions
-from .method import GrainType, define
+from .placement import RANDOM, Placement
 
 if TYPE_CHECKING:
     from millstream.runtime.turns.activation import Activation
 
-__all__ = ["Contract", "DeactivationReason", "Grain", "GrainContext", "Openable", "Runtime"]
+__all__ = [
+    "Contract",
+    "DeactivationReason",
+    "Grain",
+    "GrainContext",
+    "Openable",
+    "Runtime",
+    "grain",
+]
 
 T = TypeVar("T")
 C = TypeVar("C", bound="Contract")
 H_co = TypeVar("H_co", covariant=True)
 H = TypeVar("H")
+CT = TypeVar("CT", bound="type[Contract]")
 
 
 class DeactivationReason(Enum):
@@ -166,3 +176,36 @@ class GrainContext:
     async def to_thread(self, fn: Callable[..., T], /, *args: Any) -> T:
         """Run blocking code in a thread; the turn waits, the loop does not."""
         return await asyncio.to_thread(fn, *args)
+
+
+@overload
+def grain(cls: CT, /) -> CT: ...
+@overload
+def grain(
+    *,
+    name: str | None = None,
+    reentrant: bool = False,
+    placement: Placement = RANDOM,
+    idle_after: float | None = None,
+    direct: bool = True,
+) -> Callable[[CT], CT]: ...
+def grain(cls: Any = None, /, **options: Any) -> Any:
+    """Set the options of a grain class.
+
+    Args:
+        name: the type name on the wire and in stores; default: the class name.
+        reentrant: every method may start at any await point of another.
+        placement: which silo gets a new activation.
+        idle_after: seconds without use after which an activation is collected.
+        direct: False runs local calls in a task of their own, so that context variables of
+            caller and callee never meet.
+    """
+    made = GrainOptions(**options)
+
+    def apply(target: Any) -> Any:
+        if not isinstance(target, type) or not hasattr(target, "__millstream_options__"):
+            raise DefinitionError(f"@grain is for Grain and Contract classes, not {target!r}")
+        target.__millstream_options__ = made
+        return target
+
+    return apply if cls is None else apply(cls)

@@ -1,4 +1,4 @@
-"""The marks that an author puts on classes and methods; plain data, read by `definition`.
+"""The marks that an author puts on methods, and the options of a class: plain data.
 
 Invariants: a decorator returns the very function it was given (signature, completion and
 overrides survive); marks of a method name are merged over the MRO, the most derived first.
@@ -8,22 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar, overload
+from typing import Any, TypeVar
 
-from millstream.runtime.errors import ConfigError, DefinitionError
+import msgspec
+
+from millstream.runtime.errors import ConfigError
 
 from .placement import RANDOM, Placement
 
-if TYPE_CHECKING:
-    from millstream.runtime.cluster.table import Declaration
-
-    from .grain import Contract
-
 __all__ = [
+    "Declaration",
     "GrainOptions",
     "Mark",
     "always_interleave",
-    "grain",
     "marks_of",
     "one_way",
     "read_only",
@@ -34,9 +31,15 @@ __all__ = [
 
 AF = TypeVar("AF", bound=Callable[..., Coroutine[Any, Any, Any]])
 OW = TypeVar("OW", bound=Callable[..., Coroutine[Any, Any, None]])
-CT = TypeVar("CT", bound="type[Contract]")
 
 MARKS = "__millstream__"
+
+
+class Declaration(msgspec.Struct, frozen=True, array_like=True):
+    """What a mark on a grain's method tells every silo; only its `kind`'s owner reads the body."""
+
+    kind: str
+    body: bytes
 
 
 class Mark:
@@ -137,36 +140,3 @@ def timeout(seconds: float, /) -> Callable[[AF], AF]:
         return method
 
     return mark
-
-
-@overload
-def grain(cls: CT, /) -> CT: ...
-@overload
-def grain(
-    *,
-    name: str | None = None,
-    reentrant: bool = False,
-    placement: Placement = RANDOM,
-    idle_after: float | None = None,
-    direct: bool = True,
-) -> Callable[[CT], CT]: ...
-def grain(cls: Any = None, /, **options: Any) -> Any:
-    """Set the options of a grain class.
-
-    Args:
-        name: the type name on the wire and in stores; default: the class name.
-        reentrant: every method may start at any await point of another.
-        placement: which silo gets a new activation.
-        idle_after: seconds without use after which an activation is collected.
-        direct: False runs local calls in a task of their own, so that context variables of
-            caller and callee never meet.
-    """
-    made = GrainOptions(**options)
-
-    def apply(target: Any) -> Any:
-        if not isinstance(target, type) or not hasattr(target, "__millstream_options__"):
-            raise DefinitionError(f"@grain is for Grain and Contract classes, not {target!r}")
-        target.__millstream_options__ = made
-        return target
-
-    return apply if cls is None else apply(cls)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from millstream.runtime.turns.catalog import GrainTable
 
     from .grain import Contract
-    from .method import GrainType
+    from .grain_type import GrainType
 
 __all__ = ["Reference", "check_text", "is_reference", "with_options"]
 

@@ -16,7 +16,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from millstream.runtime.definition.grain import DeactivationReason, Grain
-from millstream.runtime.definition.method import GrainType, MethodSpec
+from millstream.runtime.definition.grain_type import GrainType
+from millstream.runtime.definition.method import MethodSpec
 from millstream.runtime.definition.state import State
 from millstream.runtime.errors import (
     ActivationTimeout,

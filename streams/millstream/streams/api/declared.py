@@ -13,12 +13,12 @@ from collections.abc import Iterable, Sequence
 import msgspec
 
 from millstream.runtime.cluster.table import (
-    Declaration,
     MemberRow,
     Status,
     TableView,
     endpoint_of,
 )
+from millstream.runtime.definition.markers import Declaration
 
 from .namespace import SubscriptionKinds
 

@@ -12,8 +12,8 @@ from typing import Any, Literal
 
 import msgspec
 
-from millstream.runtime.definition.grain import Grain
-from millstream.runtime.definition.markers import always_interleave, grain, read_only
+from millstream.runtime.definition.grain import Grain, grain
+from millstream.runtime.definition.markers import always_interleave, read_only
 from millstream.runtime.definition.storage import Etag, StateStore
 from millstream.streams.contracts.identity import StreamId
 

@@ -12,9 +12,9 @@ from collections.abc import Callable, Coroutine, Iterable
 from types import FunctionType
 from typing import Any, Generic, Literal, TypeVar, get_type_hints, overload
 
-from millstream.runtime.cluster.table import Declaration
-from millstream.runtime.definition.markers import Mark, add_mark, marks_of
-from millstream.runtime.definition.method import GrainType, place_of
+from millstream.runtime.definition.grain_type import GrainType
+from millstream.runtime.definition.markers import Declaration, Mark, add_mark, marks_of
+from millstream.runtime.definition.method import place_of
 from millstream.runtime.definition.state import State, StateField
 from millstream.runtime.errors import ConfigError, DefinitionError
 from millstream.streams.contracts.queue import Capability
