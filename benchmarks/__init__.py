@@ -1,1 +1,1 @@
-"""Benchmarks beside a limit and a peer, in one run: `python -m benchmarks calls|activation`."""
+"""Benchmarks beside a limit, peers and other revisions: `python -m benchmarks`."""

@@ -1,7 +1,8 @@
-"""`python -m benchmarks calls|streams|activation [--rounds N] [--json] [--against xoscar,redis]`.
+"""`python -m benchmarks calls|streams|activation [--rounds N] [--json] [--against xoscar,REV]`.
 
 Each subject of each round runs in a fresh process; rounds are interleaved; ratios are computed
-inside a round. Prints medians with [min..max].
+inside a round. Prints medians with [min..max]. A revision of git as a subject runs this tree's
+workloads on that revision's code; rows that became worse by more than 5 % are marked.
 """
 
 from __future__ import annotations
@@ -16,8 +17,12 @@ import statistics
 import subprocess
 import sys
 import tempfile
+from collections.abc import Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
+
+from benchmarks.revision import ROOT, checked_out, environment, is_revision, is_worse
 
 SUITES = {
     "calls": {
@@ -44,7 +49,9 @@ def main() -> None:
     parser.add_argument("suite", nargs="?", choices=sorted(SUITES), default="calls")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--json", action="store_true")
-    parser.add_argument("--against", default=",".join(PEERS), help="peers, or 'none'")
+    parser.add_argument(
+        "--against", default=",".join(PEERS), help="peers, revisions of git, or 'none'"
+    )
     parser.add_argument("--subject", help=argparse.SUPPRESS)
     parser.add_argument("--produce", nargs=2, help=argparse.SUPPRESS)
     parser.add_argument("--serve", action="store_true", help=argparse.SUPPRESS)
@@ -57,7 +64,7 @@ def main() -> None:
     elif arguments.subject:
         print(json.dumps(run_subject(arguments.subject)))
     else:
-        report(arguments.suite, arguments.rounds, peers(arguments.against), arguments.json)
+        report(arguments.suite, arguments.rounds, others(arguments.against), arguments.json)
 
 
 def run(coro: Any) -> Any:
@@ -68,20 +75,27 @@ def run(coro: Any) -> Any:
         return runner.run(coro)
 
 
-def peers(against: str) -> list[str]:
-    """The wanted peers that are installed; says on standard error what is not."""
+def others(against: str) -> list[str]:
+    """The wanted revisions, and peers that are installed; says on standard error what is not."""
     found = []
     for name in [] if against == "none" else against.split(","):
-        if name not in PEERS:
-            raise SystemExit(f"--against {name}: not one of {', '.join(PEERS)}, none")
-        lacking = [package for package in PEERS[name] if not importlib.util.find_spec(package)]
-        if name in SERVERS and shutil.which(SERVERS[name]) is None:
-            lacking.append(SERVERS[name])
-        if lacking:
-            print(f"{name}: not measured, no {', '.join(lacking)} here", file=sys.stderr)
-        else:
+        if name in PEERS:
+            found += [name] if is_installed(name) else []
+        elif is_revision(name):
             found.append(name)
+        else:
+            known = ", ".join(PEERS)
+            raise SystemExit(f"--against {name}: not one of {known}, none, nor a revision of git")
     return found
+
+
+def is_installed(peer: str) -> bool:
+    lacking = [package for package in PEERS[peer] if not importlib.util.find_spec(package)]
+    if peer in SERVERS and shutil.which(SERVERS[peer]) is None:
+        lacking.append(SERVERS[peer])
+    if lacking:
+        print(f"{peer}: not measured, no {', '.join(lacking)} here", file=sys.stderr)
+    return not lacking
 
 
 def run_subject(name: str) -> dict[str, float]:
@@ -93,10 +107,12 @@ def run_subject(name: str) -> dict[str, float]:
         return figures
 
 
-def in_child(subject: str) -> dict[str, float]:
-    """One subject in a fresh process."""
+def in_child(subject: str, tree: Path = ROOT) -> dict[str, float]:
+    """One subject in a fresh process, with the code of a tree."""
     command = [sys.executable, "-m", "benchmarks", "--subject", subject]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        command, cwd=tree, env=environment(tree), capture_output=True, text=True, check=False
+    )
     if done.returncode:
         raise SystemExit(f"{subject} failed:\n{done.stderr}")
     figures: dict[str, float] = json.loads(done.stdout.strip().splitlines()[-1])
@@ -104,18 +120,25 @@ def in_child(subject: str) -> dict[str, float]:
 
 
 def measure(suite: str, rounds: int, against: list[str]) -> list[Round]:
-    """All rounds: figures by subject."""
-    subjects = {
-        name: parts for name, parts in SUITES[suite].items() if name not in PEERS or name in against
-    }
-    found: list[Round] = []
-    for _ in range(rounds):
-        one: Round = {name: {} for name in subjects}
-        for name, parts in subjects.items():
-            for part in parts:
-                one[name] |= in_child(part)
-        found.append(one)
-    return found
+    """All rounds: figures by subject. Every other round runs backwards."""
+    wanted = ["ours", *(name for name in ("limit", *against) if name in SUITES[suite])]
+    with ExitStack() as stack:
+        trees = {name: ROOT for name in wanted}
+        for name in against:
+            if name not in PEERS:
+                trees[name] = stack.enter_context(checked_out(name))
+        return [
+            _round(SUITES[suite], dict(list(trees.items())[:: -1 if number % 2 else 1]))
+            for number in range(rounds)
+        ]
+
+
+def _round(parts: Mapping[str, list[str]], trees: Mapping[str, Path]) -> Round:
+    one: Round = {name: {} for name in sorted(trees, key=lambda name: name != "ours")}
+    for name, tree in trees.items():
+        for part in parts.get(name, parts["ours"]):
+            one[name] |= in_child(part, tree)
+    return one
 
 
 def spread(values: list[float]) -> dict[str, float]:
@@ -124,21 +147,36 @@ def spread(values: list[float]) -> dict[str, float]:
 
 
 def summarise(rounds: list[Round]) -> dict[str, Any]:
-    """Figures by subject, and ours relative to each other subject inside the same round."""
+    """Figures by subject, ours relative to each other subject inside the same round, and the rows
+    that are worse than a revision's."""
     figures = {
         subject: {key: spread([one[subject][key] for one in rounds]) for key in found}
         for subject, found in rounds[0].items()
     }
-    ratios: dict[str, dict[str, dict[str, float]]] = {}
-    for other, theirs in rounds[0].items():
-        pairs = [(key, key.removeprefix(BETWEEN_SILOS)) for key in rounds[0]["ours"]]
-        ratios[other] = {
-            key: spread([one["ours"][key] / one[other][same] for one in rounds])
-            for key, same in pairs
-            if other != "ours" and same in theirs
-        }
-    del ratios["ours"]
-    return {"rounds": len(rounds), "figures": figures, "ours_relative_to": ratios}
+    ratios = {other: _ratios(rounds, other) for other in rounds[0] if other != "ours"}
+    worse = {
+        other: [key for key, ratio in found.items() if is_worse(key, ratio)]
+        for other, found in ratios.items()
+        if other not in PEERS and other != "limit"
+    }
+    return {
+        "rounds": len(rounds),
+        "figures": figures,
+        "ours_relative_to": ratios,
+        "worse_than": worse,
+    }
+
+
+def _ratios(rounds: list[Round], other: str) -> dict[str, dict[str, float]]:
+    theirs = rounds[0][other]
+    pairs = {
+        key: key if key in theirs else key.removeprefix(BETWEEN_SILOS) for key in rounds[0]["ours"]
+    }
+    return {
+        key: spread([one["ours"][key] / one[other][same] for one in rounds])
+        for key, same in pairs.items()
+        if same in theirs
+    }
 
 
 def report(suite: str, rounds: int, against: list[str], as_json: bool) -> None:
@@ -155,6 +193,9 @@ def report(suite: str, rounds: int, against: list[str], as_json: bool) -> None:
         for other, ratios in summary["ours_relative_to"].items():
             if key in ratios:
                 line += f"  | of {other}: {text(ratios[key])}"
+        for other, keys in summary["worse_than"].items():
+            if key in keys:
+                line += f"  WORSE than {other}"
         print(line)
 
 
@@ -163,4 +204,5 @@ def text(found: dict[str, float]) -> str:
     return f"{found['median']:,.4g} [{found['min']:,.4g}..{found['max']:,.4g}]"
 
 
-main()
+if __name__ == "__main__":
+    main()

@@ -7,7 +7,6 @@ import gc
 import os
 import time
 from pathlib import Path
-from typing import Any
 
 from benchmarks.measure import in_process, memory_bytes, two_processes
 from millstream.providers.sqlite import SqliteMembershipTable
@@ -117,7 +116,7 @@ async def activation(work: Path) -> dict[str, float]:
     """Activations per second in one silo, without storage; bytes per idle grain."""
     count = 100_000
     async with Silo(grains=[Idle]) as silo:
-        host: Any = silo.host
+        host = silo.host
         await silo.grain(Idle, "warm").ping()
         table = host.tables["Idle"]
         keys = [f"key-{i}" for i in range(count)]

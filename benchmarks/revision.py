@@ -1,0 +1,65 @@
+"""Another revision of this repository as a subject: its programs and its code, our workloads.
+
+Owns: the temporary checkout, what a child process needs to run there, and the verdict on a row.
+Invariants: the checkout is gone afterwards; both sides run the same workloads (`WORKLOADS` of this
+tree are laid over the other's), each through the programs that its own revision came with.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+__all__ = ["WORSE_SHARE", "checked_out", "environment", "is_revision", "is_worse"]
+
+ROOT = Path(__file__).parent.parent
+ROOTS = ("runtime", "streams", "providers", "balancers", "console")
+WORKLOADS = ("measure.py", "feed.py")
+WORSE_SHARE = 0.05
+
+
+def _git(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        ["git", "-C", str(ROOT), *arguments], capture_output=True, text=True, check=False
+    )
+
+
+def is_revision(name: str) -> bool:
+    """Whether git knows a commit of this name."""
+    return _git("rev-parse", "--verify", "--quiet", f"{name}^{{commit}}").returncode == 0
+
+
+@contextmanager
+def checked_out(revision: str) -> Iterator[Path]:
+    """The revision in a folder of its own, with this tree's workloads; removed afterwards."""
+    with tempfile.TemporaryDirectory(prefix="millstream-bench-") as work:
+        tree = Path(work) / "tree"
+        done = _git("worktree", "add", "--detach", str(tree), revision)
+        if done.returncode:
+            raise SystemExit(f"{revision} cannot be checked out:\n{done.stderr}")
+        try:
+            for name in WORKLOADS:
+                shutil.copy(ROOT / "benchmarks" / name, tree / "benchmarks" / name)
+            yield tree
+        finally:
+            _git("worktree", "remove", "--force", str(tree))
+
+
+def environment(tree: Path) -> dict[str, str]:
+    """The environment in which a child process imports the tree's code and no other."""
+    path = [str(tree / root) for root in ROOTS] + [str(tree)]
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(path), "PYTHONSAFEPATH": "1"}
+
+
+def is_worse(key: str, ratio: Mapping[str, float]) -> bool:
+    """Whether the median of a row's ratios is worse by more than the share that noise may take.
+
+    Figures per second grow when things get better; times, CPU and bytes shrink.
+    """
+    median = ratio["median"]
+    return median < 1 - WORSE_SHARE if key.endswith("_s") else median > 1 + WORSE_SHARE
