@@ -46,7 +46,6 @@ CLIMBS: dict[str, set[tuple[str, str]]] = {
         ("definition.grain", "turns.request"),
         ("definition.reference", "turns.catalog"),
         ("definition.state", "turns.activation"),
-        ("tasks", "turns.request"),
         ("turns.catalog", "calls.engine"),
         ("turns.catalog", "silo.parts"),
         ("turns.collector", "silo.parts"),

@@ -1,4 +1,4 @@
-"""The only reader of wall time, dice and ids.
+"""The only reader of wall time, dice and ids, and the maker of contexts for new tasks.
 
 Invariants: waiting uses the event loop's clock, never this module; wall time is for stamps that
 are stored; nothing else in Millstream imports `time`, `random`, `uuid` or `os.urandom`.
@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import random
 import time
+from contextvars import Context
 
 
 class Env:
@@ -30,6 +31,10 @@ class Env:
     def choice(self, count: int) -> int:
         """An index in 0..count-1."""
         return self._rng.randrange(count)
+
+    def new_context(self) -> Context:
+        """An empty context, for tasks and timers that belong to no caller."""
+        return Context()
 
     def new_id(self) -> int:
         """A random 63-bit id."""

@@ -1,29 +1,32 @@
-"""The background tasks of one owner.
+"""The background tasks and timers of one owner.
 
 Owns: `Tasks`. Invariants: a task is kept until it ends; tasks are told to end in the order of their
-start, in every process alike (a set would order them by address).
+start, in every process alike (a set would order them by address); none sees a variable of whoever
+started it.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from contextvars import Context
 from typing import Any
-
-from .turns.request import clean_context
 
 __all__ = ["Tasks"]
 
 
 class Tasks:
-    """Starts tasks in clean contexts, and ends them together."""
+    """Starts tasks and timers in empty contexts, and ends the tasks together.
 
-    __slots__ = ("_context", "_loop", "_running")
+    Args:
+        new_context: makes them; `Env.new_context`.
+    """
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+    __slots__ = ("_loop", "_new_context", "_running")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, new_context: Callable[[], Context]) -> None:
         self._loop = loop
-        self._context = clean_context()
+        self._new_context = new_context
         self._running: dict[asyncio.Task[Any], None] = {}
 
     def __len__(self) -> int:
@@ -32,11 +35,9 @@ class Tasks:
     def __iter__(self) -> Iterator[asyncio.Task[Any]]:
         return iter(list(self._running))
 
-    def start(
-        self, coro: Coroutine[Any, Any, Any], context: Context | None = None
-    ) -> asyncio.Task[Any]:
-        """Start a task; in a clean context, unless one is given."""
-        task = self._loop.create_task(coro, context=context or self._context.copy())
+    def start(self, coro: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+        """Start a task."""
+        task = self._loop.create_task(coro, context=self._new_context())
         self.keep(task)
         return task
 
@@ -47,6 +48,14 @@ class Tasks:
 
     def _forget(self, task: asyncio.Task[Any]) -> None:
         self._running.pop(task, None)
+
+    def call_at(self, when_s: float, fn: Callable[[], object]) -> asyncio.TimerHandle:
+        """Call a function at a time of the loop's clock; the caller cancels it."""
+        return self._loop.call_at(when_s, fn, context=self._new_context())
+
+    def call_later(self, delay_s: float, fn: Callable[[], object]) -> asyncio.TimerHandle:
+        """Call a function after a delay; the caller cancels it."""
+        return self._loop.call_later(delay_s, fn, context=self._new_context())
 
     def cancel(self) -> None:
         """Tell every task to end."""

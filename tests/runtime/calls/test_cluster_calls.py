@@ -291,7 +291,7 @@ async def test_a_system_target_that_is_not_there_is_named_with_those_that_are(
 ) -> None:
     silo = cluster.silos[0]
     for name in ("noon", "morning"):
-        silo.host.add_target(Clerk(), name)
+        silo.host.targets.add(Clerk(), name)
     client = cluster.client.host
     client.gateways = [silo.gateway]
     spec = Clerk.target_specs["file"]

@@ -315,7 +315,10 @@ def test_env_follows_virtual_time_and_skew() -> None:
         await asyncio.sleep(100)
         assert env.wall_s() == WALL_START_S + 97.0
         assert sim.env(sim.host("a")) is env
-        assert SimEnv(5, sim.loop).new_id() == SimEnv(5, sim.loop).new_id()
+        assert (
+            SimEnv(5, sim.loop, sim.host("a")).new_id()
+            == SimEnv(5, sim.loop, sim.host("b")).new_id()
+        )
 
     run(main, 1)
 

@@ -11,7 +11,6 @@ import pytest
 from millstream.runtime import PREFER_LOCAL, Grain, LocalCluster, Silo, SiloUnavailable, grain
 from millstream.runtime.calls.engine import Host
 from millstream.runtime.calls.search import Place, Search
-from millstream.runtime.calls.system_target import call_target
 from millstream.runtime.cluster.directory import DirectoryTarget
 from millstream.runtime.wire.connection import Peer
 
@@ -125,6 +124,6 @@ async def test_a_question_to_one_silo_says_what_became_of_the_connection(
     close_as_they_open(one.host, 1)
     method: Any = DirectoryTarget.lookup
     with pytest.raises(SiloUnavailable, match=f"{two.address}: .*closed"):
-        await call_target(
-            one.host, two.address, DirectoryTarget.target_name, method, "Desk", "a", 1
+        await one.host.targets.call(
+            two.address, DirectoryTarget.target_name, method, "Desk", "a", 1
         )

@@ -23,7 +23,6 @@ from millstream.runtime.tasks import Tasks
 from millstream.runtime.turns.activation import Activation
 from millstream.runtime.turns.request import (
     Request,
-    clean_context,
     current_request,
     turn_name,
     waits_for,
@@ -198,10 +197,9 @@ class Runners:
         self._host = host
         self._ready: deque[Served] = deque()
         self._parked: list[asyncio.Future[None]] = []
-        self._tasks = Tasks(host.loop)
+        self._tasks = Tasks(host.loop, host.env.new_context)
         self._is_waking = False
         self._is_closed = False
-        self._context = clean_context()
 
     def push(self, served: Served) -> None:
         """Queue a call whose activation is already entered."""
@@ -215,7 +213,7 @@ class Runners:
         if parked is not None and not parked.done():
             parked.set_result(None)
         else:
-            self._tasks.start(self._run(), self._context.copy())
+            self._tasks.start(self._run())
         # runs after the runner's next step: work left by then means that the runner suspended
         self._host.loop.call_soon(self._check)
 
@@ -228,6 +226,7 @@ class Runners:
     async def _run(self) -> None:
         task = asyncio.current_task()
         assert task is not None
+        current_request.set(None)  # so that it counts as a variable of every runner
         clean = len(contextvars.copy_context())
         while True:
             while self._ready:

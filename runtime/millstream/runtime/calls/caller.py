@@ -171,7 +171,7 @@ def call(
         return call_shielded(host, table, key, spec, args, timeout_s, headers)
     parent = live_parent()
     if not table.is_direct:
-        context = host.base_context.copy()
+        context = host.env.new_context()
         context.run(current_request.set, parent)
         return in_own_task(host, table, key, spec, args, timeout_s, headers, context)
     if parent is not None and not (parent.depth + 1) % host.options.nested_turns_max:

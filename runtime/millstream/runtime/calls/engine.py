@@ -26,7 +26,7 @@ from millstream.runtime.tasks import Tasks
 from millstream.runtime.turns.budget import Budget
 from millstream.runtime.turns.catalog import GrainTable
 from millstream.runtime.turns.deadlines import Pending
-from millstream.runtime.turns.request import clean_context, find_task
+from millstream.runtime.turns.request import find_task
 from millstream.runtime.wire.connection import Peer
 from millstream.runtime.wire.message import Call
 from millstream.runtime.wire.peers import Peers
@@ -82,16 +82,15 @@ class Host:
         self.transport = transport
         self.is_running = False
         self.loop = asyncio.get_running_loop()
-        self.base_context = clean_context()
         self.find_task: Callable[[], Any] = find_task(self.loop)
         self.pending = Pending(self.loop, options.sweep_s)
         self.budget = Budget(self.loop.time, options.slice_s)
         self.runners = Runners(self)
         self.peers = Peers(self)
-        self.shielded = Tasks(self.loop)
+        self.shielded = Tasks(self.loop, env.new_context)
         self.stream_providers: Mapping[str, Any] = {}
         self.extension_specs: dict[str, MethodSpec] = {}
-        self._tasks = Tasks(self.loop)
+        self._tasks = Tasks(self.loop, env.new_context)
         self._dirty: dict[Peer, None] = {}
         self._classes: dict[tuple[type[Any], float | None, Any], type[Any]] = {}
         self.tables: dict[str, GrainTable] = {}

@@ -1,8 +1,8 @@
 """System targets: actors of a silo at a fixed address, and calls to them.
 
-Owns: `SystemTarget` and `call_target`. Not: the targets themselves (`directory`, `member`, the
-streams' agents). Invariants: a target's methods interleave at every await; calls to the own silo's
-target are plain calls; a target call has a deadline and begins a chain of its own.
+Owns: `SystemTarget`, and `Targets`: those of one silo. Not: the targets themselves (`directory`,
+`member`, the streams' agents). Invariants: a target's methods interleave at every await; calls to
+the own silo's target are plain calls; a target call has a deadline and begins a chain of its own.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from .caller import ask, new_request, take_answer
 if TYPE_CHECKING:
     from millstream.runtime.silo.parts import SiloHost
 
-__all__ = ["SystemTarget", "call_target", "specs_of"]
+__all__ = ["SystemTarget", "Targets", "specs_of"]
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -59,28 +59,48 @@ class TargetTable:
         self.name = name
 
 
-async def call_target(
-    host: SiloHost,
-    silo: str,
-    target: str,
-    method: Callable[Concatenate[Any, P], Coroutine[Any, Any, R]],
-    /,
-    *args: P.args,
-    **kwargs: P.kwargs,
-) -> R:
-    """Call a method of a silo's system target, by the target's name and the
-    method's function: `call_target(host, silo, T.target_name, T.lookup, ...)`.
+class Targets:
+    """The system targets of one silo, and calls to those of every silo."""
 
-    Raises what the method raises, CallTimeout, SiloUnavailable.
-    """
-    assert not kwargs
-    if silo == host.address:
-        local = host.targets.get(target)
-        if local is None:
-            raise Rejected(f"{silo} has no system target {target}")
-        return await method(local, *args, **kwargs)
-    result: R = await _call_remote(host, silo, target, method, args)
-    return result
+    def __init__(self, host: SiloHost) -> None:
+        self._host = host
+        self._here: dict[str, SystemTarget] = {}
+
+    def add(self, target: SystemTarget, instance: str = "") -> None:
+        """Make a system target callable, as its name or as `name/instance`."""
+        name = target.target_name
+        self._here[f"{name}/{instance}" if instance else name] = target
+
+    def find(self, name: str) -> SystemTarget | None:
+        """The target of this silo by its name, or None."""
+        return self._here.get(name)
+
+    def names(self) -> list[str]:
+        """The names of this silo's targets, sorted."""
+        return sorted(self._here)
+
+    async def call(
+        self,
+        silo: str,
+        target: str,
+        method: Callable[Concatenate[Any, P], Coroutine[Any, Any, R]],
+        /,
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> R:
+        """Call a method of a silo's target, by the target's name and the method's function:
+        `targets.call(silo, T.target_name, T.lookup, ...)`.
+
+        Raises what the method raises, CallTimeout, SiloUnavailable.
+        """
+        assert not kwargs
+        if silo == self._host.address:
+            local = self._here.get(target)
+            if local is None:
+                raise Rejected(f"{silo} has no system target {target}")
+            return await method(local, *args, **kwargs)
+        result: R = await _call_remote(self._host, silo, target, method, args)
+        return result
 
 
 async def _call_remote(

@@ -15,7 +15,7 @@ import logging
 from collections import OrderedDict
 from typing import TYPE_CHECKING, Any
 
-from millstream.runtime.calls.system_target import SystemTarget, call_target
+from millstream.runtime.calls.system_target import SystemTarget
 from millstream.runtime.definition.grain import DeactivationReason
 from millstream.runtime.errors import ClusterError, MillstreamError, SiloUnavailable
 from millstream.runtime.turns.activation import Activation, ActivationState
@@ -139,8 +139,7 @@ class Directory:
         wait_s = RETRY_FIRST_S
         while self._host.membership.is_live(silo):
             try:
-                rows = await call_target(
-                    self._host,
+                rows = await self._host.targets.call(
                     silo,
                     DirectoryTarget.target_name,
                     DirectoryTarget.survivors,
@@ -164,8 +163,7 @@ class Directory:
                 self._host.spawn(self._end_loser(loser, kind, key))
 
     async def _end_loser(self, loser: Entry, kind: str, key: str) -> None:
-        await call_target(
-            self._host,
+        await self._host.targets.call(
             loser.silo,
             DirectoryTarget.target_name,
             DirectoryTarget.end_duplicate,
@@ -240,8 +238,7 @@ class Directory:
         for attempt in range(RETRIES_MAX):
             owner, version = self._owner_of(name, key), self._version
             try:
-                entry = await call_target(
-                    self._host,
+                entry = await self._host.targets.call(
                     owner,
                     DirectoryTarget.target_name,
                     DirectoryTarget.register,
@@ -269,8 +266,7 @@ class Directory:
         for attempt in range(RETRIES_MAX):
             owner, version = self._owner_of(kind, key), self._version
             try:
-                entry = await call_target(
-                    self._host,
+                entry = await self._host.targets.call(
                     owner,
                     DirectoryTarget.target_name,
                     DirectoryTarget.lookup,
@@ -307,8 +303,7 @@ class Directory:
             self.partition.unregister(name, key, self._host.address, activation.id)
             return
         try:
-            await call_target(
-                self._host,
+            await self._host.targets.call(
                 self._owner_of(name, key),
                 DirectoryTarget.target_name,
                 DirectoryTarget.unregister,

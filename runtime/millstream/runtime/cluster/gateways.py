@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from millstream.runtime.calls.system_target import SystemTarget, call_target
+from millstream.runtime.calls.system_target import SystemTarget
 from millstream.runtime.errors import MillstreamError
 
 from .table import Status
@@ -55,8 +55,8 @@ async def exchange_loads(host: SiloHost) -> None:
 
 async def _tell(host: SiloHost, silo: str, count: int) -> None:
     try:
-        await call_target(
-            host, silo, GatewayTarget.target_name, GatewayTarget.load, host.address, count
+        await host.targets.call(
+            silo, GatewayTarget.target_name, GatewayTarget.load, host.address, count
         )
     except MillstreamError:
         return  # the next exchange tells it again

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from millstream.runtime.calls.system_target import SystemTarget, call_target
+from millstream.runtime.calls.system_target import SystemTarget
 from millstream.runtime.errors import ClusterError, ConfigError, MillstreamError
 
 from .prober import Prober
@@ -168,8 +168,8 @@ class Member:
 
     async def _gossip_to(self, silo: str) -> None:
         try:
-            await call_target(
-                self._host, silo, MemberTarget.target_name, MemberTarget.gossip, self.view
+            await self._host.targets.call(
+                silo, MemberTarget.target_name, MemberTarget.gossip, self.view
             )
         except MillstreamError as error:
             log.debug("gossip to %s: %s", silo, error)
@@ -257,8 +257,8 @@ class Member:
 
     async def _greet(self, silo: str) -> str:
         try:
-            await call_target(
-                self._host, silo, MemberTarget.target_name, MemberTarget.greet, self.view
+            await self._host.targets.call(
+                silo, MemberTarget.target_name, MemberTarget.greet, self.view
             )
         except MillstreamError as error:
             return str(error)

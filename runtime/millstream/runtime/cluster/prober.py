@@ -14,7 +14,6 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING
 
-from millstream.runtime.calls.system_target import call_target
 from millstream.runtime.errors import MillstreamError
 from millstream.runtime.wire.transport import Address
 
@@ -193,8 +192,8 @@ class Prober:
         if others:
             peer = others[self._host.env.choice(len(others))]
             try:
-                alive = await call_target(
-                    self._host, peer, MemberTarget.target_name, MemberTarget.probe_for, silo
+                alive = await self._host.targets.call(
+                    peer, MemberTarget.target_name, MemberTarget.probe_for, silo
                 )
             except MillstreamError:
                 alive = False  # the intermediary is in trouble itself: only our own vote counts

@@ -16,7 +16,7 @@ import msgspec
 from millstream.runtime.calls.callee import Served
 from millstream.runtime.calls.engine import Host
 from millstream.runtime.calls.relay import Relay
-from millstream.runtime.calls.system_target import SystemTarget, specs_of
+from millstream.runtime.calls.system_target import SystemTarget, Targets, specs_of
 from millstream.runtime.cluster.directory import Directory, DirectoryTarget
 from millstream.runtime.cluster.member import Member, MemberTarget
 from millstream.runtime.cluster.prober import LoopHeart
@@ -67,7 +67,7 @@ class SiloHost(Host):
             transport=transport,
         )
         self.membership_options = membership_options
-        self.targets: dict[str, SystemTarget] = {}
+        self.targets = Targets(self)
         self.loads: dict[str, int] = {}
         self._stores = stores
         self.heart = LoopHeart(self.loop, address)
@@ -81,8 +81,8 @@ class SiloHost(Host):
         self._is_gateway_open = True
         self._is_stopping = False
         self.on_evicted: Callable[[], None] = lambda: None
-        self.add_target(DirectoryTarget(self.directory))
-        self.add_target(MemberTarget(self.membership))
+        self.targets.add(DirectoryTarget(self.directory))
+        self.targets.add(MemberTarget(self.membership))
         self.membership.watch(self._follow)
 
     def _follow(self, view: TableView) -> None:
@@ -139,11 +139,6 @@ class SiloHost(Host):
         return spec
 
     # -- parts that are added
-
-    def add_target(self, target: SystemTarget, instance: str = "") -> None:
-        """Make a system target callable, as its name or as `name/instance`."""
-        name = target.target_name
-        self.targets[f"{name}/{instance}" if instance else name] = target
 
     def add_extension(self, name: str, cls: type[Any]) -> None:
         """Let activations be extended: `cls(activation)` is made when a call to
@@ -227,7 +222,7 @@ class SiloHost(Host):
             raise
 
     def _serve_target(self, peer: Peer, call: Call) -> None:
-        target = self.targets.get(f"{call.kind}/{call.key}" if call.key else call.kind)
+        target = self.targets.find(f"{call.kind}/{call.key}" if call.key else call.kind)
         spec = None if target is None else target.target_specs.get(call.method)
         if target is None or spec is None:
             raise Rejected(self._explain_target(call, target))
@@ -243,10 +238,11 @@ class SiloHost(Host):
             methods = ", ".join(sorted(target.target_specs))
             return f"{self.address}: {name} has no method {call.method!r}; it has: {methods}"
         kind = name.partition("/")[0]
-        alike = [other for other in self.targets if other.partition("/")[0] == kind]
+        names = self.targets.names()
+        alike = [other for other in names if other.partition("/")[0] == kind]
         return (
             f"{self.address} has no system target {name} (asked to {call.method}); "
-            f"it has: {', '.join(sorted(alike or self.targets))}"
+            f"it has: {', '.join(alike or names)}"
         )
 
     def _relay(self, peer: Peer, call: Call, table: GrainTable | None) -> None:

@@ -268,7 +268,7 @@ class Silo:
         )
         holder.append(host)
         host.stream_providers = self._streams
-        host.add_target(GatewayTarget(host))
+        host.targets.add(GatewayTarget(host))
         return host
 
     def _all_grains(self) -> list[type[Grain]]:

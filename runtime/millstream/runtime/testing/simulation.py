@@ -104,7 +104,7 @@ class Simulation:
         """The host's wall clock, chance and ids; `skew_s` counts when it is asked for first."""
         if host not in self._envs:
             seed = dice(self.seed, "env", host.name, host.incarnation).getrandbits(64)
-            self._envs[host] = SimEnv(seed, self.loop, skew_s)
+            self._envs[host] = SimEnv(seed, self.loop, host, skew_s)
         return self._envs[host]
 
     def transport(self, host: Host, connect_timeout_s: float = 5.0) -> SimTransport:

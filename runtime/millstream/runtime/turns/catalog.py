@@ -89,7 +89,7 @@ class Catalog:
     def __init__(self, host: SiloHost) -> None:
         self._host = host
         self._next_id = 0
-        self._tasks = Tasks(host.loop)
+        self._tasks = Tasks(host.loop, host.env.new_context)
         self.extension_types: dict[str, Callable[[Activation], Any]] = {}
         self.is_accepting = True
         self.count = 0

@@ -46,7 +46,7 @@ class Peers:
         self._peers: dict[str, Peer] = {}
         self._refused_at: dict[str, float] = {}
         self.foreign: dict[str, str] = {}
-        self._tasks = Tasks(host.loop)
+        self._tasks = Tasks(host.loop, host.env.new_context)
         self._is_closed = False
 
     def get(self, silo: str, *, is_system: bool = False) -> Peer:

@@ -74,7 +74,7 @@ class Dispatch:
         self._host = provider.host
         self._loop = asyncio.get_running_loop()
         self._ready: deque[Subscriber] = deque()
-        self._tasks = Tasks(self._loop)
+        self._tasks = Tasks(self._loop, provider.host.env.new_context)
         self._timers: dict[asyncio.TimerHandle, None] = {}
         self._spec: Any = Consumer.deliver.__millstream_spec__  # type: ignore[attr-defined]
         self._is_paused = False

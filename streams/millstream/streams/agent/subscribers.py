@@ -59,7 +59,7 @@ class Subscribers:
         self._dispatch = dispatch
         self._streams: dict[StreamId, StreamEntry] = {}
         self._loop = asyncio.get_running_loop()
-        self._tasks = Tasks(self._loop)
+        self._tasks = Tasks(self._loop, provider.host.env.new_context)
         self.unheard_count = 0
 
     def route(self, message: QueueMessage, index: int) -> None:

@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 
 import msgspec
 
-from millstream.runtime.calls.system_target import SystemTarget, call_target
+from millstream.runtime.calls.system_target import SystemTarget
 from millstream.runtime.cluster.table import Status, TableView
 from millstream.runtime.definition.grain import Grain
 from millstream.runtime.errors import ConfigError, MillstreamError, QueueFull, QueueUnavailable
@@ -128,7 +128,7 @@ class StreamsTarget(SystemTarget):
         target = f"{self.target_name}/{self._provider.name}"
         answers = await asyncio.gather(
             *(
-                call_target(host, silo, target, StreamsTarget.silo_stats)
+                host.targets.call(silo, target, StreamsTarget.silo_stats)
                 for silo in host.membership.active()
             ),
             return_exceptions=True,
@@ -214,8 +214,8 @@ class PersistentStreams:
         self.manager = QueueManager(self, self._ownership)
         if "streams.deliver" not in host.extension_specs:
             host.add_extension("streams", Consumer)
-        host.add_target(StreamsTarget(self), name)
-        host.add_target(IngestTarget(self), name)
+        host.targets.add(StreamsTarget(self), name)
+        host.targets.add(IngestTarget(self), name)
 
     async def start(self, host: SiloHost, name: str, /) -> None:
         """Read queues, if this silo may. What fails is undone by `abort`."""
@@ -391,7 +391,7 @@ class PersistentStreams:
             if not self.host.membership.is_live(owner):
                 return
             try:
-                if await call_target(self.host, owner, target, method, *args(queue)):
+                if await self.host.targets.call(owner, target, method, *args(queue)):
                     return
             except MillstreamError as error:
                 log.info("%s does not answer for %s yet: %s", owner, queue, error)
@@ -414,7 +414,7 @@ class PersistentStreams:
     async def _announce(self, silo: str, queue: QueueId) -> None:
         target = f"{StreamsTarget.target_name}/{self.name}"
         try:
-            await call_target(self.host, silo, target, StreamsTarget.freed, queue)
+            await self.host.targets.call(silo, target, StreamsTarget.freed, queue)
         except MillstreamError as error:
             log.debug("%s was not told of %s: %s", silo, queue, error)  # it polls as well
 

@@ -8,9 +8,12 @@ that a draw in one place does not shift the draws in another.
 from __future__ import annotations
 
 from asyncio import AbstractEventLoop
+from contextvars import Context
 from random import Random
 
 from millstream.runtime.env import Env
+
+from .host import Host
 
 __all__ = ["WALL_START_S", "Random", "SimEnv", "dice"]
 
@@ -23,14 +26,19 @@ def dice(*name: object) -> Random:
 
 
 class SimEnv(Env):
-    """Wall time from the loop's virtual clock, plus the skew of one host; seeded chance and ids."""
+    """What one host has of its own: the loop's virtual clock plus a skew, seeded chance and ids,
+    and contexts that end with it."""
 
-    __slots__ = ("_loop", "_skew_s")
+    __slots__ = ("_host", "_loop", "_skew_s")
 
-    def __init__(self, seed: int, loop: AbstractEventLoop, skew_s: float = 0.0) -> None:
+    def __init__(self, seed: int, loop: AbstractEventLoop, host: Host, skew_s: float = 0.0) -> None:
         super().__init__(seed)
+        self._host = host
         self._loop = loop
         self._skew_s = skew_s
 
     def wall_s(self) -> float:
         return WALL_START_S + self._loop.time() + self._skew_s
+
+    def new_context(self) -> Context:
+        return self._host.context()
