@@ -263,7 +263,7 @@ class Conflicting(Grain):
     async def on_activate(self) -> None:
         LOG.append("activate")
         if LOG.count("activate") == 1:
-            self._millstream.table.host.catalog.end_after_conflict(self._millstream)
+            self._millstream.conflicted()
             self.context.deactivate_when_idle()
 
     async def on_deactivate(self, reason: DeactivationReason, /) -> None:

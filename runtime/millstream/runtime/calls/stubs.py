@@ -136,8 +136,9 @@ def build_reference_class(
         _bind_spec(namespace, index, table.own_spec(spec), host)
     namespace["_ms_timeout"], namespace["_ms_headers"] = timeout_s, headers
     exec(grain_type.stub_code[is_plain], namespace)
-    body: dict[str, Any] = {"__slots__": (), "_ms_type": grain_type, "_ms_table": table}
+    body: dict[str, Any] = {"__slots__": (), "_ms_type": grain_type, "_ms_kind": table.name}
     body["_ms_options"] = (timeout_s, headers)
+    body["_ms_optioned"] = staticmethod(host.optioned)
     for spec in grain_type.specs.values():
         stub = namespace[f"_ms_stub_{spec.name}"]
         stub.__name__ = spec.name

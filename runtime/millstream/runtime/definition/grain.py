@@ -10,22 +10,20 @@ import asyncio
 import sys
 from collections.abc import Callable, Coroutine, Mapping
 from enum import Enum
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar, overload
+from typing import Any, ClassVar, Protocol, TypeVar, overload
 
-from millstream.runtime.errors import DefinitionError, NotInCluster
+from millstream.runtime.errors import DefinitionError
 
 from .grain_type import GrainType, define
 from .markers import GrainOptions
 from .placement import RANDOM, Placement
-
-if TYPE_CHECKING:
-    from millstream.runtime.turns.activation import Activation
 
 __all__ = [
     "Contract",
     "DeactivationReason",
     "Grain",
     "GrainContext",
+    "Home",
     "Openable",
     "Runtime",
     "grain",
@@ -61,6 +59,21 @@ class Openable(Protocol[H_co]):
     def open(self, runtime: Any, key: str, /) -> H_co: ...
 
 
+class Home(Protocol):
+    """What a grain asks of where it lives; the activation is one. Its text is `Type/key`."""
+
+    @property
+    def key(self) -> str: ...
+    @property
+    def runtime(self) -> Runtime: ...
+    @property
+    def silo(self) -> str: ...
+    def headers(self) -> Mapping[str, str]: ...
+    def end_when_idle(self) -> None: ...
+    def keep_alive(self, seconds: float, /) -> None: ...
+    def start_task(self, coro: Coroutine[Any, Any, T], /) -> asyncio.Task[T]: ...
+
+
 class Contract:
     """What can be called. A plain class; `Grain` derives from it.
 
@@ -71,7 +84,7 @@ class Contract:
     __millstream_options__: ClassVar[GrainOptions] = GrainOptions()
     __millstream_type__: ClassVar[GrainType]
     __millstream_hosted__: ClassVar[bool] = False
-    _millstream: Any  # the Activation; not named, so that annotations resolve at run time
+    _millstream: Any  # a Home; what is built on the runtime knows it as more
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -86,8 +99,8 @@ class Contract:
     @property
     def key(self) -> str:
         """The key of this grain."""
-        key: str = self._millstream.key
-        return key
+        home: Home = self._millstream
+        return home.key
 
 
 def _without_name(options: GrainOptions) -> GrainOptions:
@@ -114,12 +127,13 @@ class Grain(Contract):
 
     def grain(self, cls: type[C], key: str, /) -> C:
         """A typed reference to another grain."""
-        reference: C = self._millstream.table.host.grain(cls, key)
-        return reference
+        home: Home = self._millstream
+        return home.runtime.grain(cls, key)
 
     def stream(self, namespace: Openable[H], key: str, /) -> H:
         """A typed handle of a stream."""
-        return namespace.open(self._millstream.table.host, key)
+        home: Home = self._millstream
+        return home.runtime.stream(namespace, key)
 
     async def on_activate(self) -> None:
         """Runs before the first call, with state loaded."""
@@ -131,47 +145,35 @@ class Grain(Contract):
 class GrainContext:
     """The rarer half of a grain's surface. Cheap to make; do not keep it after deactivation."""
 
-    __slots__ = ("_activation",)
+    __slots__ = ("_home",)
 
-    def __init__(self, activation: Activation) -> None:
-        self._activation = activation
+    def __init__(self, home: Home) -> None:
+        self._home = home
 
     @property
     def silo(self) -> str:
         """Address of the silo that hosts this activation."""
-        return str(self._activation.table.host.address)
+        return self._home.silo
 
     @property
     def headers(self) -> Mapping[str, str]:
         """Headers that the caller of the running turn set by `with_options`."""
-        from millstream.runtime.turns.request import live_parent
-
-        request = live_parent()
-        return {} if request is None or request.headers is None else request.headers
+        return self._home.headers()
 
     def deactivate_when_idle(self) -> None:
         """End this activation when its running turns have ended; queued calls go to the next.
 
         Asked in `on_activate` or `__init__`, the call that woke the grain runs first.
         """
-        self._activation.table.host.catalog.deactivate(
-            self._activation, DeactivationReason.REQUESTED
-        )
+        self._home.end_when_idle()
 
     def keep_alive(self, seconds: float, /) -> None:
         """Not idle before `seconds` from now, whatever happens."""
-        self._activation.ensure_mailbox().keep_until = (
-            self._activation.table.host.loop.time() + seconds
-        )
+        self._home.keep_alive(seconds)
 
     def create_task(self, coro: Coroutine[Any, Any, T], /) -> asyncio.Task[T]:
         """Start a task that belongs to this activation: it is cancelled when that ends."""
-        if self._activation.is_gone:
-            coro.close()
-            raise NotInCluster(f"{self._activation}: no task can start, the activation has ended")
-        task = asyncio.get_running_loop().create_task(coro)
-        self._activation.ensure_mailbox().own(task)
-        return task
+        return self._home.start_task(coro)
 
     async def to_thread(self, fn: Callable[..., T], /, *args: Any) -> T:
         """Run blocking code in a thread; the turn waits, the loop does not."""

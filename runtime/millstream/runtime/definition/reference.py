@@ -9,14 +9,12 @@ type checker does.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from millstream.runtime.errors import NotRemote
 
 if TYPE_CHECKING:
-    from millstream.runtime.turns.catalog import GrainTable
-
     from .grain import Contract
     from .grain_type import GrainType
 
@@ -30,7 +28,8 @@ class Reference:
 
     __slots__ = ("_ms_key",)
     _ms_type: GrainType
-    _ms_table: GrainTable
+    _ms_kind: str
+    _ms_optioned: Callable[[type[Any], str, float | None, dict[str, str] | None], Any]
     _ms_options: tuple[float | None, dict[str, str] | None]
     _ms_key: str
 
@@ -64,16 +63,16 @@ class Reference:
     def __eq__(self, other: object) -> bool:
         if not is_reference(other):
             return NotImplemented
-        return (self._ms_table.name, self._ms_key) == (
-            other._ms_table.name,  # type: ignore[attr-defined]
+        return (self._ms_kind, self._ms_key) == (
+            other._ms_kind,  # type: ignore[attr-defined]
             other._ms_key,  # type: ignore[attr-defined]
         )
 
     def __hash__(self) -> int:
-        return hash((self._ms_table.name, self._ms_key))
+        return hash((self._ms_kind, self._ms_key))
 
     def __str__(self) -> str:
-        return f"{self._ms_table.name}/{self._ms_key}"
+        return f"{self._ms_kind}/{self._ms_key}"
 
     def __repr__(self) -> str:
         return f"<reference {self}>"
@@ -126,7 +125,7 @@ def with_options(
         raise TypeError(f"with_options needs a reference, not {type(reference).__name__}")
     kind: Any = type(reference)
     old_timeout, old_headers = kind._ms_options
-    made: C = kind._ms_table.host.optioned(
+    made: C = kind._ms_optioned(
         kind._ms_type.cls,
         reference.key,
         old_timeout if timeout is None else timeout,

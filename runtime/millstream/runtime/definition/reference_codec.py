@@ -26,10 +26,10 @@ def encode_reference(value: Any) -> str:
     """`Type/key` of a reference, or of a grain itself."""
     if issubclass(type(value), Reference):
         return str(value)
-    activation = getattr(value, "_millstream", None)
-    if activation is None:
+    home = getattr(value, "_millstream", None)
+    if home is None:
         raise TypeError(f"{type(value).__name__}() is not a reference: pass what `grain(...)` gave")
-    return f"{activation.table.name}/{activation.key}"
+    return str(home)
 
 
 def decode_reference(annotation: Any, plain: object, host: Any) -> object:

@@ -11,7 +11,17 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Mapping
-from typing import TYPE_CHECKING, Any, Generic, Literal, NoReturn, TypeVar, get_type_hints, overload
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Generic,
+    Literal,
+    NoReturn,
+    Protocol,
+    TypeVar,
+    get_type_hints,
+    overload,
+)
 
 import msgspec
 
@@ -23,9 +33,7 @@ from .storage import Etag, StateStore
 if TYPE_CHECKING:
     from typing import Self
 
-    from millstream.runtime.turns.activation import Activation
-
-__all__ = ["Cursor", "State", "StateField", "state"]
+__all__ = ["Cursor", "State", "StateField", "StateOwner", "row_key", "state"]
 
 log = logging.getLogger("millstream.state")
 
@@ -45,14 +53,38 @@ _decode_row = msgspec.msgpack.Decoder(StoredState).decode
 _encode_row = msgspec.msgpack.Encoder().encode
 
 
-class State(Generic[S]):
-    """One state of one activation."""
+class StateOwner(Protocol):
+    """What a state asks of the activation that it belongs to.
 
-    def __init__(self, field: StateField[S], activation: Activation, store: StateStore) -> None:
+    `version`: the fence of its writes. `check_running()` raises NotInCluster once the silo has
+    ended. `conflicted()`: what is in memory is not what is stored.
+    """
+
+    @property
+    def version(self) -> int: ...
+    def check_running(self) -> None: ...
+    def conflicted(self) -> None: ...
+
+
+def row_key(kind: str, key: str, name: str) -> str:
+    """Key of the row that keeps the state `name` of a grain."""
+    return f"{kind}/{key}/{name}"
+
+
+class State(Generic[S]):
+    """One state of one activation.
+
+    `runtime`: the silo to which references and streams in the value belong.
+    """
+
+    def __init__(
+        self, field: StateField[S], owner: StateOwner, store: StateStore, key: str, runtime: object
+    ) -> None:
         self._field = field
-        self._activation = activation
+        self._owner = owner
         self._store = store
-        self._key = f"{activation.table.name}/{activation.key}/{field.name}"
+        self._key = key
+        self._runtime = runtime
         self._etag: Etag | None = None
         self._stored: bytes = NIL
         self._seen: bytes = NIL  # what the value was when it last equalled the store
@@ -85,7 +117,7 @@ class State(Generic[S]):
             self.value = self._field.default()
             self._seen = self._field.codec.encode(self.value)
         else:
-            self.value = self._field.codec.decode(self._stored, self._activation.table.host)
+            self.value = self._field.codec.decode(self._stored, self._runtime)
             self._seen = self._stored
 
     async def write(self) -> None:
@@ -126,7 +158,7 @@ class State(Generic[S]):
         try:
             data = self._field.codec.encode(self.value)
             if data != self._seen:
-                self._field.codec.decode(data, self._activation.table.host)
+                self._field.codec.decode(data, self._runtime)
             return data
         except (TypeError, ValueError, OverflowError) as error:
             raise TypeError(f"{self._key}: {error}") from None
@@ -153,7 +185,7 @@ class State(Generic[S]):
             try:
                 await write()
             except Conflict:
-                self._activation.table.host.catalog.end_after_conflict(self._activation)
+                self._owner.conflicted()
                 raise
 
     async def _write_value(self) -> None:
@@ -164,9 +196,9 @@ class State(Generic[S]):
         await self._store_row(NIL, self.cursors)
 
     async def _store_row(self, data: bytes, cursors: dict[str, Cursor]) -> None:
-        self._activation.table.host.check_running()
+        self._owner.check_running()
         row = _encode_row(StoredState(msgspec.Raw(data), cursors))
-        self._etag = await self._store.write(self._key, row, self._etag, self._activation.version)
+        self._etag = await self._store.write(self._key, row, self._etag, self._owner.version)
         self._stored, self.cursors = data, cursors
         self._seen = self._field.codec.encode(self.value) if data == NIL else data
 

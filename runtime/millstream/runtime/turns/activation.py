@@ -10,18 +10,24 @@ goes on past blocked entries.
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Coroutine, Mapping
 from enum import Enum
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from millstream.runtime.errors import Overloaded
+from millstream.runtime.definition.grain import DeactivationReason, Runtime
+from millstream.runtime.errors import NotInCluster, Overloaded
 
 from .mailbox import Mailbox, WaitingEntry
+from .request import live_parent
 
 if TYPE_CHECKING:
     from .catalog import GrainTable
     from .request import Request
 
 __all__ = ["Activation", "ActivationState"]
+
+T = TypeVar("T")
 
 
 class ActivationState(Enum):
@@ -232,6 +238,51 @@ class Activation:
         """No turn runs, and nobody stands in line for one that is owed."""
         is_owing = box.owes_turn and box.is_held
         return not (self.running is not None or box.readers or box.beside or is_owing)
+
+    # -- asked by the grain and its states (`Home`, `StateOwner`)
+
+    @property
+    def runtime(self) -> Runtime:
+        """What gives references."""
+        runtime: Runtime = self.table.host
+        return runtime
+
+    @property
+    def silo(self) -> str:
+        """Address of the silo."""
+        return str(self.table.host.address)
+
+    def headers(self) -> Mapping[str, str]:
+        """Headers of the running turn."""
+        request = live_parent()
+        return {} if request is None or request.headers is None else request.headers
+
+    def end_when_idle(self) -> None:
+        """Take no further turns, and end when the running ones have ended."""
+        self.table.host.catalog.deactivate(self, DeactivationReason.REQUESTED)
+
+    def conflicted(self) -> None:
+        """A write was refused: what is in memory is not what is stored."""
+        self.table.host.catalog.deactivate(self, DeactivationReason.STATE_CONFLICT)
+
+    def check_running(self) -> None:
+        """Raise NotInCluster once the silo has ended."""
+        self.table.host.check_running()
+
+    def keep_alive(self, seconds: float, /) -> None:
+        """Not idle before `seconds` from now."""
+        self.ensure_mailbox().keep_until = self.table.host.loop.time() + seconds
+
+    def start_task(self, coro: Coroutine[Any, Any, T], /) -> asyncio.Task[T]:
+        """Start a task that is cancelled when the activation ends."""
+        if self.is_gone:
+            coro.close()
+            raise NotInCluster(f"{self}: no task can start, the activation has ended")
+        task = asyncio.get_running_loop().create_task(coro)
+        self.ensure_mailbox().own(task)
+        return task
+
+    # -- the end
 
     def abandon(self) -> None:
         """The silo is gone: no direct turn may start any more."""

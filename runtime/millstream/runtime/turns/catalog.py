@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from millstream.runtime.definition.grain import DeactivationReason, Grain
 from millstream.runtime.definition.grain_type import GrainType
 from millstream.runtime.definition.method import MethodSpec
-from millstream.runtime.definition.state import State
+from millstream.runtime.definition.state import State, row_key
 from millstream.runtime.errors import (
     ActivationTimeout,
     CallTimeout,
@@ -138,7 +138,13 @@ class Catalog:
         states = activation.table.hosted.states
         if states:
             grain._millstream_states = {
-                name: State(field, activation, self._host.store(field.store))
+                name: State(
+                    field,
+                    activation,
+                    self._host.store(field.store),
+                    row_key(activation.table.name, activation.key, field.name),
+                    self._host,
+                )
                 for name, field in states.items()
             }
         if cls.__init__ is not object.__init__:
@@ -249,10 +255,6 @@ class Catalog:
         if wind_up is not None:
             wind_up()  # a grain of our own ends turns that only wait
         activation.regate()
-
-    def end_after_conflict(self, activation: Activation) -> None:
-        """A write was refused: what is in memory is not what is stored."""
-        self.deactivate(activation, DeactivationReason.STATE_CONFLICT)
 
     def end(self, activation: Activation, reason: DeactivationReason) -> None:
         """Begin the end of an activation in which no turn runs (called by the activation)."""
