@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from millstream.providers.sqlite import SqliteStateStore, WriterOptions, schema
+from millstream.providers.sqlite import SqliteStateStore, WriterOptions
 from millstream.providers.sqlite import rows as statements
 from millstream.providers.sqlite.schema import STATE
 from millstream.providers.sqlite.storage import file_index
@@ -52,6 +52,12 @@ def open_file(
     directory: Path, options: WriterOptions | None = None, env: Env | None = None
 ) -> Writer:
     return open_writer(directory / "state-0.db", STATE, env or Env(1), options or WriterOptions())
+
+
+async def open_and_close(directory: Path) -> None:
+    writer = open_file(directory)
+    await writer.submit(lambda connection: None)
+    await writer.release()
 
 
 def insert(key: str) -> Work:
@@ -340,6 +346,7 @@ async def test_connection_is_durable_and_never_waits_in_sqlite(tmp_path: Path) -
 
 
 async def test_file_of_a_newer_schema_is_refused(tmp_path: Path) -> None:
+    await open_and_close(tmp_path)
     connection = sqlite3.connect(tmp_path / "state-0.db")
     connection.execute("PRAGMA user_version=99")
     connection.close()
@@ -356,19 +363,18 @@ async def test_tables_are_left_alone_when_another_process_made_them_first(tmp_pa
     # The last look before making the tables is made under the lock.
     await writer.release()
     connection = sqlite3.connect(path, isolation_level=None)
-    schema._make(connection, path, STATE, Env(1))
+    STATE.make(connection, path, Env(1), "another")
     connection.close()
     assert stored(tmp_path) == ["a"]
 
 
 async def test_file_that_is_no_database_is_unavailable(tmp_path: Path) -> None:
+    store = SqliteStateStore(tmp_path)
     for index in range(8):
         (tmp_path / f"state-{index}.db").write_bytes(b"not a database" * 1000)
-    store = SqliteStateStore(tmp_path)
-    with pytest.raises(StorageUnavailable):
-        await store.write("a", b"", None, 0)
-    with pytest.raises(StorageUnavailable):
-        await store.read("a")
+    for refused in (store.write("a", b"", None, 0), store.read("a")):
+        with pytest.raises(StorageUnavailable, match=r"state-7.db: .*not a database.* restore"):
+            await refused
     await store.aclose()
 
 

@@ -17,7 +17,7 @@ from millstream.runtime.cluster.table import MemberRow, SiloAddress, TableView
 from millstream.runtime.env import Env
 from millstream.runtime.errors import StorageUnavailable
 
-from .mounts import local_directory
+from .directory import Directory
 from .reader import Reader
 from .schema import MEMBERSHIP
 from .writer import Writer, WriterOptions, open_writer
@@ -70,8 +70,8 @@ def _delete(silo: SiloAddress, expect: int, connection: sqlite3.Connection) -> b
 class SqliteMembershipTable:
     """The table in `membership.db` of a directory on a local disk.
 
-    Every change costs one fsync, a heartbeat too. Raises ConfigError on a network mount; methods
-    raise StorageUnavailable.
+    Every change costs one fsync, a heartbeat too. Raises ConfigError (a network mount, a file, no
+    permission), StorageUnavailable (its file is gone or emptied); methods raise StorageUnavailable.
     """
 
     def __init__(
@@ -80,8 +80,10 @@ class SqliteMembershipTable:
         env: Env | None = None,
         options: WriterOptions | None = None,
     ) -> None:
-        self._path = local_directory(directory) / "membership.db"
         self._env = env or Env()
+        folder = Directory(directory, self._env)
+        self._path = folder.path / "membership.db"
+        folder.check([self._path.name])
         self._options = options or WriterOptions()
         self._files: tuple[Reader, Writer] | None = None
         self._closed = False

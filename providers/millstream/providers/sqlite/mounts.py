@@ -1,7 +1,7 @@
 """Which directories may hold SQLite files.
 
-Owns: `local_directory`, `mount_type`. SQLite's write-ahead log needs shared memory and file locks
-that network file systems do not give, so a directory on one is refused before a file is made.
+Owns: `refuse_network_mount`, `mount_type`. SQLite's write-ahead log needs shared memory and file
+locks that network file systems do not give, so a directory on one is refused before a file is made.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from pathlib import Path, PurePosixPath
 
 from millstream.runtime.errors import ConfigError
 
-__all__ = ["NETWORK_TYPES", "local_directory", "mount_type"]
+__all__ = ["NETWORK_TYPES", "mount_type", "refuse_network_mount"]
 
 NETWORK_TYPES = frozenset(
     {
@@ -45,12 +45,11 @@ def mount_type(path: PurePosixPath, mounts: str) -> str:
     return found
 
 
-def local_directory(directory: str | Path) -> Path:
-    """The resolved directory, created if absent. Raises ConfigError if it is on a network mount."""
-    path = Path(directory).resolve()
-    if _MOUNTS.exists():
-        kind = mount_type(PurePosixPath(path), _MOUNTS.read_text(errors="replace"))
-        if kind in NETWORK_TYPES:
-            raise ConfigError(f"{path} is on a network mount ({kind}); SQLite needs a local disk")
-    path.mkdir(parents=True, exist_ok=True)
-    return path
+def refuse_network_mount(path: Path) -> None:
+    """Raise ConfigError if a resolved path is on a network mount."""
+    if not _MOUNTS.exists():
+        return
+    kind = mount_type(PurePosixPath(path), _MOUNTS.read_text(errors="replace"))
+    if kind in NETWORK_TYPES:
+        text = f"{path} is on a network mount ({kind}); SQLite needs a local disk"
+        raise ConfigError(f"{text}: name a directory on one")

@@ -16,8 +16,9 @@ from typing import TypeVar
 from millstream.runtime.env import Env
 from millstream.runtime.errors import StorageUnavailable
 
-from .patience import Patience
-from .schema import Schema, open_database
+from .backoff import Backoff
+from .database import Database, open_database
+from .schema import Schema
 from .worker import Operation, Take, Worker
 from .writer import WriterOptions
 
@@ -38,8 +39,9 @@ class Reader:
         self._name = name
         self._schema = schema
         self._env = env
-        self._patience = Patience(env, options.lock_wait_s)
-        self._connections: dict[Path, sqlite3.Connection] = {}
+        self._backoff = Backoff(env, options.lock_wait_s)
+        self._databases: dict[Path, Database] = {}
+        self._reading = name
         self._worker = Worker[Connect](name, options.pending_max, self._serve, self._disconnect)
 
     def submit(self, work: Callable[[Connect], T]) -> asyncio.Future[T]:
@@ -59,21 +61,24 @@ class Reader:
     def _run(self, operation: Operation[Connect]) -> None:
         try:
             # Even a WAL reader meets a lock while another process recovers or removes the log.
-            self._patience.run(self._name, lambda: operation.run(self._connect))
+            self._backoff.run(self._name, lambda: operation.run(self._connect))
         except Exception as error:
             if not isinstance(error, StorageUnavailable):
                 self._disconnect()
-            operation.fail(self._name, error)
+            operation.fail(self._reading, error)
 
     def _connect(self, path: Path) -> sqlite3.Connection:
-        found = self._connections.get(path)
+        self._reading = str(path)
+        found = self._databases.get(path)
         if found is None:
-            found = open_database(path, self._schema, self._env, self._patience)
-            self._connections[path] = found
-        return found
+            found = open_database(path, self._schema, self._env, self._backoff)
+            self._databases[path] = found
+        else:
+            found.check()
+        return found.connection
 
     def _disconnect(self) -> None:
-        for connection in self._connections.values():
+        for database in self._databases.values():
             with suppress(sqlite3.Error):
-                connection.close()
-        self._connections.clear()
+                database.close()
+        self._databases.clear()

@@ -22,7 +22,7 @@ from millstream.runtime.env import Env
 from millstream.runtime.errors import StorageUnavailable
 
 from . import rows
-from .mounts import local_directory
+from .directory import Directory
 from .reader import Connect, Reader
 from .schema import STATE
 from .writer import Writer, WriterOptions, open_writer
@@ -52,7 +52,8 @@ class SqliteStateStore:
 
     Silos of several processes may share the directory. A write costs one fsync, shared by all
     that wait for the same file. Open it after any fork: a child is refused its parent's store, and
-    SQLite does not allow it to open the parent's files anew. Raises ConfigError on a network mount.
+    SQLite does not allow it to open the parent's files anew. Raises ConfigError (a network mount, a
+    file, no permission), StorageUnavailable (a file of the directory is gone or emptied).
     """
 
     def __init__(
@@ -61,9 +62,10 @@ class SqliteStateStore:
         env: Env | None = None,
         options: WriterOptions | None = None,
     ) -> None:
-        folder = local_directory(directory)
-        self._paths = [folder / f"state-{index}.db" for index in range(FILES)]
         self._env = env or Env()
+        folder = Directory(directory, self._env)
+        self._paths = [folder.path / f"state-{index}.db" for index in range(FILES)]
+        folder.check(path.name for path in self._paths)
         self._options = options or WriterOptions()
         self._writers: dict[int, Writer] = {}
         self._reader: Reader | None = None

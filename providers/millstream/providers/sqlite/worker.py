@@ -18,6 +18,8 @@ from typing import Any, Generic, TypeVar
 
 from millstream.runtime.errors import MillstreamError, StorageUnavailable
 
+from .database import why_failed
+
 __all__ = ["Operation", "Take", "Worker"]
 
 C = TypeVar("C")
@@ -52,7 +54,7 @@ class Operation(Generic[C]):
         if isinstance(cause, StorageUnavailable):
             self.error = StorageUnavailable(*cause.args)
         elif isinstance(cause, sqlite3.Error | OSError):
-            self.error = StorageUnavailable(f"{name}: {cause}")
+            self.error = StorageUnavailable(why_failed(name, cause))
         else:
             self.error = cause
             return

@@ -1,7 +1,8 @@
 """Group commit: the one connection of this process that writes to a file.
 
 Owns: `WriterOptions`, `Writer`, `open_writer`. Not: the statements (`storage`, `membership`).
-Invariants: a result is delivered only after the COMMIT (and its fsync) that holds it; a refused
+Invariants: a result is delivered only after the COMMIT (and its fsync) that holds it, to the file
+that is on disk; a refused
 operation (a MillstreamError, raised before it changed anything) fails alone; an operation that
 fails otherwise is rolled back with its batch, and the others are run again without it; a process
 has one writer per file, shared by all that open it.
@@ -20,9 +21,11 @@ from pathlib import Path
 from typing import TypeVar
 
 from millstream.runtime.env import Env
+from millstream.runtime.errors import StorageUnavailable
 
-from .patience import Patience
-from .schema import Schema, open_database
+from .backoff import Backoff
+from .database import Database, open_database
+from .schema import Schema
 from .worker import Operation, Take, Worker
 
 __all__ = ["Writer", "WriterOptions", "open_writer"]
@@ -55,10 +58,10 @@ class Writer:
         self._schema = schema
         self._env = env
         self._options = options
-        self._patience = Patience(env, options.lock_wait_s)
-        self._connection: sqlite3.Connection | None = None
+        self._backoff = Backoff(env, options.lock_wait_s)
+        self._database: Database | None = None
         self._worker = Worker[sqlite3.Connection](
-            path.name, options.pending_max, self._serve, self._disconnect
+            str(path), options.pending_max, self._serve, self._disconnect
         )
 
     def submit(self, work: Callable[[sqlite3.Connection], T]) -> asyncio.Future[T]:
@@ -91,11 +94,12 @@ class Writer:
             self._transact(connection, batch, take)
 
     def _begin(self) -> sqlite3.Connection:
-        if self._connection is None:
-            self._connection = open_database(self.path, self._schema, self._env, self._patience)
-        connection = self._connection
+        if self._database is None:
+            self._database = open_database(self.path, self._schema, self._env, self._backoff)
+        self._database.check()
+        connection = self._database.connection
         try:
-            self._patience.run(self.path.name, lambda: connection.execute("BEGIN IMMEDIATE"))
+            self._backoff.run(str(self.path), lambda: connection.execute("BEGIN IMMEDIATE"))
         except sqlite3.Error:
             self._disconnect()
             raise
@@ -129,40 +133,46 @@ class Writer:
             self._disconnect()
             # Refusals too: they may rest on what an earlier operation of this batch wrote.
             self._fail_all(batch, error)
+            return
+        try:
+            assert self._database is not None
+            self._database.check()  # what went into a file that has no name is not stored
+        except StorageUnavailable as error:
+            self._fail_all(batch, error)
 
     def _isolate(self, batch: list[_Operation], error: Exception) -> None:
         """After a failure in the middle: each operation in a transaction of its own."""
         if len(batch) == 1:
-            batch[0].fail(self.path.name, error)
+            batch[0].fail(str(self.path), error)
             return
         for operation in batch:
             alone = [operation]
             try:
                 connection = self._begin()
             except Exception as cause:
-                operation.fail(self.path.name, cause)
+                operation.fail(str(self.path), cause)
             else:
                 self._transact(connection, alone, _take_nothing)
 
     def _fail_all(self, batch: list[_Operation], cause: Exception) -> None:
         for operation in batch:
-            operation.fail(self.path.name, cause)
+            operation.fail(str(self.path), cause)
 
     def _roll_back(self) -> None:
-        connection = self._connection
+        database = self._database
         # SQLite has rolled back by itself after some errors.
-        if connection is None or not connection.in_transaction:
+        if database is None or not database.connection.in_transaction:
             return
         try:
-            connection.execute("ROLLBACK")
+            database.connection.execute("ROLLBACK")
         except sqlite3.Error:
             self._disconnect()
 
     def _disconnect(self) -> None:
-        connection, self._connection = self._connection, None
-        if connection is not None:
+        database, self._database = self._database, None
+        if database is not None:
             with suppress(sqlite3.Error):
-                connection.close()
+                database.close()
 
 
 _open: dict[Path, Writer] = {}
