@@ -1,4 +1,5 @@
-"""`python -m benchmarks calls|streams|activation [--rounds N] [--json] [--against xoscar,REV]`.
+"""`python -m benchmarks calls|streams|activation [--rounds N] [--json] [--against xoscar,REV]`,
+and `python -m benchmarks bounds [WORD ...] [--size S] [--json]`.
 
 Each subject of each round runs in a fresh process; rounds are interleaved; ratios are computed
 inside a round. Prints medians with [min..max]. A revision of git as a subject runs this tree's
@@ -22,6 +23,8 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+from benchmarks.bounds import table as bounds
+from benchmarks.bounds.programs import frozen_client
 from benchmarks.revision import ROOT, checked_out, environment, is_revision, is_worse
 
 SUITES = {
@@ -46,7 +49,10 @@ Round = dict[str, dict[str, float]]
 def main() -> None:
     """Run a suite, or (in a child) one subject of it."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks")
-    parser.add_argument("suite", nargs="?", choices=sorted(SUITES), default="calls")
+    suites = [*sorted(SUITES), "bounds"]
+    parser.add_argument("suite", nargs="?", choices=suites, default="calls")
+    parser.add_argument("words", nargs="*", help="bounds: only programs with such a name")
+    parser.add_argument("--size", type=float, default=1.0, help="bounds: share of the full load")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--json", action="store_true")
     parser.add_argument(
@@ -55,14 +61,20 @@ def main() -> None:
     parser.add_argument("--subject", help=argparse.SUPPRESS)
     parser.add_argument("--produce", nargs=2, help=argparse.SUPPRESS)
     parser.add_argument("--serve", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--freeze", nargs=3, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.serve:
         run(importlib.import_module("benchmarks.limit").serve())
     elif arguments.produce:
         module, address = arguments.produce
         run(importlib.import_module(f"benchmarks.{module}").producer(address))
+    elif arguments.freeze:
+        gateway, calls, answer_bytes = arguments.freeze
+        run(frozen_client(gateway, int(calls), int(answer_bytes)))
     elif arguments.subject:
-        print(json.dumps(run_subject(arguments.subject)))
+        print(json.dumps(run_subject(arguments.subject, arguments.size)))
+    elif arguments.suite == "bounds":
+        bounds.report(arguments.size, arguments.words, arguments.json)
     else:
         report(arguments.suite, arguments.rounds, others(arguments.against), arguments.json)
 
@@ -98,12 +110,13 @@ def is_installed(peer: str) -> bool:
     return not lacking
 
 
-def run_subject(name: str) -> dict[str, float]:
-    """`module.function`, in this process."""
-    module, _, function = name.partition(".")
+def run_subject(name: str, size: float) -> dict[str, float]:
+    """`module.function`, in this process; those of `bounds` take a size."""
+    module, _, function = name.rpartition(".")
     with tempfile.TemporaryDirectory() as work:
-        found = importlib.import_module(f"benchmarks.{module}")
-        figures: dict[str, float] = run(getattr(found, function)(Path(work)))
+        found = getattr(importlib.import_module(f"benchmarks.{module}"), function)
+        sized = module.startswith("bounds.")
+        figures: dict[str, float] = run(found(Path(work), size) if sized else found(Path(work)))
         return figures
 
 

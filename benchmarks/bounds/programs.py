@@ -1,0 +1,167 @@
+"""Grains, silo processes and bad clients that the rows of `bounds` use."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from millstream.providers.sqlite import SqliteMembershipTable
+from millstream.runtime import (
+    Address,
+    Grain,
+    Link,
+    RuntimeOptions,
+    Silo,
+    TcpTransport,
+    always_interleave,
+    connect,
+    grain,
+    one_way,
+    read_only,
+)
+from millstream.runtime.run.launcher import SiloProcess
+
+__all__ = [
+    "Crowd",
+    "Gate",
+    "Idle",
+    "Reentrant",
+    "Tap",
+    "Target",
+    "frozen_client",
+    "idle_silo",
+    "silo_process",
+    "target_silo",
+]
+
+
+@grain(name="BoundsTarget")
+class Target(Grain):
+    """One method of each kind."""
+
+    noted = 0
+
+    async def plain(self, value: int) -> int:
+        return value
+
+    @read_only
+    async def look(self, value: int) -> int:
+        return value
+
+    @one_way
+    async def note(self, text: str) -> None:
+        Target.noted += 1
+
+    async def take(self, data: bytes) -> int:
+        return len(data)
+
+    async def give(self, size: int) -> bytes:
+        return os.urandom(size)
+
+    async def fail(self, size: int) -> None:
+        raise ValueError("x" * size)
+
+
+@grain(name="BoundsReentrant", reentrant=True)
+class Reentrant(Grain):
+    """The same under reentrancy."""
+
+    async def plain(self, value: int) -> int:
+        return value
+
+
+@grain(name="BoundsGate")
+class Gate(Grain):
+    """Keeps callers waiting until it is opened."""
+
+    def __init__(self) -> None:
+        self.is_open = asyncio.Event()
+
+    async def wait(self) -> None:
+        await self.is_open.wait()
+
+    @always_interleave
+    async def peek(self) -> int:
+        return 1
+
+    @always_interleave
+    async def open(self) -> None:
+        self.is_open.set()
+
+
+@grain(name="BoundsCrowd")
+class Crowd(Grain):
+    """Makes calls that wait: their time is what is left of its own."""
+
+    async def call(self, count: int) -> None:
+        gate = self.grain(Gate, self.key)
+        await asyncio.gather(*(gate.wait() for _ in range(count)))
+
+
+@grain(name="BoundsIdle")
+class Idle(Grain):
+    """Counts those that are alive."""
+
+    alive = 0
+
+    def __init__(self) -> None:
+        Idle.alive += 1
+
+    def __del__(self) -> None:
+        Idle.alive -= 1
+
+    async def ping(self) -> int:
+        return 1
+
+
+def target_silo() -> Silo:
+    """What another process runs."""
+    return Silo(grains=[Target], options=RuntimeOptions(greet_timeout_s=30.0))
+
+
+def idle_silo(work: str) -> Silo:
+    """A member of a cluster whose table is in a folder."""
+    return Silo(grains=[Idle], membership=SqliteMembershipTable(work))
+
+
+class Tap(TcpTransport):
+    """Keeps the links that it opens, for what no client would send."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.links: list[Link] = []
+
+    async def connect(self, address: Address, /) -> Link:
+        link = await super().connect(address)
+        self.links.append(link)
+        return link
+
+
+@asynccontextmanager
+async def silo_process(work: Path) -> AsyncIterator[SiloProcess]:
+    """A silo with `Target` in another process; thawed and stopped at the end."""
+    process = SiloProcess(f"{__name__}:target_silo", {}, work / "silo.log")
+    await process.start()
+    try:
+        yield process
+    finally:
+        if process.is_running:
+            os.kill(process.pid, signal.SIGCONT)
+        await process.stop()
+
+
+async def frozen_client(gateway: str, calls: int, answer_bytes: int) -> None:
+    """Ask for large answers, then stand still for good (until somebody kills this process)."""
+    async with connect(gateway) as client:
+        target = client.grain(Target, "large")
+        await target.plain(1)
+        asking = [asyncio.ensure_future(target.give(answer_bytes)) for _ in range(calls)]
+        for _ in range(3):
+            await asyncio.sleep(0)  # they are in the batch, and the batch is written
+        print("frozen", flush=True)
+        os.kill(os.getpid(), signal.SIGSTOP)
+        await asyncio.gather(*asking)
