@@ -46,10 +46,6 @@ CLIMBS: dict[str, set[tuple[str, str]]] = {
         ("turns.catalog", "silo.parts"),
         ("turns.collector", "silo.parts"),
         ("turns.run", "calls.engine"),
-        ("wire.connection", "calls.engine"),
-        ("wire.connection", "turns.request"),
-        ("wire.peers", "calls.engine"),
-        ("wire.peers", "cluster.table"),
     },
     "streams": {
         ("agent.dispatch", "provider.provider"),
@@ -80,8 +76,6 @@ ROUND: dict[str, set[str]] = {
         "turns.activation",
         "turns.catalog",
         "turns.run",
-        "wire.connection",
-        "wire.peers",
     },
     "streams": {
         "agent.dispatch",

@@ -49,7 +49,8 @@ from .errors import (
 from .options import MembershipOptions, RuntimeOptions
 from .run.local_cluster import LocalCluster
 from .silo.silo import Silo, StreamProvider
-from .wire.transport import Address, Link, Listener, TcpTransport, Transport
+from .wire.address import Address
+from .wire.transport import Link, Listener, TcpTransport, Transport
 
 __all__ = [
     "HASHED",

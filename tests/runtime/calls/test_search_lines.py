@@ -23,7 +23,7 @@ class Connection(Peer):
     """A connection that was never opened, and says that it takes calls."""
 
     def __init__(self, silo: Silo, number: int) -> None:
-        super().__init__(silo.host, f"number {number}", lambda peer: None)
+        super().__init__(silo.host.end, f"number {number}", lambda peer: None)
         self.number = number
         self.is_ready = True
 
@@ -135,7 +135,7 @@ async def test_a_silo_that_said_goodbye_gets_no_calls_before_the_table_is_read()
         await leaving.grain(Desk, "a").where()
         for number in range(20):  # so that the silos are connected
             await staying.grain(Desk, f"{number}").where()
-        leaving.host.say_goodbye()
+        leaving.host.visitors.say_goodbye()
         peer = staying.host.peers.get(leaving.address, is_system=True)
         await until(lambda: peer.is_closed)
         assert leaving.address in staying.host.membership.active()

@@ -22,9 +22,9 @@ from millstream.runtime import (
 )
 from millstream.runtime.client.client import GATEWAYS_EVERY_S, Client
 from millstream.runtime.client.gateway_list import GatewayList
-from millstream.runtime.cluster.table import endpoint_of
 from millstream.runtime.testing import SimCluster, Simulation, run
-from millstream.runtime.wire.transport import Address, Link
+from millstream.runtime.wire.address import Address, endpoint_of
+from millstream.runtime.wire.transport import Link
 
 QUICK = MembershipOptions(probe_every_s=0.1, probe_timeout_s=0.3, missed_probes_max=2)
 KEYS = [f"{number}" for number in range(12)]
@@ -150,7 +150,7 @@ async def test_one_connection_serves_a_gateway_under_both_its_names() -> None:
     async with Silo(grains=[Desk]) as silo, connect(silo.gateway) as client:
         for key in KEYS:
             await client.grain(Desk, key).where()
-        assert len(silo.host.inbound) == 1
+        assert len(silo.host.visitors.inbound) == 1
 
 
 # --- in virtual time ------------------------------------------------------------------------------

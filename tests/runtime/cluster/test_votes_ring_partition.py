@@ -28,8 +28,6 @@ from millstream.runtime.cluster.table import (
     MemoryMembershipTable,
     Status,
     TableView,
-    endpoint_of,
-    generation_of,
 )
 from millstream.runtime.cluster.votes import superseded, suspect, votes_needed
 from millstream.runtime.definition.grain import DeactivationReason
@@ -44,6 +42,7 @@ from millstream.runtime.errors import ConfigError, Overloaded
 from millstream.runtime.options import MembershipOptions, RuntimeOptions
 from millstream.runtime.turns.activation import Activation, ActivationState
 from millstream.runtime.turns.request import Request
+from millstream.runtime.wire.address import endpoint_of, generation_of
 
 OPTIONS = MembershipOptions()
 NOW = 1_000_000.0

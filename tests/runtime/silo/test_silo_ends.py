@@ -145,7 +145,7 @@ async def test_a_silo_closes_a_connection_that_says_nothing() -> None:
         reader, writer = await asyncio.open_connection(host, int(port))
         while await asyncio.wait_for(reader.read(1000), 5):
             pass  # its own greeting, then the end
-        assert not silo.host.inbound
+        assert not silo.host.visitors.inbound
         writer.close()
         await writer.wait_closed()
 

@@ -154,13 +154,13 @@ async def test_a_stop_tells_clients_hands_queues_over_ends_grains_and_closes_in_
     table, queues = MemoryMembershipTable(), Queues()
     silo = Silo(grains=[Desk], membership=table, streams={"default": queues})
     async with silo, connect(silo.gateway) as client:
-        peer_leaves = client.host.peer_leaves
+        peer_leaves = client.host.leaving
 
         def told(peer: Any) -> None:
             LOG.append("client told")
             peer_leaves(peer)
 
-        client.host.peer_leaves = told  # type: ignore[method-assign]
+        client.host.leaving = told  # type: ignore[method-assign]
         await silo.grain(Desk, "a").where()
         turn = asyncio.create_task(silo.grain(Desk, "b").publish_at_the_end())
         await until(lambda: "turn begins" in LOG)

@@ -37,7 +37,8 @@ from millstream.runtime.testing import (
     shrink,
 )
 from millstream.runtime.testing.world.env import WALL_START_S, dice
-from millstream.runtime.wire.transport import Address, Link
+from millstream.runtime.wire.address import Address
+from millstream.runtime.wire.transport import Link
 
 NAMES = ("red", "green", "blue")
 

@@ -30,7 +30,8 @@ async def cluster() -> AsyncIterator[LocalCluster]:
 def close_as_they_open(host: Host, times: int) -> list[str]:
     """Outgoing connections close when those who waited were woken, and have not run yet."""
     closed: list[str] = []
-    greeted = host.greeted
+    welcome = host.end.welcome
+    greeted = welcome.greeted
 
     def greet(peer: Peer) -> None:
         greeted(peer)
@@ -38,7 +39,7 @@ def close_as_they_open(host: Host, times: int) -> list[str]:
             closed.append(peer.name)
             asyncio.get_running_loop().call_soon(peer.close, "as it opened")
 
-    host.greeted = greet  # type: ignore[method-assign]
+    welcome.greeted = greet  # type: ignore[method-assign]
     return closed
 
 

@@ -203,7 +203,7 @@ async def silo() -> AsyncIterator[Silo]:
 
 
 def fake_peer(silo: Silo) -> tuple[Peer, FakeLink]:
-    link, peer = FakeLink(), Peer(silo.host, "", lambda peer: None)
+    link, peer = FakeLink(), Peer(silo.host.end, "", lambda peer: None)
     peer.attach(link)
     return peer, link
 
@@ -366,13 +366,13 @@ async def test_a_wrong_greeting_closes_the_connection_with_a_reason(
 async def test_a_truncated_frame_and_a_closed_socket_leave_nothing_behind(
     silo: Silo, strangers: Callable[[], Any]
 ) -> None:
-    before = len(silo.host.inbound)
+    before = len(silo.host.visitors.inbound)
     bad = await greeted(strangers)
-    assert len(silo.host.inbound) == before + 1
+    assert len(silo.host.visitors.inbound) == before + 1
     bad.send(messages(call(1))[:-3])
     await bad.aclose()
-    await until(lambda: len(silo.host.inbound) == before)
-    assert silo.host.clients == {}
+    await until(lambda: len(silo.host.visitors.inbound) == before)
+    assert silo.host.visitors.clients == {}
 
 
 async def test_calls_of_a_connection_that_closes_are_cancelled(
@@ -463,7 +463,7 @@ async def test_garbage_between_silos_breaks_calls_and_the_next_connection_works(
     async with LocalCluster(silos=2, grains=[Echo]) as cluster:
         one, two = cluster.silos
         before = two.host.peers.known()
-        for peer in list(one.host.inbound):
+        for peer in list(one.host.visitors.inbound):
             peer.received(b"\xff" * 8)
         # until the other side has noticed, a call may be sent into the broken connection
         await until(lambda: all(peer.is_closed for peer in before))

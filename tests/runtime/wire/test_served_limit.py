@@ -138,7 +138,7 @@ async def silo() -> AsyncIterator[Silo]:
 
 
 def connected(silo: Silo, *, is_silo: bool = True) -> tuple[Peer, FakeLink]:
-    link, peer = FakeLink(), Peer(silo.host, "", lambda peer: None)
+    link, peer = FakeLink(), Peer(silo.host.end, "", lambda peer: None)
     peer.attach(link)
     hello = Hello(WIRE_VERSION, "dev", "x:1@1" if is_silo else "client-x", is_silo, 1_000_000)
     peer.received(frame(encode_messages([hello])))

@@ -13,9 +13,10 @@ from pathlib import Path
 
 import msgspec
 
-from millstream.runtime.cluster.table import MemberRow, SiloAddress, TableView
+from millstream.runtime.cluster.table import MemberRow, TableView
 from millstream.runtime.env import Env
 from millstream.runtime.errors import StorageUnavailable
+from millstream.runtime.wire.address import SiloAddress
 
 from .directory import Directory
 from .reader import Reader

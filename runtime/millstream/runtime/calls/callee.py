@@ -251,8 +251,7 @@ class Runners:
             await parked
 
     def _flush(self) -> None:
-        for peer in self._host.dirty_peers():
-            peer.flush()
+        self._host.outbox.flush()
 
     async def aclose(self) -> None:
         """Cancel what still runs, and wait for it."""

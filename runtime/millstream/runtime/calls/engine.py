@@ -27,8 +27,10 @@ from millstream.runtime.turns.budget import Budget
 from millstream.runtime.turns.catalog import GrainTable
 from millstream.runtime.turns.deadlines import Pending
 from millstream.runtime.turns.request import find_task
-from millstream.runtime.wire.connection import Peer
+from millstream.runtime.wire.connection import LocalEnd, Peer
+from millstream.runtime.wire.greeting import Identity
 from millstream.runtime.wire.message import Call
+from millstream.runtime.wire.outbox import Outbox
 from millstream.runtime.wire.peers import Peers
 from millstream.runtime.wire.transport import Transport
 
@@ -85,13 +87,21 @@ class Host:
         self.find_task: Callable[[], Any] = find_task(self.loop)
         self.pending = Pending(self.loop, options.sweep_s)
         self.budget = Budget(self.loop.time, options.slice_s)
+        self.outbox = Outbox(self.loop)
         self.runners = Runners(self)
-        self.peers = Peers(self)
         self.shielded = Tasks(self.loop, env.new_context)
         self.stream_providers: Mapping[str, Any] = {}
         self.extension_specs: dict[str, MethodSpec] = {}
         self._tasks = Tasks(self.loop, env.new_context)
-        self._dirty: dict[Peer, None] = {}
+        identity = Identity(cluster, address, self.is_silo)
+        self.end = LocalEnd(identity, options, self.loop, self._tasks, self.outbox)
+        self.peers = Peers(
+            self.end,
+            transport,
+            Tasks(self.loop, env.new_context),
+            has_left=self.has_left,
+            lost=self.peer_lost,
+        )
         self._classes: dict[tuple[type[Any], float | None, Any], type[Any]] = {}
         self.tables: dict[str, GrainTable] = {}
         for cls in grains:
@@ -193,15 +203,6 @@ class Host:
         if not task.cancelled() and task.exception() is not None:
             log.error("%s: a background task failed", self.address, exc_info=task.exception())
 
-    def mark_dirty(self, peer: Peer) -> None:
-        """The peer has answers to flush."""
-        self._dirty[peer] = None
-
-    def dirty_peers(self) -> dict[Peer, None]:
-        """Peers marked since the last call, in order."""
-        dirty, self._dirty = self._dirty, {}
-        return dirty
-
     async def close_calls(self) -> None:
         """End everything that is pending, and every connection."""
         self.is_running = False
@@ -217,22 +218,12 @@ class Host:
 
     # -- asked by connections
 
-    def serve(self, peer: Peer, call: Call) -> None:
-        """Take a call from a peer."""
-        raise NotImplementedError
-
-    def greeted(self, peer: Peer) -> None:
-        """A peer has said who it is."""
-
     def has_left(self, silo: str) -> bool:
         """Is the silo known to be stopping, so that no connection to it should be opened?"""
         return False
 
     def peer_lost(self, name: str) -> None:
         """A connection closed."""
-
-    def peer_leaves(self, peer: Peer) -> None:
-        """The peer takes no new calls."""
 
 
 def modules_of(classes: Sequence[type[Any]]) -> list[ModuleType]:

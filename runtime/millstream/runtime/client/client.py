@@ -30,9 +30,10 @@ from millstream.runtime.errors import ConfigError, MillstreamError, NotInCluster
 from millstream.runtime.options import RuntimeOptions
 from millstream.runtime.turns.catalog import GrainTable
 from millstream.runtime.turns.run import finish, settle
+from millstream.runtime.wire.address import Address
 from millstream.runtime.wire.connection import Peer
 from millstream.runtime.wire.message import Call, Failure
-from millstream.runtime.wire.transport import Address, TcpTransport, Transport, links_closed
+from millstream.runtime.wire.transport import TcpTransport, Transport, links_closed
 
 from .gateway_list import GatewayList
 
@@ -85,6 +86,7 @@ class ClientHost(Host):
         self._list = GatewayList(given)
         self._list_wanted = asyncio.Event()
         self.router = ClientRouter(self)
+        self.end.open(inbox=self, welcome=self)
 
     @property
     def gateways(self) -> list[str]:
@@ -117,11 +119,11 @@ class ClientHost(Host):
                 refused.append(str(error))
         raise SiloUnavailable(f"no gateway answers: {'; '.join(refused)}")
 
-    def greeted(self, peer: Peer) -> None:
+    def greeted(self, peer: Peer, /) -> None:
         """A gateway that was known by its address has told its whole name."""
         self.peers.know_as(peer.name, peer)
 
-    def peer_leaves(self, peer: Peer) -> None:
+    def leaving(self, peer: Peer, /) -> None:
         """The gateway stops: use others for new calls. It knows them best, and is connected."""
         self._list.leave(peer.name)
         try:
@@ -139,7 +141,7 @@ class ClientHost(Host):
         """The list of gateways may be out of date: ask for it soon."""
         self._list_wanted.set()
 
-    def serve(self, peer: Peer, call: Call) -> None:
+    def serve(self, peer: Peer, call: Call, /) -> None:
         """Nothing can be called on a client."""
         error = NotInCluster(f"{self.address} is a client and serves no calls")
         peer.refuse(call.id, Failure(call.id, msgspec.Raw(describe(error, call.kind))))

@@ -15,10 +15,10 @@ import logging
 from typing import TYPE_CHECKING
 
 from millstream.runtime.errors import MillstreamError
-from millstream.runtime.wire.transport import Address
+from millstream.runtime.wire.address import Address, endpoint_of, generation_of
 
 from .ring import Ring
-from .table import Status, TableView, endpoint_of, generation_of
+from .table import Status, TableView
 
 if TYPE_CHECKING:
     from millstream.runtime.silo.parts import SiloHost

@@ -15,30 +15,15 @@ from typing import Protocol
 import msgspec
 
 from millstream.runtime.definition.markers import Declaration
+from millstream.runtime.wire.address import SiloAddress
 
 __all__ = [
     "MemberRow",
     "MembershipTable",
     "MemoryMembershipTable",
-    "SiloAddress",
     "Status",
     "TableView",
-    "endpoint_of",
-    "generation_of",
 ]
-
-# `host:port@generation`: a restarted silo is another member. Text hashes once, encodes as is.
-SiloAddress = str
-
-
-def endpoint_of(silo: SiloAddress) -> str:
-    """`host:port` of a silo address."""
-    return silo.partition("@")[0]
-
-
-def generation_of(silo: SiloAddress) -> int:
-    """The generation of a silo address."""
-    return int(silo.partition("@")[2])
 
 
 class Status(Enum):

@@ -10,8 +10,9 @@ from __future__ import annotations
 import msgspec
 
 from millstream.runtime.options import MembershipOptions
+from millstream.runtime.wire.address import endpoint_of, generation_of
 
-from .table import MemberRow, Status, TableView, endpoint_of, generation_of
+from .table import MemberRow, Status, TableView
 
 __all__ = ["superseded", "suspect", "votes_needed"]
 

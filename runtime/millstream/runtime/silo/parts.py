@@ -21,7 +21,7 @@ from millstream.runtime.cluster.directory import Directory, DirectoryTarget
 from millstream.runtime.cluster.member import Member, MemberTarget
 from millstream.runtime.cluster.prober import LoopHeart
 from millstream.runtime.cluster.router import SiloRouter
-from millstream.runtime.cluster.table import MemberRow, MembershipTable, Status, TableView
+from millstream.runtime.cluster.table import MemberRow, MembershipTable, TableView
 from millstream.runtime.codec.failures import describe
 from millstream.runtime.definition.grain import Contract
 from millstream.runtime.definition.method import MethodSpec
@@ -31,8 +31,10 @@ from millstream.runtime.errors import ConfigError, MillstreamError, Overloaded, 
 from millstream.runtime.options import MembershipOptions, RuntimeOptions
 from millstream.runtime.turns.catalog import Catalog, GrainTable
 from millstream.runtime.wire.connection import Peer
-from millstream.runtime.wire.message import Call, Failure, Goodbye, Redirect
+from millstream.runtime.wire.message import Call, Failure, Redirect
 from millstream.runtime.wire.transport import Transport
+
+from .visitors import Visitors
 
 __all__ = ["SiloHost"]
 
@@ -75,11 +77,8 @@ class SiloHost(Host):
         self.directory = Directory(self)
         self.membership = Member(self, table, row)
         self.router = self.silo_router = SiloRouter(self)
-        self.clients: dict[str, Peer] = {}
-        self.inbound: dict[Peer, None] = {}
-        self._leaving: set[str] = set()  # silos that were seen stopping
-        self._is_gateway_open = True
-        self._is_stopping = False
+        self.visitors = Visitors(self.end, self.peers.known)
+        self.end.open(inbox=self, welcome=self.visitors)
         self.on_evicted: Callable[[], None] = lambda: None
         self.targets.add(DirectoryTarget(self.directory))
         self.targets.add(MemberTarget(self.membership))
@@ -88,13 +87,7 @@ class SiloHost(Host):
     def _follow(self, view: TableView) -> None:
         self.directory.apply_view(view)
         live = {row.silo for row in view.rows if self.membership.is_live(row.silo)}
-        self._leaving.update(view.with_status(Status.STOPPING))
-        self._leaving &= {row.silo for row in view.rows}
-        for peer in [*self.peers.known(), *self.inbound]:
-            if peer.is_leaving or peer.name in self._leaving:
-                continue  # it left in order: its link closes when its last call is answered
-            if peer.is_silo and "@" in peer.name and peer.name not in live:
-                peer.close("evicted from the cluster")
+        self.visitors.follow(view, live)
 
     def evicted(self) -> None:
         """The table says that this silo is dead."""
@@ -146,38 +139,9 @@ class SiloHost(Host):
         self.extension_specs.update(specs_of(cls, name))
         self.catalog.extension_types[name] = cls
 
-    # -- leaving
-
-    def close_gateway(self) -> None:
-        """Tell clients to send new calls through other gateways."""
-        self._is_gateway_open = False
-        for peer in list(self.clients.values()):
-            peer.send(Goodbye("stopping"))
-
-    def say_goodbye(self) -> None:
-        """Tell silos, too, to send no new calls."""
-        self._is_stopping = True
-        for peer in list(self.inbound):
-            if peer.is_silo:
-                peer.send(Goodbye("stopping"))
-
     # -- what arrives
 
-    def greeted(self, peer: Peer) -> None:
-        """Note clients; tell newcomers if this silo is not for them any more."""
-        is_open = not self._is_stopping and (peer.is_silo or self._is_gateway_open)
-        if not is_open and peer in self.inbound:
-            peer.send(Goodbye("stopping"))
-        if not peer.is_silo:
-            self.clients[peer.name] = peer
-
-    def client_lost(self, peer: Peer) -> None:
-        """A client or silo that had connected is gone."""
-        self.inbound.pop(peer, None)
-        if self.clients.get(peer.name) is peer:
-            del self.clients[peer.name]
-
-    def serve(self, peer: Peer, call: Call) -> None:
+    def serve(self, peer: Peer, call: Call, /) -> None:
         """Take a call: run it here, relay it, or refuse it."""
         try:
             self._serve(peer, call)
@@ -258,13 +222,8 @@ class SiloHost(Host):
         relay.start()
 
     def has_left(self, silo: str) -> bool:
-        """Stopping silos take no new calls; what they still have moves soon."""
-        return silo in self._leaving
-
-    def peer_leaves(self, peer: Peer) -> None:
-        """A silo stops; its row says so, too, but that may be known later."""
-        if peer.is_silo:
-            self._leaving.add(peer.name)
+        """Stopping silos take no new calls."""
+        return self.visitors.has_left(silo)
 
     def peer_lost(self, name: str) -> None:
         """Nothing to do: callers were told, and the prober watches the silo."""

@@ -31,9 +31,8 @@ from millstream.runtime.errors import ConfigError, MillstreamError, NotInCluster
 from millstream.runtime.options import MembershipOptions, RuntimeOptions
 from millstream.runtime.plugins import load_plugin
 from millstream.runtime.turns.collector import collect_while_running
-from millstream.runtime.wire.connection import Peer
+from millstream.runtime.wire.address import Address
 from millstream.runtime.wire.transport import (
-    Address,
     Link,
     Listener,
     TcpTransport,
@@ -283,10 +282,7 @@ class Silo:
         if self._host is None or self._killing is not None:
             link.abort()
             return
-        host = self._host
-        peer = Peer(host, "", host.client_lost)
-        host.inbound[peer] = None
-        peer.attach(link)
+        self._host.visitors.accept(link)
 
     # -- stopping
 
@@ -307,7 +303,7 @@ class Silo:
         await self.kill()
 
     async def _close_gateway(self, host: SiloHost) -> None:
-        host.close_gateway()
+        host.visitors.close_gateway()
 
     async def _hand_queues_over(self, host: SiloHost) -> None:
         """While all grains are here: deliveries that are out end, and their positions are kept."""
@@ -318,7 +314,7 @@ class Silo:
     async def _drain(self, host: SiloHost) -> None:
         """Let turns end; activations end with them and leave the directory."""
         await self._leave(Status.STOPPING, host)
-        host.say_goodbye()
+        host.visitors.say_goodbye()
         await host.catalog.end_all(DeactivationReason.SILO_STOPS, self._options.drain_s)
 
     async def _close_streams(self, host: SiloHost) -> None:
@@ -338,9 +334,9 @@ class Silo:
         it is still on the way. Other programs get `GOODBYE_S` for that.
         """
         started = host.loop.time()
-        while host.inbound:
+        while host.visitors.inbound:
             waited = host.loop.time() - started
-            is_serving = any(peer.is_serving for peer in host.inbound)
+            is_serving = host.visitors.is_serving
             if waited >= (self._options.drain_s if is_serving else GOODBYE_S):
                 return
             await asyncio.sleep(ANSWER_LOOK_S)
@@ -389,8 +385,7 @@ class Silo:
         host.directory.aclose()
         await host.catalog.end_by_force()
         await host.catalog.aclose()
-        for peer in list(host.inbound):
-            peer.close("the silo stops")
+        host.visitors.close()
         await host.close_calls()
 
 

@@ -13,15 +13,17 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Protocol
 
 import msgspec
 
 from millstream.runtime.codec.failures import describe
 from millstream.runtime.errors import Overloaded, SiloUnavailable
-from millstream.runtime.turns.request import clean_context
+from millstream.runtime.options import RuntimeOptions
+from millstream.runtime.tasks import Tasks
 
 from .framing import FrameError, FrameReader, frame
+from .greeting import Identity, check_hello
 from .message import (
     WIRE_VERSION,
     Call,
@@ -35,12 +37,10 @@ from .message import (
     decode_messages,
     encode_messages,
 )
+from .outbox import Outbox
 from .transport import Link
 
-if TYPE_CHECKING:
-    from millstream.runtime.calls.engine import Host
-
-__all__ = ["AnswerReceiver", "Peer"]
+__all__ = ["AnswerReceiver", "Cancellable", "Inbox", "LocalEnd", "Peer", "Welcome"]
 
 log = logging.getLogger("millstream.connection")
 
@@ -56,12 +56,68 @@ class AnswerReceiver(Protocol):
     def broken(self, error: Exception, /) -> None: ...
 
 
+class Cancellable(Protocol):
+    """A call that runs or waits here for its caller."""
+
+    def cancel(self) -> None: ...
+
+
+class Inbox(Protocol):
+    """What takes the calls that arrive; refuses by answering."""
+
+    def serve(self, peer: Peer, call: Call, /) -> None: ...
+
+
+class Welcome(Protocol):
+    """Who is told of the other ends."""
+
+    def greeted(self, peer: Peer, /) -> None:
+        """It has said who it is."""
+        ...
+
+    def leaving(self, peer: Peer, /) -> None:
+        """It stops: no new calls to it."""
+        ...
+
+
+class LocalEnd:
+    """This process, to all of its connections.
+
+    `inbox` and `welcome` are given by `open`, before the first connection.
+    """
+
+    __slots__ = ("identity", "inbox", "loop", "options", "outbox", "tasks", "welcome")
+    inbox: Inbox
+    welcome: Welcome
+
+    def __init__(
+        self,
+        identity: Identity,
+        options: RuntimeOptions,
+        loop: asyncio.AbstractEventLoop,
+        tasks: Tasks,
+        outbox: Outbox,
+    ) -> None:
+        self.identity = identity
+        self.options = options
+        self.loop = loop
+        self.tasks = tasks
+        self.outbox = outbox
+
+    def open(self, inbox: Inbox, welcome: Welcome) -> None:
+        """From now on calls and greetings have somebody who takes them."""
+        self.inbox, self.welcome = inbox, welcome
+
+
 class Peer:
     """The connection to one other process; also a `LinkReceiver`."""
 
-    def __init__(self, host: Host, name: str, on_closed: Callable[[Peer], None]) -> None:
-        self._host = host
-        self._options = host.options
+    def __init__(self, end: LocalEnd, name: str, on_closed: Callable[[Peer], None]) -> None:
+        self._end = end
+        self._inbox = end.inbox
+        self._outbox = end.outbox
+        self._loop = end.loop
+        self._options = end.options
         self._on_closed = on_closed
         self.name = name  # silo address, or client id, once known
         self.is_silo = True
@@ -69,35 +125,29 @@ class Peer:
         self.is_closed = False
         self.is_leaving = False
         self._link: Link | None = None
-        self._reader = FrameReader(host.options.frame_bytes_max)
+        self._reader = FrameReader(end.options.frame_bytes_max)
         self._greeted = False
         self._greeting: asyncio.TimerHandle | None = None  # ends a connection that says nothing
-        self._peer_frame_max = host.options.frame_bytes_max
-        self._batch_bytes_max = min(host.options.batch_bytes_max, self._peer_frame_max // 2)
+        self._peer_frame_max = end.options.frame_bytes_max
+        self._batch_bytes_max = min(end.options.batch_bytes_max, self._peer_frame_max // 2)
         self._out: list[Message] = []
         self._out_bytes = 0
-        self._is_flushing = False
+        self._is_marked = False
         self._is_writable = True
         self._waiters: deque[asyncio.Future[None]] = deque()
         self._next_id = 0
         self._calls: dict[int, AnswerReceiver] = {}
-        self._served: dict[int, Any] = {}
+        self._served: dict[int, Cancellable | None] = {}
 
     # -- opening and closing
 
     def attach(self, link: Link) -> None:
         """Take over a link and greet."""
         self._link = link
-        hello = Hello(
-            WIRE_VERSION,
-            self._host.cluster,
-            self._host.address,
-            self._host.is_silo,
-            self._options.frame_bytes_max,
-        )
-        self._greeting = self._host.loop.call_later(
-            self._options.greet_timeout_s, self._close_silent, context=clean_context()
-        )
+        own, limit = self._end.identity, self._options.frame_bytes_max
+        hello = Hello(WIRE_VERSION, own.cluster, own.address, own.is_silo, limit)
+        limit_s = self._options.greet_timeout_s
+        self._greeting = self._end.tasks.call_later(limit_s, self._close_silent)
         link.write(frame(encode_messages([hello])))
         link.start(self)
 
@@ -105,22 +155,14 @@ class Peer:
         limit_s = self._options.greet_timeout_s
         self.close(f"no greeting within {limit_s:g} s (greet_timeout_s)")
 
-    def _greet(self, hello: Message) -> None:
-        if not isinstance(hello, Hello):
-            raise FrameError(f"first message is {type(hello).__name__}, not Hello")
-        if hello.version != WIRE_VERSION:
-            raise FrameError(f"peer speaks wire version {hello.version}, this is {WIRE_VERSION}")
-        if hello.cluster != self._host.cluster:
-            raise FrameError(f"peer is in cluster {hello.cluster!r}, not {self._host.cluster!r}")
+    def _greet(self, message: Message) -> None:
+        hello = check_hello(message, self._end.identity, self.name)
         self._greeted = True
         self._stop_waiting()
         self._peer_frame_max = min(self._peer_frame_max, hello.frame_bytes_max)
         self._batch_bytes_max = min(self._batch_bytes_max, self._peer_frame_max // 2)
-        self.is_silo = hello.is_silo
-        expected, self.name = self.name, hello.sender
-        if expected and expected != hello.sender and "@" in expected:
-            raise FrameError(f"expected {expected}, found {hello.sender}")
-        self._host.greeted(self)
+        self.is_silo, self.name = hello.is_silo, hello.sender
+        self._end.welcome.greeted(self)
         self._become_ready()
 
     def _stop_waiting(self) -> None:
@@ -143,7 +185,7 @@ class Peer:
                 waiter.set_result(None)
         self._waiters.clear()
         # runs after the wake-ups: who came meanwhile waits in line, too
-        self._host.loop.call_soon(self._become_ready)
+        self._loop.call_soon(self._become_ready)
 
     async def ready(self) -> None:
         """Wait in line until greeted and writable. Raises SiloUnavailable, Overloaded."""
@@ -153,7 +195,7 @@ class Peer:
         if len(self._waiters) >= limit:
             raise Overloaded(f"{self.name} does not read", "waiting_calls_max", limit)
         if not self.is_ready:
-            waiter: asyncio.Future[None] = self._host.loop.create_future()
+            waiter: asyncio.Future[None] = self._loop.create_future()
             self._waiters.append(waiter)
             await waiter
             if self.is_closed:  # since it woke those who wait
@@ -193,9 +235,9 @@ class Peer:
         """Put a message with so many bytes of body and names into this iteration's batch."""
         if self.is_closed:
             return
-        if not self._is_flushing:
-            self._is_flushing = True
-            self._host.loop.call_soon(self.flush)
+        if not self._is_marked:
+            self._is_marked = True
+            self._outbox.mark(self)
         self._out.append(message)
         self._out_bytes += size_bytes + SPARE_BYTES
 
@@ -248,7 +290,6 @@ class Peer:
             size = len(memoryview(message.body))
             if size + SPARE_BYTES > self._peer_frame_max:
                 message = self._too_large(message, size)
-        self._host.mark_dirty(self)
         self.send(message, size)
 
     def refuse(self, call_id: int, failure: Failure) -> None:
@@ -271,7 +312,7 @@ class Peer:
 
     def flush(self) -> None:
         """Write what has collected, as few frames as the limits allow."""
-        self._is_flushing = False
+        self._is_marked = False
         if not self._out or self._link is None or not self._greeted or self.is_closed:
             return
         out, self._out = self._out, []
@@ -354,9 +395,9 @@ class Peer:
     def _take_call(self, call: Call) -> None:
         if call.id in self._served:
             raise FrameError(f"call id {call.id} is in use")
-        self._host.serve(self, call)
+        self._inbox.serve(self, call)
 
-    def watch_served(self, call_id: int, served: Any) -> None:
+    def watch_served(self, call_id: int, served: Cancellable | None) -> None:
         """Register a call before it runs, so that a Cancel in the same batch finds it.
 
         Raises Overloaded at `served_calls_max`.
@@ -385,7 +426,7 @@ class Peer:
                     served.cancel()
             case Goodbye():
                 self.is_leaving = True
-                self._host.peer_leaves(self)
+                self._end.welcome.leaving(self)
                 self._finish_leaving()
             case _:
                 raise FrameError(f"unexpected {type(message).__name__}")

@@ -8,18 +8,15 @@ and what was outstanding to it breaks.
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
-from millstream.runtime.cluster.table import endpoint_of
 from millstream.runtime.errors import SiloUnavailable
 from millstream.runtime.tasks import Tasks
 
-from .connection import Peer
+from .address import Address, endpoint_of
+from .connection import LocalEnd, Peer
 from .message import Hello, Message
-from .transport import Address
-
-if TYPE_CHECKING:
-    from millstream.runtime.calls.engine import Host
+from .transport import Transport
 
 __all__ = ["Peers"]
 
@@ -27,26 +24,50 @@ log = logging.getLogger("millstream.peers")
 
 
 class OutgoingPeer(Peer):
-    """A connection that this process opened; notes which other cluster it led into."""
+    """A connection that this process opened; tells which other cluster it led into."""
 
-    def _greet(self, hello: Message) -> None:
-        if isinstance(hello, Hello) and hello.cluster != self._host.cluster:
-            self._host.peers.foreign[self.name] = hello.cluster
-        super()._greet(hello)
+    def __init__(
+        self,
+        end: LocalEnd,
+        name: str,
+        on_closed: Callable[[Peer], None],
+        foreign: Callable[[str, str], None],
+    ) -> None:
+        super().__init__(end, name, on_closed)
+        self._foreign = foreign
+
+    def _greet(self, message: Message) -> None:
+        if isinstance(message, Hello) and message.cluster != self._end.identity.cluster:
+            self._foreign(self.name, message.cluster)
+        super()._greet(message)
 
 
 class Peers:
     """The outgoing connections of one silo or client.
 
+    Args:
+        has_left: is the silo known to be stopping, so that no connection to it should be opened?
+        lost: told of each name whose connection closed.
+
     Attributes: `foreign`, the other cluster's name by address, where one answered.
     """
 
-    def __init__(self, host: Host) -> None:
-        self._host = host
+    def __init__(
+        self,
+        end: LocalEnd,
+        transport: Transport,
+        tasks: Tasks,
+        has_left: Callable[[str], bool],
+        lost: Callable[[str], None],
+    ) -> None:
+        self._end = end
+        self._transport = transport
+        self._tasks = tasks
+        self._has_left = has_left
+        self._lost = lost
         self._peers: dict[str, Peer] = {}
         self._refused_at: dict[str, float] = {}
         self.foreign: dict[str, str] = {}
-        self._tasks = Tasks(host.loop, host.env.new_context)
         self._is_closed = False
 
     def get(self, silo: str, *, is_system: bool = False) -> Peer:
@@ -62,20 +83,23 @@ class Peers:
             return peer
         if self._is_closed:
             raise SiloUnavailable(f"{silo}: this process is stopping")
-        if not is_system and self._host.has_left(silo):
+        if not is_system and self._has_left(silo):
             raise SiloUnavailable(f"{silo} is stopping")
         refused_at = self._refused_at.get(silo)
-        now = self._host.loop.time()
-        if refused_at is not None and now - refused_at < self._host.options.connect_retry_s:
+        now = self._end.loop.time()
+        if refused_at is not None and now - refused_at < self._end.options.connect_retry_s:
             raise SiloUnavailable(f"{silo} refused a connection a moment ago")
         self.foreign.pop(silo, None)
-        peer = self._peers[silo] = OutgoingPeer(self._host, silo, self._closed)
+        peer = self._peers[silo] = OutgoingPeer(self._end, silo, self._closed, self._led_into)
         self._tasks.start(self._open(silo, peer))
         return peer
 
+    def _led_into(self, name: str, cluster: str) -> None:
+        self.foreign[name] = cluster
+
     async def _open(self, silo: str, peer: Peer) -> None:
         try:
-            link = await self._host.transport.connect(Address.parse(endpoint_of(silo)))
+            link = await self._transport.connect(Address.parse(endpoint_of(silo)))
         except SiloUnavailable as error:
             self._note_refusal(silo)
             peer.close(str(error))
@@ -88,7 +112,7 @@ class Peers:
 
     def _note_refusal(self, silo: str) -> None:
         """Remember it, and forget those that no longer matter."""
-        now, kept_s = self._host.loop.time(), self._host.options.connect_retry_s
+        now, kept_s = self._end.loop.time(), self._end.options.connect_retry_s
         refused = {name: at for name, at in self._refused_at.items() if now - at < kept_s}
         self._refused_at = {**refused, silo: now}
 
@@ -99,7 +123,7 @@ class Peers:
     def _closed(self, peer: Peer) -> None:
         for name in [name for name, found in self._peers.items() if found is peer]:
             del self._peers[name]
-            self._host.peer_lost(name)
+            self._lost(name)
 
     def drop(self, silo: str) -> None:
         """The silo is dead: break what is outstanding to it."""

@@ -12,12 +12,13 @@ import socket
 import threading
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 from millstream.runtime.errors import SiloUnavailable
 
+from .address import Address
+
 __all__ = [
-    "Address",
     "Link",
     "LinkReceiver",
     "Listener",
@@ -28,24 +29,6 @@ __all__ = [
 
 PROBE_REPLY_BYTES_MAX = 64
 CLOSING_ITERATIONS = 6  # accepted, made, given to us, aborted, told, closed
-
-
-class Address(NamedTuple):
-    """Where something listens. Port 0 asks for a free one."""
-
-    host: str
-    port: int
-
-    def __str__(self) -> str:
-        return f"{self.host}:{self.port}"
-
-    @classmethod
-    def parse(cls, text: str) -> Address:
-        """From `host:port`; raises ValueError naming the text."""
-        host, colon, port = text.rpartition(":")
-        if not colon or not host or not port.isdigit() or int(port) > 65535:
-            raise ValueError(f"{text!r} is not an address: write host:port")
-        return cls(host, int(port))
 
 
 class LinkReceiver(Protocol):

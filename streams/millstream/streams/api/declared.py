@@ -16,9 +16,9 @@ from millstream.runtime.cluster.table import (
     MemberRow,
     Status,
     TableView,
-    endpoint_of,
 )
 from millstream.runtime.definition.markers import Declaration
+from millstream.runtime.wire.address import endpoint_of
 
 from .namespace import SubscriptionKinds
 

@@ -25,9 +25,9 @@ from enum import Enum
 
 import msgspec
 
-from millstream.runtime.cluster.table import SiloAddress
 from millstream.runtime.definition.storage import Etag, StateStore
 from millstream.runtime.errors import ConfigError, StorageError
+from millstream.runtime.wire.address import SiloAddress
 from millstream.streams.contracts.identity import QueueId
 from millstream.streams.contracts.token import Token
 

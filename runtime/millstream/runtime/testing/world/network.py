@@ -20,7 +20,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from millstream.runtime.wire.transport import Address
+from millstream.runtime.wire.address import Address
 
 from .env import Random
 from .host import Host

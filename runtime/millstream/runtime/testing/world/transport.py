@@ -11,7 +11,8 @@ import asyncio
 from collections.abc import Callable
 
 from millstream.runtime.errors import SiloUnavailable
-from millstream.runtime.wire.transport import PROBE_REPLY_BYTES_MAX, Address, Link
+from millstream.runtime.wire.address import Address
+from millstream.runtime.wire.transport import PROBE_REPLY_BYTES_MAX, Link
 
 from .host import Host
 from .link import SimLink

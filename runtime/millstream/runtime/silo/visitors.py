@@ -1,0 +1,101 @@
+"""Who has connected to this silo, and who leaves.
+
+Owns: the connections that others opened, the clients among them, the goodbyes said and heard. Not:
+connections to others (`peers`), what visitors call (`parts`). Invariant: an end that leaves in
+order keeps its connection until its last call is answered.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable
+
+from millstream.runtime.cluster.table import Status, TableView
+from millstream.runtime.wire.connection import LocalEnd, Peer
+from millstream.runtime.wire.message import Goodbye
+from millstream.runtime.wire.transport import Link
+
+__all__ = ["Visitors"]
+
+STOPPING = "stopping"
+
+
+class Visitors:
+    """The other ends of a silo's connections (`Welcome`).
+
+    Args:
+        outgoing: the connections that this silo opened.
+
+    Attributes: `inbound`, those that others opened; `clients`, the clients among them by id.
+    """
+
+    def __init__(self, end: LocalEnd, outgoing: Callable[[], Iterable[Peer]]) -> None:
+        self._end = end
+        self._outgoing = outgoing
+        self.inbound: dict[Peer, None] = {}
+        self.clients: dict[str, Peer] = {}
+        self._leaving: set[str] = set()  # silos that were seen stopping
+        self._is_gateway_open = True
+        self._is_stopping = False
+
+    def accept(self, link: Link) -> None:
+        """Somebody connects."""
+        peer = Peer(self._end, "", self._lost)
+        self.inbound[peer] = None
+        peer.attach(link)
+
+    def greeted(self, peer: Peer, /) -> None:
+        """Note clients; tell newcomers if this silo is not for them any more."""
+        is_open = not self._is_stopping and (peer.is_silo or self._is_gateway_open)
+        if not is_open and peer in self.inbound:
+            peer.send(Goodbye(STOPPING))
+        if not peer.is_silo:
+            self.clients[peer.name] = peer
+
+    def _lost(self, peer: Peer) -> None:
+        self.inbound.pop(peer, None)
+        if self.clients.get(peer.name) is peer:
+            del self.clients[peer.name]
+
+    def leaving(self, peer: Peer, /) -> None:
+        """A silo stops; its row says so, too, but that may be known later."""
+        if peer.is_silo:
+            self._leaving.add(peer.name)
+
+    def has_left(self, silo: str) -> bool:
+        """Stopping silos take no new calls; what they still have moves soon."""
+        return silo in self._leaving
+
+    def follow(self, view: TableView, live: Collection[str]) -> None:
+        """Close the connections of silos that are not alive in a newer view."""
+        self._leaving.update(view.with_status(Status.STOPPING))
+        self._leaving &= {row.silo for row in view.rows}
+        for peer in [*self._outgoing(), *self.inbound]:
+            if peer.is_leaving or peer.name in self._leaving:
+                continue  # it left in order: its link closes when its last call is answered
+            if peer.is_silo and "@" in peer.name and peer.name not in live:
+                peer.close("evicted from the cluster")
+
+    # -- this silo leaves
+
+    def close_gateway(self) -> None:
+        """Tell clients to send new calls through other gateways."""
+        self._is_gateway_open = False
+        for peer in list(self.clients.values()):
+            peer.send(Goodbye(STOPPING))
+
+    def say_goodbye(self) -> None:
+        """Tell silos, too, to send no new calls."""
+        self._is_stopping = True
+        for peer in list(self.inbound):
+            if peer.is_silo:
+                peer.send(Goodbye(STOPPING))
+
+    @property
+    def is_serving(self) -> bool:
+        """Does a visitor wait for an answer?"""
+        return any(peer.is_serving for peer in self.inbound)
+
+    def close(self) -> None:
+        """Close what others opened."""
+        for peer in list(self.inbound):
+            peer.close("the silo stops")

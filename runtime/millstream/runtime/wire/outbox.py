@@ -1,0 +1,48 @@
+"""What left in this loop iteration, until it is written.
+
+Owns: which connections have something to write. Not: what they write (`connection`). Invariants:
+what is marked is flushed before the next iteration ends; who knows that nothing more comes now may
+flush sooner.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Protocol
+
+__all__ = ["Flushable", "Outbox"]
+
+
+class Flushable(Protocol):
+    """A connection, to the outbox."""
+
+    def flush(self) -> None: ...
+
+
+class Outbox:
+    """The connections of one process that have something to write."""
+
+    __slots__ = ("_is_scheduled", "_loop", "_marked")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._marked: list[Flushable] = []
+        self._is_scheduled = False
+
+    def mark(self, peer: Flushable) -> None:
+        """The connection has something to write; it marks itself once per flush."""
+        self._marked.append(peer)
+        if not self._is_scheduled:
+            self._is_scheduled = True
+            self._loop.call_soon(self._flush_soon)
+
+    def _flush_soon(self) -> None:
+        self._is_scheduled = False
+        self.flush()
+
+    def flush(self) -> None:
+        """Let all that are marked write, in the order of marking."""
+        if self._marked:
+            marked, self._marked = self._marked, []
+            for peer in marked:
+                peer.flush()
