@@ -28,6 +28,7 @@ from millstream.runtime import (
     state,
     with_options,
 )
+from millstream.runtime.definition.headers import HEADERS_BYTES_MAX, HEADERS_MAX
 
 
 @dataclass
@@ -51,6 +52,12 @@ class Airport(Grain):
 
     async def tags(self) -> dict[str, str]:
         return dict(self.context.headers)
+
+    async def spoil(self) -> dict[str, str]:
+        headers: Any = self.context.headers
+        found = dict(headers)
+        headers["a"] = "changed"
+        return found
 
     async def stuck(self) -> None:
         await asyncio.Event().wait()
@@ -147,7 +154,7 @@ async def test_positional_only_keyword_only_and_defaults_arrive(ref: Airport) ->
 
 def test_dir_lists_the_key_and_remote_methods_only_besides_dunders(ref: Airport) -> None:
     names = [name for name in dir(ref) if not name.startswith("__")]
-    assert sorted(names) == ["add", "address", "key", "stuck", "tags"]
+    assert sorted(names) == ["add", "address", "key", "spoil", "stuck", "tags"]
 
 
 # --- guard ---------------------------------------------------------------------------------------
@@ -296,6 +303,52 @@ async def test_headers_are_as_they_were_when_the_options_were_set(ref: Airport) 
     assert await other.tags() == {"a": "1"}
 
 
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"a": b"1"},
+        {b"a": "1"},
+        {"a": "\ud800"},
+        {"\ud800": "1"},
+        {"a": 1},
+        {"a": None},
+        [("a", "b")],
+    ],
+)
+async def test_headers_that_are_no_text_are_refused_where_they_are_set(
+    ref: Airport, headers: Any
+) -> None:
+    with pytest.raises(TypeError, match="header"):
+        with_options(ref, headers=headers)
+    with pytest.raises(TypeError, match="header"):
+        with_options(with_options(ref, headers={"ok": "1"}), headers=headers)
+
+
+async def test_headers_have_limits(ref: Airport) -> None:
+    most = {str(number): "" for number in range(HEADERS_MAX)}
+    assert await with_options(ref, headers=most).tags() == most
+    with pytest.raises(ConfigError, match="HEADERS_MAX is 100"):
+        with_options(ref, headers={**most, "more": ""})
+    with pytest.raises(ConfigError, match="HEADERS_MAX is 100"):
+        with_options(with_options(ref, headers=most), headers={"more": ""})
+    largest = {"é": "x" * (HEADERS_BYTES_MAX - 2)}
+    assert await with_options(ref, headers=largest).tags() == largest
+    with pytest.raises(ConfigError, match="HEADERS_BYTES_MAX is 65536"):
+        with_options(ref, headers={"é": "x" * (HEADERS_BYTES_MAX - 1)})
+
+
+async def test_a_callee_cannot_change_the_headers_of_its_caller(ref: Airport) -> None:
+    marked = with_options(ref, headers={"a": "1"})
+    assert await marked.spoil() == {"a": "1"}
+    assert await marked.tags() == {"a": "1"}
+
+
+async def test_options_share_one_class_for_each_contract(ref: Airport) -> None:
+    classes = {type(with_options(ref, timeout=1 + n, headers={"n": str(n)})) for n in range(20)}
+    assert len(classes) == 1
+    assert type(with_options(with_options(ref, timeout=1), timeout=2)) in classes
+
+
 async def test_options_add_up(ref: Airport) -> None:
     both = with_options(with_options(ref, headers={"a": "1"}), timeout=0.04)
     assert await both.tags() == {"a": "1"}
@@ -307,8 +360,8 @@ async def test_options_add_up(ref: Airport) -> None:
         await both.stuck()
 
 
-@pytest.mark.parametrize("seconds", [0, -1, float("nan")])
-def test_a_timeout_that_is_not_positive_is_refused(ref: Airport, seconds: float) -> None:
+@pytest.mark.parametrize("seconds", [0, -1, float("nan"), True, "5"])
+def test_a_timeout_that_is_no_positive_number_is_refused(ref: Airport, seconds: Any) -> None:
     with pytest.raises(ConfigError, match="timeout"):
         with_options(ref, timeout=seconds)
 

@@ -18,11 +18,12 @@ from millstream.runtime.codec.known_errors import KnownErrors
 from millstream.runtime.definition.grain import Contract, Grain, Openable
 from millstream.runtime.definition.grain_type import GrainType
 from millstream.runtime.definition.method import MethodSpec
-from millstream.runtime.definition.reference import check_text
+from millstream.runtime.definition.reference import OptionedReference
 from millstream.runtime.env import Env
 from millstream.runtime.errors import ConfigError, NotInCluster
 from millstream.runtime.options import RuntimeOptions
 from millstream.runtime.tasks import Tasks
+from millstream.runtime.text import check_text
 from millstream.runtime.turns.budget import Budget
 from millstream.runtime.turns.catalog import GrainTable
 from millstream.runtime.turns.deadlines import Pending
@@ -44,8 +45,6 @@ C = TypeVar("C", bound=Contract)
 H = TypeVar("H")
 
 log = logging.getLogger("millstream.host")
-
-OPTIONED_CLASSES_MAX = 1000
 
 
 class Router(Protocol):
@@ -102,7 +101,8 @@ class Host:
             has_left=self.has_left,
             lost=self.peer_lost,
         )
-        self._classes: dict[tuple[type[Any], float | None, Any], type[Any]] = {}
+        self._classes: dict[type[Any], type[Any]] = {}
+        self._optioned: dict[type[Any], type[OptionedReference]] = {}
         self.tables: dict[str, GrainTable] = {}
         for cls in grains:
             self._add_grain(cls)
@@ -141,7 +141,7 @@ class Host:
 
     def grain(self, cls: type[C], key: str, /) -> C:
         """A typed reference. Raises TypeError: not a grain class, or a key that is not text."""
-        made = self._classes.get((cls, None, None))
+        made = self._classes.get(cls)
         if made is None:
             made = self._reference_class(cls)
         # what is neither may have a lone surrogate; these tests cost next to nothing
@@ -156,24 +156,18 @@ class Host:
         grain_type = cls.__millstream_type__
         self.known_errors.add(modules_of([cls]))
         made = build_reference_class(self, self.table_of(grain_type), grain_type)
-        self._classes[cls, None, None] = made
+        self._classes[cls] = made
         return made
 
-    def optioned(
-        self, cls: type[Any], key: str, timeout_s: float | None, headers: dict[str, str] | None
-    ) -> Any:
-        """A reference whose calls have options of their own (see `with_options`)."""
-        if timeout_s is not None and not timeout_s > 0:
-            raise ConfigError(f"with_options(timeout={timeout_s}): it must be > 0 seconds")
-        sent = None if headers is None else tuple(sorted(headers.items()))
-        made = self._classes.get((cls, timeout_s, sent))
+    def optioned(self, cls: type[Any]) -> type[OptionedReference]:
+        """The class of references whose calls have options of their own (see `with_options`)."""
+        made = self._optioned.get(cls)
         if made is None:
-            if len(self._classes) >= OPTIONED_CLASSES_MAX:
-                self._classes.clear()
-            table = self.table_of(cls.__millstream_type__)
-            made = build_reference_class(self, table, cls.__millstream_type__, timeout_s, headers)
-            self._classes[cls, timeout_s, sent] = made
-        return made(key)
+            grain_type = cls.__millstream_type__
+            table = self.table_of(grain_type)
+            made = build_reference_class(self, table, grain_type, OptionedReference)
+            self._optioned[cls] = made
+        return made
 
     def stream(self, namespace: Openable[H], key: str, /) -> H:
         """A typed stream handle."""

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from millstream.runtime.definition.grain_type import GrainType
 from millstream.runtime.definition.method import MethodSpec
-from millstream.runtime.definition.reference import Reference
+from millstream.runtime.definition.reference import OptionedReference, Reference
 from millstream.runtime.turns.request import Request, current_request
 from millstream.runtime.turns.run import finish, settle, timed_out
 
@@ -34,8 +34,7 @@ INT_MIN, INT_MAX = -(2**63), 2**64 - 1  # what MessagePack carries
 SLOW = """\
 async def {name}{signature}:
     return await _ms_call(
-        _ms_host, _ms_table, _ms_self._ms_key, _ms_spec_{index}, ({arguments}),
-        _ms_timeout, _ms_headers)
+        _ms_host, _ms_table, _ms_self._ms_key, _ms_spec_{index}, ({arguments}){options})
 """
 
 DIRECT = """\
@@ -119,25 +118,22 @@ def build_reference_class(
     host: Host,
     table: GrainTable,
     grain_type: GrainType,
-    timeout_s: float | None = None,
-    headers: dict[str, str] | None = None,
+    base: type[Any] = Reference,
 ) -> type[Any]:
-    """A subclass of `Reference` for a contract, with stubs bound to one silo or client.
+    """A subclass of `base` for a contract, with stubs bound to one silo or client.
 
-    With options of its own no call of it is direct.
+    No call of an `OptionedReference` is direct.
     """
     for spec in grain_type.specs.values():
         spec.resolve()
-    is_plain = timeout_s is None and headers is None
+    is_plain = base is not OptionedReference
     if is_plain not in grain_type.stub_code:
         grain_type.stub_code[is_plain] = _compile(grain_type, is_plain)
     namespace: dict[str, Any] = _globals(host, table)
     for index, spec in enumerate(grain_type.specs.values()):
         _bind_spec(namespace, index, table.own_spec(spec), host)
-    namespace["_ms_timeout"], namespace["_ms_headers"] = timeout_s, headers
     exec(grain_type.stub_code[is_plain], namespace)
     body: dict[str, Any] = {"__slots__": (), "_ms_type": grain_type, "_ms_kind": table.name}
-    body["_ms_options"] = (timeout_s, headers)
     body["_ms_optioned"] = staticmethod(host.optioned)
     for spec in grain_type.specs.values():
         stub = namespace[f"_ms_stub_{spec.name}"]
@@ -147,7 +143,7 @@ def build_reference_class(
         stub.__module__ = spec.fn.__module__
         stub.__signature__ = spec.signature
         body[spec.name] = stub
-    return type(f"{grain_type.cls.__name__}Reference", (Reference,), body)
+    return type(f"{grain_type.cls.__name__}Reference", (base,), body)
 
 
 def _globals(host: Host, table: GrainTable) -> dict[str, Any]:
@@ -197,7 +193,7 @@ def _bind_spec(namespace: dict[str, Any], index: int, spec: MethodSpec, host: Ho
 
 def _compile(grain_type: GrainType, is_plain: bool) -> Any:
     sources = [
-        _stub_source(index, spec, is_plain and _may_be_direct(grain_type, spec))
+        _stub_source(index, spec, is_plain, is_plain and _may_be_direct(grain_type, spec))
         for index, spec in enumerate(grain_type.specs.values())
     ]
     source = "\n".join(sources)
@@ -216,7 +212,7 @@ def _may_be_direct(grain_type: GrainType, spec: MethodSpec) -> bool:
     return options.direct and not (options.reentrant or special or writes)
 
 
-def _stub_source(index: int, spec: MethodSpec, is_direct: bool) -> str:
+def _stub_source(index: int, spec: MethodSpec, is_plain: bool, is_direct: bool) -> str:
     names = [parameter.name for parameter in spec.parameters]
     return (DIRECT if is_direct else SLOW).format(
         name=f"_ms_stub_{spec.name}",
@@ -224,6 +220,7 @@ def _stub_source(index: int, spec: MethodSpec, is_direct: bool) -> str:
         index=index,
         signature=_signature(index, spec),
         arguments="".join(f"{name}, " for name in names),
+        options="" if is_plain else ", _ms_self._ms_timeout_s, _ms_self._ms_headers",
         passed="".join(
             f", {p.name}={p.name}" if p.kind is p.KEYWORD_ONLY else f", {p.name}"
             for p in spec.parameters

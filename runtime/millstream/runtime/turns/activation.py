@@ -255,7 +255,7 @@ class Activation:
     def headers(self) -> Mapping[str, str]:
         """Headers of the running turn."""
         request = live_parent()
-        return {} if request is None or request.headers is None else request.headers
+        return {} if request is None or request.headers is None else dict(request.headers)
 
     def end_when_idle(self) -> None:
         """Take no further turns, and end when the running ones have ended."""

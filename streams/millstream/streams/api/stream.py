@@ -14,8 +14,9 @@ from urllib.parse import quote
 from msgspec.structs import replace
 
 from millstream.runtime.definition.grain import Grain
-from millstream.runtime.definition.reference import check_text, is_reference
+from millstream.runtime.definition.reference import is_reference
 from millstream.runtime.errors import ConfigError, StreamError
+from millstream.runtime.text import check_text
 from millstream.runtime.turns.activation import Activation
 from millstream.streams.consumer.extension import Consumer
 from millstream.streams.contracts.identity import StreamId

@@ -1,0 +1,48 @@
+"""Headers of a call: text by name, which the caller gives and the running turn reads.
+
+Owns: what may be a header, and how many. Not: how headers travel (`wire`). Invariant: what
+`merged_headers` gave can be sent, and only its owner holds it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from millstream.runtime.errors import ConfigError
+from millstream.runtime.text import check_text, shown
+
+__all__ = ["HEADERS_BYTES_MAX", "HEADERS_MAX", "merged_headers"]
+
+HEADERS_MAX = 100
+"""Headers of one call."""
+HEADERS_BYTES_MAX = 65_536
+"""Bytes of the names and texts of all headers of one call, in UTF-8."""
+
+
+def merged_headers(old: Mapping[str, str], new: Mapping[str, str]) -> dict[str, str]:
+    """A copy of `old` with `new` over it, which can be sent.
+
+    Raises TypeError: no mapping, or a name or text that is no `str` or not UTF-8. ConfigError: more
+    than `HEADERS_MAX`, or larger than `HEADERS_BYTES_MAX`.
+    """
+    if not isinstance(new, Mapping):
+        raise TypeError(f"headers={shown(repr(new))} is no mapping: write {{'name': 'text'}}")
+    copied, size = {**old, **new}, 0
+    for name, text in copied.items():
+        size += _bytes_of("the name of a header", name)
+        size += _bytes_of("the text of a header", text)
+    if len(copied) > HEADERS_MAX:
+        raise ConfigError(f"{len(copied)} headers of one call: HEADERS_MAX is {HEADERS_MAX}")
+    if size > HEADERS_BYTES_MAX:
+        raise ConfigError(
+            f"headers of {size} bytes: HEADERS_BYTES_MAX is {HEADERS_BYTES_MAX}; send what is "
+            "large as an argument"
+        )
+    return copied
+
+
+def _bytes_of(what: str, text: str) -> int:
+    if type(text) is str and text.isascii():
+        return len(text)
+    check_text(what, text)
+    return len(text.encode())

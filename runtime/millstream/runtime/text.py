@@ -1,0 +1,42 @@
+"""Text that others chose, such as names and keys: whether it can be sent, and how it is shown.
+
+Invariants: what passed `check_text` can be sent and stored as UTF-8; what `shown` returns is one
+line of a bounded length, so no key forges or floods a log.
+"""
+
+from __future__ import annotations
+
+__all__ = ["SHOWN_CHARS_MAX", "check_text", "shown"]
+
+SHOWN_CHARS_MAX = 200
+"""Characters of a name or key in a message or log line; of a longer one the end is cut."""
+
+
+def check_text(what: str, text: object) -> None:
+    """Raise TypeError for what is no `str`, or cannot be sent and stored as UTF-8.
+
+    A `str` that is ASCII or printable passes: no need to ask, where that counts.
+    """
+    if type(text) is not str:
+        raise TypeError(
+            f"{what} is a str, not {repr(text)[:SHOWN_CHARS_MAX]}: convert it, for example by "
+            "str(...)"
+        )
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise TypeError(
+            f"{what}, {shown(text)!r}, has a lone surrogate at position {error.start}, which UTF-8 "
+            "cannot carry: decode it anew with errors='replace', or leave that out"
+        ) from None
+
+
+def shown(text: str, chars_max: int = SHOWN_CHARS_MAX) -> str:
+    """The text in one line: control characters escaped, and cut after `chars_max` characters."""
+    if len(text) > chars_max:
+        text = f"{text[:chars_max]}... ({len(text)} characters)"
+    if text.isprintable():
+        return text
+    return "".join(
+        char if char.isprintable() else char.encode("unicode_escape").decode() for char in text
+    )
