@@ -1,4 +1,4 @@
-"""`python -m benchmarks calls|streams|activation [--rounds N] [--json] [--against xoscar,REV]`,
+"""`python -m benchmarks calls|streams|activation|path [--rounds N] [--json] [--against REV,PEER]`
 and `python -m benchmarks bounds [WORD ...] [--size S] [--json]`.
 
 Each subject of each round runs in a fresh process; rounds are interleaved; ratios are computed
@@ -39,6 +39,7 @@ SUITES = {
         "redis": ["redis_peer.streams"],
     },
     "activation": {"ours": ["ours.activation"], "xoscar": ["xoscar_peer.activation"]},
+    "path": {"ours": ["path.figures"]},  # frames and modules: counted, not timed
 }
 PEERS = {"xoscar": ["xoscar", "psutil"], "redis": ["redis"]}  # and the packages that they need
 SERVERS = {"redis": "redis-server"}

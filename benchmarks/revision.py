@@ -19,7 +19,7 @@ __all__ = ["WORSE_SHARE", "checked_out", "environment", "is_revision", "is_worse
 
 ROOT = Path(__file__).parent.parent
 ROOTS = ("runtime", "streams", "providers", "balancers", "console")
-WORKLOADS = ("measure.py", "feed.py")
+WORKLOADS = ("measure.py", "feed.py", "path.py")
 WORSE_SHARE = 0.05
 
 

@@ -51,6 +51,16 @@ def test_activation_is_measured() -> None:
     assert set(figures) == {"activations_s", "first_calls_s", "bytes_per_grain"}
 
 
+def test_paths_are_counted() -> None:
+    figures = measured("path")["figures"]["ours"]
+    rows = {"direct", "suspending", "contended", "event", "remote_caller", "remote_callee"}
+    rows.add("remote")
+    assert set(figures) == {f"{row}_{what}" for row in rows for what in ("frames", "modules")}
+    assert figures["direct_modules"]["median"] == 1  # the stub alone
+    sides = figures["remote_caller_frames"]["median"] + figures["remote_callee_frames"]["median"]
+    assert figures["remote_frames"]["median"] == pytest.approx(sides)
+
+
 def test_an_unknown_peer_is_named() -> None:
     command = [sys.executable, "-m", "benchmarks", "calls", "--against", "orleans"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
