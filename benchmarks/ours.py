@@ -11,7 +11,7 @@ from pathlib import Path
 from benchmarks.measure import in_process, memory_bytes, two_processes
 from millstream.providers.sqlite import SqliteMembershipTable
 from millstream.runtime import Contract, Grain, Silo, connect, grain
-from millstream.runtime.run.launcher import SiloProcess
+from millstream.runtime.run import SiloProcess
 
 __all__ = ["activation", "between_silos", "calls", "make_echo_silo", "make_member", "remote"]
 

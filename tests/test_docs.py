@@ -19,7 +19,12 @@ DOCS = ROOT / "docs"
 PAGES = sorted(DOCS.rglob("*.md"))
 LINKING = [*PAGES, ROOT / "README.md", ROOT / "CONTRIBUTING.md"]
 FOLDERS = ("runtime", "streams", "providers", "tests", "console", "balancers", "examples")
-PARTS = ("millstream.runtime", "millstream.streams", "millstream.balancers")
+PARTS = (
+    "millstream.runtime",
+    "millstream.runtime.extending",
+    "millstream.streams",
+    "millstream.balancers",
+)
 REQUIRED = "required"
 
 RUNNABLE = re.compile(r"^```python runnable\n(.*?)^```\n(?:```text\n(.*?)^```)?", re.M | re.S)

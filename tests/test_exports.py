@@ -8,7 +8,14 @@ import sys
 
 import pytest
 
-PARTS = ["millstream.runtime", "millstream.streams", "millstream.balancers"]
+PARTS = [
+    "millstream.runtime",
+    "millstream.runtime.extending",
+    "millstream.runtime.run",
+    "millstream.runtime.wire",
+    "millstream.streams",
+    "millstream.balancers",
+]
 HEAVY = ("pyspark", "pandas", "pyarrow", "rich", "numpy", "aiohttp")
 IMPORT_S_MAX = 0.2
 

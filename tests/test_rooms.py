@@ -54,7 +54,6 @@ CLIMBS: dict[str, set[tuple[str, str]]] = {
         ("api.ingest", "agent.options"),
         ("api.ingest", "provider.provider"),
         ("api.split", "agent.options"),
-        ("api.stream", "consumer.extension"),
         ("ownership.manager", "agent.reader"),
         ("ownership.manager", "provider.provider"),
     },

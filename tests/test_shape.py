@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.imports import FOLDERS, ROOT, imported, imports_in, package_of
+from tests.imports import FOLDERS, ROOT, imported, imports_in, module_of, package_of
 
 MAY_IMPORT = {
     "runtime": {"runtime"},
@@ -91,3 +91,38 @@ def test_providers_and_their_siblings_do_not_import_each_other() -> None:
 
 def test_no_root_init_breaks_the_namespace_package() -> None:
     assert not [p for p in ROOT.glob("*/millstream/__init__.py")]
+
+
+OUTSIDE = [path for path in sources() if path.relative_to(ROOT).parts[0] != "runtime"]
+SEAMS = {"", ".extending", ".wire", ".run", ".testing"}  # of the runtime, for those built on it
+OWN_NAMES = re.compile(r"(?<!\w)_+millstream\w*")
+
+
+@pytest.mark.parametrize("path", OUTSIDE, ids=name_of)
+def test_what_is_built_on_the_runtime_knows_its_seams_alone(path: Path) -> None:
+    assert not inside_of_runtime(imported(path)), name_of(path)
+    found = OWN_NAMES.findall(path.read_text())
+    assert not found, f"{name_of(path)} reaches into the runtime: {found}"
+
+
+def inside_of_runtime(names: set[str]) -> set[str]:
+    """The modules of the runtime that are among the names, but for its seams."""
+    prefix = "millstream.runtime"
+    modules = {
+        module_of(file) for file in (ROOT / "runtime" / "millstream" / "runtime").rglob("*.py")
+    }
+    return {name for name in names & modules if name.removeprefix(prefix) not in SEAMS}
+
+
+PLANTED = {
+    "from millstream.runtime.turns.request import Request": "millstream.runtime.turns.request",
+    "from millstream.runtime import errors": "millstream.runtime.errors",
+    "import millstream.runtime.testing.world.env": "millstream.runtime.testing.world.env",
+}
+
+
+@pytest.mark.parametrize("source", PLANTED)
+def test_a_reach_into_the_runtime_is_seen(source: str) -> None:
+    assert PLANTED[source] in inside_of_runtime(imports_in(source, "millstream.streams"))
+    assert OWN_NAMES.search("grain._millstream.table") and OWN_NAMES.search("x.__millstream_spec__")
+    assert not OWN_NAMES.search("import pyspark_millstream")

@@ -23,7 +23,7 @@ from millstream.runtime import (
     one_way,
     read_only,
 )
-from millstream.runtime.run.launcher import SiloProcess
+from millstream.runtime.run import SiloProcess
 
 __all__ = [
     "Crowd",

@@ -16,9 +16,8 @@ import msgspec
 
 from millstream.providers.sqlite import SqliteMembershipTable
 from millstream.runtime import Client, RuntimeOptions, Silo, connect, with_options
-from millstream.runtime.run.launcher import SiloProcess
-from millstream.runtime.wire.framing import frame
-from millstream.runtime.wire.message import Call, encode_messages
+from millstream.runtime.run import SiloProcess
+from millstream.runtime.wire import Call, encode_messages, frame
 
 from .programs import Crowd, Gate, Idle, Reentrant, Tap, Target, silo_process
 from .watch import LoopWatch, sized

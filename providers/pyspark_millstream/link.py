@@ -18,7 +18,7 @@ from threading import Event
 
 import msgspec
 
-from millstream.runtime.wire.message import Call
+from millstream.runtime.wire import Call
 
 from .options import WriteOptions
 from .window import Backoff, Patience, Window

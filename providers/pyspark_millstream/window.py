@@ -11,8 +11,7 @@ from typing import Any
 
 import msgspec
 
-from millstream.runtime.wire.framing import frame
-from millstream.runtime.wire.message import (
+from millstream.runtime.wire import (
     Call,
     Failure,
     Goodbye,
@@ -20,6 +19,7 @@ from millstream.runtime.wire.message import (
     Redirect,
     Reply,
     encode_messages,
+    frame,
 )
 
 __all__ = ["Backoff", "GatewayUnavailable", "Patience", "PublishFailed", "Window"]

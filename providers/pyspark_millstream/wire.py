@@ -12,15 +12,18 @@ import socket
 
 import msgspec
 
-from millstream.runtime.wire.framing import HEADER_BYTES, FrameError, FrameReader, frame
-from millstream.runtime.wire.message import (
+from millstream.runtime.wire import (
+    HEADER_BYTES,
     WIRE_VERSION,
     Failure,
+    FrameError,
+    FrameReader,
     Goodbye,
     Hello,
     Message,
     decode_messages,
     encode_messages,
+    frame,
 )
 
 from .window import failure_text

@@ -21,7 +21,7 @@ from pyspark.sql.datasource import (
     WriterCommitMessage,
 )
 
-from millstream.runtime.env import Env
+from millstream.runtime import Env
 
 from .link import linked
 from .options import WriteOptions, parse

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
+from contextvars import Context
 
 import pytest
 
 from millstream.balancers import DeploymentBalancer
 from millstream.balancers.best_fit import best_fit
 from millstream.runtime import ConfigError
+from millstream.runtime.extending import Tasks
 from millstream.runtime.testing import Simulation, run
 
 QUEUES = [f"queue-{n}" for n in range(8)]
@@ -22,6 +24,7 @@ class Silos:
     def __init__(self, *present: str, me: str = "a") -> None:
         self.me = me
         self.present = list(present)
+        self.tasks = Tasks(asyncio.get_running_loop(), Context)
         self._listeners: list[Callable[[], None]] = []
 
     def silos(self) -> Sequence[str]:

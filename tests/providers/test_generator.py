@@ -74,6 +74,7 @@ QUICK = MembershipOptions(
 
 class BareHost:
     cluster = "dev"
+    tasks: Any = None  # a generator starts none
     silo: str | None = None
     mapper: QueueMapper | None = None
 
@@ -564,7 +565,7 @@ async def test_every_event_counts_once_and_in_order_when_a_silo_is_killed() -> N
     ) as cluster:
         await until_seen(300)
         dying = cluster.silos[1]
-        assert dying.host.stream_providers["default"].manager.agents()
+        assert dying.services.part("default").manager.agents()
         await dying.kill()
         assert sum(map(len, SEEN.values())) < 1600
         await until_seen(1600)
@@ -581,7 +582,7 @@ async def test_reading_goes_on_at_the_position_after_a_restart_of_the_cluster() 
             grains=[Walker], stores=stores, streams={"default": lambda: generator(options)}
         ) as cluster:
             await until_seen(upto)
-            provider = cluster.silos[0].host.stream_providers["default"]
+            provider = cluster.silos[0].services.part("default")
             read_count = sum(agent.read_count for agent in provider.manager.agents())
             for key in options.keys() if upto == 800 else ():
                 assert await cluster.grain(Walker, key).numbers() == list(range(100))

@@ -179,7 +179,7 @@ async def test_a_sequence_that_was_refused_is_accepted_when_it_comes_again(
 async def test_publishes_that_wait_are_not_joined_beyond_the_capacity() -> None:
     store, table = MemoryStateStore(), MemoryMembershipTable()
     async with make_silo(store, table) as silo:
-        provider = silo.host.stream_providers["default"]
+        provider = silo.services.part("default")
         reader = silo.grain(MemoryQueue, "default/q")
         await reader.begin(1)
         message_of = OutMessage(StreamId("n", "k"), [b"x"] * 5)

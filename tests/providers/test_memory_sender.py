@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextvars import Context
 from typing import Any, cast
 
 import pytest
@@ -16,6 +17,7 @@ from millstream.runtime import (
     QueueUnavailable,
     SiloUnavailable,
 )
+from millstream.runtime.extending import Tasks
 
 
 class Queue:
@@ -39,7 +41,9 @@ class Desk:
 
     def __init__(self) -> None:
         self.queue = Queue()
-        self.sender = Sender(cast(MemoryQueue, self.queue), MemoryOptions(batch_messages_max=1))
+        options = MemoryOptions(batch_messages_max=1)
+        tasks = Tasks(asyncio.get_running_loop(), Context)
+        self.sender = Sender(cast(MemoryQueue, self.queue), options, tasks)
         self.tasks: list[asyncio.Task[Any]] = []
 
     async def publish(self, count: int) -> None:

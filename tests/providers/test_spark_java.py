@@ -131,4 +131,6 @@ def test_settings_leave_addresses_alone_on_a_real_cluster() -> None:
 def test_source_roots_are_where_workers_import_from() -> None:
     roots = [Path(root) for root in source_roots()]
     assert any((root / "pyspark_millstream" / "__init__.py").is_file() for root in roots)
-    assert any((root / "millstream" / "runtime" / "framing.py").is_file() for root in roots)
+    assert any(
+        (root / "millstream" / "runtime" / "wire" / "framing.py").is_file() for root in roots
+    )

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 
 import xxhash
 
-from millstream.runtime.errors import ConfigError
+from millstream.runtime import ConfigError
 from millstream.streams.contracts.identity import QueueId
 
 __all__ = ["best_fit"]

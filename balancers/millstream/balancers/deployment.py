@@ -11,8 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 
-from millstream.runtime.errors import ConfigError
-from millstream.runtime.turns.request import clean_context
+from millstream.runtime import ConfigError
 from millstream.streams.contracts.identity import QueueId
 from millstream.streams.contracts.queue import SiloSet
 
@@ -83,14 +82,14 @@ class DeploymentBalancer:
             self._answer_later()
 
     def _answer_later(self) -> None:
-        loop = asyncio.get_running_loop()
-        now = loop.time()
+        assert self._silos is not None
+        now = asyncio.get_running_loop().time()
         if self._timer is None:
             self._first_change_s = now
         self._cancel()
         latest_s = self._first_change_s + DELAYS_MAX * self._delay_s
         when_s = min(now + self._delay_s, latest_s)
-        self._timer = loop.call_at(when_s, self._answer, context=clean_context())
+        self._timer = self._silos.tasks.call_at(when_s, self._answer)
 
     def _cancel(self) -> None:
         if self._timer is not None:

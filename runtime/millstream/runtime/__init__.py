@@ -48,7 +48,7 @@ from .errors import (
 )
 from .options import MembershipOptions, RuntimeOptions
 from .run.local_cluster import LocalCluster
-from .silo.silo import Silo, StreamProvider
+from .silo.silo import Silo
 from .wire.address import Address
 from .wire.transport import Link, Listener, TcpTransport, Transport
 
@@ -107,7 +107,6 @@ __all__ = [
     "StorageError",
     "StorageUnavailable",
     "StreamError",
-    "StreamProvider",
     "SubscriptionFaulted",
     "TableView",
     "TcpTransport",

@@ -1,6 +1,6 @@
 """Streams, subscriptions, pulling agents, and the contracts that plug-ins implement."""
 
-from millstream.runtime.errors import (
+from millstream.runtime import (
     CursorTooOld,
     PublishUnknown,
     QueueFenced,

@@ -32,7 +32,7 @@ from millstream.runtime import (
     connect,
     grain,
 )
-from millstream.runtime.silo.parts import SiloHost
+from millstream.runtime.extending import SiloPart, SiloServices
 from millstream.streams import Event, PersistentStreams, StreamNamespace, subscribe
 
 QUICK = MembershipOptions(join_timeout_s=0.3)
@@ -54,27 +54,31 @@ async def until(condition: Callable[[], bool], within_s: float = 8) -> None:
             await asyncio.sleep(0)
 
 
-class Queues:
+QUEUES: dict[str, Queues] = {}
+
+
+class Queues(SiloPart):
     """A stream provider that says what is done with it."""
 
     def __init__(self, name: str = "queues") -> None:
         self.name = name
         self.is_open = False
-        self.host: SiloHost
+        self.services: SiloServices
 
-    async def start(self, host: SiloHost, name: str, /) -> None:
-        self.host, self.is_open = host, True
+    async def start(self, services: SiloServices, name: str, /) -> None:
+        self.services, self.is_open = services, True
+        QUEUES[services.address] = self
         LOG.append(f"{self.name} start")
 
     async def stop(self) -> None:
-        row = self.host.membership.view.row(self.host.address)
+        row = self.services.row
         status = "gone" if row is None else row.status.value
-        desks = self.host.tables["Desk"].activations
-        LOG.append(f"{self.name} stop, row {status}, {len(desks)} grains")
+        desks = self.services.activation_count
+        LOG.append(f"{self.name} stop, row {status}, {desks} grains")
 
     async def aclose(self) -> None:
         self.is_open = False
-        LOG.append(f"{self.name} close, {self.host.catalog.count} grains")
+        LOG.append(f"{self.name} close, {self.services.activation_count} grains")
 
     def abort(self) -> None:
         LOG.append(f"{self.name} abort")
@@ -87,7 +91,7 @@ class BrokenQueues(Queues):
         super().__init__("broken")
         self._error = error
 
-    async def start(self, host: SiloHost, name: str, /) -> None:
+    async def start(self, services: SiloServices, name: str, /) -> None:
         raise self._error
 
 
@@ -95,22 +99,22 @@ class OpeningQueues(Queues):
     """Has something to open before others can call its silo."""
 
     def status(self) -> str:
-        row = self.host.membership.view.row(self.host.address)
+        row = self.services.row
         return "gone" if row is None else row.status.value
 
-    async def open(self, host: SiloHost, name: str, /) -> None:
-        self.host = host
+    async def open(self, services: SiloServices, name: str, /) -> None:
+        self.services = services
         LOG.append(f"{name} open, row {self.status()}")
 
-    async def start(self, host: SiloHost, name: str, /) -> None:
+    async def start(self, services: SiloServices, name: str, /) -> None:
         LOG.append(f"{name} start, row {self.status()}")
 
 
 class NotOpening(OpeningQueues):
     """Cannot be opened."""
 
-    async def open(self, host: SiloHost, name: str, /) -> None:
-        self.host = host
+    async def open(self, services: SiloServices, name: str, /) -> None:
+        self.services = services
         raise RuntimeError("no account")
 
 
@@ -137,8 +141,7 @@ class Desk(Grain):
 
 
 def is_open(desk: Grain) -> bool:
-    queues = desk._millstream.table.host.stream_providers["default"]
-    return bool(queues.is_open)
+    return QUEUES[desk.context.silo].is_open
 
 
 def statuses(table: MemoryMembershipTable) -> list[Status]:
@@ -327,7 +330,7 @@ async def test_streams_that_cannot_be_opened_end_the_start_and_those_before_are_
 
 async def test_a_start_that_is_cancelled_leaves_the_table() -> None:
     class EndlessQueues(Queues):
-        async def start(self, host: SiloHost, name: str, /) -> None:
+        async def start(self, services: SiloServices, name: str, /) -> None:
             LOG.append("starting")
             await GATE.wait()
 

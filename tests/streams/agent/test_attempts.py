@@ -121,7 +121,7 @@ def cluster_of() -> LocalCluster:
 
 
 async def letters_of(cluster: LocalCluster) -> list[DeadLetter]:
-    return list(await cluster.silos[0].host.stream_providers["default"].dead_letters.list())
+    return list(await cluster.silos[0].services.part("default").dead_letters.list())
 
 
 @pytest.mark.parametrize("way", ["raise", "call"])
@@ -140,7 +140,7 @@ async def test_what_a_handler_raises_is_an_attempt_also_errors_of_the_runtime(
 
 async def refused(cluster: LocalCluster) -> None:
     """Wait until a delivery was refused more often than events are retried."""
-    (agent,) = cluster.silos[0].host.stream_providers["default"].manager.agents()
+    (agent,) = cluster.silos[0].services.part("default").manager.agents()
     timers: set[Any] = set()
     async with asyncio.timeout(10):
         while len(timers) < RETRIES + 3:

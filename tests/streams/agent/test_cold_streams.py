@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from contextvars import Context
 from types import SimpleNamespace
 from typing import Any
 
-from millstream.runtime import Env
+from millstream.runtime.extending import Tasks
 from millstream.streams import QueueMessage, StreamId, StreamOptions, Token
 from millstream.streams.agent.subscribers import Subscribers
 from millstream.streams.api.declared import DeclaredSet
@@ -40,9 +41,14 @@ class Desk:
 
     def _provider(self) -> Any:
         registry = SimpleNamespace(rows_for_agent=self._rows)
-        host = SimpleNamespace(grain=lambda cls, key: registry, env=Env())
+        services = SimpleNamespace(
+            grain=lambda cls, key: registry,
+            new_tasks=lambda: Tasks(asyncio.get_running_loop(), Context),
+        )
         options = StreamOptions()
-        return SimpleNamespace(name="default", host=host, options=options, declared=DeclaredSet())
+        return SimpleNamespace(
+            name="default", services=services, options=options, declared=DeclaredSet()
+        )
 
     async def _rows(self) -> list[SubscriptionRow]:
         return await self.answer

@@ -124,7 +124,7 @@ async def test_a_failure_handler_that_does_not_answer_is_asked_again(
         async with cluster_of(handler) as cluster:
             await cluster.stream(LINES, "k").publish_many(["a", "bad", "z"])
             await until(lambda: SEEN["k"] == ["a", "bad", "z"])
-            provider = cluster.silos[0].host.stream_providers["default"]
+            provider = cluster.silos[0].services.part("default")
             (letter,) = await provider.dead_letters.list()
     assert letter.failure.body == b"\xa3bad" and handler.asked == 2
     said = [one.getMessage() for one in caplog.records if "on_give_up" in one.getMessage()]

@@ -127,7 +127,7 @@ async def test_a_paused_subscription_stays_paused_and_loses_nothing_when_its_que
     handler = Pause()
     async with cluster_of(2, handler) as cluster:
         token = await fail_at_b(cluster, handler)
-        providers = [silo.host.stream_providers["default"] for silo in cluster.silos]
+        providers = [silo.services.part("default") for silo in cluster.silos]
         queue = providers[0].mapper.queue_for(cluster.stream(LINES, "s").id)
         owner = next(
             silo
@@ -151,13 +151,13 @@ async def test_other_streams_of_the_queue_do_not_wait_for_a_paused_implicit_subs
             for key in ("x", "y", "z"):
                 await cluster.stream(NOTES, key).publish(text)
         await until({"x": ["a"], "y": ["a", "b", "c"], "z": ["a", "b", "c"]})
-        manager = cluster.silos[0].host.stream_providers["default"].manager
+        manager = cluster.silos[0].services.part("default").manager
         assert sum(agent.cache.events for agent in manager.agents()) >= 2
 
 
 async def test_events_that_nobody_subscribed_to_are_counted_from_the_first() -> None:
     async with cluster_of(1, Pause()) as cluster:
-        provider = cluster.silos[0].host.stream_providers["default"]
+        provider = cluster.silos[0].services.part("default")
         await cluster.stream(LINES, "nobody").publish_many(["a"] * 100)
         async with asyncio.timeout(20):
             while sum(one.unheard for one in provider.stats()) < 100:

@@ -1079,7 +1079,8 @@ async def test_a_method_of_a_reference_is_refused_as_a_handler() -> None:
 
 
 def test_handles_of_streams_and_subscriptions_cannot_be_changed() -> None:
-    stream: Any = Stream(None, LANDINGS, "BOS")
+    nobody: Any = None
+    stream: Any = Stream(nobody, LANDINGS, "BOS")
     held: Any = Subscription(stream, "explicit/a", "main")
     assert (stream.key, held.id, held.name) == ("BOS", "explicit/a", "main")
     for obj, name in ((stream, "key"), (stream, "id"), (held, "id"), (held, "name")):

@@ -104,7 +104,7 @@ async def publish_and_wait(cluster: LocalCluster, key: str) -> list[DeadLetter]:
         while "z" not in SEEN[key]:
             CHANGED.clear()
             await CHANGED.wait()
-    provider = cluster.silos[0].host.stream_providers["default"]
+    provider = cluster.silos[0].services.part("default")
     return list(await provider.dead_letters.list())
 
 

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from millstream.balancers import DeploymentBalancer
 from millstream.providers.memory import MemoryQueues
 from millstream.runtime import ConfigError, Grain, LocalCluster, Silo
+from millstream.runtime.extending import SiloPart, SiloServices
 from millstream.streams import (
     Capability,
     HashRingMapper,
@@ -416,11 +417,9 @@ async def test_silo_that_does_not_start_closes_the_adapters_of_every_provider_on
 
 
 async def test_silo_closes_the_adapters_when_a_provider_of_another_kind_does_not_start() -> None:
-    class Failing:
-        async def start(self, host: object, name: str) -> None:
+    class Failing(SiloPart):
+        async def start(self, services: SiloServices, name: str, /) -> None:
             raise ConfigError("no such account")
-
-        async def stop(self) -> None: ...
 
     adapter = Adapter()
     streams: dict[str, Any] = {"first": provider(Queues(adapter)), "second": Failing()}

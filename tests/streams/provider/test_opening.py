@@ -8,7 +8,6 @@ import pytest
 
 from millstream.balancers import DeploymentBalancer
 from millstream.providers.memory import MemoryQueues
-from millstream.providers.memory.queue_grain import MemoryQueue
 from millstream.runtime import (
     PREFER_LOCAL,
     Grain,
@@ -82,11 +81,12 @@ async def test_a_provider_that_could_not_be_opened_may_be_tried_again() -> None:
             raise failures.pop()
         return await MemoryQueues().open(provider, host)
 
+    vars(queues)["grains"] = MemoryQueues.grains
     streams = PersistentStreams(queues, balancer=DeploymentBalancer())
 
     def silo() -> Silo:
         stores = {"default": MemoryStateStore()}
-        return Silo(grains=[MemoryQueue], stores=stores, streams={"default": streams})
+        return Silo(grains=[], stores=stores, streams={"default": streams})
 
     with pytest.raises(OSError, match="no account yet"):
         await silo().start()

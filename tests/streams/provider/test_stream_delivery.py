@@ -167,7 +167,7 @@ async def until(condition: Callable[[], bool]) -> None:
 
 
 async def dead_letters(cluster: LocalCluster) -> list[DeadLetter]:
-    letters = cluster.silos[0].host.stream_providers["default"].dead_letters
+    letters = cluster.silos[0].services.part("default").dead_letters
     return list(await letters.list())
 
 
@@ -325,7 +325,7 @@ async def test_a_joining_silo_takes_its_share_and_loses_nothing() -> None:
         for key in keys:
             await cluster.stream(WORDS, key).publish(Word("first"))
         joined = await cluster.start_silo()
-        manager = joined.host.stream_providers["default"].manager
+        manager = joined.services.part("default").manager
         async with asyncio.timeout(20):
             while len(manager.agents()) < 2:
                 for key in keys:
@@ -365,7 +365,7 @@ async def test_a_wrong_item_is_refused_at_the_publisher() -> None:
 async def test_an_unknown_provider_names_those_that_exist() -> None:
     async with running(silos=1) as cluster:
         other = StreamNamespace("n", Word, provider="other")
-        with pytest.raises(ConfigError, match="'other'; this silo has default"):
+        with pytest.raises(ConfigError, match="no part named 'other'; it has 'default'"):
             await cluster.silos[0].stream(other, "a").publish(Word("x"))
 
 
@@ -500,7 +500,7 @@ async def test_dead_letters_of_one_subscription_are_not_those_of_another_with_it
     async with running(silos=1) as cluster:
         await cluster.stream(PLAIN, "a").publish_many(map(Word, ["b", "c"]))
         await until(lambda: SEEN["plain/a"] == ["c:1"])
-        letters = cluster.silos[0].host.stream_providers["default"].dead_letters
+        letters = cluster.silos[0].services.part("default").dead_letters
         (letter,) = await letters.list()
         assert await letters.list(letter.failure.subscription)
         assert not await letters.list(letter.failure.subscription[:-1])

@@ -14,6 +14,7 @@ from millstream.balancers import DeploymentBalancer
 from millstream.providers.memory import MemoryQueues
 from millstream.runtime import Grain, LocalCluster, grain, state
 from millstream.runtime.definition.markers import always_interleave
+from millstream.runtime.extending import extension_of
 from millstream.streams import (
     Backoff,
     DeadLetter,
@@ -156,7 +157,7 @@ def cluster_of(silos: int, handler: FailureHandler | None = None) -> LocalCluste
 
 
 async def letters_of(cluster: LocalCluster) -> list[DeadLetter]:
-    return list(await cluster.silos[0].host.stream_providers["default"].dead_letters.list())
+    return list(await cluster.silos[0].services.part("default").dead_letters.list())
 
 
 @pytest.mark.parametrize("silos", [1, 2])
@@ -178,7 +179,7 @@ async def test_a_delivery_that_waits_while_its_grain_unsubscribes_is_not_handled
         leaving = asyncio.ensure_future(hearer.leave())
         await until(lambda: SEEN["gates"] == ["leave"])
         await cluster.stream(LINES, "s").publish_many(["a", "b"])
-        manager = cluster.silos[0].host.stream_providers["default"].manager
+        manager = cluster.silos[0].services.part("default").manager
         async with asyncio.timeout(20):
             while sum(agent.dispatch.calls_out for agent in manager.agents()) < 2:
                 await asyncio.sleep(0)
@@ -255,8 +256,7 @@ async def test_an_activation_remembers_a_limited_number_of_ended_subscriptions()
     async with cluster_of(1) as cluster:
         await cluster.grain(Hearer, "h").listen()
         activation = cluster.silos[0].host.tables["Hearer"].activations["h"]
+        consumer: Consumer = extension_of(activation.grain, "streams")
         for number in range(ENDED_MAX + 2):
-            Consumer.leave(activation, str(number))
-        consumer = Consumer.of(activation)
-        assert consumer is not None
+            consumer.left(str(number))
         assert list(consumer._ended) == [str(number) for number in range(2, ENDED_MAX + 2)]

@@ -23,6 +23,7 @@ from millstream.runtime import (
     connect,
     grain,
 )
+from millstream.runtime.extending import ask_gateway
 from millstream.streams import Event, HashRingMapper, PersistentStreams, StreamNamespace, subscribe
 from millstream.streams.provider.provider import StreamsTarget
 
@@ -138,8 +139,8 @@ async def test_a_client_that_was_closed_says_so_whatever_is_asked_of_it() -> Non
             await client.stream(LINES, "k").publish("early")
             address = client.host.address
         asks = asks_of(client)
-        spec: Any = StreamsTarget.cluster_stats.__millstream_spec__  # type: ignore[attr-defined]
-        asks.append(lambda: client.host.ask_gateway("", "$streams", "default", spec, ()))
+        stats = StreamsTarget.cluster_stats
+        asks.append(lambda: ask_gateway(client, "", "$streams/default", stats))
         for ask in asks:
             with pytest.raises(NotInCluster, match=rf"client {address} .*closed.*connect\("):
                 await ask()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from millstream.balancers import DeploymentBalancer
 from millstream.providers.memory import MemoryQueues
@@ -14,10 +14,10 @@ from millstream.runtime import (
     Row,
     Silo,
     StateStore,
-    StreamProvider,
     TableView,
     register_type,
 )
+from millstream.runtime.extending import SiloPart, SiloServices
 from millstream.streams import (
     AdapterHost,
     Capability,
@@ -454,18 +454,23 @@ Silo(grains=[], membership=Votes())  # E
 
 
 class NeverStops:
-    async def start(self, host: Any, name: str) -> None: ...
+    grains = ()
+
+    async def open(self, services: SiloServices, name: str) -> None: ...
+    async def start(self, services: SiloServices, name: str) -> None: ...
+    async def aclose(self) -> None: ...
+    def abort(self) -> None: ...
 
 
 class StopsAtOnce(NeverStops):
     def stop(self) -> None: ...
 
 
-def take_provider(provider: StreamProvider) -> None: ...
+def take_part(part: SiloPart) -> None: ...
 
 
-take_provider(NeverStops())  # E
-take_provider(StopsAtOnce())  # E
+take_part(NeverStops())  # E
+take_part(StopsAtOnce())  # E
 
 register_type(Path)  # E
 register_type("Path", str, Path)  # E

@@ -39,11 +39,11 @@ from millstream.runtime import (
     StateStore,
     Status,
     StorageError,
-    StreamProvider,
     TableView,
     TcpTransport,
     connect,
 )
+from millstream.runtime.extending import SiloPart
 from millstream.streams import (
     Backoff,
     CacheLimits,
@@ -181,7 +181,7 @@ class Inner(Grain):
 
 
 opened: Openable[Stream[str]] = WORDS
-provider: StreamProvider = memory_streams()
+provider: SiloPart = memory_streams()
 table: MembershipTable = MemoryMembershipTable()
 store: StateStore = MemoryStateStore()
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
-from typing import Any, Literal, assert_type
+from typing import Literal, assert_type
 
 from millstream.balancers import DeploymentBalancer, best_fit
 from millstream.providers.memory import MemoryQueues
@@ -24,6 +24,7 @@ from millstream.runtime import (
     TcpTransport,
     Transport,
 )
+from millstream.runtime.extending import SiloPart, SiloServices
 from millstream.streams import (
     AdapterHost,
     Capability,
@@ -276,10 +277,10 @@ class CountingTransport:
         return await self._tcp.probe(to, seconds)
 
 
-class Quiet:
-    """A stream provider that is none of Millstream's."""
+class Quiet(SiloPart):
+    """A part that is none of Millstream's; what it does not say is inherited."""
 
-    async def start(self, host: Any, name: str) -> None: ...
+    async def start(self, services: SiloServices, name: str, /) -> None: ...
 
     async def stop(self) -> None: ...
 

@@ -12,13 +12,13 @@ from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
 from types import TracebackType
-from typing import Any
 
 from millstream.balancers import DeploymentBalancer
 from millstream.providers.memory import MemoryQueues
 from millstream.providers.sqlite import SqliteMembershipTable, SqliteStateStore
 from millstream.runtime import Client, ClusterError, LocalCluster, Silo, connect
-from millstream.runtime.run.launcher import SiloProcess, SiloProcesses
+from millstream.runtime.extending import ask_gateway
+from millstream.runtime.run import SiloProcess, SiloProcesses
 from millstream.streams import HashRingMapper, OwnershipOptions, PersistentStreams, StreamOptions
 from millstream.streams.provider.provider import SiloStats, StreamsTarget
 
@@ -136,11 +136,8 @@ class FlightCluster:
 
     async def stats(self) -> list[SiloStats]:
         """Every silo with the queues that it reads. Raises MillstreamError if no gateway tells."""
-        spec: Any = StreamsTarget.cluster_stats.__millstream_spec__  # type: ignore[attr-defined]
-        found: list[SiloStats] = await self.client.host.ask_gateway(
-            "", "$streams", "default", spec, ()
-        )
-        return found
+        target = f"{StreamsTarget.target_name}/default"
+        return await ask_gateway(self.client, "", target, StreamsTarget.cluster_stats)
 
     async def _wait_until_read(self) -> None:
         """Until every queue has an owner that reads, in even shares that stay as they are.

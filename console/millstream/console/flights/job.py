@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from millstream.runtime import ConfigError, MillstreamError
-from millstream.runtime.run.silo_main import loop_factory
+from millstream.runtime.run import loop_factory
 
 from .check import Figures, count_here, figures_of_grains
 from .cluster import CLUSTER, FlightCluster

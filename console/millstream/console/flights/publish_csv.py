@@ -15,6 +15,7 @@ from typing import Any
 import msgspec
 
 from millstream.runtime import Client, ClusterError
+from millstream.runtime.extending import ask_gateway
 from millstream.streams import StreamError, StreamNamespace
 from millstream.streams.api.ingest import IngestTarget
 
@@ -83,11 +84,11 @@ class Producer:
 
     async def _send(self, args: tuple[Any, ...]) -> None:
         """Send one call; again when its fate is unknown. Raises the last error after many tries."""
-        spec: Any = IngestTarget.publish.__millstream_spec__  # type: ignore[attr-defined]
+        target = f"{IngestTarget.target_name}/default"
         for attempt in range(TRIES_MAX):
             try:
-                await self._client.host.ask_gateway(
-                    self._namespace, "$ingest", "default", spec, args
+                await ask_gateway(
+                    self._client, self._namespace, target, IngestTarget.publish, *args
                 )
                 return
             except (ClusterError, StreamError) as error:

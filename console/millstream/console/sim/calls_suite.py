@@ -13,22 +13,30 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from millstream.runtime import Grain, MillstreamError, RuntimeOptions, grain, read_only, state
-from millstream.runtime.definition.reference import with_options
+from millstream.runtime import (
+    Grain,
+    MillstreamError,
+    RuntimeOptions,
+    grain,
+    read_only,
+    state,
+    with_options,
+)
 from millstream.runtime.testing import (
     CallEnded,
     CallStarted,
     Deactivated,
     Host,
     HostDown,
+    Random,
     SiloDeclaredDead,
     SimCluster,
     Simulation,
     check_live_after_repair,
     check_one_activation,
     check_views,
+    dice,
 )
-from millstream.runtime.testing.world.env import Random, dice
 
 from .plan import make_plan
 from .programs import Programs

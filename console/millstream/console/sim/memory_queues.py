@@ -16,8 +16,7 @@ import msgspec
 from millstream.providers.memory import MemoryQueues
 from millstream.providers.memory.adapter import MemoryAdapter, MemoryReceiver
 from millstream.providers.memory.queue_grain import READER, MemoryQueue, QueuedMessage
-from millstream.runtime import DeactivationReason, Grain, StorageUnavailable, grain
-from millstream.runtime.definition.placement import PREFER_LOCAL
+from millstream.runtime import PREFER_LOCAL, DeactivationReason, Grain, StorageUnavailable, grain
 from millstream.runtime.testing import (
     Activated,
     Deactivated,

@@ -19,8 +19,15 @@ import msgspec
 
 from millstream.providers.memory import MemoryOptions
 from millstream.runtime import MillstreamError
-from millstream.runtime.testing import Delivered, History, Host, Published, Simulation, check_all
-from millstream.runtime.testing.world.env import dice
+from millstream.runtime.testing import (
+    Delivered,
+    History,
+    Host,
+    Published,
+    Simulation,
+    check_all,
+    dice,
+)
 from millstream.streams import (
     OutMessage,
     ProducerMark,
@@ -53,7 +60,7 @@ class Repeater(Publisher):
     async def _send(
         self, runtime: Any, namespace: StreamNamespace[str], key: str, items: list[str]
     ) -> list[str]:
-        provider = runtime.host.stream_providers["default"]
+        provider = runtime.services.part("default")
         self._seq += 1
         mark = ProducerMark(self._name, self._seq)
         for attempt in range(REPEATS_MAX):

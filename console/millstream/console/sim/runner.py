@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from millstream.runtime.env import Env
+from millstream.runtime import Env
 from millstream.runtime.testing import Simulation, SimulationFailed, run
 
 from .calls_suite import calls

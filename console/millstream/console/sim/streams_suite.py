@@ -23,21 +23,23 @@ from millstream.runtime import (
     QueueFull,
     QueueUnavailable,
     RuntimeOptions,
+    Status,
     grain,
     state,
 )
-from millstream.runtime.cluster.table import Status
+from millstream.runtime.extending import extension_of
 from millstream.runtime.testing import (
     DeadLettered,
     Delivered,
     Host,
     Published,
+    Random,
     SimCluster,
     Simulation,
     Subscribed,
     check_all,
+    dice,
 )
-from millstream.runtime.testing.world.env import Random, dice
 from millstream.streams import (
     Backoff,
     DeliveryFailure,
@@ -107,13 +109,12 @@ async def note(grain: Grain, subscription: str, stream: str, event: Event[str]) 
 
 def is_overtaken(run: Run, grain: Grain, stream: str) -> bool:
     """Does the grain handle an event that an owner of an older epoch has sent?"""
-    consumer = Consumer.of(grain._millstream)
-    assert consumer is not None
+    consumer: Consumer = extension_of(grain, "streams")
     return any(
         epoch < run.epochs[queue]
-        for subscription, place in consumer._places.items()
+        for subscription, epochs in consumer.epochs().items()
         if f"/{stream}/" in f"{subscription}/" or subscription.startswith("implicit/")
-        for queue, epoch in place.epochs.items()
+        for queue, epoch in epochs.items()
     )
 
 

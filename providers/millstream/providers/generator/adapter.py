@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from millstream.runtime.errors import ConfigError, CursorTooOld, StreamError
+from millstream.runtime import ConfigError, CursorTooOld, StreamError
 from millstream.streams.api.namespace import StreamNamespace
 from millstream.streams.contracts.identity import QueueId, StreamId
 from millstream.streams.contracts.queue import (

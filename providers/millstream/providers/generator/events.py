@@ -12,7 +12,7 @@ from typing import Any, Generic, TypeVar
 
 import xxhash
 
-from millstream.runtime.errors import ConfigError, StreamError
+from millstream.runtime import ConfigError, StreamError
 from millstream.streams.api.namespace import StreamNamespace
 from millstream.streams.contracts.identity import StreamId
 

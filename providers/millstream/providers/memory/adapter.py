@@ -13,16 +13,16 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
-from millstream.runtime.definition.grain import Grain
-from millstream.runtime.errors import (
+from millstream.runtime import (
     CallTimeout,
     ClusterError,
+    Grain,
     PublishUnknown,
     QueueFull,
     QueueUnavailable,
     StreamError,
 )
-from millstream.runtime.turns.request import clean_context
+from millstream.runtime.extending import Tasks
 from millstream.streams.contracts.identity import QueueId, StreamId
 from millstream.streams.contracts.queue import (
     AdapterHost,
@@ -80,7 +80,9 @@ class MemoryAdapter:
     ) -> Token | None:
         sender = self._senders.get(queue)
         if sender is None:
-            sender = self._senders[queue] = Sender(self._queue(queue), self.options)
+            sender = self._senders[queue] = Sender(
+                self._queue(queue), self.options, self._host.tasks
+            )
         mark = message.mark
         queued = QueuedMessage(
             message.stream.namespace,
@@ -109,9 +111,10 @@ class Sender:
     meanwhile waits for a task of the sender's own.
     """
 
-    def __init__(self, queue: MemoryQueue, options: MemoryOptions) -> None:
+    def __init__(self, queue: MemoryQueue, options: MemoryOptions, tasks: Tasks) -> None:
         self._queue = queue
         self._options = options
+        self._tasks = tasks
         self._waiting: deque[tuple[QueuedMessage, asyncio.Future[Token | None]]] = deque()
         self._task: asyncio.Task[None] | None = None
         self._is_sending = False
@@ -133,9 +136,7 @@ class Sender:
             raise publish_error(error) from None
         finally:
             if self._waiting:
-                self._task = asyncio.get_running_loop().create_task(
-                    self._send_all(), context=clean_context()
-                )
+                self._task = self._tasks.start(self._send_all())
             else:
                 self._is_sending = False
         return Token(era, seq) if seq else None

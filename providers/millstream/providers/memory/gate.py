@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 
-from millstream.runtime.errors import ConfigError, Overloaded, QueueUnavailable
+from millstream.runtime import ConfigError, Overloaded, QueueUnavailable
 
 __all__ = ["CapacityGate"]
 

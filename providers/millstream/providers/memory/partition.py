@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Generic, Literal, TypeVar
 
-from millstream.runtime.errors import ConfigError, CursorTooOld, StreamError
+from millstream.runtime import ConfigError, CursorTooOld, StreamError
 
 from .segments import Chain, Segment
 

@@ -19,18 +19,23 @@ from typing import Any
 
 import msgspec
 
-from millstream.runtime.definition.grain import DeactivationReason, Grain, grain
-from millstream.runtime.definition.markers import always_interleave, unshared
-from millstream.runtime.definition.placement import PREFER_LOCAL
-from millstream.runtime.definition.storage import Etag, Row, StateStore
-from millstream.runtime.errors import (
+from millstream.runtime import (
+    PREFER_LOCAL,
     ConfigError,
     Conflict,
+    DeactivationReason,
+    Etag,
+    Grain,
     QueueFenced,
     QueueFull,
+    Row,
+    StateStore,
     StorageError,
     StorageUnavailable,
+    always_interleave,
+    grain,
 )
+from millstream.runtime.extending import isolated, services_of, stopping
 
 from .arrivals import Arrivals
 from .gate import CapacityGate
@@ -136,12 +141,12 @@ class MemoryQueue(Grain):
 
     @property
     def _store(self) -> StateStore:
-        store: StateStore = self._millstream.table.host.store(self._options.store)
+        store: StateStore = services_of(self).store(self._options.store)
         return store
 
     async def on_activate(self) -> None:
         """Go on with stored content, or begin a new era."""
-        provider = self._millstream.table.host.stream_providers[self.key.partition("/")[0]]
+        provider = services_of(self).part(self.key.partition("/")[0])
         self._options = provider.adapter.options
         self._gate = CapacityGate(self._options.capacity_events)
         found = await self._store.read(self._row_key)
@@ -175,14 +180,14 @@ class MemoryQueue(Grain):
 
     async def _take(self, found: Row | None) -> None:
         """Mark the row that was read: whoever activates after this finds no content."""
-        holder = f"{self.context.silo}#{self._millstream.id}"
+        holder = f"{self.context.silo}#{services_of(self).activation_id}"
         mark = StoredQueue(self._era, False, 0, self._epoch, 0, holder)
         self._mark = msgspec.msgpack.encode(mark)
         await self._keep(self._put_mark, None if found is None else found.etag)
 
     async def _put_mark(self, expect: Etag | None) -> None:
         try:
-            await self._store.write(self._row_key, self._mark, expect, self._millstream.version)
+            await self._store.write(self._row_key, self._mark, expect, services_of(self).fence)
         except Conflict:
             if not await self._is_stored(self._mark):  # by an earlier try without an answer
                 raise
@@ -196,7 +201,7 @@ class MemoryQueue(Grain):
         found = await self._store.read(self._row_key)
         if found is None or found.data not in (self._mark, data):
             raise Conflict(f"{self.key}: another activation has taken the queue")
-        await self._store.write(self._row_key, data, found.etag, self._millstream.version)
+        await self._store.write(self._row_key, data, found.etag, services_of(self).fence)
 
     async def _load(self, stored: StoredQueue) -> None:
         self._era, self._epoch = stored.era, stored.epoch
@@ -225,14 +230,15 @@ class MemoryQueue(Grain):
         try:
             while rows := await self._store.scan(prefix, "", ROWS_PER_SCAN):
                 for key, row in rows:
-                    await self._store.clear(key, row.etag, self._millstream.version)
+                    await self._store.clear(key, row.etag, services_of(self).fence)
         except StorageError as error:
             log.info("%s: rows of stored content stay a while: %s", self.key, error)
 
     def _chunk_key(self, chunk: int) -> str:
         return f"memory-queue-content/{self.key}/{chunk:08d}"
 
-    def _millstream_wind_up(self) -> None:
+    @stopping
+    def _stopping(self) -> None:
         """The queue is about to move: readers that wait go, and come back to its next place."""
         self._arrivals.close()
 
@@ -252,7 +258,7 @@ class MemoryQueue(Grain):
     async def _put_chunk(self, key: str, data: bytes) -> None:
         found = await self._store.read(key)
         expect = None if found is None else found.etag  # an earlier try may have stored it
-        await self._store.write(key, data, expect, self._millstream.version)
+        await self._store.write(key, data, expect, services_of(self).fence)
 
     async def _keep(self, write: Callable[..., Awaitable[None]], *args: Any) -> None:
         """Write a row for the content; a store that is away for a moment costs nothing."""
@@ -267,7 +273,7 @@ class MemoryQueue(Grain):
     # -- producers
 
     @always_interleave
-    @unshared
+    @isolated
     async def append(self, messages: list[QueuedMessage]) -> list[tuple[int, int]]:
         """Accept messages in order; returns (era, number) of each, number 0 for a repeated one.
 
@@ -337,7 +343,7 @@ class MemoryQueue(Grain):
         self._epoch = epoch
 
     @always_interleave
-    @unshared
+    @isolated
     async def read(
         self, epoch: int, era: int, after: int, max_events: int, max_bytes: int, wait_s: float
     ) -> NumberedMessages:

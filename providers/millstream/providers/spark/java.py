@@ -20,7 +20,7 @@ from pathlib import Path
 
 import xxhash
 
-from millstream.runtime.errors import ConfigError
+from millstream.runtime import ConfigError
 
 __all__ = ["CHOICE", "JAVA_MIN", "default_cache_dir", "find_java", "java_version"]
 

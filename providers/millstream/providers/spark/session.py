@@ -15,7 +15,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from millstream.runtime.errors import ConfigError
+from millstream.runtime import ConfigError
 
 from .java import default_cache_dir, find_java
 

@@ -12,8 +12,7 @@ import threading
 from collections.abc import Callable
 from typing import TypeVar
 
-from millstream.runtime.env import Env
-from millstream.runtime.errors import StorageUnavailable
+from millstream.runtime import Env, StorageUnavailable
 
 __all__ = ["Backoff", "is_busy"]
 

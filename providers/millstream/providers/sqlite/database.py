@@ -14,8 +14,7 @@ import sqlite3
 import threading
 from pathlib import Path
 
-from millstream.runtime.env import Env
-from millstream.runtime.errors import ConfigError, StorageUnavailable
+from millstream.runtime import ConfigError, Env, StorageUnavailable
 
 from .backoff import Backoff
 from .directory import REMEDY, Directory, keep_private, sync_directory, why_unusable

@@ -15,8 +15,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
-from millstream.runtime.env import Env
-from millstream.runtime.errors import ConfigError, StorageUnavailable
+from millstream.runtime import ConfigError, Env, StorageUnavailable
 
 from .mounts import refuse_network_mount
 

@@ -13,10 +13,8 @@ from pathlib import Path
 
 import msgspec
 
-from millstream.runtime.cluster.table import MemberRow, TableView
-from millstream.runtime.env import Env
-from millstream.runtime.errors import StorageUnavailable
-from millstream.runtime.wire.address import SiloAddress
+from millstream.runtime import Env, MemberRow, StorageUnavailable, TableView
+from millstream.runtime.extending import SiloAddress
 
 from .directory import Directory
 from .reader import Reader

@@ -13,8 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar
 
-from millstream.runtime.env import Env
-from millstream.runtime.errors import StorageUnavailable
+from millstream.runtime import Env, StorageUnavailable
 
 from .backoff import Backoff
 from .database import Database, open_database

@@ -9,7 +9,8 @@ from __future__ import annotations
 import sqlite3
 from itertools import takewhile
 
-from millstream.runtime.definition.storage import Etag, Row, refuse_stale
+from millstream.runtime import Etag, Row
+from millstream.runtime.extending import refuse_stale
 
 __all__ = ["delete", "find", "find_range", "insert", "update"]
 

@@ -11,8 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from millstream.runtime.env import Env
-from millstream.runtime.errors import ConfigError
+from millstream.runtime import ConfigError, Env
 
 __all__ = ["MEMBERSHIP", "STATE", "Schema"]
 

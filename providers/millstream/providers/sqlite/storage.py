@@ -17,9 +17,7 @@ from pathlib import Path
 
 import xxhash
 
-from millstream.runtime.definition.storage import Etag, Row
-from millstream.runtime.env import Env
-from millstream.runtime.errors import StorageUnavailable
+from millstream.runtime import Env, Etag, Row, StorageUnavailable
 
 from . import rows
 from .directory import Directory

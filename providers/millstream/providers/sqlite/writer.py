@@ -20,8 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from millstream.runtime.env import Env
-from millstream.runtime.errors import StorageUnavailable
+from millstream.runtime import Env, StorageUnavailable
 
 from .backoff import Backoff
 from .database import Database, open_database

@@ -10,9 +10,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import sys
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from types import ModuleType
-from typing import Any, Protocol, TypeVar
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
 from millstream.runtime.codec.known_errors import KnownErrors
 from millstream.runtime.definition.grain import Contract, Grain, Openable
@@ -39,10 +39,12 @@ from .callee import Runners
 from .search import Place
 from .stubs import build_reference_class
 
-__all__ = ["Host", "Router"]
+__all__ = ["Gateway", "Host", "Router"]
 
 C = TypeVar("C", bound=Contract)
 H = TypeVar("H")
+P = ParamSpec("P")
+R = TypeVar("R")
 
 log = logging.getLogger("millstream.host")
 
@@ -58,6 +60,24 @@ class Router(Protocol):
     def lost(self, table: GrainTable, key: str, /) -> None: ...
     def learn(self, kind: str, key: str, silo: str, /) -> None: ...
     def resend(self, call: Call, /) -> None: ...
+
+
+class Gateway(Protocol):
+    """Calls to system targets of the cluster, from outside of it."""
+
+    @property
+    def frame_bytes_max(self) -> int: ...
+    def call(
+        self,
+        name: str,
+        target: str,
+        method: Callable[Concatenate[Any, P], Coroutine[Any, Any, R]],
+        /,
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> Coroutine[Any, Any, R]:
+        """Call a target of the gateway that serves `name`: calls of one name keep their order."""
+        ...
 
 
 class Host:
@@ -89,7 +109,6 @@ class Host:
         self.outbox = Outbox(self.loop)
         self.runners = Runners(self)
         self.shielded = Tasks(self.loop, env.new_context)
-        self.stream_providers: Mapping[str, Any] = {}
         self.extension_specs: dict[str, MethodSpec] = {}
         self._tasks = Tasks(self.loop, env.new_context)
         identity = Identity(cluster, address, self.is_silo)
@@ -172,6 +191,15 @@ class Host:
     def stream(self, namespace: Openable[H], key: str, /) -> H:
         """A typed stream handle."""
         return namespace.open(self, key)
+
+    @property
+    def gateway(self) -> Gateway | None:
+        """What reaches a cluster from outside; None in a silo."""
+        return None
+
+    def part(self, name: str, /) -> Any:
+        """The silo's part of a name. Raises ConfigError; a client has none."""
+        raise ConfigError(f"{self.address} is a client and has no parts")
 
     # -- running
 

@@ -11,10 +11,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import msgspec
 
@@ -41,6 +41,8 @@ __all__ = ["Client", "ClientHost", "connect"]
 
 C = TypeVar("C", bound=Contract)
 H = TypeVar("H")
+P = ParamSpec("P")
+R = TypeVar("R")
 GATEWAYS_EVERY_S = 10.0
 LIST_SPEC: Any = GatewayTarget.gateways.__millstream_spec__  # type: ignore[attr-defined]
 
@@ -137,6 +139,11 @@ class ClientHost(Host):
         log.info("gateway %s: connection lost", name)
         self.want_list()
 
+    @property
+    def gateway(self) -> GatewayCalls:
+        """What reaches system targets of the cluster."""
+        return GatewayCalls(self)
+
     def want_list(self) -> None:
         """The list of gateways may be out of date: ask for it soon."""
         self._list_wanted.set()
@@ -215,6 +222,38 @@ class ClientHost(Host):
                 log.info("the list of gateways could not be refreshed: %s", error)
             else:
                 return
+
+
+class GatewayCalls:
+    """Calls to system targets through a client's gateways."""
+
+    __slots__ = ("_host",)
+
+    def __init__(self, host: ClientHost) -> None:
+        self._host = host
+
+    @property
+    def frame_bytes_max(self) -> int:
+        """The client's own limit of a frame."""
+        return self._host.options.frame_bytes_max
+
+    async def call(
+        self,
+        name: str,
+        target: str,
+        method: Callable[Concatenate[Any, P], Coroutine[Any, Any, R]],
+        /,
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> R:
+        """Call a target of the gateway that serves `name`: calls of one name keep their order.
+
+        Raises what the method raises, CallTimeout, SiloUnavailable, NotInCluster (it was closed).
+        """
+        assert not kwargs, "arguments of targets are given by position"
+        spec = method.__millstream_spec__  # type: ignore[attr-defined]
+        result: R = await self._host.ask_gateway(name, target, "", spec, args)
+        return result
 
 
 class LastQuestion:

@@ -15,7 +15,7 @@ from typing import Protocol
 import msgspec
 
 from millstream.runtime.definition.markers import Declaration
-from millstream.runtime.wire.address import SiloAddress
+from millstream.runtime.wire.address import SiloAddress, endpoint_of
 
 __all__ = [
     "MemberRow",
@@ -52,6 +52,11 @@ class MemberRow(msgspec.Struct, frozen=True, array_like=True):
     alive_s: float = 0.0
     suspicions: tuple[tuple[SiloAddress, float], ...] = ()
     declarations: tuple[Declaration, ...] = ()
+
+    @property
+    def endpoint(self) -> str:
+        """`host:port`, which a silo keeps when it starts again."""
+        return endpoint_of(self.silo)
 
     @property
     def last_sign_s(self) -> float:

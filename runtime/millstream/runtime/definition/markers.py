@@ -25,10 +25,12 @@ __all__ = [
     "one_way",
     "read_only",
     "shielded",
+    "stopping",
     "timeout",
     "unshared",
 ]
 
+SF = TypeVar("SF", bound=Callable[[Any], None])
 AF = TypeVar("AF", bound=Callable[..., Coroutine[Any, Any, Any]])
 OW = TypeVar("OW", bound=Callable[..., Coroutine[Any, Any, None]])
 
@@ -128,6 +130,13 @@ def unshared(method: AF, /) -> AF:
     """For Millstream's own grains: callers never keep what they pass, so it is not copied."""
     add_mark(method, Flag("unshared"))
     return method
+
+
+def stopping(fn: SF, /) -> SF:
+    """For parts' own grains: the method is called when the activation's end is asked for, so that
+    turns which only wait can end. It is plain, private, and must not fail."""
+    add_mark(fn, Flag("stopping"))
+    return fn
 
 
 def timeout(seconds: float, /) -> Callable[[AF], AF]:

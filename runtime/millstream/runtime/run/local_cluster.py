@@ -19,7 +19,8 @@ from millstream.runtime.definition.storage import MemoryStateStore, StateStore
 from millstream.runtime.env import Env
 from millstream.runtime.errors import ConfigError, NotInCluster
 from millstream.runtime.options import MembershipOptions, RuntimeOptions
-from millstream.runtime.silo.silo import Silo, StreamProvider
+from millstream.runtime.silo.part import SiloPart
+from millstream.runtime.silo.silo import Silo
 from millstream.runtime.wire.transport import Transport
 
 __all__ = ["LocalCluster"]
@@ -34,6 +35,7 @@ class LocalCluster:
     Args:
         silos: how many silos to start.
         streams: stream providers by name: functions that make one per silo.
+        parts: other parts by name, likewise.
         stores: state stores shared by the silos; default: one in memory.
     """
 
@@ -42,7 +44,8 @@ class LocalCluster:
         *,
         grains: Sequence[type[Grain]],
         silos: int = 1,
-        streams: Mapping[str, Callable[[], StreamProvider]] | None = None,
+        streams: Mapping[str, Callable[[], SiloPart]] | None = None,
+        parts: Mapping[str, Callable[[], SiloPart]] | None = None,
         stores: Mapping[str, StateStore] | None = None,
         cluster: str = "dev",
         membership: MembershipTable | None = None,
@@ -57,6 +60,7 @@ class LocalCluster:
         self._cluster = cluster
         self._grains = list(grains)
         self._streams = dict(streams or {})
+        self._parts = dict(parts or {})
         self._stores = dict(stores or {"default": MemoryStateStore()})
         self._table = membership or MemoryMembershipTable()
         self._options = options
@@ -90,6 +94,7 @@ class LocalCluster:
             membership=self._table,
             stores=self._stores,
             streams={name: make() for name, make in self._streams.items()},
+            parts={name: make() for name, make in self._parts.items()},
             name=f"silo-{len(self.silos)}",
             options=self._options,
             membership_options=self._membership_options,

@@ -22,7 +22,9 @@ from typing import Any
 from millstream.runtime.errors import MillstreamError
 from millstream.runtime.silo.silo import Silo
 
-__all__ = ["loop_factory", "main"]
+from .loops import loop_factory
+
+__all__ = ["main"]
 
 STOP_S = 18.0  # below the launcher's own patience
 
@@ -113,15 +115,6 @@ def main() -> int:
     except MillstreamError as error:
         print(f"{type(error).__name__}: {error}", file=sys.stderr)
         return 1
-
-
-def loop_factory() -> Any:
-    """uvloop's where it is installed, else asyncio's."""
-    try:
-        import uvloop
-    except ImportError:
-        return None
-    return uvloop.new_event_loop
 
 
 if __name__ == "__main__":

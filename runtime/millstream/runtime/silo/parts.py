@@ -29,6 +29,7 @@ from millstream.runtime.definition.storage import StateStore
 from millstream.runtime.env import Env
 from millstream.runtime.errors import ConfigError, MillstreamError, Overloaded, Rejected
 from millstream.runtime.options import MembershipOptions, RuntimeOptions
+from millstream.runtime.turns.activation import Activation
 from millstream.runtime.turns.catalog import Catalog, GrainTable
 from millstream.runtime.wire.connection import Peer
 from millstream.runtime.wire.message import Call, Failure, Redirect
@@ -71,6 +72,7 @@ class SiloHost(Host):
         self.membership_options = membership_options
         self.targets = Targets(self)
         self.loads: dict[str, int] = {}
+        self.parts: Mapping[str, object] = {}
         self._stores = stores
         self.heart = LoopHeart(self.loop, address)
         self.catalog = Catalog(self)
@@ -105,6 +107,17 @@ class SiloHost(Host):
             )
         return found
 
+    def part(self, name: str, /) -> Any:
+        """The silo's part of a name. Raises ConfigError naming those that there are."""
+        found = self.parts.get(name)
+        if found is None:
+            known = ", ".join(map(repr, self.parts)) or "none"
+            raise ConfigError(
+                f"this silo has no part named {name!r}; it has {known}: give it "
+                f"Silo(streams={{{name!r}: ...}}), or `parts=` for what is no stream provider"
+            )
+        return found
+
     def silos_hosting(self, name: str) -> list[str]:
         """Active silos that host a grain type, sorted."""
         active = self.membership.active()
@@ -133,11 +146,11 @@ class SiloHost(Host):
 
     # -- parts that are added
 
-    def add_extension(self, name: str, cls: type[Any]) -> None:
-        """Let activations be extended: `cls(activation)` is made when a call to
-        `name.method` first arrives."""
+    def add_extension(self, name: str, cls: type[Any], make: Callable[[Activation], Any]) -> None:
+        """Let activations be extended: an object of `cls` is made when a call to `name.method`
+        first arrives."""
         self.extension_specs.update(specs_of(cls, name))
-        self.catalog.extension_types[name] = cls
+        self.catalog.extension_types[name] = make
 
     # -- what arrives
 

@@ -12,10 +12,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from functools import partial
 from types import TracebackType
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from millstream.runtime.cluster.gateways import GatewayTarget, exchange_loads
 from millstream.runtime.cluster.table import (
@@ -40,9 +40,11 @@ from millstream.runtime.wire.transport import (
     links_closed,
 )
 
+from .part import SiloPart, check_part
 from .parts import SiloHost
+from .services import SiloServices
 
-__all__ = ["Silo", "StreamProvider"]
+__all__ = ["Silo"]
 
 C = TypeVar("C", bound=Contract)
 H = TypeVar("H")
@@ -51,24 +53,6 @@ log = logging.getLogger("millstream.silo")
 
 ANSWER_LOOK_S = 0.005
 GOODBYE_S = 1.0
-
-
-class StreamProvider(Protocol):
-    """What `Silo(streams={name: ...})` takes; `millstream.streams.PersistentStreams` is one.
-
-    May also have `async open(host, name)`, called while the silo joins: once others can call it,
-    its grains may publish; `async aclose()`, called when the last turn has ended; `abort()`, called
-    in place of both ends when the silo was evicted or could not start; and `grains`, the classes
-    that it brings.
-    """
-
-    async def start(self, host: SiloHost, name: str, /) -> None: ...
-    async def stop(self) -> None:
-        """Hand queues over: read no more, and let deliveries end that are out."""
-        ...
-
-
-OpenStreams = Callable[[SiloHost, str], Awaitable[None]]
 
 
 class Silo:
@@ -81,6 +65,7 @@ class Silo:
         membership: the table, or `sqlite:directory`; default: a table of its own, in memory.
         stores: state stores by name, objects or `sqlite:directory`; default: in memory.
         streams: stream providers by name.
+        parts: other parts by name: what `streams` does not say of itself.
         name: shown to people and used by balancers.
         can_own_queues: False for a silo that hosts grains but reads no queues.
     """
@@ -93,7 +78,8 @@ class Silo:
         cluster: str = "dev",
         membership: MembershipTable | str | None = None,
         stores: Mapping[str, StateStore | str] | None = None,
-        streams: Mapping[str, StreamProvider] | None = None,
+        streams: Mapping[str, SiloPart] | None = None,
+        parts: Mapping[str, SiloPart] | None = None,
         name: str = "",
         can_own_queues: bool = True,
         options: RuntimeOptions | None = None,
@@ -117,7 +103,7 @@ class Silo:
             key: self._plugin("millstream.stores", store)
             for key, store in (stores or {"default": MemoryStateStore()}).items()
         }
-        self._streams = dict(streams or {})
+        self._parts = parts_of(streams or {}, parts or {})
         self._name = name
         self._can_own_queues = can_own_queues
         self._options = options or RuntimeOptions()
@@ -125,10 +111,11 @@ class Silo:
         self._env = env or Env()
         self._transport = transport or TcpTransport()
         self._host: SiloHost | None = None
+        self._services: SiloServices | None = None
         self._listeners: list[Listener] = []
         self._loops: list[asyncio.Task[None]] = []
-        self._opened_streams: list[StreamProvider] = []
-        self._started_streams: list[StreamProvider] = []
+        self._opened: list[SiloPart] = []
+        self._started: list[SiloPart] = []
         self._killing: asyncio.Task[None] | None = None
         self._stopped = asyncio.Event()
 
@@ -148,6 +135,13 @@ class Silo:
         if self._host is None:
             raise NotInCluster("this silo is not started")
         return self._host
+
+    @property
+    def services(self) -> SiloServices:
+        """What its parts are given; for tools and tests. Raises NotInCluster before start."""
+        if self._services is None:
+            raise NotInCluster("this silo is not started")
+        return self._services
 
     @property
     def address(self) -> str:
@@ -195,7 +189,7 @@ class Silo:
             raise ConfigError("this silo was started before: make another one")
         try:
             await self._join()
-            await self._start_streams()
+            await self._start_parts()
         except BaseException:
             await self.stop()
             raise
@@ -208,32 +202,30 @@ class Silo:
         host.on_evicted = self._evicted
         host.heart.start()
         host.is_running = True
-        await host.membership.join(self._open_streams)
+        await host.membership.join(self._open_parts)
         self._loops = [
             host.loop.create_task(collect_while_running(host)),
             host.loop.create_task(exchange_loads(host)),
         ]
 
-    async def _open_streams(self) -> None:
-        for name, provider in self._streams.items():
-            self._opened_streams.append(provider)
-            opens: OpenStreams | None = getattr(provider, "open", None)
-            if opens is not None:
-                await self._begin(provider, opens(self.host, name))
+    async def _open_parts(self) -> None:
+        for name, part in self._parts.items():
+            self._opened.append(part)
+            await self._begin(part, part.open(self.services, name))
 
-    async def _start_streams(self) -> None:
-        for name, provider in self._streams.items():
-            self._started_streams.append(provider)
-            await self._begin(provider, provider.start(self.host, name))
+    async def _start_parts(self) -> None:
+        for name, part in self._parts.items():
+            self._started.append(part)
+            await self._begin(part, part.start(self.services, name))
 
-    async def _begin(self, provider: StreamProvider, step: Awaitable[None]) -> None:
+    async def _begin(self, part: SiloPart, step: Awaitable[None]) -> None:
         try:
             await step
         except BaseException:
-            self._opened_streams.remove(provider)
-            if provider in self._started_streams:
-                self._started_streams.remove(provider)
-            abort(provider)
+            self._opened.remove(part)
+            if part in self._started:
+                self._started.remove(part)
+            part.abort()
             raise
 
     def _build(self, address: str) -> SiloHost:
@@ -266,16 +258,17 @@ class Silo:
             stores=self._stores,
         )
         holder.append(host)
-        host.stream_providers = self._streams
+        host.parts = self._parts
+        brought = [cls for part in self._parts.values() for cls in part.grains]
+        self._services = SiloServices(host, row.name, brought)
         host.targets.add(GatewayTarget(host))
         return host
 
     def _all_grains(self) -> list[type[Grain]]:
-        """The user's grains, and those that stream providers bring."""
+        """The user's grains, and those that parts bring."""
         grains = list(self._grains)
-        for provider in self._streams.values():
-            brought: Sequence[type[Grain]] = getattr(provider, "grains", ())
-            grains.extend(cls for cls in brought if cls not in grains)
+        for part in self._parts.values():
+            grains.extend(cls for cls in part.grains if cls not in grains)
         return grains
 
     def _accept(self, link: Link) -> None:
@@ -295,7 +288,7 @@ class Silo:
                 self._hand_queues_over,
                 self._drain,
                 self._answer_all,
-                self._close_streams,
+                self._close_parts,
                 partial(self._leave, Status.DEAD),
             ):
                 if host.is_running:  # else it was evicted meanwhile
@@ -307,9 +300,9 @@ class Silo:
 
     async def _hand_queues_over(self, host: SiloHost) -> None:
         """While all grains are here: deliveries that are out end, and their positions are kept."""
-        while self._started_streams:
-            await self._attempt(self._started_streams[-1].stop())
-            self._started_streams.pop()
+        while self._started:
+            await self._attempt(self._started[-1].stop())
+            self._started.pop()
 
     async def _drain(self, host: SiloHost) -> None:
         """Let turns end; activations end with them and leave the directory."""
@@ -317,12 +310,9 @@ class Silo:
         host.visitors.say_goodbye()
         await host.catalog.end_all(DeactivationReason.SILO_STOPS, self._options.drain_s)
 
-    async def _close_streams(self, host: SiloHost) -> None:
-        while self._opened_streams:
-            provider = self._opened_streams.pop()
-            aclose: Callable[[], Awaitable[None]] | None = getattr(provider, "aclose", None)
-            if aclose is not None:
-                await self._attempt(aclose())
+    async def _close_parts(self, host: SiloHost) -> None:
+        while self._opened:
+            await self._attempt(self._opened.pop().aclose())
 
     async def _leave(self, status: Status, host: SiloHost) -> None:
         await self._attempt(host.membership.leave(status))
@@ -378,8 +368,9 @@ class Silo:
 
     async def _end(self, host: SiloHost) -> None:
         host.is_running = False
-        for provider in self._opened_streams:
-            abort(provider)
+        for part in self._opened:
+            part.abort()
+        self.services.tasks.cancel()
         host.heart.close()
         await host.membership.aclose()
         host.directory.aclose()
@@ -389,8 +380,13 @@ class Silo:
         await host.close_calls()
 
 
-def abort(provider: StreamProvider) -> None:
-    """Stop a provider without a word, if it can be."""
-    stop_short: Callable[[], None] | None = getattr(provider, "abort", None)
-    if stop_short is not None:
-        stop_short()
+def parts_of(
+    streams: Mapping[str, SiloPart], others: Mapping[str, SiloPart]
+) -> dict[str, SiloPart]:
+    """All parts by name. Raises ConfigError: a name given twice, or what is no part."""
+    for name in streams.keys() & others.keys():
+        raise ConfigError(f"Silo(streams=..., parts=...): both have a part named {name!r}")
+    found = {**streams, **others}
+    for name, part in found.items():
+        check_part(name, part)
+    return found

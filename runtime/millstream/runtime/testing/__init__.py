@@ -38,7 +38,7 @@ from .nemesis import Nemesis, Script, Step, make_script, parse_script, shrink
 from .services import SimMembershipTable, SimService, SimStateStore
 from .simulation import Outcome, Simulation, SimulationFailed, run
 from .world.disk import SimDisk
-from .world.env import SimEnv
+from .world.env import Random, SimEnv, dice
 from .world.errors import Deadlock, HostCrashed, Livelock, SimulationError, VirtualTimeExceeded
 from .world.faults import FaultPlan
 from .world.host import Host, current_host
@@ -65,6 +65,7 @@ __all__ = [
     "Outcome",
     "Published",
     "QueueAcquired",
+    "Random",
     "Repaired",
     "Script",
     "SiloDeclaredDead",
@@ -94,6 +95,7 @@ __all__ = [
     "check_tokens_rise",
     "check_views",
     "current_host",
+    "dice",
     "make_script",
     "parse_script",
     "run",

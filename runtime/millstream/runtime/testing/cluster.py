@@ -18,8 +18,9 @@ from millstream.runtime.definition.grain import Grain
 from millstream.runtime.definition.storage import MemoryStateStore
 from millstream.runtime.errors import MillstreamError
 from millstream.runtime.options import MembershipOptions, RuntimeOptions
+from millstream.runtime.silo.part import SiloPart
 from millstream.runtime.silo.parts import SiloHost
-from millstream.runtime.silo.silo import Silo, StreamProvider
+from millstream.runtime.silo.silo import Silo
 from millstream.runtime.turns.activation import Activation
 
 from .history import Activated, Deactivated, SiloEnded, ViewAdopted
@@ -53,7 +54,7 @@ class SimCluster:
         *,
         silos: int,
         grains: Sequence[type[Grain]],
-        streams: Mapping[str, Callable[[Host], StreamProvider]] | None = None,
+        streams: Mapping[str, Callable[[Host], SiloPart]] | None = None,
         options: RuntimeOptions | None = None,
         membership: MembershipOptions | None = None,
         lacking: Mapping[str, Collection[type[Grain]]] | None = None,

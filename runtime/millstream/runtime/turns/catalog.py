@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from millstream.runtime.definition.grain import DeactivationReason, Grain
 from millstream.runtime.definition.grain_type import GrainType
+from millstream.runtime.definition.markers import Flag
 from millstream.runtime.definition.method import MethodSpec
 from millstream.runtime.definition.state import State, row_key
 from millstream.runtime.errors import (
@@ -66,6 +67,9 @@ class GrainTable:
         cls = Grain if hosted is None else hosted.cls
         self.has_activate_hook = cls.on_activate is not Grain.on_activate
         self.has_deactivate_hook = cls.on_deactivate is not Grain.on_deactivate
+        marks = {} if hosted is None else hosted.marks
+        hooks = [name for name, of_name in marks.items() if Flag("stopping") in of_name]
+        self.stopping_hook = hooks[0] if hooks else ""
         self.is_simple = not states and not self.has_activate_hook
 
     def own_spec(self, spec: MethodSpec) -> MethodSpec:
@@ -251,9 +255,9 @@ class Catalog:
         else:
             box.owes_turn = False
         box.stop = reason
-        wind_up = getattr(activation.grain, "_millstream_wind_up", None)
-        if wind_up is not None:
-            wind_up()  # a grain of our own ends turns that only wait
+        hook = activation.table.stopping_hook
+        if hook and activation.grain is not None:
+            getattr(activation.grain, hook)()  # a part's grain ends turns that only wait
         activation.regate()
 
     def end(self, activation: Activation, reason: DeactivationReason) -> None:

@@ -1,1 +1,35 @@
-"""Bytes between two processes: framing, messages, links, connections."""
+"""Bytes between two processes: framing, messages, links, connections.
+
+What a program without a silo needs to speak with one is public here: frames and messages.
+"""
+
+from .framing import HEADER_BYTES, FrameError, FrameReader, frame
+from .message import (
+    WIRE_VERSION,
+    Call,
+    Failure,
+    Goodbye,
+    Hello,
+    Message,
+    Redirect,
+    Reply,
+    decode_messages,
+    encode_messages,
+)
+
+__all__ = [
+    "HEADER_BYTES",
+    "WIRE_VERSION",
+    "Call",
+    "Failure",
+    "FrameError",
+    "FrameReader",
+    "Goodbye",
+    "Hello",
+    "Message",
+    "Redirect",
+    "Reply",
+    "decode_messages",
+    "encode_messages",
+    "frame",
+]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from millstream.runtime.errors import ConfigError
+from millstream.runtime import ConfigError
 
 __all__ = ["Backoff"]
 

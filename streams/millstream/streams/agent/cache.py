@@ -22,7 +22,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from millstream.runtime.errors import ConfigError
+from millstream.runtime import ConfigError
 from millstream.streams.contracts.identity import StreamId
 from millstream.streams.contracts.item import Item
 from millstream.streams.contracts.queue import QueueMessage

@@ -11,8 +11,7 @@ from typing import Annotated, Literal, Protocol
 
 import msgspec
 
-from millstream.runtime.definition.storage import StateStore
-from millstream.runtime.errors import Conflict
+from millstream.runtime import Conflict, StateStore
 from millstream.streams.contracts.identity import StreamId
 from millstream.streams.contracts.token import Token
 

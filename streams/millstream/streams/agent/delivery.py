@@ -25,7 +25,7 @@ from typing import Literal
 
 import msgspec
 
-from millstream.runtime.errors import ConfigError
+from millstream.runtime import ConfigError
 from millstream.streams.contracts.identity import StreamId
 from millstream.streams.contracts.item import Item
 from millstream.streams.contracts.token import Token

@@ -14,9 +14,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from millstream.runtime.calls.caller import call_here
-from millstream.runtime.codec.failures import rebuild
-from millstream.runtime.errors import (
+from millstream.runtime import (
     ActivationTimeout,
     CallTimeout,
     ClusterError,
@@ -25,8 +23,6 @@ from millstream.runtime.errors import (
     Rejected,
     StorageError,
 )
-from millstream.runtime.tasks import Tasks
-from millstream.runtime.turns.request import clean_context
 from millstream.streams.consumer.extension import Consumer, Delivered, WireBatch
 from millstream.streams.contracts.item import Item
 
@@ -71,12 +67,11 @@ class Dispatch:
     def __init__(self, provider: PersistentStreams, agent: PullingAgent) -> None:
         self._provider = provider
         self._agent = agent
-        self._host = provider.host
+        self._services = provider.services
         self._loop = asyncio.get_running_loop()
         self._ready: deque[Subscriber] = deque()
-        self._tasks = Tasks(self._loop, provider.host.env.new_context)
+        self._tasks = self._services.new_tasks()
         self._timers: dict[asyncio.TimerHandle, None] = {}
-        self._spec: Any = Consumer.deliver.__millstream_spec__  # type: ignore[attr-defined]
         self._is_paused = False
         self._is_closed = False
         self.calls_out = 0
@@ -169,7 +164,7 @@ class Dispatch:
             self._step(subscriber, delivery, Tick(max(self._loop.time(), when_s)))
             self.pump()
 
-        timer = self._loop.call_at(when_s, tick, context=clean_context())
+        timer = self._tasks.call_at(when_s, tick)
         self._timers[timer] = None
 
     # -- one call
@@ -218,11 +213,14 @@ class Dispatch:
             subscriber.options.handler_timeout_s,
             subscriber.is_rewound,
         )
-        table = self._host.table_named(subscriber.grain_type)
         timeout_s = subscriber.options.handler_timeout_s + ANSWER_S
         try:
-            reply: Delivered = await call_here(
-                self._host, table, subscriber.grain_key, self._spec, (batch,), timeout_s, None
+            reply = await self._services.extensions.call(
+                subscriber.grain_type,
+                subscriber.grain_key,
+                Consumer.deliver,
+                (batch,),
+                timeout_s,
             )
         except ActivationTimeout as error:
             return self._failed(FailureKind.ACTIVATION, error_text(error))
@@ -239,7 +237,7 @@ class Dispatch:
             return Unreachable("fenced", self._loop.time(), self._roll())
         failure = None
         if reply.error:
-            error = rebuild(reply.error, self._host.known_errors)
+            error = self._services.decode_error(reply.error)
             is_late = isinstance(error, CallTimeout)
             kind = FailureKind.TIMEOUT if is_late else FailureKind.HANDLER
             failure = Failure(kind, error_text(error))
@@ -249,7 +247,7 @@ class Dispatch:
         return Progress(0, Failure(kind, text), self._loop.time(), self._roll())
 
     def _roll(self) -> float:
-        return self._host.env.uniform(0.0, 1.0)
+        return self._services.clock.uniform(0.0, 1.0)
 
     # -- giving up
 
@@ -301,7 +299,9 @@ class Dispatch:
         if outcome == "dead_letter" and not subscriber.keeps_dead_letters:
             outcome = "skip"
         if outcome == "dead_letter":
-            await self._provider.dead_letters.put(DeadLetter(failure, self._host.env.wall_s()))
+            await self._provider.dead_letters.put(
+                DeadLetter(failure, self._services.clock.wall_s())
+            )
         elif outcome == "pause":
             if subscriber.is_explicit:
                 await self._provider.fault(subscriber.stream, subscriber.id, failure.error)

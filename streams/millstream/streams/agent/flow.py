@@ -12,7 +12,7 @@ import math
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from millstream.runtime.errors import ConfigError
+from millstream.runtime import ConfigError
 from millstream.streams.contracts.token import Token
 
 __all__ = ["AckThrottle", "FlowOptions", "ReadGrant", "read_grant"]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from millstream.runtime.errors import ConfigError
+from millstream.runtime import ConfigError
 from millstream.streams.ownership.decision import OwnershipOptions
 
 from .cache import CacheLimits

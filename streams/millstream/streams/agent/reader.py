@@ -15,8 +15,7 @@ from collections import deque
 from collections.abc import Awaitable, Sequence
 from typing import TYPE_CHECKING
 
-from millstream.runtime.errors import QueueFenced
-from millstream.runtime.turns.request import clean_context
+from millstream.runtime import QueueFenced
 from millstream.streams.contracts.identity import QueueId
 from millstream.streams.contracts.queue import Capability, Measurable, QueueMessage, QueueReceiver
 from millstream.streams.contracts.token import Token
@@ -60,13 +59,14 @@ class PullingAgent:
         self.dispatch = Dispatch(provider, self)
         self.subscribers = Subscribers(provider, self, self.dispatch)
         self._acks = AckThrottle(provider.options.flow, self._start_after, self._loop.time())
-        self._tasks: list[asyncio.Task[None]] = []
+        self._loops: list[asyncio.Task[None]] = []
+        self._tasks = provider.services.new_tasks()
         self._held_back: deque[QueueMessage] = deque()
         self._room = asyncio.Event()
         self._ack_due = asyncio.Event()
         self._is_paused = False
         self._may_repeat = may_repeat  # what is read was perhaps delivered by a former owner
-        self._started_s = provider.host.env.wall_s()
+        self._started_s = provider.services.clock.wall_s()
         self._repeats_held_back = 0
         self.repeats_upto = -1  # index of the last such message in the cache
         self.is_acked = True  # False: the last acknowledgement failed, so what is done comes again
@@ -81,7 +81,7 @@ class PullingAgent:
     def start(self) -> None:
         """Begin reading and delivering."""
         for loop in (self._read_forever(), self._keep_house()):
-            self._tasks.append(self._loop.create_task(loop, context=clean_context()))
+            self._loops.append(self._tasks.start(loop))
 
     @property
     def checkpoint(self) -> Token | None:
@@ -106,22 +106,19 @@ class PullingAgent:
         """Read no more and start no more deliveries; those that are out go on."""
         self._is_paused = True
         self.dispatch.pause()
-        self._tasks[0].cancel()
+        self._loops[0].cancel()
 
     def resume(self) -> None:
         """Undo a pause."""
         self._is_paused = False
-        self._tasks[0] = self._loop.create_task(self._read_forever(), context=clean_context())
+        self._loops[0] = self._tasks.start(self._read_forever())
         self.dispatch.resume()
 
     async def stop(self) -> None:
         """Acknowledge what is done and let the queue go; repeatable."""
         self.dispatch.close()
         self.subscribers.close()
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-        self._tasks = []
+        await self._tasks.aclose()
         receiver, self._receiver = self._receiver, None
         if receiver is not None:
             upto = None if self.is_fenced else self.cache.acked_upto()
@@ -142,8 +139,7 @@ class PullingAgent:
         """Stop without a word, as when the silo was evicted."""
         self.dispatch.close()
         self.subscribers.close()
-        for task in self._tasks:
-            task.cancel()
+        self._tasks.cancel()
 
     # -- reading
 

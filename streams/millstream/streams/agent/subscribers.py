@@ -12,8 +12,7 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING
 
-from millstream.runtime.errors import MillstreamError
-from millstream.runtime.tasks import Tasks
+from millstream.runtime import MillstreamError
 from millstream.streams.api.declared import Declared
 from millstream.streams.api.registry import StreamRegistry, SubscriptionRow, registry_key
 from millstream.streams.contracts.identity import StreamId
@@ -59,7 +58,7 @@ class Subscribers:
         self._dispatch = dispatch
         self._streams: dict[StreamId, StreamEntry] = {}
         self._loop = asyncio.get_running_loop()
-        self._tasks = Tasks(self._loop, provider.host.env.new_context)
+        self._tasks = provider.services.new_tasks()
         self.unheard_count = 0
 
     def route(self, message: QueueMessage, index: int) -> None:
@@ -110,7 +109,7 @@ class Subscribers:
         key = registry_key(self._provider.name, stream)
         while True:
             try:
-                rows = await self._provider.host.grain(StreamRegistry, key).rows_for_agent()
+                rows = await self._provider.services.grain(StreamRegistry, key).rows_for_agent()
                 break
             except MillstreamError as error:
                 log.warning("subscriptions of %s are not known yet: %s", stream, error)

@@ -12,13 +12,8 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from millstream.runtime.cluster.table import (
-    MemberRow,
-    Status,
-    TableView,
-)
-from millstream.runtime.definition.markers import Declaration
-from millstream.runtime.wire.address import endpoint_of
+from millstream.runtime import MemberRow, Status, TableView
+from millstream.runtime.extending import Declaration
 
 from .namespace import SubscriptionKinds
 
@@ -107,7 +102,7 @@ def _last_hosts(
 
 def _replaces(new: MemberRow, old: MemberRow) -> bool:
     """Is it the same silo, started again?"""
-    is_same = new.name == old.name or endpoint_of(new.silo) == endpoint_of(old.silo)
+    is_same = new.name == old.name or new.endpoint == old.endpoint
     return is_same and _age(new) > _age(old)
 
 

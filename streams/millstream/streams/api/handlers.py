@@ -14,12 +14,17 @@ from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
 import msgspec
 
-from millstream.runtime.codec.codec import Codec, build_codec
-from millstream.runtime.codec.types import bare, named, union_members
-from millstream.runtime.codec.unions import needs_wrappers
-from millstream.runtime.definition.markers import marks_of
-from millstream.runtime.definition.method import place_of
-from millstream.runtime.errors import DefinitionError
+from millstream.runtime import DefinitionError
+from millstream.runtime.extending import (
+    Codec,
+    bare,
+    codec_of,
+    marks_of,
+    named,
+    needs_wrappers,
+    source_of,
+    union_members,
+)
 
 from .event import Event
 from .namespace import StreamNamespace
@@ -27,16 +32,16 @@ from .namespace import StreamNamespace
 __all__ = [
     "accepts",
     "check_explicit",
-    "codec_of",
     "events_of",
     "is_batch_handler",
+    "items_codec_of",
     "label_of",
     "parameter_of",
     "text_of",
     "wanted_text",
 ]
 
-EXPLICIT = "__millstream_handler__"
+EXPLICIT = "__explicit_handler__"
 POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
 
@@ -168,7 +173,7 @@ def _is_decoded(wanted: Any, item: Any) -> bool:
 def check_explicit(handler: Any, namespace: StreamNamespace[Any]) -> None:
     """Refuse a method that cannot handle a namespace's events. Raises DefinitionError."""
     fn = handler.__func__
-    place = f"{place_of(fn)}: {label_of(fn)}"
+    place = f"{source_of(fn)}: {label_of(fn)}"
     _check_name(handler.__self__, fn, place)
     found, item = _explicit(fn), namespace.item
     taken = found.events.item
@@ -197,7 +202,7 @@ def _check_name(grain: Any, fn: Any, place: str) -> None:
     )
 
 
-def codec_of(handler: Any) -> Codec[Any]:
+def items_codec_of(handler: Any) -> Codec[Any]:
     """Codec of the items that a handler takes. Raises DefinitionError."""
     return _explicit(handler.__func__).codec
 
@@ -210,7 +215,7 @@ def is_batch_handler(handler: Any) -> bool:
 def _explicit(fn: Any) -> Explicit:
     found: Explicit | None = getattr(fn, EXPLICIT, None)
     if found is None:
-        place = f"{place_of(fn)}: {label_of(fn)}"
+        place = f"{source_of(fn)}: {label_of(fn)}"
         try:
             found = _read_explicit(fn, place)
         except NameError as error:
@@ -228,4 +233,4 @@ def _read_explicit(fn: Any, place: str) -> Explicit:
     events = events_of(get_type_hints(fn, include_extras=True).get(parameter))
     if events is None:
         raise DefinitionError(f"{place}: annotate the event: Event[...]")
-    return Explicit(events, parameter, build_codec(events.item, f"{place}: event"))
+    return Explicit(events, parameter, codec_of(events.item, f"{place}: event"))

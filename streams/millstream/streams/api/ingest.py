@@ -12,12 +12,12 @@ import asyncio
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 
-from millstream.runtime.calls.system_target import SystemTarget
-from millstream.runtime.errors import ConfigError, QueueUnavailable
+from millstream.runtime import ConfigError, QueueUnavailable
+from millstream.runtime.extending import Gateway, SystemTarget
 from millstream.streams.agent.options import StreamOptions
 from millstream.streams.contracts.identity import StreamId
 from millstream.streams.contracts.queue import OutMessage, ProducerMark
@@ -109,9 +109,9 @@ def options_of_clients(frame_bytes_max: int) -> StreamOptions:
 class GatewayPublisher:
     """A client's publisher: events go through the gateway."""
 
-    def __init__(self, host: Any, provider: str) -> None:
-        self._host = host
-        self._options = options_of_clients(host.options.frame_bytes_max)
+    def __init__(self, gateway: Gateway, provider: str) -> None:
+        self._gateway = gateway
+        self._options = options_of_clients(gateway.frame_bytes_max)
         self._provider = provider
 
     def split(self, bodies: Sequence[bytes]) -> list[Sequence[bytes]]:
@@ -129,7 +129,9 @@ class GatewayPublisher:
             raise ConfigError("headers can be published from silos, not from clients")
         check_size(OutMessage(stream, bodies), self._options.message_bytes_max)
         items = [msgspec.Raw(body) for body in bodies]
-        spec: Any = IngestTarget.publish.__millstream_spec__  # type: ignore[attr-defined]
-        args = (stream.namespace, "", [(stream.key, 0, items)])
-        await self._host.ask_gateway(str(stream), "$ingest", self._provider, spec, args)
+        target = f"{IngestTarget.target_name}/{self._provider}"
+        messages: list[IngestMessage] = [(stream.key, 0, items)]
+        await self._gateway.call(
+            str(stream), target, IngestTarget.publish, stream.namespace, "", messages
+        )
         return None

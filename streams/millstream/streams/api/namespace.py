@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, get_args, overload
 
-from millstream.runtime.codec.codec import Codec, build_codec
-from millstream.runtime.errors import ConfigError, DefinitionError
+from millstream.runtime import ConfigError, DefinitionError
+from millstream.runtime.extending import Codec, codec_of
 
 if TYPE_CHECKING:
     from .stream import Stream
@@ -103,7 +103,7 @@ class StreamNamespace(Generic[T]):
     def codec(self) -> Codec[T]:
         """Codec of one item, built on first use."""
         if self._codec is None:
-            self._codec = build_codec(self.item, f"items of {self!r}")
+            self._codec = codec_of(self.item, f"items of {self!r}")
         return self._codec
 
     def open(self, runtime: Any, key: str, /) -> Stream[T]:

@@ -12,9 +12,8 @@ from typing import Any, Literal
 
 import msgspec
 
-from millstream.runtime.definition.grain import Grain, grain
-from millstream.runtime.definition.markers import always_interleave, read_only
-from millstream.runtime.definition.storage import Etag, StateStore
+from millstream.runtime import Etag, Grain, StateStore, always_interleave, grain, read_only
+from millstream.runtime.extending import services_of
 from millstream.streams.contracts.identity import StreamId
 
 __all__ = ["StreamRegistry", "SubscriptionRow", "parse_registry_key", "registry_key"]
@@ -68,13 +67,13 @@ class StreamRegistry(Grain):
 
     def _provider(self) -> Any:
         name, _ = parse_registry_key(self.key)
-        return self._millstream.table.host.stream_providers[name]
+        return services_of(self).part(name)
 
     def _stream(self) -> StreamId:
         return parse_registry_key(self.key)[1]
 
     def _store(self) -> StateStore:
-        store: StateStore = self._millstream.table.host.store(self._provider().options.store)
+        store: StateStore = services_of(self).store(self._provider().options.store)
         return store
 
     def _row_key(self, subscription: str) -> str:
@@ -94,8 +93,8 @@ class StreamRegistry(Grain):
     async def _put(self, row: SubscriptionRow) -> None:
         expect = self._rows[row.id][1] if row.id in self._rows else None
         data = msgspec.msgpack.encode(row)
-        version = self._millstream.version
-        etag = await self._store().write(self._row_key(row.id), data, expect, version)
+        fence = services_of(self).fence
+        etag = await self._store().write(self._row_key(row.id), data, expect, fence)
         self._rows[row.id] = (row, etag)
 
     async def add(self, row: SubscriptionRow) -> None:
@@ -116,7 +115,7 @@ class StreamRegistry(Grain):
         if found is None:
             return
         row, etag = found
-        await self._store().clear(self._row_key(subscription), etag, self._millstream.version)
+        await self._store().clear(self._row_key(subscription), etag, services_of(self).fence)
         del self._rows[subscription]
         await self._provider().detach(self._stream(), row.id)
 

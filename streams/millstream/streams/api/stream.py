@@ -13,12 +13,8 @@ from urllib.parse import quote
 
 from msgspec.structs import replace
 
-from millstream.runtime.definition.grain import Grain
-from millstream.runtime.definition.reference import is_reference
-from millstream.runtime.errors import ConfigError, StreamError
-from millstream.runtime.text import check_text
-from millstream.runtime.turns.activation import Activation
-from millstream.streams.consumer.extension import Consumer
+from millstream.runtime import ConfigError, Grain, StreamError
+from millstream.runtime.extending import Opener, check_text, extension_of, is_grain, kind_of
 from millstream.streams.contracts.identity import StreamId
 from millstream.streams.contracts.token import Token
 
@@ -50,7 +46,7 @@ class Stream(Generic[T]):
 
     __slots__ = ("_host", "_key", "_namespace")
 
-    def __init__(self, host: Any, namespace: StreamNamespace[T], key: str) -> None:
+    def __init__(self, host: Opener, namespace: StreamNamespace[T], key: str) -> None:
         if type(key) is not str or not (key.isascii() or key.isprintable()):
             check_text("the key of a stream", key)
         self._host = host
@@ -138,8 +134,8 @@ class Stream(Generic[T]):
         Raises ConfigError, DefinitionError (the handler), StreamError (implicit only), TypeError
         (the name), before anything is stored.
         """
-        grain = getattr(handler, "__self__", None)
-        if grain is None or not hasattr(grain, "_millstream"):
+        grain: Any = getattr(handler, "__self__", None)
+        if not is_grain(grain):
             raise ConfigError(f"subscribe({handler!r}): give a method of the subscribing grain")
         if self._namespace.subscriptions == "implicit":
             raise StreamError(f"{self._namespace!r} takes implicit subscriptions only")
@@ -147,12 +143,14 @@ class Stream(Generic[T]):
         check_text("the name of a subscription", name)
         row = self._row(grain, handler, name, start_text(start))
         registry = self._registry()
-        Consumer.join(grain._millstream, row.id)
+        consumer = extension_of(grain, "streams")
+        if consumer is not None:
+            consumer.joined(row.id)
         await (registry.ensure(row) if start == "next" else registry.add(row))
-        return Subscription(self, row.id, name, grain._millstream)
+        return Subscription(self, row.id, name, grain)
 
     def _row(self, grain: Any, handler: Any, name: str, start: str) -> SubscriptionRow:
-        kind, handler_name = grain._millstream.table.name, handler.__name__
+        kind, handler_name = kind_of(type(grain)), handler.__name__
         return SubscriptionRow(
             id=subscription_id(self.provider, self.id, kind, grain.key, handler_name, name),
             grain_type=kind,
@@ -168,13 +166,13 @@ class Stream(Generic[T]):
 
         Raises TypeError for what is not the grain itself; a reference is not.
         """
-        if is_reference(grain) or not hasattr(grain, "_millstream"):
+        if not is_grain(grain):
             raise TypeError(
                 f"subscriptions({grain!r}): give the grain itself: `subscriptions(self)`"
             )
-        kind, key = grain._millstream.table.name, grain.key
+        kind, key = kind_of(type(grain)), grain.key
         return [
-            Subscription(self, row.id, row.name, grain._millstream)
+            Subscription(self, row.id, row.name, grain)
             for row in await self._registry().rows()
             if (row.grain_type, row.grain_key) == (kind, key)
         ]
@@ -220,19 +218,19 @@ def subscription_id(
 class Subscription(Generic[T]):
     """A handle of an explicit subscription; equal by id, valid in any activation."""
 
-    __slots__ = ("_activation", "_id", "_name", "_stream")
+    __slots__ = ("_grain", "_id", "_name", "_stream")
 
     def __init__(
         self,
         stream: Stream[T],
         subscription: str,
         name: str,
-        activation: Activation | None = None,
+        grain: Grain | None = None,
     ) -> None:
         self._stream = stream
         self._id = subscription
         self._name = name
-        self._activation = activation  # of the subscribing grain, where the handle was made
+        self._grain = grain  # the subscribing one, where the handle was made
 
     @property
     def id(self) -> str:
@@ -256,7 +254,9 @@ class Subscription(Generic[T]):
         When it has returned, this activation's handler sees no further event of it.
         """
         await self._stream._registry().remove(self.id)
-        Consumer.leave(self._activation, self.id)
+        consumer = None if self._grain is None else extension_of(self._grain, "streams")
+        if consumer is not None:
+            consumer.left(self.id)
 
     async def resume(self, *, start: Start = "next") -> None:
         """Attach again, from `start`: after a fault, or to go back.
@@ -270,19 +270,15 @@ class Subscription(Generic[T]):
         await registry.add(replace(found[0], start=text, state="pending", note=""))
 
 
-def publisher_of(host: Any, provider: str) -> Publisher:
+def publisher_of(host: Opener, provider: str) -> Publisher:
     """What publishes for a host: its own provider, or in a client its gateway.
 
     Raises NotInCluster (it has ended: nothing is sent), ConfigError (no such provider).
     """
     host.check_running()
-    found = host.stream_providers.get(provider)
-    if found is not None:
-        publisher: Publisher = found
+    if host.gateway is None:
+        publisher: Publisher = host.part(provider)
         return publisher
-    if host.is_silo:
-        known = ", ".join(host.stream_providers) or "none"
-        raise ConfigError(f"no stream provider is named {provider!r}; this silo has {known}")
     from .ingest import GatewayPublisher
 
-    return GatewayPublisher(host, provider)
+    return GatewayPublisher(host.gateway, provider)

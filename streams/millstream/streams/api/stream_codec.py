@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any, get_args
 
-from millstream.runtime.codec.hooks import register_hook
+from millstream.runtime.extending import register_opened
 
 from .namespace import StreamNamespace
 from .stream import Stream
@@ -35,7 +35,7 @@ def decode_stream(annotation: Any, plain: Any, host: Any) -> object:
 
 def register_stream_hook() -> None:
     """Let annotations name streams; called once, when streams are imported."""
-    register_hook(lambda cls: issubclass(cls, Stream), encode_stream, decode_stream)
+    register_opened(lambda cls: issubclass(cls, Stream), encode_stream, decode_stream)
 
 
 register_stream_hook()

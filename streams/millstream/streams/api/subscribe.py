@@ -12,11 +12,8 @@ from collections.abc import Callable, Coroutine, Iterable
 from types import FunctionType
 from typing import Any, Generic, Literal, TypeVar, get_type_hints, overload
 
-from millstream.runtime.definition.grain_type import GrainType
-from millstream.runtime.definition.markers import Declaration, Mark, add_mark, marks_of
-from millstream.runtime.definition.method import place_of
-from millstream.runtime.definition.state import State, StateField
-from millstream.runtime.errors import ConfigError, DefinitionError
+from millstream.runtime import ConfigError, DefinitionError, State, StateField
+from millstream.runtime.extending import Declaration, GrainType, Mark, add_mark, marks_of, source_of
 from millstream.streams.contracts.queue import Capability
 
 from .declared import Declared
@@ -152,7 +149,7 @@ class SubscribeMark(Mark):
 def _place_of(owner: type, fn: object) -> str:
     """Where the handler is written; where the class is, if something else stands for a method."""
     is_method = isinstance(fn, FunctionType | staticmethod | classmethod)
-    return place_of(fn if is_method else owner)
+    return source_of(fn if is_method else owner)
 
 
 def _check_method(place: str, name: str, fn: object) -> None:
@@ -251,7 +248,7 @@ def _check_parentheses(namespace: Any) -> None:
     fn = inspect.unwrap(namespace)
     if inspect.isfunction(fn):
         raise DefinitionError(
-            f"{place_of(fn)}: {label_of(fn)}: `@subscribe` takes a namespace, not a function: "
+            f"{source_of(fn)}: {label_of(fn)}: `@subscribe` takes a namespace, not a function: "
             "write `@subscribe(NAMESPACE)`"
         )
 

@@ -16,14 +16,11 @@ from typing import Any
 
 import msgspec
 
-from millstream.runtime.codec.codec import Codec
-from millstream.runtime.codec.failures import answerable, describe
-from millstream.runtime.definition.state import State
-from millstream.runtime.errors import CallTimeout, GrainError, Rejected
-from millstream.runtime.turns.activation import Activation
+from millstream.runtime import CallTimeout, GrainError, Rejected, State
+from millstream.runtime.extending import Codec, ExtendedGrain, encode_error
 from millstream.streams.api.declared import is_declared
 from millstream.streams.api.event import Event
-from millstream.streams.api.handlers import codec_of, is_batch_handler
+from millstream.streams.api.handlers import is_batch_handler, items_codec_of
 from millstream.streams.api.subscribe import SubscribeMark
 from millstream.streams.contracts.item import Item
 from millstream.streams.contracts.token import Token
@@ -65,60 +62,47 @@ class SubscriptionPlace:
     `batch_max`: events that the handler takes at a time; 0: one, not as a list.
     """
 
-    __slots__ = ("batch_max", "codec", "epochs", "handler", "host", "last", "state")
+    __slots__ = ("batch_max", "codec", "epochs", "handler", "last", "runtime", "state")
 
-    def __init__(self, activation: Activation, batch: WireBatch) -> None:
-        self.host = activation.table.host
+    def __init__(self, grain: ExtendedGrain, batch: WireBatch) -> None:
+        self.runtime = grain.runtime
         self.last: Token | None = None
         self.epochs: dict[str, int] = {}
-        mark, self.handler = find_handler(activation, batch)
-        self.codec: Codec[Any] = codec_of(self.handler) if mark is None else mark.namespace.codec
+        mark, self.handler = find_handler(grain, batch)
+        self.codec: Codec[Any]
         self.state: State[Any] | None = None
         if mark is None:
+            self.codec = items_codec_of(self.handler)
             self.batch_max = BATCH_MAX if is_batch_handler(self.handler) else 0
             return
+        self.codec = mark.namespace.codec
         self.batch_max = mark.max_events if mark.is_batch else 0
         if mark.commit_name is not None:
-            self.state = getattr(activation.grain, mark.commit_name)
+            self.state = getattr(grain.grain, mark.commit_name)
 
 
 class Consumer:
     """Extension `streams` of a grain's activation."""
 
-    def __init__(self, activation: Activation) -> None:
-        self._activation = activation
+    def __init__(self, grain: ExtendedGrain) -> None:
+        self._grain = grain
         self._places: dict[str, SubscriptionPlace] = {}
         self._ended: dict[str, None] = {}  # unsubscribed here; deliveries may still be on their way
 
-    @staticmethod
-    def of(activation: Activation | None) -> Consumer | None:
-        """The extension of an activation; None where it has ended, or cannot get deliveries."""
-        if activation is None or activation.is_gone:
-            return None
-        catalog = activation.table.host.catalog
-        if "streams" not in catalog.extension_types:
-            return None
-        consumer: Consumer = catalog.extension_of(activation, "streams")
-        return consumer
+    def left(self, subscription: str) -> None:
+        """The grain has unsubscribed: nothing more of that is handled here."""
+        self._places.pop(subscription, None)
+        self._ended[subscription] = None
+        if len(self._ended) > ENDED_MAX:
+            del self._ended[next(iter(self._ended))]
 
-    @staticmethod
-    def leave(activation: Activation | None, subscription: str) -> None:
-        """The activation's grain has unsubscribed: nothing more of that is handled there."""
-        consumer = Consumer.of(activation)
-        if consumer is None:
-            return
-        consumer._places.pop(subscription, None)
-        consumer._ended[subscription] = None
-        if len(consumer._ended) > ENDED_MAX:
-            del consumer._ended[next(iter(consumer._ended))]
+    def joined(self, subscription: str) -> None:
+        """The grain subscribes, perhaps again."""
+        self._ended.pop(subscription, None)
 
-    @staticmethod
-    def join(activation: Activation, subscription: str) -> None:
-        """The activation's grain subscribes, perhaps again."""
-        box = activation.mailbox
-        consumer: Consumer | None = None if box is None else box.extensions.get("streams")
-        if consumer is not None:
-            consumer._ended.pop(subscription, None)
+    def epochs(self) -> dict[str, dict[str, int]]:
+        """The newest epoch of each queue that each subscription has had events of."""
+        return {subscription: dict(place.epochs) for subscription, place in self._places.items()}
 
     def follows(self, subscription: str, place: SubscriptionPlace) -> bool:
         """Is this still the subscription that the place was made for?"""
@@ -130,7 +114,7 @@ class Consumer:
             return Delivered(len(batch.items))
         place = self._places.get(batch.subscription)
         if place is None:
-            place = self._places[batch.subscription] = SubscriptionPlace(self._activation, batch)
+            place = self._places[batch.subscription] = SubscriptionPlace(self._grain, batch)
         if batch.epoch < place.epochs.get(batch.queue, 0):
             return Delivered(0, is_fenced=True)
         place.epochs[batch.queue] = batch.epoch
@@ -139,7 +123,7 @@ class Consumer:
         state = place.state
         if state is not None and batch.subscription in state.cursors:
             place.last = Token(*state.cursors[batch.subscription])
-        run = HandlerRun(batch, place, self._activation, self)
+        run = HandlerRun(batch, place, self._grain, self)
         start = first_new(batch.items, place.last)
         if start == len(batch.items):
             return Delivered(start)
@@ -177,20 +161,18 @@ class Consumer:
         return done, error
 
 
-def find_handler(activation: Activation, batch: WireBatch) -> tuple[SubscribeMark | None, Any]:
+def find_handler(grain: ExtendedGrain, batch: WireBatch) -> tuple[SubscribeMark | None, Any]:
     """A subscription's handler, and the mark of a declared one. Raises LookupError, Rejected."""
-    grain_type = activation.table.hosted
-    assert grain_type is not None
-    handler = getattr(activation.grain, batch.handler, None)
+    handler = getattr(grain.grain, batch.handler, None)
     if handler is None and is_declared(batch.subscription):
         raise Rejected(  # a silo that is older or newer than the one that declared it: it waits
-            f"{activation} has no handler {batch.handler!r} in this silo's {grain_type.name}"
+            f"{grain} has no handler {batch.handler!r} in this silo's {grain.kind}"
         )
     if handler is None:
         raise LookupError(
-            f"{activation} has no handler {batch.handler!r} for subscription {batch.subscription!r}"
+            f"{grain} has no handler {batch.handler!r} for subscription {batch.subscription!r}"
         )
-    for mark in grain_type.marks.get(batch.handler, []):
+    for mark in grain.marks(batch.handler):
         if isinstance(mark, SubscribeMark) and mark.namespace.name == batch.namespace:
             return mark, handler
     return None, handler
@@ -206,18 +188,18 @@ def first_new(items: Sequence[Item], last: Token | None) -> int:
 class HandlerRun:
     """One delivery's handler calls."""
 
-    __slots__ = ("_activation", "_at", "_consumer", "_place", "batch")
+    __slots__ = ("_at", "_consumer", "_grain", "_place", "batch")
 
     def __init__(
         self,
         batch: WireBatch,
         place: SubscriptionPlace,
-        activation: Activation,
+        grain: ExtendedGrain,
         consumer: Consumer,
     ) -> None:
         self.batch = batch
         self._place = place
-        self._activation = activation
+        self._grain = grain
         self._consumer = consumer
         self._at = 0
 
@@ -248,15 +230,15 @@ class HandlerRun:
 
     def _described(self, raised: BaseException, is_late: bool) -> bytes:
         """What the handler did, as the agent gets it."""
-        place = f"{self._activation} handling {self.batch.namespace}/{self.batch.key}"
+        place = f"{self._grain} handling {self.batch.namespace}/{self.batch.key}"
         if is_late:
-            return describe(
+            return encode_error(
                 CallTimeout(f"{place}: not done after {self.batch.timeout_s:g} s"), place
             )
         if isinstance(raised, asyncio.CancelledError):
             text = f"{place} awaited something that was cancelled"
-            return describe(GrainError("asyncio.CancelledError", text), place)
-        return describe(answerable(raised), place)
+            return encode_error(GrainError("asyncio.CancelledError", text), place)
+        return encode_error(raised, place)
 
     async def _run(self, end: int, is_again: bool) -> None:
         """Run items `_at`..end-1; `_at` counts along."""
@@ -269,7 +251,7 @@ class HandlerRun:
 
     def _events(self, items: Sequence[Item]) -> list[Event[Any]]:
         key, attempt, redelivered = self.batch.key, self.batch.attempt, self.batch.redelivered
-        values = self._place.codec.decode_many([item.body for item in items], self._place.host)
+        values = self._place.codec.decode_many([item.body for item in items], self._place.runtime)
         return [
             Event(value, item.token, key, attempt, dict(item.headers or ()), redelivered)
             for value, item in zip(values, items, strict=True)

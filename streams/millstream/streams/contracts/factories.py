@@ -7,10 +7,11 @@ Owns: turning them into objects of the contracts' shapes. Names are entry points
 from __future__ import annotations
 
 import inspect
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
-from millstream.runtime.plugins import load_plugin
+from millstream.runtime import Grain
+from millstream.runtime.extending import load_plugin
 
 from .queue import AdapterHost, Capability, QueueAdapter, QueueAdapterFactory, QueueBalancer
 from .shapes import require_shape
@@ -26,6 +27,7 @@ class OpenedByFunction:
     def __init__(self, function: OpenAdapter) -> None:
         self._function = function
         self.capabilities: frozenset[Capability] = getattr(function, "capabilities", frozenset())
+        self.grains: Sequence[type[Grain]] = getattr(function, "grains", ())
 
     async def open(self, provider: str, host: AdapterHost, /) -> QueueAdapter:
         return await self._function(provider, host)

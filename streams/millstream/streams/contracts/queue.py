@@ -14,6 +14,8 @@ from datetime import datetime
 from enum import Enum
 from typing import Any, Protocol, runtime_checkable
 
+from millstream.runtime.extending import Tasks
+
 from .identity import QueueId, StreamId
 from .token import Token
 
@@ -30,6 +32,7 @@ __all__ = [
     "QueueMessage",
     "QueueReceiver",
     "Rewindable",
+    "SiloSet",
 ]
 
 
@@ -89,6 +92,11 @@ class AdapterHost(Protocol):
     @property
     def mapper(self) -> QueueMapper | None:
         """Which queue carries a stream here; None where nobody has decided."""
+        ...
+
+    @property
+    def tasks(self) -> Tasks:
+        """Tasks and timers that end with the silo."""
         ...
 
     def grain(self, cls: type[Any], key: str, /) -> Any: ...
@@ -177,6 +185,11 @@ class SiloSet(Protocol):
 
     @property
     def me(self) -> str: ...
+    @property
+    def tasks(self) -> Tasks:
+        """Tasks and timers that end with the silo."""
+        ...
+
     def silos(self) -> Sequence[str]: ...
     def names(self) -> Mapping[str, str]:
         """Configured name by silo address."""

@@ -10,7 +10,7 @@ import inspect
 from collections.abc import Collection
 from typing import Any
 
-from millstream.runtime.errors import ConfigError
+from millstream.runtime import ConfigError
 
 from .queue import Capability, QueueAdapterFactory
 

@@ -17,9 +17,11 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import Callable, Coroutine, Sequence
+from contextvars import Context
 from typing import Any
 
-from millstream.runtime.errors import QueueFenced, StreamError
+from millstream.runtime import QueueFenced, StreamError
+from millstream.runtime.extending import Tasks
 
 from .identity import QueueId, StreamId
 from .queue import (
@@ -51,6 +53,9 @@ class BenchHost:
     cluster = "contract"
     silo: str | None = "127.0.0.1:0@1"
     mapper: QueueMapper | None = None
+
+    def __init__(self) -> None:
+        self.tasks = Tasks(asyncio.get_running_loop(), Context)
 
     def grain(self, cls: type[Any], key: str, /) -> Any:
         """Adapters that use grains are checked inside a cluster."""

@@ -25,9 +25,8 @@ from enum import Enum
 
 import msgspec
 
-from millstream.runtime.definition.storage import Etag, StateStore
-from millstream.runtime.errors import ConfigError, StorageError
-from millstream.runtime.wire.address import SiloAddress
+from millstream.runtime import ConfigError, Etag, StateStore, StorageError
+from millstream.runtime.extending import SiloAddress
 from millstream.streams.contracts.identity import QueueId
 from millstream.streams.contracts.token import Token
 

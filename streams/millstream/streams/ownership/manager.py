@@ -14,9 +14,7 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from millstream.runtime.cluster.table import Status
-from millstream.runtime.errors import Conflict, MillstreamError, StorageError
-from millstream.runtime.turns.request import clean_context
+from millstream.runtime import Conflict, MillstreamError, Status, StorageError
 from millstream.streams.agent.reader import PullingAgent
 from millstream.streams.contracts.identity import QueueId
 
@@ -77,7 +75,7 @@ class QueueManager:
     def start(self) -> None:
         """Run a loop per queue."""
         for queue, owned in self._queues.items():
-            owned.task = self._loop.create_task(self._own(queue, owned), context=clean_context())
+            owned.task = self._provider.services.tasks.start(self._own(queue, owned))
 
     def want(self, queues: frozenset[QueueId]) -> None:
         """The balancer's word: what this silo should read."""
@@ -140,7 +138,7 @@ class QueueManager:
             record=None if stored is None else stored.record,
             seen_s=self._seen.saw(queue, None if stored is None else stored.etag, now),
             now_s=now,
-            me=self._provider.host.address,
+            me=self._provider.services.address,
             live=self._live(),
             is_wanted=queue in self._wanted and not self._is_stopping,
             local=owned.local,
@@ -151,7 +149,7 @@ class QueueManager:
         return await self._act(queue, owned, stored, decide(situation, self._options))
 
     def _live(self) -> frozenset[str]:
-        view = self._provider.host.membership.view
+        view = self._provider.services.members.view
         return frozenset(row.silo for row in view.rows if row.status is not Status.DEAD)
 
     async def _act(

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 import xxhash
 
-from millstream.runtime.errors import ConfigError
+from millstream.runtime import ConfigError
 from millstream.streams.contracts.identity import QueueId, StreamId
 
 __all__ = ["HashRingMapper"]

@@ -12,16 +12,20 @@ import inspect
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import Any
 
 import msgspec
 
-from millstream.runtime.calls.system_target import SystemTarget
-from millstream.runtime.cluster.table import Status, TableView
-from millstream.runtime.definition.grain import Grain
-from millstream.runtime.errors import ConfigError, MillstreamError, QueueFull, QueueUnavailable
-from millstream.runtime.silo.parts import SiloHost
-from millstream.runtime.turns.request import clean_context
+from millstream.runtime import (
+    ConfigError,
+    Grain,
+    MillstreamError,
+    QueueFull,
+    QueueUnavailable,
+    Status,
+    TableView,
+)
+from millstream.runtime.extending import SiloServices, SystemTarget, Tasks
 from millstream.streams.agent.dead_letters import DeadLetters, FailureHandler, KeepDeadLetters
 from millstream.streams.agent.delivery import DeliveryOptions
 from millstream.streams.agent.options import StreamOptions
@@ -116,20 +120,19 @@ class StreamsTarget(SystemTarget):
 
     async def silo_stats(self) -> SiloStats:
         """This silo and the queues that it reads."""
-        host = self._provider.host
+        services = self._provider.services
         await self._provider.measure()
-        row = host.membership.view.row(host.address)
-        name = host.address if row is None else row.name
-        return SiloStats(host.address, name, host.catalog.count, self._provider.stats())
+        stats = self._provider.stats()
+        return SiloStats(services.address, services.name, services.activation_count, stats)
 
     async def cluster_stats(self) -> list[SiloStats]:
         """Every active silo that answers, by name."""
-        host = self._provider.host
+        services = self._provider.services
         target = f"{self.target_name}/{self._provider.name}"
         answers = await asyncio.gather(
             *(
-                host.targets.call(silo, target, StreamsTarget.silo_stats)
-                for silo in host.membership.active()
+                services.targets.call(silo, target, StreamsTarget.silo_stats)
+                for silo in services.members.active()
             ),
             return_exceptions=True,
         )
@@ -150,8 +153,6 @@ class PersistentStreams:
         on_give_up: what becomes of events that were given up; default: dead letters.
     """
 
-    grains: ClassVar[tuple[type[Grain], ...]] = (StreamRegistry,)
-
     def __init__(
         self,
         queues: QueueAdapterFactory | OpenAdapter | str,
@@ -170,9 +171,9 @@ class PersistentStreams:
         self.on_give_up: FailureHandler = on_give_up or KeepDeadLetters()
         self.capabilities = capabilities_of(self._factory, "PersistentStreams(queues)")
         brought: Sequence[type[Grain]] = getattr(self._factory, "grains", ())
-        self.grains = (StreamRegistry, *brought)  # type: ignore[misc]
+        self.grains: Sequence[type[Grain]] = (StreamRegistry, *brought)
         self.name = ""
-        self.host: SiloHost
+        self.services: SiloServices
         self.adapter: QueueAdapter
         self.manager: QueueManager
         self.dead_letters: DeadLetters
@@ -186,46 +187,44 @@ class PersistentStreams:
 
     # -- life
 
-    async def open(self, host: SiloHost, name: str, /) -> None:
+    async def open(self, services: SiloServices, name: str, /) -> None:
         """Open the adapter, so that this silo's grains may publish; closes it if that fails."""
         if self.name:
             raise ConfigError(
                 f"stream provider {name!r}: the object already serves a silo as "
                 f"{self.name!r}; make one per silo"
             )
-        self.name, self.host = name, host
-        self.options = self.options.within(host.options.frame_bytes_max)
+        self.name, self.services = name, services
+        self.options = self.options.within(services.options.frame_bytes_max)
         try:
-            await self._open(host, name)
+            await self._open(services, name)
         except BaseException:
             await self._close_anyhow()
             self.name = ""  # it serves nobody, so it may be tried again
             raise
 
-    async def _open(self, host: SiloHost, name: str) -> None:
-        self._ownership = OwnershipStore(host.store(self.options.store), name)
-        self.dead_letters = DeadLetters(host.store(self.options.store), name)
-        hosted = [table.hosted for table in host.tables.values() if table.hosted is not None]
-        check_marks(hosted, name, self.capabilities)
+    async def _open(self, services: SiloServices, name: str) -> None:
+        self._ownership = OwnershipStore(services.store(self.options.store), name)
+        self.dead_letters = DeadLetters(services.store(self.options.store), name)
+        check_marks(services.grain_types(), name, self.capabilities)
         self.adapter = self._opened = await self._factory.open(
-            name, ProviderHost(host, self.mapper)
+            name, ProviderHost(services, self.mapper)
         )
         require_shape(self.adapter, QueueAdapter, f"the adapter of stream provider {name!r}")
         self.manager = QueueManager(self, self._ownership)
-        if "streams.deliver" not in host.extension_specs:
-            host.add_extension("streams", Consumer)
-        host.targets.add(StreamsTarget(self), name)
-        host.targets.add(IngestTarget(self), name)
+        services.extensions.add("streams", Consumer)
+        services.targets.add(StreamsTarget(self), name)
+        services.targets.add(IngestTarget(self), name)
 
-    async def start(self, host: SiloHost, name: str, /) -> None:
+    async def start(self, services: SiloServices, name: str, /) -> None:
         """Read queues, if this silo may. What fails is undone by `abort`."""
-        row = host.membership.view.row(host.address)
+        row = services.row
         if row is None or not row.can_own_queues:
             return
         self._declare()
         self.manager.start()
-        silos = QueueSilos(host)
-        self._unwatch = host.membership.watch(self._follow)
+        silos = QueueSilos(services)
+        self._unwatch = services.members.watch(self._follow)
         self._is_balanced = True
         await self._balancer.start(self.mapper.queues(), silos, self.manager.want)
 
@@ -236,14 +235,12 @@ class PersistentStreams:
     def _declare(self) -> None:
         """See which declared subscriptions hold now; what only dead silos declared ends in time."""
         self._cancel_giving_up()
-        now_s, kept_s = self.host.env.wall_s(), self.options.absent_kept_s
+        now_s, kept_s = self.services.clock.wall_s(), self.options.absent_kept_s
         before = self.declared
-        self.declared = after = declared_in(self.host.membership.view, self.name, now_s, kept_s)
+        self.declared = after = declared_in(self.services.members.view, self.name, now_s, kept_s)
         if after.until_s is not None:
             wait_s = max(0.0, after.until_s - now_s)
-            self._giving_up = self.host.loop.call_later(
-                wait_s, self._declare, context=clean_context()
-            )
+            self._giving_up = self.services.tasks.call_later(wait_s, self._declare)
         for grain_type in sorted(after.absent - before.absent):
             log.warning(
                 "%s: no silo hosts %s now; its events wait for one, at most %g s (absent_kept_s)",
@@ -276,8 +273,8 @@ class PersistentStreams:
         if hasattr(self, "manager"):
             self.manager.abort()
         if self._opened is not None or self._is_balanced:
-            closing = self._close_anyhow()
-            self._closing = self.host.loop.create_task(closing, context=clean_context())
+            # not one of the silo's tasks, which are ended now
+            self._closing = self.services.new_tasks().start(self._close_anyhow())
 
     async def aclose(self) -> None:
         """Close the adapter; again is harmless."""
@@ -318,7 +315,7 @@ class PersistentStreams:
 
     def stats(self) -> list[QueueStats]:
         """The queues that this silo reads; their backlog is that of the last `measure`."""
-        now_s = self.host.env.wall_s()
+        now_s = self.services.clock.wall_s()
         for agent in self.manager.agents():
             agent.cache.purge()
         return [
@@ -355,12 +352,12 @@ class PersistentStreams:
         """Store a message in the queue that carries its stream. Raises ValueError: too large."""
         check_size(message, self.options.message_bytes_max)
         queue, epoch = self.mapper.queue_for(message.stream), self.mapper.epoch
-        deadline = self.host.loop.time() + self.options.enqueue_wait_s
+        deadline = self.services.clock.now() + self.options.enqueue_wait_s
         while True:
             try:
                 return await self.adapter.enqueue(queue, message, epoch)
             except QueueFull:
-                if self.host.loop.time() >= deadline:
+                if self.services.clock.now() >= deadline:
                     raise
                 await asyncio.sleep(FULL_RETRY_S)
 
@@ -388,10 +385,10 @@ class PersistentStreams:
             if stored is None or stored.record.state is QueueState.FREE:
                 return  # whoever acquires the queue asks the rendezvous
             owner = stored.record.owner
-            if not self.host.membership.is_live(owner):
+            if not self.services.members.is_live(owner):
                 return
             try:
-                if await self.host.targets.call(owner, target, method, *args(queue)):
+                if await self.services.targets.call(owner, target, method, *args(queue)):
                     return
             except MillstreamError as error:
                 log.info("%s does not answer for %s yet: %s", owner, queue, error)
@@ -402,19 +399,19 @@ class PersistentStreams:
         """Mark an explicit subscription as faulted: it holds its events until `resume`."""
         from millstream.streams.api.registry import registry_key
 
-        registry = self.host.grain(StreamRegistry, registry_key(self.name, stream))
+        registry = self.services.grain(StreamRegistry, registry_key(self.name, stream))
         await registry.change(subscription, "faulted", note)
 
     def announce_free(self, queue: QueueId) -> None:
         """Tell the other silos that a queue can be taken."""
-        for silo in self.host.membership.active():
-            if silo != self.host.address:
-                self.host.spawn(self._announce(silo, queue))
+        for silo in self.services.members.active():
+            if silo != self.services.address:
+                self.services.tasks.start(self._announce(silo, queue))
 
     async def _announce(self, silo: str, queue: QueueId) -> None:
         target = f"{StreamsTarget.target_name}/{self.name}"
         try:
-            await self.host.targets.call(silo, target, StreamsTarget.freed, queue)
+            await self.services.targets.call(silo, target, StreamsTarget.freed, queue)
         except MillstreamError as error:
             log.debug("%s was not told of %s: %s", silo, queue, error)  # it polls as well
 
@@ -422,8 +419,8 @@ class PersistentStreams:
 class ProviderHost:
     """What an adapter sees of its silo (`AdapterHost`)."""
 
-    def __init__(self, host: SiloHost, mapper: QueueMapper) -> None:
-        self._host = host
+    def __init__(self, services: SiloServices, mapper: QueueMapper) -> None:
+        self._services = services
         self._mapper = mapper
 
     @property
@@ -432,37 +429,45 @@ class ProviderHost:
 
     @property
     def cluster(self) -> str:
-        return self._host.cluster
+        return self._services.cluster
 
     @property
     def silo(self) -> str | None:
-        return self._host.address
+        return self._services.address
+
+    @property
+    def tasks(self) -> Tasks:
+        return self._services.tasks
 
     def grain(self, cls: type[Any], key: str, /) -> Any:
-        return self._host.grain(cls, key)
+        return self._services.grain(cls, key)
 
     def wall_s(self) -> float:
-        return self._host.env.wall_s()
+        return self._services.clock.wall_s()
 
 
 class QueueSilos:
     """The silos that may read queues (`SiloSet`)."""
 
-    def __init__(self, host: SiloHost) -> None:
-        self._host = host
+    def __init__(self, services: SiloServices) -> None:
+        self._services = services
 
     @property
     def me(self) -> str:
-        return self._host.address
+        return self._services.address
+
+    @property
+    def tasks(self) -> Tasks:
+        return self._services.tasks
 
     def silos(self) -> Sequence[str]:
-        rows = self._host.membership.view.rows
+        rows = self._services.members.view.rows
         return sorted(
             row.silo for row in rows if row.status is Status.ACTIVE and row.can_own_queues
         )
 
     def names(self) -> Mapping[str, str]:
-        return {row.silo: row.name for row in self._host.membership.view.rows}
+        return {row.silo: row.name for row in self._services.members.view.rows}
 
     def watch(self, changed: Callable[[], None], /) -> Callable[[], None]:
-        return self._host.membership.watch(lambda view: changed())
+        return self._services.members.watch(lambda view: changed())

@@ -1,0 +1,141 @@
+"""What is built on the runtime uses this, and the public names of `millstream.runtime`.
+
+Owns: nothing; it names what the inside gives to authors of parts: stages of a silo, system targets,
+grain extensions, members, stores, tasks, the clock, codecs and marks. `millstream.streams` is built
+on it, and on nothing else of the runtime's inside.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
+
+from .calls.engine import Gateway
+from .calls.system_target import SystemTarget, Targets
+from .client.client import Client
+from .codec.codec import Codec, build_codec
+from .codec.failures import answerable, describe
+from .codec.hooks import register_hook as register_opened
+from .codec.types import bare, named, union_members
+from .codec.unions import needs_wrappers
+from .definition.grain import Contract
+from .definition.grain_type import GrainType
+from .definition.markers import Declaration, Mark, add_mark, marks_of, stopping
+from .definition.markers import unshared as isolated
+from .definition.method import place_of as source_of
+from .definition.storage import refuse_stale
+from .plugins import load_plugin
+from .silo.extended import ExtendedGrain, extension_of, is_grain
+from .silo.part import SiloPart
+from .silo.services import (
+    Clock,
+    Extensions,
+    GrainServices,
+    Members,
+    SiloServices,
+    services_of,
+)
+from .tasks import Tasks
+from .text import check_text
+from .wire.address import SiloAddress
+
+__all__ = [
+    "Clock",
+    "Codec",
+    "Declaration",
+    "ExtendedGrain",
+    "Extensions",
+    "Gateway",
+    "GrainServices",
+    "GrainType",
+    "Mark",
+    "Members",
+    "Opener",
+    "SiloAddress",
+    "SiloPart",
+    "SiloServices",
+    "SystemTarget",
+    "Targets",
+    "Tasks",
+    "add_mark",
+    "ask_gateway",
+    "bare",
+    "check_text",
+    "codec_of",
+    "encode_error",
+    "extension_of",
+    "is_grain",
+    "isolated",
+    "kind_of",
+    "load_plugin",
+    "marks_of",
+    "named",
+    "needs_wrappers",
+    "refuse_stale",
+    "register_opened",
+    "services_of",
+    "source_of",
+    "stopping",
+    "union_members",
+]
+
+C = TypeVar("C", bound=Contract)
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class Opener(Protocol):
+    """What `Openable.open` is given: the inside of a silo, or of a client."""
+
+    @property
+    def gateway(self) -> Gateway | None:
+        """What reaches the cluster from outside; None in a silo."""
+        ...
+
+    def grain(self, cls: type[C], key: str, /) -> C:
+        """A typed reference to a grain."""
+        ...
+
+    def part(self, name: str, /) -> Any:
+        """The silo's part of a name. Raises ConfigError."""
+        ...
+
+    def check_running(self) -> None:
+        """Raise NotInCluster unless started and not ended."""
+        ...
+
+
+def codec_of(hint: Any, where: str) -> Codec[Any]:
+    """The codec of an annotation. Raises DefinitionError, which begins with `where`."""
+    return build_codec(hint, where)
+
+
+def encode_error(error: BaseException, where: str) -> bytes:
+    """An exception as bytes, for `SiloServices.decode_error`; costs some 100 µs.
+
+    `where` heads its traceback, such as `Airport/BOS handling flights/BOS`.
+    """
+    return describe(answerable(error), where)
+
+
+def kind_of(cls: type[Contract]) -> str:
+    """The name of a grain class on the wire and in stores."""
+    return cls.__millstream_type__.name
+
+
+async def ask_gateway(
+    client: Client,
+    name: str,
+    target: str,
+    method: Callable[Concatenate[Any, P], Coroutine[Any, Any, R]],
+    /,
+    *args: P.args,
+    **kwargs: P.kwargs,
+) -> R:
+    """Call a system target of the gateway that serves `name`, by the method's function:
+    `ask_gateway(client, "", "$limits", Limits.figures)`. Calls of one name keep their order.
+
+    Arguments are given by position. Raises what the method raises, CallTimeout, SiloUnavailable,
+    NotInCluster (the client was closed).
+    """
+    return await client.host.gateway.call(name, target, method, *args, **kwargs)

@@ -1,0 +1,73 @@
+"""What a silo can be given beside grains: a part with stages of its own.
+
+Owns: the contract `SiloPart`, and its check. Not: what a part may use of its silo (`services`).
+Invariants: `open` runs while the silo joins, before others can call it; `start` once it is active;
+`stop` while all grains are still here; `aclose` when the last turn has ended; `abort` takes the
+place of both ends when the silo was evicted, or could not start.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+from millstream.runtime.definition.grain import Grain
+from millstream.runtime.errors import ConfigError
+
+from .services import SiloServices
+
+__all__ = ["SiloPart", "check_part"]
+
+
+class SiloPart(Protocol):
+    """What `Silo(streams={name: ...}, parts={name: ...})` takes; one object serves one silo.
+
+    Derive from it to inherit stages that do nothing; `millstream.streams.PersistentStreams` is one.
+    """
+
+    @property
+    def grains(self) -> Sequence[type[Grain]]:
+        """Grain classes that the part brings; its silo hosts them."""
+        return ()
+
+    async def open(self, services: SiloServices, name: str, /) -> None:
+        """Add targets and extensions; grains may ask for the part once this has returned."""
+        return None
+
+    async def start(self, services: SiloServices, name: str, /) -> None:
+        """Begin to work: the silo is active."""
+        return None
+
+    async def stop(self) -> None:
+        """Begin no more work, and let end what was begun; grains of this silo still run."""
+        return None
+
+    async def aclose(self) -> None:
+        """Let go of what `open` took; the last turn of the silo has ended."""
+        return None
+
+    def abort(self) -> None:
+        """End at once and tell nobody; after a stage that failed, or when the silo was evicted."""
+        return None
+
+
+STAGES = ("open", "start", "stop", "aclose")
+
+
+def check_part(name: str, part: Any) -> None:
+    """Refuse what is no `SiloPart`, and name all that it lacks. Raises ConfigError."""
+    wrong = [f"no `async def {stage}`" for stage in STAGES if not _is_async(part, stage)]
+    if not callable(getattr(part, "abort", None)):
+        wrong.append("no `def abort`")
+    if not hasattr(part, "grains"):
+        wrong.append("no `grains`")
+    if wrong:
+        raise ConfigError(
+            f"part {name!r}: {type(part).__name__} is not a SiloPart: {'; '.join(wrong)}; derive "
+            "from millstream.runtime.extending.SiloPart to inherit stages that do nothing"
+        )
+
+
+def _is_async(part: Any, stage: str) -> bool:
+    return inspect.iscoroutinefunction(getattr(part, stage, None))

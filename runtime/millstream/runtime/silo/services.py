@@ -1,0 +1,246 @@
+"""What a silo gives to its parts: members, targets, extensions, stores, tasks, the clock.
+
+Owns: `SiloServices`, one object per silo, and what it is made of. Not: any of the work, which the
+parts of the silo do. Invariants: it gives no part of the silo away but those that it names; nobody
+inside the runtime is given it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Coroutine, Sequence
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
+from weakref import WeakKeyDictionary
+
+from millstream.runtime.calls.caller import call_here
+from millstream.runtime.calls.system_target import Targets
+from millstream.runtime.cluster.table import MemberRow, TableView
+from millstream.runtime.codec.failures import rebuild
+from millstream.runtime.definition.grain import Contract, Grain
+from millstream.runtime.definition.grain_type import GrainType
+from millstream.runtime.definition.storage import StateStore
+from millstream.runtime.errors import ConfigError
+from millstream.runtime.options import RuntimeOptions
+from millstream.runtime.tasks import Tasks
+
+from .extended import ExtendedGrain, activation_of
+from .parts import SiloHost
+
+__all__ = [
+    "Clock",
+    "Extensions",
+    "GrainServices",
+    "Members",
+    "SiloServices",
+    "services_of",
+]
+
+C = TypeVar("C", bound=Contract)
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class Members(Protocol):
+    """The cluster as this silo sees it."""
+
+    @property
+    def view(self) -> TableView:
+        """The newest view that this silo has."""
+        ...
+
+    def is_live(self, silo: str, /) -> bool:
+        """Is the silo in the view, and not dead?"""
+        ...
+
+    def active(self) -> Sequence[str]:
+        """The addresses of active silos, sorted."""
+        ...
+
+    def watch(self, listener: Callable[[TableView], None], /) -> Callable[[], None]:
+        """Call back with each newer view, in order; returns a function that ends it."""
+        ...
+
+
+class Clock:
+    """Times and chance of one silo; under simulation, the simulator's."""
+
+    __slots__ = ("_host",)
+
+    def __init__(self, host: SiloHost) -> None:
+        self._host = host
+
+    def now(self) -> float:
+        """Seconds of the loop's clock, for waiting."""
+        return self._host.loop.time()
+
+    def wall_s(self) -> float:
+        """Seconds since 1970, for stamps that are stored; clocks of silos differ."""
+        return self._host.env.wall_s()
+
+    def uniform(self, low: float, high: float) -> float:
+        """A random number in [low, high)."""
+        return self._host.env.uniform(low, high)
+
+
+class Extensions:
+    """What this silo's activations are extended by, and calls to extensions, wherever they are."""
+
+    __slots__ = ("_added", "_host")
+
+    def __init__(self, host: SiloHost) -> None:
+        self._host = host
+        self._added: dict[str, type[Any]] = {}
+
+    def add(self, name: str, cls: Callable[[ExtendedGrain], Any]) -> None:
+        """Let grains of this silo be extended: `cls(grain)` is made when a call first arrives.
+
+        Again with the same class is harmless. Raises ConfigError: the name is another class's.
+        """
+        assert isinstance(cls, type)
+        known = self._added.setdefault(name, cls)
+        if known is not cls:
+            raise ConfigError(
+                f"extension {name!r} is {known.__module__}.{known.__qualname__} already, not "
+                f"{cls.__module__}.{cls.__qualname__}: give one of them another name"
+            )
+        self._host.add_extension(name, cls, lambda activation: cls(ExtendedGrain(activation)))
+
+    def call(
+        self,
+        kind: str,
+        key: str,
+        method: Callable[Concatenate[Any, P], Coroutine[Any, Any, R]],
+        args: tuple[Any, ...],
+        timeout_s: float | None = None,
+    ) -> Coroutine[Any, Any, R]:
+        """Call a method of an extension of a grain, which wakes the grain: a turn like any other.
+
+        Args:
+            kind: name of the grain type.
+            method: the function in the extension's class.
+            timeout_s: deadline; default: `call_timeout_s`.
+
+        Raises what the method raises, and what calls raise.
+        """
+        host, spec = self._host, method.__millstream_spec__  # type: ignore[attr-defined]
+        return call_here(host, host.table_named(kind), key, spec, args, timeout_s, None)
+
+
+class SiloServices:
+    """One silo, as its parts see it.
+
+    Attributes: `members`, `targets`, `extensions`, `clock`; `tasks`, which end with the silo.
+    """
+
+    def __init__(self, host: SiloHost, name: str, brought: Collection[type[Grain]]) -> None:
+        self._host = host
+        self._name = name
+        self._brought = frozenset(brought)
+        _of_runtime[host] = self
+        self.members: Members = host.membership
+        self.targets: Targets = host.targets
+        self.extensions = Extensions(host)
+        self.clock = Clock(host)
+        self.tasks = self.new_tasks()
+
+    @property
+    def cluster(self) -> str:
+        """Name of the cluster."""
+        return self._host.cluster
+
+    @property
+    def address(self) -> str:
+        """`host:port@generation`, unique in the life of the cluster."""
+        return self._host.address
+
+    @property
+    def name(self) -> str:
+        """The silo's name, for people and balancers; its address if it was given none."""
+        return self._name
+
+    @property
+    def row(self) -> MemberRow | None:
+        """The silo's own row in the present view."""
+        return self.members.view.row(self.address)
+
+    @property
+    def options(self) -> RuntimeOptions:
+        """The silo's options."""
+        return self._host.options
+
+    @property
+    def activation_count(self) -> int:
+        """Grains that are active in this silo."""
+        return self._host.catalog.count
+
+    def store(self, name: str, /) -> StateStore:
+        """The state store of a name. Raises ConfigError."""
+        return self._host.store(name)
+
+    def grain(self, cls: type[C], key: str, /) -> C:
+        """A typed reference to a grain."""
+        return self._host.grain(cls, key)
+
+    def grain_types(self) -> list[GrainType]:
+        """The grain types that this silo hosts."""
+        return [table.hosted for table in self._host.tables.values() if table.hosted is not None]
+
+    def part(self, name: str, /) -> Any:
+        """The silo's part of a name. Raises ConfigError."""
+        return self._host.part(name)
+
+    def has_brought(self, cls: type[Grain]) -> bool:
+        """Does a part bring the class?"""
+        return cls in self._brought
+
+    def new_tasks(self) -> Tasks:
+        """Tasks and timers of one owner, who ends them."""
+        return Tasks(self._host.loop, self._host.env.new_context)
+
+    def decode_error(self, data: bytes, /) -> Exception:
+        """The exception that `encode_error` was given: a fresh one of its type, if known here."""
+        return rebuild(data, self._host.known_errors)
+
+
+class GrainServices:
+    """What a grain that a part brought may use of its silo."""
+
+    __slots__ = ("_activation", "_services")
+
+    def __init__(self, services: SiloServices, activation: Any) -> None:
+        self._services = services
+        self._activation = activation
+
+    @property
+    def fence(self) -> int:
+        """Membership version at which this activation was registered: what its writes carry."""
+        version: int = self._activation.version
+        return version
+
+    @property
+    def activation_id(self) -> int:
+        """Tells the activations of one silo apart."""
+        number: int = self._activation.id
+        return number
+
+    def store(self, name: str, /) -> StateStore:
+        """The state store of a name. Raises ConfigError."""
+        return self._services.store(name)
+
+    def part(self, name: str, /) -> Any:
+        """The silo's part of a name. Raises ConfigError."""
+        return self._services.part(name)
+
+
+_of_runtime: WeakKeyDictionary[object, SiloServices] = WeakKeyDictionary()
+
+
+def services_of(grain: Grain, /) -> GrainServices:
+    """The services of a grain that a part brought. Raises ConfigError for any other grain."""
+    activation = activation_of(grain)
+    services = None if activation is None else _of_runtime.get(activation.table.host)
+    if services is None or not services.has_brought(type(grain)):
+        raise ConfigError(
+            f"{type(grain).__name__} is not brought by a part of its silo (SiloPart.grains), so it "
+            "gets no services: use self.grain, self.stream and state fields"
+        )
+    return GrainServices(services, activation)
