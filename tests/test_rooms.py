@@ -37,7 +37,6 @@ CLIMBS: dict[str, set[tuple[str, str]]] = {
     "runtime": {
         ("calls.relay", "silo.parts"),
         ("calls.system_target", "silo.parts"),
-        ("cluster.directory", "silo.parts"),
         ("cluster.gateways", "silo.parts"),
         ("cluster.member", "silo.parts"),
         ("cluster.prober", "silo.parts"),
@@ -67,7 +66,7 @@ ROUND: dict[str, set[str]] = {
         "calls.search",
         "calls.stubs",
         "calls.system_target",
-        "cluster.directory",
+        "cluster.directory.directory",
         "cluster.member",
         "cluster.prober",
         "cluster.router",

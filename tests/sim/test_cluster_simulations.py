@@ -68,7 +68,7 @@ def test_the_command_runs_one_seed_and_tells_what_happened(
 def test_a_broken_promise_fails_the_run_and_prints_the_command(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from millstream.runtime.cluster.partition import Partition
+    from millstream.runtime.cluster.directory.partition import Partition
 
     # a directory that forgets: every silo registers a grain of its own
     monkeypatch.setattr(Partition, "register", lambda self, kind, key, entry, is_dead: entry)

@@ -20,7 +20,7 @@ from hypothesis.stateful import (
     rule,
 )
 
-from millstream.runtime.cluster.partition import Entry, Partition
+from millstream.runtime.cluster.directory.partition import Entry, Partition
 from millstream.runtime.cluster.placement import choose_silo
 from millstream.runtime.cluster.ring import HASH_MAX, Ring, covers, gained, hash_of
 from millstream.runtime.cluster.table import (
@@ -409,7 +409,8 @@ def test_dropping_forgets_what_is_foreign_and_keeps_the_rest() -> None:
     partition = Partition()
     for kind, key, silo in [("K", "a", "x"), ("K", "b", "y"), ("L", "a", "x")]:
         partition.register(kind, key, Entry(silo, 1, 1), lambda _: False)
-    partition.drop(lambda kind, key, entry: entry.silo == "x" and kind == "K")
+    for kind, keys in partition.keys():
+        partition.drop(kind, keys, lambda kind, key, entry: entry.silo == "x" and kind == "K")
     assert sorted((kind, key) for kind, key, _ in partition.all()) == [("K", "b"), ("L", "a")]
     partition.unregister("Nothing", "a", "x", 1)
     assert partition.lookup("Nothing", "a") is None

@@ -11,7 +11,7 @@ import pytest
 from millstream.runtime import PREFER_LOCAL, Grain, LocalCluster, Silo, SiloUnavailable, grain
 from millstream.runtime.calls.engine import Host
 from millstream.runtime.calls.search import Place, Search
-from millstream.runtime.cluster.directory import DirectoryTarget
+from millstream.runtime.cluster.directory.directory import DirectoryTarget
 from millstream.runtime.wire.connection import Peer
 
 

@@ -6,12 +6,12 @@ Invariants: equal member lists give equal rings everywhere (frozen hash, version
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 
 import xxhash
 
-__all__ = ["HASH_MAX", "Ring", "Segment", "gained", "hash_of"]
+__all__ = ["HASH_MAX", "Ring", "Segment", "covers", "gained", "hash_of", "within"]
 
 POINTS_PER_SILO = 30
 HASH_MAX = 2**64 - 1
@@ -79,5 +79,27 @@ def gained(old: Ring, new: Ring, me: str) -> list[Segment]:
 
 
 def covers(segments: Sequence[Segment], place: int) -> bool:
-    """Is a hash in one of the segments?"""
-    return any(low <= place <= high for low, high in segments)
+    """Is a hash in one of the segments (sorted)?"""
+    at = bisect_right(segments, place, key=first_of)
+    return at > 0 and place <= segments[at - 1][1]
+
+
+def within(segments: Sequence[Segment], bounds: Sequence[Segment]) -> list[Segment]:
+    """What the segments and the bounds (both sorted) have in common."""
+    found: list[Segment] = []
+    i = j = 0
+    while i < len(segments) and j < len(bounds):
+        low = max(segments[i][0], bounds[j][0])
+        high = min(segments[i][1], bounds[j][1])
+        if low <= high:
+            found.append((low, high))
+        if segments[i][1] < bounds[j][1]:
+            i += 1
+        else:
+            j += 1
+    return found
+
+
+def first_of(segment: Segment) -> int:
+    """The lowest hash of a segment."""
+    return segment[0]

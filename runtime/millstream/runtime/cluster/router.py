@@ -46,7 +46,7 @@ class SiloRouter:
         host = self._host
         if host.directory.is_alone and table.hosted is not None:
             return host.catalog.obtain(table, key)
-        silo = host.directory.cached(table.name, key)
+        silo = host.directory.locations.get(table.name, key)
         if silo is None or silo == host.address:
             return None
         return host.peers.get(silo)
@@ -64,12 +64,12 @@ class SiloRouter:
         activation = table.activations.get(key)
         if activation is not None:
             return activation
-        silo = host.directory.cached(table.name, key)
+        silo = host.directory.locations.get(table.name, key)
         if silo is None or silo == host.address:
             silo = await host.directory.lookup(table.name, key) or self._place(table, key)
         if silo == host.address:
             return host.catalog.obtain(table, key)
-        host.directory.remember(table.name, key, silo)
+        host.directory.locations.learn(table.name, key, silo)
         return host.peers.get(silo)
 
     def _place(self, table: GrainTable, key: str) -> str:
@@ -86,18 +86,18 @@ class SiloRouter:
 
     def moved(self, table: GrainTable, key: str, peer: Peer, silo: str, /) -> None:
         """The grain is not at `peer`."""
-        self._host.directory.forget(table.name, key)
+        self._host.directory.locations.forget(table.name, key)
         if silo:
             self.learn(table.name, key, silo)
 
     def lost(self, table: GrainTable, key: str, /) -> None:
         """The grain's silo cannot be reached: look it up again next time."""
-        self._host.directory.forget(table.name, key)
+        self._host.directory.locations.forget(table.name, key)
 
     def learn(self, kind: str, key: str, silo: str, /) -> None:
         """The grain is at `silo`."""
         if silo != self._host.address and self._host.membership.is_live(silo):
-            self._host.directory.remember(kind, key, silo)
+            self._host.directory.locations.learn(kind, key, silo)
 
     def resend(self, call: Call, /) -> None:
         """Send a one-way call on, after the activation that had it ended."""

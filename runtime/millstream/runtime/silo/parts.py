@@ -17,7 +17,7 @@ from millstream.runtime.calls.callee import Served
 from millstream.runtime.calls.engine import Host
 from millstream.runtime.calls.relay import Relay
 from millstream.runtime.calls.system_target import SystemTarget, Targets, specs_of
-from millstream.runtime.cluster.directory import Directory, DirectoryTarget
+from millstream.runtime.cluster.directory.directory import Directory
 from millstream.runtime.cluster.member import Member, MemberTarget
 from millstream.runtime.cluster.prober import LoopHeart
 from millstream.runtime.cluster.router import SiloRouter
@@ -29,6 +29,7 @@ from millstream.runtime.definition.storage import StateStore
 from millstream.runtime.env import Env
 from millstream.runtime.errors import ConfigError, MillstreamError, Overloaded, Rejected
 from millstream.runtime.options import MembershipOptions, RuntimeOptions
+from millstream.runtime.tasks import Tasks
 from millstream.runtime.turns.activation import Activation
 from millstream.runtime.turns.catalog import Catalog, GrainTable
 from millstream.runtime.wire.connection import Peer
@@ -76,13 +77,19 @@ class SiloHost(Host):
         self._stores = stores
         self.heart = LoopHeart(self.loop, address)
         self.catalog = Catalog(self)
-        self.directory = Directory(self)
         self.membership = Member(self, table, row)
+        self.directory = Directory(
+            address,
+            members=self.membership,
+            holder=self.catalog,
+            targets=self.targets,
+            tasks=Tasks(self.loop, env.new_context),
+            cache_max=options.directory_cache_max,
+        )
         self.router = self.silo_router = SiloRouter(self)
         self.visitors = Visitors(self.end, self.peers.known)
         self.end.open(inbox=self, welcome=self.visitors)
         self.on_evicted: Callable[[], None] = lambda: None
-        self.targets.add(DirectoryTarget(self.directory))
         self.targets.add(MemberTarget(self.membership))
         self.membership.watch(self._follow)
 

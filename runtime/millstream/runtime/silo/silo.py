@@ -373,7 +373,7 @@ class Silo:
         self.services.tasks.cancel()
         host.heart.close()
         await host.membership.aclose()
-        host.directory.aclose()
+        host.directory.close()
         await host.catalog.end_by_force()
         await host.catalog.aclose()
         host.visitors.close()

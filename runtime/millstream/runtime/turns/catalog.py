@@ -260,6 +260,14 @@ class Catalog:
             getattr(activation.grain, hook)()  # a part's grain ends turns that only wait
         activation.regate()
 
+    def end_duplicate(self, kind: str, key: str, activation_id: int) -> None:
+        """Another silo has the grain by a newer registration: end this activation of it."""
+        table = self._host.tables.get(kind)
+        activation = None if table is None else table.activations.get(key)
+        if activation is not None and activation.id == activation_id:
+            activation.version = 0
+            self.deactivate(activation, DeactivationReason.DUPLICATE)
+
     def end(self, activation: Activation, reason: DeactivationReason) -> None:
         """Begin the end of an activation in which no turn runs (called by the activation)."""
         activation.state = ActivationState.DEACTIVATING

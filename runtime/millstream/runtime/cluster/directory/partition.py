@@ -66,10 +66,18 @@ class Partition:
         entries[key] = winner
         return None if winner.silo == loser.silo else loser
 
-    def drop(self, is_foreign: Callable[[str, str, Entry], bool]) -> None:
-        """Forget entries that are no longer ours, or whose silo is dead."""
-        for kind, entries in self._types.items():
-            for key in [k for k, entry in entries.items() if is_foreign(kind, k, entry)]:
+    def keys(self) -> list[tuple[str, list[str]]]:
+        """The keys that have entries now, by grain type."""
+        return [(kind, list(entries)) for kind, entries in self._types.items() if entries]
+
+    def drop(
+        self, kind: str, keys: Iterable[str], is_foreign: Callable[[str, str, Entry], bool]
+    ) -> None:
+        """Forget those of the entries that are foreign."""
+        entries = self._types.get(kind, {})
+        for key in keys:
+            entry = entries.get(key)
+            if entry is not None and is_foreign(kind, key, entry):
                 del entries[key]
 
     def all(self) -> Iterable[tuple[str, str, Entry]]:

@@ -1,0 +1,324 @@
+"""The range of the grain directory that one silo owns. Pure: no I/O, clock, chance, future or task.
+
+Owns: which part of the ring is this silo's and which of it is locked, the entries, the questions
+that wait, and the barrier. Not: sending anything (`directory`), the entries' own rules
+(`partition`). After DESIGN 5b, without `losing`: a lost range has nothing to hand over, since its
+new owner asks the activations themselves (docs/decisions/0002-directory-recovery.md).
+
+    nobody's ──ViewApplied──▶ gaining (locked) ──every survivor Told, gone or given up──▶ owned
+                                    └──────────────ViewApplied──▶ lost ◀──ViewApplied──────┘
+
+Invariants:
+- a grain has at most one entry, and it is of this silo's range or about to be swept;
+- nothing is answered about a locked range; each range that was locked ends owned or lost;
+- each question is answered once, or withdrawn;
+- what is answered names no silo that this silo's view calls dead, and stores none;
+- a registration older than the barrier is of no use to this silo's own activations (`is_current`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from millstream.runtime.cluster.ring import Ring, Segment, covers, gained, hash_of, within
+from millstream.runtime.cluster.table import Status, TableView
+
+from .events import (
+    Action,
+    Ask,
+    Asked,
+    EndDuplicate,
+    Failed,
+    GiveUp,
+    Lookup,
+    NotReached,
+    Refresh,
+    Reply,
+    Rows,
+    SurvivorsAsked,
+    Sweep,
+    Swept,
+    Told,
+    Unregister,
+    ViewApplied,
+    Withdrawn,
+)
+from .partition import Entry, Partition
+
+__all__ = ["DirectoryRange", "place_of"]
+
+Actions = list[Action]
+
+RETRY_FIRST_S = 0.01
+RETRY_CEILING_S = 1.0
+WRONG_ANSWERS_MAX = 20
+SWEPT_ENTRIES_MAX = 1000  # in one step: about a millisecond
+
+
+class Recovery:
+    """Segments that were gained together, and who was not heard yet."""
+
+    def __init__(self, view: TableView, segments: list[Segment]) -> None:
+        self.round = view.version
+        self.segments = segments
+        asked = view.with_status(Status.ACTIVE, Status.STOPPING)
+        self.tries = dict.fromkeys(asked, 0)
+        self.wrong = dict.fromkeys(asked, 0)
+        self.ended: set[Unregister] = set()  # a survivor may tell of them still
+
+    def asks(self, silo: str) -> Ask:
+        """Ask, the sooner the less often it was tried."""
+        tries = self.tries[silo]
+        pause_s = RETRY_FIRST_S * 2.0 ** min(tries - 1, 10) if tries else 0.0
+        return Ask(silo, self.round, tuple(self.segments), min(pause_s, RETRY_CEILING_S))
+
+    def heard(self, silo: str) -> None:
+        """Nothing more is expected of a silo."""
+        self.tries.pop(silo, None)
+
+    @property
+    def is_over(self) -> bool:
+        """Is everybody heard, or is nothing of it ours any more?"""
+        return not self.tries or not self.segments
+
+
+class DirectoryRange:
+    """`step(event)` returns what is to be done, in order."""
+
+    def __init__(self, me: str) -> None:
+        self._me = me
+        self._ring = Ring([])
+        self._live: frozenset[str] = frozenset()
+        self._partition = Partition()
+        self._recoveries: list[Recovery] = []
+        self._waiting: dict[int, Asked] = {}
+        self._unswept: list[tuple[str, list[str]]] = []
+        self.version = 0
+        self.barrier = 0
+        self._steps: dict[type[Any], Callable[[Any], Actions]] = {
+            ViewApplied: self._apply,
+            Asked: self._ask,
+            Withdrawn: self._withdraw,
+            NotReached: self._not_reached,
+            Rows: self._merge,
+            Told: self._told,
+            Failed: self._failed,
+            SurvivorsAsked: self._raise_barrier,
+            Swept: self._sweep,
+            Unregister: self._unregister,
+        }
+
+    def step(self, event: Any, /) -> Actions:
+        """Take an event; what is to be done now, in order."""
+        return self._steps[type(event)](event)
+
+    # -- questions of this silo itself
+
+    @property
+    def is_locked(self) -> bool:
+        """Is some range being gained?"""
+        return bool(self._recoveries)
+
+    @property
+    def is_alone(self) -> bool:
+        """Does this silo own everything, with nothing to recover?"""
+        return self._ring.silos == (self._me,) and not self._recoveries
+
+    def owner_of(self, kind: str, key: str) -> str | None:
+        """Whom to ask about a grain; None: nobody is active."""
+        return self._ring.owner(place_of(kind, key))
+
+    def is_current(self, version: int) -> bool:
+        """Is a registration of that version new enough to be found by later owners?"""
+        return version >= self.barrier
+
+    def register_here(self, kind: str, key: str, activation_id: int) -> int:
+        """Register at once, in a silo that is alone; the version of the registration."""
+        assert self.is_alone
+        entry = Entry(self._me, activation_id, self.version)
+        self._partition.register(kind, key, entry, self._is_dead)
+        return self.version
+
+    # -- views
+
+    def _apply(self, event: ViewApplied) -> Actions:
+        view = event.view
+        if view.version <= self.version:
+            return []
+        ring = Ring(view.with_status(Status.ACTIVE))
+        live = frozenset(row.silo for row in view.rows if row.status is not Status.DEAD)
+        is_next = view.version == self.version + 1 and self.version > 0
+        fresh = gained(self._ring if is_next else Ring([]), ring, self._me)
+        has_lost = ring.silos != self._ring.silos or not self._live <= live
+        self._ring, self._live, self.version = ring, live, view.version
+        self._narrow(is_next)
+        actions = self._gain(fresh, view) if fresh else []
+        if has_lost:
+            actions += self._begin_sweep()
+        return actions + self._settle()
+
+    def _narrow(self, is_next: bool) -> None:
+        """What is not ours any more is lost; the dead are not heard. After a view that was not
+        seen all that is ours is gained anew: older recoveries mean nothing."""
+        owned = gained(Ring([]), self._ring, self._me) if is_next else []
+        for recovery in self._recoveries:
+            recovery.segments = within(recovery.segments, owned)
+            for silo in [silo for silo in recovery.tries if self._is_dead(silo)]:
+                recovery.heard(silo)
+
+    def _gain(self, segments: list[Segment], view: TableView) -> Actions:
+        recovery = Recovery(view, segments)
+        self._recoveries.append(recovery)
+        return [recovery.asks(silo) for silo in recovery.tries]
+
+    def _is_dead(self, silo: str) -> bool:
+        return silo not in self._live
+
+    # -- recovery
+
+    def _of_round(self, silo: str, number: int) -> Recovery | None:
+        """The recovery for which the silo is still to be heard."""
+        for recovery in self._recoveries:
+            if recovery.round == number and silo in recovery.tries:
+                return recovery
+        return None
+
+    def _merge(self, event: Rows) -> Actions:
+        recovery = self._of_round(event.silo, event.round)
+        actions: Actions = []
+        for kind, key, activation_id, version in event.rows if recovery else ():
+            assert recovery is not None
+            ended = Unregister(kind, key, event.silo, activation_id)
+            if ended in recovery.ended or not covers(recovery.segments, place_of(kind, key)):
+                continue
+            entry = Entry(event.silo, activation_id, version)
+            loser = self._partition.recover(kind, key, entry)
+            if loser is not None and not self._is_dead(loser.silo):
+                actions.append(EndDuplicate(kind, key, loser))
+        return actions
+
+    def _told(self, event: Told) -> Actions:
+        recovery = self._of_round(event.silo, event.round)
+        if recovery is None:
+            return []
+        recovery.heard(event.silo)
+        return self._settle()
+
+    def _failed(self, event: Failed) -> Actions:
+        recovery = self._of_round(event.silo, event.round)
+        if recovery is None:
+            return []
+        recovery.tries[event.silo] += 1
+        recovery.wrong[event.silo] += event.is_wrong
+        if recovery.wrong[event.silo] < WRONG_ANSWERS_MAX:
+            return [recovery.asks(event.silo)]
+        recovery.heard(event.silo)
+        return [GiveUp(event.silo, event.round), *self._settle()]
+
+    def _raise_barrier(self, event: SurvivorsAsked) -> Actions:
+        self.barrier = max(self.barrier, event.version)
+        return []
+
+    def _settle(self) -> Actions:
+        """Unlock what is recovered or lost, and answer what waited for it."""
+        self._recoveries = [one for one in self._recoveries if not one.is_over]
+        replies = [(asked, self._answer(asked)) for asked in self._waiting.values()]
+        for asked, reply in replies:
+            if reply is not None:
+                del self._waiting[asked.ticket]
+        return [reply for _, reply in replies if reply is not None]
+
+    # -- questions
+
+    def _ask(self, event: Asked) -> Actions:
+        reply = self._answer(event)
+        if reply is not None:
+            return [reply]
+        self._waiting[event.ticket] = event
+        return [Refresh(event.version)] if event.version > self.version else []
+
+    def _answer(self, asked: Asked) -> Reply | None:
+        """The answer, or None while there is none."""
+        question = asked.question
+        place = place_of(question.kind, question.key)
+        if asked.version > self.version:
+            return None
+        if self._ring.owner(place) != self._me:
+            return self._refusal(asked)
+        if any(covers(recovery.segments, place) for recovery in self._recoveries):
+            return None
+        if isinstance(question, Lookup):
+            found = self._partition.lookup(question.kind, question.key)
+            is_known = found is not None and not self._is_dead(found.silo)
+            return Reply(asked.ticket, found if is_known else None)
+        if self._is_dead(question.silo):
+            return self._refusal(asked)  # it finds in the table what became of it
+        entry = Entry(question.silo, question.activation_id, self.version)
+        stored = self._partition.register(question.kind, question.key, entry, self._is_dead)
+        return Reply(asked.ticket, stored)
+
+    def _refusal(self, asked: Asked) -> Reply:
+        return Reply(asked.ticket, Entry("", 0, self.version))
+
+    def _withdraw(self, event: Withdrawn) -> Actions:
+        self._waiting.pop(event.ticket, None)
+        return []
+
+    def _not_reached(self, event: NotReached) -> Actions:
+        """Who waited for a view that does not come asks again, perhaps another silo."""
+        late = [
+            asked
+            for asked in self._waiting.values()
+            if self.version < asked.version <= event.version
+        ]
+        for asked in late:
+            del self._waiting[asked.ticket]
+        return [self._refusal(asked) for asked in late]
+
+    def _unregister(self, event: Unregister) -> Actions:
+        self._partition.unregister(event.kind, event.key, event.silo, event.activation_id)
+        for recovery in self._recoveries:
+            recovery.ended.add(event)
+        return []
+
+    # -- sweeping
+
+    def _begin_sweep(self) -> Actions:
+        was_sweeping = bool(self._unswept)
+        self._unswept = self._partition.keys()
+        return [Sweep()] if self._unswept and not was_sweeping else []
+
+    def _sweep(self, event: Swept) -> Actions:
+        """Drop a slice of what is not ours any more, or whose silo is dead."""
+        if not self._unswept:
+            return []
+        kind, keys = self._unswept[-1]
+        self._partition.drop(kind, keys[-SWEPT_ENTRIES_MAX:], self._is_foreign)
+        del keys[-SWEPT_ENTRIES_MAX:]
+        if not keys:
+            self._unswept.pop()
+        return [Sweep()] if self._unswept else []
+
+    def _is_foreign(self, kind: str, key: str, entry: Entry) -> bool:
+        return self._is_dead(entry.silo) or self._ring.owner(place_of(kind, key)) != self._me
+
+    # -- checks
+
+    def check(self) -> None:
+        """Assert the invariants."""
+        for recovery in self._recoveries:
+            assert recovery.tries and recovery.segments, "locked without a reason"
+            assert not any(map(self._is_dead, recovery.tries)), "waits for the dead"
+        for asked in self._waiting.values():
+            assert self._answer_is_due(asked) is False, f"{asked} could be answered"
+
+    def _answer_is_due(self, asked: Asked) -> bool:
+        place = place_of(asked.question.kind, asked.question.key)
+        is_locked = any(covers(recovery.segments, place) for recovery in self._recoveries)
+        return asked.version <= self.version and not is_locked
+
+
+def place_of(kind: str, key: str) -> int:
+    """Where a grain is on the ring."""
+    return hash_of(f"{kind}/{key}")
