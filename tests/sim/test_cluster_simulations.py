@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.imports import FOLDERS, ROOT
 
 from millstream.console.main import main
 from millstream.console.sim.runner import SUITES, run_seed
@@ -36,23 +39,38 @@ def test_a_cluster_keeps_its_promises_under_trouble(suite: str, seed: int) -> No
     assert not outcome.failure, f"start seed {START}\n{outcome.failure}"
 
 
+def copy_of_tree(to: Path) -> str:
+    """The source folders at another place; what PYTHONPATH finds them by."""
+    for folder in FOLDERS:
+        shutil.copytree(ROOT / folder, to / folder, ignore=shutil.ignore_patterns("__pycache__"))
+    return os.pathsep.join(str(to / folder) for folder in FOLDERS)
+
+
+@pytest.fixture(scope="module")
+def trees(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    base = tmp_path_factory.mktemp("trees")
+    return [copy_of_tree(base / "a"), copy_of_tree(base / "at-a-place" / ("far" * 30))]
+
+
 @pytest.mark.parametrize("suite", list(SUITES))
-def test_a_seed_gives_the_same_run_whatever_the_hash_seed(suite: str) -> None:
+def test_a_seed_gives_the_same_run_wherever_the_tree_lies_and_whatever_the_hash_seed(
+    suite: str, trees: list[str]
+) -> None:
     program = (
         "import sys; from millstream.console.sim.runner import run_seed; "
-        "print(run_seed(sys.argv[1], 7).trace_hash)"
+        "print(run_seed(sys.argv[1], 5).trace_hash)"
     )
-    hashes = {
+    hashes = [
         subprocess.run(
-            [sys.executable, "-c", program, suite],
-            env={**os.environ, "PYTHONHASHSEED": hash_seed},
+            [sys.executable, "-P", "-c", program, suite],
+            env={**os.environ, "PYTHONHASHSEED": str(number), "PYTHONPATH": path},
             capture_output=True,
             text=True,
             check=True,
         ).stdout.strip()
-        for hash_seed in ("0", "1")
-    }
-    assert hashes == {run_seed(suite, 7).trace_hash}
+        for number, path in enumerate(trees)
+    ]
+    assert hashes == [run_seed(suite, 5).trace_hash] * len(trees)
 
 
 def test_the_command_runs_one_seed_and_tells_what_happened(

@@ -9,6 +9,7 @@ import enum
 import errno
 import gc
 import importlib
+import os
 import sys
 import weakref
 from dataclasses import dataclass
@@ -31,6 +32,7 @@ from millstream.runtime.codec.failures import (
     isolate_error,
     rebuild,
 )
+from millstream.runtime.codec.source_names import source_name
 from millstream.runtime.errors import CallCycle, CallTimeout, GrainError, NotRemote, Overloaded
 
 msgpack: Any = importlib.import_module("msgpack")  # has no type information
@@ -405,3 +407,24 @@ def test_every_builtin_exception_can_be_known() -> None:
     }
     assert names == {name for name in names if NOWHERE.find(f"builtins.{name}") is not None}
     assert len(NOWHERE) > len(names)
+
+
+def test_a_traceback_names_files_as_they_are_imported_and_not_where_they_lie() -> None:
+    def fail() -> None:
+        raise KeyError("inner")
+
+    try:
+        try:
+            fail()
+        except KeyError as inner:
+            raise ValueError("outer") from inner
+    except ValueError as error:
+        sent = describe(error, PLACE).decode("utf-8", "replace")
+    assert sent.count('File "tests/runtime/codec/test_failures.py", line ') == 3
+    assert os.path.dirname(__file__) not in sent
+
+
+def test_a_file_that_nothing_imports_is_named_without_its_folders() -> None:
+    assert source_name("/nowhere/at/all/job.py") == "job.py"
+    assert source_name("<string>") == "<string>"
+    assert source_name(os.__file__) == "os.py"

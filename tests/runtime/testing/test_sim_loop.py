@@ -74,6 +74,32 @@ def test_timer_never_runs_early_so_rearming_it_at_the_same_deadline_is_no_livelo
     assert drive(main()) == 1.0
 
 
+def test_timers_fire_up_to_a_millisecond_early_if_that_is_wanted() -> None:
+    async def main() -> list[float]:
+        loop = asyncio.get_running_loop()
+        found = []
+        for _ in range(100):
+            due = loop.time() + 0.01
+            await asyncio.sleep(0.01)
+            found.append(due - loop.time())
+        return found
+
+    found = drive(main(), early_max_s=0.001)
+    assert all(0 <= early <= 0.001 for early in found)
+    assert max(found) > 0.0005 and found.count(0) > 20
+
+
+def test_who_waits_for_what_is_left_of_an_early_timer_gets_there() -> None:
+    async def main() -> float:
+        loop = asyncio.get_running_loop()
+        deadline = 1.0
+        while loop.time() < deadline:
+            await asyncio.sleep(deadline - loop.time())
+        return loop.time()
+
+    assert drive(main(), early_max_s=0.001, livelock_iterations_max=100) >= 1.0
+
+
 def test_call_soon_stays_first_in_first_out() -> None:
     async def main() -> list[int]:
         order: list[int] = []

@@ -23,6 +23,7 @@ from millstream.runtime.errors import GrainError
 
 from .failure_values import pack, unpack
 from .known_errors import KnownErrors, type_name
+from .source_names import source_name
 
 __all__ = [
     "MEMBERS_MAX",
@@ -172,6 +173,7 @@ def _traceback(error: BaseException) -> str:
         report = traceback.TracebackException.from_exception(error, compact=True)
         report.__notes__ = None  # they travel by themselves
         _trim(report)
+        _shorten(report)
         return "".join(report.format())
     except Exception as broken:
         return f"<the traceback raised {type(broken).__qualname__}>"
@@ -182,6 +184,17 @@ def _trim(report: traceback.TracebackException) -> None:
     theirs = [frame for frame in report.stack if not frame.filename.startswith(_INTERNAL)]
     if theirs:
         report.stack[:] = theirs
+
+
+def _shorten(report: traceback.TracebackException) -> None:
+    """Name files as they are imported: paths are this machine's own business."""
+    reports = [report]
+    while reports:
+        one = reports.pop()
+        for frame in one.stack:
+            frame.filename = source_name(frame.filename)
+        others = (one.__cause__, one.__context__, *(one.exceptions or ()))
+        reports.extend(other for other in others if other is not None)
 
 
 # --- from the wire -------------------------------------------------------------------------------

@@ -2,8 +2,9 @@
 
 Owns: `SimLoop`. Not: what a host is (`host`), links (`network`), files (`disk`), the run as a whole
 (`simulation`).
-Invariants: time moves only when nothing is ready, and then to the next timer's exact `when()`; a
-timer never runs early; `call_soon` stays first in, first out; there are no sockets and no threads.
+Invariants: time moves only when nothing is ready, and then to the next timer's `when()`, exactly or
+up to `early_max_s` less (uvloop rounds to milliseconds, so its timers fire early, too); `call_soon`
+stays first in, first out; there are no sockets and no threads.
 After `crash(host)` nothing of that host runs until `shut_down`, and everything that it held stays
 referenced: a collected coroutine would run its `finally` blocks.
 A program that iterates over sets of tasks or of strings brings an order that no seed decides.
@@ -59,6 +60,7 @@ class SimLoop(asyncio.BaseEventLoop):
     Args:
         seed: decides how long executor jobs take.
         max_virtual_s: waiting beyond this time raises VirtualTimeExceeded.
+        early_max_s: a timer fires up to this much before its time; 0: never early.
         livelock_iterations_max: iterations without time moving before Livelock is raised.
     """
 
@@ -72,6 +74,7 @@ class SimLoop(asyncio.BaseEventLoop):
         seed: int = 0,
         *,
         max_virtual_s: float = math.inf,
+        early_max_s: float = 0.0,
         livelock_iterations_max: int = LIVELOCK_ITERATIONS_MAX,
     ) -> None:
         super().__init__()
@@ -79,11 +82,13 @@ class SimLoop(asyncio.BaseEventLoop):
         self.iterations = 0
         self.is_shutting_down = False
         self._now = 0.0
-        self._clock_resolution = math.ulp(self._now)
+        self._early_max_s = early_max_s
+        self._clock_resolution = self._resolution()
         self._selector = _Clock(self._tick)
         self._livelock_iterations_max = livelock_iterations_max
         self._still = 0
         self._dice = dice(seed, "loop")
+        self._early_dice = dice(seed, "early timers")
         self._hosts: WeakKeyDictionary[asyncio.Task[Any], Host | None] = WeakKeyDictionary()
         self._buried: list[asyncio.Handle] = []
         self._kept: list[object] = []
@@ -94,6 +99,10 @@ class SimLoop(asyncio.BaseEventLoop):
     def time(self) -> float:
         """Virtual seconds since the loop was made."""
         return self._now
+
+    def _resolution(self) -> float:
+        """A timer is due if it is less than this ahead; exact: `when <= now` and no more."""
+        return math.ulp(self._now) + self._early_max_s
 
     def _process_events(self, event_list: list[Any]) -> None:
         assert not event_list
@@ -109,8 +118,8 @@ class SimLoop(asyncio.BaseEventLoop):
             raise Deadlock(f"nothing can happen at t={self._now:.6f} s{self._waiting()}")
         if timeout > 0:
             self._jump(self._scheduled[0].when())
-            return
-        self._still += 1
+        else:
+            self._still += 1
         if self._still > self._livelock_iterations_max:
             self._livelock()
 
@@ -121,9 +130,12 @@ class SimLoop(asyncio.BaseEventLoop):
                 + self._waiting()
             )
         assert when > self._now
+        # every other timer in time: who arms one for what is left gets there
+        if self._early_max_s and self._early_dice.random() < 0.5:
+            when = max(self._now, when - self._early_dice.uniform(0, self._early_max_s))
+        self._still = 0 if when > self._now else self._still + 1
         self._now = when
-        self._clock_resolution = math.ulp(when)  # "due" then means exactly: when <= now
-        self._still = 0
+        self._clock_resolution = self._resolution()
 
     def _livelock(self) -> NoReturn:
         names = Counter(name_of(handle) for handle in self._ready)
@@ -277,7 +289,7 @@ class SimLoop(asyncio.BaseEventLoop):
         handles = [*self._ready, *self._scheduled]
         assert self.is_shutting_down or all(is_alive(host_of(handle)) for handle in handles)
         assert all(timer.when() >= self._now for timer in self._scheduled[:1]) or self._ready
-        assert self._clock_resolution == math.ulp(self._now)
+        assert self._clock_resolution == self._resolution()
 
 
 async def _wait_for(tasks: list[asyncio.Task[Any]]) -> None:
