@@ -10,9 +10,10 @@ import asyncio
 import sys
 from collections.abc import Callable, Coroutine, Mapping
 from enum import Enum
-from typing import Any, ClassVar, Protocol, TypeVar, overload
+from typing import Any, ClassVar, NoReturn, Protocol, TypeVar, overload
 
-from millstream.runtime.errors import DefinitionError
+from millstream.runtime.errors import DefinitionError, NotInCluster
+from millstream.runtime.text import shown
 
 from .grain_type import GrainType, define
 from .markers import GrainOptions
@@ -21,6 +22,7 @@ from .placement import RANDOM, Placement
 __all__ = [
     "Contract",
     "DeactivationReason",
+    "Ended",
     "Grain",
     "GrainContext",
     "Home",
@@ -60,10 +62,12 @@ class Openable(Protocol[H_co]):
 
 
 class Home(Protocol):
-    """What a grain asks of where it lives; the activation is one. Its text is `Type/key`."""
+    """What a grain asks of where it lives; the activation is one. `grain_id` is `Type/key`."""
 
     @property
     def key(self) -> str: ...
+    @property
+    def grain_id(self) -> str: ...
     @property
     def runtime(self) -> Runtime: ...
     @property
@@ -72,6 +76,29 @@ class Home(Protocol):
     def end_when_idle(self) -> None: ...
     def keep_alive(self, seconds: float, /) -> None: ...
     def start_task(self, coro: Coroutine[Any, Any, T], /) -> asyncio.Task[T]: ...
+
+
+class Ended:
+    """What a grain has in place of its home once its activation has ended: key and name only.
+
+    Without it, code that outlives the activation would keep all of it alive, or meet an
+    AttributeError that says nothing.
+    """
+
+    __slots__ = ("grain_id", "key")
+
+    def __init__(self, home: Home) -> None:
+        self.key = home.key
+        self.grain_id = home.grain_id
+
+    def __getattr__(self, name: str) -> NoReturn:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        raise NotInCluster(
+            f"{shown(self.grain_id)}: this activation has ended, so the grain can reach nothing "
+            "any more: let its turn await what it starts, or start that by "
+            "`self.context.create_task`, which is cancelled before the end"
+        )
 
 
 class Contract:

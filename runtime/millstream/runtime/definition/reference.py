@@ -13,8 +13,10 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from millstream.runtime.errors import ConfigError, NotRemote
+from millstream.runtime.text import shown
 
 from .headers import merged_headers
+from .names import grain_id
 
 if TYPE_CHECKING:
     from .grain import Contract
@@ -75,10 +77,10 @@ class Reference:
         return hash((self._ms_kind, self._ms_key))
 
     def __str__(self) -> str:
-        return f"{self._ms_kind}/{self._ms_key}"
+        return grain_id(self._ms_kind, self._ms_key)
 
     def __repr__(self) -> str:
-        return f"<reference {self}>"
+        return f"<reference {shown(str(self))}>"
 
     def __dir__(self) -> list[str]:
         return ["key", *self._ms_type.specs]

@@ -11,7 +11,8 @@ from typing import Any
 
 from millstream.runtime.codec.hooks import register_hook
 
-from .grain import Contract
+from .grain import Contract, Home
+from .names import parse_grain_id
 from .reference import Reference
 
 __all__ = ["register_reference_hook"]
@@ -26,19 +27,19 @@ def encode_reference(value: Any) -> str:
     """`Type/key` of a reference, or of a grain itself."""
     if issubclass(type(value), Reference):
         return str(value)
-    home = getattr(value, "_millstream", None)
+    home: Home | None = getattr(value, "_millstream", None)
     if home is None:
         raise TypeError(f"{type(value).__name__}() is not a reference: pass what `grain(...)` gave")
-    return str(home)
+    return home.grain_id
 
 
 def decode_reference(annotation: Any, plain: object, host: Any) -> object:
     """A reference of the annotated class, at the host that decodes."""
-    if not isinstance(plain, str) or "/" not in plain:
+    if not isinstance(plain, str):
         raise TypeError(f"{plain!r} is not a reference: Type/key")
     if host is None:
         raise TypeError("a reference can only be decoded in a silo or client")
-    name, _, key = plain.partition("/")
+    name, key = parse_grain_id(plain)
     wanted = annotation.__millstream_type__.name
     if name != wanted:
         raise TypeError(f"expected a reference to {wanted}, got {plain!r}")

@@ -1,7 +1,8 @@
 """A grain's persistent state: loaded before activation, written on request with its etag.
 
 Owns: `state(...)`, `StateField`, `State`. Not: where rows are kept (`storage`). Invariants: one
-write of a state at a time; writes asked for meanwhile share the one after it; a write's own
+write of a state at a time, in the order in which they were asked for; what is stored is the value
+as it was when the write was asked for, or at a later call that joined it; a write's own
 bookkeeping is never cancelled half-way; a conflict ends the activation, so the next one reads
 what is stored. Positions of streams (`cursors`) live in the same row and change in the same write.
 """
@@ -26,14 +27,16 @@ from typing import (
 import msgspec
 
 from millstream.runtime.codec.codec import Codec, build_codec
-from millstream.runtime.errors import Conflict, DefinitionError
+from millstream.runtime.codec.types import named
+from millstream.runtime.errors import Conflict, DefinitionError, StorageError
+from millstream.runtime.text import shown
 
 from .storage import Etag, StateStore
 
 if TYPE_CHECKING:
     from typing import Self
 
-__all__ = ["Cursor", "State", "StateField", "StateOwner", "row_key", "state"]
+__all__ = ["Cursor", "State", "StateField", "StateOwner", "state"]
 
 log = logging.getLogger("millstream.state")
 
@@ -48,6 +51,7 @@ class StoredState(msgspec.Struct, array_like=True):
     cursors: dict[str, Cursor] = {}
 
 
+ERROR_CHARS_MAX = 1000  # of an error in the log
 NIL = msgspec.msgpack.encode(None)
 _decode_row = msgspec.msgpack.Decoder(StoredState).decode
 _encode_row = msgspec.msgpack.Encoder().encode
@@ -66,9 +70,13 @@ class StateOwner(Protocol):
     def conflicted(self) -> None: ...
 
 
-def row_key(kind: str, key: str, name: str) -> str:
-    """Key of the row that keeps the state `name` of a grain."""
-    return f"{kind}/{key}/{name}"
+class WaitingWrite:
+    """A write that waits for the one before it; until it begins, a later `write()` may join it."""
+
+    __slots__ = ("data", "task")
+
+    data: bytes
+    task: asyncio.Task[None]
 
 
 class State(Generic[S]):
@@ -89,7 +97,7 @@ class State(Generic[S]):
         self._stored: bytes = NIL
         self._seen: bytes = NIL  # what the value was when it last equalled the store
         self._lock = asyncio.Lock()
-        self._next: asyncio.Task[None] | None = None  # a write that has not begun yet
+        self._joinable: WaitingWrite | None = None  # the last write asked for, until it begins
         self.cursors: dict[str, Cursor] = {}
         self.value: S = field.default()
 
@@ -104,12 +112,22 @@ class State(Generic[S]):
         return self._stored != NIL
 
     async def read(self) -> None:
-        """Load what is stored; the default if nothing is."""
+        """Load what is stored; the default if nothing is.
+
+        Raises StorageError for a row that cannot be read as this state; StorageUnavailable.
+        """
         row = await self._store.read(self._key)
-        self._etag = None if row is None else row.etag
-        stored = StoredState(msgspec.Raw(NIL)) if row is None else _decode_row(row.data)
-        self._stored, self.cursors = bytes(stored.data), dict(stored.cursors)
-        self.restore()
+        try:
+            stored = StoredState(msgspec.Raw(NIL)) if row is None else _decode_row(row.data)
+            self._etag = None if row is None else row.etag
+            self._stored, self.cursors = bytes(stored.data), dict(stored.cursors)
+            self.restore()
+        except (TypeError, ValueError, OverflowError) as error:
+            raise StorageError(
+                f"state `{self._field.attribute}`: row {shown(self._key)!r} of store "
+                f"{self._field.store!r} cannot be read as `{named(self._field.codec.hint)}`: "
+                f"{error}; give the class what the row has, or mend the row"
+            ) from None
 
     def restore(self) -> None:
         """Decode the value again from what was last read or written."""
@@ -121,14 +139,17 @@ class State(Generic[S]):
             self._seen = self._stored
 
     async def write(self) -> None:
-        """Store the value as it is now. Raises Conflict, StorageUnavailable."""
-        if self._next is None:
-            self._next = self._begin(self._write_value)
-        await asyncio.shield(self._next)
+        """Store the value as it is now, whatever changes while earlier writes are under way.
+
+        Raises TypeError: the value cannot be encoded; Conflict, StorageUnavailable, NotInCluster.
+        """
+        await self._write_data(self._encode())
 
     async def clear(self) -> None:
-        """Store that there is no value; the positions of streams stay."""
-        await self._finish(self._write_nothing)
+        """Set the default, and store that there is no value; the positions of streams stay."""
+        self.value = self._field.default()
+        seen = self._field.codec.encode(self.value)
+        await asyncio.shield(self._begin(lambda: self._store_row(NIL, seen, {})))
 
     async def commit(self, cursors: Mapping[str, Cursor]) -> None:
         """Store the value and these stream positions in one write.
@@ -136,8 +157,8 @@ class State(Generic[S]):
         Who is cancelled meanwhile is cancelled after it: else the turn would end, and `restore`
         would go back behind what is just being stored.
         """
-        data, merged = self._encode(), {**self.cursors, **cursors}
-        write = self._begin(lambda: self._store_row(data, merged))
+        data = self._encode()
+        write = self._begin(lambda: self._store_row(data, data, cursors))
         cancelled: asyncio.CancelledError | None = None
         while not write.done():
             try:
@@ -150,8 +171,9 @@ class State(Generic[S]):
 
     async def write_if_changed(self) -> None:
         """Store the value if it differs from what is stored."""
-        if self._encode() != self._seen:
-            await self.write()
+        data = self._encode()
+        if data != self._seen:
+            await self._write_data(data)
 
     def _encode(self) -> bytes:
         """The value as it is stored; decoded once, so that every row can be read again."""
@@ -161,13 +183,28 @@ class State(Generic[S]):
                 self._field.codec.decode(data, self._runtime)
             return data
         except (TypeError, ValueError, OverflowError) as error:
-            raise TypeError(f"{self._key}: {error}") from None
+            raise TypeError(f"{shown(self._key)}: {error}") from None
 
-    async def _finish(self, write: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """Run one write to its end, even if the caller is cancelled meanwhile."""
-        await asyncio.shield(self._begin(write))
+    async def _write_data(self, data: bytes) -> None:
+        """Store an encoded value, alone or in place of an older one that still waits."""
+        waiting = self._joinable
+        if waiting is None:
+            waiting = WaitingWrite()
+            waiting.data = data
+            waiting.task = self._begin(lambda: self._write_waiting(waiting))
+            self._joinable = waiting
+        else:
+            waiting.data = data
+        await asyncio.shield(waiting.task)
+
+    async def _write_waiting(self, waiting: WaitingWrite) -> None:
+        if self._joinable is waiting:
+            self._joinable = None  # what changes from now on needs a later write
+        await self._store_row(waiting.data, waiting.data, {})
 
     def _begin(self, write: Callable[[], Coroutine[Any, Any, None]]) -> asyncio.Task[None]:
+        """Run one write to its end after those before it, even if its caller is cancelled."""
+        self._joinable = None  # a value that is encoded later must not be stored earlier
         task = asyncio.ensure_future(self._run(write))
         task.add_done_callback(self._ended)
         return task
@@ -176,31 +213,24 @@ class State(Generic[S]):
         """Take the error of a write whose caller may be gone; a conflict has ended the grain."""
         error = None if write.cancelled() else write.exception()
         if error is not None:
-            log.info("%s was not written: %s: %s", self._key, type(error).__name__, error)
+            text = shown(str(error), ERROR_CHARS_MAX)
+            log.info("%s was not written: %s: %s", shown(self._key), type(error).__name__, text)
 
     async def _run(self, write: Callable[[], Coroutine[Any, Any, None]]) -> None:
         async with self._lock:
-            if self._next is asyncio.current_task():
-                self._next = None  # what changes from now on needs a later write
             try:
                 await write()
             except Conflict:
                 self._owner.conflicted()
                 raise
 
-    async def _write_value(self) -> None:
-        await self._store_row(self._encode(), self.cursors)
-
-    async def _write_nothing(self) -> None:
-        self.value = self._field.default()
-        await self._store_row(NIL, self.cursors)
-
-    async def _store_row(self, data: bytes, cursors: dict[str, Cursor]) -> None:
+    async def _store_row(self, data: bytes, seen: bytes, new: Mapping[str, Cursor]) -> None:
+        """Write the row: an encoded value, and positions of streams over those it has."""
         self._owner.check_running()
+        cursors = {**self.cursors, **new}
         row = _encode_row(StoredState(msgspec.Raw(data), cursors))
         self._etag = await self._store.write(self._key, row, self._etag, self._owner.version)
-        self._stored, self.cursors = data, cursors
-        self._seen = self._field.codec.encode(self.value) if data == NIL else data
+        self._stored, self._seen, self.cursors = data, seen, cursors
 
 
 class StateField(Generic[S]):

@@ -16,7 +16,9 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from millstream.runtime.definition.grain import DeactivationReason, Runtime
+from millstream.runtime.definition.names import grain_id
 from millstream.runtime.errors import NotInCluster, Overloaded
+from millstream.runtime.text import shown
 
 from .mailbox import Mailbox, WaitingEntry
 from .request import live_parent
@@ -74,7 +76,7 @@ class Activation:
         self.id = activation_id
 
     def __str__(self) -> str:
-        return f"{self.table.name}/{self.key}"
+        return shown(f"{self.table.name}/{self.key}")
 
     @property
     def is_gone(self) -> bool:
@@ -242,6 +244,11 @@ class Activation:
     # -- asked by the grain and its states (`Home`, `StateOwner`)
 
     @property
+    def grain_id(self) -> str:
+        """`Type/key`, exactly."""
+        return grain_id(self.table.name, self.key)
+
+    @property
     def runtime(self) -> Runtime:
         """What gives references."""
         runtime: Runtime = self.table.host
@@ -266,7 +273,9 @@ class Activation:
         self.table.host.catalog.deactivate(self, DeactivationReason.STATE_CONFLICT)
 
     def check_running(self) -> None:
-        """Raise NotInCluster once the silo has ended."""
+        """Raise NotInCluster once the activation or its silo has ended."""
+        if self.is_gone:
+            raise NotInCluster(f"{self}: the activation has ended, its state writes no more")
         self.table.host.check_running()
 
     def keep_alive(self, seconds: float, /) -> None:

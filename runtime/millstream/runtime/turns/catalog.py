@@ -15,11 +15,12 @@ import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from millstream.runtime.definition.grain import DeactivationReason, Grain
+from millstream.runtime.definition.grain import DeactivationReason, Ended, Grain
 from millstream.runtime.definition.grain_type import GrainType
 from millstream.runtime.definition.markers import Flag
 from millstream.runtime.definition.method import MethodSpec
-from millstream.runtime.definition.state import State, row_key
+from millstream.runtime.definition.names import row_key
+from millstream.runtime.definition.state import State
 from millstream.runtime.errors import (
     ActivationTimeout,
     CallTimeout,
@@ -127,9 +128,11 @@ class Catalog:
             self.on_started(activation)
         try:
             activation.grain = self._construct(activation)
-        except Exception as error:
+        except BaseException as error:
             activation.state = ActivationState.ACTIVATING
-            self._tasks.start(self._fail_soon(activation, error))
+            self._tasks.start(self._fail(activation, answer_of(activation, "__init__", error)))
+            if isinstance(error, KeyboardInterrupt | SystemExit):
+                raise
             return
         activation.state = ActivationState.VALID
         activation.gate = 0
@@ -154,9 +157,6 @@ class Catalog:
         if cls.__init__ is not object.__init__:
             grain.__init__()
         return grain
-
-    async def _fail_soon(self, activation: Activation, error: Exception) -> None:
-        await self._fail(activation, error)
 
     async def _start(self, activation: Activation) -> None:
         try:
@@ -183,9 +183,7 @@ class Catalog:
         except (KeyboardInterrupt, SystemExit):
             raise
         except BaseException as error:  # else its callers would wait for ever
-            if not isinstance(error, Exception):
-                error = GrainError(type(error).__name__, f"on_activate raised: {error}")
-            await self._fail(activation, error)
+            await self._fail(activation, answer_of(activation, "on_activate", error))
             return
         activation.become(ActivationState.VALID)
 
@@ -237,6 +235,9 @@ class Catalog:
         activation.state = ActivationState.GONE
         activation.gate = 1
         self.count -= 1
+        if activation.grain is not None:
+            activation.grain._millstream = Ended(activation)  # no cycle: freed at once
+            activation.grain = None
 
     # -- ending
 
@@ -295,9 +296,6 @@ class Catalog:
             self._drop(activation)
             entries = list(box.take_all())
             activation.mailbox = None
-            if activation.grain is not None:
-                del activation.grain._millstream  # breaks the cycle: freed without the collector
-                activation.grain = None
             for entry in entries:
                 entry.moved("")
 
@@ -363,6 +361,15 @@ def is_cancelled() -> bool:
     """Was the running task itself cancelled, rather than something that it awaited?"""
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0
+
+
+def answer_of(activation: Activation, name: str, error: BaseException) -> Exception:
+    """What the callers of an activation get that could not start."""
+    if isinstance(error, asyncio.CancelledError):
+        return cancelled_hook(activation, name)
+    if not isinstance(error, Exception):
+        return GrainError(type(error).__name__, f"{name} raised: {error}")
+    return error
 
 
 def cancelled_hook(activation: Activation, name: str) -> GrainError:

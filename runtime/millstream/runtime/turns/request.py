@@ -85,7 +85,7 @@ def live_parent() -> Request | None:
 def turn_name(request: Request) -> str:
     """`Airport/BOS`, as shown in messages."""
     activation = request.activation
-    return "?" if activation is None else f"{activation.table.name}/{activation.key}"
+    return "?" if activation is None else str(activation)
 
 
 def chain_of(request: Request, new_id: Callable[[], int]) -> list[str]:

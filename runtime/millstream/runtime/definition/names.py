@@ -1,0 +1,52 @@
+"""Names of grains and of what they keep, as text that stands for one thing only.
+
+Owns: what a grain type may be called, and how type, key and state name are joined. Invariants:
+different names give different text; a part without `/` and `%` stands in it as it is.
+"""
+
+from __future__ import annotations
+
+from millstream.runtime.errors import DefinitionError
+from millstream.runtime.text import shown
+
+__all__ = ["check_name", "grain_id", "parse_grain_id", "row_key"]
+
+SYSTEM_SIGN = "$"  # begins the names of the runtime's own targets
+
+
+def check_name(what: str, name: object) -> None:
+    """Raise DefinitionError unless `name` can be the name of a grain type or state."""
+    if type(name) is not str or not name:
+        raise DefinitionError(f"{what} is {shown(repr(name))}: write a text that is not empty")
+    if not name.isprintable():
+        raise DefinitionError(
+            f"{what} is {shown(name)!r}: it has a control character or a lone surrogate; write "
+            "printable text"
+        )
+    if name.startswith(SYSTEM_SIGN):
+        raise DefinitionError(
+            f"{what} is {shown(name)!r}: names that begin with {SYSTEM_SIGN!r} are the runtime's "
+            "own; begin it with another character"
+        )
+
+
+def grain_id(kind: str, key: str) -> str:
+    """`Type/key`: all that is needed to find a grain. The key stands in it as it is."""
+    return f"{_escaped(kind)}/{key}"
+
+
+def parse_grain_id(text: str) -> tuple[str, str]:
+    """Type and key of a `grain_id`. Raises ValueError if it is none."""
+    kind, slash, key = text.partition("/")
+    if not slash or not kind:
+        raise ValueError(f"{shown(text)!r} is not the name of a grain: Type/key")
+    return kind.replace("%2F", "/").replace("%25", "%"), key
+
+
+def row_key(kind: str, key: str, name: str) -> str:
+    """Key of the row that keeps a state of a grain: `Type/key/name`."""
+    return f"{_escaped(kind)}/{_escaped(key)}/{_escaped(name)}"
+
+
+def _escaped(part: str) -> str:
+    return part.replace("%", "%25").replace("/", "%2F")
