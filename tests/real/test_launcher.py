@@ -31,6 +31,7 @@ MODULE = """
 import asyncio
 import os
 from millstream.runtime import Grain, Silo, grain
+from millstream.runtime.extending import SiloPart
 
 @grain(name="LauncherEcho")
 class Echo(Grain):
@@ -40,7 +41,7 @@ class Echo(Grain):
     async def pid(self) -> int:
         return os.getpid()
 
-class NeverStarts:
+class NeverStarts(SiloPart):
     async def start(self, host, name, /) -> None:
         print("the stream provider waits", flush=True)
         await asyncio.Event().wait()

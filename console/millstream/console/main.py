@@ -1,6 +1,6 @@
 """The `millstream` command: parses arguments and hands them to what does the work.
 
-Exit codes: 0 done, 1 failed or figures differ, 2 wrong arguments, 130 Ctrl-C.
+Exit codes: 0 done, 1 failed or figures differ, 2 wrong arguments, 3 evicted, 130 Ctrl-C.
 """
 
 from __future__ import annotations
@@ -9,6 +9,9 @@ import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
+
+from millstream.runtime.run import RUN_OPTIONS, run_program
 
 __all__ = ["main"]
 
@@ -20,12 +23,40 @@ def parser() -> argparse.ArgumentParser:
     top = argparse.ArgumentParser(
         prog="millstream", description="Virtual actors with persistent streams."
     )
+    top.add_argument("--version", action=ShowVersion, nargs=0, help="print the version and end")
     commands = top.add_subparsers(dest="command", required=True)
+    add_run(commands.add_parser("run", help="run one silo"))
     demo = commands.add_parser("demo", help="run a demonstration")
     demos = demo.add_subparsers(dest="demo", required=True)
     add_flights(demos.add_parser("flights", help="a year of flights through a cluster"))
     add_sim(commands.add_parser("sim", help="simulate clusters under trouble, in virtual time"))
     return top
+
+
+class ShowVersion(argparse.Action):
+    """Reads the package's metadata only when it is asked for."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: Any, **__: Any) -> None:
+        from millstream.runtime import __version__
+
+        print(f"millstream {__version__}")
+        parser.exit()
+
+
+def add_run(run: argparse.ArgumentParser) -> None:
+    """Arguments of `millstream run`."""
+    run.add_argument("target", help="package.module:function that returns a Silo")
+    for option in RUN_OPTIONS:
+        text = f"{option.help} ({option.variable})"
+        run.add_argument(f"--{option.flag}", metavar=option.flag.upper(), help=text)
+    run.set_defaults(run=run_silo)
+
+
+def run_silo(arguments: argparse.Namespace) -> int:
+    """Run one silo."""
+    return run_program(
+        arguments.target, {option.flag: getattr(arguments, option.flag) for option in RUN_OPTIONS}
+    )
 
 
 def add_sim(sim: argparse.ArgumentParser) -> None:

@@ -1,4 +1,9 @@
-"""Grains, silos, calls, membership, directory and state: the runtime of Millstream."""
+"""Grains, silos, calls, membership, directory and state: the runtime of Millstream.
+
+`__version__` is that of the installed package.
+"""
+
+from typing import TYPE_CHECKING
 
 from .client.client import Client, connect
 from .cluster.table import MemberRow, MembershipTable, MemoryMembershipTable, Status, TableView
@@ -48,9 +53,22 @@ from .errors import (
 )
 from .options import MembershipOptions, RuntimeOptions
 from .run.local_cluster import LocalCluster
+from .run.serve import serve
 from .silo.silo import Silo
+from .version import version
 from .wire.address import Address
 from .wire.transport import Link, Listener, TcpTransport, Transport
+
+if TYPE_CHECKING:
+    __version__: str
+else:
+
+    def __getattr__(name):
+        """`__version__`, read when it is asked for."""
+        if name == "__version__":
+            return version()
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
 
 __all__ = [
     "HASHED",
@@ -118,6 +136,7 @@ __all__ = [
     "one_way",
     "read_only",
     "register_type",
+    "serve",
     "shielded",
     "state",
     "timeout",

@@ -6,21 +6,29 @@ Owns: the form `name[:argument]` and its errors. Groups: `millstream.membership`
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from .errors import ConfigError
 
-__all__ = ["load_plugin"]
+__all__ = ["find_plugin", "load_plugin"]
 
 
-def load_plugin(group: str, text: str) -> Any:
-    """Make the plug-in `name:argument` of a group; raises ConfigError naming what there is."""
+def find_plugin(group: str, text: str) -> Callable[..., Any]:
+    """What makes the plug-in `name:argument` of a group; ConfigError names what there is."""
     from importlib.metadata import entry_points  # 13 ms, which most programs need not pay
 
-    name, colon, argument = text.partition(":")
+    name = text.partition(":")[0]
     found = {point.name: point for point in entry_points(group=group)}
     if name not in found:
         known = ", ".join(sorted(found)) or "nothing"
         raise ConfigError(f"{text!r}: no {group} plug-in is named {name!r}; installed: {known}")
-    made = found[name].load()
-    return made(argument) if colon else made()
+    made: Callable[..., Any] = found[name].load()
+    return made
+
+
+def load_plugin(group: str, text: str) -> Any:
+    """Make the plug-in `name:argument` of a group. Raises ConfigError, and what it raises."""
+    make = find_plugin(group, text)
+    _, colon, argument = text.partition(":")
+    return make(argument) if colon else make()

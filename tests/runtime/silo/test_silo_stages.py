@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -433,4 +434,16 @@ async def test_a_stop_and_an_eviction_at_once_end_the_silo_once() -> None:
     assert LOG.count("queues abort") == 1
     with pytest.raises(SiloUnavailable):
         async with connect(silo.gateway):
+            pass
+
+
+async def test_a_silo_is_found_at_the_address_that_it_advertises() -> None:
+    table = MemoryMembershipTable()
+    async with (
+        Silo(grains=[], advertise="localhost:0", membership=table) as one,
+        Silo(grains=[], membership=table) as two,
+    ):
+        assert re.fullmatch(r"localhost:\d+", one.gateway)
+        assert one.address in two.host.membership.active()
+        async with connect(one.gateway):
             pass

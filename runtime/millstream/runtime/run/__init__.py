@@ -2,5 +2,13 @@
 
 from .launcher import SiloProcess, SiloProcesses
 from .loops import loop_factory
+from .program import RUN_OPTIONS, RunOption, run_program
 
-__all__ = ["SiloProcess", "SiloProcesses", "loop_factory"]
+__all__ = [
+    "RUN_OPTIONS",
+    "RunOption",
+    "SiloProcess",
+    "SiloProcesses",
+    "loop_factory",
+    "run_program",
+]

@@ -2,8 +2,8 @@
 
 Owns: `SiloProcess`, one child, and `SiloProcesses`, several. The child's side is `silo_main`.
 Invariants: a child that cannot start says why; a start that is given up leaves no child behind; a
-child ends when its parent's end of its standard input closes, so nothing is left by Ctrl-C or by
-the parent's death.
+child ends when its parent's end of a pipe of their own closes, so nothing is left by Ctrl-C or by
+the parent's death; what standard input is to either does not matter.
 """
 
 from __future__ import annotations
@@ -15,11 +15,15 @@ import os
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from millstream.runtime.errors import ClusterError
+
+from .importing import refuse_while_importing
+
+if TYPE_CHECKING:
+    from pathlib import Path  # 3 ms
 
 __all__ = ["SiloProcess", "SiloProcesses"]
 
@@ -39,6 +43,7 @@ class SiloProcess:
     """
 
     def __init__(self, factory: str, arguments: Mapping[str, Any], log: Path) -> None:
+        self._pipe: int | None = None  # its end tells the child to stop
         self._factory = factory
         self._arguments = dict(arguments)
         self._log = log
@@ -69,19 +74,32 @@ class SiloProcess:
     async def _spawn(self) -> asyncio.subprocess.Process:
         if self._process is not None:
             raise ClusterError(f"silo process {self.pid} was started already; make another one")
-        with self._log.open("ab") as file:
-            return await asyncio.create_subprocess_exec(
-                sys.executable,
-                "-m",
-                "millstream.runtime.run.silo_main",
-                self._factory,
-                json.dumps(self._arguments),
-                stdin=asyncio.subprocess.PIPE,
-                stdout=asyncio.subprocess.PIPE,
-                stderr=file,
-                start_new_session=True,  # Ctrl-C reaches the parent, which stops its children
-                env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
-            )
+        refuse_while_importing("a silo process")
+        childs_end, self._pipe = os.pipe()
+        try:
+            with self._log.open("ab") as file:
+                return await asyncio.create_subprocess_exec(
+                    sys.executable,
+                    "-m",
+                    "millstream.runtime.run.silo_main",
+                    self._factory,
+                    json.dumps(self._arguments),
+                    str(childs_end),
+                    stdin=asyncio.subprocess.DEVNULL,
+                    stdout=asyncio.subprocess.PIPE,
+                    stderr=file,
+                    pass_fds=[childs_end],
+                    start_new_session=True,  # Ctrl-C reaches the parent, which stops its children
+                    env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+                )
+        finally:
+            os.close(childs_end)
+
+    def _let_go(self) -> None:
+        """Close the pipe: the child stops."""
+        pipe, self._pipe = self._pipe, None
+        if pipe is not None:
+            os.close(pipe)
 
     async def _first_line(self) -> bytes:
         assert self._process is not None and self._process.stdout is not None
@@ -104,11 +122,10 @@ class SiloProcess:
 
     async def stop(self) -> None:
         """Stop gracefully; after 20 s by force. Repeatable."""
+        self._let_go()
         process = self._process
         if process is None or process.returncode is not None:
             return
-        assert process.stdin is not None
-        process.stdin.close()
         try:
             async with asyncio.timeout(STOP_S):
                 await process.wait()
@@ -119,11 +136,15 @@ class SiloProcess:
 
     async def kill(self) -> None:
         """SIGKILL: no goodbye."""
+        self._let_go()
         process = self._process
         if process is not None and process.returncode is None:
             with suppress(ProcessLookupError):
                 process.kill()
             await process.wait()
+
+    def __del__(self) -> None:
+        self._let_go()
 
 
 class SiloProcesses:

@@ -23,6 +23,8 @@ from millstream.runtime.silo.part import SiloPart
 from millstream.runtime.silo.silo import Silo
 from millstream.runtime.wire.transport import Transport
 
+from .importing import refuse_while_importing
+
 __all__ = ["LocalCluster"]
 
 C = TypeVar("C", bound=Contract)
@@ -106,6 +108,7 @@ class LocalCluster:
         return silo
 
     async def __aenter__(self) -> LocalCluster:
+        refuse_while_importing("a cluster")
         try:
             for _ in range(self._count):
                 await self.start_silo()

@@ -31,6 +31,7 @@ from millstream.runtime.errors import ConfigError, MillstreamError, NotInCluster
 from millstream.runtime.options import MembershipOptions, RuntimeOptions
 from millstream.runtime.plugins import load_plugin
 from millstream.runtime.turns.collector import collect_while_running
+from millstream.runtime.version import version
 from millstream.runtime.wire.address import Address
 from millstream.runtime.wire.transport import (
     Link,
@@ -61,6 +62,7 @@ class Silo:
     Args:
         grains: the grain classes that this silo hosts.
         address: where it listens, `host:port`; port 0 takes a free one.
+        advertise: where others reach it, if that differs; port 0 stands for the one it listens on.
         cluster: silos and clients of different clusters refuse each other.
         membership: the table, or `sqlite:directory`; default: a table of its own, in memory.
         stores: state stores by name, objects or `sqlite:directory`; default: in memory.
@@ -75,6 +77,7 @@ class Silo:
         *,
         grains: Sequence[type[Grain]],
         address: str = "127.0.0.1:0",
+        advertise: str = "",
         cluster: str = "dev",
         membership: MembershipTable | str | None = None,
         stores: Mapping[str, StateStore | str] | None = None,
@@ -87,10 +90,8 @@ class Silo:
         env: Env | None = None,
         transport: Transport | None = None,
     ) -> None:
-        try:
-            self._listen_at = Address.parse(address)
-        except ValueError as error:
-            raise ConfigError(f"Silo(address=...): {error}") from None
+        self._listen_at = read_address("address", address)
+        self._advertised = read_address("advertise", advertise or address)
         self._grains = list(grains)
         for cls in self._grains:
             if not (isinstance(cls, type) and issubclass(cls, Grain)):
@@ -193,12 +194,22 @@ class Silo:
         except BaseException:
             await self.stop()
             raise
+        if log.isEnabledFor(logging.INFO):
+            self._tell_active()
+
+    def _tell_active(self) -> None:
+        text = "silo %s is active at %s, cluster %s, millstream %s; grains: %s; parts: %s"
+        address, parts = self.address, ", ".join(self._parts) or "none"
+        grains = ", ".join(cls.__millstream_type__.name for cls in self._grains) or "none"
+        name = self._name or "(unnamed)"
+        facts = (name, address, self._cluster, version(), grains, parts)
+        log.info(text, *facts, extra={"silo": address})
 
     async def _join(self) -> None:
         listener = await self._transport.listen(self._listen_at, self._accept)
         self._listeners.append(listener)
         generation = int(self._env.wall_s() * 1000)
-        host = self._host = self._build(f"{listener.address}@{generation}")
+        host = self._host = self._build(f"{self._announced(listener)}@{generation}")
         host.on_evicted = self._evicted
         host.heart.start()
         host.is_running = True
@@ -207,6 +218,12 @@ class Silo:
             host.loop.create_task(collect_while_running(host)),
             host.loop.create_task(exchange_loads(host)),
         ]
+
+    def _announced(self, listener: Listener) -> Address:
+        """The address that others connect to."""
+        if self._advertised == self._listen_at:
+            return listener.address
+        return self._advertised._replace(port=self._advertised.port or listener.address.port)
 
     async def _open_parts(self) -> None:
         for name, part in self._parts.items():
@@ -378,6 +395,14 @@ class Silo:
         await host.catalog.aclose()
         host.visitors.close()
         await host.close_calls()
+
+
+def read_address(option: str, text: str) -> Address:
+    """The address that an option gives. Raises ConfigError."""
+    try:
+        return Address.parse(text)
+    except ValueError as error:
+        raise ConfigError(f"Silo({option}=...): {error}") from None
 
 
 def parts_of(

@@ -8,13 +8,14 @@ order, on the loop's thread; `closed` is called exactly once and is the last cal
 from __future__ import annotations
 
 import asyncio
+import errno
 import socket
 import threading
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Protocol
 
-from millstream.runtime.errors import SiloUnavailable
+from millstream.runtime.errors import ClusterError, SiloUnavailable
 
 from .address import Address
 
@@ -204,13 +205,20 @@ class TcpTransport:
         return link
 
     async def listen(self, address: Address, accept: Callable[[Link], None], /) -> Listener:
+        """Listen on an address. Raises ClusterError naming the address and the reason."""
         loop = asyncio.get_running_loop()
-        return TcpListener(
-            await loop.create_server(lambda: TcpLink(accept), address.host, address.port)
-        )
+        try:
+            server = await loop.create_server(lambda: TcpLink(accept), address.host, address.port)
+        except OSError as error:
+            raise cannot_listen(address, error) from error
+        return TcpListener(server)
 
     def listen_probe(self, address: Address, answer: Callable[[], bytes], /) -> Listener:
-        return ProbeListener(address, answer)
+        """Answer probes in a thread. Raises ClusterError naming the address and the reason."""
+        try:
+            return ProbeListener(address, answer)
+        except OSError as error:
+            raise cannot_listen(address, error) from error
 
     async def probe(self, address: Address, timeout_s: float, /) -> bytes:
         """Ask a probe port; raises OSError or TimeoutError when no answer came."""
@@ -220,6 +228,21 @@ class TcpTransport:
                 return await reader.read(PROBE_REPLY_BYTES_MAX)
             finally:
                 writer.close()
+
+
+def cannot_listen(address: Address, error: OSError) -> ClusterError:
+    """What is wrong with an address to listen on, and what to do."""
+    if isinstance(error, socket.gaierror):
+        text = f"no host {address.host!r} is known here: name one of this machine"
+    elif error.errno == errno.EADDRINUSE:
+        text = "the port is taken: end the program that has it, or take another (0: a free one)"
+    elif error.errno == errno.EADDRNOTAVAIL:
+        text = f"{address.host} is no address of this machine: name one that is"
+    elif error.errno in (errno.EACCES, errno.EPERM):
+        text = "this user may not listen there: take a port above 1023"
+    else:
+        text = error.strerror or str(error)
+    return ClusterError(f"cannot listen on {address}: {text}")
 
 
 async def links_closed() -> None:

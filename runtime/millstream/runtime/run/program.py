@@ -1,0 +1,139 @@
+"""A program that is one silo, with its options from flags and the environment.
+
+Owns: `run_program`, and which option is called what in flags, environment and factories. Not:
+parsing a command line (the `millstream` command), the life of the silo (`serve`). Invariants: a
+flag wins over its variable, and only what was given reaches the factory; what is wrong is told in a
+line, before a port is opened or a row is written.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import sys
+import traceback
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+from millstream.runtime.errors import ConfigError, MillstreamError
+from millstream.runtime.plugins import find_plugin
+from millstream.runtime.silo.silo import Silo
+from millstream.runtime.wire.address import Address
+
+from .loops import loop_factory
+from .process import LOG_FORMAT, fill_standard_streams, settle_memory
+from .serve import FAILED, serve
+from .target import load_target, make_silo
+
+__all__ = ["RUN_OPTIONS", "RunOption", "given", "prepare", "run_program"]
+
+BAD_ARGUMENTS = 2
+
+
+class RunOption(NamedTuple):
+    """An option: `--flag`, `MILLSTREAM_FLAG`, and the argument of the factory that gets it."""
+
+    flag: str
+    argument: str
+    read: Callable[[str], Any]
+    help: str
+
+    @property
+    def variable(self) -> str:
+        """Its environment variable."""
+        return f"MILLSTREAM_{self.flag.upper()}"
+
+
+def read_address(text: str) -> str:
+    """`host:port`, as it stands. Raises ConfigError."""
+    try:
+        Address.parse(text)
+    except ValueError as error:
+        raise ConfigError(str(error)) from None
+    return text
+
+
+def read_membership(text: str) -> str:
+    """`name:argument` of a plug-in, as it stands. Raises ConfigError."""
+    find_plugin("millstream.membership", text)
+    return text
+
+
+def read_stores(text: str) -> dict[str, str]:
+    """`name:argument`, or several `store=name:argument`, with commas. Raises ConfigError."""
+    stores: dict[str, str] = {}
+    for part in text.split(","):
+        name, equals, store = part.partition("=")
+        if not equals:
+            name, store = "default", part
+        if name in stores:
+            raise ConfigError(f"store {name!r} is given twice")
+        find_plugin("millstream.stores", store)
+        stores[name] = store
+    return stores
+
+
+RUN_OPTIONS = (
+    RunOption("name", "name", str, "for people and balancers"),
+    RunOption("listen", "address", read_address, "host:port; port 0 takes a free one"),
+    RunOption("advertise", "advertise", read_address, "host:port that others connect to"),
+    RunOption("cluster", "cluster", str, "the cluster's name"),
+    RunOption("membership", "membership", read_membership, "the table, as sqlite:DIRECTORY"),
+    RunOption(
+        "store", "stores", read_stores, "state, as sqlite:DIRECTORY or NAME=sqlite:DIRECTORY,..."
+    ),
+)
+
+
+def given(flags: Mapping[str, str | None], environment: Mapping[str, str]) -> dict[str, Any]:
+    """The factory's arguments: what flags say, else variables that are not empty.
+
+    Raises ConfigError naming the flag or the variable.
+    """
+    found = {}
+    for option in RUN_OPTIONS:
+        flag = flags.get(option.flag)
+        text = environment.get(option.variable) if flag is None else flag
+        if not text:
+            continue
+        try:
+            found[option.argument] = option.read(text)
+        except ConfigError as error:
+            where = option.variable if flag is None else f"--{option.flag}"
+            raise ConfigError(f"{where}: {error}") from None
+    return found
+
+
+def run_program(target: str, flags: Mapping[str, str | None]) -> int:
+    """Run a silo until it is told to stop; returns the exit code.
+
+    Args:
+        target: `package.module:function` that returns a Silo.
+        flags: text by the name of an option (`RUN_OPTIONS`); None: see the environment.
+    """
+    fill_standard_streams()
+    try:
+        silo = prepare(target, flags)
+        with asyncio.Runner(loop_factory=loop_factory()) as runner:
+            return runner.run(serve(silo, on_active=lambda _: settle_memory()))
+    except ConfigError as error:
+        print(f"millstream run: {error}", file=sys.stderr)
+        return BAD_ARGUMENTS
+    except MillstreamError as error:
+        print(f"millstream run: {type(error).__name__}: {error}", file=sys.stderr)
+        return FAILED
+    except Exception:
+        traceback.print_exc()
+        return FAILED
+
+
+def prepare(target: str, flags: Mapping[str, str | None]) -> Silo:
+    """The silo, not started. Raises ConfigError, and what the program's own code raises."""
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())  # as `python program.py` has it
+    options = given(flags, os.environ)
+    factory = load_target(target)
+    # Does nothing where the program has set up its own.
+    logging.basicConfig(level=logging.INFO, format=LOG_FORMAT)
+    return make_silo(target, factory, options)

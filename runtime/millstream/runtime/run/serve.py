@@ -1,0 +1,127 @@
+"""A silo as what a program does: from its start to a signal or its eviction.
+
+Owns: `serve`, the exit codes of programs that run a silo. Not: processes (`launcher`), arguments
+(`program`). Invariants: a signal stops the silo gracefully, a second one ends the process at once,
+however busy its loop is; a start that is not wanted any more is undone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import Any
+
+from millstream.runtime.silo.silo import Silo
+
+from .importing import refuse_while_importing
+
+__all__ = ["EVICTED", "FAILED", "STOPPED", "STOP_S", "serve"]
+
+STOPPED = 0
+FAILED = 1
+EVICTED = 3
+STOP_S = 18.0  # below the time that a launcher gives
+SIGNALS = (signal.SIGTERM, signal.SIGINT)
+
+log = logging.getLogger("millstream.serve")
+
+
+async def serve(
+    silo: Silo,
+    *,
+    on_active: Callable[[Silo], None] | None = None,
+    asked: asyncio.Event | None = None,
+) -> int:
+    """Start a silo, run it until SIGTERM or SIGINT, and stop it gracefully.
+
+    Args:
+        silo: one that was not started yet.
+        on_active: called once the silo is active, in the loop.
+        asked: set it to stop the silo in another way than by a signal.
+
+    Returns the exit code for the program: 0 it was asked to stop, and did; 1 it did not stop within
+    18 s and was ended without a word; 3 it was evicted, or ended by itself.
+    A second signal ends the process at once, with that signal. Signals need the main thread.
+    Raises what `Silo.start` raises; ConfigError in a process that is importing its factory.
+    """
+    refuse_while_importing("a silo")
+    asked = asked or asyncio.Event()
+    with _signals(asked):
+        starting: asyncio.Future[Any] = asyncio.ensure_future(silo.start())
+        asking: asyncio.Future[Any] = asyncio.ensure_future(asked.wait())
+        try:
+            await asyncio.wait([asking, starting], return_when=asyncio.FIRST_COMPLETED)
+            if not starting.done():
+                return await _give_up(silo, starting)
+            starting.result()
+            if on_active is not None:
+                on_active(silo)
+            return await _run(silo, asking)
+        finally:
+            asking.cancel()
+
+
+async def _give_up(silo: Silo, starting: asyncio.Future[Any]) -> int:
+    """The silo is not wanted any more, and has not started yet."""
+    starting.cancel()
+    await asyncio.wait([starting])
+    await silo.kill()
+    if not starting.cancelled():
+        starting.result()
+    return STOPPED
+
+
+async def _run(silo: Silo, asking: asyncio.Future[Any]) -> int:
+    """Until it was asked to stop and has, or was evicted."""
+    ended: asyncio.Future[Any] = asyncio.ensure_future(silo.wait_stopped())
+    try:
+        await asyncio.wait([asking, ended], return_when=asyncio.FIRST_COMPLETED)
+    except BaseException:
+        await silo.stop()
+        raise
+    finally:
+        ended.cancel()
+    if not asking.done():
+        log.error("%s was evicted, or ended by itself: start it again", silo.address)
+        await silo.stop()
+        return EVICTED
+    log.info("%s was asked to stop", silo.address)
+    return await _stop(silo)
+
+
+async def _stop(silo: Silo) -> int:
+    try:
+        async with asyncio.timeout(STOP_S):
+            await silo.stop()
+    except TimeoutError:
+        log.error("%s did not stop in %g s, and ends without a word", silo.address, STOP_S)
+        await silo.kill()
+        return FAILED
+    return STOPPED
+
+
+@contextmanager
+def _signals(asked: asyncio.Event) -> Iterator[None]:
+    """While this is open the first signal sets the event, and the next one ends the process."""
+    loop = asyncio.get_running_loop()
+    before = {number: signal.getsignal(number) for number in SIGNALS}
+
+    def first() -> None:
+        asked.set()
+        for number in SIGNALS:
+            loop.remove_signal_handler(number)
+            signal.signal(number, signal.SIG_DFL)
+
+    with suppress(NotImplementedError):  # Windows: Ctrl-C cancels the program
+        for number in SIGNALS:
+            loop.add_signal_handler(number, first)
+    try:
+        yield
+    finally:
+        with suppress(NotImplementedError):
+            for number in SIGNALS:
+                loop.remove_signal_handler(number)
+                signal.signal(number, before[number])

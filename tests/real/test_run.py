@@ -1,0 +1,223 @@
+"""`millstream run`: a silo as a program, its signals and exit codes."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import re
+import signal
+import socket
+import sys
+import textwrap
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from millstream.providers.sqlite import SqliteMembershipTable
+from millstream.runtime import Grain, Status, connect, grain
+
+pytestmark = pytest.mark.real
+
+APP = """
+import asyncio
+from millstream.balancers import DeploymentBalancer
+from millstream.providers.memory import MemoryQueues
+from millstream.runtime import Grain, MembershipOptions, Silo, grain
+from millstream.runtime.extending import SiloPart
+from millstream.streams import PersistentStreams
+
+@grain(name="RunEcho")
+class Echo(Grain):
+    async def echo(self, text: str) -> str:
+        return text
+
+class NeverStops(SiloPart):
+    async def stop(self) -> None:
+        print("the provider waits", flush=True)
+        await asyncio.Event().wait()
+
+def make(**options):
+    return Silo(grains=[Echo], membership_options=MembershipOptions(refresh_s=0.2), **options)
+
+def make_streams(**options):
+    streams = {"default": PersistentStreams(MemoryQueues(), balancer=DeploymentBalancer())}
+    return Silo(grains=[Echo], streams=streams, **options)
+
+def make_stuck(**options):
+    return Silo(grains=[Echo], streams={"default": NeverStops()}, **options)
+"""
+UNGUARDED = """
+import asyncio
+from pathlib import Path
+from millstream.runtime import Silo
+from millstream.runtime.run.launcher import SiloProcess
+
+def make():
+    return Silo(grains=[])
+
+async def main():
+    print("the program runs", flush=True)
+    silo = SiloProcess("unguarded:make", {}, Path("silo.log"))
+    await silo.start()
+    await silo.stop()
+
+asyncio.run(main())
+"""
+
+
+@grain(name="RunEcho")
+class Echo(Grain):
+    async def echo(self, text: str) -> str:
+        raise NotImplementedError
+
+
+class Running:
+    """A program under test."""
+
+    def __init__(self, process: asyncio.subprocess.Process) -> None:
+        self.process = process
+        self.told = ""
+
+    async def until(self, pattern: str) -> re.Match[str]:
+        """Read its standard error until a line is found."""
+        assert self.process.stderr is not None
+        while True:
+            found = re.search(pattern, self.told)
+            if found:
+                return found
+            line = await self.process.stderr.readline()
+            assert line, f"ended before {pattern!r}: {self.told}"
+            self.told += line.decode()
+
+    async def ended(self) -> int:
+        assert self.process.stderr is not None
+        self.told += (await self.process.stderr.read()).decode()
+        return await self.process.wait()
+
+
+@asynccontextmanager
+async def started(folder: Path, *words: str, **options: Any) -> AsyncIterator[Running]:
+    path = os.pathsep.join([str(folder), *filter(None, sys.path)])
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        *words,
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": path},
+        stderr=asyncio.subprocess.PIPE,
+        **options,
+    )
+    try:
+        yield Running(process)
+    finally:
+        if process.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                process.kill()
+            await process.wait()
+
+
+def run(folder: Path, *words: str, **options: Any) -> Any:
+    return started(folder, "-m", "millstream.console", "run", *words, **options)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "run_app.py").write_text(textwrap.dedent(APP))
+    (tmp_path / "unguarded.py").write_text(textwrap.dedent(UNGUARDED))
+    return tmp_path
+
+
+ACTIVE = r"silo (\S+) is active at (\S+)@\d+, cluster (\S+), millstream \S+; grains: (.*); parts"
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+async def test_a_silo_tells_that_it_is_active_serves_and_stops_on_a_signal(
+    folder: Path, number: signal.Signals
+) -> None:
+    words = ("run_app:make_streams", "--name", "one", "--cluster", "c", "--listen", "127.0.0.1:0")
+    async with run(folder, *words) as program:
+        name, gateway, cluster, grains = (await program.until(ACTIVE)).groups()
+        assert (name, cluster, grains) == ("one", "c", "RunEcho")
+        assert "parts: default" in program.told
+        async with connect(gateway, cluster="c") as client:
+            assert await client.grain(Echo, "a").echo("hello") == "hello"
+        program.process.send_signal(number)
+        assert await program.ended() == 0
+
+
+def close_stdin() -> None:
+    os.close(0)
+
+
+@pytest.mark.parametrize(
+    "options", [{"stdin": asyncio.subprocess.DEVNULL}, {"preexec_fn": close_stdin}]
+)
+async def test_a_silo_does_not_care_for_standard_input(
+    folder: Path, options: dict[str, Any]
+) -> None:
+    async with run(folder, "run_app:make", **options) as program:
+        _, gateway, *_ = (await program.until(ACTIVE)).groups()
+        async with connect(gateway) as client:
+            assert await client.grain(Echo, "a").echo("hello") == "hello"
+        program.process.send_signal(signal.SIGTERM)
+        assert await program.ended() == 0
+
+
+async def test_a_second_signal_ends_the_process_at_once(folder: Path) -> None:
+    options = {"stdout": asyncio.subprocess.PIPE}
+    async with run(folder, "run_app:make_stuck", **options) as program:
+        await program.until(ACTIVE)
+        program.process.send_signal(signal.SIGTERM)
+        assert program.process.stdout is not None
+        assert await program.process.stdout.readline() == b"the provider waits\n"
+        program.process.send_signal(signal.SIGINT)
+        assert await program.ended() == -signal.SIGINT
+
+
+async def test_a_taken_port_is_named_with_exit_code_1(folder: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        at = f"127.0.0.1:{taken.getsockname()[1]}"
+        async with run(folder, "run_app:make", "--listen", at) as program:
+            assert await program.ended() == 1
+    assert f"ClusterError: cannot listen on {at}: the port is taken" in program.told
+    assert "Traceback" not in program.told
+
+
+async def test_an_unknown_host_is_named_with_exit_code_1(folder: Path) -> None:
+    async with run(folder, "run_app:make", "--listen", "no.such.invalid:0") as program:
+        assert await program.ended() == 1
+    assert "cannot listen on no.such.invalid:0: no host 'no.such.invalid'" in program.told
+
+
+async def test_an_evicted_silo_ends_with_exit_code_3(folder: Path) -> None:
+    words = ("run_app:make", "--membership", "sqlite:data", "--store", "sqlite:data")
+    async with run(folder, *words) as program:
+        await program.until(ACTIVE)
+        table = SqliteMembershipTable(folder / "data")
+        view = await table.read()
+        dead = msgspec.structs.replace(view.rows[0], status=Status.DEAD)
+        assert await table.write(dead, view.version)
+        await table.aclose()
+        assert await program.ended() == 3
+    assert "was evicted" in program.told
+
+
+async def test_a_program_that_starts_silos_when_it_is_imported_is_found_out(folder: Path) -> None:
+    options = {"stdout": asyncio.subprocess.PIPE}
+    async with started(folder, "unguarded.py", **options) as program:
+        assert program.process.stdout is not None
+        printed = await program.process.stdout.read()
+        assert await program.ended() == 1
+    assert printed.count(b"the program runs") == 1
+    assert 'under `if __name__ == "__main__":`' in program.told
+    assert (folder / "silo.log").read_text().count("the program runs") == 1
+
+
+async def test_such_a_program_is_found_out_by_millstream_run_too(folder: Path) -> None:
+    async with run(folder, "unguarded:make") as program:
+        assert await program.ended() == 2
+    assert "importing 'unguarded' starts a silo process" in program.told
