@@ -12,6 +12,10 @@ from typing import Any
 
 import pytest
 
+from millstream.console.flights import job
+from millstream.console.flights.check import Figures, count_here
+from millstream.console.main import main
+
 pytestmark = pytest.mark.real
 
 COMMAND = (sys.executable, "-m", "millstream.console", "demo", "flights")
@@ -53,6 +57,28 @@ def test_flights_from_the_file_through_three_processes_are_equal() -> None:
 
 def test_flights_are_equal_though_a_silo_is_killed_on_the_way() -> None:
     run_flights("--source", "csv", "--silos", "4", "--kill", "--rows", "6000")
+
+
+@pytest.mark.parametrize(("figure", "missing"), [("arr_delay", 0), ("arrivals", 1)])
+def test_the_demo_fails_when_one_figure_differs_by_one(
+    figure: str,
+    missing: int,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def count_wrongly(rows_max: int | None) -> Figures:
+        figures = count_here(rows_max)
+        tally = figures.airports["IAH"]
+        setattr(tally, figure, getattr(tally, figure) + 1)
+        return figures
+
+    monkeypatch.setattr(job, "count_here", count_wrongly)
+    monkeypatch.setattr(job, "PATIENCE_S", 1.0)
+    code = main(["demo", "flights", "--source", "csv", "--local", "--rows", "60", "--json"])
+    report = json.loads(capsys.readouterr().out)
+    assert code == 1 and not report["equal"]
+    assert (report["missing"], report["duplicated"]) == (missing, 0)
+    assert any(text.startswith("airport IAH: expected") for text in report["differences"])
 
 
 @pytest.mark.spark

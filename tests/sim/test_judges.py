@@ -1,0 +1,238 @@
+"""Suites `streams` and `calls` notice what they are there for: each test plants one fault."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import msgspec
+import pytest
+
+from millstream.console.sim import calls_suite, record, streams_suite
+from millstream.console.sim.calls_suite import Account
+from millstream.console.sim.log_queues import LogReceiver, LogService
+from millstream.console.sim.record import current_run
+from millstream.console.sim.runner import run_seed
+from millstream.runtime.definition.state import State
+from millstream.runtime.testing import CallEnded, SimStateStore
+from millstream.runtime.turns import deadlines
+from millstream.runtime.turns.activation import Activation
+from millstream.runtime.turns.mailbox import Mailbox
+from millstream.streams import QueueMessage, Token
+from millstream.streams.consumer import extension
+from millstream.streams.ownership import decision
+
+SEEDS = range(1, 4)
+Read = Callable[[Sequence[QueueMessage]], Sequence[QueueMessage]]
+
+
+@pytest.fixture(autouse=True)
+def all_violations_are_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(record, "VIOLATIONS_SHOWN", record.VIOLATIONS_KEPT_MAX)
+
+
+def is_noticed(suite: str, what: str) -> bool:
+    """Does one of a few seeds fail, saying this?"""
+    return any(what in run_seed(suite, seed).failure for seed in SEEDS)
+
+
+def plant_read(monkeypatch: pytest.MonkeyPatch, change: Read) -> None:
+    """Let receivers give something else than what is in the log."""
+    read = LogReceiver.read
+
+    async def changed(self: LogReceiver, *arguments: Any) -> Sequence[QueueMessage]:
+        return change(await read(self, *arguments))
+
+    monkeypatch.setattr(LogReceiver, "read", changed)
+
+
+def plant_write(monkeypatch: pytest.MonkeyPatch, is_forgotten: Callable[[str, int], bool]) -> None:
+    """Let the store say that it wrote, and forget, some writes (by key and number)."""
+    write, count = SimStateStore.write, 0
+
+    async def forgets(self: SimStateStore, key: str, data: bytes, expect: Any, fence: int) -> str:
+        nonlocal count
+        count += 1
+        if expect is not None and is_forgotten(key, count):
+            return str(expect)
+        return await write(self, key, data, expect, fence)
+
+    monkeypatch.setattr(SimStateStore, "write", forgets)
+
+
+def test_an_event_that_the_adapter_drops_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    plant_read(monkeypatch, lambda found: [one for one in found if one.token.seq != 7])
+    assert is_noticed("streams", "took effect") and is_noticed("streams", "never got it")
+
+
+def test_events_in_another_order_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    plant_read(monkeypatch, lambda found: [*found[1::-1], *found[2:]])
+    assert is_noticed("streams", "not marked as redelivered")
+
+
+def test_an_acknowledged_event_that_is_not_stored_is_noticed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    append, count = LogService.append, 0
+
+    def forgets(self: LogService, queue: Any, message: Any) -> Token:
+        nonlocal count
+        count += 1
+        if count % 50:
+            return append(self, queue, message)
+        return Token(1, len(self.log(queue).messages) + 1)
+
+    monkeypatch.setattr(LogService, "append", forgets)
+    assert is_noticed("streams", "accepted and not stored")
+
+
+def test_a_store_that_forgets_state_and_position_is_noticed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    plant_write(monkeypatch, lambda key, count: key.startswith("reader/") and count % 20 == 0)
+    assert is_noticed("streams", "took effect")
+
+
+def test_a_position_that_is_not_stored_with_the_state_is_noticed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    commit = State.commit
+
+    async def forgets(self: State[Any], cursors: Any) -> None:
+        await commit(self, {})
+
+    monkeypatch.setattr(State, "commit", forgets)
+    assert is_noticed("streams", "twice: ['")
+
+
+def test_repeated_events_that_are_not_dropped_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(extension, "first_new", lambda items, last: 0)
+    assert is_noticed("streams", "twice: ['")
+
+
+def test_two_owners_of_an_epoch_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    acquired = decision._acquired
+
+    def in_the_same_epoch(record: Any, *arguments: Any) -> Any:
+        return msgspec.structs.replace(acquired(record, *arguments), epoch=1)
+
+    monkeypatch.setattr(decision, "_acquired", in_the_same_epoch)
+    assert is_noticed("streams", "is owned by")
+
+
+def test_an_event_that_is_given_up_without_cause_is_noticed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    note = streams_suite.note
+
+    async def fails(grain: Any, subscription: str, stream: str, event: Any) -> None:
+        if event.item.endswith(":5"):
+            raise ValueError("planted")
+        await note(grain, subscription, stream, event)
+
+    monkeypatch.setattr(streams_suite, "note", fails)
+    assert is_noticed("streams", "was given up for")
+
+
+def test_events_that_come_too_late_after_the_repair_are_noticed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    over_s: dict[int, float] = {}
+    read = LogReceiver.read
+
+    async def waits(self: LogReceiver, *arguments: Any) -> Sequence[QueueMessage]:
+        run: Any = current_run()
+        now_s = run.simulation.loop.time()
+        late_s = streams_suite.RECOVERY_S + 5
+        if run.is_over and now_s < over_s.setdefault(id(run), now_s) + late_s:
+            return []
+        return await read(self, *arguments)
+
+    monkeypatch.setattr(LogReceiver, "read", waits)
+    assert is_noticed("streams", "did not reach")
+
+
+def test_an_acknowledged_write_that_is_not_stored_is_noticed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    plant_write(monkeypatch, lambda key, count: "account-3" in key and count > 100)
+    assert is_noticed("calls", "and is not stored there")
+
+
+def test_a_call_that_runs_twice_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    write, count = State.write, 0
+
+    async def twice(self: State[Any]) -> None:
+        nonlocal count
+        count += 1
+        if count == 50:
+            self.value.ops.append(self.value.ops[-1])
+        await write(self)
+
+    monkeypatch.setattr(State, "write", twice)
+    assert is_noticed("calls", "is stored 2 times")
+
+
+def test_turns_that_overlap_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    may_start = Activation.may_start
+
+    def rash(self: Activation, request: Any) -> bool:
+        running, self.running = self.running, None
+        try:
+            return may_start(self, request)
+        finally:
+            self.running = running
+
+    monkeypatch.setattr(Activation, "may_start", rash)
+    monkeypatch.setattr(Activation, "enter", enter_beside)
+    assert is_noticed("calls", "overlaps")
+
+
+def enter_beside(self: Activation, request: Any) -> None:
+    """Enter without looking whether another exclusive turn runs."""
+    request.activation = self
+    self.running = request
+    self.gate = 1
+
+
+def test_calls_that_overtake_each_other_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    put = Mailbox.put
+
+    def in_front(self: Mailbox, entry: Any) -> None:
+        put(self, entry)
+        self.waiting.rotate(1)
+
+    monkeypatch.setattr(Mailbox, "put", in_front)
+    assert is_noticed("calls", "started after a later one")
+
+
+def test_deadlines_that_nobody_watches_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(deadlines, "expire", lambda due: None)
+    assert is_noticed("calls", "its limit is")
+
+
+def test_silos_that_read_different_books_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    ops = Account.ops
+    read_from = calls_suite.read_from
+
+    async def stale(cluster: Any, name: str) -> dict[str, list[str]]:
+        books = await read_from(cluster, name)
+        return books if name == "silo-0" else {key: ops[:-1] for key, ops in books.items()}
+
+    assert ops is Account.ops
+    monkeypatch.setattr(calls_suite, "read_from", stale)
+    assert is_noticed("calls", "reads other books than silo-0")
+
+
+@pytest.mark.parametrize("checker", ["check_one_activation", "check_views"])
+def test_what_a_checker_finds_fails_the_calls(
+    checker: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(calls_suite, checker, lambda history: [f"{checker} found it"])
+    assert f"{checker} found it" in run_seed("calls", 1).failure
+
+
+def test_a_call_that_never_ends_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    ended = CallEnded
+    monkeypatch.setattr(calls_suite, "CallEnded", lambda call, error: ended(f"{call}?", error))
+    assert is_noticed("calls", "did not end within")
