@@ -5,19 +5,68 @@ Invariants: units are in the names; values are checked when the object is made.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+import math
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass, field, fields
+from functools import cache
+from types import NoneType
+from typing import Any, get_args, get_type_hints
 
 from .errors import ConfigError
+from .text import shown
 
 __all__ = ["MembershipOptions", "RuntimeOptions"]
 
 
-def check_positive(options: object) -> None:
-    """Raise ConfigError naming the first numeric field that is not positive."""
-    for field in fields(options):  # type: ignore[arg-type]
-        value = getattr(options, field.name)
-        if isinstance(value, int | float) and not isinstance(value, bool) and not value > 0:
-            raise ConfigError(f"{type(options).__name__}.{field.name} is {value}; it must be > 0")
+FRAME_BYTES_MOST = 2**32 - 1
+"""What the length of a frame can say."""
+NUMBERS: dict[object, tuple[type, ...]] = {float: (int, float), int: (int,)}
+"""What is taken for a number of a type: `5` for `5.0`, but no bool."""
+NAMES: dict[object, str] = {float: "number", int: "whole number", NoneType: "None"}
+
+
+@cache
+def _hints_of(cls: Hashable) -> dict[str, Any]:
+    return get_type_hints(cls)
+
+
+def check_fields(options: Any, named: Callable[[str], str] | None = None) -> None:
+    """Raise ConfigError for the first field that has another type than its annotation, or a
+    number that is not positive and finite, or above the `max` of the field's metadata.
+
+    Args:
+        options: a dataclass.
+        named: a field's name as the message shows it; default: `Class.field`.
+    """
+    cls: Any = type(options)
+    hints = _hints_of(cls)
+    for one in fields(options):
+        wanted = _complaint(
+            getattr(options, one.name),
+            hints[one.name],
+            one.metadata.get("max", math.inf),
+        )
+        if wanted:
+            name = named(one.name) if named else f"{type(options).__name__}.{one.name}"
+            value = shown(repr(getattr(options, one.name)))
+            raise ConfigError(f"{name} is {value}; it must be {wanted}")
+
+
+def _complaint(value: object, hint: Any, highest: float) -> str:
+    """What the value should be; empty if it is."""
+    kinds = get_args(hint) or (hint,)
+    for kind in kinds:
+        if kind not in NUMBERS:
+            if isinstance(value, kind):
+                return ""
+        elif isinstance(value, NUMBERS[kind]) and not isinstance(value, bool):
+            number: Any = value
+            if 0 < number < math.inf and number <= highest:
+                return ""
+    wanted = " or ".join(NAMES.get(kind) or kind.__name__ for kind in kinds)
+    if not NUMBERS.keys() & set(kinds):
+        return f"a {wanted}"
+    return f"a {wanted} > 0" + (f", at most {highest:g}" if highest < math.inf else "")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,7 +85,7 @@ class RuntimeOptions:
     """Turns that wait for each other in one chain of calls."""
     waiting_calls_max: int = 10_000
     """Requests waiting for one activation."""
-    frame_bytes_max: int = 64 * 2**20
+    frame_bytes_max: int = field(default=64 * 2**20, metadata={"max": FRAME_BYTES_MOST})
     """Largest frame that is sent or taken."""
     batch_messages_max: int = 64
     """Messages joined in one frame."""
@@ -68,7 +117,7 @@ class RuntimeOptions:
     """How long a stopping silo waits for running turns."""
 
     def __post_init__(self) -> None:
-        check_positive(self)
+        check_fields(self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,4 +150,4 @@ class MembershipOptions:
     """Dead rows older than this are forgotten."""
 
     def __post_init__(self) -> None:
-        check_positive(self)
+        check_fields(self)

@@ -26,8 +26,8 @@ def check_text(what: str, text: object) -> None:
         text.encode()
     except UnicodeEncodeError as error:
         raise TypeError(
-            f"{what}, {shown(text)!r}, has a lone surrogate at position {error.start}, which UTF-8 "
-            "cannot carry: decode it anew with errors='replace', or leave that out"
+            f"{what}, {shown(repr(text))}, has a lone surrogate at position {error.start}, which "
+            "UTF-8 cannot carry: decode it anew with errors='replace', or leave that out"
         ) from None
 
 

@@ -9,14 +9,17 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import Callable, Coroutine, Mapping
+from dataclasses import replace
 from enum import Enum
 from typing import Any, ClassVar, NoReturn, Protocol, TypeVar, overload
 
 from millstream.runtime.errors import DefinitionError, NotInCluster
+from millstream.runtime.options import check_fields
 from millstream.runtime.text import shown
 
 from .grain_type import GrainType, define
 from .markers import GrainOptions
+from .names import check_kind
 from .placement import RANDOM, Placement
 
 __all__ = [
@@ -111,6 +114,7 @@ class Contract:
     __millstream_options__: ClassVar[GrainOptions] = GrainOptions()
     __millstream_type__: ClassVar[GrainType]
     __millstream_hosted__: ClassVar[bool] = False
+    __millstream_root__ = True
     _millstream: Any  # a Home; what is built on the runtime knows it as more
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
@@ -119,24 +123,18 @@ class Contract:
             inherited = cls.__millstream_options__
             # a subclass is a grain type of its own: it keeps the options, not the name
             cls.__millstream_options__ = (
-                inherited if inherited.name is None else _without_name(inherited)
+                inherited if inherited.name is None else replace(inherited, name=None)
             )
-        define(cls, sys._getframe(1))
+        frame = sys._getframe(1)
+        while frame.f_code.co_name == "__init_subclass__" and frame.f_back is not None:
+            frame = frame.f_back  # a mixin's, which called this one
+        define(cls, frame)
 
     @property
     def key(self) -> str:
         """The key of this grain."""
         home: Home = self._millstream
         return home.key
-
-
-def _without_name(options: GrainOptions) -> GrainOptions:
-    return GrainOptions(
-        reentrant=options.reentrant,
-        placement=options.placement,
-        idle_after=options.idle_after,
-        direct=options.direct,
-    )
 
 
 class Grain(Contract):
@@ -146,6 +144,7 @@ class Grain(Contract):
     """
 
     __millstream_hosted__ = True
+    __millstream_root__ = True
 
     @property
     def context(self) -> GrainContext:
@@ -218,7 +217,16 @@ def grain(
     idle_after: float | None = None,
     direct: bool = True,
 ) -> Callable[[CT], CT]: ...
-def grain(cls: Any = None, /, **options: Any) -> Any:
+def grain(
+    cls: Any = None,
+    /,
+    *,
+    name: str | None = None,
+    reentrant: bool = False,
+    placement: Placement = RANDOM,
+    idle_after: float | None = None,
+    direct: bool = True,
+) -> Any:
     """Set the options of a grain class.
 
     Args:
@@ -228,12 +236,23 @@ def grain(cls: Any = None, /, **options: Any) -> Any:
         idle_after: seconds without use after which an activation is collected.
         direct: False runs local calls in a task of their own, so that context variables of
             caller and callee never meet.
+
+    Raises DefinitionError (another class, the name), ConfigError (another option).
     """
-    made = GrainOptions(**options)
+    frame = sys._getframe(1)
+    place = f"{frame.f_code.co_filename}:{frame.f_lineno}: @grain"
+    made = GrainOptions(
+        name=name, reentrant=reentrant, placement=placement, idle_after=idle_after, direct=direct
+    )
+    check_fields(made, lambda field: f"{place}({field}=...)")
+    if name is not None:
+        check_kind(f"{place}(name=...)", name)
 
     def apply(target: Any) -> Any:
         if not isinstance(target, type) or not hasattr(target, "__millstream_options__"):
-            raise DefinitionError(f"@grain is for Grain and Contract classes, not {target!r}")
+            raise DefinitionError(
+                f"{place} is for Grain and Contract classes, not {shown(repr(target))}"
+            )
         target.__millstream_options__ = made
         return target
 

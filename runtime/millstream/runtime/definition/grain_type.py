@@ -1,38 +1,42 @@
-"""What a grain class means: its methods, states and marks, and what is wrong with it.
+"""What a grain class means: its methods, states and marks.
 
-Owns: `GrainType`, and every check that runs when a class is defined. Source of the rules:
-spec/api.md T5, T7, T8, T10, T21. Invariant: an error names file and line.
+Owns: `GrainType`, and how it is made when a class is defined. Not: what is refused (`checks`).
+Invariant: an error names file and line.
 """
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
 from millstream.runtime.errors import DefinitionError
 
-from .markers import Declaration, Flag, GrainOptions, Mark, marks_of
+from .checks import (
+    HOOKS,
+    OWN_NAMES,
+    check_hooks,
+    check_init,
+    check_method,
+    check_name_is_free,
+    check_states,
+)
+from .markers import Declaration, GrainOptions, Mark, marks_of
 from .method import MethodSpec, place_of
+from .names import check_kind
 from .state import StateField
 
 __all__ = ["GrainType", "define"]
-
-RESERVED_PREFIX = "_ms"
-HOOKS = frozenset({"on_activate", "on_deactivate", "grain", "stream", "context", "key"})
-PARAMETER_KINDS = (
-    inspect.Parameter.POSITIONAL_ONLY,
-    inspect.Parameter.POSITIONAL_OR_KEYWORD,
-    inspect.Parameter.KEYWORD_ONLY,
-)
 
 
 class GrainType:
     """A grain class as the runtime sees it."""
 
-    def __init__(self, cls: type[Any]) -> None:
+    def __init__(self, cls: type[Any], place: str) -> None:
         self.cls = cls
+        self.place = place  # file:line of the class
         self.specs: dict[str, MethodSpec] = {}
         self.marks: dict[str, list[Mark]] = {}
         self.local_names: dict[str, str] = {}  # name -> why it is not remote
@@ -61,27 +65,42 @@ class GrainType:
         return [one for one in found if one is not None]
 
     def resolve(self) -> None:
-        """Build every codec that is still pending; called when a silo is built."""
+        """Build every codec that is still pending; called when a silo is built.
+
+        Raises DefinitionError, also for what was added after the class was defined.
+        """
+        cls = self.cls
+        check_kind(f"{self.place}: the name of {cls.__qualname__}", self.name)
+        check_init(cls, self.place)
         for spec in self.specs.values():
-            try:
+            with _names_known(f"{place_of(spec.fn)}: {spec.label}"):
                 spec.resolve()
-            except NameError as error:
-                raise DefinitionError(
-                    f"{place_of(spec.fn)}: {spec.label}: {error}; annotations must be importable "
-                    "at run time (not only under TYPE_CHECKING)"
-                ) from None
         for name, field in self.states.items():
-            field.resolve(f"{self.cls.__name__}.{name}")
+            with _names_known(f"{field.place}: {cls.__name__}.{name}"):
+                field.resolve(f"{field.place}: {cls.__name__}.{name}")
+
+
+@contextmanager
+def _names_known(place: str) -> Iterator[None]:
+    try:
+        yield
+    except NameError as error:
+        raise DefinitionError(
+            f"{place}: {error}; annotations must be importable at run time (not only under "
+            "TYPE_CHECKING)"
+        ) from None
 
 
 def define(cls: type[Any], frame: FrameType) -> None:
     """Check a Contract subclass and give it its `GrainType`. Raises DefinitionError."""
-    grain_type = GrainType(cls)
+    grain_type = GrainType(cls, f"{frame.f_code.co_filename}:{frame.f_lineno}")
     localns = {**frame.f_locals, cls.__name__: cls} if frame.f_code.co_flags & 0x2 else {}
     for name in dir(cls):
-        if name.startswith("__") or name in HOOKS:
-            continue
-        _define_name(grain_type, cls, name, localns)
+        if not (name.startswith("__") or name in HOOKS or name in OWN_NAMES):
+            _define_name(grain_type, cls, name, localns)
+    check_hooks(cls, grain_type.place)
+    check_init(cls, grain_type.place)
+    check_states(grain_type.states, cls, grain_type.place)
     cls.__millstream_type__ = grain_type
 
 
@@ -89,11 +108,7 @@ def _define_name(
     grain_type: GrainType, cls: type[Any], name: str, localns: Mapping[str, Any]
 ) -> None:
     raw = inspect.getattr_static(cls, name)
-    if name.startswith(RESERVED_PREFIX):
-        raise DefinitionError(
-            f"{place_of(cls)}: {cls.__name__}.{name}: names beginning with "
-            f"{RESERVED_PREFIX!r} are the runtime's own"
-        )
+    check_name_is_free(name, f"{grain_type.place}: {cls.__name__}.{name}")
     if hasattr(raw, "__millstream_state__"):
         grain_type.states[name] = raw
         grain_type.local_names[name] = "grain state"
@@ -107,7 +122,7 @@ def _define_name(
     if reason:
         grain_type.local_names[name] = reason
         return
-    _check_method(cls, name, raw, marks)
+    check_method(cls, name, raw, marks)
     spec = MethodSpec(cls.__name__, name, raw, marks)
     spec.localns, spec.owner_class = localns, cls
     try:
@@ -126,39 +141,3 @@ def _why_local(raw: Any, name: str, marks: list[Mark]) -> str:
     if not inspect.isfunction(raw):
         return "not a method"
     return ""
-
-
-def _check_method(cls: type[Any], name: str, fn: Any, marks: list[Mark]) -> None:
-    place = f"{place_of(fn)}: {cls.__name__}.{name}"
-    if inspect.isasyncgenfunction(fn):
-        raise DefinitionError(
-            f"{place}: methods that yield results are not available; return a "
-            "list, or publish to a stream"
-        )
-    if not inspect.iscoroutinefunction(fn):
-        raise DefinitionError(
-            f"{place}: a public method must be `async def`; make it so, or name it `_{name}`"
-        )
-    for parameter in list(inspect.signature(fn).parameters.values())[1:]:
-        if parameter.kind not in PARAMETER_KINDS:
-            raise DefinitionError(f"{place}: name each parameter; `{parameter}` cannot be sent")
-        if parameter.name.startswith(RESERVED_PREFIX):
-            raise DefinitionError(
-                f"{place}: parameter names beginning with {RESERVED_PREFIX!r} are the runtime's own"
-            )
-    flags = {mark.name for mark in marks if isinstance(mark, Flag)}
-    if "one_way" in flags and inspect.signature(fn).return_annotation not in (None, "None"):
-        raise DefinitionError(f"{place}: a one-way method has no result: annotate `-> None`")
-    _check_implemented(cls, name, fn, place)
-
-
-def _check_implemented(cls: type[Any], name: str, fn: Any, place: str) -> None:
-    """A grain must not inherit a method's body from a contract."""
-    if not cls.__millstream_hosted__:
-        return
-    owner = next(base for base in cls.__mro__ if name in base.__dict__)
-    if getattr(owner, "__millstream_hosted__", None) is False:
-        raise DefinitionError(
-            f"{place}: {cls.__name__} inherits `{name}` from the contract {owner.__name__} "
-            "and must implement it"
-        )

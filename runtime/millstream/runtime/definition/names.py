@@ -9,24 +9,29 @@ from __future__ import annotations
 from millstream.runtime.errors import DefinitionError
 from millstream.runtime.text import shown
 
-__all__ = ["check_name", "grain_id", "parse_grain_id", "row_key"]
+__all__ = ["check_kind", "check_name", "grain_id", "parse_grain_id", "row_key"]
 
 SYSTEM_SIGN = "$"  # begins the names of the runtime's own targets
 
 
 def check_name(what: str, name: object) -> None:
-    """Raise DefinitionError unless `name` can be the name of a grain type or state."""
+    """Raise DefinitionError for what is no printable text."""
     if type(name) is not str or not name:
         raise DefinitionError(f"{what} is {shown(repr(name))}: write a text that is not empty")
     if not name.isprintable():
         raise DefinitionError(
-            f"{what} is {shown(name)!r}: it has a control character or a lone surrogate; write "
+            f"{what} is {shown(repr(name))}: it has a control character or a lone surrogate; write "
             "printable text"
         )
-    if name.startswith(SYSTEM_SIGN):
+
+
+def check_kind(what: str, name: object) -> None:
+    """Raise DefinitionError unless `name` can be the name of a grain type."""
+    check_name(what, name)
+    if str(name).startswith(SYSTEM_SIGN):
         raise DefinitionError(
-            f"{what} is {shown(name)!r}: names that begin with {SYSTEM_SIGN!r} are the runtime's "
-            "own; begin it with another character"
+            f"{what} is {shown(repr(name))}: names that begin with {SYSTEM_SIGN!r} are the "
+            "runtime's own; begin it with another character"
         )
 
 
@@ -39,7 +44,7 @@ def parse_grain_id(text: str) -> tuple[str, str]:
     """Type and key of a `grain_id`. Raises ValueError if it is none."""
     kind, slash, key = text.partition("/")
     if not slash or not kind:
-        raise ValueError(f"{shown(text)!r} is not the name of a grain: Type/key")
+        raise ValueError(f"{shown(repr(text))} is not the name of a grain: Type/key")
     return kind.replace("%2F", "/").replace("%25", "%"), key
 
 

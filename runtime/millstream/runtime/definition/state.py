@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import sys
 from collections.abc import Callable, Coroutine, Mapping
 from typing import (
     TYPE_CHECKING,
@@ -31,6 +32,7 @@ from millstream.runtime.codec.types import named
 from millstream.runtime.errors import Conflict, DefinitionError, StorageError
 from millstream.runtime.text import shown
 
+from .names import check_name
 from .storage import Etag, StateStore
 
 if TYPE_CHECKING:
@@ -124,7 +126,7 @@ class State(Generic[S]):
             self.restore()
         except (TypeError, ValueError, OverflowError) as error:
             raise StorageError(
-                f"state `{self._field.attribute}`: row {shown(self._key)!r} of store "
+                f"state `{self._field.attribute}`: row {shown(repr(self._key))} of store "
                 f"{self._field.store!r} cannot be read as `{named(self._field.codec.hint)}`: "
                 f"{error}; give the class what the row has, or mend the row"
             ) from None
@@ -245,6 +247,7 @@ class StateField(Generic[S]):
         name: str | None,
         store: str,
         write: Literal["asked", "turn"],
+        place: str = "",
     ) -> None:
         self._hint = hint
         self.default = default
@@ -254,6 +257,7 @@ class StateField(Generic[S]):
         self._codec: Codec[Any] | None = None
         self._owner: type[Any] | None = None
         self.attribute = ""
+        self.place = place  # file:line, for error messages
 
     def __set_name__(self, owner: type[Any], name: str) -> None:
         self._owner, self.attribute = owner, name
@@ -347,7 +351,16 @@ def state(
         store: which of the silo's `stores` keeps it.
         write: "turn" writes after each turn that changed the value; "asked" only by `write()`.
     """
-    if kind is None and default is None:
-        raise DefinitionError("state() needs a class, or `default=` and an annotation")
-    first: Any = default or kind
-    return StateField(kind, first, name, store, write)
+    frame = sys._getframe(1)
+    place = f"{frame.f_code.co_filename}:{frame.f_lineno}"
+    first = kind if default is None else default
+    if not callable(first):
+        raise DefinitionError(
+            f"{place}: state({shown(repr(first))}): give a class, or `default=` and an annotation"
+        )
+    if name is not None:
+        check_name(f"{place}: the name of a state", name)
+    check_name(f"{place}: the store of a state", store)
+    if write not in ("asked", "turn"):
+        raise DefinitionError(f'{place}: state(write={write!r}): write "asked" or "turn"')
+    return StateField(kind, first, name, store, write, place)
