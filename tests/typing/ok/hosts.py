@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from pathlib import Path
 from typing import assert_type
@@ -42,6 +43,7 @@ from millstream.runtime import (
     TableView,
     TcpTransport,
     connect,
+    serve,
 )
 from millstream.runtime.extending import SiloPart
 from millstream.streams import (
@@ -169,6 +171,14 @@ async def client_program() -> None:
 
 async def anywhere(runtime: Runtime) -> int:
     return await runtime.grain(Counter, "a").add(1)
+
+
+async def a_program_serves_until_it_is_told_to_stop(silo: Silo) -> int:
+    def active(of: Silo) -> None:
+        assert_type(of, Silo)
+
+    assert_type(await serve(silo, on_active=active, asked=asyncio.Event()), int)
+    return await serve(silo)
 
 
 async def every_host_is_a_runtime(silo: Silo, cluster: LocalCluster, client: Client) -> list[int]:
