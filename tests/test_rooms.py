@@ -46,16 +46,7 @@ CLIMBS: dict[str, set[tuple[str, str]]] = {
         ("turns.collector", "silo.parts"),
         ("turns.run", "calls.engine"),
     },
-    "streams": {
-        ("agent.dispatch", "provider.provider"),
-        ("agent.reader", "provider.provider"),
-        ("agent.subscribers", "provider.provider"),
-        ("api.ingest", "agent.options"),
-        ("api.ingest", "provider.provider"),
-        ("api.split", "agent.options"),
-        ("ownership.manager", "agent.reader"),
-        ("ownership.manager", "provider.provider"),
-    },
+    "streams": set(),
 }
 ROUND: dict[str, set[str]] = {
     "runtime": {
@@ -75,20 +66,7 @@ ROUND: dict[str, set[str]] = {
         "turns.catalog",
         "turns.run",
     },
-    "streams": {
-        "agent.dispatch",
-        "agent.reader",
-        "agent.subscribers",
-        "api.declared",
-        "api.handlers",
-        "api.ingest",
-        "api.namespace",
-        "api.stream",
-        "api.subscribe",
-        "consumer.extension",
-        "ownership.manager",
-        "provider.provider",
-    },
+    "streams": set(),
 }
 
 

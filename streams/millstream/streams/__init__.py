@@ -46,9 +46,10 @@ from .contracts.queue import (
     SiloSet,
 )
 from .contracts.token import Token
-from .ownership.decision import OwnershipOptions
 from .ownership.mapper import HashRingMapper
-from .provider.provider import PersistentStreams, QueueStats, SiloStats
+from .ownership.options import OwnershipOptions
+from .provider.provider import PersistentStreams
+from .provider.target import QueueStats, SiloStats
 
 __all__ = [
     "AdapterHost",

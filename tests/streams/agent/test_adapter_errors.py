@@ -28,7 +28,7 @@ from millstream.streams import (
     Token,
     subscribe,
 )
-from millstream.streams.ownership.decision import OwnershipStore, QueueState
+from millstream.streams.ownership.record import OwnershipStore, QueueState
 
 LINES = StreamNamespace("lines", str, subscriptions="implicit")
 SEEN: dict[str, list[str]] = defaultdict(list)

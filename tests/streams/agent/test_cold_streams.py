@@ -8,10 +8,11 @@ from types import SimpleNamespace
 from typing import Any
 
 from millstream.runtime.extending import Tasks
-from millstream.streams import QueueMessage, StreamId, StreamOptions, Token
+from millstream.streams import DeliveryOptions, QueueMessage, StreamId, Token
+from millstream.streams.agent.subscriber import Subscriber
 from millstream.streams.agent.subscribers import Subscribers
-from millstream.streams.api.declared import DeclaredSet
-from millstream.streams.api.registry import SubscriptionRow
+from millstream.streams.api.implicit import ImplicitSet
+from millstream.streams.api.rendezvous import SubscriptionRow
 
 STREAM = StreamId("notes", "a")
 MESSAGE = QueueMessage(STREAM, Token(1, 1), [b"\x01"])
@@ -37,31 +38,28 @@ class Desk:
         )
         self.offered: list[str] = []
         self.unpinned: list[int] = []
-        self.subscribers = Subscribers(self._provider(), self._agent(), self._dispatch())
-
-    def _provider(self) -> Any:
-        registry = SimpleNamespace(rows_for_agent=self._rows)
-        services = SimpleNamespace(
-            grain=lambda cls, key: registry,
-            new_tasks=lambda: Tasks(asyncio.get_running_loop(), Context),
+        self.implicit = ImplicitSet()
+        clock: Any = SimpleNamespace(now=asyncio.get_running_loop().time)
+        cache: Any = SimpleNamespace(unpin=self.unpinned.append)
+        self.subscribers = Subscribers(
+            cache,
+            self,
+            self,
+            DeliveryOptions(),
+            progressed=lambda: None,
+            clock=clock,
+            tasks=Tasks(asyncio.get_running_loop(), Context),
         )
-        options = StreamOptions()
-        return SimpleNamespace(
-            name="default", services=services, options=options, declared=DeclaredSet()
-        )
 
-    async def _rows(self) -> list[SubscriptionRow]:
+    async def rows(self, stream: StreamId) -> list[SubscriptionRow]:
         return await self.answer
 
-    def _agent(self) -> Any:
-        cache = SimpleNamespace(unpin=self.unpinned.append)
-        return SimpleNamespace(cache=cache, progressed=lambda: None)
+    def offer(self, subscriber: Subscriber, index: int) -> None:
+        self.offered.append(subscriber.id)
 
-    def _dispatch(self) -> Any:
-        def offer(subscriber: Any, index: int) -> None:
-            self.offered.append(subscriber.id)
+    def drop(self, subscriber: Subscriber) -> None: ...
 
-        return SimpleNamespace(offer=offer, pump=lambda: None, drop=lambda subscriber: None)
+    def pump(self) -> None: ...
 
     async def answers(self, *rows: SubscriptionRow) -> list[str]:
         """The rendezvous answers; who is offered the message."""

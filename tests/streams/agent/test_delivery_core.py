@@ -205,7 +205,7 @@ def test_paused_delivery_holds_what_is_not_done_and_resumes_behind_its_token() -
 
 
 def test_held_delivery_offers_nothing_until_it_is_resumed() -> None:
-    delivery = Delivery(cache_of(4), A, DeliveryOptions(), at=0, is_held=True)
+    delivery = Delivery(cache_of(4), A, DeliveryOptions(), at=0, is_faulted=True)
     delivery.check()
     assert steps(delivery, Wake(), Tick(1e9)) == ()
     steps(delivery, Resume(None))

@@ -833,8 +833,8 @@ class Listener(Grain):
         await held.resume(start=start)
 
     async def starts(self) -> list[str]:
-        registry = self.stream(LANDINGS, self.key)._registry()
-        return [row.start for row in await registry.rows()]
+        rendezvous = self.stream(LANDINGS, self.key)._rendezvous()
+        return [row.start for row in await rendezvous.rows()]
 
     async def subscriptions_of(self, what: str) -> int:
         values: dict[str, Any] = {

@@ -15,7 +15,7 @@ from millstream.balancers import DeploymentBalancer
 from millstream.providers.memory import MemoryQueues
 from millstream.runtime import Grain, LocalCluster, MemoryStateStore, Silo
 from millstream.streams import Event, HashRingMapper, PersistentStreams, StreamNamespace
-from millstream.streams.api.registry import parse_registry_key, registry_key
+from millstream.streams.api.rendezvous import parse_rendezvous_key, rendezvous_key
 from millstream.streams.contracts.identity import StreamId
 
 LINES = StreamNamespace("li\x1fnes", str, subscriptions="explicit")
@@ -97,19 +97,19 @@ ODD = st.text("\x1f\x1b0", max_size=2)
 
 @given(TEXT, TEXT, TEXT)
 def test_the_key_of_a_streams_registry_is_read_back(provider: str, name: str, key: str) -> None:
-    made = registry_key(provider, StreamId(name, key))
-    assert parse_registry_key(made) == (provider, StreamId(name, key))
+    made = rendezvous_key(provider, StreamId(name, key))
+    assert parse_rendezvous_key(made) == (provider, StreamId(name, key))
 
 
 @example([("", "", "a"), ("", "", "a\x1fexplicit/")])
 @given(st.lists(st.tuples(ODD, ODD, ODD), min_size=2, max_size=2, unique=True))
 def test_no_streams_rows_lie_among_those_of_another(names: list[tuple[str, str, str]]) -> None:
-    one, two = (registry_key(provider, StreamId(name, key)) for provider, name, key in names)
+    one, two = (rendezvous_key(provider, StreamId(name, key)) for provider, name, key in names)
     assert not f"{one}\x1f".startswith(f"{two}\x1f") and not f"{two}\x1f".startswith(f"{one}\x1f")
 
 
 def test_keys_without_control_characters_stay_as_they_were_stored() -> None:
-    assert registry_key("default", StreamId("c", "a/b ü")) == "default\x1fc\x1fa/b ü"
+    assert rendezvous_key("default", StreamId("c", "a/b ü")) == "default\x1fc\x1fa/b ü"
 
 
 @pytest.mark.parametrize("key", ["\ud800", "a\udfffb"])

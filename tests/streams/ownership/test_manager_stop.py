@@ -18,7 +18,7 @@ from millstream.runtime import (
     StorageUnavailable,
 )
 from millstream.streams import Event, PersistentStreams, StreamNamespace, subscribe
-from millstream.streams.ownership.decision import QueueRecord, QueueState
+from millstream.streams.ownership.record import QueueRecord, QueueState
 
 NOTES = StreamNamespace("notes", int)
 SEEN: list[int] = []

@@ -15,21 +15,23 @@ from millstream.streams.ownership.decision import (
     Decision,
     FirstSeen,
     Free,
-    Handoff,
-    Hold,
     Local,
     Owned,
-    OwnershipOptions,
-    OwnershipStore,
     Pause,
     Pausing,
-    QueueRecord,
-    QueueState,
+    Renew,
     Situation,
-    StoredRecord,
     Unowned,
     Wait,
     decide,
+)
+from millstream.streams.ownership.options import OwnershipOptions
+from millstream.streams.ownership.record import (
+    Handoff,
+    OwnershipStore,
+    QueueRecord,
+    QueueState,
+    StoredRecord,
     with_checkpoint,
 )
 
@@ -94,12 +96,12 @@ ALL_LOST = "Lost Lost Lost Lost Lost Lost"
 MATRIX = {
     "none": f"Acquire Keep {ALL_LOST}",
     "free": f"Acquire Keep {ALL_LOST}",
-    "mine": "Force Free Keep Pause Hold Free Wait Free",
+    "mine": "Force Free Keep Pause Renew Free Wait Free",
     "mine_older": f"Force Free {ALL_LOST}",
     "mine_newer": f"Force Free {ALL_LOST}",
-    "mine_pausing": "Force Free Hold Pause Hold Free Wait Free",
-    "mine_lease_fresh": "Force Free Keep Pause Hold Free Wait Free",
-    "mine_lease_due": "Force Free Hold Pause Hold Free Pause Free",
+    "mine_pausing": "Force Free Renew Pause Renew Free Wait Free",
+    "mine_lease_fresh": "Force Free Keep Pause Renew Free Wait Free",
+    "mine_lease_due": "Force Free Renew Pause Renew Free Pause Free",
     "mine_lease_over": f"Force Free {ALL_LOST}",
     "other": f"Wait Keep {ALL_LOST}",
     "other_same_epoch": f"Wait Keep {ALL_LOST}",
@@ -148,7 +150,7 @@ def test_every_write_keeps_or_raises_the_epoch_and_names_its_owner(
     match decision:
         case Acquire(new):
             assert (new.owner, new.epoch, new.state) == (ME, epoch + 1, OWNED)
-        case Hold(new):
+        case Renew(new):
             assert (new.owner, new.epoch, new.state, new.drain_by_s) == (ME, epoch, OWNED, 0)
         case Pause(new):
             assert (new.owner, new.epoch, new.state) == (ME, epoch, PAUSING)

@@ -24,19 +24,21 @@ from millstream.streams.ownership.decision import (
     Decision,
     FirstSeen,
     Free,
-    Hold,
     Local,
     Lost,
     Owned,
-    OwnershipOptions,
-    OwnershipStore,
     Pause,
     Pausing,
-    QueueRecord,
+    Renew,
     Situation,
-    StoredRecord,
     Unowned,
     decide,
+)
+from millstream.streams.ownership.options import OwnershipOptions
+from millstream.streams.ownership.record import (
+    OwnershipStore,
+    QueueRecord,
+    StoredRecord,
     with_checkpoint,
 )
 
@@ -164,7 +166,7 @@ class OwnershipMachine(RuleBasedStateMachine):
         if silo.epoch is not None and stored is not None and stored.record.epoch > silo.epoch:
             assert decision == Lost(), "an overtaken owner stops"
         match decision:
-            case Acquire() | Hold() | Pause() | Free():
+            case Acquire() | Renew() | Pause() | Free():
                 self.start_write(silo, decision.record, decision)
             case Lost():
                 silo.local = Unowned()
@@ -213,7 +215,7 @@ class OwnershipMachine(RuleBasedStateMachine):
         match write.decision:
             case Acquire(new):
                 silo.local, silo.checkpoint = Owned(new.epoch), new.checkpoint
-            case Hold(new):
+            case Renew(new):
                 silo.local = Owned(new.epoch)
 
     def learn_after_conflict(self, silo: Silo) -> None:

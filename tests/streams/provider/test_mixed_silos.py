@@ -174,7 +174,7 @@ async def test_events_wait_while_the_only_host_of_their_grain_is_away(
 
 async def test_a_type_that_stays_away_is_given_up_in_time() -> None:
     places = Places()
-    async with places.silo(Other, absent_kept_s=0.2) as owner:
+    async with places.silo(Other, absent_type_retention_s=0.2) as owner:
         async with places.silo(Reader, reads=False):
             await publish(owner, 1)
             await until(lambda: all(SEEN[key] == [1] for key in KEYS))

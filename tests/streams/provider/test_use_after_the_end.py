@@ -25,7 +25,7 @@ from millstream.runtime import (
 )
 from millstream.runtime.extending import ask_gateway
 from millstream.streams import Event, HashRingMapper, PersistentStreams, StreamNamespace, subscribe
-from millstream.streams.provider.provider import StreamsTarget
+from millstream.streams.provider.target import StreamsTarget
 
 LINES = StreamNamespace("lines", str)
 SEEN: list[str] = []

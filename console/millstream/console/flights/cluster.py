@@ -20,7 +20,7 @@ from millstream.runtime import Client, ClusterError, LocalCluster, Silo, connect
 from millstream.runtime.extending import ask_gateway
 from millstream.runtime.run import SiloProcess, SiloProcesses
 from millstream.streams import HashRingMapper, OwnershipOptions, PersistentStreams, StreamOptions
-from millstream.streams.provider.provider import SiloStats, StreamsTarget
+from millstream.streams.provider.target import SiloStats, StreamsTarget
 
 from .grains import Airport, Plane
 

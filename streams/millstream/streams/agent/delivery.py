@@ -215,7 +215,7 @@ class Delivery:
         at: absolute index of the message in which it begins (`QueueCache.first_index`, `append`).
         after: the last token that the subscription has done, if known.
         window: the size of calls that an earlier delivery to the same subscription had reached.
-        is_held: the subscription is paused: hold its events, and deliver none.
+        is_faulted: the subscription is paused: hold its events, and deliver none.
     """
 
     __slots__ = (
@@ -244,7 +244,7 @@ class Delivery:
         at: int,
         after: Token | None = None,
         window: int | None = None,
-        is_held: bool = False,
+        is_faulted: bool = False,
     ) -> None:
         self._cache = cache
         self._options = options
@@ -259,7 +259,7 @@ class Delivery:
         self.stream = stream
         self.position = after
         self.window = min(options.max_batch, BATCH_FIRST if window is None else max(1, window))
-        self.state = DeliveryState.PAUSED if is_held else DeliveryState.READY
+        self.state = DeliveryState.PAUSED if is_faulted else DeliveryState.READY
 
     @property
     def index(self) -> int | None:

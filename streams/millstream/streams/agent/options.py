@@ -9,7 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 from millstream.runtime import ConfigError
-from millstream.streams.ownership.decision import OwnershipOptions
+from millstream.streams.api.split import PublishLimits
+from millstream.streams.ownership.options import OwnershipOptions
 
 from .cache import CacheLimits
 from .delivery import DeliveryOptions
@@ -48,7 +49,7 @@ class StreamOptions:
     stream_idle_s: float = 1800.0
     """A stream without events for this long is forgotten by its agent."""
 
-    absent_kept_s: float = 86_400.0
+    absent_type_retention_s: float = 86_400.0
     """How long events wait for a grain type that no silo hosts any more: its declared
     subscriptions are forgotten then, unless the silo that hosted it came back without it before."""
 
@@ -66,7 +67,7 @@ class StreamOptions:
             "poll_first_s",
             "read_retry_s",
             "stream_idle_s",
-            "absent_kept_s",
+            "absent_type_retention_s",
         ):
             if not getattr(self, name) > 0:
                 raise ConfigError(f"{name} is {getattr(self, name)}, not above 0 seconds")
@@ -74,6 +75,10 @@ class StreamOptions:
             raise ConfigError(
                 f"poll_ceiling_s is {self.poll_ceiling_s}, below poll_first_s {self.poll_first_s}"
             )
+
+    def publish_limits(self) -> PublishLimits:
+        """What one published message may have."""
+        return PublishLimits(self.publish_items_max, self.publish_bytes_max, self.message_bytes_max)
 
     def within(self, frame_bytes_max: int) -> StreamOptions:
         """The same where frames are smaller: half of one for what is sent, half for what goes

@@ -12,23 +12,29 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Awaitable, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
 
 from millstream.runtime import QueueFenced
+from millstream.runtime.extending import Clock, Tasks
 from millstream.streams.contracts.identity import QueueId
-from millstream.streams.contracts.queue import Capability, Measurable, QueueMessage, QueueReceiver
+from millstream.streams.contracts.queue import (
+    Capability,
+    Measurable,
+    QueueAdapter,
+    QueueMessage,
+    QueueReceiver,
+)
 from millstream.streams.contracts.token import Token
 
 from .cache import QueueCache
-from .dispatch import Dispatch
+from .dispatch import Dispatch, Outlet
 from .flow import AckThrottle, read_grant
-from .subscribers import Subscribers
+from .giving_up import GiveUps
+from .options import StreamOptions
+from .subscribers import Known, Subscribers
 
-if TYPE_CHECKING:
-    from millstream.streams.provider.provider import PersistentStreams
-
-__all__ = ["PullingAgent"]
+__all__ = ["AgentParts", "PullingAgent"]
 
 log = logging.getLogger("millstream.agent")
 
@@ -36,38 +42,78 @@ FORGETS_PER_IDLE_TIME = 10
 CLOCKS_APART_S = 60.0  # wall clocks of silos and queue servers differ by less
 
 
+@dataclass(frozen=True, slots=True)
+class AgentParts:
+    """What the agents of one provider in one silo share."""
+
+    adapter: QueueAdapter
+    capabilities: frozenset[Capability]
+    options: StreamOptions
+    outlet: Outlet
+    give_ups: GiveUps
+    known: Known
+    clock: Clock
+    new_tasks: Callable[[], Tasks]
+
+
 class PullingAgent:
-    """Reads one queue in one epoch, until it is stopped or fenced."""
+    """Reads one queue in one epoch, until it is stopped or fenced.
+
+    Args:
+        checkpoint: where a former owner was, for providers that keep no position.
+        may_repeat: what is read may have been delivered by a former owner.
+        changed: called when the owner of the queue should decide anew.
+    """
 
     def __init__(
         self,
-        provider: PersistentStreams,
+        parts: AgentParts,
         queue: QueueId,
         epoch: int,
         checkpoint: Token | None,
         *,
         may_repeat: bool = False,
+        changed: Callable[[QueueId], None],
     ) -> None:
-        self._provider = provider
-        self._options = provider.options
-        self._loop = asyncio.get_running_loop()
+        self._parts = parts
+        self._options = options = parts.options
+        self._clock = parts.clock
+        self._tasks = parts.new_tasks()
+        self._changed = changed
         self.queue = queue
         self.epoch = epoch
-        self._start_after = checkpoint if provider.keeps_no_position else None
-        self.cache = QueueCache(provider.options.cache, self._start_after)
+        self._keeps_no_position = Capability.FENCED_ACK not in parts.capabilities
+        self._has_wakeup = Capability.WAKEUP in parts.capabilities
+        self._start_after = checkpoint if self._keeps_no_position else None
+        self.cache = QueueCache(options.cache, self._start_after)
         self._receiver: QueueReceiver | None = None
-        self.dispatch = Dispatch(provider, self)
-        self.subscribers = Subscribers(provider, self, self.dispatch)
-        self._acks = AckThrottle(provider.options.flow, self._start_after, self._loop.time())
+        self.dispatch = Dispatch(
+            self,
+            parts.outlet,
+            self.cache,
+            parts.give_ups,
+            calls_out_max=options.calls_out_max,
+            clock=parts.clock,
+            tasks=parts.new_tasks(),
+        )
+        self.subscribers = Subscribers(
+            self.cache,
+            self.dispatch,
+            parts.known,
+            options.delivery,
+            progressed=self.progressed,
+            clock=parts.clock,
+            tasks=parts.new_tasks(),
+        )
+        self._acks = AckThrottle(options.flow, self._start_after, self._clock.now())
         self._loops: list[asyncio.Task[None]] = []
-        self._tasks = provider.services.new_tasks()
-        self._held_back: deque[QueueMessage] = deque()
+        self._waiting: deque[QueueMessage] = deque()
         self._room = asyncio.Event()
         self._ack_due = asyncio.Event()
         self._is_paused = False
         self._may_repeat = may_repeat  # what is read was perhaps delivered by a former owner
-        self._started_s = provider.services.clock.wall_s()
-        self._repeats_held_back = 0
+        self._started_s = self._clock.wall_s()
+        self._repeats_waiting = 0
         self.repeats_upto = -1  # index of the last such message in the cache
         self.is_acked = True  # False: the last acknowledgement failed, so what is done comes again
         self.is_fenced = False
@@ -86,7 +132,7 @@ class PullingAgent:
     @property
     def checkpoint(self) -> Token | None:
         """Everything up to here is done; kept in the queue record for providers without one."""
-        return self.cache.acked_upto() if self._provider.keeps_no_position else None
+        return self.cache.acked_upto() if self._keeps_no_position else None
 
     @property
     def in_flight(self) -> int:
@@ -164,7 +210,7 @@ class PullingAgent:
         return self._receiver
 
     async def _started_receiver(self) -> QueueReceiver:
-        receiver = self._provider.adapter.receiver(self.queue, self.epoch)
+        receiver = self._parts.adapter.receiver(self.queue, self.epoch)
         try:
             await receiver.start(self._start_after)
         except BaseException:
@@ -173,11 +219,11 @@ class PullingAgent:
         return receiver
 
     async def _read_once(self, receiver: QueueReceiver) -> None:
-        if self._held_back:
+        if self._waiting:
             self._take(())
         self.cache.purge()
         grant = read_grant(self.cache.room(), self._options.flow)
-        if self._held_back or not grant.is_open:
+        if self._waiting or not grant.is_open:
             self._room.clear()
             await self._room.wait()
             return
@@ -191,7 +237,7 @@ class PullingAgent:
             return
         self._mark_repeats(messages)
         self._take(messages)
-        if not messages and Capability.WAKEUP not in self._provider.capabilities:
+        if not messages and not self._has_wakeup:
             self._poll_s = min(self._poll_s * 2, self._options.poll_ceiling_s)
             await asyncio.sleep(self._poll_s)
         else:
@@ -200,8 +246,7 @@ class PullingAgent:
     _poll_s = 0.01
 
     def _read_wait_s(self) -> float:
-        has_wakeup = Capability.WAKEUP in self._provider.capabilities
-        return self._options.read_wait_s if has_wakeup else 0.0
+        return self._options.read_wait_s if self._has_wakeup else 0.0
 
     def _mark_repeats(self, messages: Sequence[QueueMessage]) -> None:
         """After an unclean hand-over, what was stored before it may be known to its handlers.
@@ -213,17 +258,17 @@ class PullingAgent:
             return
         young_s = self._started_s + CLOCKS_APART_S
         self._may_repeat = bool(messages) and messages[-1].enqueued_s < young_s
-        self._repeats_held_back += len(messages)
+        self._repeats_waiting += len(messages)
 
     def _take(self, messages: Sequence[QueueMessage]) -> None:
         """Put messages into the cache and hand them to their subscriptions, as far as they fit."""
-        self._held_back.extend(messages)
+        self._waiting.extend(messages)
         self.cache.purge()
-        while self._held_back and self.cache.fits(self._held_back[0]):
-            message = self._held_back.popleft()
+        while self._waiting and self.cache.fits(self._waiting[0]):
+            message = self._waiting.popleft()
             index = self.cache.append(message)
-            if self._repeats_held_back:
-                self._repeats_held_back -= 1
+            if self._repeats_waiting:
+                self._repeats_waiting -= 1
                 self.repeats_upto = index
             self.read_count += len(message.items)
             self.subscribers.route(message, index)
@@ -231,9 +276,17 @@ class PullingAgent:
 
     def _fenced(self, error: QueueFenced) -> None:
         log.warning("%s: fenced in epoch %d: %s", self.queue, self.epoch, error)
-        self.is_fenced = True
         self.dispatch.pause()
-        self._provider.manager.wake(self.queue)
+        self.fenced()
+
+    def fenced(self) -> None:
+        """Another silo reads the queue in a newer epoch: write nothing more."""
+        self.is_fenced = True
+        self._changed(self.queue)
+
+    def drained(self) -> None:
+        """A call that was out has ended while nothing new is sent."""
+        self._changed(self.queue)
 
     async def measure(self) -> None:
         """Ask the provider how much is not read yet, if it can tell."""
@@ -269,7 +322,7 @@ class PullingAgent:
 
     def _forget_idle_streams(self) -> None:
         """Now and then, as it looks at each stream."""
-        now_s, idle_s = self._loop.time(), self._options.stream_idle_s
+        now_s, idle_s = self._clock.now(), self._options.stream_idle_s
         if now_s >= self._forget_at_s:
             self._forget_at_s = now_s + idle_s / FORGETS_PER_IDLE_TIME
             self.subscribers.forget_idle(now_s - idle_s)
@@ -277,12 +330,12 @@ class PullingAgent:
     async def _acknowledge(self) -> None:
         upto, left = self.cache.acked_upto(), self.cache.base
         self._room.set()
-        now = self._loop.time()
+        now = self._clock.now()
         due = self._acks.due(upto, left, now)
         if due is None and upto is not None and self._acks.next_s > now:
             await asyncio.sleep(self._acks.next_s - now)
             upto, left = self.cache.acked_upto(), self.cache.base
-            due = self._acks.due(upto, left, self._loop.time())
+            due = self._acks.due(upto, left, self._clock.now())
         if due is not None and self._receiver is not None:
             await self._receiver.ack(due)
-            self._acks.sent(due, left, self._loop.time())
+            self._acks.sent(due, left, self._clock.now())

@@ -23,7 +23,7 @@ class Subscriber:
         "handler",
         "id",
         "is_explicit",
-        "is_held",
+        "is_faulted",
         "is_queued",
         "is_redelivered",
         "is_rewound",
@@ -46,7 +46,7 @@ class Subscriber:
         *,
         keeps_dead_letters: bool,
         is_explicit: bool,
-        is_held: bool = False,
+        is_faulted: bool = False,
     ) -> None:
         self.id = subscription
         self.stream = stream
@@ -61,6 +61,6 @@ class Subscriber:
         self.sent_upto: Token | None = None  # what is at or below it may be known
         self.window: int | None = None
         self.is_queued = False
-        self.is_held = is_held  # paused: its events stay in the cache, undelivered
+        self.is_faulted = is_faulted  # paused: its events stay in the cache, undelivered
         self.is_redelivered = False
         self.is_rewound = False  # until its first call is answered

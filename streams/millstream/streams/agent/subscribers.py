@@ -10,28 +10,48 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
+from typing import Protocol
 
 from millstream.runtime import MillstreamError
-from millstream.streams.api.declared import Declared
-from millstream.streams.api.registry import StreamRegistry, SubscriptionRow, registry_key
+from millstream.runtime.extending import Clock, Tasks
+from millstream.streams.api.implicit import ImplicitSet, ImplicitSubscription
+from millstream.streams.api.rendezvous import SubscriptionRow
 from millstream.streams.contracts.identity import StreamId
 from millstream.streams.contracts.queue import QueueMessage
 from millstream.streams.contracts.token import Token
 
+from .cache import QueueCache
+from .delivery import DeliveryOptions
 from .subscriber import Subscriber
 
-if TYPE_CHECKING:
-    from millstream.streams.provider.provider import PersistentStreams
-
-    from .dispatch import Dispatch
-    from .reader import PullingAgent
-
-__all__ = ["Subscribers"]
+__all__ = ["Deliveries", "Known", "Subscribers"]
 
 log = logging.getLogger("millstream.subscribers")
 
 ASK_RETRY_S = 0.5
+
+
+class Deliveries(Protocol):
+    """What sends messages to subscriptions."""
+
+    def offer(self, subscriber: Subscriber, index: int, /) -> None: ...
+    def drop(self, subscriber: Subscriber, /) -> None: ...
+    def pump(self) -> None: ...
+
+
+class Known(Protocol):
+    """What is known of subscriptions, in the cluster and by the rendezvous grains."""
+
+    @property
+    def implicit(self) -> ImplicitSet:
+        """The implicit ones of the provider, as of now."""
+        ...
+
+    def rows(self, stream: StreamId, /) -> Awaitable[Sequence[SubscriptionRow]]:
+        """The explicit ones of a stream. Raises MillstreamError: ask again."""
+        ...
 
 
 class StreamEntry:
@@ -51,14 +71,24 @@ class Subscribers:
     """The streams of one queue that had events lately."""
 
     def __init__(
-        self, provider: PersistentStreams, agent: PullingAgent, dispatch: Dispatch
+        self,
+        cache: QueueCache,
+        deliveries: Deliveries,
+        known: Known,
+        options: DeliveryOptions,
+        *,
+        progressed: Callable[[], None],
+        clock: Clock,
+        tasks: Tasks,
     ) -> None:
-        self._provider = provider
-        self._agent = agent
-        self._dispatch = dispatch
+        self._cache = cache
+        self._deliveries = deliveries
+        self._known = known
+        self._options = options
+        self._progressed = progressed
+        self._clock = clock
+        self._tasks = tasks
         self._streams: dict[StreamId, StreamEntry] = {}
-        self._loop = asyncio.get_running_loop()
-        self._tasks = provider.services.new_tasks()
         self.unheard_count = 0
 
     def route(self, message: QueueMessage, index: int) -> None:
@@ -67,7 +97,7 @@ class Subscribers:
         if entry is None:
             entry = self._meet(message.stream)
         entry.newest = message
-        entry.used_s = self._loop.time()
+        entry.used_s = self._clock.now()
         if entry.cold is not None:
             entry.cold.append((message, index))
             return
@@ -77,46 +107,73 @@ class Subscribers:
         if not entry.subscribers:
             self.unheard_count += len(message.items)
         for subscriber in entry.subscribers.values():
-            self._dispatch.offer(subscriber, index)
-        self._agent.cache.unpin(index)
+            self._deliveries.offer(subscriber, index)
+        self._cache.unpin(index)
 
     def _meet(self, stream: StreamId) -> StreamEntry:
         entry = self._streams[stream] = StreamEntry()
-        self._declare(stream, entry)
-        if self._provider.declared.kinds(stream.namespace) != "implicit":
+        self._add_implicit(stream, entry)
+        if self._known.implicit.kinds(stream.namespace) != "implicit":
             entry.cold = []
             self._tasks.start(self._ask(stream, entry))
         return entry
 
-    def redeclare(self) -> None:
-        """Other subscriptions are declared: a new one sees what is routed from here on."""
+    def follow_implicit(self) -> None:
+        """Other implicit subscriptions hold now: a new one sees what is routed from here on."""
         for stream, entry in self._streams.items():
-            self._declare(stream, entry)
-        self._agent.progressed()
+            self._add_implicit(stream, entry)
+        self._progressed()
 
-    def _declare(self, stream: StreamId, entry: StreamEntry) -> None:
-        declared = self._provider.declared.of(stream.namespace)
+    def _implicit(self, stream: StreamId, one: ImplicitSubscription) -> Subscriber:
+        """The subscription that a `@subscribe` mark makes for a stream."""
+        options = self._options
+        return Subscriber(
+            one.subscription,
+            stream,
+            one.grain_type,
+            stream.key,
+            one.handler,
+            options if one.retries is None else replace(options, retries=one.retries),
+            keeps_dead_letters=one.keeps_dead_letters,
+            is_explicit=False,
+        )
+
+    def _explicit(self, stream: StreamId, row: SubscriptionRow) -> Subscriber:
+        """The subscription of a stored row."""
+        return Subscriber(
+            row.id,
+            stream,
+            row.grain_type,
+            row.grain_key,
+            row.handler,
+            self._options,
+            keeps_dead_letters=True,
+            is_explicit=True,
+            is_faulted=row.state == "faulted",
+        )
+
+    def _add_implicit(self, stream: StreamId, entry: StreamEntry) -> None:
+        implicit = self._known.implicit.of(stream.namespace)
         for old in [s for s in entry.subscribers.values() if not s.is_explicit]:
-            if old.id not in declared:
-                self._dispatch.drop(entry.subscribers.pop(old.id))
-        for subscription, one in declared.items():
+            if old.id not in implicit:
+                self._deliveries.drop(entry.subscribers.pop(old.id))
+        for subscription, one in implicit.items():
             if subscription not in entry.subscribers:
-                new = implicit_subscriber(self._provider, stream, one)
+                new = self._implicit(stream, one)
                 entry.subscribers[subscription] = new
 
     async def _ask(self, stream: StreamId, entry: StreamEntry) -> None:
         """Ask the rendezvous until it answers; other streams do not wait."""
-        key = registry_key(self._provider.name, stream)
         while True:
             try:
-                rows = await self._provider.services.grain(StreamRegistry, key).rows_for_agent()
+                rows = await self._known.rows(stream)
                 break
             except MillstreamError as error:
                 log.warning("subscriptions of %s are not known yet: %s", stream, error)
                 await asyncio.sleep(ASK_RETRY_S)
         for row in rows:
             if row.id not in entry.detached:
-                new = explicit_subscriber(self._provider, stream, row)
+                new = self._explicit(stream, row)
                 entry.subscribers.setdefault(row.id, new)
         entry.detached.clear()
         self._release(entry)
@@ -125,8 +182,8 @@ class Subscribers:
         cold, entry.cold = entry.cold or [], None
         for message, index in cold:
             self._offer(entry, message, index)
-        self._agent.progressed()
-        self._dispatch.pump()
+        self._progressed()
+        self._deliveries.pump()
 
     def attach(self, stream: StreamId, row: SubscriptionRow) -> None:
         """A subscription was made or resumed: from here on it sees the stream's events."""
@@ -136,19 +193,19 @@ class Subscribers:
         entry.detached.discard(row.id)
         old = entry.subscribers.pop(row.id, None)
         if old is not None:
-            self._dispatch.drop(old)
-        subscriber = explicit_subscriber(self._provider, stream, row)
+            self._deliveries.drop(old)
+        subscriber = self._explicit(stream, row)
         entry.subscribers[row.id] = subscriber
         if row.start == "next":
             subscriber.position = None if entry.newest is None else last_token(entry.newest)
         elif entry.cold is None:
             after = None if row.start == "earliest" else before(Token.parse(row.start))
-            at = self._agent.cache.first_index(stream, after)
+            at = self._cache.first_index(stream, after)
             subscriber.position = after
             subscriber.is_rewound = True
             if at is not None:
-                self._dispatch.offer(subscriber, at)
-                self._dispatch.pump()
+                self._deliveries.offer(subscriber, at)
+                self._deliveries.pump()
 
     def detach(self, stream: StreamId, subscription: str) -> None:
         """A subscription was removed."""
@@ -159,8 +216,8 @@ class Subscribers:
             entry.detached.add(subscription)
         subscriber = entry.subscribers.pop(subscription, None)
         if subscriber is not None:
-            self._dispatch.drop(subscriber)
-            self._agent.progressed()
+            self._deliveries.drop(subscriber)
+            self._progressed()
 
     def forget_idle(self, before_s: float) -> None:
         """Forget streams that had no event since `before_s` and have nothing undelivered."""
@@ -195,36 +252,3 @@ def before(token: Token) -> Token:
     if token.index > 0:
         return Token(token.era, token.seq, token.index - 1)
     return Token(token.era, token.seq - 1, 2**32 - 1)
-
-
-def implicit_subscriber(
-    provider: PersistentStreams, stream: StreamId, declared: Declared
-) -> Subscriber:
-    """The subscription that a `@subscribe` mark declares for a stream."""
-    return Subscriber(
-        declared.subscription,
-        stream,
-        declared.grain_type,
-        stream.key,
-        declared.handler,
-        provider.delivery_options(declared),
-        keeps_dead_letters=declared.keeps_dead_letters,
-        is_explicit=False,
-    )
-
-
-def explicit_subscriber(
-    provider: PersistentStreams, stream: StreamId, row: SubscriptionRow
-) -> Subscriber:
-    """The subscription of a stored row."""
-    return Subscriber(
-        row.id,
-        stream,
-        row.grain_type,
-        row.grain_key,
-        row.handler,
-        provider.options.delivery,
-        keeps_dead_letters=True,
-        is_explicit=True,
-        is_held=row.state == "faulted",
-    )

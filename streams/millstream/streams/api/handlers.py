@@ -27,7 +27,6 @@ from millstream.runtime.extending import (
 )
 
 from .event import Event
-from .namespace import StreamNamespace
 
 __all__ = [
     "accepts",
@@ -170,17 +169,17 @@ def _is_decoded(wanted: Any, item: Any) -> bool:
 # --- explicit handlers ---------------------------------------------------------------------------
 
 
-def check_explicit(handler: Any, namespace: StreamNamespace[Any]) -> None:
-    """Refuse a method that cannot handle a namespace's events. Raises DefinitionError."""
+def check_explicit(handler: Any, item: Any, label: str) -> None:
+    """Refuse a method that cannot handle the items of `label`. Raises DefinitionError."""
     fn = handler.__func__
     place = f"{source_of(fn)}: {label_of(fn)}"
     _check_name(handler.__self__, fn, place)
-    found, item = _explicit(fn), namespace.item
+    found = _explicit(fn)
     taken = found.events.item
     if not accepts(taken, item) or not _is_decoded(taken, item):
         wanted = wanted_text(item, is_batch=found.events.is_batch)
         raise DefinitionError(
-            f"{place}: {namespace!r} has items of {text_of(item)}, and an explicit handler gets "
+            f"{place}: {label} has items of {text_of(item)}, and an explicit handler gets "
             f"them as it annotates them: annotate `{found.parameter}: {wanted}`, not "
             f"{text_of(taken)}"
         )

@@ -1,37 +1,36 @@
 """Publishing from outside: clients and Spark send events to a gateway's `$ingest` target.
 
-Owns: the target, and the client's side of it. Invariants: the calls of one producer are stored in
-the order in which they arrive, one at a time; after one that failed, later calls of that producer
-are refused until it begins again at or before the failed sequence, so nothing overtakes a gap; a
-repeated sequence is stored once where the provider drops duplicates.
+Owns: the target. Not: the client's side of it (`gateway_publisher`). Invariants: the calls of one
+producer are stored in the order in which they arrive, one at a time; after one that failed, later
+calls of that producer are refused until it begins again at or before the failed sequence, so
+nothing overtakes a gap; a repeated sequence is stored once where the provider drops duplicates.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
-from functools import cache
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from typing import Protocol
 
 import msgspec
 
-from millstream.runtime import ConfigError, QueueUnavailable
-from millstream.runtime.extending import Gateway, SystemTarget
-from millstream.streams.agent.options import StreamOptions
+from millstream.runtime import QueueUnavailable
+from millstream.runtime.extending import SystemTarget
 from millstream.streams.contracts.identity import StreamId
 from millstream.streams.contracts.queue import OutMessage, ProducerMark
 from millstream.streams.contracts.token import Token
 
-from .split import check_size, split_items
-
-if TYPE_CHECKING:
-    from millstream.streams.provider.provider import PersistentStreams
-
-__all__ = ["GatewayPublisher", "IngestTarget"]
+__all__ = ["IngestMessage", "IngestTarget"]
 
 PRODUCERS_MAX = 10_000
 IngestMessage = tuple[str, int, list[msgspec.Raw]]  # key, sequence (0: none), items
+
+
+class Store(Protocol):
+    """What keeps the messages: a stream provider."""
+
+    async def enqueue(self, message: OutMessage, /) -> Token | None: ...
 
 
 class Producer:
@@ -49,8 +48,8 @@ class IngestTarget(SystemTarget):
 
     target_name = "$ingest"
 
-    def __init__(self, provider: PersistentStreams) -> None:
-        self._provider = provider
+    def __init__(self, store: Store) -> None:
+        self._into = store
         self._producers: OrderedDict[str, Producer] = OrderedDict()
 
     async def publish(self, namespace: str, producer: str, messages: list[IngestMessage]) -> int:
@@ -88,7 +87,7 @@ class IngestTarget(SystemTarget):
         self, stream: StreamId, items: Sequence[msgspec.Raw], mark: ProducerMark | None
     ) -> Token | None:
         bodies = [bytes(item) for item in items]
-        return await self._provider.enqueue(OutMessage(stream, bodies, {}, mark))
+        return await self._into.enqueue(OutMessage(stream, bodies, {}, mark))
 
     def _known(self, producer: str) -> Producer:
         known = self._producers.setdefault(producer, Producer())
@@ -98,40 +97,3 @@ class IngestTarget(SystemTarget):
             if not self._producers[oldest].lock.locked():
                 del self._producers[oldest]
         return known
-
-
-@cache  # a publisher is made for each publish
-def options_of_clients(frame_bytes_max: int) -> StreamOptions:
-    """What a client may send; the provider's own options are known at the gateway only."""
-    return StreamOptions(message_bytes_max=frame_bytes_max).within(frame_bytes_max)
-
-
-class GatewayPublisher:
-    """A client's publisher: events go through the gateway."""
-
-    def __init__(self, gateway: Gateway, provider: str) -> None:
-        self._gateway = gateway
-        self._options = options_of_clients(gateway.frame_bytes_max)
-        self._provider = provider
-
-    def split(self, bodies: Sequence[bytes]) -> list[Sequence[bytes]]:
-        """Cut a list of items into messages."""
-        return split_items(bodies, self._options)
-
-    async def publish(
-        self, stream: StreamId, bodies: Sequence[bytes], headers: Mapping[str, str] | None
-    ) -> Token | None:
-        """Send one message; returns once the provider has accepted it.
-
-        The gateway knows the provider's own limit; here it is what a frame allows.
-        """
-        if headers:
-            raise ConfigError("headers can be published from silos, not from clients")
-        check_size(OutMessage(stream, bodies), self._options.message_bytes_max)
-        items = [msgspec.Raw(body) for body in bodies]
-        target = f"{IngestTarget.target_name}/{self._provider}"
-        messages: list[IngestMessage] = [(stream.key, 0, items)]
-        await self._gateway.call(
-            str(stream), target, IngestTarget.publish, stream.namespace, "", messages
-        )
-        return None

@@ -6,13 +6,12 @@ or an item is published, not necessarily when the namespace is made (spec/api.md
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, get_args, overload
+from typing import Any, Generic, Literal, TypeVar, get_args, overload
 
 from millstream.runtime import ConfigError, DefinitionError
-from millstream.runtime.extending import Codec, codec_of
+from millstream.runtime.extending import Codec, Opener, codec_of
 
-if TYPE_CHECKING:
-    from .stream import Stream
+from .stream import Stream
 
 __all__ = ["StreamNamespace", "SubscriptionKinds"]
 
@@ -106,8 +105,6 @@ class StreamNamespace(Generic[T]):
             self._codec = codec_of(self.item, f"items of {self!r}")
         return self._codec
 
-    def open(self, runtime: Any, key: str, /) -> Stream[T]:
+    def open(self, runtime: Opener, key: str, /) -> Stream[T]:
         """The stream of a key; used by `stream(namespace, key)`."""
-        from .stream import Stream
-
         return Stream(runtime, self, key)

@@ -14,14 +14,14 @@ from urllib.parse import quote
 from msgspec.structs import replace
 
 from millstream.runtime import ConfigError, Grain, StreamError
-from millstream.runtime.extending import Opener, check_text, extension_of, is_grain, kind_of
+from millstream.runtime.extending import Codec, Opener, check_text, extension_of, is_grain, kind_of
 from millstream.streams.contracts.identity import StreamId
 from millstream.streams.contracts.token import Token
 
 from .event import Event
+from .gateway_publisher import GatewayPublisher
 from .handlers import check_explicit, is_batch_handler
-from .namespace import StreamNamespace
-from .registry import StreamRegistry, SubscriptionRow, registry_key
+from .rendezvous import Rendezvous, SubscriptionRow, rendezvous_key
 
 __all__ = ["Start", "Stream", "Subscription"]
 
@@ -41,16 +41,38 @@ class Publisher(Protocol):
     ) -> Token | None: ...
 
 
+class Topic(Protocol[T]):
+    """What all streams of one kind have in common: a `StreamNamespace`."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def provider(self) -> str: ...
+    @property
+    def subscriptions(self) -> str: ...
+    @property
+    def item(self) -> Any: ...
+    @property
+    def codec(self) -> Codec[T]: ...
+
+
+class LocalConsumer(Protocol):
+    """The end of a grain's deliveries, in its own silo: its extension `streams`."""
+
+    def joined(self, subscription: str, /) -> None: ...
+    def left(self, subscription: str, /) -> None: ...
+
+
 class Stream(Generic[T]):
     """One stream, as seen from a silo, a grain or a client."""
 
-    __slots__ = ("_host", "_key", "_namespace")
+    __slots__ = ("_host", "_key", "_topic")
 
-    def __init__(self, host: Opener, namespace: StreamNamespace[T], key: str) -> None:
+    def __init__(self, host: Opener, topic: Topic[T], key: str) -> None:
         if type(key) is not str or not (key.isascii() or key.isprintable()):
             check_text("the key of a stream", key)
         self._host = host
-        self._namespace = namespace
+        self._topic = topic
         self._key = key
 
     def __repr__(self) -> str:
@@ -64,12 +86,12 @@ class Stream(Generic[T]):
     @property
     def id(self) -> StreamId:
         """Namespace name and key."""
-        return StreamId(self._namespace.name, self._key)
+        return StreamId(self._topic.name, self._key)
 
     @property
     def provider(self) -> str:
         """Name of the provider that carries the stream."""
-        return self._namespace.provider
+        return self._topic.provider
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Stream) and (other.provider, other.id) == (self.provider, self.id)
@@ -79,9 +101,9 @@ class Stream(Generic[T]):
 
     def _encode(self, item: T) -> bytes:
         try:
-            return self._namespace.codec.encode(item)
+            return self._topic.codec.encode(item)
         except (TypeError, ValueError, OverflowError) as error:
-            raise TypeError(f"{self._namespace!r}: item: {error}") from None
+            raise TypeError(f"{self._topic!r}: item: {error}") from None
 
     async def publish(
         self, item: T, /, *, headers: Mapping[str, str] | None = None
@@ -91,7 +113,7 @@ class Stream(Generic[T]):
         Raises TypeError (wrong item), QueueFull, QueueUnavailable, PublishUnknown, NotInCluster
         (the silo or client has ended; nothing was sent).
         """
-        publisher = publisher_of(self._host, self._namespace.provider)
+        publisher = publisher_of(self._host, self._topic.provider)
         check_headers(headers)
         return await publisher.publish(self.id, [self._encode(item)], headers)
 
@@ -103,7 +125,7 @@ class Stream(Generic[T]):
         They are sent in messages of at most `publish_items_max` and `publish_bytes_max`; if one
         fails, those before it stay published.
         """
-        publisher = publisher_of(self._host, self._namespace.provider)
+        publisher = publisher_of(self._host, self._topic.provider)
         check_headers(headers)
         bodies = [self._encode(item) for item in items]
         token: Token | None = None
@@ -137,16 +159,16 @@ class Stream(Generic[T]):
         grain: Any = getattr(handler, "__self__", None)
         if not is_grain(grain):
             raise ConfigError(f"subscribe({handler!r}): give a method of the subscribing grain")
-        if self._namespace.subscriptions == "implicit":
-            raise StreamError(f"{self._namespace!r} takes implicit subscriptions only")
-        check_explicit(handler, self._namespace)
+        if self._topic.subscriptions == "implicit":
+            raise StreamError(f"{self._topic!r} takes implicit subscriptions only")
+        check_explicit(handler, self._topic.item, repr(self._topic))
         check_text("the name of a subscription", name)
         row = self._row(grain, handler, name, start_text(start))
-        registry = self._registry()
-        consumer = extension_of(grain, "streams")
+        rendezvous = self._rendezvous()
+        consumer: LocalConsumer | None = extension_of(grain, "streams")
         if consumer is not None:
             consumer.joined(row.id)
-        await (registry.ensure(row) if start == "next" else registry.add(row))
+        await (rendezvous.ensure(row) if start == "next" else rendezvous.add(row))
         return Subscription(self, row.id, name, grain)
 
     def _row(self, grain: Any, handler: Any, name: str, start: str) -> SubscriptionRow:
@@ -173,15 +195,15 @@ class Stream(Generic[T]):
         kind, key = kind_of(type(grain)), grain.key
         return [
             Subscription(self, row.id, row.name, grain)
-            for row in await self._registry().rows()
+            for row in await self._rendezvous().rows()
             if (row.grain_type, row.grain_key) == (kind, key)
         ]
 
-    def _registry(self) -> StreamRegistry:
-        registry: StreamRegistry = self._host.grain(
-            StreamRegistry, registry_key(self._namespace.provider, self.id)
+    def _rendezvous(self) -> Rendezvous:
+        rendezvous: Rendezvous = self._host.grain(
+            Rendezvous, rendezvous_key(self._topic.provider, self.id)
         )
-        return registry
+        return rendezvous
 
 
 def check_headers(headers: Mapping[str, str] | None) -> None:
@@ -253,21 +275,22 @@ class Subscription(Generic[T]):
 
         When it has returned, this activation's handler sees no further event of it.
         """
-        await self._stream._registry().remove(self.id)
-        consumer = None if self._grain is None else extension_of(self._grain, "streams")
-        if consumer is not None:
-            consumer.left(self.id)
+        await self._stream._rendezvous().remove(self.id)
+        if self._grain is not None:
+            consumer: LocalConsumer | None = extension_of(self._grain, "streams")
+            if consumer is not None:
+                consumer.left(self.id)
 
     async def resume(self, *, start: Start = "next") -> None:
         """Attach again, from `start`: after a fault, or to go back.
 
         Raises ConfigError (no such start), StreamError (it was unsubscribed).
         """
-        text, registry = start_text(start), self._stream._registry()
-        found = [row for row in await registry.rows() if row.id == self.id]
+        text, rendezvous = start_text(start), self._stream._rendezvous()
+        found = [row for row in await rendezvous.rows() if row.id == self.id]
         if not found:
             raise StreamError(f"{self.id} is not subscribed to {self._stream!r}")
-        await registry.add(replace(found[0], start=text, state="pending", note=""))
+        await rendezvous.add(replace(found[0], start=text, state="pending", note=""))
 
 
 def publisher_of(host: Opener, provider: str) -> Publisher:
@@ -279,6 +302,4 @@ def publisher_of(host: Opener, provider: str) -> Publisher:
     if host.gateway is None:
         publisher: Publisher = host.part(provider)
         return publisher
-    from .ingest import GatewayPublisher
-
     return GatewayPublisher(host.gateway, provider)

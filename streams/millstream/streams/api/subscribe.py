@@ -16,9 +16,9 @@ from millstream.runtime import ConfigError, DefinitionError, State, StateField
 from millstream.runtime.extending import Declaration, GrainType, Mark, add_mark, marks_of, source_of
 from millstream.streams.contracts.queue import Capability
 
-from .declared import Declared
 from .event import Event
 from .handlers import accepts, events_of, label_of, parameter_of, text_of, wanted_text
+from .implicit import ImplicitSubscription
 from .namespace import StreamNamespace
 
 __all__ = ["SubscribeMark", "check_marks", "subscribe"]
@@ -68,7 +68,7 @@ class SubscribeMark(Mark):
         namespace = self.namespace
         if namespace.subscriptions == "explicit":
             return None
-        return Declared(
+        return ImplicitSubscription(
             namespace.provider,
             namespace.name,
             namespace.subscriptions,

@@ -1,7 +1,7 @@
-"""Which silo reads a queue: the queue record, and what one silo does about it.
+"""Which silo reads a queue: what one silo does next about its record. Pure.
 
-Owns: the record, its codec and its only writer (`OwnershipStore`); the decision (`decide`). Not:
-which queues a silo wants (a balancer), pausing and draining deliveries (the manager).
+Owns: the decision (`decide`). Not: the record (`record`), which queues a silo wants (a balancer),
+pausing and draining deliveries (the manager).
 Invariants:
 - every write is a compare-and-set on the version that was decided about;
 - each acquisition is epoch + 1, so an epoch has one owner and epochs only rise;
@@ -11,7 +11,7 @@ Invariants:
   counts its own lease from just before its write.
 
     free ──Acquire──▶ owned ──Pause──▶ pausing ──Free──▶ free
-                        ▲  ◀──Hold──┘        pausing, owned ──Acquire of another silo──▶ owned
+                        ▲  ◀──Renew──┘       pausing, owned ──Acquire of another silo──▶ owned
 
 An owner that was overtaken learns it as `Lost`, at the latest after its next write, which fails.
 """
@@ -20,106 +20,34 @@ from __future__ import annotations
 
 import math
 from collections.abc import Set
-from dataclasses import dataclass
-from enum import Enum
 
 import msgspec
 
-from millstream.runtime import ConfigError, Etag, StateStore, StorageError
+from millstream.runtime import Etag
 from millstream.runtime.extending import SiloAddress
 from millstream.streams.contracts.identity import QueueId
 from millstream.streams.contracts.token import Token
+
+from .options import OwnershipOptions
+from .record import Handoff, QueueRecord, QueueState, with_checkpoint
 
 __all__ = [
     "Acquire",
     "Decision",
     "FirstSeen",
     "Free",
-    "Handoff",
-    "Hold",
     "Keep",
     "Local",
     "Lost",
     "Owned",
-    "OwnershipOptions",
-    "OwnershipStore",
     "Pause",
     "Pausing",
-    "QueueRecord",
-    "QueueState",
+    "Renew",
     "Situation",
-    "StoredRecord",
     "Unowned",
     "Wait",
     "decide",
-    "with_checkpoint",
 ]
-
-NO_FENCE = 0  # the record is fenced by its own epoch and etag
-
-
-class QueueState(Enum):
-    """What the record says about its owner."""
-
-    FREE = "free"
-    OWNED = "owned"
-    PAUSING = "pausing"
-
-
-class Handoff(msgspec.Struct, frozen=True):
-    """How the last owner left.
-
-    `clean`: all that it had read was done, so nothing after the checkpoint was ever delivered.
-    `in_flight`: deliveries that were still out.
-    """
-
-    clean: bool
-    in_flight: int
-
-
-class QueueRecord(msgspec.Struct, frozen=True):
-    """The row of one queue. Owner "" while free. It is never deleted: the epoch must survive.
-
-    `drain_by_s`: while pausing, the owner has drained at most so many seconds after the write.
-    `lease_s`: the owner writes again within so many seconds; 0: it has no lease.
-    `checkpoint`: everything up to here is done; for providers that keep no position themselves.
-    `handoff`: set by the owner that let go, cleared by the next one.
-    """
-
-    owner: SiloAddress
-    epoch: int
-    state: QueueState
-    drain_by_s: float = 0.0
-    checkpoint: Token | None = None
-    handoff: Handoff | None = None
-    lease_s: float = 0.0
-
-
-@dataclass(frozen=True, slots=True)
-class OwnershipOptions:
-    """Times of taking and giving queues. Raises ConfigError.
-
-    `max_handoff_s`: how long a giving owner drains. `poll_s`: how often a wanted queue's record is
-    read. `force_after_s`: patience beyond the drain time. `lease_s`: 0, or at least three polls.
-    `checkpoint_every_s`: how often an owner stores its position, for providers that keep none; what
-    was delivered since is delivered again if the owner dies.
-    """
-
-    max_handoff_s: float = 3.0
-    poll_s: float = 1.0
-    force_after_s: float = 2.0
-    lease_s: float = 0.0
-    checkpoint_every_s: float = 1.0
-
-    def __post_init__(self) -> None:
-        for name in ("max_handoff_s", "force_after_s", "lease_s"):
-            if not 0 <= getattr(self, name) < math.inf:
-                raise ConfigError(f"{name} is {getattr(self, name)}, not a finite number from 0")
-        for name in ("poll_s", "checkpoint_every_s"):
-            if not 0 < getattr(self, name) < math.inf:
-                raise ConfigError(f"{name} is {getattr(self, name)}, not a finite number above 0")
-        if 0 < self.lease_s < 3 * self.poll_s:
-            raise ConfigError(f"lease_s is {self.lease_s}, below three times poll_s {self.poll_s}")
 
 
 class Unowned(msgspec.Struct, frozen=True):
@@ -174,7 +102,7 @@ class Acquire(msgspec.Struct, frozen=True):
     may_repeat: bool = False
 
 
-class Hold(msgspec.Struct, frozen=True):
+class Renew(msgspec.Struct, frozen=True):
     """Write the record: still owned in the same epoch.
 
     For a lease that is renewed, a checkpoint that moved, a pause that is called off.
@@ -209,7 +137,7 @@ class Lost(msgspec.Struct, frozen=True):
     """Another silo has the queue, or had it: stop at once, write nothing."""
 
 
-Decision = Acquire | Hold | Pause | Free | Keep | Wait | Lost
+Decision = Acquire | Renew | Pause | Free | Keep | Wait | Lost
 
 
 def decide(situation: Situation, options: OwnershipOptions) -> Decision:
@@ -258,7 +186,7 @@ def _decide_owned(now: Situation, options: OwnershipOptions, epoch: int) -> Deci
     has_moved = with_checkpoint(record, now.checkpoint) is not record
     is_due = has_moved and now.now_s >= now.seen_s + options.checkpoint_every_s
     if is_paused or is_due or now.now_s >= _renewal_s(record, now):
-        return Hold(_held(record, now))
+        return Renew(_held(record, now))
     return Keep()
 
 
@@ -269,7 +197,7 @@ def _decide_pausing(
     if record is None:
         return Lost()
     if now.is_wanted:
-        return Hold(_held(record, now))
+        return Renew(_held(record, now))
     if now.in_flight == 0 or now.now_s >= deadline_s:
         return Free(_freed(record, now))
     renewal_s = _renewal_s(record, now)
@@ -327,13 +255,6 @@ def _freed(record: QueueRecord, now: Situation, *, is_known: bool = True) -> Que
     )
 
 
-def with_checkpoint(record: QueueRecord, checkpoint: Token | None) -> QueueRecord:
-    """The record with this checkpoint, unless it already has a later one."""
-    if checkpoint is None or (record.checkpoint is not None and checkpoint <= record.checkpoint):
-        return record
-    return msgspec.structs.replace(record, checkpoint=checkpoint)
-
-
 class FirstSeen:
     """When this silo first saw the present version of each queue's row, on its own clock."""
 
@@ -355,41 +276,3 @@ class FirstSeen:
     def forget(self, queue: QueueId) -> None:
         """Drop what is known about a queue."""
         self._seen.pop(queue, None)
-
-
-class StoredRecord(msgspec.Struct, frozen=True):
-    """A record with the etag that its next write must expect."""
-
-    record: QueueRecord
-    etag: Etag
-
-
-class OwnershipStore:
-    """Reads and writes queue records in a provider's state store; nothing else writes them."""
-
-    __slots__ = ("_decoder", "_encoder", "_prefix", "_store")
-
-    def __init__(self, store: StateStore, provider: str) -> None:
-        self._store = store
-        self._prefix = f"queue/{provider}/"
-        self._encoder = msgspec.msgpack.Encoder()
-        self._decoder = msgspec.msgpack.Decoder(QueueRecord)
-
-    async def read(self, queue: QueueId) -> StoredRecord | None:
-        """The record, or None if the queue never had an owner. Raises StorageError."""
-        row = await self._store.read(self._prefix + queue)
-        if row is None:
-            return None
-        try:
-            return StoredRecord(self._decoder.decode(row.data), row.etag)
-        except msgspec.DecodeError as error:
-            raise StorageError(f"{self._prefix}{queue} is not a queue record: {error}") from None
-
-    async def write(self, queue: QueueId, record: QueueRecord, expect_etag: Etag | None) -> Etag:
-        """Replace the version `expect_etag` (None: no row yet); returns the new etag.
-
-        Raises Conflict (read and decide again), StorageUnavailable (the outcome is unknown: read).
-        """
-        assert (record.owner == "") == (record.state is QueueState.FREE), f"{record}"
-        data = self._encoder.encode(record)
-        return await self._store.write(self._prefix + queue, data, expect_etag, NO_FENCE)

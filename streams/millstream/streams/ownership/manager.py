@@ -1,81 +1,135 @@
 """Owning queues: acquires what the balancer wants, hands over what it no longer wants.
 
-Owns: one loop per queue, and the agents of this silo. Not: the decision (`ownership.decide`),
-which queues are wanted (a balancer). Invariants: an agent runs exactly while this silo owns its
-queue; it is paused before the record says so, stopped before the record is freed; a lost queue's
-agent is stopped without a word.
+Owns: one loop per queue, and the readers of this silo. Not: the decision (`decision.decide`), which
+queues are wanted (a balancer), reading. Invariants: a reader runs exactly while this silo owns its
+queue; it is paused before the record says so, stopped before the record is freed; the reader of a
+queue that another silo has taken is stopped, and writes nothing.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from typing import Generic, Protocol, TypeVar
 
 from msgspec.structs import replace
 
-from millstream.runtime import Conflict, MillstreamError, Status, StorageError
-from millstream.streams.agent.reader import PullingAgent
+from millstream.runtime import Conflict, MillstreamError, StorageError
+from millstream.runtime.extending import SiloAddress, Tasks
 from millstream.streams.contracts.identity import QueueId
+from millstream.streams.contracts.token import Token
 
 from .decision import (
     Acquire,
     Decision,
     FirstSeen,
     Free,
-    Hold,
     Keep,
     Local,
     Lost,
     Owned,
-    OwnershipStore,
     Pause,
     Pausing,
-    QueueRecord,
+    Renew,
     Situation,
-    StoredRecord,
     Unowned,
     Wait,
     decide,
 )
+from .options import OwnershipOptions
+from .record import OwnershipStore, QueueRecord, StoredRecord
 
-if TYPE_CHECKING:
-    from millstream.streams.provider.provider import PersistentStreams
-
-__all__ = ["QueueManager"]
+__all__ = ["BeginReading", "QueueManager", "Reader", "Surroundings"]
 
 log = logging.getLogger("millstream.manager")
 
 
-class OwnedQueue:
+class Reader(Protocol):
+    """What reads one queue in one epoch."""
+
+    is_fenced: bool  # another silo owns the queue: write nothing more
+
+    @property
+    def is_acked(self) -> bool: ...
+    @property
+    def checkpoint(self) -> Token | None: ...
+    @property
+    def in_flight(self) -> int: ...
+    @property
+    def undone(self) -> int: ...
+    def start(self) -> None: ...
+    def pause(self) -> None: ...
+    def resume(self) -> None: ...
+    async def stop(self) -> None: ...
+    def abort(self) -> None: ...
+
+
+R = TypeVar("R", bound=Reader)
+R_co = TypeVar("R_co", bound=Reader, covariant=True)
+
+
+class BeginReading(Protocol[R_co]):
+    """Makes the reader of a queue that was just acquired."""
+
+    def __call__(
+        self, queue: QueueId, epoch: int, checkpoint: Token | None, *, may_repeat: bool
+    ) -> R_co: ...
+
+
+class Surroundings(Protocol):
+    """What the manager asks of its silo."""
+
+    @property
+    def me(self) -> SiloAddress: ...
+    @property
+    def tasks(self) -> Tasks: ...
+    def live(self) -> frozenset[SiloAddress]:
+        """Every silo that is not dead, stopping ones too."""
+        ...
+
+    def freed(self, queue: QueueId, /) -> None:
+        """The queue has no owner: whoever wants it should know."""
+        ...
+
+
+class OwnedQueue(Generic[R]):
     """One queue as this silo sees it."""
 
-    __slots__ = ("agent", "changed", "local", "task")
+    __slots__ = ("changed", "local", "reader", "task")
 
     def __init__(self) -> None:
         self.local: Local = Unowned()
-        self.agent: PullingAgent | None = None
+        self.reader: R | None = None
         self.changed = asyncio.Event()
         self.task: asyncio.Task[None] | None = None
 
 
-class QueueManager:
+class QueueManager(Generic[R]):
     """The queues of one provider in one silo."""
 
-    def __init__(self, provider: PersistentStreams, store: OwnershipStore) -> None:
-        self._provider = provider
+    def __init__(
+        self,
+        queues: Sequence[QueueId],
+        store: OwnershipStore,
+        options: OwnershipOptions,
+        silo: Surroundings,
+        begin: BeginReading[R],
+    ) -> None:
         self._store = store
-        self._options = provider.options.ownership
+        self._options = options
+        self._silo = silo
+        self._begin = begin
         self._loop = asyncio.get_running_loop()
         self._seen = FirstSeen()
         self._wanted: frozenset[QueueId] = frozenset()
-        self._queues = {queue: OwnedQueue() for queue in provider.mapper.queues()}
+        self._queues: dict[QueueId, OwnedQueue[R]] = {queue: OwnedQueue() for queue in queues}
         self._is_stopping = False
 
     def start(self) -> None:
         """Run a loop per queue."""
         for queue, owned in self._queues.items():
-            owned.task = self._provider.services.tasks.start(self._own(queue, owned))
+            owned.task = self._silo.tasks.start(self._own(queue, owned))
 
     def want(self, queues: frozenset[QueueId]) -> None:
         """The balancer's word: what this silo should read."""
@@ -96,26 +150,26 @@ class QueueManager:
         for queue in sorted(self._wanted):
             self.wake(queue)
 
-    def agent(self, queue: QueueId) -> PullingAgent | None:
-        """This silo's agent of a queue, or None."""
-        return self._queues[queue].agent
+    def agent(self, queue: QueueId) -> R | None:
+        """This silo's reader of a queue, or None."""
+        return self._queues[queue].reader
 
-    def agents(self) -> list[PullingAgent]:
-        """Every agent of this silo."""
-        return [owned.agent for owned in self._queues.values() if owned.agent is not None]
+    def agents(self) -> list[R]:
+        """Every reader of this silo."""
+        return [owned.reader for owned in self._queues.values() if owned.reader is not None]
 
     # -- one queue
 
-    async def _own(self, queue: QueueId, owned: OwnedQueue) -> None:
+    async def _own(self, queue: QueueId, owned: OwnedQueue[R]) -> None:
         while True:
             owned.changed.clear()
             wait_s: float | None = self._options.poll_s
             try:
                 wait_s = await self._decide(queue, owned)
             except StorageError as error:
-                log.warning("%s: the queue record: %s", queue, error)
+                log.warning("%s: the queue record: %s", queue, error, extra=self._where(queue))
             except Exception:
-                log.exception("%s: owning failed; trying again", queue)
+                log.exception("%s: owning failed; trying again", queue, extra=self._where(queue))
             if wait_s is None and self._is_stopping:
                 return  # it is free, and its record says so
             if owned.changed.is_set():
@@ -126,10 +180,10 @@ class QueueManager:
             except TimeoutError:
                 continue
 
-    async def _decide(self, queue: QueueId, owned: OwnedQueue) -> float | None:
+    async def _decide(self, queue: QueueId, owned: OwnedQueue[R]) -> float | None:
         """Read, decide, act; returns how long nothing needs to be looked at (None: until woken)."""
-        agent = owned.agent
-        if agent is not None and agent.is_fenced:
+        reader = owned.reader
+        if reader is not None and reader.is_fenced:
             await self._drop(queue, owned)
             return 0.0
         stored = await self._store.read(queue)
@@ -138,22 +192,22 @@ class QueueManager:
             record=None if stored is None else stored.record,
             seen_s=self._seen.saw(queue, None if stored is None else stored.etag, now),
             now_s=now,
-            me=self._provider.services.address,
-            live=self._live(),
+            me=self._silo.me,
+            live=self._silo.live(),
             is_wanted=queue in self._wanted and not self._is_stopping,
             local=owned.local,
-            checkpoint=None if agent is None else agent.checkpoint,
-            in_flight=0 if agent is None else agent.in_flight,
-            undone=0 if agent is None else agent.undone,
+            checkpoint=None if reader is None else reader.checkpoint,
+            in_flight=0 if reader is None else reader.in_flight,
+            undone=0 if reader is None else reader.undone,
         )
         return await self._act(queue, owned, stored, decide(situation, self._options))
 
-    def _live(self) -> frozenset[str]:
-        view = self._provider.services.members.view
-        return frozenset(row.silo for row in view.rows if row.status is not Status.DEAD)
-
     async def _act(
-        self, queue: QueueId, owned: OwnedQueue, stored: StoredRecord | None, decision: Decision
+        self,
+        queue: QueueId,
+        owned: OwnedQueue[R],
+        stored: StoredRecord | None,
+        decision: Decision,
     ) -> float | None:
         now = self._loop.time()
         match decision:
@@ -166,14 +220,14 @@ class QueueManager:
                 await self._drop(queue, owned)
             case Acquire():
                 await self._acquire(queue, owned, stored, decision)
-            case Hold(record=record):
+            case Renew(record=record):
                 await self._write(queue, stored, record)
-                if isinstance(owned.local, Pausing) and owned.agent is not None:
-                    owned.agent.resume()
+                if isinstance(owned.local, Pausing) and owned.reader is not None:
+                    owned.reader.resume()
                 owned.local = Owned(record.epoch)
             case Pause(record=record):
-                if not isinstance(owned.local, Pausing) and owned.agent is not None:
-                    owned.agent.pause()
+                if not isinstance(owned.local, Pausing) and owned.reader is not None:
+                    owned.reader.pause()
                     owned.local = Pausing(record.epoch, now + self._options.max_handoff_s)
                 await self._write(queue, stored, record)
             case Free(record=record):
@@ -190,7 +244,7 @@ class QueueManager:
     async def _acquire(
         self,
         queue: QueueId,
-        owned: OwnedQueue,
+        owned: OwnedQueue[R],
         stored: StoredRecord | None,
         decision: Acquire,
     ) -> None:
@@ -200,32 +254,46 @@ class QueueManager:
         except Conflict:
             return  # another silo was first: read again
         owned.local = Owned(record.epoch)
-        owned.agent = PullingAgent(
-            self._provider, queue, record.epoch, record.checkpoint, may_repeat=decision.may_repeat
+        owned.reader = self._begin(
+            queue, record.epoch, record.checkpoint, may_repeat=decision.may_repeat
         )
-        owned.agent.start()
-        how = " (taken)" if decision.is_forced else ""
-        log.info("%s: owned in epoch %d%s", queue, record.epoch, how)
+        owned.reader.start()
+        how = "; its last owner is gone or did not answer" if decision.is_forced else ""
+        extra = self._where(queue, record.epoch)
+        log.info("%s: this silo reads it now (epoch %d%s)", queue, record.epoch, how, extra=extra)
 
     async def _free(
-        self, queue: QueueId, owned: OwnedQueue, stored: StoredRecord | None, record: QueueRecord
+        self,
+        queue: QueueId,
+        owned: OwnedQueue[R],
+        stored: StoredRecord | None,
+        record: QueueRecord,
     ) -> None:
-        agent, owned.agent, owned.local = owned.agent, None, Unowned()
-        if agent is not None:
-            await agent.stop()
-            if not agent.is_acked and agent.checkpoint is None and record.handoff is not None:
+        reader, owned.reader, owned.local = owned.reader, None, Unowned()
+        if reader is not None:
+            await reader.stop()
+            if not reader.is_acked and reader.checkpoint is None and record.handoff is not None:
                 record = replace(record, handoff=replace(record.handoff, clean=False))
         await self._write(queue, stored, record)
-        log.info("%s: freed, %s", queue, record.handoff)
-        self._provider.announce_free(queue)
+        is_clean = record.handoff is not None and record.handoff.clean
+        what = "all that it read is done" if is_clean else "what is not done comes again there"
+        extra = self._where(queue, record.epoch)
+        log.info("%s: given to the next silo, %s", queue, what, extra=extra)
+        self._silo.freed(queue)
 
-    async def _drop(self, queue: QueueId, owned: OwnedQueue) -> None:
+    async def _drop(self, queue: QueueId, owned: OwnedQueue[R]) -> None:
         """The queue belongs to another silo now."""
-        agent, owned.agent, owned.local = owned.agent, None, Unowned()
-        if agent is not None:
-            agent.is_fenced = True
-            await agent.stop()
-            log.warning("%s: lost", queue)
+        reader, owned.reader, owned.local = owned.reader, None, Unowned()
+        if reader is not None:
+            reader.is_fenced = True
+            await reader.stop()
+            text = "%s: another silo took it over; what is not done comes again there"
+            log.warning(text, queue, extra=self._where(queue))
+
+    def _where(self, queue: QueueId, epoch: int | None = None) -> dict[str, object]:
+        """What a log line is about, for programs that read it."""
+        where: dict[str, object] = {"silo": self._silo.me, "queue": queue}
+        return where if epoch is None else {**where, "epoch": epoch}
 
     # -- stopping
 
@@ -240,11 +308,12 @@ class QueueManager:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        for agent in self.agents():
+        for queue, owned in self._queues.items():
             try:
-                await agent.stop()
+                if owned.reader is not None:
+                    await owned.reader.stop()
             except MillstreamError as error:
-                log.warning("%s: while stopping: %s", agent.queue, error)
+                log.warning("%s: while stopping: %s", queue, error, extra=self._where(queue))
 
     def _tasks(self) -> list[asyncio.Task[None]]:
         return [owned.task for owned in self._queues.values() if owned.task is not None]
@@ -255,5 +324,5 @@ class QueueManager:
         for owned in self._queues.values():
             if owned.task is not None:
                 owned.task.cancel()
-            if owned.agent is not None:
-                owned.agent.abort()
+            if owned.reader is not None:
+                owned.reader.abort()

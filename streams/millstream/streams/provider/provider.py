@@ -1,8 +1,8 @@
 """A stream provider in one silo: wires adapter, mapper, balancer, agents and targets.
 
-Owns: `PersistentStreams`, its beginning and end, and publishing. Not: what the parts do.
-Invariants: a provider object belongs to one silo; agents run only between `start` and `stop`,
-which lie between `open` and `aclose`; a publish returns when the adapter has accepted it.
+Owns: `PersistentStreams`, its beginning and end. Not: what the parts do. Invariants: a provider
+object belongs to one silo; agents run only between `start` and `stop`, which lie between `open` and
+`aclose`; balancer and adapter are closed once, whatever fails.
 """
 
 from __future__ import annotations
@@ -10,35 +10,22 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any
 
-import msgspec
-
-from millstream.runtime import (
-    ConfigError,
-    Grain,
-    MillstreamError,
-    QueueFull,
-    QueueUnavailable,
-    Status,
-    TableView,
-)
-from millstream.runtime.extending import SiloServices, SystemTarget, Tasks
+from millstream.runtime import ConfigError, Grain, TableView
+from millstream.runtime.extending import SiloServices
 from millstream.streams.agent.dead_letters import DeadLetters, FailureHandler, KeepDeadLetters
-from millstream.streams.agent.delivery import DeliveryOptions
+from millstream.streams.agent.giving_up import GiveUps
 from millstream.streams.agent.options import StreamOptions
-from millstream.streams.api.declared import Declared, DeclaredSet, declared_in
+from millstream.streams.agent.reader import AgentParts, PullingAgent
 from millstream.streams.api.ingest import IngestTarget
-from millstream.streams.api.registry import StreamRegistry, SubscriptionRow
-from millstream.streams.api.split import check_size, split_items
+from millstream.streams.api.rendezvous import Rendezvous
 from millstream.streams.api.subscribe import check_marks
 from millstream.streams.consumer.extension import Consumer
 from millstream.streams.contracts.factories import OpenAdapter, balancer_of, factory_of
 from millstream.streams.contracts.identity import QueueId, StreamId
 from millstream.streams.contracts.queue import (
-    Capability,
     OutMessage,
     QueueAdapter,
     QueueAdapterFactory,
@@ -47,97 +34,20 @@ from millstream.streams.contracts.queue import (
 )
 from millstream.streams.contracts.shapes import capabilities_of, require_shape
 from millstream.streams.contracts.token import Token
-from millstream.streams.ownership.decision import OwnershipStore, QueueState
 from millstream.streams.ownership.manager import QueueManager
 from millstream.streams.ownership.mapper import HashRingMapper
+from millstream.streams.ownership.record import OwnershipStore
 
-__all__ = ["PersistentStreams", "QueueStats", "SiloStats", "StreamsTarget"]
+from .agents import AgentCalls
+from .following import Following
+from .outlet import SiloOutlet
+from .publishing import Publishing
+from .silo_view import ManagerSilo, ProviderHost, QueueSilos
+from .target import QueueStats, StreamsTarget, agent_stats
+
+__all__ = ["PersistentStreams"]
 
 log = logging.getLogger("millstream.streams")
-
-ATTACH_TRIES_MAX = 100
-ATTACH_RETRY_S = 0.05
-FULL_RETRY_S = 0.02
-
-
-class QueueStats(msgspec.Struct, array_like=True, frozen=True):
-    """One queue as its owner sees it, for people and tools.
-
-    `backlog`: events not read yet, 0 where the provider cannot tell; `cached`: read, and held
-    because of some subscription; `lag_s`: age of the oldest of these.
-    """
-
-    queue: str
-    epoch: int
-    backlog: int
-    cached: int
-    read: int
-    delivered: int
-    given_up: int
-    unheard: int
-    streams: int
-    calls_out: int
-    lag_s: float
-    is_reading: bool
-
-
-class SiloStats(msgspec.Struct, array_like=True, frozen=True):
-    """One silo, for people and tools."""
-
-    silo: str
-    name: str
-    activations: int
-    queues: list[QueueStats]
-
-
-class StreamsTarget(SystemTarget):
-    """What silos ask each other about one provider (`$streams/<provider>`)."""
-
-    target_name = "$streams"
-
-    def __init__(self, provider: PersistentStreams) -> None:
-        self._provider = provider
-
-    async def attach(self, queue: str, namespace: str, key: str, row: SubscriptionRow) -> bool:
-        """Attach a subscription to the agent of a queue; False: no agent of it is here."""
-        agent = self._provider.manager.agent(queue)
-        if agent is None:
-            return False
-        agent.subscribers.attach(StreamId(namespace, key), row)
-        return True
-
-    async def detach(self, queue: str, namespace: str, key: str, subscription: str) -> bool:
-        """Forget a subscription; False: no agent of the queue is here."""
-        agent = self._provider.manager.agent(queue)
-        if agent is None:
-            return False
-        agent.subscribers.detach(StreamId(namespace, key), subscription)
-        return True
-
-    async def freed(self, queue: str) -> None:
-        """A queue has no owner any more."""
-        self._provider.manager.wake(queue)
-
-    async def silo_stats(self) -> SiloStats:
-        """This silo and the queues that it reads."""
-        services = self._provider.services
-        await self._provider.measure()
-        stats = self._provider.stats()
-        return SiloStats(services.address, services.name, services.activation_count, stats)
-
-    async def cluster_stats(self) -> list[SiloStats]:
-        """Every active silo that answers, by name."""
-        services = self._provider.services
-        target = f"{self.target_name}/{self._provider.name}"
-        answers = await asyncio.gather(
-            *(
-                services.targets.call(silo, target, StreamsTarget.silo_stats)
-                for silo in services.members.active()
-            ),
-            return_exceptions=True,
-        )
-        found = [answer for answer in answers if isinstance(answer, SiloStats)]
-        return sorted(found, key=lambda stats: stats.name)
 
 
 class PersistentStreams:
@@ -167,23 +77,24 @@ class PersistentStreams:
         self._balancer = balancer_of(balancer)
         self.mapper: QueueMapper = mapper or HashRingMapper(queues=8)
         require_shape(self.mapper, QueueMapper, "PersistentStreams(mapper=...)")
-        self.options = options or StreamOptions()
-        self.on_give_up: FailureHandler = on_give_up or KeepDeadLetters()
+        self._options = options or StreamOptions()
+        self._on_give_up: FailureHandler = on_give_up or KeepDeadLetters()
         self.capabilities = capabilities_of(self._factory, "PersistentStreams(queues)")
         brought: Sequence[type[Grain]] = getattr(self._factory, "grains", ())
-        self.grains: Sequence[type[Grain]] = (StreamRegistry, *brought)
+        self.grains: Sequence[type[Grain]] = (Rendezvous, *brought)
         self.name = ""
-        self.services: SiloServices
         self.adapter: QueueAdapter
-        self.manager: QueueManager
+        self.manager: QueueManager[PullingAgent]
         self.dead_letters: DeadLetters
-        self.declared = DeclaredSet()
-        self._giving_up: asyncio.TimerHandle | None = None
-        self._unwatch: Callable[[], None] | None = None
+        self.agents: AgentCalls
+        self._publishing: Publishing
+        self._wall_s: Callable[[], float]
+        self._following: Following | None = None
+        self._unwatch: Callable[[], None] = lambda: None
         self._opened: QueueAdapter | None = None  # the adapter, until it is closed
         self._is_balanced = False  # the balancer was started, and is not closed
-        self._closing: asyncio.Task[None] | None = None
-        self._ownership: OwnershipStore
+        self._closing: Callable[[], asyncio.Task[None]] | None = None
+        self._closed: asyncio.Task[None] | None = None
 
     # -- life
 
@@ -194,87 +105,100 @@ class PersistentStreams:
                 f"stream provider {name!r}: the object already serves a silo as "
                 f"{self.name!r}; make one per silo"
             )
-        self.name, self.services = name, services
-        self.options = self.options.within(services.options.frame_bytes_max)
+        self.name = name
+        options = self._options.within(services.options.frame_bytes_max)
+        check_marks(services.grain_types(), name, self.capabilities)
+        # not one of the silo's tasks, which are ended when this is needed
+        self._closing = lambda: services.new_tasks().start(self._close_anyhow())
         try:
-            await self._open(services, name)
+            host = ProviderHost(services, self.mapper)
+            self.adapter = self._opened = await self._factory.open(name, host)
+            require_shape(self.adapter, QueueAdapter, f"the adapter of stream provider {name!r}")
+            self._wire(services, name, options)
         except BaseException:
             await self._close_anyhow()
             self.name = ""  # it serves nobody, so it may be tried again
             raise
 
-    async def _open(self, services: SiloServices, name: str) -> None:
-        self._ownership = OwnershipStore(services.store(self.options.store), name)
-        self.dead_letters = DeadLetters(services.store(self.options.store), name)
-        check_marks(services.grain_types(), name, self.capabilities)
-        self.adapter = self._opened = await self._factory.open(
-            name, ProviderHost(services, self.mapper)
+    def _wire(self, services: SiloServices, name: str, options: StreamOptions) -> None:
+        """Make the parts, and let others call them."""
+        mapper, store, clock = self.mapper, services.store(options.store), services.clock
+        self._wall_s = clock.wall_s
+        records = OwnershipStore(store, name)
+        self.dead_letters = DeadLetters(store, name)
+        limits, wait_s = options.publish_limits(), options.enqueue_wait_s
+        self._publishing = Publishing(self.adapter, mapper, limits, wait_s, clock)
+        self.agents = AgentCalls(name, services, mapper, records, options.store)
+        retention_s = options.absent_type_retention_s
+        following = self._following = Following(name, services, retention_s, self._tell_agents)
+        outlet = SiloOutlet(name, services, self.dead_letters)
+        parts = AgentParts(
+            adapter=self.adapter,
+            capabilities=self.capabilities,
+            options=options,
+            outlet=outlet,
+            give_ups=GiveUps(self._on_give_up, outlet),
+            known=following,
+            clock=clock,
+            new_tasks=services.new_tasks,
         )
-        require_shape(self.adapter, QueueAdapter, f"the adapter of stream provider {name!r}")
-        self.manager = QueueManager(self, self._ownership)
+
+        def begin(
+            queue: QueueId, epoch: int, checkpoint: Token | None, *, may_repeat: bool
+        ) -> PullingAgent:
+            wake = self.manager.wake
+            return PullingAgent(
+                parts, queue, epoch, checkpoint, may_repeat=may_repeat, changed=wake
+            )
+
+        silo = ManagerSilo(services, name)
+        queues, ownership = mapper.queues(), options.ownership
+        self.manager = QueueManager(queues, records, ownership, silo, begin)
         services.extensions.add("streams", Consumer)
-        services.targets.add(StreamsTarget(self), name)
-        services.targets.add(IngestTarget(self), name)
+        services.targets.add(StreamsTarget(name, services, self.manager), name)
+        services.targets.add(IngestTarget(self._publishing), name)
 
     async def start(self, services: SiloServices, name: str, /) -> None:
         """Read queues, if this silo may. What fails is undone by `abort`."""
         row = services.row
         if row is None or not row.can_own_queues:
             return
-        self._declare()
+        assert self._following is not None
+        self._following.refresh()
         self.manager.start()
-        silos = QueueSilos(services)
         self._unwatch = services.members.watch(self._follow)
         self._is_balanced = True
+        silos = QueueSilos(services)
         await self._balancer.start(self.mapper.queues(), silos, self.manager.want)
 
     def _follow(self, view: TableView) -> None:
-        self._declare()
+        assert self._following is not None
+        self._following.refresh()
         self.manager.wake_all()
 
-    def _declare(self) -> None:
-        """See which declared subscriptions hold now; what only dead silos declared ends in time."""
-        self._cancel_giving_up()
-        now_s, kept_s = self.services.clock.wall_s(), self.options.absent_kept_s
-        before = self.declared
-        self.declared = after = declared_in(self.services.members.view, self.name, now_s, kept_s)
-        if after.until_s is not None:
-            wait_s = max(0.0, after.until_s - now_s)
-            self._giving_up = self.services.tasks.call_later(wait_s, self._declare)
-        for grain_type in sorted(after.absent - before.absent):
-            log.warning(
-                "%s: no silo hosts %s now; its events wait for one, at most %g s (absent_kept_s)",
-                self.name,
-                grain_type,
-                kept_s,
-            )
-        if after.of_namespace != before.of_namespace:
-            for agent in self.manager.agents():
-                agent.subscribers.redeclare()
+    def _tell_agents(self) -> None:
+        for agent in self.manager.agents():
+            agent.subscribers.follow_implicit()
 
-    def _cancel_giving_up(self) -> None:
-        if self._giving_up is not None:
-            self._giving_up.cancel()
+    def _follow_no_more(self) -> None:
+        self._unwatch()
+        if self._following is not None:
+            self._following.close()
 
     async def stop(self) -> None:
         """Hand the queues over; turns that run on may still publish."""
-        if self._unwatch is not None:
-            self._unwatch()
-        self._cancel_giving_up()
+        self._follow_no_more()
         await self._close_balancer()
-        if hasattr(self, "manager"):
+        if self._following is not None:
             await self.manager.stop()
 
     def abort(self) -> None:
         """Stop without a word; a task closes balancer and adapter."""
-        if self._unwatch is not None:
-            self._unwatch()
-        self._cancel_giving_up()
-        if hasattr(self, "manager"):
+        self._follow_no_more()
+        if self._following is not None:
             self.manager.abort()
-        if self._opened is not None or self._is_balanced:
-            # not one of the silo's tasks, which are ended now
-            self._closing = self.services.new_tasks().start(self._close_anyhow())
+        if self._closing is not None and (self._opened is not None or self._is_balanced):
+            self._closed = self._closing()
 
     async def aclose(self) -> None:
         """Close the adapter; again is harmless."""
@@ -298,176 +222,22 @@ class PersistentStreams:
 
     # -- questions
 
-    @property
-    def keeps_no_position(self) -> bool:
-        """Does the provider leave the checkpoint to the queue record?"""
-        return Capability.FENCED_ACK not in self.capabilities
-
-    def delivery_options(self, declared: Declared) -> DeliveryOptions:
-        """The provider's delivery options with what the mark says."""
-        if declared.retries is None:
-            return self.options.delivery
-        return replace(self.options.delivery, retries=declared.retries)
-
-    async def measure(self) -> None:
-        """Ask the provider for the backlog of each queue that this silo reads."""
-        await asyncio.gather(*(agent.measure() for agent in self.manager.agents()))
-
     def stats(self) -> list[QueueStats]:
-        """The queues that this silo reads; their backlog is that of the last `measure`."""
-        now_s = self.services.clock.wall_s()
-        for agent in self.manager.agents():
-            agent.cache.purge()
-        return [
-            QueueStats(
-                agent.queue,
-                agent.epoch,
-                agent.backlog,
-                agent.cache.events,
-                agent.read_count,
-                agent.dispatch.delivered_count,
-                agent.dispatch.given_up_count,
-                agent.subscribers.unheard_count,
-                agent.subscribers.stream_count,
-                agent.dispatch.calls_out,
-                max(0.0, now_s - (agent.cache.oldest_s or now_s)),
-                agent.is_reading,
-            )
-            for agent in self.manager.agents()
-        ]
+        """The queues that this silo reads; their backlog is that of the last time it was asked."""
+        return [agent_stats(agent, self._wall_s()) for agent in self.manager.agents()]
 
     # -- publishing
 
     def split(self, bodies: Sequence[bytes]) -> list[Sequence[bytes]]:
         """Cut a list of items into messages."""
-        return split_items(bodies, self.options)
+        return self._publishing.split(bodies)
 
-    async def publish(
+    def publish(
         self, stream: StreamId, bodies: Sequence[bytes], headers: Mapping[str, str] | None
-    ) -> Token | None:
+    ) -> Coroutine[Any, Any, Token | None]:
         """Send one message. Raises ValueError (too large), QueueFull after `enqueue_wait_s`."""
-        return await self.enqueue(OutMessage(stream, bodies, dict(headers or {})))
+        return self.enqueue(OutMessage(stream, bodies, dict(headers or {})))
 
-    async def enqueue(self, message: OutMessage) -> Token | None:
+    def enqueue(self, message: OutMessage, /) -> Coroutine[Any, Any, Token | None]:
         """Store a message in the queue that carries its stream. Raises ValueError: too large."""
-        check_size(message, self.options.message_bytes_max)
-        queue, epoch = self.mapper.queue_for(message.stream), self.mapper.epoch
-        deadline = self.services.clock.now() + self.options.enqueue_wait_s
-        while True:
-            try:
-                return await self.adapter.enqueue(queue, message, epoch)
-            except QueueFull:
-                if self.services.clock.now() >= deadline:
-                    raise
-                await asyncio.sleep(FULL_RETRY_S)
-
-    # -- subscriptions
-
-    async def attach(self, stream: StreamId, row: SubscriptionRow) -> None:
-        """Tell the agent that reads the stream's queue, wherever it is; none: nobody to tell."""
-        await self._tell_agent(
-            stream, StreamsTarget.attach, lambda queue: (queue, stream.namespace, stream.key, row)
-        )
-
-    async def detach(self, stream: StreamId, subscription: str) -> None:
-        """Tell the agent that a subscription ended."""
-        await self._tell_agent(
-            stream,
-            StreamsTarget.detach,
-            lambda queue: (queue, stream.namespace, stream.key, subscription),
-        )
-
-    async def _tell_agent(self, stream: StreamId, method: Any, args: Callable[[str], Any]) -> None:
-        queue = self.mapper.queue_for(stream)
-        target = f"{StreamsTarget.target_name}/{self.name}"
-        for attempt in range(ATTACH_TRIES_MAX):
-            stored = await self._ownership.read(queue)
-            if stored is None or stored.record.state is QueueState.FREE:
-                return  # whoever acquires the queue asks the rendezvous
-            owner = stored.record.owner
-            if not self.services.members.is_live(owner):
-                return
-            try:
-                if await self.services.targets.call(owner, target, method, *args(queue)):
-                    return
-            except MillstreamError as error:
-                log.info("%s does not answer for %s yet: %s", owner, queue, error)
-            await asyncio.sleep(ATTACH_RETRY_S * min(attempt + 1, 20))
-        raise QueueUnavailable(f"{stream}: the agent of {queue} could not be told")
-
-    async def fault(self, stream: StreamId, subscription: str, note: str) -> None:
-        """Mark an explicit subscription as faulted: it holds its events until `resume`."""
-        from millstream.streams.api.registry import registry_key
-
-        registry = self.services.grain(StreamRegistry, registry_key(self.name, stream))
-        await registry.change(subscription, "faulted", note)
-
-    def announce_free(self, queue: QueueId) -> None:
-        """Tell the other silos that a queue can be taken."""
-        for silo in self.services.members.active():
-            if silo != self.services.address:
-                self.services.tasks.start(self._announce(silo, queue))
-
-    async def _announce(self, silo: str, queue: QueueId) -> None:
-        target = f"{StreamsTarget.target_name}/{self.name}"
-        try:
-            await self.services.targets.call(silo, target, StreamsTarget.freed, queue)
-        except MillstreamError as error:
-            log.debug("%s was not told of %s: %s", silo, queue, error)  # it polls as well
-
-
-class ProviderHost:
-    """What an adapter sees of its silo (`AdapterHost`)."""
-
-    def __init__(self, services: SiloServices, mapper: QueueMapper) -> None:
-        self._services = services
-        self._mapper = mapper
-
-    @property
-    def mapper(self) -> QueueMapper | None:
-        return self._mapper
-
-    @property
-    def cluster(self) -> str:
-        return self._services.cluster
-
-    @property
-    def silo(self) -> str | None:
-        return self._services.address
-
-    @property
-    def tasks(self) -> Tasks:
-        return self._services.tasks
-
-    def grain(self, cls: type[Any], key: str, /) -> Any:
-        return self._services.grain(cls, key)
-
-    def wall_s(self) -> float:
-        return self._services.clock.wall_s()
-
-
-class QueueSilos:
-    """The silos that may read queues (`SiloSet`)."""
-
-    def __init__(self, services: SiloServices) -> None:
-        self._services = services
-
-    @property
-    def me(self) -> str:
-        return self._services.address
-
-    @property
-    def tasks(self) -> Tasks:
-        return self._services.tasks
-
-    def silos(self) -> Sequence[str]:
-        rows = self._services.members.view.rows
-        return sorted(
-            row.silo for row in rows if row.status is Status.ACTIVE and row.can_own_queues
-        )
-
-    def names(self) -> Mapping[str, str]:
-        return {row.silo: row.name for row in self._services.members.view.rows}
-
-    def watch(self, changed: Callable[[], None], /) -> Callable[[], None]:
-        return self._services.members.watch(lambda view: changed())
+        return self._publishing.enqueue(message)

@@ -9,7 +9,7 @@ from millstream.runtime import Grain
 from millstream.runtime.cluster.table import MemberRow, Status, TableView
 from millstream.runtime.definition.markers import Declaration
 from millstream.streams import Event, StreamNamespace, subscribe
-from millstream.streams.api.declared import Declared, DeclaredSet, declared_in
+from millstream.streams.api.implicit import ImplicitSet, ImplicitSubscription, implicit_in
 
 KEPT_S = 100.0
 LIVE = (Status.JOINING, Status.ACTIVE, Status.STOPPING)
@@ -30,7 +30,9 @@ class Marked(Grain):
 
 
 def declares(grain_type: str, handler: str = "on", retries: int | None = None) -> Declaration:
-    return Declared("default", "ns", "both", grain_type, handler, retries, True).declaration()
+    return ImplicitSubscription(
+        "default", "ns", "both", grain_type, handler, retries, True
+    ).declaration()
 
 
 def silo(
@@ -53,20 +55,20 @@ def silo(
     )
 
 
-def found(*rows: MemberRow, now_s: float = 10.0) -> DeclaredSet:
-    return declared_in(TableView(1, rows), "default", now_s, KEPT_S)
+def found(*rows: MemberRow, now_s: float = 10.0) -> ImplicitSet:
+    return implicit_in(TableView(1, rows), "default", now_s, KEPT_S)
 
 
-def ids(declared: DeclaredSet) -> set[str]:
+def ids(declared: ImplicitSet) -> set[str]:
     return {one.removeprefix("implicit/ns/") for one in declared.of("ns")}
 
 
 def test_a_mark_is_declared_with_all_that_an_agent_needs() -> None:
     row = silo(1, *Marked.__millstream_type__.declarations(), types=("Marked",))
-    one = Declared("default", "notes", "both", "Marked", "on_note", 7, False)
+    one = ImplicitSubscription("default", "notes", "both", "Marked", "on_note", 7, False)
     assert found(row).of("notes") == {"implicit/notes/Marked/on_note": one}
     assert found(row).of("lines") == {}, "it belongs to another provider"
-    other = declared_in(TableView(1, (row,)), "other", 0.0, KEPT_S)
+    other = implicit_in(TableView(1, (row,)), "other", 0.0, KEPT_S)
     assert list(other.of("lines")) == ["implicit/lines/Marked/on_line"]
     assert other.kinds("lines") == "implicit"
 
@@ -111,7 +113,7 @@ def test_the_last_host_of_a_type_declares_for_it_when_all_are_dead() -> None:
 def test_a_type_that_nobody_hosts_is_given_up_in_time() -> None:
     dead = silo(1, declares("A"), status=Status.DEAD, started_s=5.0)
     assert ids(found(dead, now_s=5.0 + KEPT_S - 0.1)) == {"A/on"}
-    assert found(dead, now_s=5.0 + KEPT_S) == DeclaredSet()
+    assert found(dead, now_s=5.0 + KEPT_S) == ImplicitSet()
 
 
 def test_a_silo_that_came_back_without_a_type_gave_it_up() -> None:

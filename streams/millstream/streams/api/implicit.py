@@ -1,4 +1,4 @@
-"""Declared subscriptions, as every silo knows them.
+"""ImplicitSubscription subscriptions, as every silo knows them.
 
 Owns: what a `@subscribe` mark tells the cluster, and which declarations hold in a view. Not: the
 mark itself (`subscribe`). Invariants: pure; live silos that host a grain type are the truth about
@@ -17,13 +17,13 @@ from millstream.runtime.extending import Declaration
 
 from .namespace import SubscriptionKinds
 
-__all__ = ["Declared", "DeclaredSet", "declared_in", "is_declared"]
+__all__ = ["ImplicitSet", "ImplicitSubscription", "implicit_in", "is_implicit"]
 
 KIND = "subscribe"
 ID_PREFIX = "implicit/"
 
 
-class Declared(msgspec.Struct, array_like=True, frozen=True):
+class ImplicitSubscription(msgspec.Struct, array_like=True, frozen=True):
     """What an agent has to know of a `@subscribe` mark."""
 
     provider: str
@@ -45,21 +45,21 @@ class Declared(msgspec.Struct, array_like=True, frozen=True):
 
 
 _encode = msgspec.msgpack.Encoder().encode
-_decode = msgspec.msgpack.Decoder(Declared).decode
+_decode = msgspec.msgpack.Decoder(ImplicitSubscription).decode
 
 
-class DeclaredSet(msgspec.Struct, frozen=True):
+class ImplicitSet(msgspec.Struct, frozen=True):
     """The declared subscriptions of one provider.
 
     `absent`: grain types of some of them that no live silo hosts; `until_s`: wall time at which
     the first of these is given up.
     """
 
-    of_namespace: dict[str, dict[str, Declared]] = {}
+    of_namespace: dict[str, dict[str, ImplicitSubscription]] = {}
     absent: frozenset[str] = frozenset()
     until_s: float | None = None
 
-    def of(self, namespace: str) -> dict[str, Declared]:
+    def of(self, namespace: str) -> dict[str, ImplicitSubscription]:
         """By subscription id."""
         return self.of_namespace.get(namespace, {})
 
@@ -70,20 +70,20 @@ class DeclaredSet(msgspec.Struct, frozen=True):
         return "both"
 
 
-def declared_in(view: TableView, provider: str, now_s: float, kept_s: float) -> DeclaredSet:
+def implicit_in(view: TableView, provider: str, now_s: float, kept_s: float) -> ImplicitSet:
     """Which declarations for a provider hold at a wall time; dead silos count for `kept_s`."""
     live = sorted((r for r in view.rows if r.status is not Status.DEAD), key=_age)
     hosted = {name for row in live for name in row.grain_types}
     dead = _last_hosts(view.rows, hosted, now_s - kept_s)
-    found: dict[str, dict[str, Declared]] = {}
+    found: dict[str, dict[str, ImplicitSubscription]] = {}
     absent: dict[str, float] = {}
     for row, names in [*dead, *((row, set(row.grain_types)) for row in live)]:
-        for one in _declared_by(row, provider):
+        for one in _implicit_of(row, provider):
             if one.grain_type in names:
                 found.setdefault(one.namespace, {})[one.subscription] = one
                 if one.grain_type not in hosted:
                     absent[one.grain_type] = row.last_sign_s + kept_s
-    return DeclaredSet(found, frozenset(absent), min(absent.values(), default=None))
+    return ImplicitSet(found, frozenset(absent), min(absent.values(), default=None))
 
 
 def _last_hosts(
@@ -110,11 +110,11 @@ def _age(row: MemberRow) -> tuple[float, str]:
     return row.started_s, row.silo
 
 
-def _declared_by(row: MemberRow, provider: str) -> list[Declared]:
+def _implicit_of(row: MemberRow, provider: str) -> list[ImplicitSubscription]:
     known = [_decode(one.body) for one in row.declarations if one.kind == KIND]
     return [one for one in known if one.provider == provider]
 
 
-def is_declared(subscription: str) -> bool:
+def is_implicit(subscription: str) -> bool:
     """Is it the id of a declared subscription?"""
     return subscription.startswith(ID_PREFIX)

@@ -8,7 +8,7 @@ stream's queue knows the subscription, or when no agent reads it, so every later
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Literal, Protocol
 
 import msgspec
 
@@ -16,11 +16,30 @@ from millstream.runtime import Etag, Grain, StateStore, always_interleave, grain
 from millstream.runtime.extending import services_of
 from millstream.streams.contracts.identity import StreamId
 
-__all__ = ["StreamRegistry", "SubscriptionRow", "parse_registry_key", "registry_key"]
+__all__ = ["Rendezvous", "SubscriptionRow", "parse_rendezvous_key", "rendezvous_key"]
 
 SEPARATOR, ESCAPE = "\x1f", "\x1b"
 ROWS_PER_SCAN = 1000
 SubscriptionState = Literal["pending", "active", "faulted", "paused"]
+
+
+class Agents(Protocol):
+    """Who reads the queues of a provider, in whichever silo."""
+
+    @property
+    def store(self) -> str:
+        """Name of the store that keeps the provider's rows."""
+        ...
+
+    async def attach(self, stream: StreamId, row: SubscriptionRow, /) -> None: ...
+    async def detach(self, stream: StreamId, subscription: str, /) -> None: ...
+
+
+class Carrier(Protocol):
+    """The provider that carries the stream, as a part of this silo."""
+
+    @property
+    def agents(self) -> Agents: ...
 
 
 class SubscriptionRow(msgspec.Struct, array_like=True, frozen=True):
@@ -37,12 +56,12 @@ class SubscriptionRow(msgspec.Struct, array_like=True, frozen=True):
     note: str = ""
 
 
-def registry_key(provider: str, stream: StreamId) -> str:
+def rendezvous_key(provider: str, stream: StreamId) -> str:
     """The key of a stream's rendezvous grain: another one for each provider and stream."""
     return SEPARATOR.join(map(escape, (provider, stream.namespace, stream.key)))
 
 
-def parse_registry_key(key: str) -> tuple[str, StreamId]:
+def parse_rendezvous_key(key: str) -> tuple[str, StreamId]:
     """Provider and stream of a rendezvous grain."""
     provider, namespace, stream = map(unescape, key.split(SEPARATOR))
     return provider, StreamId(namespace, stream)
@@ -58,22 +77,22 @@ def unescape(text: str) -> str:
     return text.replace(f"{ESCAPE}1", SEPARATOR).replace(f"{ESCAPE}0", ESCAPE)
 
 
-@grain(name="millstream.StreamRegistry")
-class StreamRegistry(Grain):
+@grain(name="millstream.Rendezvous")
+class Rendezvous(Grain):
     """Rendezvous of a stream's producers and consumers; the key names provider and stream."""
 
     def __init__(self) -> None:
         self._rows: dict[str, tuple[SubscriptionRow, Etag]] = {}
 
-    def _provider(self) -> Any:
-        name, _ = parse_registry_key(self.key)
-        return services_of(self).part(name)
+    def _agents(self) -> Agents:
+        provider: Carrier = services_of(self).part(parse_rendezvous_key(self.key)[0])
+        return provider.agents
 
     def _stream(self) -> StreamId:
-        return parse_registry_key(self.key)[1]
+        return parse_rendezvous_key(self.key)[1]
 
     def _store(self) -> StateStore:
-        store: StateStore = services_of(self).store(self._provider().options.store)
+        store: StateStore = services_of(self).store(self._agents().store)
         return store
 
     def _row_key(self, subscription: str) -> str:
@@ -100,7 +119,7 @@ class StreamRegistry(Grain):
     async def add(self, row: SubscriptionRow) -> None:
         """Store a subscription and attach it; an id that exists is attached anew."""
         await self._put(row)
-        await self._provider().attach(self._stream(), row)
+        await self._agents().attach(self._stream(), row)
         await self._put(msgspec.structs.replace(row, state="active"))
 
     async def ensure(self, row: SubscriptionRow) -> None:
@@ -117,7 +136,7 @@ class StreamRegistry(Grain):
         row, etag = found
         await self._store().clear(self._row_key(subscription), etag, services_of(self).fence)
         del self._rows[subscription]
-        await self._provider().detach(self._stream(), row.id)
+        await self._agents().detach(self._stream(), row.id)
 
     async def change(self, subscription: str, state: SubscriptionState, note: str) -> None:
         """Set the state of a subscription, with the reason."""

@@ -1,0 +1,124 @@
+"""Giving up an event: the failure handler is asked, and what it decides is done.
+
+Owns: the question, its time limit, and storing the outcome. Not: when an event is given up
+(`delivery`). Invariants: a dead letter is stored, and a fault is written, before the answer is
+given; a failure handler that fails, or takes too long, is asked again for ever.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Any, Protocol
+
+from millstream.runtime import MillstreamError
+from millstream.streams.contracts.identity import StreamId
+
+from .dead_letters import DeliveryFailure, FailureHandler
+from .delivery import Delivery, DeliveryState
+from .subscriber import Subscriber
+
+__all__ = ["Aftermath", "GiveUps", "error_text"]
+
+log = logging.getLogger("millstream.delivery")
+
+OUTCOMES = ("dead_letter", "skip", "pause")
+
+
+class Aftermath(Protocol):
+    """Where the outcome goes."""
+
+    async def dead_letter(self, failure: DeliveryFailure, /) -> None:
+        """Store a dead letter. Raises StorageError."""
+        ...
+
+    async def fault(self, stream: StreamId, subscription: str, note: str, /) -> None:
+        """Mark an explicit subscription as faulted. Raises MillstreamError."""
+        ...
+
+
+class NoAnswer(Exception):
+    """A failure handler took too long."""
+
+
+class GiveUps:
+    """Asks the failure handler of one provider."""
+
+    def __init__(self, handler: FailureHandler, aftermath: Aftermath) -> None:
+        self._handler = handler
+        self._aftermath = aftermath
+
+    async def decide(
+        self, subscriber: Subscriber, delivery: Delivery, failure: DeliveryFailure
+    ) -> Any:
+        """The outcome, once it is stored; None: the subscription ended meanwhile.
+
+        Raises whatever the handler raises, and what storing raises: ask again.
+        """
+        outcome = await self._ask(failure, subscriber.options.give_up_timeout_s)
+        if delivery.state is DeliveryState.CLOSED:
+            return None
+        if outcome == "dead_letter" and not subscriber.keeps_dead_letters:
+            outcome = "skip"
+        if outcome == "dead_letter":
+            await self._aftermath.dead_letter(failure)
+        elif outcome == "pause":
+            if subscriber.is_explicit:
+                await self._aftermath.fault(subscriber.stream, subscriber.id, failure.error)
+            subscriber.is_faulted = True
+        log_outcome(failure, outcome)
+        return outcome
+
+    async def _ask(self, failure: DeliveryFailure, timeout_s: float) -> Any:
+        """The failure handler's answer. Raises what it raises, and NoAnswer."""
+        limit = asyncio.timeout(timeout_s)
+        try:
+            async with limit:
+                outcome: Any = await self._handler.give_up(failure)
+        except TimeoutError:
+            if limit.expired():
+                raise NoAnswer(
+                    f"no answer within {timeout_s:g} s (DeliveryOptions.give_up_timeout_s); the "
+                    "subscription waits until there is one: let give_up return, or raise the limit"
+                ) from None
+            raise
+        if outcome not in OUTCOMES:
+            raise TypeError(f"give_up returned {outcome!r}, not one of {', '.join(OUTCOMES)}")
+        return outcome
+
+    def log_no_answer(self, failure: DeliveryFailure, error: BaseException) -> None:
+        """Say that the failure handler will be asked again, and why."""
+        is_known = isinstance(error, MillstreamError | NoAnswer)
+        log.log(
+            logging.WARNING if isinstance(error, MillstreamError) else logging.ERROR,
+            "on_give_up for %s of %s for %s is asked again: %s",
+            failure.token,
+            failure.stream,
+            failure.subscription,
+            error_text(error),
+            exc_info=None if is_known else error,
+        )
+
+
+def log_outcome(failure: DeliveryFailure, outcome: str) -> None:
+    """Say what became of an event."""
+    log.error(
+        "%s gave up %s at %s after %d attempts (%s): %s",
+        failure.subscription,
+        failure.stream,
+        failure.token,
+        failure.attempts,
+        outcome,
+        failure.error.splitlines()[0],
+    )
+
+
+def error_text(error: BaseException) -> str:
+    """An error with its notes, which hold the callee's traceback, as text that can be stored."""
+    notes = "\n".join(getattr(error, "__notes__", ()))
+    try:
+        said = str(error)
+    except Exception as another:
+        said = f"(its text cannot be made: {type(another).__name__})"
+    text = f"{type(error).__name__}: {said}\n{notes}".rstrip()
+    return text.encode("utf-8", "backslashreplace").decode()

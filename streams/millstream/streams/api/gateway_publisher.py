@@ -1,0 +1,55 @@
+"""Publishing from a client: events go through its gateway to the provider's `$ingest` target.
+
+Owns: `GatewayPublisher`. Not: the target (`ingest`). Invariant: a publish returns once the provider
+has accepted the message; the gateway knows the provider's own limits, here it is what a frame
+allows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cache
+
+import msgspec
+
+from millstream.runtime import ConfigError
+from millstream.runtime.extending import Gateway
+from millstream.streams.contracts.identity import StreamId
+from millstream.streams.contracts.queue import OutMessage
+from millstream.streams.contracts.token import Token
+
+from .ingest import IngestMessage, IngestTarget
+from .split import PublishLimits, check_size, split_items
+
+__all__ = ["GatewayPublisher"]
+
+
+@cache  # a publisher is made for each publish
+def limits_of_clients(frame_bytes_max: int) -> PublishLimits:
+    """What a client may send: as much as in silos, but the provider's own limit."""
+    return PublishLimits(message_bytes_max=frame_bytes_max).within(frame_bytes_max)
+
+
+class GatewayPublisher:
+    """A client's publisher."""
+
+    def __init__(self, gateway: Gateway, provider: str) -> None:
+        self._gateway = gateway
+        self._limits = limits_of_clients(gateway.frame_bytes_max)
+        self._target = f"{IngestTarget.target_name}/{provider}"
+
+    def split(self, bodies: Sequence[bytes]) -> list[Sequence[bytes]]:
+        """Cut a list of items into messages."""
+        return split_items(bodies, self._limits)
+
+    async def publish(
+        self, stream: StreamId, bodies: Sequence[bytes], headers: Mapping[str, str] | None
+    ) -> Token | None:
+        """Send one message. Raises ConfigError (headers), ValueError (too large)."""
+        if headers:
+            raise ConfigError("headers can be published from silos, not from clients")
+        check_size(OutMessage(stream, bodies), self._limits)
+        messages: list[IngestMessage] = [(stream.key, 0, [msgspec.Raw(body) for body in bodies])]
+        publish, namespace = IngestTarget.publish, stream.namespace
+        await self._gateway.call(str(stream), self._target, publish, namespace, "", messages)
+        return None

@@ -1,0 +1,38 @@
+"""A delivery and its reply, as they travel between the agent and the consumer.
+
+Owns: `WireBatch`, `Delivered`. Not: what is sent when (`agent`), running it (`run`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from millstream.streams.contracts.item import Item
+
+__all__ = ["Delivered", "WireBatch"]
+
+
+class WireBatch(msgspec.Struct, array_like=True, frozen=True):
+    """A delivery: consecutive undelivered events of one stream for one subscription."""
+
+    subscription: str
+    handler: str
+    namespace: str
+    key: str
+    queue: str
+    epoch: int
+    attempt: int
+    redelivered: bool
+    items: Sequence[Item]
+    timeout_s: float = 60.0
+    rewinds: bool = False  # it was resumed further back: what was seen comes again
+
+
+class Delivered(msgspec.Struct, array_like=True, frozen=True):
+    """The reply: the first `done` items are done; `error` is an encoded error, or empty."""
+
+    done: int
+    error: bytes = b""
+    is_fenced: bool = False

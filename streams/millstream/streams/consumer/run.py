@@ -1,0 +1,147 @@
+"""Running one delivery: the handler of a subscription, over the items that are new to it.
+
+Owns: `Position` (handler, last token, queue epochs), `HandlerRun`. Not: what becomes of the result,
+and the commit (`extension`). Invariants: the handlers of one run end within its time-out; what a
+handler does, raise or cancel, is told, and never ends the run's own task; what was cancelled from
+outside stays cancelled.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from millstream.runtime import CallTimeout, GrainError, Rejected, State
+from millstream.runtime.extending import Codec, ExtendedGrain, encode_error
+from millstream.streams.api.event import Event
+from millstream.streams.api.handlers import is_batch_handler, items_codec_of
+from millstream.streams.api.implicit import is_implicit
+from millstream.streams.api.subscribe import SubscribeMark
+from millstream.streams.contracts.item import Item
+from millstream.streams.contracts.token import Token
+
+from .batch import WireBatch
+
+__all__ = ["HandlerRun", "Position", "first_new"]
+
+BATCH_MAX = 1 << 31  # an explicit handler that takes lists takes what a call brings
+
+
+class Position:
+    """What an activation knows of one subscription: its handler, and how far it is.
+
+    `batch_max`: events that the handler takes at a time; 0: one, not as a list.
+    """
+
+    __slots__ = ("batch_max", "codec", "epochs", "handler", "last", "runtime", "state")
+
+    def __init__(self, grain: ExtendedGrain, batch: WireBatch) -> None:
+        self.runtime = grain.runtime
+        self.last: Token | None = None
+        self.epochs: dict[str, int] = {}
+        mark, self.handler = find_handler(grain, batch)
+        self.codec: Codec[Any]
+        self.state: State[Any] | None = None
+        if mark is None:
+            self.codec = items_codec_of(self.handler)
+            self.batch_max = BATCH_MAX if is_batch_handler(self.handler) else 0
+            return
+        self.codec = mark.namespace.codec
+        self.batch_max = mark.max_events if mark.is_batch else 0
+        if mark.commit_name is not None:
+            self.state = getattr(grain.grain, mark.commit_name)
+
+
+def find_handler(grain: ExtendedGrain, batch: WireBatch) -> tuple[SubscribeMark | None, Any]:
+    """A subscription's handler, and the mark of an implicit one. Raises LookupError, Rejected."""
+    handler = getattr(grain.grain, batch.handler, None)
+    if handler is None and is_implicit(batch.subscription):
+        raise Rejected(  # a silo that is older or newer than the one whose mark it is: it waits
+            f"{grain} has no handler {batch.handler!r} in this silo's {grain.kind}"
+        )
+    if handler is None:
+        raise LookupError(
+            f"{grain} has no handler {batch.handler!r} for subscription {batch.subscription!r}"
+        )
+    for mark in grain.marks(batch.handler):
+        if isinstance(mark, SubscribeMark) and mark.namespace.name == batch.namespace:
+            return mark, handler
+    return None, handler
+
+
+def first_new(items: Sequence[Item], last: Token | None) -> int:
+    """Index of the first item behind `last`; the number of items if there is none."""
+    if last is None or not items or items[0].token > last:
+        return 0
+    return next((at for at, item in enumerate(items) if item.token > last), len(items))
+
+
+class HandlerRun:
+    """One delivery's handler calls."""
+
+    __slots__ = ("_at", "_grain", "_is_over", "_position", "batch")
+
+    def __init__(
+        self,
+        batch: WireBatch,
+        position: Position,
+        grain: ExtendedGrain,
+        is_over: Callable[[], bool],
+    ) -> None:
+        self.batch = batch
+        self._position = position
+        self._grain = grain
+        self._is_over = is_over  # was the subscription ended since the run began?
+        self._at = 0
+
+    async def items(self, start: int, end: int, *, is_again: bool = False) -> tuple[int, bytes]:
+        """Run items start..end-1; returns the first that is not done, and its error.
+
+        The run stops when the subscription ends, but for items that are only run again.
+        """
+        self._at = start
+        task = asyncio.current_task()
+        assert task is not None
+        cancelling = task.cancelling()
+        limit = asyncio.timeout(self.batch.timeout_s)
+        try:
+            async with limit:
+                await self._run(end, is_again)
+        except BaseException as raised:
+            is_ended = isinstance(raised, KeyboardInterrupt | SystemExit)
+            if is_ended or task.cancelling() > cancelling:
+                raise  # not the handler's doing
+            return self._at, self._described(raised, limit.expired())
+        return self._at, b""
+
+    def _described(self, raised: BaseException, is_late: bool) -> bytes:
+        """What the handler did, as the agent gets it."""
+        where = f"{self._grain} handling {self.batch.namespace}/{self.batch.key}"
+        if is_late:
+            return encode_error(
+                CallTimeout(f"{where}: not done after {self.batch.timeout_s:g} s"), where
+            )
+        if isinstance(raised, asyncio.CancelledError):
+            text = f"{where} awaited something that was cancelled"
+            return encode_error(GrainError("asyncio.CancelledError", text), where)
+        return encode_error(raised, where)
+
+    async def _run(self, end: int, is_again: bool) -> None:
+        """Run items `_at`..end-1; `_at` counts along."""
+        handler, batch_max = self._position.handler, self._position.batch_max
+        while self._at < end and (is_again or not self._is_over()):
+            part = self.batch.items[self._at : min(self._at + max(1, batch_max), end)]
+            events = self._events(part)
+            await handler(events if batch_max else events[0])
+            self._at += len(part)
+
+    def _events(self, items: Sequence[Item]) -> list[Event[Any]]:
+        key, attempt, redelivered = self.batch.key, self.batch.attempt, self.batch.redelivered
+        values = self._position.codec.decode_many(
+            [item.body for item in items], self._position.runtime
+        )
+        return [
+            Event(value, item.token, key, attempt, dict(item.headers or ()), redelivered)
+            for value, item in zip(values, items, strict=True)
+        ]

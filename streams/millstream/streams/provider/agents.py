@@ -1,0 +1,90 @@
+"""Telling the agent of a queue, in whichever silo it is, of subscriptions made and ended.
+
+Owns: finding the agent by the queue's record. Not: the rows (`rendezvous`). Invariant: `attach`
+returns when the agent knows the subscription, or when there is none: whoever acquires the queue
+asks the rendezvous.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from millstream.runtime import MillstreamError, QueueUnavailable
+from millstream.runtime.extending import SiloServices
+from millstream.streams.api.rendezvous import SubscriptionRow
+from millstream.streams.contracts.identity import QueueId, StreamId
+from millstream.streams.contracts.queue import QueueMapper
+from millstream.streams.ownership.record import OwnershipStore, QueueState
+
+from .target import StreamsTarget, target_of
+
+__all__ = ["AgentCalls"]
+
+log = logging.getLogger("millstream.streams")
+
+TRIES_MAX = 100
+RETRY_S = 0.05
+RETRY_STEPS_MAX = 20
+
+Tell = Callable[[str, QueueId], Coroutine[Any, Any, bool]]
+
+
+class AgentCalls:
+    """The agents of one provider, as its rendezvous grains call them (`Agents`)."""
+
+    def __init__(
+        self,
+        provider: str,
+        services: SiloServices,
+        mapper: QueueMapper,
+        records: OwnershipStore,
+        store: str,
+    ) -> None:
+        self._target = target_of(provider)
+        self._services = services
+        self._mapper = mapper
+        self._records = records
+        self._store = store
+
+    @property
+    def store(self) -> str:
+        """Name of the store that keeps the provider's rows."""
+        return self._store
+
+    async def attach(self, stream: StreamId, row: SubscriptionRow, /) -> None:
+        """Tell the agent of a subscription. Raises QueueUnavailable: it could not be told."""
+
+        def tell(silo: str, queue: QueueId) -> Coroutine[Any, Any, bool]:
+            call, target = self._services.targets.call, self._target
+            return call(silo, target, StreamsTarget.attach, queue, *stream, row)
+
+        await self._tell(stream, tell)
+
+    async def detach(self, stream: StreamId, subscription: str, /) -> None:
+        """Tell the agent that a subscription ended. Raises QueueUnavailable."""
+
+        def tell(silo: str, queue: QueueId) -> Coroutine[Any, Any, bool]:
+            call, target = self._services.targets.call, self._target
+            return call(silo, target, StreamsTarget.detach, queue, *stream, subscription)
+
+        await self._tell(stream, tell)
+
+    async def _tell(self, stream: StreamId, tell: Tell) -> None:
+        queue = self._mapper.queue_for(stream)
+        for attempt in range(TRIES_MAX):
+            stored = await self._records.read(queue)
+            if stored is None or stored.record.state is QueueState.FREE:
+                return
+            owner = stored.record.owner
+            if not self._services.members.is_live(owner):
+                return
+            try:
+                if await tell(owner, queue):
+                    return
+            except MillstreamError as error:
+                log.info("%s does not answer for %s yet: %s", owner, queue, error)
+            await asyncio.sleep(RETRY_S * min(attempt + 1, RETRY_STEPS_MAX))
+        raise QueueUnavailable(f"{stream}: the agent of {queue} could not be told")

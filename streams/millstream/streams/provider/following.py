@@ -1,0 +1,65 @@
+"""Which subscriptions a provider knows: the implicit ones as the members' rows change, the explicit
+ones by asking.
+
+Owns: `Following`. Not: what follows from a view (`implicit`). Invariants: what only dead silos'
+marks say ends in time; agents are told only of a change.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+
+from millstream.runtime.extending import SiloServices
+from millstream.streams.api.implicit import ImplicitSet, implicit_in
+from millstream.streams.api.rendezvous import Rendezvous, SubscriptionRow, rendezvous_key
+from millstream.streams.contracts.identity import StreamId
+
+__all__ = ["Following"]
+
+log = logging.getLogger("millstream.streams")
+
+
+class Following:
+    """The subscriptions of one provider (`Known`)."""
+
+    def __init__(
+        self,
+        provider: str,
+        services: SiloServices,
+        retention_s: float,
+        changed: Callable[[], None],
+    ) -> None:
+        self._provider = provider
+        self._services = services
+        self._retention_s = retention_s
+        self._changed = changed
+        self._timer: asyncio.TimerHandle | None = None
+        self.implicit = ImplicitSet()
+
+    async def rows(self, stream: StreamId, /) -> Sequence[SubscriptionRow]:
+        """The explicit subscriptions of a stream. Raises MillstreamError."""
+        key = rendezvous_key(self._provider, stream)
+        return await self._services.grain(Rendezvous, key).rows_for_agent()
+
+    def refresh(self) -> None:
+        """See which implicit subscriptions hold in the present view."""
+        self.close()
+        now_s, before = self._services.clock.wall_s(), self.implicit
+        view = self._services.members.view
+        self.implicit = after = implicit_in(view, self._provider, now_s, self._retention_s)
+        if after.until_s is not None:
+            wait_s = max(0.0, after.until_s - now_s)
+            self._timer = self._services.tasks.call_later(wait_s, self.refresh)
+        for grain_type in sorted(after.absent - before.absent):
+            text = "%s: no silo hosts %s now; its events wait for one, at most %g s (%s)"
+            name = "absent_type_retention_s"
+            log.warning(text, self._provider, grain_type, self._retention_s, name)
+        if after.of_namespace != before.of_namespace:
+            self._changed()
+
+    def close(self) -> None:
+        """Forget the time of the next refresh."""
+        if self._timer is not None:
+            self._timer.cancel()

@@ -1,0 +1,46 @@
+"""Where an agent's deliveries go: to the grains of the cluster, or where the failed ones end.
+
+Owns: `SiloOutlet`. Not: when something is sent or given up (`agent`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Coroutine
+from typing import Any
+
+from millstream.runtime.extending import SiloServices
+from millstream.streams.agent.dead_letters import DeadLetter, DeadLetters, DeliveryFailure
+from millstream.streams.api.rendezvous import Rendezvous, rendezvous_key
+from millstream.streams.consumer.batch import Delivered, WireBatch
+from millstream.streams.consumer.extension import Consumer
+from millstream.streams.contracts.identity import StreamId
+
+__all__ = ["SiloOutlet"]
+
+
+class SiloOutlet:
+    """The consumers and the dead letters of one provider (`Outlet`, `Aftermath`)."""
+
+    def __init__(self, provider: str, services: SiloServices, dead_letters: DeadLetters) -> None:
+        self._services = services
+        self._dead_letters = dead_letters
+        self.provider = provider
+
+    def deliver(
+        self, kind: str, key: str, batch: WireBatch, timeout_s: float, /
+    ) -> Coroutine[Any, Any, Delivered]:
+        """Call the consumer of a grain. Raises what calls raise."""
+        return self._services.extensions.call(kind, key, Consumer.deliver, (batch,), timeout_s)
+
+    def error_of(self, data: bytes, /) -> Exception:
+        """The error in a reply."""
+        return self._services.decode_error(data)
+
+    async def dead_letter(self, failure: DeliveryFailure, /) -> None:
+        """Store a dead letter. Raises StorageError."""
+        await self._dead_letters.put(DeadLetter(failure, self._services.clock.wall_s()))
+
+    async def fault(self, stream: StreamId, subscription: str, note: str, /) -> None:
+        """Mark an explicit subscription as faulted: its events wait until it is resumed."""
+        key = rendezvous_key(self.provider, stream)
+        await self._services.grain(Rendezvous, key).change(subscription, "faulted", note)

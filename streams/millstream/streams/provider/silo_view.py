@@ -1,0 +1,106 @@
+"""What adapters, balancers and the queue manager see of their silo.
+
+Owns: narrow views of `SiloServices`. Invariant: none of them gives more than its user needs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from millstream.runtime import MillstreamError, Status
+from millstream.runtime.extending import SiloServices, Tasks
+from millstream.streams.contracts.identity import QueueId
+from millstream.streams.contracts.queue import QueueMapper
+
+from .target import StreamsTarget, target_of
+
+__all__ = ["ManagerSilo", "ProviderHost", "QueueSilos"]
+
+
+class ProviderHost:
+    """What an adapter sees of its silo (`AdapterHost`)."""
+
+    def __init__(self, services: SiloServices, mapper: QueueMapper) -> None:
+        self._services = services
+        self._mapper = mapper
+
+    @property
+    def mapper(self) -> QueueMapper | None:
+        return self._mapper
+
+    @property
+    def cluster(self) -> str:
+        return self._services.cluster
+
+    @property
+    def silo(self) -> str | None:
+        return self._services.address
+
+    @property
+    def tasks(self) -> Tasks:
+        return self._services.tasks
+
+    def grain(self, cls: type[Any], key: str, /) -> Any:
+        return self._services.grain(cls, key)
+
+    def wall_s(self) -> float:
+        return self._services.clock.wall_s()
+
+
+class QueueSilos:
+    """The silos that may read queues (`SiloSet`)."""
+
+    def __init__(self, services: SiloServices) -> None:
+        self._services = services
+
+    @property
+    def me(self) -> str:
+        return self._services.address
+
+    @property
+    def tasks(self) -> Tasks:
+        return self._services.tasks
+
+    def silos(self) -> Sequence[str]:
+        rows = self._services.members.view.rows
+        return sorted(
+            row.silo for row in rows if row.status is Status.ACTIVE and row.can_own_queues
+        )
+
+    def names(self) -> Mapping[str, str]:
+        return {row.silo: row.name for row in self._services.members.view.rows}
+
+    def watch(self, changed: Callable[[], None], /) -> Callable[[], None]:
+        return self._services.members.watch(lambda view: changed())
+
+
+class ManagerSilo:
+    """What the owner of queues asks of its silo (`Surroundings`)."""
+
+    def __init__(self, services: SiloServices, provider: str) -> None:
+        self._services = services
+        self._target = target_of(provider)
+
+    @property
+    def me(self) -> str:
+        return self._services.address
+
+    @property
+    def tasks(self) -> Tasks:
+        return self._services.tasks
+
+    def live(self) -> frozenset[str]:
+        rows = self._services.members.view.rows
+        return frozenset(row.silo for row in rows if row.status is not Status.DEAD)
+
+    def freed(self, queue: QueueId, /) -> None:
+        for silo in self._services.members.active():
+            if silo != self._services.address:
+                self._services.tasks.start(self._tell(silo, queue))
+
+    async def _tell(self, silo: str, queue: QueueId) -> None:
+        try:
+            await self._services.targets.call(silo, self._target, StreamsTarget.freed, queue)
+        except MillstreamError:
+            return  # it polls the record as well

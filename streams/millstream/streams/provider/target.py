@@ -1,0 +1,131 @@
+"""What silos and tools ask each other about one provider: the target `$streams/<provider>`.
+
+Owns: the target, and the figures that it tells. Not: anything that is asked for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Protocol
+
+import msgspec
+
+from millstream.runtime.extending import SiloServices, SystemTarget
+from millstream.streams.agent.reader import PullingAgent
+from millstream.streams.api.rendezvous import SubscriptionRow
+from millstream.streams.contracts.identity import QueueId, StreamId
+
+__all__ = ["QueueStats", "SiloStats", "StreamsTarget", "agent_stats", "target_of"]
+
+
+class QueueStats(msgspec.Struct, array_like=True, frozen=True):
+    """One queue as its owner sees it, for people and tools.
+
+    `backlog`: events not read yet, 0 where the provider cannot tell; `cached`: read, and held
+    because of some subscription; `lag_s`: age of the oldest of these.
+    """
+
+    queue: str
+    epoch: int
+    backlog: int
+    cached: int
+    read: int
+    delivered: int
+    given_up: int
+    unheard: int
+    streams: int
+    calls_out: int
+    lag_s: float
+    is_reading: bool
+
+
+class SiloStats(msgspec.Struct, array_like=True, frozen=True):
+    """One silo, for people and tools."""
+
+    silo: str
+    name: str
+    activations: int
+    queues: list[QueueStats]
+
+
+class Queues(Protocol):
+    """The queues that this silo reads."""
+
+    def agent(self, queue: QueueId, /) -> PullingAgent | None: ...
+    def agents(self) -> list[PullingAgent]: ...
+    def wake(self, queue: QueueId, /) -> None: ...
+
+
+class StreamsTarget(SystemTarget):
+    """What can be asked of a silo about one provider."""
+
+    target_name = "$streams"
+
+    def __init__(self, provider: str, services: SiloServices, queues: Queues) -> None:
+        self._provider = provider
+        self._services = services
+        self._queues = queues
+
+    async def attach(self, queue: str, namespace: str, key: str, row: SubscriptionRow) -> bool:
+        """Attach a subscription to the agent of a queue; False: no agent of it is here."""
+        agent = self._queues.agent(queue)
+        if agent is None:
+            return False
+        agent.subscribers.attach(StreamId(namespace, key), row)
+        return True
+
+    async def detach(self, queue: str, namespace: str, key: str, subscription: str) -> bool:
+        """Forget a subscription; False: no agent of the queue is here."""
+        agent = self._queues.agent(queue)
+        if agent is None:
+            return False
+        agent.subscribers.detach(StreamId(namespace, key), subscription)
+        return True
+
+    async def freed(self, queue: str) -> None:
+        """A queue has no owner any more."""
+        self._queues.wake(queue)
+
+    async def silo_stats(self) -> SiloStats:
+        """This silo and the queues that it reads."""
+        agents, services = self._queues.agents(), self._services
+        await asyncio.gather(*(agent.measure() for agent in agents))
+        queues = [agent_stats(agent, services.clock.wall_s()) for agent in agents]
+        return SiloStats(services.address, services.name, services.activation_count, queues)
+
+    async def cluster_stats(self) -> list[SiloStats]:
+        """Every active silo that answers, by name."""
+        services, target = self._services, target_of(self._provider)
+        answers = await asyncio.gather(
+            *(
+                services.targets.call(silo, target, StreamsTarget.silo_stats)
+                for silo in services.members.active()
+            ),
+            return_exceptions=True,
+        )
+        found = [answer for answer in answers if isinstance(answer, SiloStats)]
+        return sorted(found, key=lambda stats: stats.name)
+
+
+def target_of(provider: str) -> str:
+    """The name of a provider's target."""
+    return f"{StreamsTarget.target_name}/{provider}"
+
+
+def agent_stats(agent: PullingAgent, now_s: float) -> QueueStats:
+    """One queue; its backlog is that of the last `measure`."""
+    agent.cache.purge()
+    return QueueStats(
+        agent.queue,
+        agent.epoch,
+        agent.backlog,
+        agent.cache.events,
+        agent.read_count,
+        agent.dispatch.delivered_count,
+        agent.dispatch.given_up_count,
+        agent.subscribers.unheard_count,
+        agent.subscribers.stream_count,
+        agent.dispatch.calls_out,
+        max(0.0, now_s - (agent.cache.oldest_s or now_s)),
+        agent.is_reading,
+    )
