@@ -126,3 +126,13 @@ def test_a_reach_into_the_runtime_is_seen(source: str) -> None:
     assert PLANTED[source] in inside_of_runtime(imports_in(source, "millstream.streams"))
     assert OWN_NAMES.search("grain._millstream.table") and OWN_NAMES.search("x.__millstream_spec__")
     assert not OWN_NAMES.search("import pyspark_millstream")
+
+
+PRIVATE_WAITS = re.compile(r"^(async )?def (until|spin)\(", re.MULTILINE)
+
+
+def test_tests_wait_by_one_pair_of_functions() -> None:
+    for path in sorted((ROOT / "tests").rglob("*.py")):
+        if path.name != "conditions.py":
+            found = PRIVATE_WAITS.search(path.read_text())
+            assert not found, f"{name_of(path)}: import it from tests.conditions"

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter, defaultdict
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import pytest
+from tests.conditions import until
 
 from millstream.runtime import (
     HASHED,
@@ -15,6 +16,7 @@ from millstream.runtime import (
     PREFER_LOCAL,
     RANDOM,
     CallError,
+    ClusterError,
     ConfigError,
     Contract,
     Grain,
@@ -56,12 +58,6 @@ def fresh_board() -> Iterator[None]:
     GATES.clear()
     ACTIVATED.clear()
     yield
-
-
-async def until(condition: Callable[[], bool], within_s: float = 8) -> None:
-    async with asyncio.timeout(within_s):
-        while not condition():
-            await asyncio.sleep(0)
 
 
 class Seat(Grain):
@@ -344,7 +340,7 @@ async def test_a_gateway_that_is_not_there_is_named() -> None:
 
 
 async def test_a_second_silo_at_one_address_does_not_start(cluster: LocalCluster) -> None:
-    with pytest.raises(OSError):
+    with pytest.raises(ClusterError, match="the port is taken"):
         async with Silo(grains=[], address=cluster.silos[0].gateway):
             pass
     assert await cluster.grain(Seat, "a").where()

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
+from tests.conditions import until
 
 from millstream.runtime import Grain, LocalCluster, Silo, SiloUnavailable
 from millstream.runtime.calls.search import Searches
@@ -32,12 +33,6 @@ class Connection(Peer):
 async def silo() -> AsyncIterator[Silo]:
     async with Silo(grains=[Desk]) as started:
         yield started
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(8):
-        while not condition():
-            await asyncio.sleep(0)
 
 
 class Line:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.conditions import until
 
 from millstream.runtime import (
     Grain,
@@ -33,12 +33,6 @@ KEYS = [f"{number}" for number in range(12)]
 class Desk(Grain):
     async def where(self) -> str:
         return self.context.silo
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(8):  # the list is asked for every 10 s anyway
-        while not condition():
-            await asyncio.sleep(0)
 
 
 def gateways_of(client: Client) -> set[str]:

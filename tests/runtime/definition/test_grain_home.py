@@ -6,22 +6,16 @@ import asyncio
 import gc
 import logging
 import weakref
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import pytest
+from tests.conditions import until
 
 from millstream.runtime import Grain, GrainError, LocalCluster, NotInCluster, Silo, state
 from millstream.runtime.text import SHOWN_CHARS_MAX, shown
 
 KEPT: dict[str, Any] = {}
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(10):
-        while not condition():
-            await asyncio.sleep(0)
 
 
 @dataclass

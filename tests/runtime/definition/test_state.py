@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
+from tests.conditions import spin, until
 
 from millstream.runtime import (
     PREFER_LOCAL,
@@ -39,17 +40,6 @@ def fresh_board() -> Iterator[None]:
     LOG.clear()
     GATES.clear()
     yield
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(10):
-        while not condition():
-            await asyncio.sleep(0)
-
-
-async def spin(times: int = 20) -> None:
-    for _ in range(times):
-        await asyncio.sleep(0)
 
 
 class SlowStore(MemoryStateStore):

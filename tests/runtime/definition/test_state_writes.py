@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,6 +10,7 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.conditions import spin, until
 
 from millstream.runtime import Etag, MemoryStateStore, NotInCluster, Row, StorageError, state
 from millstream.runtime.definition.names import grain_id, parse_grain_id, row_key
@@ -60,17 +60,6 @@ class GatedStore(MemoryStateStore):
         """Let the write of this number through, once it has come."""
         await until(lambda: len(self.gates) > number)
         self.gates[number].set()
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(10):
-        while not condition():
-            await asyncio.sleep(0)
-
-
-async def spin() -> None:
-    for _ in range(20):
-        await asyncio.sleep(0)
 
 
 class Holder:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.conditions import until
 
 from millstream.balancers import DeploymentBalancer
 from millstream.providers.memory import MemoryQueues
@@ -47,12 +48,6 @@ def fresh_board() -> Iterator[None]:
     GATE = asyncio.Event()
     LOG.clear()
     yield
-
-
-async def until(condition: Callable[[], bool], within_s: float = 8) -> None:
-    async with asyncio.timeout(within_s):
-        while not condition():
-            await asyncio.sleep(0)
 
 
 QUEUES: dict[str, Queues] = {}

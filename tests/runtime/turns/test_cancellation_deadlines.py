@@ -10,6 +10,7 @@ from collections import defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 
 import pytest
+from tests.conditions import spin, until
 
 from millstream.runtime import (
     PREFER_LOCAL,
@@ -40,17 +41,6 @@ def fresh_board() -> Iterator[None]:
     GATES.clear()
     TASKS.clear()
     yield
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(10):
-        while not condition():
-            await asyncio.sleep(0)
-
-
-async def spin(times: int = 20) -> None:
-    for _ in range(times):
-        await asyncio.sleep(0)
 
 
 async def forever() -> None:

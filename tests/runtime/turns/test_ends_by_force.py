@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
+from tests.conditions import until
 
 from millstream.runtime import (
     PREFER_LOCAL,
@@ -34,12 +35,6 @@ async def fresh_board() -> AsyncIterator[None]:
     LOG.clear()
     NEVER[:] = [asyncio.Event()]
     yield
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(8):
-        while not condition():
-            await asyncio.sleep(0)
 
 
 async def stay(name: str) -> None:

@@ -6,10 +6,11 @@ import asyncio
 import gc
 import weakref
 from collections import defaultdict
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
+from tests.conditions import spin, until
 
 import millstream.runtime
 from millstream.runtime import (
@@ -50,12 +51,6 @@ def fresh_board() -> Iterator[None]:
     yield
 
 
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(8):
-        while not condition():
-            await asyncio.sleep(0)
-
-
 def test_every_reason_of_a_deactivation_is_given_somewhere() -> None:
     modules = Path(millstream.runtime.__file__).parent.rglob("*.py")
     source = "".join(module.read_text() for module in modules)
@@ -70,11 +65,6 @@ def runtime_of(cluster: LocalCluster, where: str) -> Runtime:
         "client": cluster.client,
     }
     return runtimes[where]
-
-
-async def spin(times: int = 20) -> None:
-    for _ in range(times):
-        await asyncio.sleep(0)
 
 
 class Living(Grain):

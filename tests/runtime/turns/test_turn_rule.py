@@ -6,9 +6,10 @@ import asyncio
 import contextvars
 import logging
 from collections import defaultdict
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 
 import pytest
+from tests.conditions import spin, until
 
 from millstream.runtime import (
     PREFER_LOCAL,
@@ -43,12 +44,6 @@ def fresh_board() -> Iterator[None]:
     yield
 
 
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(10):
-        while not condition():
-            await asyncio.sleep(0)
-
-
 def runtime_of(cluster: LocalCluster, where: str) -> Runtime:
     runtimes: dict[str, Runtime] = {
         "local": cluster.silos[0],
@@ -56,11 +51,6 @@ def runtime_of(cluster: LocalCluster, where: str) -> Runtime:
         "client": cluster.client,
     }
     return runtimes[where]
-
-
-async def spin(times: int = 20) -> None:
-    for _ in range(times):
-        await asyncio.sleep(0)
 
 
 async def stay(name: str) -> None:

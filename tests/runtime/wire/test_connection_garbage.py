@@ -11,6 +11,7 @@ import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.conditions import until
 
 from millstream.runtime import Grain, LocalCluster, RuntimeOptions, Silo
 from millstream.runtime.wire.connection import Peer
@@ -30,12 +31,6 @@ from millstream.runtime.wire.message import (
 
 FRAME_MAX = 20_000
 NIL = msgspec.Raw(b"\xc0")
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(5):
-        while not condition():
-            await asyncio.sleep(0)
 
 
 # --- the frame reader ----------------------------------------------------------------------------

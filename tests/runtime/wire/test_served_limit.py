@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import msgspec
 import pytest
+from tests.conditions import until
 
 from millstream.runtime import (
     PREFER_LOCAL,
@@ -59,12 +60,6 @@ class Desk(Grain):
     @one_way
     async def note(self) -> None:
         STARTED.append(self.key)
-
-
-async def until(condition: Callable[[], bool], within_s: float = 8) -> None:
-    async with asyncio.timeout(within_s):
-        while not condition():
-            await asyncio.sleep(0)
 
 
 @pytest.fixture

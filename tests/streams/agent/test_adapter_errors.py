@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
+from tests.conditions import until
 
 from millstream.balancers import DeploymentBalancer
 from millstream.providers.memory import MemoryQueues
@@ -32,7 +32,6 @@ from millstream.streams.ownership.record import OwnershipStore, QueueState
 
 LINES = StreamNamespace("lines", str, subscriptions="implicit")
 SEEN: dict[str, list[str]] = defaultdict(list)
-CHANGED = asyncio.Event()
 FAILURES = 2
 
 
@@ -52,16 +51,7 @@ ERRORS: tuple[Callable[[], Exception], ...] = (
 
 @pytest.fixture(autouse=True)
 def clean() -> None:
-    global CHANGED
-    CHANGED = asyncio.Event()  # it belongs to the loop of one test
     SEEN.clear()
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(20):
-        while not condition():
-            CHANGED.clear()
-            await CHANGED.wait()
 
 
 async def until_seen(text: str) -> None:
@@ -72,7 +62,6 @@ class Reader(Grain):
     @subscribe(LINES)
     async def on_line(self, event: Event[str]) -> None:
         SEEN[self.key].append(event.item)
-        CHANGED.set()
 
 
 class Faults:
@@ -141,7 +130,6 @@ class FaultyReceiver:
         self._faults.enter("ack")
         await self._inner.ack(upto, also)
         self._faults.acked = upto
-        CHANGED.set()
 
     async def release(self, tokens: Sequence[Token], delay_s: float) -> None:
         await self._inner.release(tokens, delay_s)

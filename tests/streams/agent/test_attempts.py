@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from tests.conditions import until
 
 from millstream.balancers import DeploymentBalancer
 from millstream.providers.memory import MemoryQueues
@@ -38,7 +39,6 @@ WAKES = StreamNamespace("wakes", str, subscriptions="implicit")
 RETRIES = 2
 ATTEMPTS: dict[str, list[int]] = defaultdict(list)
 REFUSALS: dict[str, int] = {}
-CHANGED = asyncio.Event()
 GATE = asyncio.Event()
 
 ERRORS: dict[str, Callable[[], Exception]] = {
@@ -52,22 +52,14 @@ ERRORS: dict[str, Callable[[], Exception]] = {
 
 @pytest.fixture(autouse=True)
 def clean() -> None:
-    global CHANGED, GATE
-    CHANGED, GATE = asyncio.Event(), asyncio.Event()  # they belong to the loop of one test
+    global GATE
+    GATE = asyncio.Event()  # it belongs to the loop of one test
     ATTEMPTS.clear()
     REFUSALS.clear()
 
 
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(20):
-        while not condition():
-            CHANGED.clear()
-            await CHANGED.wait()
-
-
 def note(key: str, attempt: int) -> None:
     ATTEMPTS[key].append(attempt)
-    CHANGED.set()
 
 
 class Refuser(Grain):

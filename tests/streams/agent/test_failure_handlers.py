@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import defaultdict
-from collections.abc import Callable
 
 import pytest
+from tests.conditions import until
 
 from millstream.balancers import DeploymentBalancer
 from millstream.providers.memory import MemoryQueues
@@ -27,26 +27,15 @@ from millstream.streams import (
 
 LINES = StreamNamespace("lines", str, subscriptions="implicit")
 SEEN: dict[str, list[str]] = defaultdict(list)
-CHANGED = asyncio.Event()
 
 
 @pytest.fixture(autouse=True)
 def clean() -> None:
-    global CHANGED
-    CHANGED = asyncio.Event()  # it belongs to the loop of one test
     SEEN.clear()
 
 
 def see(key: str, text: str) -> None:
     SEEN[key].append(text)
-    CHANGED.set()
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(20):
-        while not condition():
-            CHANGED.clear()
-            await CHANGED.wait()
 
 
 class Reader(Grain):

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections import defaultdict
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 
 import pytest
+from tests.conditions import until
 
 from millstream.balancers import DeploymentBalancer
 from millstream.providers.memory import MemoryQueues
@@ -31,21 +31,11 @@ LIMIT = FRAME_BYTES // 2
 BLOBS = StreamNamespace("blobs", bytes)
 BIN_HEADER = 5  # of a body of 64 KiB and more
 SEEN: dict[str, int] = defaultdict(int)
-CHANGED = asyncio.Event()
 
 
 @pytest.fixture(autouse=True)
 def clean() -> None:
-    global CHANGED
-    CHANGED = asyncio.Event()  # it belongs to the loop of one test
     SEEN.clear()
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(20):
-        while not condition():
-            CHANGED.clear()
-            await CHANGED.wait()
 
 
 class Taker(Grain):
@@ -53,7 +43,6 @@ class Taker(Grain):
     async def on_blob(self, event: Event[bytes]) -> None:
         assert event.attempt == 1
         SEEN[self.key] += len(event.item)
-        CHANGED.set()
 
 
 def providers() -> PersistentStreams:

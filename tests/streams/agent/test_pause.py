@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Callable
 from typing import Literal
 
 import pytest
+from tests.conditions import until
 
 from millstream.balancers import DeploymentBalancer
 from millstream.providers.memory import MemoryQueues
@@ -29,33 +29,22 @@ LINES = StreamNamespace("lines", str, subscriptions="explicit")
 NOTES = StreamNamespace("notes", str, subscriptions="implicit")
 SEEN: dict[str, list[str]] = defaultdict(list)
 BROKEN: set[str] = set()
-CHANGED = asyncio.Event()
 
 
 @pytest.fixture(autouse=True)
 def clean() -> None:
-    global CHANGED
-    CHANGED = asyncio.Event()  # it belongs to the loop of one test
     SEEN.clear()
     BROKEN.clear()
 
 
-async def until_true(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(20):
-        while not condition():
-            CHANGED.clear()
-            await CHANGED.wait()
-
-
-async def until(wanted: dict[str, list[str]]) -> None:
-    await until_true(lambda: all(SEEN[key] == texts for key, texts in wanted.items()))
+async def until_seen(wanted: dict[str, list[str]]) -> None:
+    await until(lambda: all(SEEN[key] == texts for key, texts in wanted.items()))
 
 
 def see(key: str, text: str) -> None:
     if key in BROKEN and text == "b":
         raise ValueError(text)
     SEEN[key].append(text)
-    CHANGED.set()
 
 
 class Hearer(Grain):
@@ -105,8 +94,8 @@ async def fail_at_b(cluster: LocalCluster, handler: Pause) -> str:
         await cluster.grain(Hearer, key).listen()
     for text in "abc":
         await cluster.stream(LINES, "s").publish(text)
-    await until({"bad": ["a"], "good": ["a", "b", "c"]})
-    await until_true(lambda: bool(handler.failures))
+    await until_seen({"bad": ["a"], "good": ["a", "b", "c"]})
+    await until(lambda: bool(handler.failures))
     return str(handler.failures[0].token)
 
 
@@ -115,11 +104,11 @@ async def test_a_paused_subscription_goes_on_at_the_token_with_all_that_came_mea
     async with cluster_of(1, handler) as cluster:
         token = await fail_at_b(cluster, handler)
         await cluster.stream(LINES, "s").publish("d")
-        await until({"good": ["a", "b", "c", "d"], "bad": ["a"]})
+        await until_seen({"good": ["a", "b", "c", "d"], "bad": ["a"]})
         BROKEN.clear()
         await cluster.grain(Hearer, "bad").resume(token)
         await cluster.stream(LINES, "s").publish("e")
-        await until({"bad": ["a", "b", "c", "d", "e"], "good": ["a", "b", "c", "d", "e"]})
+        await until_seen({"bad": ["a", "b", "c", "d", "e"], "good": ["a", "b", "c", "d", "e"]})
         assert len(handler.failures) == 1
 
 
@@ -137,10 +126,10 @@ async def test_a_paused_subscription_stays_paused_and_loses_nothing_when_its_que
         BROKEN.clear()
         await owner.stop()
         await cluster.stream(LINES, "s").publish("d")
-        await until_true(lambda: "d" in SEEN["good"])
+        await until(lambda: "d" in SEEN["good"])
         assert SEEN["bad"] == ["a"]
         await cluster.grain(Hearer, "bad").resume(token)
-        await until({"bad": ["a", "b", "c", "d"]})
+        await until_seen({"bad": ["a", "b", "c", "d"]})
 
 
 async def test_other_streams_of_the_queue_do_not_wait_for_a_paused_implicit_subscription() -> None:
@@ -150,7 +139,7 @@ async def test_other_streams_of_the_queue_do_not_wait_for_a_paused_implicit_subs
         for text in "abc":
             for key in ("x", "y", "z"):
                 await cluster.stream(NOTES, key).publish(text)
-        await until({"x": ["a"], "y": ["a", "b", "c"], "z": ["a", "b", "c"]})
+        await until_seen({"x": ["a"], "y": ["a", "b", "c"], "z": ["a", "b", "c"]})
         manager = cluster.silos[0].services.part("default").manager
         assert sum(agent.cache.events for agent in manager.agents()) >= 2
 
@@ -170,4 +159,4 @@ async def test_a_live_subscription_that_is_resumed_further_back_sees_events_agai
     async with cluster_of(1, handler) as cluster:
         token = await fail_at_b(cluster, handler)  # the paused one keeps b and c in the cache
         await cluster.grain(Hearer, "good").resume(token)
-        await until({"good": ["a", "b", "c", "b", "c"]})
+        await until_seen({"good": ["a", "b", "c", "b", "c"]})

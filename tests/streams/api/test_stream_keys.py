@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections import defaultdict
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from tests.conditions import until
 
 from millstream.balancers import DeploymentBalancer
 from millstream.providers.memory import MemoryQueues
@@ -26,12 +25,6 @@ KEYS = ["", "\x1f", "a\x1fb", "a", "b", "\x1b", "\x1b1", "\x1f\x1b0", "a\x1fexpl
 @pytest.fixture(autouse=True)
 def clean() -> None:
     SEEN.clear()
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(20):
-        while not condition():
-            await asyncio.sleep(0)
 
 
 class Hearer(Grain):

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any, Literal, NoReturn
 
 import pytest
+from tests.conditions import until
 
 from millstream.balancers import DeploymentBalancer
 from millstream.providers.memory import MemoryQueues
@@ -28,13 +29,10 @@ from millstream.streams import (
 
 ODD = StreamNamespace("odd", str, subscriptions="implicit")
 SEEN: dict[str, list[str]] = defaultdict(list)
-CHANGED = asyncio.Event()
 
 
 @pytest.fixture(autouse=True)
 def clean() -> None:
-    global CHANGED
-    CHANGED = asyncio.Event()  # it belongs to the loop of one test
     SEEN.clear()
 
 
@@ -68,7 +66,6 @@ class Reader(Grain):
     @subscribe(ODD)
     async def on_event(self, event: Event[str]) -> None:
         SEEN[self.key].append(event.item)
-        CHANGED.set()
         if event.item == "bad" and self.key in WAYS:
             WAYS[self.key]()
         if event.item == "bad" and self.key == "awaits":
@@ -100,10 +97,7 @@ def cluster_of(handler: FailureHandler | None = None) -> LocalCluster:
 
 async def publish_and_wait(cluster: LocalCluster, key: str) -> list[DeadLetter]:
     await cluster.stream(ODD, key).publish_many(["a", "b", "bad", "y", "z"])
-    async with asyncio.timeout(20):
-        while "z" not in SEEN[key]:
-            CHANGED.clear()
-            await CHANGED.wait()
+    await until(lambda: "z" in SEEN[key])
     provider = cluster.silos[0].services.part("default")
     return list(await provider.dead_letters.list())
 

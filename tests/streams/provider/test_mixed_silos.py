@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import defaultdict
-from collections.abc import Callable
 
 import pytest
+from tests.conditions import until
 
 from millstream.balancers import DeploymentBalancer
 from millstream.providers.memory import MemoryQueues
@@ -35,26 +35,15 @@ NOTES = StreamNamespace("notes", int)
 QUICK = StreamNamespace("quick", int, subscriptions="implicit")
 KEYS = tuple(f"key-{number}" for number in range(20))
 SEEN: dict[str, list[int]] = defaultdict(list)
-CHANGED = asyncio.Event()
 
 
 @pytest.fixture(autouse=True)
 def clean() -> None:
-    global CHANGED
-    CHANGED = asyncio.Event()  # it belongs to the loop of one test
     SEEN.clear()
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(20):
-        while not condition():
-            CHANGED.clear()
-            await CHANGED.wait()
 
 
 def see(label: str, item: int) -> None:
     SEEN[label].append(item)
-    CHANGED.set()
 
 
 class Reader(Grain):

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 import pytest
+from tests.conditions import until
 
 from millstream.balancers import DeploymentBalancer
 from millstream.providers.memory import MemoryOptions, MemoryQueues
@@ -40,7 +41,6 @@ from millstream.streams import (
 )
 
 SEEN: dict[str, list[str]] = defaultdict(list)
-CHANGED: list[asyncio.Event] = []
 FAIL: dict[str, int] = {}
 HOLD: dict[str, asyncio.Event] = {}
 
@@ -65,8 +65,6 @@ QUICK = DeliveryOptions(retries=2, backoff=Backoff(0.005, 2, 0.02))
 
 def note(key: str, text: str) -> None:
     SEEN[key].append(text)
-    for changed in CHANGED:
-        changed.set()
 
 
 async def fail_or_hold(text: str) -> None:
@@ -151,19 +149,8 @@ async def running(
 @pytest.fixture(autouse=True)
 def clean() -> None:
     SEEN.clear()
-    CHANGED.clear()
     FAIL.clear()
     HOLD.clear()
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    """Wait for a handler to make the condition true."""
-    changed = asyncio.Event()
-    CHANGED.append(changed)
-    async with asyncio.timeout(20):
-        while not condition():
-            changed.clear()
-            await changed.wait()
 
 
 async def dead_letters(cluster: LocalCluster) -> list[DeadLetter]:

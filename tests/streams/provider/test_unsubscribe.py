@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Literal
 
 import pytest
+from tests.conditions import until
 
 from millstream.balancers import DeploymentBalancer
 from millstream.providers.memory import MemoryQueues
@@ -34,27 +34,16 @@ LINES = StreamNamespace("lines", str, subscriptions="explicit")
 NOTES = StreamNamespace("notes", str, subscriptions="explicit")  # the mark is for its state
 SEEN: dict[str, list[str]] = defaultdict(list)
 GATES: dict[str, asyncio.Event] = {}
-CHANGED = asyncio.Event()
 
 
 @pytest.fixture(autouse=True)
 def clean() -> None:
-    global CHANGED
-    CHANGED = asyncio.Event()  # it belongs to the loop of one test
     SEEN.clear()
     GATES.clear()
 
 
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(20):
-        while not condition():
-            CHANGED.clear()
-            await CHANGED.wait()
-
-
 def see(key: str, text: str) -> None:
     SEEN[key].append(text)
-    CHANGED.set()
 
 
 async def pass_gate(text: str) -> None:

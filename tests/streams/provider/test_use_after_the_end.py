@@ -8,6 +8,7 @@ from contextlib import suppress
 from typing import Any
 
 import pytest
+from tests.conditions import until
 
 from millstream.balancers import DeploymentBalancer
 from millstream.providers.memory import MemoryQueues
@@ -38,12 +39,6 @@ def clean() -> None:
     SEEN.clear()
     LOG.clear()
     GATE[:] = [asyncio.Event()]
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(20):
-        while not condition():
-            await asyncio.sleep(0)
 
 
 class Hearer(Grain):
