@@ -21,7 +21,7 @@ from millstream.runtime import (
     Status,
     TableView,
 )
-from millstream.runtime.cluster.prober import Stamps
+from millstream.runtime.cluster.prober import Sign, Stamps
 from millstream.runtime.testing import SiloDeclaredDead, SimCluster, Simulation, run
 from millstream.runtime.testing.services import SimMembershipTable, SimService
 
@@ -267,7 +267,7 @@ def test_nothing_is_known_of_who_is_not_in_the_table() -> None:
 async def test_an_answer_of_another_silo_at_the_probe_port_is_no_sign_of_life() -> None:
     async with LocalCluster(silos=2, grains=[Idle]) as cluster:
         one, two = (silo.host.membership for silo in cluster.silos)
-        assert await one.prober.probe_once(two.address)
+        assert await one.prober.probe(two.address) is Sign.ALIVE
         own = one.view.row(one.address)
         assert own is not None
         # two crashed, and its port was given to the next one that asked for one
@@ -275,7 +275,7 @@ async def test_an_answer_of_another_silo_at_the_probe_port_is_no_sign_of_life() 
             one.view.version,
             tuple(msgspec.structs.replace(r, probe_port=own.probe_port) for r in one.view.rows),
         )
-        assert not await one.prober.probe_once(two.address)
+        assert await one.prober.probe(two.address) is Sign.REFUSED
 
 
 # --- rows of the dead -----------------------------------------------------------------------------

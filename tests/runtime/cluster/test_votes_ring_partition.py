@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
+from collections.abc import Callable
 from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any
@@ -21,6 +23,7 @@ from hypothesis.stateful import (
 )
 
 from millstream.runtime.cluster.directory.partition import Entry, Partition
+from millstream.runtime.cluster.member import Member
 from millstream.runtime.cluster.placement import choose_silo
 from millstream.runtime.cluster.ring import HASH_MAX, Ring, covers, gained, hash_of
 from millstream.runtime.cluster.table import (
@@ -38,11 +41,14 @@ from millstream.runtime.definition.placement import (
     RANDOM,
     Placement,
 )
+from millstream.runtime.env import Env
 from millstream.runtime.errors import ConfigError, Overloaded
 from millstream.runtime.options import MembershipOptions, RuntimeOptions
+from millstream.runtime.tasks import Tasks
 from millstream.runtime.turns.activation import Activation, ActivationState
 from millstream.runtime.turns.request import Request
 from millstream.runtime.wire.address import endpoint_of, generation_of
+from millstream.runtime.wire.transport import TcpTransport
 
 OPTIONS = MembershipOptions()
 NOW = 1_000_000.0
@@ -185,27 +191,30 @@ def test_with_status_is_sorted() -> None:
 
 
 class Seen:
-    """A member with a host that remembers what it was told."""
+    """A member that remembers what it was told."""
 
     def __init__(self) -> None:
-        from millstream.runtime.cluster.member import Member
-
-        self.evictions = 0
+        self.evictions: list[str] = []
         self.views: list[int] = []
-        host: Any = SimpleNamespace(
-            membership_options=OPTIONS,
-            evicted=self._evicted,
-            address="me:1@1",
-            loop=SimpleNamespace(time=lambda: 0.0),
+        loop, env = asyncio.get_running_loop(), Env(1)
+        targets: Any = SimpleNamespace(add=lambda target: None)
+        self.member = Member(
+            row("me:1@1"),
+            MemoryMembershipTable(),
+            cluster="test",
+            options=OPTIONS,
+            targets=targets,
+            transport=TcpTransport(),
+            env=env,
+            tasks=Tasks(loop, env.new_context),
+            lag_s=lambda: 0.0,
+            foreign={},
+            evicted=self.evictions.append,
         )
-        self.member = Member(host, MemoryMembershipTable(), row("me:1@1"))
         self.member.watch(lambda seen: self.views.append(seen.version))
 
-    def _evicted(self) -> None:
-        self.evictions += 1
 
-
-def test_an_older_view_never_replaces_a_newer_one() -> None:
+async def test_an_older_view_never_replaces_a_newer_one() -> None:
     seen = Seen()
     seen.member.take(view(row("me:1@1"), row("a:1@1"), version=5))
     seen.member.take(view(row("me:1@1"), version=4))
@@ -213,7 +222,7 @@ def test_an_older_view_never_replaces_a_newer_one() -> None:
     assert seen.member.is_live("a:1@1")
 
 
-def test_an_equal_version_can_only_refresh_heartbeats() -> None:
+async def test_an_equal_version_can_only_refresh_heartbeats() -> None:
     seen = Seen()
     seen.member.take(view(row("me:1@1"), row("a:1@1"), version=5))
     seen.member.take(view(row("me:1@1"), row("a:1@1", alive_s=NOW + 9), version=5))
@@ -224,7 +233,7 @@ def test_an_equal_version_can_only_refresh_heartbeats() -> None:
     assert seen.views == [5]
 
 
-def test_a_heartbeat_never_runs_backwards_in_a_view_of_the_same_version() -> None:
+async def test_a_heartbeat_never_runs_backwards_in_a_view_of_the_same_version() -> None:
     seen = Seen()
     seen.member.take(view(row("me:1@1"), row("a:1@1", alive_s=NOW + 9), version=5))
     seen.member.take(view(row("me:1@1"), row("a:1@1", alive_s=NOW), version=5))
@@ -233,30 +242,30 @@ def test_a_heartbeat_never_runs_backwards_in_a_view_of_the_same_version() -> Non
 
 
 @pytest.mark.parametrize("own", [None, Status.DEAD])
-def test_a_member_that_reads_itself_dead_or_missing_is_evicted(own: Status | None) -> None:
+async def test_a_member_that_reads_itself_dead_or_missing_is_evicted(own: Status | None) -> None:
     rows = [row("a:1@1")] if own is None else [row("a:1@1"), row("me:1@1", own)]
     seen = Seen()
     seen.member.take(view(*rows, version=6))  # before it joined: not meant
-    assert seen.evictions == 0
+    assert not seen.evictions
     seen.member._joined = True
     seen.member.take(view(*rows, version=7))
-    assert seen.evictions == 1
+    assert len(seen.evictions) == 1
 
 
-def test_a_member_that_leaves_ignores_that_it_is_dead() -> None:
+async def test_a_member_that_leaves_ignores_that_it_is_dead() -> None:
     seen = Seen()
     seen.member._joined, seen.member.is_leaving = True, True
     seen.member.take(view(row("me:1@1", Status.DEAD), version=6))
-    assert seen.evictions == 0
+    assert not seen.evictions
 
 
-def test_a_silo_that_is_not_in_the_view_counts_as_dead() -> None:
+async def test_a_silo_that_is_not_in_the_view_counts_as_dead() -> None:
     seen = Seen()
     seen.member.take(view(row("me:1@1"), row("a:1@2"), version=5))
     assert seen.member.is_dead("a:1@1") and not seen.member.is_dead("a:1@2")
 
 
-def test_a_listener_that_fails_does_not_keep_the_others_from_hearing() -> None:
+async def test_a_listener_that_fails_does_not_keep_the_others_from_hearing() -> None:
     seen = Seen()
     heard: list[int] = []
 
@@ -446,10 +455,30 @@ def test_least_activations_takes_the_emptier_of_two(
     candidates: list[str], data: st.DataObject
 ) -> None:
     loads = {silo: data.draw(st.integers(0, 100)) for silo in candidates}
-    rolls = [data.draw(st.integers(0, len(candidates) - 1)) for _ in range(2)]
-    left = list(rolls)
-    chosen = choose_silo(LEAST_ACTIVATIONS, candidates, "x", "g", loads, lambda _: left.pop(0))
-    assert loads[chosen] == min(loads[candidates[roll]] for roll in rolls)
+    drawn: list[int] = []
+
+    def roll(count: int) -> int:
+        drawn.append(data.draw(st.integers(0, count - 1)))
+        return drawn[-1]
+
+    chosen = choose_silo(LEAST_ACTIVATIONS, candidates, "x", "g", loads, roll)
+    first = candidates[drawn[0]]
+    second = ([silo for silo in candidates if silo != first] or [first])[drawn[1]]
+    assert loads[chosen] == min(loads[first], loads[second])
+
+
+def rolls_of(*rolls: int) -> Callable[[int], int]:
+    left = iter([*rolls, 0])
+    return lambda _: next(left)
+
+
+def test_least_activations_never_draws_one_silo_twice() -> None:
+    """With the same roll twice, the fuller of two silos was chosen in a quarter of all cases."""
+    for first in (0, 1):
+        chosen = choose_silo(
+            LEAST_ACTIVATIONS, ["a", "b"], "x", "g", {"a": 9, "b": 1}, rolls_of(first)
+        )
+        assert chosen == "b"
 
 
 def test_random_uses_the_dice_it_is_given() -> None:

@@ -1,4 +1,4 @@
-"""What a silo tells clients and others about itself: gateways, loads.
+"""What a silo tells clients and others about itself: gateways, members, loads.
 
 Owns: the `$gateway` target and the exchange of activation counts for placement.
 """
@@ -6,19 +6,29 @@ Owns: the `$gateway` target and the exchange of activation counts for placement.
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+import logging
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Protocol
 
-from millstream.runtime.calls.system_target import SystemTarget
+from millstream.runtime.calls.system_target import SystemTarget, Targets
 from millstream.runtime.errors import MillstreamError
+from millstream.runtime.tasks import Tasks
 
-from .table import Status
+from .table import MemberInfo, Status, TableView, members_of
 
-if TYPE_CHECKING:
-    from millstream.runtime.silo.parts import SiloHost
+__all__ = ["GatewayTarget", "Loads", "Watched"]
 
-__all__ = ["GatewayTarget", "exchange_loads"]
+log = logging.getLogger("millstream.gateway")
 
 LOADS_EVERY_S = 1.0
+
+
+class Watched(Protocol):
+    """The membership, as read here."""
+
+    @property
+    def view(self) -> TableView: ...
 
 
 class GatewayTarget(SystemTarget):
@@ -26,37 +36,82 @@ class GatewayTarget(SystemTarget):
 
     target_name = "$gateway"
 
-    def __init__(self, host: SiloHost) -> None:
-        self._host = host
+    def __init__(self, members: Watched, loads: Loads) -> None:
+        self._members = members
+        self._loads = loads
 
     async def gateways(self) -> list[str]:
         """The active silos that take clients, as `host:port@generation`."""
-        rows = self._host.membership.view.rows
+        rows = self._members.view.rows
         return sorted(row.silo for row in rows if row.is_gateway and row.status is Status.ACTIVE)
+
+    async def members(self) -> list[MemberInfo]:
+        """Who is in the cluster, as this silo sees it."""
+        return list(members_of(self._members.view))
 
     async def load(self, silo: str, activations: int) -> None:
         """How many activations a silo has."""
-        self._host.loads[silo] = activations
+        self._loads.learn(silo, activations)
 
 
-async def exchange_loads(host: SiloHost) -> None:
-    """Tell the others this silo's activation count, each second that it changed."""
-    told = -1
-    while True:
-        await asyncio.sleep(LOADS_EVERY_S)
-        count = host.loads[host.address] = host.catalog.count
-        if count == told:
-            continue
-        told = count
-        for silo in host.membership.active():
-            if silo != host.address:
-                host.spawn(_tell(host, silo, count))
+class Loads:
+    """How many activations each active silo has, as it told.
 
+    Args:
+        count: of this silo.
+    """
 
-async def _tell(host: SiloHost, silo: str, count: int) -> None:
-    try:
-        await host.targets.call(
-            silo, GatewayTarget.target_name, GatewayTarget.load, host.address, count
-        )
-    except MillstreamError:
-        return  # the next exchange tells it again
+    def __init__(
+        self, me: str, members: Watched, targets: Targets, tasks: Tasks, count: Callable[[], int]
+    ) -> None:
+        self._me = me
+        self._members = members
+        self._targets = targets
+        self._tasks = tasks
+        self._count = count
+        self._counts: dict[str, int] = {}
+        self._told = -1
+
+    @property
+    def known(self) -> Mapping[str, int]:
+        """By silo; one that told nothing is not here."""
+        return MappingProxyType(self._counts)
+
+    def learn(self, silo: str, activations: int) -> None:
+        """A silo told its count."""
+        self._counts[silo] = activations
+
+    def start(self) -> None:
+        """Exchange from now on."""
+        self._tasks.start(self._exchange())
+
+    async def _exchange(self) -> None:
+        while True:
+            await asyncio.sleep(LOADS_EVERY_S)
+            try:
+                self._tell_all()
+            except Exception:
+                log.exception("%s cannot tell how many activations it has", self._me)
+
+    def _tell_all(self) -> None:
+        """Tell the others this silo's count, if it changed; forget who is not active."""
+        active = self._members.view.with_status(Status.ACTIVE)
+        count = self._count()
+        self._counts = {silo: self._counts[silo] for silo in active if silo in self._counts}
+        self._counts[self._me] = count
+        if count != self._told:
+            self._told = count
+            for silo in active:
+                if silo != self._me:
+                    self._tasks.start(self._tell(silo, count))
+
+    async def _tell(self, silo: str, count: int) -> None:
+        try:
+            name = GatewayTarget.target_name
+            await self._targets.call(silo, name, GatewayTarget.load, self._me, count)
+        except MillstreamError as error:
+            log.debug("%s was not told the load: %s", silo, error)  # the next exchange tells it
+
+    def close(self) -> None:
+        """Tell nobody any more."""
+        self._tasks.cancel()

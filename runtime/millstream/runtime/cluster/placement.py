@@ -14,10 +14,15 @@ from millstream.runtime.definition.placement import (
     HASHED,
     LEAST_ACTIVATIONS,
     PREFER_LOCAL,
+    RANDOM,
     Placement,
 )
 
-__all__ = ["choose_silo"]
+from .table import Status, TableView, by_address
+
+__all__ = ["choose_silo", "placement_in"]
+
+KNOWN = frozenset(placement.value for placement in Placement)
 
 
 def choose_silo(
@@ -30,8 +35,8 @@ def choose_silo(
 ) -> str:
     """One of `candidates` (not empty, sorted); `roll(n)` gives an index below n.
 
-    LEAST_ACTIVATIONS takes the better of two random candidates, so that silos which read the
-    same loads do not all choose the same one (power of two choices).
+    LEAST_ACTIVATIONS takes the emptier of two different random candidates, so that silos which
+    read the same loads do not all choose the same one (power of two choices).
     """
     assert candidates
     if placement is PREFER_LOCAL and local in candidates:
@@ -40,6 +45,17 @@ def choose_silo(
         return candidates[xxhash.xxh3_64_intdigest(grain.encode()) % len(candidates)]
     first = candidates[roll(len(candidates))]
     if placement is LEAST_ACTIVATIONS:
-        second = candidates[roll(len(candidates))]
+        others = [silo for silo in candidates if silo != first] or [first]
+        second = others[roll(len(others))]
         return min(first, second, key=lambda silo: loads.get(silo, 0))
     return first
+
+
+def placement_in(view: TableView, kind: str) -> Placement:
+    """The strategy of a grain type that only others host, as the first of them says."""
+    for row in sorted(view.rows, key=by_address):
+        if row.status is Status.ACTIVE and kind in row.grain_types:
+            named = dict(row.placements).get(kind, RANDOM.value)
+            # a strategy that this version does not know can only be guessed at
+            return Placement(named) if named in KNOWN else RANDOM
+    return RANDOM

@@ -1,68 +1,69 @@
 """Failure detection: probe ring successors, count misses, suspect.
 
-Owns: one loop per watched silo, the heartbeat of this silo's own event loop, and which silos are
-silent both ways. Invariants: a probe is answered by a thread of the target that touches nothing but
-the age of its loop's last heartbeat, so a busy silo is spared and a wedged one is not; a silo whose
-own loop lags lengthens its time-outs instead of accusing others; with three or more silos, the last
-miss is confirmed by another silo; a silo that is joining accuses only those that are silent both
-ways. Source: Orleans' SiloHealthMonitor, Lifeguard.
+Owns: one loop per watched silo, and which silos are silent both ways. Not: this silo's own loop
+(`heart`), what a vote does (`votes`).
+Invariants:
+- a probe is answered by a thread of the target that touches nothing but the age of its loop's last
+  heartbeat, so a busy silo is spared and a wedged one is not;
+- a probe that this silo could not make or follow (its loop lagged, it had no descriptors) says
+  nothing about the other; a silo whose own loop lags accuses nobody;
+- a silo that reaches fewer than half of the members that it knows, itself included, accuses only
+  those that are silent both ways: who stamps the table lives, and so it is this one that is cut
+  off. Of two equal halves the one with the first name may accuse;
+- with three or more silos, the last miss is confirmed by another silo; a silo that is joining
+  accuses only those that are silent both ways.
+Source: Orleans' SiloHealthMonitor, Lifeguard.
 """
 
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Collection
+from enum import Enum
+from typing import Protocol
 
+from millstream.runtime.env import Env
 from millstream.runtime.errors import MillstreamError
+from millstream.runtime.options import MembershipOptions
+from millstream.runtime.tasks import Tasks
 from millstream.runtime.wire.address import Address, endpoint_of, generation_of
+from millstream.runtime.wire.transport import Transport
 
 from .ring import Ring
 from .table import Status, TableView
 
-if TYPE_CHECKING:
-    from millstream.runtime.silo.parts import SiloHost
-
-    from .member import Member
-
-__all__ = ["LoopHeart", "Prober", "Stamps"]
+__all__ = ["Prober", "Sign", "Stamps", "Voter"]
 
 log = logging.getLogger("millstream.probe")
 
-BEAT_S = 0.25
-LAG_SPARED_S = 0.5  # lag of the own loop up to here does not lengthen time-outs
+LAG_SPARED_S = 0.5  # lag of the own loop up to here says nothing
 SILENT_HEARTBEATS = 2.2  # two stamps in a row are missing, and there was time to write them
+OWN_TROUBLES = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 
 
-class LoopHeart:
-    """Beats on the loop, is read from the probe thread: plain attribute writes only."""
+class Sign(Enum):
+    """What a probe found."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, silo: str) -> None:
-        self._loop = loop
-        self._generation = generation_of(silo)
-        self._beat_at = loop.time()
-        self.lag_s = 0.0
-        self._timer: asyncio.TimerHandle | None = None
+    ALIVE = "alive"
+    REFUSED = "refused"  # its machine answers, the silo does not
+    SILENT = "silent"
+    UNKNOWN = "unknown"  # this silo is in trouble itself
 
-    def start(self) -> None:
-        """Beat from now on."""
-        self._beat_at = self._loop.time()
-        self._timer = self._loop.call_later(BEAT_S, self._beat)
 
-    def _beat(self) -> None:
-        now = self._loop.time()
-        self.lag_s = max(self.lag_s / 2, now - self._beat_at - BEAT_S)
-        self._beat_at = now
-        self._timer = self._loop.call_later(BEAT_S, self._beat)
+class Voter(Protocol):
+    """The membership, as who probes needs it."""
 
-    def answer(self) -> bytes:
-        """Age of the last beat in seconds, and the generation; called from the probe thread."""
-        return f"{max(0.0, self._loop.time() - self._beat_at):.3f} {self._generation}".encode()
-
-    def close(self) -> None:
-        """Stop beating."""
-        if self._timer is not None:
-            self._timer.cancel()
+    @property
+    def view(self) -> TableView: ...
+    @property
+    def awaited(self) -> Collection[str]: ...
+    @property
+    def is_joining(self) -> bool: ...
+    async def refresh(self) -> None: ...
+    async def vote(self, silo: str, /, *others: str) -> None: ...
+    async def ask_other(self, via: str, silo: str, /) -> bool | None: ...
 
 
 class Stamps:
@@ -89,127 +90,198 @@ class Stamps:
 
 
 class Prober:
-    """Watches the silos that the ring assigns to this one, and those that it must reach to join."""
+    """Watches the silos that the ring assigns to this one, and those that it must reach to join.
 
-    def __init__(self, host: SiloHost, member: Member) -> None:
-        self._host = host
-        self._member = member
-        self._options = host.membership_options
+    Args:
+        lag_s: by how much the own loop is late.
+    """
+
+    def __init__(
+        self,
+        me: str,
+        voter: Voter,
+        *,
+        options: MembershipOptions,
+        transport: Transport,
+        env: Env,
+        tasks: Tasks,
+        lag_s: Callable[[], float],
+    ) -> None:
+        self._me = me
+        self._voter = voter
+        self._options = options
+        self._transport = transport
+        self._env = env
+        self._tasks = tasks
+        self._lag_s = lag_s
+        self._now = asyncio.get_running_loop().time
         self._loops: dict[str, asyncio.Task[None]] = {}
         self._missed: dict[str, int] = {}
+        self._unreached: set[str] = set()
         self._stamps = Stamps()
-        self._is_closed = False
+        self._is_started = False
+
+    # -- whom to watch
 
     def start(self) -> None:
         """Watch from now on."""
-        self._member.watch(self.follow)
-        self.follow(self._member.view)
+        self._is_started = True
+        self.follow(self._voter.view)
 
     def saw(self, view: TableView) -> None:
         """Take note of the stamps of an adopted view."""
-        self._stamps.saw(view, self._host.loop.time())
+        self._stamps.saw(view, self._now())
 
     def follow(self, view: TableView) -> None:
         """Start and stop probe loops for who is to be watched now."""
-        if self._is_closed:
+        if not self._is_started:
             return
         wanted = self._targets(view)
         for silo in [silo for silo in self._loops if silo not in wanted]:
             self._loops.pop(silo).cancel()
             self._missed.pop(silo, None)
+            self._unreached.discard(silo)
         for silo in wanted:
             if silo not in self._loops:
-                self._loops[silo] = self._host.loop.create_task(self._watch(silo))
+                self._loops[silo] = self._tasks.start(self._watch(silo))
 
     def _targets(self, view: TableView) -> list[str]:
-        me = self._member.address
         members = view.with_status(Status.JOINING, Status.ACTIVE, Status.STOPPING)
-        if me not in members:
+        if self._me not in members:
             return []
-        chosen = Ring(members).successors(me, self._options.probed_silos_max)
+        chosen = Ring(members).successors(self._me, self._options.probed_silos_max)
         also = {row.silo for row in view.rows if row.suspicions or self._is_still(row.silo)}
-        return sorted({*chosen, *(also | self._member.awaited).intersection(members)} - {me})
+        also |= set(self._voter.awaited)
+        return sorted({*chosen, *also.intersection(members)} - {self._me})
+
+    def close(self) -> None:
+        """Stop watching."""
+        self._is_started = False
+        for task in self._loops.values():
+            task.cancel()
+        self._loops.clear()
+
+    # -- what is known of a silo
 
     def _is_still(self, silo: str) -> bool:
-        still_s = self._stamps.still_s(silo, self._host.loop.time())
+        still_s = self._stamps.still_s(silo, self._now())
         return still_s > SILENT_HEARTBEATS * self._options.heartbeat_s
 
     def is_silent(self, silo: str) -> bool:
         """Does the silo neither answer our probes nor stamp its row?"""
         return self._has_missed(silo) and self._is_still(silo)
 
-    def may_accuse(self, silo: str) -> bool:
-        """Is our word enough? Who joins leaves silos that stamp their rows to the others."""
-        return self.is_silent(silo) or not self._member.is_joining
-
     def _has_missed(self, silo: str) -> bool:
         return self._missed.get(silo, 0) >= self._options.missed_probes_max
 
+    def may_accuse(self, silo: str) -> bool:
+        """Is our word enough? Who joins, or is cut off itself, leaves silos that stamp their rows
+        to the others."""
+        if self._lag_s() > LAG_SPARED_S:
+            return False
+        return self.is_silent(silo) or not (self._voter.is_joining or self._is_cut_off())
+
+    def _is_cut_off(self) -> bool:
+        """Do we reach fewer than half of those that may be there?"""
+        known = [self._me, *(silo for silo in self._loops if not self.is_silent(silo))]
+        reached = [silo for silo in known if silo not in self._unreached]
+        if 2 * len(reached) == len(known):
+            return min(known) not in reached
+        return 2 * len(reached) < len(known)
+
+    # -- probing
+
     async def _watch(self, silo: str) -> None:
-        await asyncio.sleep(self._host.env.uniform(0, self._options.probe_every_s))
+        await asyncio.sleep(self._env.uniform(0, self._options.probe_every_s))
         while True:
-            if await self.probe_once(silo):
-                self._missed.pop(silo, None)
-            else:
-                self._missed[silo] = self._missed.get(silo, 0) + 1
-            if self._has_missed(silo) and await self._suspect(silo):
-                self._missed.pop(silo, None)
+            try:
+                await self._look(silo)
+            except MillstreamError as error:
+                log.warning("%s cannot be suspected: %s", silo, error)
+            except Exception:
+                log.exception("%s: probing failed", silo)
             every_s = self._options.probe_every_s
             await asyncio.sleep(every_s * (0.5 if silo in self._missed else 1.0))
 
-    async def probe_once(self, silo: str) -> bool:
+    async def _look(self, silo: str) -> None:
+        """One probe, and what follows from it."""
+        sign = await self.probe(silo)
+        if sign is Sign.UNKNOWN:
+            return
+        (self._unreached.add if sign is Sign.SILENT else self._unreached.discard)(silo)
+        if sign is Sign.ALIVE:
+            self._missed.pop(silo, None)
+            return
+        self._missed[silo] = self._missed.get(silo, 0) + 1
+        if self._has_missed(silo) and await self._suspect(silo):
+            self._missed.pop(silo, None)
+
+    async def probe(self, silo: str) -> Sign:
         """Did the silo itself answer in time, with a loop that beats?"""
-        row = self._member.view.row(silo)
+        row = self._voter.view.row(silo)
         if row is None:
-            return False
-        lag_s = self._host.heart.lag_s
-        stretch = 1.0 + (lag_s if lag_s > LAG_SPARED_S else 0.0)
+            return Sign.SILENT
+        lag_s = self._lag_s()
+        timeout_s = self._options.probe_timeout_s
+        timeout_s *= 1.0 + (lag_s if lag_s > LAG_SPARED_S else 0.0)
         address = Address(Address.parse(endpoint_of(silo)).host, row.probe_port)
+        asked_at = self._now()
         try:
-            answer = await self._host.transport.probe(
-                address, self._options.probe_timeout_s * stretch
-            )
-            age_s, _, generation = answer.partition(b" ")
+            answer = await self._transport.probe(address, timeout_s)
+            sign, found = self._read(silo, answer)
+        except ConnectionRefusedError as error:
+            sign, found = Sign.REFUSED, str(error)
+        except (OSError, TimeoutError, MillstreamError) as error:
+            is_ours = isinstance(error, OSError) and error.errno in OWN_TROUBLES
+            sign = Sign.UNKNOWN if is_ours else Sign.SILENT
+            found = str(error) or f"nothing within {timeout_s:g} s"
+        late_s = max(self._now() - asked_at - timeout_s, self._lag_s())
+        if sign is not Sign.ALIVE:
+            if late_s > LAG_SPARED_S:  # the answer may lie unread
+                sign = Sign.UNKNOWN
+            log.info("%s: probe: %s: %s", silo, sign.value, found)
+        return sign
+
+    def _read(self, silo: str, answer: bytes) -> tuple[Sign, str]:
+        age_s, _, generation = answer.partition(b" ")
+        try:
             # a port of a process that is gone may have been given to another silo
-            is_itself = int(generation) == generation_of(silo)
-            return is_itself and float(age_s) <= self._options.unresponsive_after_s
-        except (OSError, TimeoutError, ValueError, MillstreamError) as error:
-            log.info("%s: no answer to a probe: %s", silo, error)
-            return False
+            is_itself, late_s = int(generation) == generation_of(silo), float(age_s)
+        except ValueError:
+            return Sign.REFUSED, f"an answer that is none of a silo: {answer!r}"
+        if not is_itself:
+            return Sign.REFUSED, f"its port is generation {int(generation)}'s now"
+        if late_s > self._options.unresponsive_after_s:
+            return Sign.REFUSED, f"its loop has not beaten for {late_s:.1f} s"
+        return Sign.ALIVE, ""
 
     async def _suspect(self, silo: str) -> bool:
         """Vote, with a second opinion where there is one; True if the opinion is that it lives."""
-        from .member import MemberTarget
-
         if not self.may_accuse(silo):
+            await self._voter.refresh()  # newer stamps tell who lives
             return False
-        me = self._member.address
-        others = [
-            s for s in self._member.active() if s not in (silo, me) and not self._has_missed(s)
-        ]
-        others = [s for s in others if s not in self._missed] or others
+        others = [other for other in self._opinions() if other != silo]
         confirmed: tuple[str, ...] = ()
         if others:
-            peer = others[self._host.env.choice(len(others))]
-            try:
-                alive = await self._host.targets.call(
-                    peer, MemberTarget.target_name, MemberTarget.probe_for, silo
-                )
-            except MillstreamError:
-                alive = False  # the intermediary is in trouble itself: only our own vote counts
-            else:
-                if alive:
-                    return True
-                confirmed = (peer,)
-        try:
-            await self._member.vote(silo, *confirmed)
-        except MillstreamError as error:
-            log.warning("%s cannot be suspected: %s", silo, error)
+            via = others[self._env.choice(len(others))]
+            is_alive = await self._ask(via, silo)
+            if is_alive:
+                return True
+            if is_alive is False:
+                confirmed = (via,)
+        await self._voter.vote(silo, *confirmed)
         return False
 
-    def close(self) -> None:
-        """Stop watching."""
-        self._is_closed = True
-        for task in self._loops.values():
-            task.cancel()
-        self._loops.clear()
+    def _opinions(self) -> list[str]:
+        """Who can be asked: best those that have missed no probe."""
+        active = self._voter.view.with_status(Status.ACTIVE)
+        some = [silo for silo in active if silo != self._me and not self._has_missed(silo)]
+        return [silo for silo in some if silo not in self._missed] or some
+
+    async def _ask(self, via: str, silo: str) -> bool | None:
+        """Does another silo say that it lives? None: it said nothing in time."""
+        try:
+            async with asyncio.timeout(2 * self._options.probe_timeout_s):
+                return await self._voter.ask_other(via, silo)
+        except (MillstreamError, TimeoutError):
+            return None  # it is in trouble itself: only our own vote counts

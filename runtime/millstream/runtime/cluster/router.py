@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from millstream.runtime.calls.callee import Served
 from millstream.runtime.calls.search import Place, Searches
-from millstream.runtime.errors import Rejected
+from millstream.runtime.errors import Rejected, SiloUnavailable
 from millstream.runtime.turns.activation import Activation
 from millstream.runtime.wire.connection import Peer
 from millstream.runtime.wire.message import Call
@@ -76,13 +76,17 @@ class SiloRouter:
         host = self._host
         candidates = host.silos_hosting(table.name)
         if not candidates:
+            if not host.is_running:
+                raise SiloUnavailable(f"{host.address} stopped looking for {table.name}/{key}")
             raise Rejected(
                 f"no active silo hosts grain type {table.name!r}; the cluster hosts "
                 f"{', '.join(host.hosted_names()) or 'none'}"
             )
         placement = host.placement_of(table.name)
         grain = f"{table.name}/{key}"
-        return choose_silo(placement, candidates, host.address, grain, host.loads, host.env.choice)
+        return choose_silo(
+            placement, candidates, host.address, grain, host.loads.known, host.env.choice
+        )
 
     def moved(self, table: GrainTable, key: str, peer: Peer, silo: str, /) -> None:
         """The grain is not at `peer`."""

@@ -15,14 +15,17 @@ from typing import Protocol
 import msgspec
 
 from millstream.runtime.definition.markers import Declaration
+from millstream.runtime.env import Env
 from millstream.runtime.wire.address import SiloAddress, endpoint_of
 
 __all__ = [
+    "MemberInfo",
     "MemberRow",
     "MembershipTable",
     "MemoryMembershipTable",
     "Status",
     "TableView",
+    "members_of",
 ]
 
 
@@ -38,7 +41,8 @@ class Status(Enum):
 class MemberRow(msgspec.Struct, frozen=True, array_like=True):
     """One silo in the table. Times are wall-clock seconds; `suspicions` are (voter, time).
 
-    `declarations`: what the marks of its `grain_types` tell the others.
+    `declarations`: what the marks of its `grain_types` tell the others. `placements`: the strategy
+    of each of them that is not placed at random.
     """
 
     silo: SiloAddress
@@ -52,6 +56,7 @@ class MemberRow(msgspec.Struct, frozen=True, array_like=True):
     alive_s: float = 0.0
     suspicions: tuple[tuple[SiloAddress, float], ...] = ()
     declarations: tuple[Declaration, ...] = ()
+    placements: tuple[tuple[str, str], ...] = ()
 
     @property
     def endpoint(self) -> str:
@@ -62,6 +67,19 @@ class MemberRow(msgspec.Struct, frozen=True, array_like=True):
     def last_sign_s(self) -> float:
         """Wall time of the last sign of the silo: its start, a stamp, or a vote against it."""
         return max(self.started_s, self.alive_s, *(time_s for _, time_s in self.suspicions))
+
+
+class MemberInfo(msgspec.Struct, frozen=True):
+    """A silo that is in the cluster.
+
+    Attributes: `name`, as given to it; `address`, `host:port@generation`; `status`, joining,
+    active or stopping; `grain_types`, the names of the grain types that it hosts.
+    """
+
+    name: str
+    address: str
+    status: Status
+    grain_types: tuple[str, ...]
 
 
 class TableView(msgspec.Struct, frozen=True, array_like=True):
@@ -77,6 +95,17 @@ class TableView(msgspec.Struct, frozen=True, array_like=True):
     def with_status(self, *statuses: Status) -> tuple[SiloAddress, ...]:
         """Silos in one of the statuses, sorted."""
         return tuple(sorted(row.silo for row in self.rows if row.status in statuses))
+
+
+def members_of(view: TableView) -> tuple[MemberInfo, ...]:
+    """The silos of a view that are not dead, sorted by address."""
+    rows = sorted((row for row in view.rows if row.status is not Status.DEAD), key=by_address)
+    return tuple(MemberInfo(row.name, row.silo, row.status, row.grain_types) for row in rows)
+
+
+def by_address(row: MemberRow) -> str:
+    """What rows are sorted by."""
+    return row.silo
 
 
 class MembershipTable(Protocol):
@@ -103,9 +132,17 @@ class MembershipTable(Protocol):
 
 
 class MemoryMembershipTable:
-    """A table for the silos of one process. The methods without `async` change it at once."""
+    """A table for the silos of one process. The methods without `async` change it at once.
 
-    def __init__(self, first_version: int = 1) -> None:
+    Args:
+        env: its wall time is the first version, so that versions never run backwards against rows
+            that an earlier cluster has stored.
+        first_version: instead of that.
+    """
+
+    def __init__(self, first_version: int | None = None, *, env: Env | None = None) -> None:
+        if first_version is None:
+            first_version = int((env or Env()).wall_s() * 1000)
         self._view = TableView(first_version)
 
     def view(self) -> TableView:

@@ -1,8 +1,9 @@
 """Suspicion and eviction: what a vote does to a row. Pure.
 
 Source: Orleans' table protocol (spec/orleans-runtime.md 3.8). Invariants: a row is declared dead
-only by enough fresh votes, or by its own silo, or by a newer generation at its address; the last
-known good clock is the newer of ours and the newest vote's, so skewed clocks do not kill.
+only by enough fresh votes of silos that are not dead themselves, or by its own silo, or by a newer
+generation at its address; the last known good clock is the newer of ours and the newest vote's, so
+skewed clocks do not kill.
 """
 
 from __future__ import annotations
@@ -39,10 +40,11 @@ def suspect(
     """The target's row with these votes added, dead if they suffice."""
     assert target.status is not Status.DEAD
     newest = max([now_s, *(time_s for _, time_s in target.suspicions)])
+    living = {row.silo for row in view.rows if row.status is not Status.DEAD}
     fresh = {
         voter: time_s
         for voter, time_s in target.suspicions
-        if newest - time_s <= options.vote_expires_s
+        if voter in living and newest - time_s <= options.vote_expires_s
     }
     fresh.update(dict.fromkeys(voters, now_s))
     kept = tuple(sorted(fresh.items(), key=lambda vote: -vote[1])[: options.votes_for_death])

@@ -18,13 +18,16 @@ from millstream.runtime.calls.engine import Host
 from millstream.runtime.calls.relay import Relay
 from millstream.runtime.calls.system_target import SystemTarget, Targets, specs_of
 from millstream.runtime.cluster.directory.directory import Directory
-from millstream.runtime.cluster.member import Member, MemberTarget
-from millstream.runtime.cluster.prober import LoopHeart
+from millstream.runtime.cluster.gateways import GatewayTarget, Loads
+from millstream.runtime.cluster.heart import LoopHeart
+from millstream.runtime.cluster.member import Member
+from millstream.runtime.cluster.placement import placement_in
 from millstream.runtime.cluster.router import SiloRouter
-from millstream.runtime.cluster.table import MemberRow, MembershipTable, TableView
+from millstream.runtime.cluster.table import MemberRow, MembershipTable, Status, TableView
 from millstream.runtime.codec.failures import describe
 from millstream.runtime.definition.grain import Contract
 from millstream.runtime.definition.method import MethodSpec
+from millstream.runtime.definition.placement import Placement
 from millstream.runtime.definition.storage import StateStore
 from millstream.runtime.env import Env
 from millstream.runtime.errors import ConfigError, MillstreamError, Overloaded, Rejected
@@ -72,12 +75,31 @@ class SiloHost(Host):
         )
         self.membership_options = membership_options
         self.targets = Targets(self)
-        self.loads: dict[str, int] = {}
         self.parts: Mapping[str, object] = {}
         self._stores = stores
-        self.heart = LoopHeart(self.loop, address)
+        self.heart = LoopHeart(self.loop, address, membership_options.unresponsive_after_s)
         self.catalog = Catalog(self)
-        self.membership = Member(self, table, row)
+        self.membership = Member(
+            row,
+            table,
+            cluster=cluster,
+            options=membership_options,
+            targets=self.targets,
+            transport=transport,
+            env=env,
+            tasks=Tasks(self.loop, env.new_context),
+            lag_s=lambda: self.heart.lag_s,
+            foreign=self.peers.foreign,
+            evicted=self.evicted,
+        )
+        self.loads = Loads(
+            address,
+            self.membership,
+            self.targets,
+            Tasks(self.loop, env.new_context),
+            lambda: self.catalog.count,
+        )
+        self.targets.add(GatewayTarget(self.membership, self.loads))
         self.directory = Directory(
             address,
             members=self.membership,
@@ -89,8 +111,7 @@ class SiloHost(Host):
         self.router = self.silo_router = SiloRouter(self)
         self.visitors = Visitors(self.end, self.peers.known)
         self.end.open(inbox=self, welcome=self.visitors)
-        self.on_evicted: Callable[[], None] = lambda: None
-        self.targets.add(MemberTarget(self.membership))
+        self.on_evicted: Callable[[str], None] = lambda reason: None
         self.membership.watch(self._follow)
 
     def _follow(self, view: TableView) -> None:
@@ -98,10 +119,10 @@ class SiloHost(Host):
         live = {row.silo for row in view.rows if self.membership.is_live(row.silo)}
         self.visitors.follow(view, live)
 
-    def evicted(self) -> None:
+    def evicted(self, reason: str = "") -> None:
         """The table says that this silo is dead."""
         self.is_running = False
-        self.on_evicted()
+        self.on_evicted(reason)
 
     # -- questions
 
@@ -133,14 +154,15 @@ class SiloHost(Host):
 
     def hosted_names(self) -> list[str]:
         """Grain types that some active silo hosts."""
-        return sorted({n for row in self.membership.view.rows for n in row.grain_types})
+        rows = self.membership.view.rows
+        return sorted({n for row in rows if row.status is Status.ACTIVE for n in row.grain_types})
 
-    def placement_of(self, name: str) -> Any:
-        """The placement strategy of a type; random for types that only others host."""
-        from millstream.runtime.definition.placement import RANDOM
-
+    def placement_of(self, name: str) -> Placement:
+        """The placement strategy of a type, by its definition here, else by who hosts it."""
         hosted = self.tables[name].hosted if name in self.tables else None
-        return RANDOM if hosted is None else hosted.options.placement
+        if hosted is not None:
+            return hosted.options.placement
+        return placement_in(self.membership.view, name)
 
     def spec_of(self, table: GrainTable, method: str) -> MethodSpec:
         """The spec of a wire name. Raises Rejected."""

@@ -17,7 +17,6 @@ from functools import partial
 from types import TracebackType
 from typing import Any, TypeVar
 
-from millstream.runtime.cluster.gateways import GatewayTarget, exchange_loads
 from millstream.runtime.cluster.table import (
     MemberRow,
     MembershipTable,
@@ -25,6 +24,7 @@ from millstream.runtime.cluster.table import (
     Status,
 )
 from millstream.runtime.definition.grain import Contract, DeactivationReason, Grain, Openable
+from millstream.runtime.definition.placement import RANDOM
 from millstream.runtime.definition.storage import MemoryStateStore, StateStore
 from millstream.runtime.env import Env
 from millstream.runtime.errors import ConfigError, MillstreamError, NotInCluster
@@ -99,7 +99,7 @@ class Silo:
         self._cluster = cluster
         self._made: list[Any] = []
         table = self._plugin("millstream.membership", membership)
-        self._table: MembershipTable = table or MemoryMembershipTable()
+        self._table: MembershipTable = table or MemoryMembershipTable(env=env)
         self._stores: dict[str, StateStore] = {
             key: self._plugin("millstream.stores", store)
             for key, store in (stores or {"default": MemoryStateStore()}).items()
@@ -214,10 +214,8 @@ class Silo:
         host.heart.start()
         host.is_running = True
         await host.membership.join(self._open_parts)
-        self._loops = [
-            host.loop.create_task(collect_while_running(host)),
-            host.loop.create_task(exchange_loads(host)),
-        ]
+        host.loads.start()
+        self._loops = [host.loop.create_task(collect_while_running(host))]
 
     def _announced(self, listener: Listener) -> Address:
         """The address that others connect to."""
@@ -261,6 +259,7 @@ class Silo:
             declarations=tuple(
                 one for cls in self._all_grains() for one in cls.__millstream_type__.declarations()
             ),
+            placements=placements_of(self._all_grains()),
         )
         host = SiloHost(
             cluster=self._cluster,
@@ -278,7 +277,6 @@ class Silo:
         host.parts = self._parts
         brought = [cls for part in self._parts.values() for cls in part.grains]
         self._services = SiloServices(host, row.name, brought)
-        host.targets.add(GatewayTarget(host))
         return host
 
     def _all_grains(self) -> list[type[Grain]]:
@@ -357,7 +355,8 @@ class Silo:
         except Exception:
             log.exception("%s: while stopping", self._listen_at)
 
-    def _evicted(self) -> None:
+    def _evicted(self, reason: str) -> None:
+        log.error("%s was evicted and stops: %s", self.address, reason)
         self._start_killing()
 
     async def kill(self) -> None:
@@ -391,6 +390,7 @@ class Silo:
         host.heart.close()
         await host.membership.aclose()
         host.directory.close()
+        host.loads.close()
         await host.catalog.end_by_force()
         await host.catalog.aclose()
         host.visitors.close()
@@ -415,3 +415,13 @@ def parts_of(
     for name, part in found.items():
         check_part(name, part)
     return found
+
+
+def placements_of(grains: Sequence[type[Grain]]) -> tuple[tuple[str, str], ...]:
+    """The strategies that silos which do not host the types have to know."""
+    types = [cls.__millstream_type__ for cls in grains]
+    return tuple(
+        (one.name, one.options.placement.value)
+        for one in types
+        if one.options.placement is not RANDOM
+    )

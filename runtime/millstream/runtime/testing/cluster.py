@@ -33,6 +33,7 @@ __all__ = ["SimCluster"]
 log = logging.getLogger("millstream.simulation")
 
 PORT = 7000
+FIRST_VERSION = 1_700_000_000_000  # as Unix milliseconds; the same in every run
 RESTART_S = 0.5
 LOOK_S = 0.05
 
@@ -67,7 +68,7 @@ class SimCluster:
         self._options = options
         self._membership_options = membership
         self.names = tuple(f"silo-{number}" for number in range(silos))
-        self.table = MemoryMembershipTable()
+        self.table = MemoryMembershipTable(FIRST_VERSION)
         self.store = MemoryStateStore()
         self._table_service = SimService(simulation.network, "table")
         self._store_service = SimService(simulation.network, "store")

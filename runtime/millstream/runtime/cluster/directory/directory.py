@@ -175,7 +175,8 @@ class Directory:
             case Refresh():
                 self._tasks.start(self._refresh(action.version))
             case Ask():
-                self._tasks.start(self._ask_survivor(action))
+                if not self._told_here(action):
+                    self._tasks.start(self._ask_survivor(action))
             case Sweep():
                 self._tasks.call_later(0, self._sweep_on)
             case EndDuplicate():
@@ -206,6 +207,17 @@ class Directory:
         except MillstreamError as error:
             log.warning("%s was asked about version %d: %s", self._me, version, error)
             self.step(NotReached(version))
+
+    def _told_here(self, ask: Ask) -> bool:
+        """Tell at once what this silo itself has, if that is little: a lone silo never waits."""
+        activations = self._holder.all() if ask.silo == self._me else []
+        if ask.silo != self._me or len(activations) > SCANNED_MAX:
+            return False
+        self.step(SurvivorsAsked(ask.round))
+        rows = [row_of(a) for a in activations if is_registered_in(a, ask.segments)]
+        self.step(Rows(self._me, ask.round, rows))
+        self.step(Told(self._me, ask.round))
+        return True
 
     async def _ask_survivor(self, ask: Ask) -> None:
         """Have a survivor tell what it has; whatever goes wrong is an event, too."""
