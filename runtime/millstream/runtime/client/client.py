@@ -29,12 +29,14 @@ from millstream.runtime.env import Env
 from millstream.runtime.errors import ConfigError, MillstreamError, NotInCluster, SiloUnavailable
 from millstream.runtime.options import RuntimeOptions
 from millstream.runtime.turns.catalog import GrainTable
+from millstream.runtime.turns.request import other_loop
 from millstream.runtime.turns.run import finish, settle
 from millstream.runtime.wire.address import Address
 from millstream.runtime.wire.connection import Peer
 from millstream.runtime.wire.message import Call, Failure
 from millstream.runtime.wire.transport import TcpTransport, Transport, links_closed
 
+from .eviction_watch import EvictionWatch
 from .gateway_list import GatewayList
 
 __all__ = ["Client", "ClientHost", "connect"]
@@ -45,6 +47,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 GATEWAYS_EVERY_S = 10.0
 LIST_SPEC: Any = GatewayTarget.gateways.__millstream_spec__  # type: ignore[attr-defined]
+EVICTED_SPEC: Any = GatewayTarget.evicted.__millstream_spec__  # type: ignore[attr-defined]
 
 log = logging.getLogger("millstream.client")
 
@@ -123,7 +126,10 @@ class ClientHost(Host):
 
     def greeted(self, peer: Peer, /) -> None:
         """A gateway that was known by its address has told its whole name."""
-        self.peers.know_as(peer.name, peer)
+        if self._list.is_evicted(peer.name):
+            peer.close("evicted from the cluster, and does not know it yet")
+        else:
+            self.peers.know_as(peer.name, peer)
 
     def leaving(self, peer: Peer, /) -> None:
         """The gateway stops: use others for new calls. It knows them best, and is connected."""
@@ -134,6 +140,12 @@ class ClientHost(Host):
             log.info("gateway %s leaves, and could not be asked for others: %s", peer.name, error)
             self.want_list()
 
+    def check_loop(self) -> None:
+        """Raise NotInCluster where another event loop runs than the client's."""
+        running = asyncio._get_running_loop()
+        if running is not None and running is not self.loop:
+            raise NotInCluster(other_loop(f"client {self.address}"))
+
     def peer_lost(self, name: str) -> None:
         """A gateway is gone for the moment."""
         log.info("gateway %s: connection lost", name)
@@ -143,6 +155,37 @@ class ClientHost(Host):
     def gateway(self) -> GatewayCalls:
         """What reaches system targets of the cluster."""
         return GatewayCalls(self)
+
+    # -- asked by the watch for evictions
+
+    def oldest_calls(self) -> dict[str, int]:
+        """The id of the oldest outstanding call of each connected gateway; 0: none."""
+        oldest: dict[str, int] = {}
+        for peer in self.peers.known():  # of two to one gateway, the one that is asked
+            if "@" in peer.name:
+                oldest[peer.name] = peer.oldest_call or oldest.get(peer.name, 0)
+        return oldest
+
+    def gateways_to_ask(self) -> list[str]:
+        """Those that the cluster told; the others when there are none."""
+        return self._list.known or self._list.order("")
+
+    async def ask_evicted(self, gateway: str, silos: list[str], /) -> list[str]:
+        """Which of the silos are dead, as a gateway reads the table. Raises MillstreamError."""
+        peer = self.peers.get(gateway)
+        await peer.ready()
+        evicted: list[str] = await self._ask(
+            peer, GatewayTarget.target_name, "", EVICTED_SPEC, (silos,)
+        )
+        return evicted
+
+    def drop_evicted(self, silo: str, /) -> None:
+        """Never use a gateway again; what waits for it ends with SiloUnavailable."""
+        log.warning("gateway %s was evicted from the cluster: calls that it had end", silo)
+        self._list.evict(silo)
+        for peer in self.peers.known():
+            if peer.name == silo:
+                peer.close("evicted from the cluster")
 
     def want_list(self) -> None:
         """The list of gateways may be out of date: ask for it soon."""
@@ -303,14 +346,7 @@ class Client:
         env: Env | None = None,
         transport: Transport | None = None,
     ) -> None:
-        if not gateways:
-            raise ConfigError("connect() needs at least one gateway, as host:port")
-        for gateway in gateways:
-            try:
-                Address.parse(gateway)
-            except ValueError as error:
-                raise ConfigError(f"connect(): {error}") from None
-        self._gateways = list(gateways)
+        self._gateways = checked_gateways(gateways)
         self._cluster = cluster
         self._options = options or RuntimeOptions()
         self._env = env or Env()
@@ -325,12 +361,16 @@ class Client:
         return self._host
 
     def grain(self, cls: type[C], key: str, /) -> C:
-        """A typed reference to a grain."""
-        return self.host.grain(cls, key)
+        """A typed reference to a grain. Raises NotInCluster: closed, or of another event loop."""
+        host = self.host
+        host.check_loop()
+        return host.grain(cls, key)
 
     def stream(self, namespace: Openable[H], key: str, /) -> H:
-        """A typed handle of a stream."""
-        return self.host.stream(namespace, key)
+        """A typed handle of a stream. Raises NotInCluster: closed, or of another event loop."""
+        host = self.host
+        host.check_loop()
+        return host.stream(namespace, key)
 
     async def __aenter__(self) -> Client:
         self._host = ClientHost(
@@ -349,6 +389,7 @@ class Client:
             await self.aclose()
             raise
         self._host.spawn(self._host.keep_gateways())
+        self._host.spawn(EvictionWatch(self._host).run())
         return self
 
     async def __aexit__(
@@ -363,10 +404,12 @@ class Client:
         """Learn the gateways from the first that answers. Raises SiloUnavailable, ConfigError."""
         try:
             await self.host.refresh_gateways()
-        except SiloUnavailable:
+        except SiloUnavailable as error:
             foreign = self.host.peers.foreign
             if not all(gateway in foreign for gateway in self._gateways):
-                raise
+                raise SiloUnavailable(
+                    f"no gateway of connect() answers, of cluster {self._cluster!r}: {error}"
+                ) from None
             found = ", ".join(
                 f"{gateway} is in cluster {foreign[gateway]!r}" for gateway in foreign
             )
@@ -378,6 +421,25 @@ class Client:
         if self._host is not None:
             await self._host.close_calls()
             await links_closed()
+
+
+def checked_gateways(gateways: Sequence[str]) -> list[str]:
+    """The addresses that a client was given. Raises ConfigError."""
+    if isinstance(gateways, str):
+        raise ConfigError(f"Client({gateways!r}): give a list of addresses, or use connect()")
+    if not gateways:
+        raise ConfigError("connect() needs at least one gateway, as host:port")
+    for gateway in gateways:
+        if not isinstance(gateway, str):
+            raise ConfigError(
+                f"connect({gateway!r}): a gateway is text, host:port, and each is an argument of"
+                " its own: connect(*gateways)"
+            )
+        try:
+            Address.parse(gateway)
+        except ValueError as error:
+            raise ConfigError(f"connect(): {error}") from None
+    return list(gateways)
 
 
 def connect(*gateways: str, cluster: str = "dev", options: RuntimeOptions | None = None) -> Client:

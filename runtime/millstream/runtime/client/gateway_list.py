@@ -1,8 +1,10 @@
 """The gateways that a client may use, and in which order. No I/O, no clock.
 
 Owns: `GatewayList`. Not: connections (`peers`), asking for the list (`client`). Invariants: what
-`connect` was given is never forgotten and comes last; a gateway that said goodbye is not used
-again. A name is `host:port@generation`, so one that was restarted where it was is another gateway.
+`connect` was given is never forgotten and comes last, with the addresses of gateways that the
+cluster told: whoever was restarted there may be known to nobody else. A gateway that said goodbye
+or was evicted is not used again. A name is `host:port@generation`, so one that was restarted where
+it was is another gateway.
 """
 
 from __future__ import annotations
@@ -10,8 +12,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from millstream.runtime.cluster.ring import hash_of
+from millstream.runtime.wire.address import endpoint_of
 
-__all__ = ["GatewayList"]
+__all__ = ["EVICTED_KEPT_MAX", "GatewayList"]
+
+EVICTED_KEPT_MAX = 1000
+"""Names of evicted gateways that a client remembers."""
 
 
 class GatewayList:
@@ -20,31 +26,52 @@ class GatewayList:
     Attributes: `given`, addresses for the last resort; `known`, names that the cluster told last.
     """
 
-    __slots__ = ("_leaving", "given", "known")
+    __slots__ = ("_evicted", "_last", "_leaving", "given", "known")
 
     def __init__(self, given: Sequence[str]) -> None:
-        self.given = list(given)
+        self.given = list(dict.fromkeys(given))
         self.known: list[str] = []
         self._leaving: set[str] = set()
+        self._evicted: dict[str, None] = {}  # by age
+        self._last = self.given  # where somebody may be, or be again
 
     def order(self, name: str) -> list[str]:
         """All gateways, the one first that carries calls to `name` as long as it works."""
         known = self.known
         start = hash_of(name) % len(known) if len(known) > 1 else 0
-        return [*known[start:], *known[:start], *self.given]
+        return [*known[start:], *known[:start], *self._last]
 
     def learn(self, found: Sequence[str]) -> None:
         """The cluster's gateways, as one of them sees it; it may not know yet who leaves."""
         if found:
             self._leaving.intersection_update(found)
-            self.known = [name for name in found if name not in self._leaving]
+            unusable = self._leaving | self._evicted.keys()
+            self._know([name for name in found if name not in unusable])
 
     def leave(self, name: str) -> None:
         """A gateway said goodbye."""
         self._leaving.add(name)
-        self.known = [known for known in self.known if known != name]
+        self._know([known for known in self.known if known != name])
+
+    def evict(self, name: str) -> None:
+        """A gateway is dead in the table, though others or itself may not know it yet."""
+        self._evicted[name] = None
+        while len(self._evicted) > EVICTED_KEPT_MAX:
+            del self._evicted[next(iter(self._evicted))]
+        self._know([known for known in self.known if known != name])
+
+    def is_evicted(self, name: str) -> bool:
+        """Is the gateway known to be dead?"""
+        return name in self._evicted
+
+    def _know(self, names: list[str]) -> None:
+        if names:
+            self._last = list(dict.fromkeys([*self.given, *map(endpoint_of, names)]))
+        self.known = names
 
     def check(self) -> None:
         """Assert the invariants."""
         assert not self._leaving.intersection(self.known)
+        assert not self._evicted.keys() & set(self.known)
+        assert self._last[: len(self.given)] == self.given
         assert len(set(self.known)) == len(self.known)

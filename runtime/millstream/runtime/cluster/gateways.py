@@ -49,6 +49,11 @@ class GatewayTarget(SystemTarget):
         """Who is in the cluster, as this silo sees it."""
         return list(members_of(self._members.view))
 
+    async def evicted(self, silos: list[str]) -> list[str]:
+        """Which of the silos are dead in this silo's view of the table."""
+        dead = set(self._members.view.with_status(Status.DEAD))
+        return [silo for silo in silos if silo in dead]
+
     async def load(self, silo: str, activations: int) -> None:
         """How many activations a silo has."""
         self._loads.learn(silo, activations)

@@ -17,6 +17,8 @@ from typing import Any
 
 import msgspec
 
+from millstream.runtime.errors import NotInCluster
+
 __all__ = [
     "Request",
     "chain_of",
@@ -24,6 +26,7 @@ __all__ = [
     "current_request",
     "find_task",
     "live_parent",
+    "other_loop",
     "path_to",
     "turn_name",
     "waits_for",
@@ -71,7 +74,22 @@ def find_task(loop: asyncio.AbstractEventLoop) -> Callable[[], Any]:
     if sys.version_info >= (3, 12):
         return asyncio.current_task
     tasks: dict[Any, Any] = asyncio.tasks._current_tasks  # type: ignore[attr-defined]
-    return partial(tasks.get, loop)
+    return partial(tasks.get, loop, ElsewhereTask())
+
+
+class ElsewhereTask:
+    """Stands for the task of one whose event loop is another: whatever it is asked, it refuses."""
+
+    def __getattr__(self, name: str) -> Any:
+        raise NotInCluster(other_loop("this silo or client"))
+
+
+def other_loop(whose: str) -> str:
+    """What to do about a call from an event loop that is not the callee's own."""
+    return (
+        f"{whose} was started in another event loop than the one that runs here: start one in each"
+        " loop, or hand the call over with asyncio.run_coroutine_threadsafe"
+    )
 
 
 def live_parent() -> Request | None:

@@ -275,6 +275,11 @@ class Peer:
             )
         return size + 4 * letters
 
+    @property
+    def oldest_call(self) -> int:
+        """The id of the call that waits longest for its answer; 0: none."""
+        return next(iter(self._calls), 0)
+
     def cancel_call(self, call_id: int) -> None:
         """Tell the callee that nobody waits any more."""
         if self._calls.pop(call_id, None) is not None:

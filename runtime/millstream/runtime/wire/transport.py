@@ -199,9 +199,7 @@ class TcpTransport:
             async with asyncio.timeout(self._connect_timeout_s):
                 _, link = await loop.create_connection(TcpLink, address.host, address.port)
         except (OSError, TimeoutError) as error:
-            raise SiloUnavailable(
-                f"cannot connect to {address}: {str(error) or 'timed out'}"
-            ) from None
+            raise SiloUnavailable(cannot_connect(address, error)) from None
         return link
 
     async def listen(self, address: Address, accept: Callable[[Link], None], /) -> Listener:
@@ -228,6 +226,17 @@ class TcpTransport:
                 return await reader.read(PROBE_REPLY_BYTES_MAX)
             finally:
                 writer.close()
+
+
+def cannot_connect(address: Address, error: Exception) -> str:
+    """Why nobody was reached at an address."""
+    if isinstance(error, socket.gaierror):
+        text = f"no host {address.host!r} is known here"
+    elif isinstance(error, ConnectionRefusedError):
+        text = "nobody listens there"
+    else:
+        text = str(error) or "timed out"
+    return f"cannot connect to {address}: {text}"
 
 
 def cannot_listen(address: Address, error: OSError) -> ClusterError:
