@@ -45,10 +45,15 @@ class Declaration(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Mark:
-    """A mark on a method. Other parts derive their own; runtime only asks three questions."""
+    """A mark on a method. Other parts derive their own; runtime only asks four questions."""
 
     makes_local = False
     """True: the method is not callable through a reference (handlers, timers)."""
+
+    @property
+    def part(self) -> str:
+        """Name of the part that a silo needs to host the method's class; empty: none."""
+        return ""
 
     def define(self, owner: type, name: str, fn: Callable[..., Any]) -> None:
         """Check the marked method when `owner` is defined; raises DefinitionError."""

@@ -9,7 +9,7 @@ place of both ends when the silo was evicted, or could not start.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any, Protocol
 
 from millstream.runtime.definition.grain import Grain
@@ -17,7 +17,7 @@ from millstream.runtime.errors import ConfigError
 
 from .services import SiloServices
 
-__all__ = ["SiloPart", "check_part"]
+__all__ = ["SiloPart", "check_needed", "check_part"]
 
 
 class SiloPart(Protocol):
@@ -50,6 +50,20 @@ class SiloPart(Protocol):
     def abort(self) -> None:
         """End at once and tell nobody; after a stage that failed, or when the silo was evicted."""
         return None
+
+
+def check_needed(grains: Iterable[type[Grain]], parts: Collection[str]) -> None:
+    """Refuse grain classes that need a part which the silo was not given. Raises ConfigError."""
+    for cls in grains:
+        grain_type = cls.__millstream_type__
+        for method, marks in grain_type.marks.items():
+            for mark in marks:
+                if mark.part and mark.part not in parts:
+                    known = ", ".join(map(repr, parts)) or "none"
+                    raise ConfigError(
+                        f"{grain_type.name}.{method}: {mark} needs {mark.part!r}, and this silo "
+                        f"was given {known}: write Silo(streams={{{mark.part!r}: ...}})"
+                    )
 
 
 STAGES = ("open", "start", "stop", "aclose")

@@ -41,7 +41,7 @@ from millstream.runtime.wire.transport import (
     links_closed,
 )
 
-from .part import SiloPart, check_part
+from .part import SiloPart, check_needed, check_part
 from .parts import SiloHost
 from .services import SiloServices
 
@@ -105,6 +105,7 @@ class Silo:
             for key, store in (stores or {"default": MemoryStateStore()}).items()
         }
         self._parts = parts_of(streams or {}, parts or {})
+        check_needed(self._all_grains(), self._parts)
         self._name = name
         self._can_own_queues = can_own_queues
         self._options = options or RuntimeOptions()

@@ -140,6 +140,14 @@ class Cursor:
         """The absolute index of the message in which it stands; None when drained."""
         return None if self._slot is None else self._slot.index
 
+    @property
+    def token(self) -> Token | None:
+        """The token of the item at which it stands; None when drained."""
+        if self._slot is None:
+            return None
+        era, seq, first = self._slot.message.token
+        return Token(era, seq, first + self._item)
+
     def peek(self, max_events: int, max_bytes: int) -> Sequence[Item]:
         """The next items, without moving: one at least while not drained, whatever its size.
 

@@ -266,6 +266,16 @@ class Delivery:
         """The absolute index of the message that is delivered next, or now; None at the end."""
         return self._cursor.index
 
+    @property
+    def attempts(self) -> int:
+        """Failures of the item that is delivered next, or now."""
+        return self._attempts
+
+    @property
+    def next_token(self) -> Token | None:
+        """The token of the item that is delivered next, or now; None at the end."""
+        return self._cursor.token
+
     def step(self, event: Event) -> Sequence[Action]:
         """Apply an event. What comes after the end is ignored: a late reply, a late tick."""
         if self.state is DeliveryState.CLOSED:

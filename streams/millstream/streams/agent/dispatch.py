@@ -27,6 +27,7 @@ from millstream.streams.consumer.batch import Delivered, WireBatch
 from millstream.streams.contracts.identity import QueueId
 from millstream.streams.contracts.item import Item
 
+from .attempts import AttemptLog
 from .cache import QueueCache
 from .dead_letters import DeliveryFailure
 from .delivery import (
@@ -89,6 +90,11 @@ class Outlet(Protocol):
         """Name of the stream provider."""
         ...
 
+    @property
+    def silo(self) -> str:
+        """Address of the agent's silo."""
+        ...
+
     def deliver(
         self, kind: str, key: str, batch: WireBatch, timeout_s: float, /
     ) -> Coroutine[Any, Any, Delivered]:
@@ -121,6 +127,7 @@ class Dispatch:
         self._calls_out_max = calls_out_max
         self._clock = clock
         self._tasks = tasks
+        self._attempt_log = AttemptLog(outlet.silo, source.queue)
         self._ready: deque[Subscriber] = deque()
         self._timers: dict[asyncio.TimerHandle, None] = {}
         self._is_paused = False
@@ -240,6 +247,8 @@ class Dispatch:
             if event.done:
                 subscriber.is_rewound = False
         self._step(subscriber, delivery, event)
+        if isinstance(event, Progress) and event.error is not None and delivery.attempts:
+            self._attempt_log.failed(subscriber, delivery, event.error, event.at_s)
         self._source.progressed()
         self.pump()
         if self._is_paused:

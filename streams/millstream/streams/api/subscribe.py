@@ -51,6 +51,15 @@ class SubscribeMark(Mark):
         self.retries = retries
         self.dead_letter = dead_letter
 
+    @property
+    def part(self) -> str:
+        """The stream provider, without which no event would ever come."""
+        is_namespace = isinstance(self.namespace, StreamNamespace)
+        return self.namespace.provider if is_namespace else ""
+
+    def __str__(self) -> str:
+        return f"`@subscribe({self.namespace!r})`"
+
     def define(self, owner: type, name: str, fn: Callable[..., Any]) -> None:
         """Check the handler. Raises DefinitionError with file and line."""
         place = f"{_place_of(owner, fn)}: {owner.__name__}.{name}"

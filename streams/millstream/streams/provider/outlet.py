@@ -25,6 +25,7 @@ class SiloOutlet:
         self._services = services
         self._dead_letters = dead_letters
         self.provider = provider
+        self.silo = services.address
 
     def deliver(
         self, kind: str, key: str, batch: WireBatch, timeout_s: float, /

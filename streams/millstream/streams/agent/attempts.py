@@ -1,0 +1,63 @@
+"""Saying that handlers failed: each attempt a line, a flood of them a few lines and a count.
+
+Owns: `AttemptLog`. Invariants: at most `LINES_MAX` lines are written in `WINDOW_S`; the first line
+after that says how many were left out.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from .delivery import Delivery, Failure
+from .subscriber import Subscriber
+
+__all__ = ["AttemptLog"]
+
+log = logging.getLogger("millstream.delivery")
+
+LINES_MAX = 10
+WINDOW_S = 60.0
+
+
+class AttemptLog:
+    """The failed attempts of the deliveries of one queue."""
+
+    def __init__(self, silo: str, queue: str) -> None:
+        self._silo = silo
+        self._queue = queue
+        self._window_ends_s = 0.0
+        self._lines = 0
+        self._left_out = 0
+
+    def failed(
+        self, subscriber: Subscriber, delivery: Delivery, failure: Failure, now_s: float
+    ) -> None:
+        """A handler raised, took too long, or its grain could not start."""
+        if now_s >= self._window_ends_s:
+            self._window_ends_s, self._lines = now_s + WINDOW_S, 0
+        if self._lines >= LINES_MAX:
+            self._left_out += 1
+            return
+        self._lines += 1
+        left_out, self._left_out = self._left_out, 0
+        log.warning(
+            "%s/%s.%s failed at %s of %s, attempt %d of %d (%s): %s%s",
+            subscriber.grain_type,
+            subscriber.grain_key,
+            subscriber.handler,
+            delivery.next_token,
+            subscriber.stream,
+            delivery.attempts,
+            subscriber.options.retries + 1,
+            failure.kind.value,
+            failure.text.partition("\n")[0],
+            f" ({left_out} lines like this were left out)" if left_out else "",
+            extra={
+                "silo": self._silo,
+                "grain": subscriber.grain_type,
+                "key": subscriber.grain_key,
+                "queue": self._queue,
+                "stream": str(subscriber.stream),
+                "subscription": subscriber.id,
+            },
+        )

@@ -1,0 +1,43 @@
+"""A handler whose provider the silo was not given is refused, before anything is opened."""
+
+from __future__ import annotations
+
+import pytest
+
+from millstream.balancers import DeploymentBalancer
+from millstream.providers.memory import MemoryQueues
+from millstream.runtime import ConfigError, Grain, LocalCluster, MemoryMembershipTable, Silo
+from millstream.streams import Event, PersistentStreams, StreamNamespace, subscribe
+
+ORDERS = StreamNamespace("orders", str, provider="fast")
+
+
+class Desk(Grain):
+    @subscribe(ORDERS)
+    async def on_order(self, event: Event[str]) -> None: ...
+
+
+def streams() -> PersistentStreams:
+    return PersistentStreams(MemoryQueues(), balancer=DeploymentBalancer())
+
+
+def test_a_marked_handler_without_its_provider_is_refused_and_both_sides_are_named() -> None:
+    table = MemoryMembershipTable()
+    match = (
+        r"Desk\.on_order: `@subscribe\(StreamNamespace\('orders'\)\)` needs 'fast', and this silo "
+        r"was given 'default': write Silo\(streams={'fast': \.\.\.}\)"
+    )
+    with pytest.raises(ConfigError, match=match):
+        Silo(grains=[Desk], membership=table, streams={"default": streams()})
+    assert table.view().rows == ()
+
+
+async def test_a_local_cluster_refuses_it_as_well() -> None:
+    with pytest.raises(ConfigError, match="was given none"):
+        async with LocalCluster(grains=[Desk]):
+            raise AssertionError("started")
+
+
+async def test_a_silo_with_the_provider_starts() -> None:
+    async with Silo(grains=[Desk], streams={"fast": streams()}) as silo:
+        assert silo.services.part("fast").name == "fast"
