@@ -8,7 +8,8 @@ from typing import Annotated, Generic, TypeVar
 import msgspec
 import pytest
 
-from millstream.runtime.codec.codec import build_codec, resolve_hints
+from millstream.runtime.codec.codec import build_codec
+from millstream.runtime.codec.types import resolve_hints
 from millstream.runtime.errors import DefinitionError
 
 PLACE = "Airport.add: argument `by`"

@@ -127,12 +127,13 @@ def build_reference_class(
     for spec in grain_type.specs.values():
         spec.resolve()
     is_plain = base is not OptionedReference
-    if is_plain not in grain_type.stub_code:
-        grain_type.stub_code[is_plain] = _compile(grain_type, is_plain)
+    own_specs = [table.own_spec(spec) for spec in grain_type.specs.values()]
     namespace: dict[str, Any] = _globals(host, table)
-    for index, spec in enumerate(grain_type.specs.values()):
-        _bind_spec(namespace, index, table.own_spec(spec), host)
-    exec(grain_type.stub_code[is_plain], namespace)
+    for index, (spec, own) in enumerate(zip(grain_type.specs.values(), own_specs, strict=True)):
+        _bind_spec(namespace, index, own, host)
+        for position, parameter in enumerate(spec.parameters):
+            namespace[f"_ms_default_{index}_{position}"] = parameter.default
+    exec(_code(grain_type, table.hosted or grain_type, own_specs, is_plain), namespace)
     body: dict[str, Any] = {"__slots__": (), "_ms_type": grain_type, "_ms_kind": table.name}
     body["_ms_optioned"] = staticmethod(host.optioned)
     for spec in grain_type.specs.values():
@@ -183,25 +184,28 @@ def _bind_spec(namespace: dict[str, Any], index: int, spec: MethodSpec, host: Ho
     namespace[f"_ms_fn_{index}"] = spec.fn
     namespace[f"_ms_seconds_{index}"] = seconds
     namespace[f"_ms_group_{index}"] = host.pending.group(seconds)
-    for position, parameter in enumerate(spec.parameters):
-        namespace[f"_ms_default_{index}_{position}"] = parameter.default
+    for position in range(len(spec.parameters)):
         namespace[f"_ms_fast_{index}_{position}"] = _passed_as_is(spec.codecs[position].fast_types)
         namespace[f"_ms_isolate_{index}_{position}"] = spec.argument_isolator(position)
     namespace[f"_ms_fast_{index}_result"] = _passed_as_is(spec.result.fast_types)
     namespace[f"_ms_isolate_result_{index}"] = spec.result_isolator()
 
 
-def _compile(grain_type: GrainType, is_plain: bool) -> Any:
-    sources = [
-        _stub_source(index, spec, is_plain, is_plain and _may_be_direct(grain_type, spec))
-        for index, spec in enumerate(grain_type.specs.values())
-    ]
-    source = "\n".join(sources)
-    options = "" if is_plain else " with options"
-    where = f"{grain_type.cls.__module__}.{grain_type.cls.__qualname__}"
-    filename = f"<millstream reference {where}{options}>"
-    linecache.cache[filename] = (len(source), None, source.splitlines(True), filename)
-    return compile(source, filename, "exec")
+def _code(
+    grain_type: GrainType, hosted: GrainType, own_specs: list[MethodSpec], is_plain: bool
+) -> Any:
+    """The compiled stubs; whether one may be direct, the hosted class decides, if there is one."""
+    source = "\n".join(
+        _stub_source(index, spec, own, is_plain, is_plain and _may_be_direct(hosted, own))
+        for index, (spec, own) in enumerate(zip(grain_type.specs.values(), own_specs, strict=True))
+    )
+    code = grain_type.stub_code.get(source)
+    if code is None:
+        where = f"{grain_type.cls.__module__}.{grain_type.cls.__qualname__}"
+        filename = f"<millstream reference {where} {len(grain_type.stub_code)}>"
+        linecache.cache[filename] = (len(source), None, source.splitlines(True), filename)
+        code = grain_type.stub_code[source] = compile(source, filename, "exec")
+    return code
 
 
 def _may_be_direct(grain_type: GrainType, spec: MethodSpec) -> bool:
@@ -212,7 +216,9 @@ def _may_be_direct(grain_type: GrainType, spec: MethodSpec) -> bool:
     return options.direct and not (options.reentrant or special or writes)
 
 
-def _stub_source(index: int, spec: MethodSpec, is_plain: bool, is_direct: bool) -> str:
+def _stub_source(
+    index: int, spec: MethodSpec, own: MethodSpec, is_plain: bool, is_direct: bool
+) -> str:
     names = [parameter.name for parameter in spec.parameters]
     return (DIRECT if is_direct else SLOW).format(
         name=f"_ms_stub_{spec.name}",
@@ -226,12 +232,12 @@ def _stub_source(index: int, spec: MethodSpec, is_plain: bool, is_direct: bool) 
             for p in spec.parameters
         ),
         isolation="".join(
-            f"    if {_needs_isolation(name, spec.codecs[i].fast_types, f'{index}_{i}')}:\n"
+            f"    if {_needs_isolation(name, own.codecs[i].fast_types, f'{index}_{i}')}:\n"
             f"        {name} = _ms_isolate_{index}_{i}({name}, _ms_host)\n"
             for i, name in enumerate(names)
         ),
         result=(
-            f"    if {_needs_isolation('_ms_value', spec.result.fast_types, f'{index}_result')}:\n"
+            f"    if {_needs_isolation('_ms_value', own.result.fast_types, f'{index}_result')}:\n"
             f"        _ms_value = _ms_isolate_result_{index}(_ms_value, _ms_host)\n"
         ),
     )

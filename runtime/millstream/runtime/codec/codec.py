@@ -20,10 +20,17 @@ from millstream.runtime.errors import MillstreamError
 from .hooks import HostDecoder, decode_hook, encode_any
 from .immutable import Passing, fast_types_of, passing_of
 from .rules import rule_for
-from .types import inspect_hint, resolve_hints
+from .types import inspect_hint
 from .unions import Wrapped, needs_wrappers, wrap_union
 
-__all__ = ["Codec", "Data", "build_codec", "decoders_of", "reason", "resolve_hints"]
+__all__ = [
+    "Codec",
+    "Data",
+    "build_codec",
+    "codec_between",
+    "decoders_of",
+    "reason",
+]
 
 T = TypeVar("T")
 
@@ -167,6 +174,24 @@ def build_codec(hint: object, place: str) -> Codec[Any]:
         shape.needs_host,
         fast_types_of(shape.node),
         passing_of(shape.node),
+    )
+
+
+def codec_between(sender: Codec[Any], receiver: Codec[Any]) -> Codec[Any]:
+    """What `sender` encodes and `receiver` decodes, as when they stand in two processes."""
+    passing, other = sender._passing, receiver._passing
+    both = None
+    if passing is not None and other is not None:
+        both = lambda value: passing(value) and other(value)  # noqa: E731
+    return Codec(
+        receiver.hint,
+        receiver.wire,
+        sender.direct,
+        sender.convert,
+        receiver.unwrap,
+        receiver.needs_host,
+        sender.fast_types & receiver.fast_types,
+        both,
     )
 
 

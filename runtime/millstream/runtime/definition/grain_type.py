@@ -41,7 +41,7 @@ class GrainType:
         self.marks: dict[str, list[Mark]] = {}
         self.local_names: dict[str, str] = {}  # name -> why it is not remote
         self.states: dict[str, StateField[Any]] = {}
-        self.stub_code: dict[bool, Any] = {}  # compiled by `stubs`: plain, and with options
+        self.stub_code: dict[str, Any] = {}  # compiled by `stubs`, by source text
 
     @property
     def options(self) -> GrainOptions:

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
+from copy import copy
 from functools import partial
 from typing import Any
 
 from millstream.runtime.codec.arguments import Arguments
-from millstream.runtime.codec.codec import Codec, build_codec
+from millstream.runtime.codec.codec import Codec, build_codec, codec_between
 from millstream.runtime.codec.types import resolve_hints
 from millstream.runtime.errors import DefinitionError
 
@@ -105,6 +106,26 @@ class MethodSpec:
         ]
         self._arguments = Arguments([p.name for p in self.parameters], self.codecs, self.label)
         self._result = build_codec(hints["return"], f"{place}: result")
+
+    def seen_through(self, contract: MethodSpec) -> MethodSpec:
+        """This method for callers of a contract, whose classes may be others of the same form.
+
+        Values go from the contract's types to this method's and back, as between two processes.
+        """
+        self.resolve()
+        contract.resolve()
+        own, theirs = [*self.codecs, self.result], [*contract.codecs, contract.result]
+        if [codec.hint for codec in own] == [codec.hint for codec in theirs]:
+            return self
+        made = copy(self)
+        made.owner = contract.owner
+        made.codecs = [
+            codec_between(sender, receiver)
+            for sender, receiver in zip(contract.codecs, self.codecs, strict=True)
+        ]
+        made._arguments = Arguments([p.name for p in self.parameters], made.codecs, made.label)
+        made._result = codec_between(self.result, contract.result)
+        return made
 
     def isolate_argument(self, index: int, value: object, host: object) -> object:
         """What the callee gets for an argument; TypeError names it."""

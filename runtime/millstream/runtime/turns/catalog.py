@@ -85,7 +85,7 @@ class GrainTable:
         difference = spec.differs_from(found)
         if difference:
             raise Rejected(f"{self.name}: {difference}")
-        return found
+        return found.seen_through(spec)
 
 
 class Catalog:
