@@ -223,3 +223,64 @@ def test_a_limit_has_the_value_of_the_code(cell: str, where: str) -> None:
     else:
         value = find(where)
     assert is_shown(cell, value), f"{where}: {cell}, not {value}"
+
+
+TROUBLES = (DOCS / "guides" / "troubleshooting.md").read_text()
+SOURCES = [
+    path
+    for part in ("runtime", "streams", "providers", "balancers")
+    for path in sorted((ROOT / part).rglob("*.py"))
+]
+PLACEHOLDER = re.compile(r"%[-.\d]*[a-z]")
+
+
+def template(node: ast.AST) -> str:
+    """A text with `…` for what differs; empty for what is no text."""
+    if isinstance(node, ast.Constant) and isinstance(node.value, str):
+        return PLACEHOLDER.sub("…", node.value)
+    if isinstance(node, ast.JoinedStr):
+        return "".join(template(part) or "…" for part in node.values)
+    if isinstance(node, ast.BinOp):
+        return template(node.left) + template(node.right)
+    return ""
+
+
+def warnings_of(path: Path) -> Iterator[str]:
+    """The warnings and errors that a module logs, but for texts that are made elsewhere."""
+    assigned: dict[str, str] = {}
+    nodes = ast.walk(ast.parse(path.read_text()))
+    for node in sorted(nodes, key=lambda node: getattr(node, "lineno", 0)):
+        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
+            assigned[node.targets[0].id] = template(node.value)
+        elif isinstance(node, ast.Call) and ast.unparse(node.func) in LOGGED:
+            told = node.args[0]
+            text = assigned.get(told.id, "") if isinstance(told, ast.Name) else template(told)
+            if re.search(r"\w{3}", text):
+                yield text
+
+
+LOGGED = ("log.warning", "log.error", "log.exception")
+WARNINGS = sorted({text for path in SOURCES for text in warnings_of(path)})
+
+
+@pytest.mark.parametrize("text", WARNINGS)
+def test_a_warning_of_the_log_has_an_entry(text: str) -> None:
+    shown = re.sub("…+", "…", text)
+    assert any(shown in code for code in CODE.findall(TROUBLES)), f"no entry for: {shown}"
+
+
+def test_every_error_class_has_an_entry() -> None:
+    named = set(re.findall(r"^### `(\w+)`$", TROUBLES, re.M))
+    assert named == set(importlib.import_module("millstream.runtime.errors").__all__)
+
+
+def test_the_messages_of_the_page_are_those_of_the_code() -> None:
+    known = " | ".join(
+        re.sub("…+", "…", template(node))
+        for path in SOURCES
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Constant | ast.JoinedStr | ast.BinOp)
+    )
+    shown = re.findall(r"^\| `([^`]*)` \|", TROUBLES, re.M)
+    assert len(shown) > 60
+    assert [text for text in shown if text not in known] == []
