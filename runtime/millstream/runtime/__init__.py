@@ -6,7 +6,14 @@
 from typing import TYPE_CHECKING
 
 from .client.client import Client, connect
-from .cluster.table import MemberRow, MembershipTable, MemoryMembershipTable, Status, TableView
+from .cluster.table import (
+    MemberInfo,
+    MemberRow,
+    MembershipTable,
+    MemoryMembershipTable,
+    Status,
+    TableView,
+)
 from .codec.hooks import register_type
 from .definition import reference_codec as reference_codec
 from .definition.grain import (
@@ -51,10 +58,10 @@ from .errors import (
     StreamError,
     SubscriptionFaulted,
 )
-from .options import MembershipOptions, RuntimeOptions
+from .options import FAST_DETECTION, MembershipOptions, RuntimeOptions
 from .run.local_cluster import LocalCluster
 from .run.serve import serve
-from .silo.silo import Silo
+from .silo.silo import Silo, StopReason
 from .version import version
 from .wire.address import Address
 from .wire.transport import Link, Listener, TcpTransport, Transport
@@ -71,6 +78,7 @@ else:
 
 
 __all__ = [
+    "FAST_DETECTION",
     "HASHED",
     "LEAST_ACTIVATIONS",
     "PREFER_LOCAL",
@@ -96,6 +104,7 @@ __all__ = [
     "Link",
     "Listener",
     "LocalCluster",
+    "MemberInfo",
     "MemberRow",
     "MembershipOptions",
     "MembershipTable",
@@ -122,6 +131,7 @@ __all__ = [
     "StateField",
     "StateStore",
     "Status",
+    "StopReason",
     "StorageError",
     "StorageUnavailable",
     "StreamError",

@@ -23,6 +23,7 @@ from millstream.runtime.calls.engine import Host
 from millstream.runtime.calls.search import Place, Searches
 from millstream.runtime.calls.system_target import TargetTable
 from millstream.runtime.cluster.gateways import GatewayTarget
+from millstream.runtime.cluster.table import MemberInfo
 from millstream.runtime.codec.failures import describe
 from millstream.runtime.definition.grain import Contract, Openable
 from millstream.runtime.env import Env
@@ -371,6 +372,14 @@ class Client:
         host = self.host
         host.check_loop()
         return host.stream(namespace, key)
+
+    async def members(self) -> tuple[MemberInfo, ...]:
+        """The silos that are in the cluster, as a gateway sees it, sorted by address.
+
+        Raises SiloUnavailable when no gateway answers, CallTimeout, NotInCluster.
+        """
+        target = GatewayTarget.target_name
+        return tuple(await self.host.gateway.call("", target, GatewayTarget.members))
 
     async def __aenter__(self) -> Client:
         self._host = ClientHost(

@@ -28,7 +28,7 @@ STACK_FRAMES_MAX = 20
 
 
 class LoopHeart:
-    """Beats on the loop; `answer` and `watch` are called from the probe thread."""
+    """Beats on the loop; `answer` is called from the probe thread, a few times a second."""
 
     def __init__(
         self, loop: asyncio.AbstractEventLoop, silo: str, unresponsive_after_s: float
@@ -73,13 +73,12 @@ class LoopHeart:
         return max(0.0, self._loop.time() - self._beat_at)
 
     def answer(self) -> bytes:
-        """Age of the last beat in seconds, and the generation."""
+        """Age of the last beat in seconds, and the generation; tells who holds the loop."""
+        if self._timer is not None:
+            self._watch()
         return f"{self.age_s:.3f} {self._generation}".encode()
 
-    def watch(self) -> None:
-        """Tell who holds the loop, if it is held; called a few times a second."""
-        if self._timer is None:
-            return
+    def _watch(self) -> None:
         beat_at, age_s = self._beat_at, self.age_s
         if age_s >= self._unresponsive_after_s and self._warned_of != beat_at:
             self._warned_of = beat_at

@@ -13,15 +13,18 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Mapping, Sequence
+from enum import Enum
 from functools import partial
 from types import TracebackType
 from typing import Any, TypeVar
 
 from millstream.runtime.cluster.table import (
+    MemberInfo,
     MemberRow,
     MembershipTable,
     MemoryMembershipTable,
     Status,
+    members_of,
 )
 from millstream.runtime.definition.grain import Contract, DeactivationReason, Grain, Openable
 from millstream.runtime.definition.placement import RANDOM
@@ -45,7 +48,7 @@ from .part import SiloPart, check_needed, check_part
 from .parts import SiloHost
 from .services import SiloServices
 
-__all__ = ["Silo"]
+__all__ = ["Silo", "StopReason"]
 
 C = TypeVar("C", bound=Contract)
 H = TypeVar("H")
@@ -54,6 +57,18 @@ log = logging.getLogger("millstream.silo")
 
 ANSWER_LOOK_S = 0.005
 GOODBYE_S = 1.0
+
+
+class StopReason(Enum):
+    """Why a silo has stopped.
+
+    STOPPED: `stop()`, or a start that failed. KILLED: `kill()`. EVICTED: the other silos, or one
+    that took its address, have ended its membership: what it had runs elsewhere by now.
+    """
+
+    STOPPED = "stopped"
+    KILLED = "killed"
+    EVICTED = "evicted"
 
 
 class Silo:
@@ -119,7 +134,10 @@ class Silo:
         self._opened: list[SiloPart] = []
         self._started: list[SiloPart] = []
         self._killing: asyncio.Task[None] | None = None
+        self._stopping: asyncio.Task[None] | None = None
+        self._stages: asyncio.Task[None] | None = None
         self._stopped = asyncio.Event()
+        self._stop_reason = StopReason.STOPPED
 
     def _plugin(self, group: str, part: Any) -> Any:
         """The part itself, or what its text names; that is closed when the silo ends."""
@@ -163,9 +181,17 @@ class Silo:
         """A typed handle of a stream."""
         return self.host.stream(namespace, key)
 
-    async def wait_stopped(self) -> None:
-        """Until this silo has stopped, by request or because it was evicted."""
+    def members(self) -> tuple[MemberInfo, ...]:
+        """The silos that are in the cluster, as this one sees it, sorted by address.
+
+        Raises NotInCluster before start.
+        """
+        return members_of(self.host.membership.view)
+
+    async def wait_stopped(self) -> StopReason:
+        """Until this silo has stopped; returns why: by `stop()`, by `kill()`, or evicted."""
         await self._stopped.wait()
+        return self._stop_reason
 
     async def __aenter__(self) -> Silo:
         await self.start()
@@ -296,20 +322,32 @@ class Silo:
     # -- stopping
 
     async def stop(self) -> None:
-        """Stop gracefully: calls that run end, queued calls go to other silos. Repeatable."""
-        host = self._host
-        if host is not None and not self._stopped.is_set():
-            for stage in (
-                self._close_gateway,
-                self._hand_queues_over,
-                self._drain,
-                self._answer_all,
-                self._close_parts,
-                partial(self._leave, Status.DEAD),
-            ):
-                if host.is_running:  # else it was evicted meanwhile
-                    await stage(host)
-        await self.kill()
+        """Stop gracefully: calls that run end, queued calls go to other silos. Repeatable, also
+        while it stops already: whoever asks waits for the one stop, which goes on if he is
+        cancelled; `kill()` cuts it short."""
+        if self._stopping is None:
+            loop, context = asyncio.get_running_loop(), self._env.new_context()
+            self._stopping = loop.create_task(self._stop(), context=context)
+        await asyncio.shield(self._stopping)
+
+    async def _stop(self) -> None:
+        if self._host is not None and not self._stopped.is_set():
+            loop = asyncio.get_running_loop()
+            self._stages = loop.create_task(self._leave_in_order(self._host))
+            await asyncio.wait([self._stages])
+        await asyncio.shield(self._start_killing(StopReason.STOPPED))
+
+    async def _leave_in_order(self, host: SiloHost) -> None:
+        for stage in (
+            self._close_gateway,
+            self._hand_queues_over,
+            self._drain,
+            self._answer_all,
+            self._close_parts,
+            partial(self._leave, Status.DEAD),
+        ):
+            if host.is_running:  # else it was evicted meanwhile
+                await stage(host)
 
     async def _close_gateway(self, host: SiloHost) -> None:
         host.visitors.close_gateway()
@@ -358,14 +396,17 @@ class Silo:
 
     def _evicted(self, reason: str) -> None:
         log.error("%s was evicted and stops: %s", self.address, reason)
-        self._start_killing()
+        self._start_killing(StopReason.EVICTED)
 
     async def kill(self) -> None:
         """Stop without saying goodbye, as after an eviction. Repeatable."""
-        await asyncio.shield(self._start_killing())
+        await asyncio.shield(self._start_killing(StopReason.KILLED))
 
-    def _start_killing(self) -> asyncio.Task[None]:
+    def _start_killing(self, reason: StopReason) -> asyncio.Task[None]:
         if self._killing is None:
+            self._stop_reason = reason
+            if self._stages is not None:
+                self._stages.cancel()
             for listener in self._listeners:  # at once: the loop may be accepting already
                 listener.close()
             for task in self._loops:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import os
 import socket
 import threading
 from collections.abc import Callable
@@ -29,6 +30,8 @@ __all__ = [
 ]
 
 PROBE_REPLY_BYTES_MAX = 64
+PROBE_LOOK_S = 0.5
+PROBE_RETRY_S = 0.02
 CLOSING_ITERATIONS = 6  # accepted, made, given to us, aborted, told, closed
 
 
@@ -161,26 +164,58 @@ class TcpListener:
 
 
 class ProbeListener:
-    """Answers probes from a thread of its own, so that a busy loop is told from a dead process."""
+    """Answers probes from a thread of its own, so that a busy loop is told from a dead process.
+
+    When the process has no descriptors left, a spare one is given up for each answer. `answer` is
+    called now and then though nobody asks: it may look at what it tells of.
+    """
 
     def __init__(self, address: Address, answer: Callable[[], bytes]) -> None:
         self._socket = socket.create_server(address, backlog=64)
+        self._socket.settimeout(PROBE_LOOK_S)
         host, port = self._socket.getsockname()[:2]
         self.address = Address(host, port)
         self._answer = answer
+        self._spare = self._open_spare()
+        self._closed = threading.Event()
         self._thread = threading.Thread(target=self._serve, name="millstream-probe", daemon=True)
         self._thread.start()
 
+    def _open_spare(self) -> int | None:
+        try:
+            return os.open(os.devnull, os.O_RDONLY)
+        except OSError:
+            return None
+
     def _serve(self) -> None:
-        while True:
+        while not self._closed.is_set():
             try:
-                peer, _ = self._socket.accept()
-            except OSError:
-                return
-            with peer, suppress(Exception):  # whatever goes wrong, the next probe is answered
-                peer.sendall(self._answer())
+                self._serve_one()
+            except TimeoutError:
+                with suppress(Exception):
+                    self._answer()
+            except OSError:  # above all, no descriptors: they may come back
+                self._give_spare()
+        if self._spare is not None:
+            os.close(self._spare)
+
+    def _serve_one(self) -> None:
+        peer, _ = self._socket.accept()
+        with peer, suppress(Exception):  # whatever goes wrong, the next probe is answered
+            peer.sendall(self._answer())
+
+    def _give_spare(self) -> None:
+        """Answer one probe with the descriptor that was kept for that."""
+        if self._spare is None:
+            self._closed.wait(PROBE_RETRY_S)
+        else:
+            os.close(self._spare)
+            with suppress(OSError):
+                self._serve_one()
+        self._spare = self._open_spare()
 
     def close(self) -> None:
+        self._closed.set()
         with suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
         self._socket.close()

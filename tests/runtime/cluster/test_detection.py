@@ -1,0 +1,387 @@
+"""Who is found dead, how soon, and who is not: in virtual time, and with probes of our own."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import statistics
+from collections.abc import Awaitable, Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from millstream.runtime import (
+    FAST_DETECTION,
+    Env,
+    Grain,
+    MemberRow,
+    MembershipOptions,
+    Status,
+    TableView,
+)
+from millstream.runtime.cluster.heart import LoopHeart
+from millstream.runtime.cluster.prober import LAG_SPARED_S, Prober, Sign
+from millstream.runtime.cluster.votes import suspect
+from millstream.runtime.tasks import Tasks
+from millstream.runtime.testing import SiloDeclaredDead, SimCluster, Simulation, run
+
+DEFAULT = MembershipOptions()
+SILOS = 5
+
+
+class Idle(Grain):
+    async def where(self) -> str:
+        return self.context.silo
+
+
+def simulate(main: Callable[[Simulation], Awaitable[Any]], seed: int = 1) -> Any:
+    async def driver(simulation: Simulation) -> Any:
+        return await main(simulation)
+
+    return run(driver, seed, max_virtual_s=900.0).result
+
+
+def cut_off(simulation: Simulation, cluster: SimCluster, name: str) -> None:
+    """No byte goes between the host and the others; it reaches the table as before."""
+    for other in cluster.names:
+        if other != name:
+            simulation.network.partition(name, other)
+
+
+def isolate(simulation: Simulation, cluster: SimCluster, name: str) -> None:
+    simulation.network.isolate(name)
+
+
+def freeze(simulation: Simulation, cluster: SimCluster, name: str) -> None:
+    """As SIGSTOP to the others: nothing is reset, nothing is answered or stamped."""
+    simulation.crash(name, is_silent=True)
+
+
+def crash(simulation: Simulation, cluster: SimCluster, name: str) -> None:
+    simulation.crash(name)
+
+
+TROUBLES = {"crash": crash, "SIGSTOP": freeze, "isolation": isolate, "cut off": cut_off}
+
+
+def detection_s(
+    trouble: str, options: MembershipOptions, seed: int, silos: int = SILOS
+) -> tuple[float, int]:
+    """How long until the silo in trouble is dead to all others, and how many others died."""
+
+    async def main(simulation: Simulation) -> tuple[float, int]:
+        cluster = SimCluster(simulation, silos=silos, grains=[Idle], membership=options)
+        await cluster.start()
+        await asyncio.sleep(simulation.rng.uniform(0, 10))
+        name = simulation.rng.choice(cluster.names)
+        [lost] = [s.address for s in cluster.silos() if s.address.startswith(f"{name}:")]
+        others = [s for s in cluster.silos() if s.address != lost]
+        started = simulation.loop.time()
+        TROUBLES[trouble](simulation, cluster, name)
+        while not all(silo.host.membership.is_dead(lost) for silo in others):
+            await asyncio.sleep(0.05)
+            assert simulation.loop.time() - started < 120, "never noticed"
+        took_s = simulation.loop.time() - started
+        await asyncio.sleep(30.0)
+        dead = {event.silo for _, event in simulation.history.of(SiloDeclaredDead)}
+        killed = sum(silo.address in dead for silo in others)
+        simulation.repair()
+        await cluster.close()
+        return took_s, killed
+
+    found: tuple[float, int] = simulate(main, seed)
+    return found
+
+
+@pytest.mark.parametrize("trouble", TROUBLES)
+@pytest.mark.parametrize(
+    ("options", "p50_s", "max_s"),
+    [(DEFAULT, 14.0, 22.0), (FAST_DETECTION, 5.0, 15.0)],
+    ids=["default", "FAST_DETECTION"],
+)
+def test_a_silo_in_trouble_is_found_in_time_and_nobody_else_dies(
+    options: MembershipOptions, p50_s: float, max_s: float, trouble: str
+) -> None:
+    found = [detection_s(trouble, options, seed) for seed in range(4)]
+    times = [took_s for took_s, _ in found]
+    print(f"{trouble}: p50 {statistics.median(times):.1f} s, max {max(times):.1f} s")
+    assert statistics.median(times) < p50_s and max(times) < max_s
+    assert sum(killed for _, killed in found) == 0
+
+
+@pytest.mark.parametrize("trouble", ["SIGSTOP", "cut off"])
+@pytest.mark.parametrize("silos", [2, 3])
+def test_one_of_few_silos_is_found_too(silos: int, trouble: str) -> None:
+    if silos == 2 and trouble == "cut off":
+        return  # of two that both live and stamp only the first may accuse
+    assert detection_s(trouble, FAST_DETECTION, 3, silos)[0] < 15.0
+
+
+@pytest.mark.parametrize("count", [3, 5])
+def test_silos_cut_off_one_after_the_other_never_evict_the_majority(count: int) -> None:
+    """A vote of the first, dead by then, and one of the second were enough for every other."""
+
+    async def main(simulation: Simulation) -> None:
+        cluster = SimCluster(simulation, silos=count, grains=[Idle], membership=DEFAULT)
+        await cluster.start()
+        lost = [silo.address for silo in cluster.silos()[:2]]
+        first, second, *healthy = cluster.names
+        cluster.names = tuple(healthy)
+        for name in (first, second)[: 2 if count > 3 else 1]:
+            for other in (first, second, *healthy):
+                if other != name:
+                    simulation.network.partition(name, other)
+            await asyncio.sleep(30.0)
+        dead = {event.silo for _, event in simulation.history.of(SiloDeclaredDead)}
+        assert lost[0] in dead
+        for silo in cluster.silos():
+            assert silo.address not in dead
+        await cluster.close()
+
+    simulate(main)
+
+
+def test_a_split_in_two_equal_halves_evicts_one_of_them_at_most() -> None:
+    async def main(simulation: Simulation) -> None:
+        cluster = SimCluster(simulation, silos=4, grains=[Idle], membership=DEFAULT)
+        await cluster.start()
+        before = {silo.address for silo in cluster.silos()}
+        for left in cluster.names[:2]:
+            for right in cluster.names[2:]:
+                simulation.network.partition(left, right)
+        await asyncio.sleep(60.0)
+        dead = {e.silo for _, e in simulation.history.of(SiloDeclaredDead)} & before
+        assert {silo.split(":")[0] for silo in dead} <= set(cluster.names[2:])
+        assert dead
+        await cluster.close()
+
+    simulate(main)
+
+
+# --- votes ---------------------------------------------------------------------------------------
+
+NOW = 1_000_000.0
+
+
+def rows(**statuses: Status) -> TableView:
+    return TableView(5, tuple(MemberRow(n, s, alive_s=NOW) for n, s in statuses.items()))
+
+
+def test_the_vote_of_a_silo_that_died_since_does_not_count() -> None:
+    view = rows(a=Status.ACTIVE, b=Status.ACTIVE, c=Status.ACTIVE, d=Status.ACTIVE, e=Status.DEAD)
+    target = MemberRow("a", Status.ACTIVE, alive_s=NOW, suspicions=(("e", NOW - 1),))
+    voted = suspect(view, target, ("b",), NOW, DEFAULT)
+    assert voted.status is Status.ACTIVE and voted.suspicions == (("b", NOW),)
+    assert suspect(view, voted, ("c",), NOW, DEFAULT).status is Status.DEAD
+
+
+# --- a prober of its own --------------------------------------------------------------------------
+
+OPTIONS = MembershipOptions(
+    probe_every_s=0.001, probe_timeout_s=0.05, missed_probes_max=2, heartbeat_s=5.0
+)
+
+
+class Ward:
+    """A prober among silos that answer as they are told, and a voter that takes notes."""
+
+    def __init__(self, *others: str, me: str = "a:1@1") -> None:
+        loop, env = asyncio.get_running_loop(), Env(1)
+        self.answers: dict[str, bytes | BaseException] = {}
+        self.lag_s = 0.0
+        self.votes: list[tuple[str, ...]] = []
+        self.refreshes = 0
+        self.opinions: list[tuple[str, str]] = []
+        self.opinion: bool | None = False
+        self.is_joining = False
+        self.awaited: tuple[str, ...] = ()
+        silos = (me, *others)
+        self.view = TableView(
+            5,
+            tuple(
+                MemberRow(silo, Status.ACTIVE, probe_port=i, alive_s=NOW)
+                for i, silo in enumerate(silos)
+            ),
+        )
+        self._silos = silos
+        self.tasks = Tasks(loop, env.new_context)
+        transport: Any = SimpleNamespace(probe=self._probe)
+        self.prober = Prober(
+            me,
+            self,
+            options=OPTIONS,
+            transport=transport,
+            env=env,
+            tasks=self.tasks,
+            lag_s=lambda: self.lag_s,
+        )
+        self.prober.saw(self.view)
+
+    async def _probe(self, address: Any, timeout_s: float) -> bytes:
+        silo = self._silos[address.port]
+        answer = self.answers.get(silo, f"0.1 {silo.split('@')[1]}".encode())
+        if isinstance(answer, BaseException):
+            raise answer
+        return answer
+
+    async def refresh(self) -> None:
+        self.refreshes += 1
+
+    async def vote(self, silo: str, /, *others: str) -> None:
+        self.votes.append((silo, *others))
+
+    async def ask_other(self, via: str, silo: str, /) -> bool | None:
+        self.opinions.append((via, silo))
+        return self.opinion
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        async with asyncio.timeout(5):
+            while not condition():
+                await asyncio.sleep(0.001)
+
+    async def run(self, condition: Callable[[], bool]) -> None:
+        self.prober.start()
+        try:
+            await self.until(condition)
+        finally:
+            self.prober.close()
+            await self.tasks.aclose()
+
+
+B, C = "b:1@2", "c:1@3"
+
+
+async def test_a_silo_that_misses_probes_is_voted_against_with_a_second_opinion() -> None:
+    ward = Ward(B, C)
+    ward.answers[B] = TimeoutError()
+    await ward.run(lambda: bool(ward.votes))
+    assert ward.votes[0] == (B, C) and ward.opinions[0] == (C, B)
+
+
+async def test_a_second_opinion_that_says_nothing_is_no_second_vote() -> None:
+    ward = Ward(B, C)
+    ward.answers[B], ward.opinion = TimeoutError(), None
+    await ward.run(lambda: bool(ward.votes))
+    assert ward.votes[0] == (B,)
+
+
+async def test_a_second_opinion_that_it_lives_begins_the_count_anew() -> None:
+    ward = Ward(B, C)
+    ward.answers[B], ward.opinion = TimeoutError(), True
+    await ward.run(lambda: len(ward.opinions) > 3)
+    assert not ward.votes
+
+
+@pytest.mark.parametrize("number", [errno.EMFILE, errno.ENFILE])
+async def test_a_prober_without_descriptors_accuses_nobody(number: int) -> None:
+    ward = Ward(B, C)
+    asked = 0
+
+    async def probe(address: Any, timeout_s: float) -> bytes:
+        nonlocal asked
+        asked += 1
+        raise OSError(number, "Too many open files")
+
+    ward.prober._transport.probe = probe  # type: ignore[method-assign]
+    await ward.run(lambda: asked > 20)
+    assert not ward.votes and not ward.opinions
+    assert await ward.prober.probe(B) is Sign.UNKNOWN
+
+
+async def test_a_silo_whose_own_loop_lags_accuses_nobody() -> None:
+    ward = Ward(B, C)
+    ward.answers[B], ward.lag_s = TimeoutError(), LAG_SPARED_S + 0.1
+    assert await ward.prober.probe(B) is Sign.UNKNOWN
+    ward.prober._missed[B] = 99
+    assert not ward.prober.may_accuse(B)
+    ward.lag_s = LAG_SPARED_S
+    assert ward.prober.may_accuse(B)
+    assert await ward.prober.probe(B) is Sign.SILENT
+
+
+async def test_a_probe_that_this_silo_was_too_late_to_read_says_nothing() -> None:
+    ward = Ward(B, C)
+    now = 0.0
+
+    async def probe(address: Any, timeout_s: float) -> bytes:
+        nonlocal now
+        now += timeout_s + LAG_SPARED_S + 0.1  # the loop stood while the answer came
+        raise TimeoutError
+
+    ward.prober._now = lambda: now
+    ward.prober._transport.probe = probe  # type: ignore[method-assign]
+    assert await ward.prober.probe(B) is Sign.UNKNOWN
+
+
+async def test_a_wedged_loop_is_voted_against_and_a_busy_one_is_not() -> None:
+    ward = Ward(B, C)
+    limit_s = OPTIONS.unresponsive_after_s
+    ward.answers[B] = f"{limit_s + 1} 2".encode()
+    ward.answers[C] = f"{limit_s - 1} 3".encode()
+    await ward.run(lambda: bool(ward.votes))
+    assert {vote[0] for vote in ward.votes} == {B}
+
+
+async def test_a_silo_that_reaches_fewer_than_half_accuses_none_that_stamps() -> None:
+    ward = Ward(B, C)
+    ward.answers[B] = ward.answers[C] = TimeoutError()
+    await ward.run(lambda: ward.refreshes > 5)
+    assert not ward.votes
+
+
+async def test_silos_whose_ports_refuse_show_that_the_network_is_there() -> None:
+    ward = Ward(B, C)
+    ward.answers[B] = ward.answers[C] = ConnectionRefusedError()
+    await ward.run(lambda: {vote[0] for vote in ward.votes} == {B, C})
+
+
+@pytest.mark.parametrize(("me", "may"), [("a:1@1", True), ("z:1@1", False)])
+async def test_of_two_that_do_not_reach_each_other_the_first_may_accuse(me: str, may: bool) -> None:
+    ward = Ward(B, me=me)
+    ward.answers[B] = TimeoutError()
+    await ward.run(lambda: bool(ward.votes) or ward.refreshes > 5)
+    assert bool(ward.votes) is may
+
+
+async def test_a_silo_that_is_silent_both_ways_may_be_accused_by_who_reaches_nobody() -> None:
+    ward = Ward(B, C)
+    ward.answers[B] = ward.answers[C] = TimeoutError()
+    start_s = asyncio.get_running_loop().time()
+    ward.prober._now = lambda: start_s + 12.0  # stamps stand still for more than 2.2 heartbeats
+    await ward.run(lambda: {vote[0] for vote in ward.votes} == {B, C})
+
+
+async def test_an_unexpected_error_does_not_end_the_watch() -> None:
+    ward = Ward(B, C)
+    ward.answers[B] = RuntimeError("a transport with a fault")
+    ward.prober.start()
+    await ward.until(lambda: not ward.prober._loops[B].done())
+    await asyncio.sleep(0.01)
+    ward.answers[B] = ConnectionRefusedError()
+    await ward.run(lambda: bool(ward.votes))
+
+
+# --- the heart -----------------------------------------------------------------------------------
+
+
+async def test_the_age_of_the_beat_is_what_a_probe_is_told() -> None:
+    now = 100.0
+    loop: Any = SimpleNamespace(time=lambda: now, call_later=lambda *_: SimpleNamespace())
+    heart = LoopHeart(loop, "a:1@7", 30.0)
+    heart.start()
+    now = 100.5
+    assert heart.answer() == b"0.500 7"
+
+
+async def test_the_lag_is_how_late_a_beat_was_and_fades() -> None:
+    now = 100.0
+    loop: Any = SimpleNamespace(time=lambda: now, call_later=lambda *_: SimpleNamespace())
+    heart = LoopHeart(loop, "a:1@7", 30.0)
+    heart.start()
+    now = 102.25
+    heart._beat()
+    assert heart.lag_s == 2.0
+    now = 102.5
+    heart._beat()
+    assert heart.lag_s == 1.0
