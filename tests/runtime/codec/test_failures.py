@@ -252,6 +252,51 @@ def test_text_is_bounded_and_without_lone_surrogates() -> None:
     assert rebuild(describe(NotFound("a\ud800"), PLACE), NOWHERE).args[0].endswith("a\\ud800")
 
 
+def test_a_long_message_keeps_its_type_and_its_end() -> None:
+    long = "x" * 5_000_000 + "the end"
+    data = describe(caught(NotFound(long)), PLACE)
+    assert len(data) < 200_000
+    back = rebuild(data, HERE)
+    assert type(back) is NotFound
+    assert back.args == ("..." + long[-failures.TEXT_CHARS_MAX :],)
+    just = "y" * failures.TEXT_CHARS_MAX
+    assert isolate_error(NotFound(just), HERE, PLACE).args == (just,)
+
+
+def test_long_values_in_an_error_are_cut_and_large_ones_left_out() -> None:
+    error: Any = NotFound("x", [b"b" * 100_000], {"k": "t" * 100_000})
+    error.text = "a" * 100_000
+    error.table = list(range(100_000))
+    error.kept = 5
+    back: Any = isolate_error(error, HERE, PLACE)
+    assert type(back) is NotFound
+    assert back.args[1] == [b"..." + b"b" * failures.TEXT_CHARS_MAX]
+    assert back.args[2] == {"k": "..." + "t" * failures.TEXT_CHARS_MAX}
+    found = {name: value for name, value in vars(back).items() if name != "__notes__"}
+    assert found == {"text": "..." + "a" * failures.TEXT_CHARS_MAX, "kept": 5}
+    assert any("attribute `table` of type `list`" in note for note in back.__notes__)
+
+
+def test_an_error_of_many_values_is_bounded_as_a_whole() -> None:
+    error = NotFound("the message")
+    for number in range(100):
+        setattr(error, f"text{number}", "a" * failures.TEXT_CHARS_MAX)
+    data = describe(caught(error), PLACE)
+    assert len(data) < failures.ERROR_BYTES_MAX
+    back = rebuild(data, HERE)
+    assert type(back) is NotFound and back.args == ("the message",)
+    assert any("ERROR_BYTES_MAX" in note for note in back.__notes__)
+    assert "raised in" in back.__notes__[-1] and len(vars(back)) == 1
+    group = ExceptionGroup("all", [NotFound("m" * 20_000) for _ in range(64)])
+    assert len(describe(caught(group), PLACE)) <= failures.ERROR_BYTES_MAX
+
+
+def test_the_place_of_an_error_is_shown_in_one_line() -> None:
+    note = isolate_error(NotFound("x"), HERE, "Airport/a\nb" + "c" * 10_000).__notes__[-1]
+    assert note.startswith("raised in Airport/a\\nbccc")
+    assert len(note) < 1000
+
+
 # --- groups --------------------------------------------------------------------------------------
 
 

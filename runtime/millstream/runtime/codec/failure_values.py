@@ -4,7 +4,8 @@ No annotation says what they are, so values that MessagePack has no form for (tu
 UUID, times) travel as extension 1: `[name, plain form]`. Everything else is refused: the error is
 then sent without it.
 Invariants: what `pack` returns, `unpack` turns into an equal value of the same types, except that
-an enum member or a subclass of int, float, str or bytes arrives as that plain value.
+an enum member or a subclass of int, float, str or bytes arrives as that plain value, and that long
+texts are cut.
 """
 
 from __future__ import annotations
@@ -20,7 +21,13 @@ import msgspec
 
 from .hooks import plain_scalar
 
-__all__ = ["NAMED_VALUE", "pack", "unpack"]
+__all__ = ["NAMED_VALUE", "TEXT_CHARS_MAX", "VALUE_BYTES_MAX", "cut", "pack", "unpack"]
+
+TEXT_CHARS_MAX = 16_384
+"""Characters of a message, note or traceback, or of a text in an argument or attribute of an error
+(bytes: so many of them); of a longer one the beginning is cut."""
+VALUE_BYTES_MAX = 131_072
+"""Bytes of an error's arguments together, and of each attribute; more are not sent."""
 
 NAMED_VALUE = 1
 """The MessagePack extension code of `[name, plain form]`."""
@@ -56,8 +63,19 @@ _NAMES = {kind: name for name, (kind, _to, _back) in _KINDS.items()}
 
 
 def pack(value: object) -> bytes:
-    """MessagePack of one value. Raises TypeError or another error for what cannot be sent."""
-    return msgspec.msgpack.encode(_plain(value))
+    """MessagePack of one value, whose texts and bytes are cut.
+
+    Raises TypeError or another error for what cannot be sent, ValueError beyond `VALUE_BYTES_MAX`.
+    """
+    packed = msgspec.msgpack.encode(_plain(value))
+    if len(packed) > VALUE_BYTES_MAX:
+        raise ValueError(f"{len(packed)} bytes: VALUE_BYTES_MAX is {VALUE_BYTES_MAX}")
+    return packed
+
+
+def cut(text: str) -> str:
+    """The end of a text, at most `TEXT_CHARS_MAX` characters of it."""
+    return text if len(text) <= TEXT_CHARS_MAX else f"...{text[-TEXT_CHARS_MAX:]}"
 
 
 def unpack(data: msgspec.Raw | bytes) -> Any:
@@ -67,8 +85,12 @@ def unpack(data: msgspec.Raw | bytes) -> Any:
 
 def _plain(value: Any) -> object:
     kind = type(value)
-    if kind in (NoneType, bool, float, bytes):
+    if kind in (NoneType, bool, float):
         return value
+    if kind is bytes:
+        return value if len(value) <= TEXT_CHARS_MAX else b"..." + value[-TEXT_CHARS_MAX:]
+    if kind is str:
+        value = cut(value)
     if kind is list:
         return _list(value)
     if kind is dict:

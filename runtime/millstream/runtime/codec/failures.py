@@ -20,12 +20,14 @@ from typing import Any, cast
 import msgspec
 
 from millstream.runtime.errors import GrainError
+from millstream.runtime.text import shown
 
-from .failure_values import pack, unpack
+from .failure_values import TEXT_CHARS_MAX, cut, pack, unpack
 from .known_errors import KnownErrors, type_name
 from .source_names import source_name
 
 __all__ = [
+    "ERROR_BYTES_MAX",
     "MEMBERS_MAX",
     "NESTING_MAX",
     "NEVER_REPLIES",
@@ -42,10 +44,10 @@ __all__ = [
 NEVER_REPLIES = (KeyboardInterrupt, SystemExit, GeneratorExit, asyncio.CancelledError)
 """Raised by a turn, these end it without being its answer."""
 
-TEXT_CHARS_MAX = 16_384
-"""Characters of a message, note or traceback; of a longer one the beginning is cut."""
 NOTES_MAX = 64
 """Notes of one exception."""
+ERROR_BYTES_MAX = 1_048_576
+"""Bytes of one encoded error; of a larger one only type, message and traceback are sent."""
 MEMBERS_MAX = 64
 """Members of one exception group; a note counts the others."""
 NESTING_MAX = 8
@@ -53,6 +55,7 @@ NESTING_MAX = 8
 
 _INTERNAL = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep  # runtime/
 _NIL = msgspec.Raw(b"\xc0")
+_EMPTY = msgspec.Raw(b"\x80")
 
 
 class WireError(msgspec.Struct, array_like=True):
@@ -79,8 +82,13 @@ def describe(error: BaseException, place: str) -> bytes:
     """
     assert not isinstance(error, NEVER_REPLIES), f"{place}: {error!r} is not a reply"
     wire = _describe(error, NESTING_MAX)
-    wire.traceback = _clean(f"raised in {place}:\n{_traceback(error)}")
-    return _encode(wire)
+    wire.traceback = _clean(f"raised in {shown(place)}:\n{_traceback(error)}")
+    data = _encode(wire)
+    if len(data) > ERROR_BYTES_MAX:
+        wire.args, wire.state, wire.members = _packed_message(wire.message), _EMPTY, []
+        wire.notes = [f"{len(data)} bytes of it were not sent: ERROR_BYTES_MAX {ERROR_BYTES_MAX}"]
+        data = _encode(wire)
+    return data
 
 
 def answerable(error: BaseException) -> BaseException:
@@ -141,6 +149,10 @@ def _pack_or_none(args: object) -> msgspec.Raw | None:
         return None
 
 
+def _packed_message(message: str) -> msgspec.Raw:
+    return msgspec.Raw(pack((message,)))
+
+
 def _pack_state(state: dict[str, object], notes: list[str]) -> msgspec.Raw:
     kept: dict[str, msgspec.Raw] = {}
     for name, value in state.items():
@@ -163,9 +175,7 @@ def _text(error: BaseException) -> str:
 
 def _clean(text: str) -> str:
     """Text that MessagePack carries: bounded, without lone surrogates."""
-    if len(text) > TEXT_CHARS_MAX:
-        text = "..." + text[-TEXT_CHARS_MAX:]
-    return text.encode("utf-8", "backslashreplace").decode()
+    return cut(text).encode("utf-8", "backslashreplace").decode()
 
 
 def _traceback(error: BaseException) -> str:
