@@ -225,6 +225,33 @@ def test_a_limit_has_the_value_of_the_code(cell: str, where: str) -> None:
     assert is_shown(cell, value), f"{where}: {cell}, not {value}"
 
 
+MISSING = re.findall(
+    r"^\| [^|]+ \| ((?:`[^`]+`(?:, )?)+) \|", (DOCS / "not_there_yet.md").read_text(), re.M
+)
+
+
+def is_there(place: str) -> bool:
+    """A file, a module, or a name of a module (`module:name`)."""
+    if (ROOT / place).exists():
+        return True
+    module, _, name = place.partition(":")
+    try:
+        found = importlib.import_module(module)
+    except ModuleNotFoundError:
+        return False
+    return not name or hasattr(found, name)
+
+
+def test_a_place_that_is_there_is_found() -> None:
+    assert is_there("README.md") and is_there("millstream.runtime:Silo")
+    assert is_there("millstream.providers.sqlite") and not is_there("millstream.runtime:Sylo")
+
+
+@pytest.mark.parametrize("places", MISSING)
+def test_what_the_page_says_is_not_there_is_not(places: str) -> None:
+    assert not [place for place in CODE.findall(places) if is_there(place)]
+
+
 TROUBLES = (DOCS / "guides" / "troubleshooting.md").read_text()
 SOURCES = [
     path

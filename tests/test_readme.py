@@ -29,3 +29,15 @@ def test_every_test_that_guarantees_name_exists() -> None:
         file = ROOT / path
         assert file.is_file(), path
         assert not name or name in file.read_text(), f"{path}::{name}"
+
+
+def test_readme_says_what_it_is_then_how_to_install_it_then_shows_a_program() -> None:
+    text = (ROOT / "README.md").read_text()
+    headings = re.findall(r"^## (.+)$", text, re.M)
+    assert headings[:2] == ["Install", "A program"]
+    assert "docs/index.md" in text and "docs/not_there_yet.md" in text
+
+
+def test_the_tables_of_figures_are_on_their_own_page() -> None:
+    assert not re.search(r"^\|", (ROOT / "README.md").read_text(), re.M)
+    assert (ROOT / "docs" / "performance.md").read_text().count("\n|") > 20

@@ -1,4 +1,7 @@
-"""The benchmarks run from the command line and print what README shows; figures are not judged."""
+"""The benchmarks run from the command line and print what the page of performance shows.
+
+Figures are not judged.
+"""
 
 from __future__ import annotations
 
