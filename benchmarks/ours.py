@@ -116,14 +116,13 @@ async def activation(work: Path) -> dict[str, float]:
     """Activations per second in one silo, without storage; bytes per idle grain."""
     count = 100_000
     async with Silo(grains=[Idle]) as silo:
-        host = silo.host
         await silo.grain(Idle, "warm").ping()
-        table = host.tables["Idle"]
+        catalog, kind = silo.assembly.catalog, silo.assembly.references.kinds["Idle"]
         keys = [f"key-{i}" for i in range(count)]
         gc.collect()
         before, started = memory_bytes(), time.perf_counter()
         for key in keys:
-            host.catalog.obtain(table, key)
+            catalog.obtain(kind, key)
         took = time.perf_counter() - started
         gc.collect()
         size = (memory_bytes() - before) / count

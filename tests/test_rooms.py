@@ -32,40 +32,6 @@ STRANGERS = {
 """Rooms that do not know each other."""
 ROOM_MODULES_MAX = 13
 
-# what climbs still: this list may only shrink
-CLIMBS: dict[str, set[tuple[str, str]]] = {
-    "runtime": {
-        ("calls.relay", "silo.parts"),
-        ("calls.system_target", "silo.parts"),
-        ("cluster.router", "silo.parts"),
-        ("turns.catalog", "calls.engine"),
-        ("turns.catalog", "silo.parts"),
-        ("turns.collector", "silo.parts"),
-        ("turns.run", "calls.engine"),
-    },
-    "streams": set(),
-}
-ROUND: dict[str, set[str]] = {
-    "runtime": {
-        "calls.callee",
-        "calls.caller",
-        "calls.engine",
-        "calls.relay",
-        "calls.search",
-        "calls.stubs",
-        "calls.system_target",
-        "cluster.directory.directory",
-        "cluster.gateways",
-        "cluster.member",
-        "cluster.router",
-        "silo.parts",
-        "turns.activation",
-        "turns.catalog",
-        "turns.run",
-    },
-    "streams": set(),
-}
-
 
 def room_of(folder: str, module: str) -> str:
     parts = module.removeprefix(f"millstream.{folder}.").split(".")
@@ -87,16 +53,12 @@ def climbs(folder: str, edges: dict[str, set[str]]) -> set[tuple[str, str]]:
 
 @pytest.mark.parametrize("folder", FLOORS)
 def test_imports_between_rooms_go_downwards(folder: str) -> None:
-    found = climbs(folder, graph(folder))
-    assert not found - CLIMBS[folder], "new imports that climb"
-    assert not CLIMBS[folder] - found, "these climb no more: take them out of the list"
+    assert not climbs(folder, graph(folder))
 
 
 @pytest.mark.parametrize("folder", FLOORS)
 def test_no_modules_import_each_other_in_a_round(folder: str) -> None:
-    prefix = f"millstream.{folder}."
-    rounds = [{name.removeprefix(prefix) for name in group} for group in circles(graph(folder))]
-    assert rounds == ([ROUND[folder]] if ROUND[folder] else [])
+    assert not circles(graph(folder))
 
 
 @pytest.mark.parametrize("folder", FLOORS)
@@ -110,11 +72,11 @@ def test_room_is_on_a_floor_and_of_a_size(folder: str) -> None:
 
 
 PLANTED = {
-    "a relative import": "from ..silo.parts import SiloHost",
-    "an absolute import": "import millstream.runtime.silo.parts",
-    "a name of a package": "from millstream.runtime.silo import parts",
-    "for types alone": "if TYPE_CHECKING:\n    from ..silo.parts import SiloHost",
-    "inside a function": "def f():\n    from ..silo.parts import SiloHost",
+    "a relative import": "from ..silo.assembly import SiloAssembly",
+    "an absolute import": "import millstream.runtime.silo.assembly",
+    "a name of a package": "from millstream.runtime.silo import assembly",
+    "for types alone": "if TYPE_CHECKING:\n    from ..silo.assembly import SiloAssembly",
+    "inside a function": "def f():\n    from ..silo.assembly import SiloAssembly",
 }
 
 
@@ -124,5 +86,5 @@ def test_a_wrong_import_is_seen(source: str) -> None:
     name = "millstream.runtime.codec.rules"
     package = name.rpartition(".")[0]
     edges[name] |= imports_in(source, package) & edges.keys()
-    assert ("codec.rules", "silo.parts") in climbs("runtime", edges)
+    assert ("codec.rules", "silo.assembly") in climbs("runtime", edges)
     assert any(name in group for group in circles(edges))

@@ -100,7 +100,7 @@ async def test_no_second_cluster_begins_beside_one_whose_table_was_deleted(tmp_p
         with pytest.raises(StorageUnavailable, match=r"membership\.db is gone"):
             Silo(grains=[], membership=text, stores={"default": text})
         with pytest.raises(StorageUnavailable, match="in use"):
-            await first.host.membership.refresh()
+            await first.assembly.membership.refresh()
 
 
 async def test_a_file_of_another_directory_is_refused(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
-from .calls.engine import Gateway
+from .calls.references import Gateway
 from .calls.system_target import SystemTarget, Targets
 from .client.client import Client
 from .codec.codec import Codec, build_codec
@@ -138,4 +138,4 @@ async def ask_gateway(
     Arguments are given by position. Raises what the method raises, CallTimeout, SiloUnavailable,
     NotInCluster (the client was closed).
     """
-    return await client.host.gateway.call(name, target, method, *args, **kwargs)
+    return await client.gateway.call(name, target, method, *args, **kwargs)

@@ -8,11 +8,14 @@ started it.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Coroutine, Iterator
 from contextvars import Context
 from typing import Any
 
 __all__ = ["Tasks"]
+
+log = logging.getLogger("millstream.tasks")
 
 
 class Tasks:
@@ -20,12 +23,19 @@ class Tasks:
 
     Args:
         new_context: makes them; `Env.new_context`.
+        owner: shown where a task fails, which nobody awaits; empty: who starts tasks sees to that.
     """
 
-    __slots__ = ("_loop", "_new_context", "_running")
+    __slots__ = ("_loop", "_new_context", "_owner", "_running")
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, new_context: Callable[[], Context]) -> None:
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        new_context: Callable[[], Context],
+        owner: str = "",
+    ) -> None:
         self._loop = loop
+        self._owner = owner
         self._new_context = new_context
         self._running: dict[asyncio.Task[Any], None] = {}
 
@@ -48,6 +58,8 @@ class Tasks:
 
     def _forget(self, task: asyncio.Task[Any]) -> None:
         self._running.pop(task, None)
+        if self._owner and not task.cancelled() and task.exception() is not None:
+            log.error("%s: a background task failed", self._owner, exc_info=task.exception())
 
     def call_at(self, when_s: float, fn: Callable[[], object]) -> asyncio.TimerHandle:
         """Call a function at a time of the loop's clock; the caller cancels it."""

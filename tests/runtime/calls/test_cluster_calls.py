@@ -137,7 +137,7 @@ async def cluster() -> AsyncIterator[LocalCluster]:
 
 
 def host_count(cluster: LocalCluster, kind: str, key: str) -> int:
-    return sum(key in silo.host.tables[kind].activations for silo in cluster.silos)
+    return sum(key in silo.assembly.catalog.of(kind) for silo in cluster.silos)
 
 
 # --- one activation ------------------------------------------------------------------------------
@@ -173,11 +173,11 @@ async def test_a_grain_that_moved_is_found_again(cluster: LocalCluster) -> None:
     one, two, three = cluster.silos
     assert await one.grain(Near, "a").where() == one.address
     assert await three.grain(Near, "a").where() == one.address  # now three remembers it
-    activation = one.host.tables["Near"].activations["a"]
+    activation = one.assembly.catalog.of("Near")["a"]
     from millstream.runtime import DeactivationReason
 
-    one.host.catalog.deactivate(activation, DeactivationReason.REQUESTED)
-    await until(lambda: "a" not in one.host.tables["Near"].activations)
+    one.assembly.catalog.deactivate(activation, DeactivationReason.REQUESTED)
+    await until(lambda: "a" not in one.assembly.catalog.of("Near"))
     assert await two.grain(Near, "a").where() == two.address
     assert await three.grain(Near, "a").where() == two.address
     assert await cluster.client.grain(Near, "a").where() == two.address
@@ -190,9 +190,9 @@ async def test_a_one_way_call_to_a_grain_that_moved_arrives(cluster: LocalCluste
     await three.grain(Near, "a").where()
     from millstream.runtime import DeactivationReason
 
-    activation = one.host.tables["Near"].activations["a"]
-    one.host.catalog.deactivate(activation, DeactivationReason.REQUESTED)
-    await until(lambda: "a" not in one.host.tables["Near"].activations)
+    activation = one.assembly.catalog.of("Near")["a"]
+    one.assembly.catalog.deactivate(activation, DeactivationReason.REQUESTED)
+    await until(lambda: "a" not in one.assembly.catalog.of("Near"))
     assert await two.grain(Near, "a").where() == two.address
     await three.grain(Near, "a").note("arrived")
     await until(lambda: LOG == ["arrived"])
@@ -239,7 +239,7 @@ async def test_random_placement_uses_every_silo(cluster: LocalCluster) -> None:
 async def test_least_activations_prefers_the_empty_silos(cluster: LocalCluster) -> None:
     one = cluster.silos[0]
     for silo in cluster.silos:
-        one.host.loads.learn(silo.address, 1000 if silo is one else 0)
+        one.assembly.loads.learn(silo.address, 1000 if silo is one else 0)
     places = Counter([await one.grain(Balanced, f"{i}").where() for i in range(60)])
     assert places[one.address] < 20 and len(places) >= 2
 
@@ -288,21 +288,21 @@ async def test_a_system_target_that_is_not_there_is_named_with_those_that_are(
 ) -> None:
     silo = cluster.silos[0]
     for name in ("noon", "morning"):
-        silo.host.targets.add(Clerk(), name)
-    client = cluster.client.host
-    client.gateways = [silo.gateway]
+        silo.assembly.targets.add(Clerk(), name)
+    gateways = cluster.client.gateways
+    gateways.known = [silo.gateway]
     spec = Clerk.target_specs["file"]
     if method != "file":
         spec = type(spec)("Clerk", method, Clerk.file, [])
         spec.wire_name = method
     with pytest.raises(Rejected, match=words):
-        await client.ask_gateway("x", "$clerk", instance, spec, ())
+        await gateways.ask("x", "$clerk", instance, spec, ())
 
 
 async def test_a_kind_of_system_target_that_is_not_there_is_named(cluster: LocalCluster) -> None:
     spec = Clerk.target_specs["file"]
     with pytest.raises(Rejected, match=r"no system target \$clerk/noon .*it has: \$directory, "):
-        await cluster.client.host.ask_gateway("x", "$clerk", "noon", spec, ())
+        await cluster.client.gateways.ask("x", "$clerk", "noon", spec, ())
 
 
 async def test_a_wrong_cluster_name_is_a_mistake_that_names_both(cluster: LocalCluster) -> None:
@@ -475,13 +475,13 @@ async def test_the_silo_that_stops_lets_the_calls_end_that_it_relays() -> None:
         staying, leaving = cluster.silos
         await staying.grain(Near, "a").where()
         async with connect(leaving.gateway) as client:
-            client.host.gateways = [leaving.gateway]
+            client.gateways.known = [leaving.gateway]
             call = asyncio.create_task(client.grain(Near, "a").stay("s"))
             await until(lambda: "+s" in LOG)
             stopping = asyncio.create_task(leaving.stop())
             await until(
                 lambda: (
-                    staying.host.membership.view.row(leaving.address).status  # type: ignore[union-attr]
+                    staying.assembly.membership.view.row(leaving.address).status  # type: ignore[union-attr]
                     is not Status.ACTIVE
                 )
             )
@@ -503,7 +503,7 @@ async def test_a_stop_moves_the_grains_and_nothing_is_active_twice() -> None:
         assert again == places
         left = [s for s in cluster.silos if s is not leaving]
         for key in keys:
-            assert sum(key in s.host.tables["Seat"].activations for s in left) == 1
+            assert sum(key in s.assembly.catalog.of("Seat") for s in left) == 1
 
 
 async def test_a_killed_silo_fails_its_calls_fast_and_its_grains_come_up_elsewhere() -> None:
@@ -518,7 +518,7 @@ async def test_a_killed_silo_fails_its_calls_fast_and_its_grains_come_up_elsewhe
         ]
         await until(lambda: len(LOG) == 3)
         queued = [asyncio.create_task(caller.grain(Near, "0").where()) for caller in callers]
-        box = dying.host.tables["Near"].activations["0"].ensure_mailbox()
+        box = dying.assembly.catalog.of("Near")["0"].ensure_mailbox()
         await until(lambda: len(box.waiting) == 3)
         loop = asyncio.get_running_loop()
         killed_at = loop.time()
@@ -536,7 +536,7 @@ async def test_a_killed_silo_fails_its_calls_fast_and_its_grains_come_up_elsewhe
                     pass
 
         def is_evicted(silo: Silo) -> bool:
-            row = silo.host.membership.view.row(dying.address)
+            row = silo.assembly.membership.view.row(dying.address)
             return row is None or row.status is Status.DEAD
 
         await until(lambda: is_evicted(one) and is_evicted(two))

@@ -1,4 +1,4 @@
-"""Those who stand in line for a grain's place, and find that it is of no use any more."""
+"""Those who wait for a grain's location, and find that it is of no use any more."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.conditions import until
 
 from millstream.runtime import Grain, LocalCluster, Silo, SiloUnavailable
 from millstream.runtime.calls.search import Searches
-from millstream.runtime.turns.catalog import GrainTable
+from millstream.runtime.turns.kind import GrainKind
 from millstream.runtime.wire.connection import Peer
 
 
@@ -24,7 +24,7 @@ class Connection(Peer):
     """A connection that was never opened, and says that it takes calls."""
 
     def __init__(self, silo: Silo, number: int) -> None:
-        super().__init__(silo.host.end, f"number {number}", lambda peer: None)
+        super().__init__(silo.assembly.engine.end, f"number {number}", lambda peer: None)
         self.number = number
         self.is_ready = True
 
@@ -42,17 +42,19 @@ class Line:
         self.places: list[Connection] = []
         self.got: list[tuple[str, int]] = []
         self._silo = silo
-        self.searches = Searches(silo.host, self._locate, lambda table, key: None)
-        self._table = silo.host.tables["Desk"]
+        self.searches = Searches(
+            silo.assembly.turns, silo.assembly.engine.tasks, self._locate, lambda kind, key: None
+        )
+        self._kind = silo.assembly.references.kinds["Desk"]
 
-    async def _locate(self, table: GrainTable, key: str) -> Any:
+    async def _locate(self, kind: GrainKind, key: str) -> Any:
         await asyncio.sleep(0)
         self.places.append(Connection(self._silo, len(self.places)))
         return self.places[-1]
 
     async def call(self, name: str, pause_s: float = 0.0) -> Any:
-        """Stand in line once; note who got which place."""
-        place: Any = await self.searches.stand(self._table, "a", pause_s)
+        """Wait once; note who got which destination."""
+        place: Any = await self.searches.wait(self._kind, "a", pause_s)
         self.got.append((name, place.number))
         return place
 
@@ -73,7 +75,7 @@ async def test_a_place_that_is_of_no_use_is_not_given_to_those_who_come_later(
 
     assert await asyncio.gather(*(calls_until_it_works() for _ in range(20))) == [2] * 20
     assert len(line.places) == 2
-    await until(lambda: not line.searches.has("Desk", "a"))
+    await until(lambda: not line.searches.has_waiting("Desk", "a"))
 
 
 async def test_a_place_that_works_is_given_to_those_who_come_while_others_are_woken(
@@ -130,10 +132,10 @@ async def test_a_silo_that_said_goodbye_gets_no_calls_before_the_table_is_read()
         await leaving.grain(Desk, "a").where()
         for number in range(20):  # so that the silos are connected
             await staying.grain(Desk, f"{number}").where()
-        leaving.host.visitors.say_goodbye()
-        peer = staying.host.peers.get(leaving.address, is_system=True)
+        leaving.assembly.visitors.say_goodbye()
+        peer = staying.assembly.peers.get(leaving.address, is_system=True)
         await until(lambda: peer.is_closed)
-        assert leaving.address in staying.host.membership.active()
+        assert leaving.address in staying.assembly.membership.active()
         with pytest.raises(SiloUnavailable, match="stopping"):
-            staying.host.peers.get(leaving.address)
-        staying.host.peers.get(leaving.address, is_system=True)
+            staying.assembly.peers.get(leaving.address)
+        staying.assembly.peers.get(leaving.address, is_system=True)

@@ -25,11 +25,13 @@ from millstream.runtime import (
     Status,
     connect,
 )
-from millstream.runtime.client.client import GATEWAYS_EVERY_S, Client
+from millstream.runtime.client.client import Client
 from millstream.runtime.client.eviction_watch import SlowCalls
 from millstream.runtime.client.gateway_list import EVICTED_KEPT_MAX, GatewayList
+from millstream.runtime.client.gateways import GATEWAYS_EVERY_S
 from millstream.runtime.testing import SimCluster, Simulation, run
 from millstream.runtime.wire.address import Address, endpoint_of
+from millstream.runtime.wire.connection import Peer
 from millstream.runtime.wire.transport import Link
 
 QUICK = MembershipOptions(probe_every_s=0.1, probe_timeout_s=0.3, missed_probes_max=2)
@@ -42,7 +44,7 @@ class Desk(Grain):
 
 
 def gateways_of(client: Client) -> set[str]:
-    return {endpoint_of(name) for name in client.host.gateways}
+    return {endpoint_of(name) for name in client.gateways.known}
 
 
 # --- whole clusters -------------------------------------------------------------------------------
@@ -139,18 +141,18 @@ async def test_a_first_gateway_that_is_away_or_foreign_is_passed_over() -> None:
 async def test_gateways_that_refuse_are_passed_over_in_one_try() -> None:
     async with Silo(grains=[Desk]) as silo, connect(silo.gateway) as client:
         gone = [f"127.0.0.1:{port}@1" for port in (1, 2, 3)]
-        client.host.gateways = [*gone, silo.address]
+        client.gateways.known = [*gone, silo.address]
         for key in KEYS:
-            assert (await client.host.ready_gateway(key)).name == silo.address
-        client.host.gateways = gone
-        assert (await client.host.ready_gateway("a")).name == silo.address  # it was given
+            assert (await client.gateways.ready(key)).name == silo.address
+        client.gateways.known = gone
+        assert (await client.gateways.ready("a")).name == silo.address  # it was given
 
 
 async def test_one_connection_serves_a_gateway_under_both_its_names() -> None:
     async with Silo(grains=[Desk]) as silo, connect(silo.gateway) as client:
         for key in KEYS:
             await client.grain(Desk, key).where()
-        assert len(silo.host.visitors.inbound) == 1
+        assert len(silo.assembly.visitors.inbound) == 1
 
 
 async def test_a_silo_that_was_restarted_is_found_by_the_address_that_was_learnt() -> None:
@@ -166,7 +168,7 @@ async def test_a_silo_that_was_restarted_is_found_by_the_address_that_was_learnt
             await until(lambda: gateways_of(client) == {learnt.gateway})
             await learnt.kill()  # now nobody is left who could tell
             async with silo(learnt.gateway) as again:
-                await until(lambda: client.host.gateways == [again.address])
+                await until(lambda: client.gateways.known == [again.address])
                 assert await client.grain(Desk, "a").where() == again.address
 
 
@@ -245,16 +247,16 @@ def test_a_gateway_that_was_restarted_where_it_was_is_used_again() -> None:
 
         async def program() -> None:
             async with cluster.client(host) as client:
-                assert len(client.host.gateways) == 3
+                assert len(client.gateways.known) == 3
                 for name in cluster.names:
                     await cluster.stop_silo(name)
                     await cluster.until_active()
                 await asyncio.sleep(GATEWAYS_EVERY_S + 1)
                 addresses = {silo.address for silo in cluster.silos()}
-                assert set(client.host.gateways) == addresses
+                assert set(client.gateways.known) == addresses
                 for key in KEYS:
                     await client.grain(Desk, key).where()
-                live = {peer.name for peer in client.host.peers.known()}
+                live = {peer.name for peer in client.engine.peers.known()}
                 assert live == addresses
 
         await simulation.call(host, program())
@@ -276,7 +278,7 @@ def test_a_client_without_any_gateway_asks_now_and_then_and_goes_on_when_there_i
             client = cluster.client(host)
             client._transport = transport  # type: ignore[assignment]
             async with client:
-                ask = client.host.refresh_gateways
+                ask = client.gateways.refresh
                 running = 0
 
                 async def counted() -> None:
@@ -288,7 +290,7 @@ def test_a_client_without_any_gateway_asks_now_and_then_and_goes_on_when_there_i
                     finally:
                         running -= 1
 
-                client.host.refresh_gateways = counted  # type: ignore[method-assign]
+                client.gateways.refresh = counted  # type: ignore[method-assign]
                 for name in cluster.names:
                     simulation.crash(name)
                 begun = len(transport.times)
@@ -381,11 +383,14 @@ def test_calls_through_a_gateway_that_does_not_know_its_eviction_end_within_a_se
                 homes = {key: await client.grain(Slow, key).where() for key in KEYS * 2}
                 lost = cluster.silo("silo-1")
                 assert lost is not None
-                gateways = {key: client.host.gateway_for("Slow", key) for key in homes}
+                gateways = {
+                    key: client.gateways.find(client.engine.references.kind_named("Slow"), key)
+                    for key in homes
+                }
                 through = [
                     key
                     for key, gateway in gateways.items()
-                    if gateway is not None
+                    if isinstance(gateway, Peer)
                     and gateway.name == lost.address
                     and homes[key] != lost.address
                 ]
@@ -394,7 +399,7 @@ def test_calls_through_a_gateway_that_does_not_know_its_eviction_end_within_a_se
                 await asyncio.sleep(0.1)
                 other = cluster.silo("silo-0")
                 assert other is not None
-                other.host.membership.watch(
+                other.assembly.membership.watch(
                     lambda view: (
                         evicted_at.append(loop.time())
                         if lost.address in view.with_status(Status.DEAD) and not evicted_at

@@ -79,7 +79,7 @@ def detection_s(
         others = [s for s in cluster.silos() if s.address != lost]
         started = simulation.loop.time()
         TROUBLES[trouble](simulation, cluster, name)
-        while not all(silo.host.membership.is_dead(lost) for silo in others):
+        while not all(silo.assembly.membership.is_dead(lost) for silo in others):
             await asyncio.sleep(0.05)
             assert simulation.loop.time() - started < 120, "never noticed"
         took_s = simulation.loop.time() - started

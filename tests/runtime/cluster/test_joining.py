@@ -192,7 +192,7 @@ def test_a_joiner_evicts_nobody_who_is_merely_slow(live: int) -> None:
         joiner = lone_silo(simulation, cluster, "new", EAGER)
         await simulation.call(simulation.host("new"), joiner.start())
         assert evicted_by(simulation, "new") == []
-        assert len(joiner.host.membership.active()) == live + 1
+        assert len(joiner.assembly.membership.active()) == live + 1
         await simulation.call(simulation.host("new"), joiner.stop())
         await cluster.close()
 
@@ -266,7 +266,7 @@ def test_nothing_is_known_of_who_is_not_in_the_table() -> None:
 
 async def test_an_answer_of_another_silo_at_the_probe_port_is_no_sign_of_life() -> None:
     async with LocalCluster(silos=2, grains=[Idle]) as cluster:
-        one, two = (silo.host.membership for silo in cluster.silos)
+        one, two = (silo.assembly.membership for silo in cluster.silos)
         assert await one.prober.probe(two.address) is Sign.ALIVE
         own = one.view.row(one.address)
         assert own is not None
@@ -295,8 +295,8 @@ def test_rows_of_the_dead_are_forgotten_after_their_time_and_not_before() -> Non
         assert status_of(cluster, dead) is None
         assert cluster.is_whole()
         for silo in cluster.silos():
-            assert silo.host.membership.view.row(dead) is None
-            assert silo.host.membership.is_dead(dead)
+            assert silo.assembly.membership.view.row(dead) is None
+            assert silo.assembly.membership.is_dead(dead)
         await cluster.close()
 
     simulate(main)

@@ -3,24 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 from collections.abc import Callable
 from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
-from hypothesis.stateful import (
-    Bundle,
-    RuleBasedStateMachine,
-    consumes,
-    initialize,
-    invariant,
-    precondition,
-    rule,
-)
 
 from millstream.runtime.cluster.directory.partition import Entry, Partition
 from millstream.runtime.cluster.member import Member
@@ -33,7 +23,6 @@ from millstream.runtime.cluster.table import (
     TableView,
 )
 from millstream.runtime.cluster.votes import superseded, suspect, votes_needed
-from millstream.runtime.definition.grain import DeactivationReason
 from millstream.runtime.definition.placement import (
     HASHED,
     LEAST_ACTIVATIONS,
@@ -42,11 +31,9 @@ from millstream.runtime.definition.placement import (
     Placement,
 )
 from millstream.runtime.env import Env
-from millstream.runtime.errors import ConfigError, Overloaded
+from millstream.runtime.errors import ConfigError
 from millstream.runtime.options import MembershipOptions, RuntimeOptions
 from millstream.runtime.tasks import Tasks
-from millstream.runtime.turns.activation import Activation, ActivationState
-from millstream.runtime.turns.request import Request
 from millstream.runtime.wire.address import endpoint_of, generation_of
 from millstream.runtime.wire.transport import TcpTransport
 
@@ -494,192 +481,3 @@ def test_options_that_are_not_positive_are_refused_by_name(value: float) -> None
         RuntimeOptions(call_timeout_s=value)
     with pytest.raises(ConfigError, match="probe_every_s"):
         MembershipOptions(probe_every_s=value)
-
-
-# --- the turn rule -------------------------------------------------------------------------------
-
-
-class Entry2:
-    """A waiting entry that writes down what happens to it."""
-
-    def __init__(self, machine: TurnRule, name: int, kind: str) -> None:
-        spec: Any = SimpleNamespace(label=kind, is_read_only=kind == "read")
-        self.request = Request(None, None, None, spec, 0.0, 1)
-        self.request.is_read = kind == "read"
-        self.request.is_interleaving = kind == "interleave"
-        self.is_withdrawn = False
-        self.machine, self.name, self.kind = machine, name, kind
-        self.takes = True
-
-    def grant(self) -> bool:
-        self.machine.granted.append(self.name)
-        return self.takes
-
-    def moved(self, silo: str) -> None:
-        self.machine.moved.append(self.name)
-
-    def fail(self, error: BaseException) -> None:
-        raise AssertionError(f"{self.name}: {error}")
-
-
-class TurnRule(RuleBasedStateMachine):
-    """An activation beside lists: who runs and who waits."""
-
-    running = Bundle("running")
-    waiting = Bundle("waiting")
-    LIMIT = 6
-
-    @initialize()
-    def begin(self) -> None:
-        self.ended: list[DeactivationReason] = []
-        catalog = SimpleNamespace(end=self._end)
-        options = RuntimeOptions(waiting_calls_max=self.LIMIT)
-        host = SimpleNamespace(options=options, catalog=catalog)
-        table: Any = SimpleNamespace(host=host, name="K")
-        self.activation = Activation(table, "k", 1)
-        self.granted: list[int] = []
-        self.moved: list[int] = []
-        self.count = 0
-        self.model_running: list[Entry2] = []
-        self.model_waiting: list[Entry2] = []
-        self.is_valid = False
-        self.is_stopping = False
-
-    def _end(self, activation: Activation, reason: DeactivationReason) -> None:
-        assert not self.model_running_now() and not self.ended
-        self.ended.append(reason)
-        activation.state = ActivationState.DEACTIVATING
-        activation.gate = 1
-
-    def model_running_now(self) -> list[Entry2]:
-        return [entry for entry in self.model_running if not entry.request.done]
-
-    def may_start(self, kind: str) -> bool:
-        if not self.is_valid or self.is_stopping:
-            return False
-        kinds = [entry.kind for entry in self.model_running if entry.kind != "interleave"]
-        if kind == "interleave" or not kinds:
-            return True
-        return kind == "read" and set(kinds) == {"read"}
-
-    def model_admit(self) -> list[int]:
-        """Who starts now, in order; the scan goes on past those that may not."""
-        started = []
-        for entry in list(self.model_waiting):
-            if self.may_start(entry.kind):
-                self.model_waiting.remove(entry)
-                started.append(entry.name)
-                if entry.takes:
-                    self.model_running.append(entry)
-        return started
-
-    @precondition(lambda self: not self.is_valid and not self.ended)
-    @rule()
-    def becomes_valid(self) -> None:
-        self.granted.clear()
-        self.is_valid = True
-        expected = self.model_admit()
-        self.activation.become(ActivationState.VALID)
-        assert self.granted == expected
-
-    @rule(target=waiting, kind=st.sampled_from(["plain", "plain", "read", "interleave"]))
-    def arrives(self, kind: str) -> Entry2:
-        self.count += 1
-        entry = Entry2(self, self.count, kind)
-        if self.may_start(kind):
-            assert self.activation.try_enter(entry.request)
-            self.model_running.append(entry)
-        elif len(self.model_waiting) >= self.LIMIT:
-            assert not self.activation.try_enter(entry.request)
-            with pytest.raises(Overloaded):
-                self.activation.queue(entry)
-            entry.is_withdrawn = True
-        else:
-            assert not self.activation.try_enter(entry.request)
-            self.activation.queue(entry)
-            self.model_waiting.append(entry)
-        return entry
-
-    @rule(entry=consumes(waiting))
-    def ends_or_withdraws(self, entry: Entry2) -> None:
-        self.granted.clear()
-        if entry in self.model_running:
-            self.model_running.remove(entry)
-            expected = self.model_admit()
-            entry.request.done = True
-            self.activation.leave(entry.request)
-            assert self.granted == expected
-        elif entry in self.model_waiting:
-            self.model_waiting.remove(entry)
-            assert self.activation.mailbox is not None
-            self.activation.mailbox.withdraw(entry)
-        elif not entry.takes and self.activation.mailbox is not None:
-            # its grant was refused meanwhile; its task wakes up and withdraws it all the same
-            self.activation.mailbox.withdraw(entry)
-
-    @rule(entry=waiting)
-    def caller_goes_away_without_a_word(self, entry: Entry2) -> None:
-        """As when a task is cancelled and has not run yet: the entry refuses its grant."""
-        if entry in self.model_waiting:
-            entry.takes = False
-
-    @precondition(lambda self: not self.is_stopping)
-    @rule()
-    def stops(self) -> None:
-        self.is_stopping = True
-        self.activation.ensure_mailbox().stop = DeactivationReason.IDLE
-        self.activation.regate()
-
-    @invariant()
-    def agrees_with_the_model(self) -> None:
-        if not hasattr(self, "activation"):
-            return
-        activation = self.activation
-        activation.check()
-        box = activation.mailbox
-        live = [] if box is None else [e for e in box.waiting if not e.is_withdrawn]
-        assert [e.name for e in live] == [e.name for e in self.model_waiting]  # type: ignore[attr-defined]
-        plain = [e.request for e in self.model_running if e.kind == "plain"]
-        assert ([activation.running] if activation.running else []) == plain
-        readers = [] if box is None else box.readers
-        assert readers == [e.request for e in self.model_running if e.kind == "read"]
-        interleaved = 0 if box is None else len(box.beside)
-        assert interleaved == sum(e.kind == "interleave" for e in self.model_running)
-        if activation.gate == 0:
-            assert self.may_start("plain") and not self.model_waiting
-        idle = self.is_valid and self.is_stopping and not self.model_running
-        assert bool(self.ended) == idle
-        if box is not None:
-            assert box.withdrawn == sum(entry.is_withdrawn for entry in box.waiting)
-        if not self.model_running and not self.model_waiting and not self.is_stopping:
-            assert self.is_valid is (activation.gate == 0)
-
-
-TestTurnRule = TurnRule.TestCase
-TestTurnRule.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
-
-
-def test_letting_one_in_does_not_look_at_all_ten_thousand_that_wait() -> None:
-    machine = TurnRule()
-    machine.begin()
-    machine.activation.table.host.options = RuntimeOptions()
-    machine.becomes_valid()
-    entries = [Entry2(machine, i, "plain") for i in range(10_000)]
-    for entry in entries:
-        if not machine.activation.try_enter(entry.request):
-            machine.activation.queue(entry)
-    steps = 0
-
-    def count(frame: Any, event: str, arg: object) -> None:
-        nonlocal steps
-        steps += 1
-
-    sys.setprofile(count)  # counts calls and returns: a stand-in for time that does not flicker
-    try:
-        for entry in entries[:200]:
-            entry.request.done = True
-            machine.activation.leave(entry.request)
-    finally:
-        sys.setprofile(None)
-    assert machine.granted == list(range(1, 201))
-    assert steps < 200 * 100

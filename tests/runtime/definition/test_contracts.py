@@ -116,7 +116,7 @@ async def depot(request: pytest.FixtureRequest, store: MemoryStateStore) -> Asyn
     """The contract's reference, where the grain is co-located, in another silo, or a client's."""
     async with LocalCluster(silos=2, grains=[Depot], stores={"default": store}) as cluster:
         await cluster.silos[0].grain(Depot, "a").weigh(Parcel(1))
-        at = next(i for i, silo in enumerate(cluster.silos) if silo.host.catalog.count)
+        at = next(i for i, silo in enumerate(cluster.silos) if silo.assembly.catalog.count)
         givers: dict[str, Runtime] = {
             "here": cluster.silos[at],
             "elsewhere": cluster.silos[1 - at],

@@ -59,7 +59,7 @@ async def test_a_grain_that_outlives_its_activation_is_told_so() -> None:
         ref = silo.grain(Lamp, "a/1")
         await ref.keep()
         await ref.leave()
-        await until(lambda: not silo.host.catalog.count)
+        await until(lambda: not silo.assembly.catalog.count)
         kept: Lamp = KEPT.pop("grain")
         assert kept.key == "a/1"
         for use in (
@@ -84,13 +84,13 @@ async def test_an_ended_grain_is_freed_without_the_collector() -> None:
     async with Silo(grains=[Leaving]) as silo:
         ref = silo.grain(Leaving, "a")
         await ref.leave()
-        await until(lambda: not silo.host.catalog.count)
+        await until(lambda: not silo.assembly.catalog.count)
         gc.collect()
         gc.disable()
         try:
             await silo.grain(Leaving, "b").leave()
-            grain = weakref.ref(silo.host.tables["Leaving"].activations["b"].grain)
-            await until(lambda: not silo.host.catalog.count)
+            grain = weakref.ref(silo.assembly.catalog.of("Leaving")["b"].grain)
+            await until(lambda: not silo.assembly.catalog.count)
             await until(lambda: grain() is None)
         finally:
             gc.enable()

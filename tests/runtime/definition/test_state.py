@@ -209,7 +209,7 @@ GRAINS: Sequence[type[Grain]] = [Counter, EachTurn]
 
 
 def gone(silo: Silo, cls: type[Grain], key: str) -> bool:
-    return key not in silo.host.tables[cls.__name__].activations
+    return key not in silo.assembly.catalog.of(cls.__name__)
 
 
 @pytest.fixture
@@ -580,7 +580,7 @@ async def test_a_write_carries_the_version_of_the_registration_as_its_fence(
 ) -> None:
     async with silo_with(store) as silo:
         await silo.grain(Counter, "a").add_and_write(1)
-        version = silo.host.membership.view.version
+        version = silo.assembly.membership.view.version
     ((_, expect, fence),) = store.writes
     assert expect is None and 0 < fence <= version
 
@@ -626,7 +626,7 @@ async def test_an_evicted_or_killed_silo_writes_nothing_more(store: SlowStore) -
     async with silo_with(store) as silo:
         ref = silo.grain(Counter, "a")
         await ref.add_and_write(1)
-        activation = silo.host.tables["Counter"].activations["a"]
+        activation = silo.assembly.catalog.of("Counter")["a"]
         held = activation.grain
         await silo.kill()
         with pytest.raises(Exception):  # noqa: B017  # whatever it is, it is no success

@@ -95,7 +95,7 @@ async def test_calls_of_a_silo_that_reads_that_it_is_dead_end() -> None:
         assert row is not None
         dead = type(row)(row.silo, Status.DEAD, started_s=row.started_s)
         assert table.replace_row(dead, table.view().version)
-        await silo.host.membership.refresh()
+        await silo.assembly.membership.refresh()
         await silo.wait_stopped()
         for task in (waiting, holding):
             with pytest.raises(SiloUnavailable):
@@ -145,7 +145,7 @@ async def test_a_silo_closes_a_connection_that_says_nothing() -> None:
         reader, writer = await asyncio.open_connection(host, int(port))
         while await asyncio.wait_for(reader.read(1000), 5):
             pass  # its own greeting, then the end
-        assert not silo.host.visitors.inbound
+        assert not silo.assembly.visitors.inbound
         writer.close()
         await writer.wait_closed()
 

@@ -94,7 +94,7 @@ async def test_what_ended_a_silo_is_told() -> None:
         await silo.start()
     await stopped.stop()
     await killed.kill()
-    evicted.host.evicted("by a test")
+    evicted.assembly.evicted("by a test")
     assert await stopped.wait_stopped() is StopReason.STOPPED
     assert await killed.wait_stopped() is StopReason.KILLED
     assert await evicted.wait_stopped() is StopReason.EVICTED
@@ -109,7 +109,7 @@ async def test_a_silo_that_is_evicted_says_who_voted(caplog: pytest.LogCaptureFi
         assert row is not None
         dead = type(row)(row.silo, Status.DEAD, suspicions=(("other:1@1", 5.0),))
         table.replace_row(dead, table.view().version)
-        await silo.host.membership.refresh()
+        await silo.assembly.membership.refresh()
         assert await silo.wait_stopped() is StopReason.EVICTED
     assert "voted out by other:1@1" in caplog.text
 
@@ -193,7 +193,7 @@ async def test_a_silo_that_does_not_host_a_type_places_it_as_it_is_defined() -> 
         Silo(grains=[FixedGrain, EvenGrain], membership=table, membership_options=STILL) as two,
     ):
         for silo in (one, two):
-            other.host.loads.learn(silo.address, 1000 if silo is one else 0)
+            other.assembly.loads.learn(silo.address, 1000 if silo is one else 0)
         where = {await other.grain(Even, f"{i}").where() for i in range(20)}
         assert where == {two.address}
         hosts = sorted([one.address, two.address])

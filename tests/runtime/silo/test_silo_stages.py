@@ -153,13 +153,13 @@ async def test_a_stop_tells_clients_hands_queues_over_ends_grains_and_closes_in_
     table, queues = MemoryMembershipTable(), Queues()
     silo = Silo(grains=[Desk], membership=table, streams={"default": queues})
     async with silo, connect(silo.gateway) as client:
-        peer_leaves = client.host.leaving
+        peer_leaves = client.gateways.leaving
 
         def told(peer: Any) -> None:
             LOG.append("client told")
             peer_leaves(peer)
 
-        client.host.leaving = told  # type: ignore[method-assign]
+        client.gateways.leaving = told  # type: ignore[method-assign]
         await silo.grain(Desk, "a").where()
         turn = asyncio.create_task(silo.grain(Desk, "b").publish_at_the_end())
         await until(lambda: "turn begins" in LOG)
@@ -195,7 +195,7 @@ async def test_a_client_that_comes_while_queues_are_handed_over_is_sent_on() -> 
             stopping = asyncio.create_task(leaving.stop())
             await until(lambda: "handing over" in LOG)
             async with Client([leaving.gateway, staying.gateway]) as client:
-                await until(lambda: client.host.gateways == [staying.address])
+                await until(lambda: client.gateways.known == [staying.address])
                 for number in range(10):
                     await client.grain(Desk, f"{number}").where()
                 # silos go on calling its grains until the queues are handed over
@@ -268,7 +268,7 @@ async def test_a_silo_whose_provider_cannot_start_leaves_the_table(
                 async with Silo(grains=[Desk], membership=table, streams=streams):
                     pass
         assert sorted(status.value for status in statuses(table)) == ["active", "dead"]
-        await until(lambda: other.host.membership.active() == (other.address,))
+        await until(lambda: other.assembly.membership.active() == (other.address,))
         assert await other.grain(Desk, "a").where() == other.address
     assert "broken abort" in LOG and "broken stop" not in "".join(LOG)
     assert not first.is_open and "first stop, row active, 0 grains" in LOG
@@ -289,7 +289,7 @@ async def test_a_silo_of_another_cluster_finds_its_mistake_and_leaves_the_table(
         with pytest.raises(ConfigError, match=f"{other.address}.*'dev', not 'another'"):
             await stranger.start()
         assert sorted(status.value for status in statuses(table)) == ["active", "dead"]
-        assert other.host.is_running
+        assert not other.assembly.turns.ended
 
 
 async def test_a_silo_that_cannot_reach_the_others_leaves_the_table() -> None:
@@ -380,7 +380,7 @@ async def test_a_silo_closes_the_table_and_stores_that_it_made_itself(
             await silo.start()
     else:
         await silo.start()
-        await silo.host.store("default").write("k", b"", None, 1)
+        await silo.assembly.store("default").write("k", b"", None, 1)
         assert is_closed(silo) == [False, False]
         match way:
             case "stop":
@@ -388,12 +388,12 @@ async def test_a_silo_closes_the_table_and_stores_that_it_made_itself(
             case "kill":
                 await silo.kill()
             case _:
-                silo.host.evicted()
+                silo.assembly.evicted()
                 await silo.wait_stopped()
     assert is_closed(silo) == [True, True]
     again = made_from_text(tmp_path, address=silo.gateway)
     async with again:
-        row = again.host.membership.view.row(silo.address)
+        row = again.assembly.membership.view.row(silo.address)
         assert row is not None and row.status is Status.DEAD
 
 
@@ -413,7 +413,7 @@ async def test_what_a_silo_was_given_is_left_to_who_gave_it() -> None:
         silos=2, grains=[Desk], stores={"default": store}, membership=table
     ) as cluster:
         await cluster.silos[0].stop()
-        await cluster.silos[1].host.store("default").write("k", b"", None, 1)
+        await cluster.silos[1].assembly.store("default").write("k", b"", None, 1)
     async with Silo(grains=[Desk], stores={"default": store}, membership=table):
         pass
     assert LOG == []
@@ -424,7 +424,7 @@ async def test_a_stop_and_an_eviction_at_once_end_the_silo_once() -> None:
     silo = Silo(grains=[Desk], streams={"default": queues})
     await silo.start()
     stops = [asyncio.create_task(silo.kill()), asyncio.create_task(silo.kill())]
-    silo.host.evicted()
+    silo.assembly.evicted()
     await asyncio.gather(*stops, silo.stop())
     assert LOG.count("queues abort") == 1
     with pytest.raises(SiloUnavailable):
@@ -439,6 +439,6 @@ async def test_a_silo_is_found_at_the_address_that_it_advertises() -> None:
         Silo(grains=[], membership=table) as two,
     ):
         assert re.fullmatch(r"localhost:\d+", one.gateway)
-        assert one.address in two.host.membership.active()
+        assert one.address in two.assembly.membership.active()
         async with connect(one.gateway):
             pass

@@ -227,14 +227,11 @@ WHERE = pytest.mark.parametrize("where", ["local", "silo", "client"])
 def nothing_is_left(cluster: LocalCluster) -> None:
     """No request pending, no turn running, nobody waiting."""
     for silo in cluster.silos:
-        left = [r for group in silo.host.pending._groups.values() for r in group]
-        left += list(silo.host.pending.irregular)
-        assert left == []
-        for activation in silo.host.catalog.all():
+        assert list(silo.assembly.turns.deadlines.watched()) == []
+        for activation in silo.assembly.catalog.all():
             activation.check()
             assert activation.is_idle
-    client = cluster.client.host
-    assert not any(client.pending._groups.values()) and not client.pending.irregular
+    assert list(cluster.client.engine.turns.deadlines.watched()) == []
 
 
 # --- cancelling ----------------------------------------------------------------------------------
@@ -262,7 +259,7 @@ async def test_a_call_cancelled_while_it_waits_never_runs(
     ref = caller(cluster, where)
     first = asyncio.create_task(cluster.silos[0].grain(Worker, "a").wait("w"))
     await until(lambda: "+w" in LOG)
-    activation = cluster.silos[0].host.tables["Worker"].activations["a"]
+    activation = cluster.silos[0].assembly.catalog.of("Worker")["a"]
 
     def waiting() -> int:
         box = activation.mailbox
@@ -305,7 +302,7 @@ async def test_the_turn_goes_on_when_it_was_handed_to_a_caller_cancelled_in_that
     silo: Silo,
 ) -> None:
     ref = silo.grain(Worker, "a")
-    activation_of = silo.host.tables["Worker"].activations
+    activation_of = silo.assembly.catalog.of("Worker")
     first = asyncio.create_task(ref.wait("w"))
     await spin()
     second = asyncio.create_task(ref.note("second"))
@@ -334,7 +331,7 @@ async def test_every_cancelled_waiter_leaves_the_queue(silo: Silo) -> None:
     GATES["w"].set()
     await asyncio.gather(first, *waiting, return_exceptions=True)
     assert LOG == ["+w", "-w", *(f"{i}" for i in range(1, 20, 2))]
-    activation = silo.host.tables["Worker"].activations["a"]
+    activation = silo.assembly.catalog.of("Worker")["a"]
     assert activation.mailbox is None and activation.gate == 0
 
 
@@ -344,7 +341,7 @@ async def test_many_remote_calls_cancelled_in_the_queue_start_at_most_once(
     first = asyncio.create_task(caller(cluster, "local").wait("w"))
     await until(lambda: "+w" in LOG)
     tasks = [asyncio.create_task(caller(cluster, "silo").note(f"{i}")) for i in range(200)]
-    activation = cluster.silos[0].host.tables["Worker"].activations["a"]
+    activation = cluster.silos[0].assembly.catalog.of("Worker")["a"]
     await until(lambda: activation.mailbox is not None and len(activation.mailbox.waiting) == 200)
     for task in tasks:
         task.cancel()
@@ -392,7 +389,7 @@ async def test_a_method_that_swallows_its_cancellation_does_not_undo_it_for_its_
 ) -> None:
     ref = caller(cluster, where)
     task = asyncio.create_task(ref.swallow())
-    activation = cluster.silos[0].host.tables["Worker"].activations["a"]
+    activation = cluster.silos[0].assembly.catalog.of("Worker")["a"]
     await until(lambda: activation.running is not None)
     await spin()
     task.cancel()
@@ -455,7 +452,7 @@ async def test_a_deadline_ends_the_method_whatever_it_waits_in(
     task = asyncio.current_task()
     assert task is not None and task.cancelling() == 0
     assert await ref.ok() == "ok"
-    await until(lambda: not cluster.silos[0].host.pending.irregular)
+    await until(lambda: not list(cluster.silos[0].assembly.turns.deadlines.watched()))
     nothing_is_left(cluster)
 
 
@@ -509,7 +506,7 @@ async def test_a_call_queued_past_its_deadline_never_runs(
     await until(lambda: "+w" in LOG)
     with pytest.raises(CallTimeout):
         await with_options(caller(cluster, where), timeout=SHORT).note("never")
-    activation = cluster.silos[0].host.tables["Worker"].activations["a"]
+    activation = cluster.silos[0].assembly.catalog.of("Worker")["a"]
     await until(lambda: activation.mailbox is None or not activation.mailbox.waiting)
     GATES["w"].set()
     await first
@@ -538,7 +535,7 @@ async def test_the_remaining_time_travels_with_nested_calls(
     await until(lambda: "caller cleaned up" in LOG and "!w" in LOG)
     assert await cluster.grain(Worker, "far").ok() == "ok"
     assert await cluster.grain(Worker, "a").ok() == "ok"
-    await until(lambda: not cluster.silos[1].host.pending.irregular)
+    await until(lambda: not list(cluster.silos[1].assembly.turns.deadlines.watched()))
     nothing_is_left(cluster)
 
 
@@ -575,10 +572,10 @@ async def test_a_deadline_does_not_cancel_a_turn_that_ended_in_time(silo: Silo) 
 
 async def test_distinct_timeouts_do_not_pile_up(silo: Silo) -> None:
     ref = silo.grain(Worker, "a")
-    before = len(silo.host.pending._groups)
+    before = len(silo.assembly.turns.deadlines._groups)
     for i in range(200):
         await with_options(ref, timeout=1 + i / 1000).ok()
-    assert len(silo.host.pending._groups) - before < 100
+    assert len(silo.assembly.turns.deadlines._groups) - before < 100
 
 
 # --- after each kind of failure the grain works --------------------------------------------------
@@ -617,7 +614,7 @@ async def test_a_coroutine_that_is_closed_frees_the_grain(silo: Silo) -> None:
     coroutine.send(None)
     coroutine.close()
     assert await ref.ok() == "ok"
-    activation = silo.host.tables["Worker"].activations["a"]
+    activation = silo.assembly.catalog.of("Worker")["a"]
     activation.check()
     assert activation.is_idle
 
@@ -771,7 +768,7 @@ async def test_a_deadline_is_kept_by_a_run_of_calls_that_never_suspends(silo: Si
 async def test_the_sweep_stops_when_nothing_is_pending() -> None:
     async with Silo(grains=[Worker], options=RuntimeOptions(sweep_s=0.001)) as silo:
         assert await silo.grain(Worker, "a").ok() == "ok"
-        pending = silo.host.pending
+        pending = silo.assembly.turns.deadlines
         await until(lambda: not pending.is_armed)
         with pytest.raises(CallTimeout):
             await with_options(silo.grain(Worker, "a"), timeout=0.01).wait("w")

@@ -100,7 +100,7 @@ async def test_every_running_turn_is_ended_once_the_drain_time_has_passed(where:
         calls += [runtime.grain(Plain, "b").read("read1"), runtime.grain(Plain, "b").read("read2")]
         tasks = [asyncio.ensure_future(call) for call in calls]
         await until(lambda: len(LOG) == len(tasks))
-        activations = home.host.catalog.all()
+        activations = home.assembly.catalog.all()
         async with asyncio.timeout(8):
             await home.stop()
         ended = [name for name in LOG if name.startswith("-")]
@@ -218,11 +218,11 @@ async def test_the_call_that_woke_a_grain_is_served_though_its_end_was_asked_for
         }
         ref = callers[where].grain(kind, "a")
         assert await ref.call("one") == "one"
-        await until(lambda: all(silo.host.catalog.count == 0 for silo in cluster.silos))
+        await until(lambda: all(silo.assembly.catalog.count == 0 for silo in cluster.silos))
         assert LOG[:2] == ["activate", "one"]
         assert LOG.count("activate") == 1
         assert await ref.call("two") == "two"
-        await until(lambda: all(silo.host.catalog.count == 0 for silo in cluster.silos))
+        await until(lambda: all(silo.assembly.catalog.count == 0 for silo in cluster.silos))
         assert LOG.count("activate") == 2
 
 
@@ -242,11 +242,11 @@ async def test_each_waiting_call_is_served_in_order(method: str) -> None:
 async def test_a_grain_that_leaves_at_once_goes_though_its_caller_gave_up() -> None:
     async with Silo(grains=[Brief]) as silo:
         call = asyncio.create_task(silo.grain(Brief, "a").call("c"))
-        while silo.host.catalog.count == 0:
+        while silo.assembly.catalog.count == 0:
             await asyncio.sleep(0)
         call.cancel()
         await until(lambda: LOG == LIFE)
-        await until(lambda: silo.host.catalog.count == 0)
+        await until(lambda: silo.assembly.catalog.count == 0)
         assert call.cancelled()
 
 
@@ -291,7 +291,7 @@ async def test_a_grain_that_leaves_at_once_serves_nobody_once_its_silo_stops(ask
         call = asyncio.create_task(silo.grain(Late, "a").call("c"))
         await until(lambda: LOG == ["activate"])
         stopping = asyncio.create_task(silo.stop())
-        await until(lambda: not silo.host.catalog.is_accepting)
+        await until(lambda: not silo.assembly.catalog.is_accepting)
         gate.set()
         await stopping
         async with asyncio.timeout(8):

@@ -34,7 +34,7 @@ from millstream.runtime import (
     with_options,
 )
 from millstream.runtime.testing import Simulation, run
-from millstream.runtime.turns.collector import collect_table
+from millstream.runtime.turns.collector import collect_kind
 
 LOG: list[str] = []
 GATES: defaultdict[str, asyncio.Event] = defaultdict(asyncio.Event)
@@ -56,6 +56,10 @@ def test_every_reason_of_a_deactivation_is_given_somewhere() -> None:
     source = "".join(module.read_text() for module in modules)
     given = [reason for reason in DeactivationReason if f"Reason.{reason.name}" in source]
     assert given == list(DeactivationReason)
+
+
+async def collect(silo: Silo, kind: str) -> int:
+    return await collect_kind(silo.assembly.catalog, kind, silo.assembly.turns)
 
 
 def runtime_of(cluster: LocalCluster, where: str) -> Runtime:
@@ -171,7 +175,7 @@ async def pair() -> AsyncIterator[LocalCluster]:
 
 
 def activation_in(silo: Silo, key: str, kind: str = "Living") -> object:
-    return silo.host.tables[kind].activations.get(key)
+    return silo.assembly.catalog.of(kind).get(key)
 
 
 # --- starting ------------------------------------------------------------------------------------
@@ -225,7 +229,7 @@ async def test_a_failing_constructor_is_a_failing_start(silo: Silo) -> None:
             with pytest.raises(ValueError, match="not yet"):
                 await other.grain(Picky, "a").ok()
         assert await other.grain(Picky, "a").ok() == "ok"
-        assert other.host.catalog.count == 1
+        assert other.assembly.catalog.count == 1
 
 
 async def test_a_start_that_takes_too_long_fails_with_its_own_limit() -> None:
@@ -342,7 +346,7 @@ async def test_a_one_way_call_that_waited_reaches_the_next_activation(
     await runtime.grain(Settled, "a").call("warm")
     running = asyncio.create_task(home.leave_then_stay("last"))
     await until(lambda: "+last" in LOG)
-    activation = pair.silos[0].host.tables["Settled"].activations["a"]
+    activation = pair.silos[0].assembly.catalog.of("Settled")["a"]
     await runtime.grain(Settled, "a").note("noted")
     await until(lambda: activation.mailbox is not None and bool(activation.mailbox.waiting))
     GATES["last"].set()
@@ -372,7 +376,7 @@ async def test_an_end_that_takes_too_long_is_given_up() -> None:
 async def test_an_ended_grain_is_freed_without_the_collector(silo: Silo) -> None:
     ref = silo.grain(Living, "a")
     await ref.call("one")
-    found = weakref.ref(silo.host.tables["Living"].activations["a"].grain)
+    found = weakref.ref(silo.assembly.catalog.of("Living")["a"].grain)
     gc.collect()
     gc.disable()
     try:
@@ -430,9 +434,8 @@ async def test_a_turn_that_does_not_end_is_cancelled_after_the_drain_time() -> N
 async def test_an_unused_activation_is_collected_at_the_second_scan(silo: Silo) -> None:
     ref = silo.grain(Living, "a")
     await ref.call("c")
-    table = silo.host.tables["Living"]
-    assert collect_table(silo.host, table) == 0
-    assert collect_table(silo.host, table) == 1
+    assert await collect(silo, "Living") == 0
+    assert await collect(silo, "Living") == 1
     await until(lambda: activation_in(silo, "a") is None)
     assert LOG[-2:] == ["deactivate IDLE", "gone"]
     assert await ref.call("again") == 1
@@ -442,7 +445,6 @@ async def test_an_unused_activation_is_collected_at_the_second_scan(silo: Silo) 
 async def test_any_use_puts_collection_off(pair: LocalCluster, how: str) -> None:
     silo = pair.silos[0]
     ref = silo.grain(Settled, "a")
-    table = silo.host.tables["Settled"]
     GATES["r"].set()
     await ref.call("c")
     for _ in range(4):
@@ -461,7 +463,7 @@ async def test_any_use_puts_collection_off(pair: LocalCluster, how: str) -> None
         else:
             with pytest.raises(ValueError):
                 await ref.fail()
-        assert collect_table(silo.host, table) == 0
+        assert await collect(silo, "Settled") == 0
 
 
 async def test_a_busy_activation_or_one_with_waiting_calls_is_never_collected(silo: Silo) -> None:
@@ -471,40 +473,39 @@ async def test_a_busy_activation_or_one_with_waiting_calls_is_never_collected(si
     queued = asyncio.create_task(ref.call("q"))
     await spin()
     for _ in range(4):
-        assert collect_table(silo.host, silo.host.tables["Living"]) == 0
+        assert await collect(silo, "Living") == 0
     GATES["s"].set()
     await asyncio.gather(running, queued)
 
 
 async def test_keep_alive_puts_collection_off_until_its_time_has_passed(silo: Silo) -> None:
-    ref, table = silo.grain(Living, "a"), silo.host.tables["Living"]
+    ref = silo.grain(Living, "a")
     await ref.keep_alive(0.05)
     for _ in range(3):
-        assert collect_table(silo.host, table) == 0
+        assert await collect(silo, "Living") == 0
     with pytest.raises(CallTimeout):  # longer than that passes
         await with_options(silo.grain(Living, "b"), timeout=0.07).stay("s")
-    assert collect_table(silo.host, table) == 1
+    assert await collect(silo, "Living") == 1
 
 
 async def test_a_task_of_the_activation_puts_collection_off(silo: Silo) -> None:
-    ref, table = silo.grain(Living, "a"), silo.host.tables["Living"]
+    ref = silo.grain(Living, "a")
     await ref.start_task("t")
     for _ in range(3):
-        assert collect_table(silo.host, table) == 0
+        assert await collect(silo, "Living") == 0
     GATES["t"].set()
     await until(lambda: "task t done" in LOG)
     await spin()
-    assert collect_table(silo.host, table) == 1
+    assert await collect(silo, "Living") == 1
 
 
 async def test_many_idle_activations_are_collected_together(silo: Silo) -> None:
-    table = silo.host.tables["Living"]
     for i in range(100):
         await silo.grain(Living, f"{i}").call("c")
-    collect_table(silo.host, table)
+    await collect(silo, "Living")
     await silo.grain(Living, "7").call("c")
-    assert collect_table(silo.host, table) == 99
-    await until(lambda: silo.host.catalog.count == 1)
+    assert await collect(silo, "Living") == 99
+    await until(lambda: silo.assembly.catalog.count == 1)
     assert await silo.grain(Living, "7").call("c") == 3
 
 
@@ -577,7 +578,7 @@ async def test_a_task_of_the_activation_may_go_on_beside_later_turns(silo: Silo)
 async def test_no_task_starts_after_the_end(silo: Silo) -> None:
     ref = silo.grain(Living, "a")
     await ref.call("c")
-    held = silo.host.tables["Living"].activations["a"].grain.context
+    held = silo.assembly.catalog.of("Living")["a"].grain.context
     await ref.leave()
     await until(lambda: activation_in(silo, "a") is None)
 

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from millstream.runtime import PREFER_LOCAL, Grain, LocalCluster, Silo, SiloUnavailable, grain
-from millstream.runtime.calls.engine import Host
-from millstream.runtime.calls.search import Place, Search
+from millstream.runtime.calls.engine import CallEngine
+from millstream.runtime.calls.locator import Destination
+from millstream.runtime.calls.search import Search
 from millstream.runtime.cluster.directory.directory import DirectoryTarget
 from millstream.runtime.wire.connection import Peer
 
@@ -27,15 +28,15 @@ async def cluster() -> AsyncIterator[LocalCluster]:
         yield started
 
 
-def close_as_they_open(host: Host, times: int) -> list[str]:
+def close_as_they_open(engine: CallEngine, times: int) -> list[str]:
     """Outgoing connections close when those who waited were woken, and have not run yet."""
     closed: list[str] = []
-    welcome = host.end.welcome
+    welcome = engine.end.welcome
     greeted = welcome.greeted
 
     def greet(peer: Peer) -> None:
         greeted(peer)
-        if len(closed) < times and peer in host.peers.known():
+        if len(closed) < times and peer in engine.peers.known():
             closed.append(peer.name)
             asyncio.get_running_loop().call_soon(peer.close, "as it opened")
 
@@ -43,8 +44,8 @@ def close_as_they_open(host: Host, times: int) -> list[str]:
     return closed
 
 
-def drop_connections(host: Host) -> None:
-    for peer in host.peers.known():
+def drop_connections(engine: CallEngine) -> None:
+    for peer in engine.peers.known():
         peer.close("dropped")
 
 
@@ -52,7 +53,7 @@ def drop_connections(host: Host) -> None:
 async def test_a_client_sends_its_call_through_another_connection(
     cluster: LocalCluster, times: int
 ) -> None:
-    client = cluster.client.host
+    client = cluster.client.engine
     await cluster.grain(Desk, "a").where()
     drop_connections(client)
     closed = close_as_they_open(client, times)
@@ -69,8 +70,8 @@ async def test_a_silo_sends_its_call_through_another_connection(
     one, two = cluster.silos
     assert await two.grain(Desk, "a").where() == two.address
     assert await one.grain(Desk, "a").where() == two.address
-    drop_connections(one.host)
-    closed = close_as_they_open(one.host, times)
+    drop_connections(one.assembly.engine)
+    closed = close_as_they_open(one.assembly.engine, times)
     async with asyncio.timeout(8):
         calls = [one.grain(Desk, "a").where() for _ in range(3)]
         assert await asyncio.gather(*calls) == [two.address] * 3
@@ -78,12 +79,12 @@ async def test_a_silo_sends_its_call_through_another_connection(
 
 
 def close_as_they_are_found(silo: Silo) -> list[str]:
-    """The next connection that a search finds closes before those who stand in line go on."""
+    """The next connection that a search finds closes before those who wait go on."""
     closed: list[str] = []
-    searches = silo.host.silo_router._searches
+    searches = silo.assembly.router._searches
     tell = searches._tell
 
-    def tell_and_close(waiter: asyncio.Future[Place], search: Search) -> None:
+    def tell_and_close(waiter: asyncio.Future[Destination], search: Search) -> None:
         tell(waiter, search)
         if isinstance(search.found, Peer) and not closed:
             closed.append(search.found.name)
@@ -100,31 +101,35 @@ async def test_a_gateway_lets_the_client_send_a_call_again_that_it_could_not_rel
     one, two = cluster.silos
     assert await two.grain(Desk, "a").where() == two.address
     assert await one.grain(Desk, "a").where() == two.address
-    cluster.client.host.gateways = [one.address]
-    drop_connections(one.host)
-    closed = close_as_they_open(one.host, 1) if hook == "opened" else close_as_they_are_found(one)
+    cluster.client.gateways.known = [one.address]
+    drop_connections(one.assembly.engine)
+    closed = (
+        close_as_they_open(one.assembly.engine, 1)
+        if hook == "opened"
+        else close_as_they_are_found(one)
+    )
     async with asyncio.timeout(8):
         assert await cluster.grain(Desk, "a").where() == two.address
     assert len(closed) == 1
 
 
 async def test_a_question_to_a_gateway_goes_to_another_one(cluster: LocalCluster) -> None:
-    client = cluster.client.host
+    client = cluster.client.engine
     drop_connections(client)
     closed = close_as_they_open(client, 1)
     async with asyncio.timeout(8):
-        await client.refresh_gateways()
-    assert len(closed) == 1 and len(client.gateways) == 2
+        await cluster.client.gateways.refresh()
+    assert len(closed) == 1 and len(cluster.client.gateways.known) == 2
 
 
 async def test_a_question_to_one_silo_says_what_became_of_the_connection(
     cluster: LocalCluster,
 ) -> None:
     one, two = cluster.silos
-    drop_connections(one.host)
-    close_as_they_open(one.host, 1)
+    drop_connections(one.assembly.engine)
+    close_as_they_open(one.assembly.engine, 1)
     method: Any = DirectoryTarget.lookup
     with pytest.raises(SiloUnavailable, match=f"{two.address}: .*closed"):
-        await one.host.targets.call(
+        await one.assembly.targets.call(
             two.address, DirectoryTarget.target_name, method, "Desk", "a", 1
         )

@@ -198,7 +198,7 @@ async def silo() -> AsyncIterator[Silo]:
 
 
 def fake_peer(silo: Silo) -> tuple[Peer, FakeLink]:
-    link, peer = FakeLink(), Peer(silo.host.end, "", lambda peer: None)
+    link, peer = FakeLink(), Peer(silo.assembly.engine.end, "", lambda peer: None)
     peer.attach(link)
     return peer, link
 
@@ -217,7 +217,7 @@ def test_messages_behind_a_bad_frame_in_one_read_are_not_taken(silo: Silo) -> No
     peer, link = fake_peer(silo)
     peer.received(hello() + frame(b"\xc1") + messages(call(1)))
     assert peer.is_closed and link.is_aborted
-    assert silo.host.tables["Echo"].activations == {}
+    assert silo.assembly.catalog.of("Echo") == {}
 
 
 def test_an_answer_nobody_waits_for_is_ignored(silo: Silo) -> None:
@@ -361,13 +361,13 @@ async def test_a_wrong_greeting_closes_the_connection_with_a_reason(
 async def test_a_truncated_frame_and_a_closed_socket_leave_nothing_behind(
     silo: Silo, strangers: Callable[[], Any]
 ) -> None:
-    before = len(silo.host.visitors.inbound)
+    before = len(silo.assembly.visitors.inbound)
     bad = await greeted(strangers)
-    assert len(silo.host.visitors.inbound) == before + 1
+    assert len(silo.assembly.visitors.inbound) == before + 1
     bad.send(messages(call(1))[:-3])
     await bad.aclose()
-    await until(lambda: len(silo.host.visitors.inbound) == before)
-    assert silo.host.visitors.clients == {}
+    await until(lambda: len(silo.assembly.visitors.inbound) == before)
+    assert silo.assembly.visitors.clients == {}
 
 
 async def test_calls_of_a_connection_that_closes_are_cancelled(
@@ -375,7 +375,7 @@ async def test_calls_of_a_connection_that_closes_are_cancelled(
 ) -> None:
     bad = await greeted(strangers)
     bad.send(messages(call(1, method="stay", body=msgspec.Raw(b"\x90"))))
-    activations = silo.host.tables["Echo"].activations
+    activations = silo.assembly.catalog.of("Echo")
     await until(lambda: "a" in activations and activations["a"].running is not None)
     await bad.aclose()
     await until(lambda: activations["a"].running is None)
@@ -457,8 +457,8 @@ async def test_a_client_that_gets_garbage_from_a_gateway_fails_its_calls_and_say
 async def test_garbage_between_silos_breaks_calls_and_the_next_connection_works() -> None:
     async with LocalCluster(silos=2, grains=[Echo]) as cluster:
         one, two = cluster.silos
-        before = two.host.peers.known()
-        for peer in list(one.host.visitors.inbound):
+        before = two.assembly.peers.known()
+        for peer in list(one.assembly.visitors.inbound):
             peer.received(b"\xff" * 8)
         # until the other side has noticed, a call may be sent into the broken connection
         await until(lambda: all(peer.is_closed for peer in before))

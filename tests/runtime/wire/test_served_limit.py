@@ -76,7 +76,7 @@ async def test_the_call_above_the_limit_is_refused_and_the_others_end(
 ) -> None:
     one, two = cluster.silos
     async with Client([two.gateway], options=RuntimeOptions()) as client:
-        client.host.gateways = [one.gateway if caller == "client" else two.gateway]
+        client.gateways.known = [one.gateway if caller == "client" else two.gateway]
         runtime: Any = two if caller == "silo" else client
         held = [asyncio.create_task(runtime.grain(Desk, f"{n}").stay()) for n in range(LIMIT)]
         await until(lambda: len(STARTED) == LIMIT)
@@ -133,7 +133,7 @@ async def silo() -> AsyncIterator[Silo]:
 
 
 def connected(silo: Silo, *, is_silo: bool = True) -> tuple[Peer, FakeLink]:
-    link, peer = FakeLink(), Peer(silo.host.end, "", lambda peer: None)
+    link, peer = FakeLink(), Peer(silo.assembly.engine.end, "", lambda peer: None)
     peer.attach(link)
     hello = Hello(WIRE_VERSION, "dev", "x:1@1" if is_silo else "client-x", is_silo, 1_000_000)
     peer.received(frame(encode_messages([hello])))
@@ -162,13 +162,13 @@ async def test_a_refused_call_leaves_nothing_behind(silo: Silo, kind: str) -> No
     held = [call(number, "Desk", f"{number}", "stay") for number in range(1, 1 + LIMIT)]
     peer.received(frame(encode_messages(held)))
     await until(lambda: len(STARTED) == LIMIT)
-    pending = len(silo.host.pending.irregular)
+    pending = len(list(silo.assembly.turns.deadlines.watched()))
     names = ("$gateway", "", "gateways") if kind == "target" else ("Desk", "new", "where")
     peer.received(frame(encode_messages([call(9, *names), call(9, *names)])))
     await until(lambda: 9 in link.answers())
     assert isinstance(link.answers()[9], Failure)
-    assert len(silo.host.pending.irregular) == pending
-    assert "new" not in silo.host.tables["Desk"].activations
+    assert len(list(silo.assembly.turns.deadlines.watched())) == pending
+    assert "new" not in silo.assembly.catalog.of("Desk")
     GATE.set()
     await until(lambda: len(link.answers()) == LIMIT + 1)
     assert not peer.is_serving and not peer.is_closed

@@ -184,7 +184,7 @@ async def test_a_silo_frees_its_queue_whatever_the_adapter_raises_at_the_end(met
         await cluster.stream(LINES, "k").publish("a")
         await until_seen("a")
         faults.is_late = True
-        records = OwnershipStore(cluster.silos[0].host.store("default"), "default")
+        records = OwnershipStore(cluster.silos[0].assembly.store("default"), "default")
         await cluster.silos[0].stop()
         stored = await records.read("queue-0")
     assert stored is not None and stored.record.state is QueueState.FREE
@@ -197,7 +197,7 @@ async def test_a_hand_over_is_not_clean_if_the_last_acknowledgement_failed() -> 
         await cluster.stream(LINES, "k").publish("a")
         await until_seen("a")
         faults.is_late = True
-        records = OwnershipStore(cluster.silos[0].host.store("default"), "default")
+        records = OwnershipStore(cluster.silos[0].assembly.store("default"), "default")
         await cluster.silos[0].stop()
         stored = await records.read("queue-0")
     assert stored is not None and stored.record.handoff is not None

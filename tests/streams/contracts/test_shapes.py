@@ -388,7 +388,7 @@ async def test_silo_refuses_to_start_with_a_malformed_adapter_and_names_all_of_i
         async with silo:
             raise AssertionError("started")
     assert str(caught.value) == MALFORMED
-    assert not silo.host.is_running
+    assert silo.assembly.turns.ended
 
 
 async def test_silo_refuses_an_adapter_that_opens_its_receivers_late() -> None:

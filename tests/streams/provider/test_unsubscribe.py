@@ -244,7 +244,7 @@ async def test_an_event_that_is_being_given_up_is_not_stored_after_its_subscript
 async def test_an_activation_remembers_a_limited_number_of_ended_subscriptions() -> None:
     async with cluster_of(1) as cluster:
         await cluster.grain(Hearer, "h").listen()
-        activation = cluster.silos[0].host.tables["Hearer"].activations["h"]
+        activation = cluster.silos[0].assembly.catalog.of("Hearer")["h"]
         consumer: Consumer = extension_of(activation.grain, "streams")
         for number in range(ENDED_MAX + 2):
             consumer.left(str(number))

@@ -119,7 +119,7 @@ async def test_a_silo_that_has_ended_says_so_whatever_is_asked_of_it(how: str) -
         await silo.stream(LINES, "k").publish("early")
         await silo.grain(Hearer, "k").ping()
         if how == "evicted":
-            silo.host.evicted()
+            silo.assembly.evicted()
             await silo.wait_stopped()
         else:
             await getattr(silo, how)()
@@ -132,7 +132,7 @@ async def test_a_client_that_was_closed_says_so_whatever_is_asked_of_it() -> Non
     async with make_silo() as silo:
         async with connect(silo.gateway) as client:
             await client.stream(LINES, "k").publish("early")
-            address = client.host.address
+            address = client.address
         asks = asks_of(client)
         stats = StreamsTarget.cluster_stats
         asks.append(lambda: ask_gateway(client, "", "$streams/default", stats))
@@ -169,7 +169,7 @@ async def test_turns_of_a_stopping_silo_may_publish_to_their_end() -> None:
         turn = asyncio.create_task(silo.grain(Speaker, "a").speak_at_the_end())
         await until(lambda: LOG == ["turn"])
         stopping = asyncio.create_task(silo.stop())
-        await until(lambda: not silo.host.catalog.is_accepting)
+        await until(lambda: not silo.assembly.catalog.is_accepting)
         GATE[0].set()
         await turn
         await stopping

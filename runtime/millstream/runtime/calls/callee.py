@@ -3,7 +3,8 @@
 Owns: accepted calls until they are answered, and the runner tasks that run them. Source: runner
 tasks and direct flush, spec/hotpath.md rule 8, traps 13, 14. Invariants: a call is admitted when
 its frame is read, so order of arrival is order of start; a call whose caller gave it up, or whose
-deadline passed while it waited, never runs; a runner starts each request in a clean context.
+deadline passed while it waited, never runs; a runner starts each request in a context in which no
+call has set a variable.
 """
 
 from __future__ import annotations
@@ -11,46 +12,59 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import logging
-import math
 from collections import deque
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
 from millstream.runtime.codec.failures import answerable, describe
-from millstream.runtime.errors import CallCycle, Overloaded
+from millstream.runtime.definition.grain import Runtime
+from millstream.runtime.definition.method import MethodSpec
+from millstream.runtime.errors import CallCycle, CallTimeout, MillstreamError, Overloaded, Rejected
 from millstream.runtime.tasks import Tasks
 from millstream.runtime.turns.activation import Activation
-from millstream.runtime.turns.request import (
-    Request,
-    current_request,
-    turn_name,
-    waits_for,
-)
-from millstream.runtime.turns.run import begin_turn, finish, own_cancellation, timed_out
+from millstream.runtime.turns.kind import GrainKind
+from millstream.runtime.turns.request import Request, current_request
+from millstream.runtime.turns.run import Turns, own_cancellation
+from millstream.runtime.wire.connection import Peer
 from millstream.runtime.wire.message import Call, Failure, Redirect, Reply
+from millstream.runtime.wire.outbox import Outbox
 
-if TYPE_CHECKING:
-    from millstream.runtime.definition.method import MethodSpec
-    from millstream.runtime.wire.connection import Peer
+from .cycles import check_cycle, name_blockers
+from .locator import Locator
 
-    from .engine import Host
+__all__ = ["Callee", "InboundCall"]
 
-__all__ = ["Runners", "Served"]
+log = logging.getLogger("millstream.callee")
 
-log = logging.getLogger("millstream.serving")
+PARKED_MAX = 256
+"""Runner tasks that are kept for the next calls."""
 
 
-class Served:
+class InboundCall:
     """One accepted call; the entry that waits in a mailbox and that a runner runs."""
 
-    __slots__ = ("call", "host", "is_withdrawn", "origin", "request", "target", "waits_in")
+    __slots__ = (
+        "_callee",
+        "_turns",
+        "call",
+        "is_withdrawn",
+        "kind",
+        "origin",
+        "request",
+        "target",
+        "waits_in",
+    )
 
-    def __init__(self, host: Host, origin: Peer | None, call: Call, spec: MethodSpec) -> None:
-        self.host = host
+    def __init__(
+        self, callee: Callee, turns: Turns, origin: Peer | None, call: Call, spec: MethodSpec
+    ) -> None:
+        self._callee = callee
+        self._turns = turns
         self.origin = origin
         self.call = call
         self.is_withdrawn = False
+        self.kind: GrainKind | None = None
         self.waits_in: Activation | None = None
         self.target: Any = None  # a system target, which has no mailbox
         self.request = request = Request(
@@ -58,8 +72,8 @@ class Served:
             None,
             None,
             spec,
-            host.loop.time() + call.ttl_s,
-            1,
+            turns.loop.time() + call.ttl_s,
+            call.depth or 1,
             is_read=spec.is_read_only,
             is_interleaving=spec.is_interleaving,
             chain=tuple(call.chain),
@@ -69,48 +83,51 @@ class Served:
         )
         if call.ttl_s > 0:
             request.future = self
-            host.pending.add(request, None)
+            turns.deadlines.add(request, None)
+
+    @property
+    def name(self) -> str:
+        """`Airport/BOS`, or a system target's name."""
+        return f"{self.call.kind}/{self.call.key}" if self.call.key else self.call.kind
+
+    # -- until it runs
 
     def submit(self, activation: Activation) -> None:
         """Start the call, queue it, or refuse it."""
-        if activation.table.is_reentrant:
+        self.kind = activation.kind
+        if self.kind.is_reentrant:
             self.request.is_interleaving = True
         try:
             if activation.try_enter(self.request):
-                self.host.runners.push(self)
+                self._callee.push(self)
                 return
             activation.queue(self)
             self.waits_in = activation
             if self.request.chain:
-                self._refuse_cycle(activation)
+                check_cycle(activation, self.request)
         except Overloaded as error:
             self.fail(error)
-
-    def _refuse_cycle(self, activation: Activation) -> None:
-        if any(waits_for(blocking, self.request) for blocking in activation.blocking()):
-            assert activation.mailbox is not None
-            activation.mailbox.withdraw(self)
-            names = [turn_id.partition("#")[0] for turn_id in self.request.chain]
-            self.fail(CallCycle(*names[::-1], str(activation)))
+        except CallCycle as error:
+            activation.withdraw(self)
+            self.fail(error)
 
     def grant(self) -> bool:
-        self.host.runners.push(self)
+        self._callee.push(self)
         return True
 
     def moved(self, silo: str) -> None:
-        if self.call.id == 0:
-            self.host.router.resend(self.call)
+        if self.call.id == 0 and self.kind is not None:
+            self._callee.send_on(self.kind, self.call)
         else:
             self._answer(Redirect(self.call.id, silo))
-        self._close()
+        self.close()
 
     def fail(self, error: BaseException) -> None:
-        if self.origin is None:
-            log.error("%s/%s.%s failed: %s", self.call.kind, self.call.key, self.call.method, error)
+        if self.call.id == 0:
+            log.error("one-way %s.%s did not run: %s", self.name, self.call.method, error)
         else:
-            place = f"{self.call.kind}/{self.call.key}"
-            self._answer(Failure(self.call.id, msgspec.Raw(describe(error, place))))
-        self._close()
+            self._answer(self._failure(error))
+        self.close()
 
     def cancel(self) -> None:
         """The caller gave up, or the deadline passed: never run, or stop running."""
@@ -118,92 +135,163 @@ class Served:
         if request.done:
             return
         if request.task is not None:
-            if not request.spec.is_shielded:
-                request.stop_reason = request.stop_reason or "cancelled by its caller"
-                # from within the very turn, a cancellation would hit the runner's next request
-                if request.task is not self.host.find_task():
-                    request.task.cancel()
-            return
-        if request.activation is not None or self.target is not None:
+            self._stop(request)
+        elif request.activation is not None or self.target is not None:
             self.is_withdrawn = True  # granted, and waiting for a runner, which drops it
-            return
-        if self.waits_in is not None and self.waits_in.mailbox is not None:
-            self.waits_in.mailbox.withdraw(self)
-        self.is_withdrawn = True
-        self._close()
+        else:
+            if request.expired and self.waits_in is not None:
+                self._answer(self._failure(self._late(self.waits_in)))
+            if self.waits_in is not None:
+                self.waits_in.withdraw(self)
+            self.is_withdrawn = True
+            self.close()
 
-    def _answer(self, message: Any) -> None:
+    def _stop(self, request: Request) -> None:
+        """End the running turn, once: its clean-up is not cut short by a second cancellation."""
+        if request.spec.is_shielded or request.expired or request.stop_reason:
+            return
+        request.stop_reason = "cancelled by its caller"
+        # from within the very turn, a cancellation would hit the runner's next request
+        if request.task is not self._turns.find_task():
+            request.task.cancel()
+
+    def _late(self, activation: Activation) -> CallTimeout:
+        """The deadline passed while it waited: say for what."""
+        self.request.target = str(activation)
+        self.request.stop_reason = name_blockers(activation)
+        error = self._turns.timed_out(self.request)
+        assert isinstance(error, CallTimeout)
+        return error
+
+    # -- its answer
+
+    def reply(self, result: Any) -> None:
+        """The turn ended with a result, encoded."""
+        self._answer(Reply(self.call.id, msgspec.Raw(result)))
+
+    def failed(self, error: BaseException) -> None:
+        """The turn ended with an error; nobody waits for it if its caller gave it up."""
+        if self.request.stop_reason and not self.request.expired:
+            self.close()
+        elif self.call.id == 0:
+            log.error("one-way %s failed", self.request.spec.label, exc_info=error)
+        else:
+            self._answer(self._failure(answerable(error)))
+
+    def _failure(self, error: BaseException) -> Failure:
+        return Failure(self.call.id, msgspec.Raw(describe(error, self.name)))
+
+    def _answer(self, message: Reply | Failure | Redirect) -> None:
         if self.origin is not None and self.call.id:
             self.origin.answer(self.call.id, message)
 
-    def _close(self) -> None:
+    def close(self) -> None:
+        """Nothing more comes of it."""
         self.request.done = True
         self.request.future = None
         if self.request.group is not None:
-            self.host.pending.remove(self.request)
+            self._turns.deadlines.remove(self.request)
         if self.origin is not None:
             self.origin.forget_served(self.call.id)
 
-    async def run(self, task: asyncio.Task[Any]) -> None:
-        """Run the turn and answer. Errors of the method become the answer."""
-        request, host = self.request, self.host
-        request.task, request.future = task, None
-        request.cancelling = task.cancelling()
-        if request.spec.is_shielded:
-            host.pending.remove(request)
-            request.deadline = math.inf
-        activation, spec = request.activation, request.spec
-        message: Any = None
-        try:
-            args = spec.arguments.decode(self.call.body, host)
-            if self.target is None:
-                result = await begin_turn(activation, request, args)
-            else:
-                current_request.set(request)
-                result = await spec.fn(self.target, *args)
-            message = Reply(self.call.id, msgspec.Raw(spec.encode_result(result)))
-        except asyncio.CancelledError:
-            if not (request.expired or request.stop_reason):
-                if task.cancelling() > request.cancelling and not host.is_running:
-                    finish(host, request)
-                    raise
-                message = self._failure(own_cancellation(request))
-        except BaseException as error:
-            if isinstance(error, KeyboardInterrupt | SystemExit):
-                finish(host, request)
-                raise
-            message = self._failure(answerable(error))
-            del error
-        finish(host, request)
-        if request.expired:
-            message = self._failure(timed_out(host, request))
-        while task.cancelling() > request.cancelling:
-            task.uncancel()
-        if message is not None:
-            self._answer(message)
-        elif self.origin is not None:
-            self.origin.forget_served(self.call.id)
 
-    def _failure(self, error: BaseException) -> Failure:
-        if not self.call.id:
-            log.error("one-way %s failed", self.request.spec.label, exc_info=error)
-        return Failure(self.call.id, msgspec.Raw(describe(error, turn_name(self.request))))
+class Callee:
+    """Takes calls that arrived, and runs them in tasks that are used again and again.
 
+    Args:
+        silo: address of this process.
+        runtime: what references in the arguments of system targets belong to.
+    """
 
-class Runners:
-    """Reusable tasks that run accepted calls, one after the other."""
-
-    def __init__(self, host: Host) -> None:
-        self._host = host
-        self._ready: deque[Served] = deque()
+    def __init__(
+        self,
+        silo: str,
+        turns: Turns,
+        tasks: Tasks,
+        outbox: Outbox,
+        locator: Locator,
+        runtime: Runtime,
+    ) -> None:
+        self._silo = silo
+        self._turns = turns
+        self._tasks = tasks
+        self._outbox = outbox
+        self._locator = locator
+        self._runtime = runtime
+        self._extension_specs: dict[str, MethodSpec] = {}
+        self._ready: deque[InboundCall] = deque()
         self._parked: list[asyncio.Future[None]] = []
-        self._tasks = Tasks(host.loop, host.env.new_context)
         self._is_waking = False
         self._is_closed = False
 
-    def push(self, served: Served) -> None:
+    def extend(self, specs: dict[str, MethodSpec]) -> None:
+        """Let methods of an extension be called on every grain."""
+        self._extension_specs.update(specs)
+
+    def spec_of(self, kind: GrainKind, method: str) -> MethodSpec:
+        """The spec of a wire name. Raises Rejected."""
+        spec = None if kind.hosted is None else kind.hosted.spec_of(method)
+        spec = spec or self._extension_specs.get(method)
+        if spec is None:
+            raise Rejected(f"grain type {kind.name!r} has no method {method!r} at {self._silo}")
+        return spec
+
+    # -- taking
+
+    def accept(self, origin: Peer, call: Call, spec: MethodSpec) -> InboundCall:
+        """Register a call of a peer, to be submitted or pushed. Raises Overloaded."""
+        inbound = InboundCall(self, self._turns, origin, call, spec)
+        try:
+            origin.watch_served(call.id, inbound)
+        except Overloaded as error:
+            inbound.fail(error)  # its deadline is watched no longer
+            raise
+        return inbound
+
+    def relayed(self, origin: Peer, call: Call, spec: MethodSpec) -> InboundCall:
+        """A call of a client that was registered while its grain was looked for."""
+        return InboundCall(self, self._turns, origin, call, spec)
+
+    def take_one_way(self, activation: Activation, call: Call, spec: MethodSpec) -> None:
+        """Take a one-way call of a caller in this process. Raises Overloaded."""
+        inbound = InboundCall(self, self._turns, None, call, spec)
+        inbound.kind = activation.kind
+        if activation.kind.is_reentrant:
+            inbound.request.is_interleaving = True
+        if activation.try_enter(inbound.request):
+            self.push(inbound)
+            return
+        try:
+            activation.queue(inbound)
+        except Overloaded:
+            inbound.close()
+            raise
+        inbound.waits_in = activation
+
+    def send_on(self, kind: GrainKind, call: Call) -> None:
+        """Send a one-way call on, after the activation that had it ended."""
+        self._tasks.start(self._send_on(kind, call))
+
+    async def _send_on(self, kind: GrainKind, call: Call) -> None:
+        call.hops += 1
+        name = f"{call.kind}/{call.key}.{call.method}"
+        if call.hops > self._turns.options.redirects_max:
+            log.error("one-way %s gave up after %d hops (redirects_max)", name, call.hops)
+            return
+        try:
+            destination = await self._locator.wait(kind, call.key)
+            if isinstance(destination, Activation):
+                self.take_one_way(destination, call, self.spec_of(kind, call.method))
+            else:
+                destination.send_one_way(call)
+        except MillstreamError as error:
+            log.error("one-way %s was not sent on: %s", name, error)
+
+    # -- running
+
+    def push(self, inbound: InboundCall) -> None:
         """Queue a call whose activation is already entered."""
-        self._ready.append(served)
+        self._ready.append(inbound)
         if not self._is_waking and not self._is_closed:
             self._is_waking = True
             self._wake()
@@ -215,7 +303,7 @@ class Runners:
         else:
             self._tasks.start(self._run())
         # runs after the runner's next step: work left by then means that the runner suspended
-        self._host.loop.call_soon(self._check)
+        self._turns.loop.call_soon(self._check)
 
     def _check(self) -> None:
         if self._ready:
@@ -230,28 +318,68 @@ class Runners:
         clean = len(contextvars.copy_context())
         while True:
             while self._ready:
-                served = self._ready.popleft()
-                if served.is_withdrawn:
-                    finish(self._host, served.request)
-                    served._close()
-                    continue
-                await served.run(task)
+                inbound = self._ready.popleft()
+                work = self._start(inbound, task)
+                if work is not None:
+                    request = inbound.request
+                    try:
+                        encode = request.spec.encode_result
+                        result = await self._turns.run(request, work, self._turns.failed, encode)
+                    except BaseException as error:
+                        self._failed(inbound, error)
+                    else:
+                        inbound.reply(result)
+                    while task.cancelling() > request.cancelling:
+                        task.uncancel()
                 if self._is_closed:
                     return
                 if current_request.get() is not None:
                     current_request.set(None)
                 if len(contextvars.copy_context()) > clean:
-                    self._flush()
+                    self._outbox.flush()
                     return  # the call left context variables behind: this runner retires
-            self._flush()
-            if self._is_closed:
+            self._outbox.flush()
+            if self._is_closed or len(self._parked) >= PARKED_MAX:
                 return
-            parked = self._host.loop.create_future()
+            parked = self._turns.loop.create_future()
             self._parked.append(parked)
             await parked
 
-    def _flush(self) -> None:
-        self._host.outbox.flush()
+    def _start(self, inbound: InboundCall, task: asyncio.Task[Any]) -> Any:
+        """What the runner awaits; None for a call that was given up, or cannot be decoded."""
+        request = inbound.request
+        if inbound.is_withdrawn:
+            self._turns.finish(request)
+            inbound.close()
+            return None
+        request.task, request.future = task, None
+        request.cancelling = task.cancelling()
+        if request.spec.is_shielded:
+            self._turns.unwatch(request)
+        try:
+            return self._begin(inbound)
+        except Exception as error:
+            inbound.failed(self._turns.failed(request, error))
+            return None
+
+    def _failed(self, inbound: InboundCall, error: BaseException) -> None:
+        if isinstance(error, KeyboardInterrupt):
+            raise error
+        if isinstance(error, asyncio.CancelledError) and not inbound.request.stop_reason:
+            if self._turns.ended:
+                raise error
+            error = own_cancellation(inbound.request)
+        inbound.failed(error)
+
+    def _begin(self, inbound: InboundCall) -> Any:
+        request, spec = inbound.request, inbound.request.spec
+        activation: Activation | None = request.activation
+        runtime = self._runtime if activation is None else activation.kind.runtime
+        args = spec.arguments.decode(inbound.call.body, runtime)
+        if activation is not None:
+            return self._turns.begin(activation, request, args)
+        current_request.set(request)
+        return spec.fn(inbound.target, *args)
 
     async def aclose(self) -> None:
         """Cancel what still runs, and wait for it."""

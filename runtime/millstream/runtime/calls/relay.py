@@ -7,23 +7,19 @@ a call that surely did not run is sent on; one whose fate is unknown is answered
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
 
 import msgspec
 
 from millstream.runtime.codec.failures import describe
 from millstream.runtime.errors import CallTimeout, MillstreamError, SiloUnavailable
 from millstream.runtime.turns.activation import Activation
+from millstream.runtime.turns.kind import GrainKind
+from millstream.runtime.turns.run import Turns
+from millstream.runtime.wire.connection import Peer
 from millstream.runtime.wire.message import Call, Failure, Redirect, Reply
 
-from .callee import Served
-
-if TYPE_CHECKING:
-    from millstream.runtime.silo.parts import SiloHost
-    from millstream.runtime.turns.catalog import GrainTable
-    from millstream.runtime.wire.connection import Peer
-
-    from .search import Place
+from .callee import Callee, InboundCall
+from .locator import Destination, Locator
 
 __all__ = ["Relay"]
 
@@ -33,76 +29,88 @@ class Relay:
 
     __slots__ = (
         "_call",
+        "_callee",
         "_client",
         "_client_id",
         "_deadline",
-        "_host",
         "_is_cancelled",
+        "_kind",
+        "_locator",
         "_peer",
         "_sent_id",
         "_served",
-        "_table",
+        "_turns",
     )
 
-    def __init__(self, host: SiloHost, client: Peer, call: Call, table: GrainTable) -> None:
-        self._host = host
+    def __init__(
+        self,
+        turns: Turns,
+        locator: Locator,
+        callee: Callee,
+        client: Peer,
+        call: Call,
+        kind: GrainKind,
+    ) -> None:
+        self._turns = turns
+        self._locator = locator
+        self._callee = callee
         self._client = client
         self._client_id = call.id
         self._call = call
-        self._table = table
-        self._deadline = host.loop.time() + call.ttl_s
+        self._kind = kind
+        self._deadline = turns.loop.time() + call.ttl_s
         self._peer: Peer | None = None
         self._sent_id = 0
-        self._served: Served | None = None
+        self._served: InboundCall | None = None
         self._is_cancelled = False
 
     def start(self) -> None:
-        """Send the call on: now if the place is known and takes calls, else in line with others."""
+        """Send the call on: now if the found is known and takes calls, else in line with others."""
         try:
-            place = self._host.silo_router.find(self._table, self._call.key)
+            found = self._locator.find(self._kind, self._call.key)
         except SiloUnavailable:
-            self._host.silo_router.lost(self._table, self._call.key)
-            place = None
-        if isinstance(place, Activation) or (place is not None and place.is_ready):
-            self._hand_to(place)
+            self._locator.lost(self._kind, self._call.key)
+            found = None
+        if isinstance(found, Activation) or (found is not None and found.is_ready):
+            self._hand_to(found)
             return
         try:
-            self._host.silo_router.stand(self._table, self._call.key).add_done_callback(self._found)
+            self._locator.wait(self._kind, self._call.key).add_done_callback(self._found)
         except MillstreamError as error:
             self._fail(error)
 
-    def _found(self, place: asyncio.Future[Place]) -> None:
-        error = None if place.cancelled() else place.exception()
+    def _found(self, found: asyncio.Future[Destination]) -> None:
+        error = None if found.cancelled() else found.exception()
         if isinstance(error, SiloUnavailable):
             self._refuse()
         elif isinstance(error, Exception):
             self._fail(error)
-        elif not place.cancelled():
-            self._hand_to(place.result())
+        elif not found.cancelled():
+            self._hand_to(found.result())
 
-    def _hand_to(self, place: Place) -> None:
+    def _hand_to(self, found: Destination) -> None:
         if self._is_cancelled:
             return
         try:
-            if isinstance(place, Activation):
-                self._serve_here(place)
+            if isinstance(found, Activation):
+                self._serve_here(found)
                 return
-            ttl_s = self._deadline - self._host.loop.time()
+            ttl_s = self._deadline - self._turns.loop.time()
             if self._call.ttl_s > 0 and ttl_s <= 0:
                 raise CallTimeout(f"{self._call.kind}/{self._call.key}: no time was left")
             sent = msgspec.structs.replace(self._call, ttl_s=max(ttl_s, 0.0))
             if self._client_id:
-                self._peer, self._sent_id = place, place.send_call(sent, self)
+                self._peer, self._sent_id = found, found.send_call(sent, self)
             else:
-                place.send_one_way(sent)
+                found.send_one_way(sent)
         except SiloUnavailable:  # the connection closed before anything was sent
             self._refuse()
         except (MillstreamError, ValueError) as error:
             self._fail(error)
 
     def _serve_here(self, activation: Activation) -> None:
-        spec = self._host.spec_of(self._table, self._call.method)
-        self._served = Served(self._host, self._client, self._call, spec)
+        spec = self._callee.spec_of(self._kind, self._call.method)
+        self._served = self._callee.relayed(self._client, self._call, spec)
         self._served.submit(activation)
 
     def _refuse(self) -> None:
@@ -110,8 +118,8 @@ class Relay:
         self._client.answer(self._client_id, Redirect(self._client_id, ""))
 
     def _fail(self, error: Exception) -> None:
-        place = f"{self._call.kind}/{self._call.key}"
-        body = msgspec.Raw(describe(error, place))
+        name = f"{self._call.kind}/{self._call.key}"
+        body = msgspec.Raw(describe(error, name))
         self._client.answer(self._client_id, Failure(self._client_id, body))
 
     # -- AnswerReceiver
@@ -124,9 +132,9 @@ class Relay:
 
     def redirect(self, silo: str, /) -> None:
         assert self._peer is not None
-        self._host.silo_router.moved(self._table, self._call.key, self._peer, silo)
+        self._locator.moved(self._kind, self._call.key, self._peer, silo)
         self._call.hops += 1
-        if self._call.hops < self._host.options.redirects_max and silo:
+        if self._call.hops < self._turns.options.redirects_max and silo:
             self.start()
         else:
             self._refuse()

@@ -11,22 +11,21 @@ from __future__ import annotations
 
 import inspect
 import linecache
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from millstream.runtime.definition.grain_type import GrainType
 from millstream.runtime.definition.method import MethodSpec
 from millstream.runtime.definition.reference import OptionedReference, Reference
+from millstream.runtime.turns.activation import Activation
+from millstream.runtime.turns.kind import GrainKind
 from millstream.runtime.turns.request import Request, current_request
-from millstream.runtime.turns.run import finish, settle, timed_out
+from millstream.runtime.turns.run import Turns
 
-from .caller import call, wait_turn
+from .caller import Caller
+from .locator import Locator
 
-if TYPE_CHECKING:
-    from millstream.runtime.turns.catalog import GrainTable
-
-    from .engine import Host
-
-__all__ = ["build_reference_class"]
+__all__ = ["StubBuilder"]
 
 SHORTEST_S = 0.001  # of what is left to a call whose activation ended while it waited
 INT_MIN, INT_MAX = -(2**63), 2**64 - 1  # what MessagePack carries
@@ -34,50 +33,59 @@ INT_MIN, INT_MAX = -(2**63), 2**64 - 1  # what MessagePack carries
 SLOW = """\
 async def {name}{signature}:
     return await _ms_call(
-        _ms_host, _ms_table, _ms_self._ms_key, _ms_spec_{index}, ({arguments}){options})
+        _ms_kind, _ms_self._ms_key, _ms_spec_{index}, ({arguments}){options})
 """
 
+# The order of its steps is spec/hotpath.md 3.2; each of them is in the tests of turns/.
+# 1. Whose turn is this? `_ms_up` is `live_request()`: see there.
+# 2. May it be direct? Else the general way. `gate` is open for the idle; where another turn runs
+#    and nobody waits for the grain's location, the stub waits for its turn by itself.
+# 3. A request, watched: a hop of the same task with a later deadline is watched by its parent.
+# 4. Enter, run, leave: nothing between that could raise, but for the method.
+# 5. What the runtime itself did to the task (deadline, cancellation swallowed) becomes its error.
 DIRECT = """\
 async def {name}{signature}:
     _ms_act = _ms_activations.get(_ms_self._ms_key)
-    _ms_up = _ms_get()
+    _ms_up = _ms_from = _ms_get()
     while _ms_up is not None and _ms_up.done:
-        _ms_up = _ms_up.parent
+        _ms_up = _ms_up.parent if _ms_up.same_task else None
+    _ms_task = _ms_find_task()
+    _ms_hop = _ms_up is not None and _ms_up.task is _ms_task
+    if not _ms_hop and _ms_up is not _ms_from:
+        _ms_up = None
     if _ms_act is None or (_ms_act.gate and (
-            _ms_act.running is None or _ms_router.has_line(_ms_kind, _ms_act.key))) or (
+            _ms_act.running is None or _ms_has_waiting(_ms_name, _ms_act.key))) or (
             _ms_up is not None and (
             (_ms_up.depth + 1) % _ms_nest == 0 or _ms_up.depth >= _ms_longest)):
-        return await _ms_call(
-            _ms_host, _ms_table, _ms_self._ms_key, _ms_spec_{index}, ({arguments}))
+        _ms_task = _ms_up = _ms_from = None
+        return await _ms_call(_ms_kind, _ms_self._ms_key, _ms_spec_{index}, ({arguments}))
 {isolation}\
-    _ms_task = _ms_find_task()
     _ms_until = _ms_time() + _ms_seconds_{index}
+    _ms_group = _ms_group_{index}
     if _ms_up is None:
         _ms_req = _ms_Request(
             None, _ms_task, _ms_act, _ms_spec_{index}, _ms_until, 1, _ms_task.cancelling())
-        _ms_group = _ms_group_{index}
     else:
-        _ms_tight = _ms_up.task is _ms_task
-        _ms_group = _ms_group_{index}
         if _ms_up.deadline < _ms_until:
             _ms_until = _ms_up.deadline
-            _ms_group = None if _ms_tight else _ms_irregular
+            _ms_group = None if _ms_hop else _ms_slot(_ms_until)
         _ms_req = _ms_Request(
             _ms_up, _ms_task, _ms_act, _ms_spec_{index}, _ms_until, _ms_up.depth + 1,
-            _ms_task.cancelling(), _ms_tight)
+            _ms_task.cancelling(), _ms_hop)
     if _ms_group is not None:
         _ms_group[_ms_req] = None
         _ms_req.group = _ms_group
-        if not _ms_pending.is_armed:
-            _ms_pending.arm()
+        if not _ms_deadlines.is_armed:
+            _ms_deadlines.arm()
     _ms_bad = None
     try:
         if _ms_act.gate:
             _ms_req.activation = None
-            if not await _ms_wait(_ms_host, _ms_act, _ms_req):
-                _ms_finish(_ms_host, _ms_req)
+            if not await _ms_wait(_ms_act, _ms_req):
+                _ms_finish(_ms_req)
+                _ms_task = _ms_up = _ms_from = None
                 return await _ms_call(
-                    _ms_host, _ms_table, _ms_self._ms_key, _ms_spec_{index}, ({arguments}),
+                    _ms_kind, _ms_self._ms_key, _ms_spec_{index}, ({arguments}),
                     _ms_max(_ms_req.deadline - _ms_time(), {shortest}))
         else:
             _ms_act.gate = 1
@@ -86,7 +94,7 @@ async def {name}{signature}:
         _ms_set(_ms_req)
         _ms_value = await _ms_fn_{index}(_ms_act.grain{passed})
     except _ms_BaseException as _ms_error:
-        _ms_bad = _ms_settle(_ms_host, _ms_req, _ms_error)
+        _ms_bad = _ms_settle(_ms_req, _ms_error)
     else:
         _ms_req.done = True
         _ms_req.task = None
@@ -97,98 +105,118 @@ async def {name}{signature}:
             _ms_act.gate = 0
         else:
             _ms_act.leave(_ms_req)
-        if _ms_req.expired:
-            _ms_task.uncancel()
-            _ms_bad = _ms_timed_out(_ms_host, _ms_req)
+        if not _ms_hop and _ms_up is not None:
+            _ms_set(_ms_up)
+        if _ms_task.cancelling() > _ms_req.cancelling:
+            _ms_bad = _ms_swallowed(_ms_req, _ms_task)
+{result}\
+    if _ms_bad is None or _ms_isinstance(_ms_bad, _ms_Exception):
+        _ms_budget.left -= 1
+        if not _ms_budget.left:
+            await _ms_budget.pause()
     if _ms_bad is not None:
-        _ms_task = _ms_req = _ms_act = _ms_up = None
+        _ms_task = _ms_req = _ms_act = _ms_up = _ms_from = None
         try:
             raise _ms_bad
         finally:
             _ms_bad = None
-{result}\
-    _ms_budget.left -= 1
-    if not _ms_budget.left:
-        await _ms_budget.pause()
     return _ms_value
 """
 
 
-def build_reference_class(
-    host: Host,
-    table: GrainTable,
-    grain_type: GrainType,
-    base: type[Any] = Reference,
-) -> type[Any]:
-    """A subclass of `base` for a contract, with stubs bound to one silo or client.
+class StubBuilder:
+    """Makes reference classes whose stubs are bound to one silo or client.
 
-    No call of an `OptionedReference` is direct.
+    Args:
+        activations: the activations of a kind in this process, by key.
     """
-    for spec in grain_type.specs.values():
+
+    def __init__(
+        self,
+        turns: Turns,
+        caller: Caller,
+        locator: Locator,
+        activations: Callable[[str], Mapping[str, Activation]],
+        optioned: Callable[[type[Any]], type[OptionedReference]],
+    ) -> None:
+        self._turns = turns
+        self._caller = caller
+        self._locator = locator
+        self._activations = activations
+        self._optioned = optioned
+
+    def build(self, kind: GrainKind, grain_type: GrainType, has_options: bool) -> type[Any]:
+        """The reference class of a contract. No call of one with options is direct.
+
+        Raises Rejected when the hosted class has not the contract's methods.
+        """
+        specs = list(grain_type.specs.values())
+        for spec in specs:
+            spec.resolve()
+        own_specs = [kind.own_spec(spec) for spec in specs]
+        namespace = self._names(kind)
+        for index, (spec, own) in enumerate(zip(specs, own_specs, strict=True)):
+            self._bind(namespace, index, own)
+            for at, parameter in enumerate(spec.parameters):
+                namespace[f"_ms_default_{index}_{at}"] = parameter.default
+        exec(_code(grain_type, kind.hosted or grain_type, own_specs, not has_options), namespace)
+        body: dict[str, Any] = {"__slots__": (), "_ms_type": grain_type, "_ms_kind": kind.name}
+        body["_ms_optioned"] = staticmethod(self._optioned)
+        for spec in specs:
+            stub = namespace[f"_ms_stub_{spec.name}"]
+            stub.__name__ = spec.name
+            stub.__qualname__ = spec.label
+            stub.__doc__ = spec.fn.__doc__
+            stub.__module__ = spec.fn.__module__
+            stub.__signature__ = spec.signature
+            body[spec.name] = stub
+        base = OptionedReference if has_options else Reference
+        return type(f"{grain_type.cls.__name__}Reference", (base,), body)
+
+    def _names(self, kind: GrainKind) -> dict[str, Any]:
+        turns, deadlines = self._turns, self._turns.deadlines
+        return {
+            "_ms_type": type,
+            "_ms_int": int,
+            "_ms_str": str,
+            "_ms_max": max,
+            "_ms_isinstance": isinstance,
+            "_ms_BaseException": BaseException,
+            "_ms_Exception": Exception,
+            "_ms_kind": kind,
+            "_ms_name": kind.name,
+            "_ms_runtime": kind.runtime,
+            "_ms_activations": self._activations(kind.name),
+            "_ms_call": self._caller.call,
+            "_ms_wait": self._caller.wait_turn,
+            "_ms_has_waiting": self._locator.has_waiting,
+            "_ms_Request": Request,
+            "_ms_get": current_request.get,
+            "_ms_set": current_request.set,
+            "_ms_finish": turns.finish,
+            "_ms_settle": turns.settle,
+            "_ms_swallowed": turns.swallowed,
+            "_ms_find_task": turns.find_task,
+            "_ms_time": turns.loop.time,
+            "_ms_deadlines": deadlines,
+            "_ms_slot": deadlines.slot,
+            "_ms_budget": turns.budget,
+            "_ms_nest": turns.options.nested_turns_max,
+            "_ms_longest": turns.options.chain_turns_max,
+        }
+
+    def _bind(self, namespace: dict[str, Any], index: int, spec: MethodSpec) -> None:
         spec.resolve()
-    is_plain = base is not OptionedReference
-    own_specs = [table.own_spec(spec) for spec in grain_type.specs.values()]
-    namespace: dict[str, Any] = _globals(host, table)
-    for index, (spec, own) in enumerate(zip(grain_type.specs.values(), own_specs, strict=True)):
-        _bind_spec(namespace, index, own, host)
-        for position, parameter in enumerate(spec.parameters):
-            namespace[f"_ms_default_{index}_{position}"] = parameter.default
-    exec(_code(grain_type, table.hosted or grain_type, own_specs, is_plain), namespace)
-    body: dict[str, Any] = {"__slots__": (), "_ms_type": grain_type, "_ms_kind": table.name}
-    body["_ms_optioned"] = staticmethod(host.optioned)
-    for spec in grain_type.specs.values():
-        stub = namespace[f"_ms_stub_{spec.name}"]
-        stub.__name__ = spec.name
-        stub.__qualname__ = spec.label
-        stub.__doc__ = spec.fn.__doc__
-        stub.__module__ = spec.fn.__module__
-        stub.__signature__ = spec.signature
-        body[spec.name] = stub
-    return type(f"{grain_type.cls.__name__}Reference", (base,), body)
-
-
-def _globals(host: Host, table: GrainTable) -> dict[str, Any]:
-    return {
-        "_ms_type": type,
-        "_ms_int": int,
-        "_ms_str": str,
-        "_ms_BaseException": BaseException,
-        "_ms_host": host,
-        "_ms_table": table,
-        "_ms_activations": table.activations,
-        "_ms_max": max,
-        "_ms_call": call,
-        "_ms_wait": wait_turn,
-        "_ms_finish": finish,
-        "_ms_router": host.router,
-        "_ms_kind": table.name,
-        "_ms_Request": Request,
-        "_ms_get": current_request.get,
-        "_ms_set": current_request.set,
-        "_ms_settle": settle,
-        "_ms_timed_out": timed_out,
-        "_ms_find_task": host.find_task,
-        "_ms_time": host.loop.time,
-        "_ms_pending": host.pending,
-        "_ms_irregular": host.pending.irregular,
-        "_ms_budget": host.budget,
-        "_ms_nest": host.options.nested_turns_max,
-        "_ms_longest": host.options.chain_turns_max,
-    }
-
-
-def _bind_spec(namespace: dict[str, Any], index: int, spec: MethodSpec, host: Host) -> None:
-    spec.resolve()
-    seconds = spec.timeout_s or host.options.call_timeout_s
-    namespace[f"_ms_spec_{index}"] = spec
-    namespace[f"_ms_fn_{index}"] = spec.fn
-    namespace[f"_ms_seconds_{index}"] = seconds
-    namespace[f"_ms_group_{index}"] = host.pending.group(seconds)
-    for position in range(len(spec.parameters)):
-        namespace[f"_ms_fast_{index}_{position}"] = _passed_as_is(spec.codecs[position].fast_types)
-        namespace[f"_ms_isolate_{index}_{position}"] = spec.argument_isolator(position)
-    namespace[f"_ms_fast_{index}_result"] = _passed_as_is(spec.result.fast_types)
-    namespace[f"_ms_isolate_result_{index}"] = spec.result_isolator()
+        seconds = spec.timeout_s or self._turns.options.call_timeout_s
+        namespace[f"_ms_spec_{index}"] = spec
+        namespace[f"_ms_fn_{index}"] = spec.fn
+        namespace[f"_ms_seconds_{index}"] = seconds
+        namespace[f"_ms_group_{index}"] = self._turns.deadlines.group(seconds)
+        for at in range(len(spec.parameters)):
+            namespace[f"_ms_fast_{index}_{at}"] = _passed_as_is(spec.codecs[at].fast_types)
+            namespace[f"_ms_isolate_{index}_{at}"] = spec.argument_isolator(at)
+        namespace[f"_ms_fast_{index}_result"] = _passed_as_is(spec.result.fast_types)
+        namespace[f"_ms_isolate_result_{index}"] = spec.result_isolator()
 
 
 def _code(
@@ -233,12 +261,13 @@ def _stub_source(
         ),
         isolation="".join(
             f"    if {_needs_isolation(name, own.codecs[i].fast_types, f'{index}_{i}')}:\n"
-            f"        {name} = _ms_isolate_{index}_{i}({name}, _ms_host)\n"
+            f"        {name} = _ms_isolate_{index}_{i}({name}, _ms_runtime)\n"
             for i, name in enumerate(names)
         ),
         result=(
-            f"    if {_needs_isolation('_ms_value', own.result.fast_types, f'{index}_result')}:\n"
-            f"        _ms_value = _ms_isolate_result_{index}(_ms_value, _ms_host)\n"
+            "    if _ms_bad is None and ("
+            f"{_needs_isolation('_ms_value', own.result.fast_types, f'{index}_result')}):\n"
+            f"        _ms_value = _ms_isolate_result_{index}(_ms_value, _ms_runtime)\n"
         ),
     )
 

@@ -8,16 +8,13 @@ the own silo's target are plain calls; a target call has a deadline and begins a
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine
-from typing import TYPE_CHECKING, Any, ClassVar, Concatenate, ParamSpec, TypeVar
+from typing import Any, ClassVar, Concatenate, ParamSpec, TypeVar
 
 from millstream.runtime.definition.method import MethodSpec
-from millstream.runtime.errors import Rejected, SiloUnavailable
-from millstream.runtime.turns.run import finish, settle, timed_out
+from millstream.runtime.errors import Rejected
+from millstream.runtime.wire.peers import Peers
 
-from .caller import ask, new_request, take_answer
-
-if TYPE_CHECKING:
-    from millstream.runtime.silo.parts import SiloHost
+from .remote import Remote
 
 __all__ = ["SystemTarget", "Targets", "specs_of"]
 
@@ -50,20 +47,13 @@ class SystemTarget:
         cls.target_specs = specs_of(cls)
 
 
-class TargetTable:
-    """Stands for a grain table where a message is addressed to a system target."""
-
-    __slots__ = ("name",)
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-
-
 class Targets:
     """The system targets of one silo, and calls to those of every silo."""
 
-    def __init__(self, host: SiloHost) -> None:
-        self._host = host
+    def __init__(self, address: str, peers: Peers, remote: Remote) -> None:
+        self._address = address
+        self._peers = peers
+        self._remote = remote
         self._here: dict[str, SystemTarget] = {}
 
     def add(self, target: SystemTarget, instance: str = "") -> None:
@@ -94,41 +84,12 @@ class Targets:
         Raises what the method raises, CallTimeout, SiloUnavailable.
         """
         assert not kwargs
-        if silo == self._host.address:
+        if silo == self._address:
             local = self._here.get(target)
             if local is None:
                 raise Rejected(f"{silo} has no system target {target}")
             return await method(local, *args, **kwargs)
-        result: R = await _call_remote(self._host, silo, target, method, args)
+        spec: MethodSpec = method.__millstream_spec__  # type: ignore[attr-defined]
+        peer = self._peers.get(silo, is_system=True)
+        result: R = await self._remote.call(peer, target, "", spec, args)
         return result
-
-
-async def _call_remote(
-    host: SiloHost, silo: str, name: str, method: Any, args: tuple[Any, ...]
-) -> Any:
-    spec: MethodSpec = method.__millstream_spec__
-    peer = host.peers.get(silo, is_system=True)
-    if peer is None:
-        raise SiloUnavailable(f"{silo} is not a member")
-    request = new_request(host, spec, None, False, begins_chain=True)
-    failed: BaseException | None = None
-    result = None
-    try:
-        body = spec.arguments.encode(args)
-        table: Any = TargetTable(name)
-        if not peer.is_ready:
-            await peer.ready()
-        answer = await ask(host, peer, table, "", body, request, 0)
-        result = take_answer(host, spec, answer)
-    except BaseException as error:
-        failed = settle(host, request, error)
-    else:
-        finish(host, request)
-        if request.expired:
-            failed = timed_out(host, request)
-    if failed is not None:
-        try:
-            raise failed
-        finally:
-            failed = request = None  # type: ignore[assignment]
-    return result

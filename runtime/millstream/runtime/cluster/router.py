@@ -1,127 +1,142 @@
 """Where the calls of a silo go.
 
 Owns: `SiloRouter`: the order of looking (here, remembered, directory, placement). Not: waiting for
-a place (`search`), sending (`calls`, `relay`). Invariant: calls to a grain whose place is looked
-for keep their order.
+a location (`search`), sending (`caller`, `relay`). Invariant: calls to a grain whose location is
+looked for keep their order.
 """
 
 from __future__ import annotations
 
 import asyncio
-import logging
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
-from millstream.runtime.calls.callee import Served
-from millstream.runtime.calls.search import Place, Searches
+from millstream.runtime.calls.locator import Destination
+from millstream.runtime.calls.search import Searches
+from millstream.runtime.definition.placement import Placement
 from millstream.runtime.errors import Rejected, SiloUnavailable
-from millstream.runtime.turns.activation import Activation
+from millstream.runtime.tasks import Tasks
+from millstream.runtime.turns.catalog import Catalog
+from millstream.runtime.turns.kind import GrainKind
+from millstream.runtime.turns.run import Turns
 from millstream.runtime.wire.connection import Peer
-from millstream.runtime.wire.message import Call
+from millstream.runtime.wire.peers import Peers
 
-from .placement import choose_silo
-
-if TYPE_CHECKING:
-    from millstream.runtime.silo.parts import SiloHost
-    from millstream.runtime.turns.catalog import GrainTable
+from .directory.directory import Directory
+from .gateways import Loads
+from .member import Member
+from .placement import choose_silo, placement_in
+from .table import Status
 
 __all__ = ["SiloRouter"]
 
-log = logging.getLogger("millstream.router")
-
 
 class SiloRouter:
-    """Finds grains for this silo's callers."""
+    """Finds grains for this silo's callers (`Locator`).
 
-    def __init__(self, host: SiloHost) -> None:
-        self._host = host
-        self._searches = Searches(host, self._locate, self.lost)
+    Args:
+        roll: gives an index below its argument; the only chance in placement.
+    """
 
-    def find(self, table: GrainTable, key: str, /) -> Place | None:
+    def __init__(
+        self,
+        address: str,
+        turns: Turns,
+        tasks: Tasks,
+        member: Member,
+        directory: Directory,
+        catalog: Catalog,
+        peers: Peers,
+        loads: Loads,
+        roll: Callable[[int], int],
+    ) -> None:
+        self._address = address
+        self._turns = turns
+        self._member = member
+        self._directory = directory
+        self._catalog = catalog
+        self._peers = peers
+        self._loads = loads
+        self._roll = roll
+        self._searches = Searches(turns, tasks, self._locate, self.lost)
+        self.has_waiting = self._searches.has_waiting
+        """Do calls wait for this grain's location? Later ones must not overtake them."""
+
+    # -- finding (`Locator`)
+
+    def find(self, kind: GrainKind, key: str, /) -> Destination | None:
         """Where the grain is, if that is known without asking and nobody waits for it."""
-        if self._searches.has(table.name, key):
+        if self._searches.has_waiting(kind.name, key):
             return None
-        activation = table.activations.get(key)
+        activation = self._catalog.find(kind.name, key)
         if activation is not None:
             return activation
-        host = self._host
-        if host.directory.is_alone and table.hosted is not None:
-            return host.catalog.obtain(table, key)
-        silo = host.directory.locations.get(table.name, key)
-        if silo is None or silo == host.address:
+        if self._directory.is_alone and kind.hosted is not None:
+            return self._catalog.obtain(kind, key)
+        silo = self._directory.locations.get(kind.name, key)
+        if silo is None or silo == self._address:
             return None
-        return host.peers.get(silo)
+        return self._peers.get(silo)
 
-    def stand(self, table: GrainTable, key: str, pause_s: float = 0.0, /) -> asyncio.Future[Place]:
-        """Stand in line for the grain's place (see `Searches.stand`)."""
-        return self._searches.stand(table, key, pause_s)
+    def wait(
+        self, kind: GrainKind, key: str, pause_s: float = 0.0, /
+    ) -> asyncio.Future[Destination]:
+        """Wait for the grain's location (see `Searches.wait`)."""
+        return self._searches.wait(kind, key, pause_s)
 
-    def has_line(self, kind: str, key: str) -> bool:
-        """Do calls wait for this grain's place? Later ones must not overtake them."""
-        return self._searches.has(kind, key)
-
-    async def _locate(self, table: GrainTable, key: str) -> Place:
-        host = self._host
-        activation = table.activations.get(key)
+    async def _locate(self, kind: GrainKind, key: str) -> Destination:
+        activation = self._catalog.find(kind.name, key)
         if activation is not None:
             return activation
-        silo = host.directory.locations.get(table.name, key)
-        if silo is None or silo == host.address:
-            silo = await host.directory.lookup(table.name, key) or self._place(table, key)
-        if silo == host.address:
-            return host.catalog.obtain(table, key)
-        host.directory.locations.learn(table.name, key, silo)
-        return host.peers.get(silo)
+        silo = self._directory.locations.get(kind.name, key)
+        if silo is None or silo == self._address:
+            silo = await self._directory.lookup(kind.name, key) or self._choose(kind, key)
+        if silo == self._address:
+            return self._catalog.obtain(kind, key)
+        self._directory.locations.learn(kind.name, key, silo)
+        return self._peers.get(silo)
 
-    def _place(self, table: GrainTable, key: str) -> str:
-        host = self._host
-        candidates = host.silos_hosting(table.name)
+    def _choose(self, kind: GrainKind, key: str) -> str:
+        candidates = self.silos_hosting(kind.name)
         if not candidates:
-            if not host.is_running:
-                raise SiloUnavailable(f"{host.address} stopped looking for {table.name}/{key}")
+            if self._turns.ended:
+                raise SiloUnavailable(f"{self._address} stopped looking for {kind.name}/{key}")
             raise Rejected(
-                f"no active silo hosts grain type {table.name!r}; the cluster hosts "
-                f"{', '.join(host.hosted_names()) or 'none'}"
+                f"no active silo hosts grain type {kind.name!r}; the cluster hosts "
+                f"{', '.join(self.hosted_names()) or 'none'}"
             )
-        placement = host.placement_of(table.name)
-        grain = f"{table.name}/{key}"
-        return choose_silo(
-            placement, candidates, host.address, grain, host.loads.known, host.env.choice
-        )
+        grain, loads = f"{kind.name}/{key}", self._loads.known
+        placement = self._placement_of(kind)
+        return choose_silo(placement, candidates, self._address, grain, loads, self._roll)
 
-    def moved(self, table: GrainTable, key: str, peer: Peer, silo: str, /) -> None:
+    def _placement_of(self, kind: GrainKind) -> Placement:
+        """The placement strategy of a type, by its definition here, else by who hosts it."""
+        if kind.hosted is not None:
+            return kind.hosted.options.placement
+        return placement_in(self._member.view, kind.name)
+
+    def moved(self, kind: GrainKind, key: str, peer: Peer, silo: str, /) -> None:
         """The grain is not at `peer`."""
-        self._host.directory.locations.forget(table.name, key)
+        self._directory.locations.forget(kind.name, key)
         if silo:
-            self.learn(table.name, key, silo)
+            self.learn(kind.name, key, silo)
 
-    def lost(self, table: GrainTable, key: str, /) -> None:
+    def lost(self, kind: GrainKind, key: str, /) -> None:
         """The grain's silo cannot be reached: look it up again next time."""
-        self._host.directory.locations.forget(table.name, key)
+        self._directory.locations.forget(kind.name, key)
 
-    def learn(self, kind: str, key: str, silo: str, /) -> None:
+    def learn(self, kind: str, key: str, silo: str) -> None:
         """The grain is at `silo`."""
-        if silo != self._host.address and self._host.membership.is_live(silo):
-            self._host.directory.locations.learn(kind, key, silo)
+        if silo != self._address and self._member.is_live(silo):
+            self._directory.locations.learn(kind, key, silo)
 
-    def resend(self, call: Call, /) -> None:
-        """Send a one-way call on, after the activation that had it ended."""
-        self._host.spawn(self._resend(call))
+    # -- who hosts what
 
-    async def _resend(self, call: Call) -> None:
-        call.hops += 1
-        if call.hops > self._host.options.redirects_max:
-            log.error(
-                "one-way %s/%s.%s gave up after %d hops",
-                call.kind,
-                call.key,
-                call.method,
-                call.hops,
-            )
-            return
-        table = self._host.tables[call.kind]
-        place = await self.stand(table, call.key)
-        if isinstance(place, Activation):
-            spec = self._host.spec_of(table, call.method)
-            Served(self._host, None, call, spec).submit(place)
-        else:
-            place.send_one_way(call)
+    def silos_hosting(self, name: str) -> list[str]:
+        """Active silos that host a grain type, sorted."""
+        rows = {row.silo: row for row in self._member.view.rows}
+        return [silo for silo in self._member.active() if name in rows[silo].grain_types]
+
+    def hosted_names(self) -> list[str]:
+        """Grain types that some active silo hosts."""
+        rows = self._member.view.rows
+        return sorted({n for row in rows if row.status is Status.ACTIVE for n in row.grain_types})

@@ -15,7 +15,7 @@ from typing import Any
 from millstream.runtime.codec.arguments import Arguments
 from millstream.runtime.codec.codec import Codec, build_codec, codec_between
 from millstream.runtime.codec.types import resolve_hints
-from millstream.runtime.errors import DefinitionError
+from millstream.runtime.errors import CallTimeout, DefinitionError
 
 from .markers import Flag, Mark, Timeout
 
@@ -35,6 +35,9 @@ def place_of(fn: Any) -> str:
 
 class MethodSpec:
     """One method that can be called from elsewhere."""
+
+    late = CallTimeout  # what a turn of it raises that did not end in time
+    writes_states = True  # those that are written each turn
 
     def __init__(self, owner: str, name: str, fn: Callable[..., Any], marks: list[Mark]) -> None:
         self.owner = owner

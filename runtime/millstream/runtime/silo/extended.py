@@ -40,13 +40,12 @@ class ExtendedGrain:
     @property
     def kind(self) -> str:
         """Name of its grain type."""
-        return self._activation.table.name
+        return self._activation.kind.name
 
     @property
     def runtime(self) -> object:
         """What codecs decode references and streams for."""
-        host: object = self._activation.table.host
-        return host
+        return self._activation.runtime
 
     @property
     def is_gone(self) -> bool:
@@ -55,7 +54,7 @@ class ExtendedGrain:
 
     def marks(self, method: str) -> Sequence[Mark]:
         """The marks of one of its methods."""
-        hosted = self._activation.table.hosted
+        hosted = self._activation.kind.hosted
         return () if hosted is None else hosted.marks.get(method, ())
 
 
@@ -75,7 +74,4 @@ def extension_of(grain: Grain, name: str, /) -> Any:
     activation = activation_of(grain)
     if activation is None:
         return None
-    catalog = activation.table.host.catalog
-    if name not in catalog.extension_types:
-        return None
-    return catalog.extension_of(activation, name)
+    return activation.owner.extension_of(activation, name)

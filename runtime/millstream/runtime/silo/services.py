@@ -11,7 +11,6 @@ from collections.abc import Callable, Collection, Coroutine, Sequence
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 from weakref import WeakKeyDictionary
 
-from millstream.runtime.calls.caller import call_here
 from millstream.runtime.calls.system_target import Targets
 from millstream.runtime.cluster.table import MemberRow, TableView
 from millstream.runtime.codec.failures import rebuild
@@ -22,8 +21,8 @@ from millstream.runtime.errors import ConfigError
 from millstream.runtime.options import RuntimeOptions
 from millstream.runtime.tasks import Tasks
 
+from .assembly import SiloAssembly
 from .extended import ExtendedGrain, activation_of
-from .parts import SiloHost
 
 __all__ = [
     "Clock",
@@ -63,31 +62,31 @@ class Members(Protocol):
 class Clock:
     """Times and chance of one silo; under simulation, the simulator's."""
 
-    __slots__ = ("_host",)
+    __slots__ = ("_silo",)
 
-    def __init__(self, host: SiloHost) -> None:
-        self._host = host
+    def __init__(self, silo: SiloAssembly) -> None:
+        self._silo = silo
 
     def now(self) -> float:
         """Seconds of the loop's clock, for waiting."""
-        return self._host.loop.time()
+        return self._silo.loop.time()
 
     def wall_s(self) -> float:
         """Seconds since 1970, for stamps that are stored; clocks of silos differ."""
-        return self._host.env.wall_s()
+        return self._silo.env.wall_s()
 
     def uniform(self, low: float, high: float) -> float:
         """A random number in [low, high)."""
-        return self._host.env.uniform(low, high)
+        return self._silo.env.uniform(low, high)
 
 
 class Extensions:
     """What this silo's activations are extended by, and calls to extensions, wherever they are."""
 
-    __slots__ = ("_added", "_host")
+    __slots__ = ("_added", "_silo")
 
-    def __init__(self, host: SiloHost) -> None:
-        self._host = host
+    def __init__(self, silo: SiloAssembly) -> None:
+        self._silo = silo
         self._added: dict[str, type[Any]] = {}
 
     def add(self, name: str, cls: Callable[[ExtendedGrain], Any]) -> None:
@@ -102,7 +101,7 @@ class Extensions:
                 f"extension {name!r} is {known.__module__}.{known.__qualname__} already, not "
                 f"{cls.__module__}.{cls.__qualname__}: give one of them another name"
             )
-        self._host.add_extension(name, cls, lambda activation: cls(ExtendedGrain(activation)))
+        self._silo.add_extension(name, cls, lambda activation: cls(ExtendedGrain(activation)))
 
     def call(
         self,
@@ -121,8 +120,9 @@ class Extensions:
 
         Raises what the method raises, and what calls raise.
         """
-        host, spec = self._host, method.__millstream_spec__  # type: ignore[attr-defined]
-        return call_here(host, host.table_named(kind), key, spec, args, timeout_s, None)
+        spec = method.__millstream_spec__  # type: ignore[attr-defined]
+        found = self._silo.references.kind_named(kind)
+        return self._silo.engine.caller.call_here(found, key, spec, args, timeout_s, None)
 
 
 class SiloServices:
@@ -131,26 +131,26 @@ class SiloServices:
     Attributes: `members`, `targets`, `extensions`, `clock`; `tasks`, which end with the silo.
     """
 
-    def __init__(self, host: SiloHost, name: str, brought: Collection[type[Grain]]) -> None:
-        self._host = host
+    def __init__(self, silo: SiloAssembly, name: str, brought: Collection[type[Grain]]) -> None:
+        self._silo = silo
         self._name = name
         self._brought = frozenset(brought)
-        _of_runtime[host] = self
-        self.members: Members = host.membership
-        self.targets: Targets = host.targets
-        self.extensions = Extensions(host)
-        self.clock = Clock(host)
+        _of_runtime[silo.references] = self
+        self.members: Members = silo.membership
+        self.targets: Targets = silo.targets
+        self.extensions = Extensions(silo)
+        self.clock = Clock(silo)
         self.tasks = self.new_tasks()
 
     @property
     def cluster(self) -> str:
         """Name of the cluster."""
-        return self._host.cluster
+        return self._silo.cluster
 
     @property
     def address(self) -> str:
         """`host:port@generation`, unique in the life of the cluster."""
-        return self._host.address
+        return self._silo.address
 
     @property
     def name(self) -> str:
@@ -165,28 +165,28 @@ class SiloServices:
     @property
     def options(self) -> RuntimeOptions:
         """The silo's options."""
-        return self._host.options
+        return self._silo.options
 
     @property
     def activation_count(self) -> int:
         """Grains that are active in this silo."""
-        return self._host.catalog.count
+        return self._silo.catalog.count
 
     def store(self, name: str, /) -> StateStore:
         """The state store of a name. Raises ConfigError."""
-        return self._host.store(name)
+        return self._silo.store(name)
 
     def grain(self, cls: type[C], key: str, /) -> C:
         """A typed reference to a grain."""
-        return self._host.grain(cls, key)
+        return self._silo.references.grain(cls, key)
 
     def grain_types(self) -> list[GrainType]:
         """The grain types that this silo hosts."""
-        return [table.hosted for table in self._host.tables.values() if table.hosted is not None]
+        return [k.hosted for k in self._silo.references.kinds.values() if k.hosted is not None]
 
     def part(self, name: str, /) -> Any:
         """The silo's part of a name. Raises ConfigError."""
-        return self._host.part(name)
+        return self._silo.part(name)
 
     def has_brought(self, cls: type[Grain]) -> bool:
         """Does a part bring the class?"""
@@ -194,11 +194,11 @@ class SiloServices:
 
     def new_tasks(self) -> Tasks:
         """Tasks and timers of one owner, who ends them."""
-        return Tasks(self._host.loop, self._host.env.new_context)
+        return self._silo.engine.new_tasks()
 
     def decode_error(self, data: bytes, /) -> Exception:
         """The exception that `encode_error` was given: a fresh one of its type, if known here."""
-        return rebuild(data, self._host.known_errors)
+        return rebuild(data, self._silo.turns.known_errors)
 
 
 class GrainServices:
@@ -237,7 +237,7 @@ _of_runtime: WeakKeyDictionary[object, SiloServices] = WeakKeyDictionary()
 def services_of(grain: Grain, /) -> GrainServices:
     """The services of a grain that a part brought. Raises ConfigError for any other grain."""
     activation = activation_of(grain)
-    services = None if activation is None else _of_runtime.get(activation.table.host)
+    services = None if activation is None else _of_runtime.get(activation.runtime)
     if services is None or not services.has_brought(type(grain)):
         raise ConfigError(
             f"{type(grain).__name__} is not brought by a part of its silo (SiloPart.grains), so it "

@@ -36,6 +36,7 @@ from millstream.runtime.plugins import load_plugin
 from millstream.runtime.turns.collector import collect_while_running
 from millstream.runtime.version import version
 from millstream.runtime.wire.address import Address
+from millstream.runtime.wire.greeting import Identity
 from millstream.runtime.wire.transport import (
     Link,
     Listener,
@@ -44,8 +45,8 @@ from millstream.runtime.wire.transport import (
     links_closed,
 )
 
+from .assembly import SiloAssembly
 from .part import SiloPart, check_needed, check_part
-from .parts import SiloHost
 from .services import SiloServices
 
 __all__ = ["Silo", "StopReason"]
@@ -127,7 +128,7 @@ class Silo:
         self._membership_options = membership_options or MembershipOptions()
         self._env = env or Env()
         self._transport = transport or TcpTransport()
-        self._host: SiloHost | None = None
+        self._assembly: SiloAssembly | None = None
         self._services: SiloServices | None = None
         self._listeners: list[Listener] = []
         self._loops: list[asyncio.Task[None]] = []
@@ -150,11 +151,11 @@ class Silo:
     # -- what a program does with it
 
     @property
-    def host(self) -> SiloHost:
-        """The inside, for stream providers and tools. Raises NotInCluster before start."""
-        if self._host is None:
+    def assembly(self) -> SiloAssembly:
+        """The inside, for tools and tests. Raises NotInCluster before start."""
+        if self._assembly is None:
             raise NotInCluster("this silo is not started")
-        return self._host
+        return self._assembly
 
     @property
     def services(self) -> SiloServices:
@@ -166,27 +167,27 @@ class Silo:
     @property
     def address(self) -> str:
         """`host:port@generation`."""
-        return self.host.address
+        return self.assembly.address
 
     @property
     def gateway(self) -> str:
         """`host:port`, for `connect`."""
-        return self.host.address.partition("@")[0]
+        return self.assembly.address.partition("@")[0]
 
     def grain(self, cls: type[C], key: str, /) -> C:
         """A typed reference to a grain."""
-        return self.host.grain(cls, key)
+        return self.assembly.references.grain(cls, key)
 
     def stream(self, namespace: Openable[H], key: str, /) -> H:
         """A typed handle of a stream."""
-        return self.host.stream(namespace, key)
+        return self.assembly.references.stream(namespace, key)
 
     def members(self) -> tuple[MemberInfo, ...]:
         """The silos that are in the cluster, as this one sees it, sorted by address.
 
         Raises NotInCluster before start.
         """
-        return members_of(self.host.membership.view)
+        return members_of(self.assembly.membership.view)
 
     async def wait_stopped(self) -> StopReason:
         """Until this silo has stopped; returns why: by `stop()`, by `kill()`, or evicted."""
@@ -236,13 +237,13 @@ class Silo:
         listener = await self._transport.listen(self._listen_at, self._accept)
         self._listeners.append(listener)
         generation = int(self._env.wall_s() * 1000)
-        host = self._host = self._build(f"{self._announced(listener)}@{generation}")
-        host.on_evicted = self._evicted
-        host.heart.start()
-        host.is_running = True
-        await host.membership.join(self._open_parts)
-        host.loads.start()
-        self._loops = [host.loop.create_task(collect_while_running(host))]
+        silo = self._assembly = self._build(f"{self._announced(listener)}@{generation}")
+        silo.heart.start()
+        silo.turns.ended = ""
+        await silo.membership.join(self._open_parts)
+        silo.loads.start()
+        kinds = list(silo.references.kinds.values())
+        self._loops = [silo.spawn(collect_while_running(silo.catalog, kinds, silo.turns))]
 
     def _announced(self, listener: Listener) -> Address:
         """The address that others connect to."""
@@ -270,9 +271,9 @@ class Silo:
             part.abort()
             raise
 
-    def _build(self, address: str) -> SiloHost:
+    def _build(self, address: str) -> SiloAssembly:
         probe_at = Address(self._listen_at.host, 0)
-        holder: list[SiloHost] = []
+        holder: list[SiloAssembly] = []
         probe = self._transport.listen_probe(probe_at, lambda: holder[0].heart.answer())
         self._listeners.append(probe)
         row = MemberRow(
@@ -288,9 +289,8 @@ class Silo:
             ),
             placements=placements_of(self._all_grains()),
         )
-        host = SiloHost(
-            cluster=self._cluster,
-            address=address,
+        silo = SiloAssembly(
+            identity=Identity(self._cluster, address, True),
             grains=self._all_grains(),
             options=self._options,
             membership_options=self._membership_options,
@@ -299,12 +299,13 @@ class Silo:
             table=self._table,
             row=row,
             stores=self._stores,
+            parts=self._parts,
+            evicted=self._evicted,
         )
-        holder.append(host)
-        host.parts = self._parts
+        holder.append(silo)
         brought = [cls for part in self._parts.values() for cls in part.grains]
-        self._services = SiloServices(host, row.name, brought)
-        return host
+        self._services = SiloServices(silo, row.name, brought)
+        return silo
 
     def _all_grains(self) -> list[type[Grain]]:
         """The user's grains, and those that parts bring."""
@@ -314,10 +315,10 @@ class Silo:
         return grains
 
     def _accept(self, link: Link) -> None:
-        if self._host is None or self._killing is not None:
+        if self._assembly is None or self._killing is not None:
             link.abort()
             return
-        self._host.visitors.accept(link)
+        self._assembly.visitors.accept(link)
 
     # -- stopping
 
@@ -331,13 +332,13 @@ class Silo:
         await asyncio.shield(self._stopping)
 
     async def _stop(self) -> None:
-        if self._host is not None and not self._stopped.is_set():
+        if self._assembly is not None and not self._stopped.is_set():
             loop = asyncio.get_running_loop()
-            self._stages = loop.create_task(self._leave_in_order(self._host))
+            self._stages = loop.create_task(self._leave_in_order(self._assembly))
             await asyncio.wait([self._stages])
         await asyncio.shield(self._start_killing(StopReason.STOPPED))
 
-    async def _leave_in_order(self, host: SiloHost) -> None:
+    async def _leave_in_order(self, silo: SiloAssembly) -> None:
         for stage in (
             self._close_gateway,
             self._hand_queues_over,
@@ -346,41 +347,41 @@ class Silo:
             self._close_parts,
             partial(self._leave, Status.DEAD),
         ):
-            if host.is_running:  # else it was evicted meanwhile
-                await stage(host)
+            if not silo.turns.ended:  # else it was evicted meanwhile
+                await stage(silo)
 
-    async def _close_gateway(self, host: SiloHost) -> None:
-        host.visitors.close_gateway()
+    async def _close_gateway(self, silo: SiloAssembly) -> None:
+        silo.visitors.close_gateway()
 
-    async def _hand_queues_over(self, host: SiloHost) -> None:
+    async def _hand_queues_over(self, silo: SiloAssembly) -> None:
         """While all grains are here: deliveries that are out end, and their positions are kept."""
         while self._started:
             await self._attempt(self._started[-1].stop())
             self._started.pop()
 
-    async def _drain(self, host: SiloHost) -> None:
+    async def _drain(self, silo: SiloAssembly) -> None:
         """Let turns end; activations end with them and leave the directory."""
-        await self._leave(Status.STOPPING, host)
-        host.visitors.say_goodbye()
-        await host.catalog.end_all(DeactivationReason.SILO_STOPS, self._options.drain_s)
+        await self._leave(Status.STOPPING, silo)
+        silo.visitors.say_goodbye()
+        await silo.catalog.end_all(DeactivationReason.SILO_STOPS, self._options.drain_s)
 
-    async def _close_parts(self, host: SiloHost) -> None:
+    async def _close_parts(self, silo: SiloAssembly) -> None:
         while self._opened:
             await self._attempt(self._opened.pop().aclose())
 
-    async def _leave(self, status: Status, host: SiloHost) -> None:
-        await self._attempt(host.membership.leave(status))
+    async def _leave(self, status: Status, silo: SiloAssembly) -> None:
+        await self._attempt(silo.membership.leave(status))
 
-    async def _answer_all(self, host: SiloHost) -> None:
+    async def _answer_all(self, silo: SiloAssembly) -> None:
         """Answer what others asked or had relayed, at most for `drain_s`.
 
         Who was told goodbye closes when it has its answers; only then is it sure that no call of
         it is still on the way. Other programs get `GOODBYE_S` for that.
         """
-        started = host.loop.time()
-        while host.visitors.inbound:
-            waited = host.loop.time() - started
-            is_serving = host.visitors.is_serving
+        started = silo.loop.time()
+        while silo.visitors.inbound:
+            waited = silo.loop.time() - started
+            is_serving = silo.visitors.is_serving
             if waited >= (self._options.drain_s if is_serving else GOODBYE_S):
                 return
             await asyncio.sleep(ANSWER_LOOK_S)
@@ -416,27 +417,27 @@ class Silo:
 
     async def _kill(self) -> None:
         try:
-            if self._host is not None:
-                await self._end(self._host)
+            if self._assembly is not None:
+                await self._end(self._assembly)
             for part in self._made:
                 await self._attempt(part.aclose())
         finally:
             self._stopped.set()
         await links_closed()
 
-    async def _end(self, host: SiloHost) -> None:
-        host.is_running = False
+    async def _end(self, silo: SiloAssembly) -> None:
+        silo.turns.ended = silo.why_ended()
         for part in self._opened:
             part.abort()
         self.services.tasks.cancel()
-        host.heart.close()
-        await host.membership.aclose()
-        host.directory.close()
-        host.loads.close()
-        await host.catalog.end_by_force()
-        await host.catalog.aclose()
-        host.visitors.close()
-        await host.close_calls()
+        silo.heart.close()
+        await silo.membership.aclose()
+        silo.directory.close()
+        silo.loads.close()
+        await silo.catalog.end_by_force()
+        await silo.catalog.aclose()
+        silo.visitors.close()
+        await silo.engine.aclose(silo.why_ended())
 
 
 def read_address(option: str, text: str) -> Address:

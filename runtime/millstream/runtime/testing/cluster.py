@@ -18,8 +18,8 @@ from millstream.runtime.definition.grain import Grain
 from millstream.runtime.definition.storage import MemoryStateStore
 from millstream.runtime.errors import MillstreamError
 from millstream.runtime.options import MembershipOptions, RuntimeOptions
+from millstream.runtime.silo.assembly import SiloAssembly
 from millstream.runtime.silo.part import SiloPart
-from millstream.runtime.silo.parts import SiloHost
 from millstream.runtime.silo.silo import Silo
 from millstream.runtime.turns.activation import Activation
 
@@ -185,8 +185,8 @@ class SimCluster:
         silos = self.silos()
         members = tuple(sorted(silo.address for silo in silos))
         return len(silos) == len(self.names) and all(
-            silo.host.membership.active() == members
-            and not silo.host.membership.view.with_status(Status.JOINING, Status.STOPPING)
+            silo.assembly.membership.active() == members
+            and not silo.assembly.membership.view.with_status(Status.JOINING, Status.STOPPING)
             for silo in silos
         )
 
@@ -199,7 +199,7 @@ class NotedSilo(Silo):
         self._simulation = simulation
         self._on = host
 
-    def _build(self, address: str) -> SiloHost:
+    def _build(self, address: str) -> SiloAssembly:
         inside = super()._build(address)
         record, on = self._simulation.history.record, self._on.name
 

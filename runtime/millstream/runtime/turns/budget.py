@@ -1,7 +1,7 @@
-"""The yield budget: a run of calls that never suspend must not starve the loop.
+"""The yield budget: a run of work that never suspends must not starve the loop.
 
-Invariants: after about `slice_s` of direct turns the running task yields once. The number of
-turns between two looks at the clock adapts to what a turn costs (spec/hotpath.md rule 10).
+Invariants: after about `slice_s` the running task yields once. The number of turns between two
+looks at the clock adapts to what a turn costs (spec/hotpath.md rule 10).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ TURNS_PER_LOOK_MAX = 64
 
 
 class Budget:
-    """Counts turns of one silo; the caller does `left -= 1` and awaits `pause()` at zero."""
+    """Counts turns of one process; the caller does `left -= 1` and awaits `pause()` at zero."""
 
     __slots__ = ("_looked_at", "_size", "_slice_s", "_time", "_yielded_at", "left")
 
@@ -24,6 +24,12 @@ class Budget:
         self._slice_s = slice_s
         self._size = self.left = TURNS_PER_LOOK_MAX
         self._yielded_at = self._looked_at = time()
+
+    async def spend(self) -> None:
+        """One piece of work is done: `left -= 1`, and `pause()` at zero."""
+        self.left -= 1
+        if not self.left:
+            await self.pause()
 
     async def pause(self) -> None:
         """Look at the clock; yield to the loop if the slice is used up."""

@@ -1,45 +1,53 @@
 """Deadlines of everything that waits or runs: one sweep instead of a timer per call.
 
-Owns: the registry of pending requests of one silo or client. Source: spec/hotpath.md rule 6.
-Invariants: requests with one timeout sit in one group, in order of their deadlines, so a sweep
-stops at the first that is not due; in one sweep a task is cancelled once, for its outermost
-expired turn; the timer is armed only while something is pending.
+Owns: `Deadlines`, the registry of the requests of one silo or client that have a deadline of their
+own. Source: spec/hotpath.md rule 6. Invariants: requests with one time-out stand in one group, in
+the order of their deadlines, so a sweep stops at the first that is not due; the others stand in a
+slot per sweep, so a sweep looks at those that are due and no others; in one sweep a task is
+cancelled once, for its outermost expired turn; the timer is armed only while something is watched.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from .request import Request
 
-__all__ = ["Pending"]
+__all__ = ["Deadlines"]
 
 Group = dict[Request, None]
+FARTHEST_S = 1e12  # whoever asks for more waits for ever
 
 
-class Pending:
-    """Pending requests by timeout."""
+class Deadlines:
+    """Requests that are watched; each keeps its group, so that it is taken out at no cost."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, sweep_s: float) -> None:
         self._loop = loop
         self._sweep_s = sweep_s
         self._groups: dict[float, Group] = {}
-        self.irregular: Group = {}
+        self._slots: dict[int, Group] = {}
+        self._swept = int(loop.time() / sweep_s)  # slots up to this one are gone
         self._timer: asyncio.TimerHandle | None = None
         self.is_armed = False
 
     def group(self, timeout_s: float) -> Group:
-        """The group of a timeout, made on first use; adding to it needs `arm()` afterwards."""
+        """The group of a time-out, made on first use; adding to it needs `arm()` afterwards."""
         return self._groups.setdefault(timeout_s, {})
 
+    def slot(self, deadline_s: float) -> Group:
+        """The group of requests that are due in one sweep; adding to it needs `arm()`."""
+        at = max(int(min(deadline_s, FARTHEST_S) / self._sweep_s), self._swept + 1)
+        found = self._slots.get(at)
+        if found is None:
+            found = self._slots[at] = {}
+        return found
+
     def add(self, request: Request, timeout_s: float | None) -> None:
-        """Watch a request whose deadline is now + timeout_s; None: its deadline is irregular."""
-        group = self.irregular if timeout_s is None else self._groups.get(timeout_s)
-        if group is None:
-            assert timeout_s is not None
-            group = self.group(timeout_s)
+        """Watch a request whose deadline is now + timeout_s; None: it has a deadline of its own."""
+        group = self.slot(request.deadline) if timeout_s is None else self.group(timeout_s)
         group[request] = None
         request.group = group
         if not self.is_armed:
@@ -51,8 +59,13 @@ class Pending:
         if group is not None:
             group.pop(request, None)
 
+    def watched(self) -> Iterator[Request]:
+        """Every request that is watched (for tests and tools)."""
+        for group in [*self._groups.values(), *self._slots.values()]:
+            yield from group
+
     def arm(self) -> None:
-        """Start the sweep; it stops by itself when nothing is pending."""
+        """Start the sweep; it stops by itself when nothing is watched."""
         self.is_armed = True
         self._timer = self._loop.call_later(self._sweep_s, self._sweep)
 
@@ -63,20 +76,36 @@ class Pending:
             self._timer.cancel()
 
     def _sweep(self) -> None:
-        now, is_empty = self._loop.time(), True
-        due: list[Request] = []
+        now = self._loop.time()
+        alone = list(self._due_in_slots(now))
+        expire([*self._due_in_groups(now), *alone])
+        for request in alone:
+            if not (request.done or request.expired):  # its turn comes when its caller's has ended
+                self.add(request, None)
+        if any(self._groups.values()) or any(self._slots.values()):
+            self._timer = self._loop.call_later(self._sweep_s, self._sweep)
+        else:
+            self._slots.clear()
+            self.is_armed = False
+
+    def _due_in_groups(self, now: float) -> Iterator[Request]:
         for group in self._groups.values():
             for request in group:
                 if request.deadline > now:
                     break
-                due.append(request)
-            is_empty = is_empty and not group
-        due.extend(request for request in self.irregular if request.deadline <= now)
-        expire(due)
-        if is_empty and not self.irregular:
-            self.is_armed = False
-        else:
-            self._timer = self._loop.call_later(self._sweep_s, self._sweep)
+                yield request
+
+    def _due_in_slots(self, now: float) -> Iterator[Request]:
+        """All of the slots that are over, and what is due of the present one."""
+        present = int(now / self._sweep_s)
+        over = sorted(at for at in self._slots if at < present)
+        self._swept = max(self._swept, present - 1)
+        for at in over:
+            yield from self._slots.pop(at)
+        slot = self._slots.get(present, {})
+        for request in [one for one in slot if one.deadline <= now]:
+            del slot[request]
+            yield request
 
 
 def expire(due: list[Request]) -> None:

@@ -1,7 +1,7 @@
 """What an activation has besides one plain turn: waiting requests, readers, tasks, its end.
 
 Owns: `Mailbox`, made only while it is needed, so that an idle activation stays small. Not: the
-turn rule itself (`activation.may_start`). Invariants: entries are admitted in arrival order,
+turn rule itself (`turn_rule`). Invariants: entries are admitted in arrival order,
 except that one which may start overtakes those that may not; a withdrawn entry is never granted.
 """
 
@@ -43,13 +43,13 @@ class Mailbox:
     """Side object of one activation."""
 
     __slots__ = (
-        "beside",
         "extensions",
+        "first_turn_due",
         "gone",
+        "interleaving",
         "interleaving_waiting",
-        "is_held",
+        "is_awaited",
         "keep_until",
-        "owes_turn",
         "readers",
         "stop",
         "tasks",
@@ -62,12 +62,12 @@ class Mailbox:
         self.withdrawn = 0
         self.gone: str | Exception = ""  # once it is: where the grain is now, or why it has failed
         self.readers: list[Request] = []
-        self.beside: dict[Request, None] = {}  # interleaving turns that run
+        self.interleaving: dict[Request, None] = {}  # such turns that run
         self.interleaving_waiting = 0
-        self.is_held = False
+        self.is_awaited = False  # callers wait for the grain's location
         self.keep_until = 0.0
         self.stop: DeactivationReason | None = None
-        self.owes_turn = False  # `stop` was asked for before the call that woke the grain has run
+        self.first_turn_due = False  # `stop` was asked for before the call that woke it has run
         self.tasks: dict[asyncio.Task[Any], None] = {}
         self.extensions: dict[str, Any] = {}
 
@@ -77,8 +77,8 @@ class Mailbox:
         return bool(
             self.waiting
             or self.readers
-            or self.beside
-            or self.is_held
+            or self.interleaving
+            or self.is_awaited
             or self.keep_until
             or self.stop
             or self.tasks

@@ -1,9 +1,9 @@
 """What travels with a turn: its parent, its task, its deadline.
 
 Owns: `Request` and the context variable that holds the current one. Invariants: `done` is set
-exactly once, and from then on the request holds no task; a done request counts as no parent;
-a hop is `tight` when it was made by the task that runs the parent's turn, so only tight chains
-can prove a cycle.
+exactly once, and from then on the request holds no task; a done request counts as no parent, and a
+task that outlived the turn in which it was started has none; a hop is of the `same_task` when it
+was made by the task that runs the parent's turn, so only chains of such hops can prove a cycle.
 """
 
 from __future__ import annotations
@@ -11,21 +11,22 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import Callable
-from contextvars import Context, ContextVar, copy_context
+from contextvars import ContextVar
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 
-from millstream.runtime.errors import NotInCluster
+from millstream.runtime.errors import CallTimeout, NotInCluster
 
 __all__ = [
+    "Occupied",
     "Request",
+    "Runnable",
     "chain_of",
-    "clean_context",
     "current_request",
     "find_task",
-    "live_parent",
+    "live_request",
     "other_loop",
     "path_to",
     "turn_name",
@@ -33,17 +34,36 @@ __all__ = [
 ]
 
 
+class Occupied(Protocol):
+    """What a request has entered: an activation."""
+
+    def leave(self, request: Request, /) -> None: ...
+
+
+class Runnable(Protocol):
+    """What a request runs: a method, or a life-cycle hook."""
+
+    @property
+    def label(self) -> str: ...
+    @property
+    def timeout_s(self) -> float | None: ...
+    @property
+    def invoke(self) -> Callable[..., Any]: ...
+    @property
+    def late(self) -> type[CallTimeout]: ...
+
+
 class Request(msgspec.Struct, eq=False):
     """One turn, from the moment it is asked for until it ends."""
 
     parent: Any  # Request | None
     task: Any  # asyncio.Task | None
-    activation: Any  # Activation | None, once known
-    spec: Any  # MethodSpec
+    activation: Any  # Occupied | None, once entered
+    spec: Any  # Runnable; a MethodSpec wherever a method is called
     deadline: float
     depth: int
     cancelling: int = 0
-    is_tight: bool = False
+    same_task: bool = False
     done: bool = False
     expired: bool = False
     is_read: bool = False
@@ -54,19 +74,13 @@ class Request(msgspec.Struct, eq=False):
     timeout_s: float = 0.0  # where the caller chose one
     headers: Any = None  # dict[str, str] | None
     future: Any = None  # what the sweep cancels while the request only waits
-    group: Any = None  # the pending group that holds it, or None
+    group: Any = None  # the group of deadlines that holds it, or None
+    target: str = ""  # `Airport/BOS`, where it is called elsewhere
     stop_reason: str = ""  # set when the runtime itself cancels the turn
     is_forced: bool = False  # it has `expired` because its silo ends, not its time
 
 
 current_request: ContextVar[Request | None] = ContextVar("millstream_request", default=None)
-
-
-def clean_context() -> Context:
-    """The present context without a request: for tasks that belong to no turn."""
-    context = copy_context()
-    context.run(current_request.set, None)
-    return context
 
 
 def find_task(loop: asyncio.AbstractEventLoop) -> Callable[[], Any]:
@@ -92,39 +106,45 @@ def other_loop(whose: str) -> str:
     )
 
 
-def live_parent() -> Request | None:
-    """The innermost request of this context that has not ended."""
-    request = current_request.get()
-    while request is not None and request.done:
-        request = request.parent
-    return request
+def live_request() -> Request | None:
+    """The innermost request of the running task that has not ended, or that of who started it.
+
+    A request that ended may stay in the context of the task that ran it; by hops of the same task
+    it leads to the one that still runs there. In another task it is that of a turn which ended
+    before the task did. Stubs have these lines inlined.
+    """
+    found = first = current_request.get()
+    while found is not None and found.done:
+        found = found.parent if found.same_task else None
+    if found is not first and found is not None and found.task is not asyncio.current_task():
+        return None
+    return found
 
 
 def turn_name(request: Request) -> str:
     """`Airport/BOS`, as shown in messages."""
-    activation = request.activation
-    return "?" if activation is None else str(activation)
+    return request.target or ("?" if request.activation is None else str(request.activation))
 
 
 def chain_of(request: Request, new_id: Callable[[], int]) -> list[str]:
-    """Ids of the turns that wait, by tight hops, for `request`; innermost first."""
+    """Ids of the turns that wait, by hops of the same task, for `request`; innermost first."""
     chain: list[str] = []
-    while request.is_tight and not request.parent.done:
+    while request.same_task and not request.parent.done:
         request = request.parent
         if not request.turn_id:
             request.turn_id = f"{turn_name(request)}#{new_id():x}"
         chain.append(request.turn_id)
-    if not request.is_tight:
+    if not request.same_task:
         chain.extend(request.chain)
     return chain
 
 
 def waits_for(blocking: Request, request: Request) -> bool:
-    """Does `blocking`'s turn wait, by tight hops, for `request`?"""
+    """Does `blocking`'s turn wait, by hops of the same task, for `request`?"""
     while True:
         if blocking.turn_id and blocking.turn_id in request.chain:
             return True
-        if not request.is_tight or request.parent.done:
+        if not request.same_task or request.parent.done:
             return False
         request = request.parent
         if request is blocking:
@@ -134,7 +154,7 @@ def waits_for(blocking: Request, request: Request) -> bool:
 def path_to(request: Request) -> list[str]:
     """Names of the turns that wait for `request`, outermost first, without itself."""
     names: list[str] = []
-    while request.is_tight and not request.parent.done:
+    while request.same_task and not request.parent.done:
         request = request.parent
         names.append(turn_name(request))
     names.extend(turn_id.partition("#")[0] for turn_id in request.chain)

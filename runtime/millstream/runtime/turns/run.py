@@ -1,74 +1,253 @@
-"""Running a turn that did not take the direct path, and ending any turn.
+"""The one way to run a turn, and what every turn of a process shares.
 
-Owns: the order in which a turn ends (spec/hotpath.md trap 2): context, done flag, registry,
-release, then everything that may raise. Invariants: an activation that was entered is left
-whatever happens; a turn that the runtime cancelled (deadline, forced end) never ends as a
-cancellation; no exception keeps a frame that keeps the exception.
+Owns: `Turns`: making requests, running them, and the order in which a turn ends (spec/hotpath.md
+trap 2): context, done flag, registry, release, then everything that may raise. Stubs inline these
+steps for a direct turn; every other turn, whichever door it came through, is `Turns.run`.
+Invariants: an activation that was entered is left whatever happens; a turn that the runtime
+cancelled (deadline, forced end) never ends as a cancellation, and one that swallowed a cancellation
+of its caller ends as one; no exception keeps a frame that keeps the exception; no run of turns that
+never suspend keeps the loop for longer than a slice.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
-from typing import TYPE_CHECKING, Any
+import logging
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any
 
 from millstream.runtime.codec.failures import isolate_error
-from millstream.runtime.errors import CallTimeout, GrainError, SiloUnavailable
+from millstream.runtime.codec.known_errors import KnownErrors
+from millstream.runtime.definition.method import MethodSpec
+from millstream.runtime.errors import (
+    CallError,
+    CallTimeout,
+    GrainError,
+    NotInCluster,
+    SiloUnavailable,
+)
+from millstream.runtime.options import RuntimeOptions
 
-from .request import Request, current_request, path_to, turn_name
+from .activation import Activation
+from .budget import Budget
+from .deadlines import Deadlines
+from .request import Request, current_request, find_task, live_request, path_to, turn_name
 
-if TYPE_CHECKING:
-    from millstream.runtime.calls.engine import Host
+__all__ = ["Turns"]
 
-    from .activation import Activation
-
-__all__ = ["begin_turn", "finish", "settle", "timed_out"]
-
-
-def finish(host: Host, request: Request) -> None:
-    """End a request: nothing here may raise."""
-    if current_request.get() is request:
-        current_request.set(request.parent)
-    request.done = True
-    if request.group is not None:
-        host.pending.remove(request)
-    activation, request.task, request.future = request.activation, None, None
-    if activation is not None:
-        activation.leave(request)
+log = logging.getLogger("millstream.turns")
 
 
-def settle(host: Host, request: Request, error: BaseException) -> BaseException:
-    """End a failed request and say what its caller gets."""
-    task = request.task
-    finish(host, request)
-    if request.expired or request.stop_reason:
-        is_ours = task is None or task.uncancel() <= request.cancelling
-        if is_ours or not isinstance(error, asyncio.CancelledError):
-            return timed_out(host, request) if request.expired else stopped(request)
+class Turns:
+    """Requests of one silo or client. Invariant: everything in it belongs to one loop."""
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        options: RuntimeOptions,
+        known_errors: KnownErrors,
+        new_id: Callable[[], int],
+    ) -> None:
+        self.loop = loop
+        self.options = options
+        self.known_errors = known_errors
+        self.new_id = new_id
+        self.deadlines = Deadlines(loop, options.sweep_s)
+        self.budget = Budget(loop.time, options.slice_s)
+        self.find_task: Callable[[], Any] = find_task(loop)
+        self.extensions: dict[str, Callable[[Activation], Any]] = {}
+        self.ended = "it was not started"  # why nothing runs here; empty while it does
+
+    def check_running(self) -> None:
+        """Raise NotInCluster unless started and not stopped."""
+        if self.ended:
+            raise NotInCluster(self.ended)
+
+    # -- making
+
+    def new_request(
+        self, spec: MethodSpec, timeout_s: float | None, is_reentrant: bool, begins_chain: bool
+    ) -> Request:
+        """A request of the running task, with its deadline watched. Raises CallError."""
+        task = self.find_task()
+        parent = None if begins_chain else live_request()
+        seconds = timeout_s or spec.timeout_s or self.options.call_timeout_s
+        deadline, is_regular = self.loop.time() + seconds, True
+        depth, same_task = 1, False
+        if parent is not None:
+            depth, same_task = parent.depth + 1, parent.task is task
+            if parent.deadline < deadline:
+                deadline, is_regular = parent.deadline, False
+            if depth > self.options.chain_turns_max:
+                raise self._too_deep(parent)
+        request = Request(parent, task, None, spec, deadline, depth, task.cancelling(), same_task)
+        if spec.is_read_only:
+            request.is_read = True
+        if is_reentrant or spec.is_interleaving:
+            request.is_interleaving = True
+        if timeout_s:
+            request.timeout_s = timeout_s
+        if is_regular or not same_task:
+            is_grouped = is_regular and timeout_s is None  # chosen time-outs may be any number
+            self.deadlines.add(request, seconds if is_grouped else None)
+        return request
+
+    def _too_deep(self, parent: Request) -> CallError:
+        return CallError(
+            f"{turn_name(parent)}: the chain of calls is longer than chain_turns_max "
+            f"{self.options.chain_turns_max}"
+        )
+
+    # -- running
+
+    def begin(
+        self, activation: Activation, request: Request, args: tuple[Any, ...]
+    ) -> Coroutine[Any, Any, Any]:
+        """The method of a request that has entered an activation, to be awaited by `run`."""
+        spec = request.spec
+        current_request.set(request)
+        method: Coroutine[Any, Any, Any] = spec.invoke(self._target_of(activation, spec), *args)
+        if activation.kind.writes_each_turn and spec.writes_states:
+            return and_write(activation, method)
+        return method
+
+    def _target_of(self, activation: Activation, spec: MethodSpec) -> Any:
+        return self.extension_of(activation, spec.extension) if spec.extension else activation.grain
+
+    def extension_of(self, activation: Activation, name: str) -> Any:
+        """The extension of an activation, made on first use."""
+        made = activation.ensure_mailbox().extensions
+        if name not in made:
+            made[name] = self.extensions[name](activation)
+        return made[name]
+
+    async def run(
+        self,
+        request: Request,
+        work: Awaitable[Any],
+        end: Callable[[Request, BaseException], BaseException],
+        take: Callable[[Any], Any] | None = None,
+    ) -> Any:
+        """Await what a request does, end the request, and let others run now and then.
+
+        Args:
+            work: the method that `begin` gave, or what finds its grain first.
+            end: ends a failed request and gives the error of its caller: `settle` for callers
+                here, `failed` where the error is sent elsewhere.
+            take: makes of the result what the caller gets, before anything else runs.
+        """
+        failed: BaseException | None = None
+        result = None
+        try:
+            result = await work
+            if take is not None:
+                result = take(result)
+        except BaseException as error:
+            failed = end(request, error)
+        else:
+            failed = self.finished(request)
+        if failed is None or isinstance(failed, Exception):
+            self.budget.left -= 1
+            if not self.budget.left:
+                await self.budget.pause()
+        if failed is not None:
+            try:
+                raise failed
+            finally:
+                failed = request = work = None  # type: ignore[assignment]
+        return result
+
+    # -- ending
+
+    def finish(self, request: Request) -> None:
+        """End a request: nothing here may raise."""
+        if current_request.get() is request:
+            current_request.set(request.parent)
+        request.done = True
+        if request.group is not None:
+            self.deadlines.remove(request)
+        activation, request.task, request.future = request.activation, None, None
+        if activation is not None:
+            activation.leave(request)
+
+    def finished(self, request: Request) -> BaseException | None:
+        """End a request whose method returned; what its caller gets all the same, or None."""
+        task = request.task
+        self.finish(request)
+        if task is None or task.cancelling() <= request.cancelling:
+            return None
+        return self.swallowed(request, task)
+
+    def swallowed(self, request: Request, task: asyncio.Task[Any]) -> BaseException | None:
+        """The task was cancelled, and the method returned all the same: raise it again."""
+        if request.expired or request.stop_reason:
+            if task.uncancel() <= request.cancelling:
+                return self.timed_out(request) if request.expired else stopped(request)
+        return asyncio.CancelledError()
+
+    def failed(self, request: Request, error: BaseException) -> BaseException:
+        """End a failed request and say what its caller gets."""
+        task = request.task
+        self.finish(request)
+        if request.expired or request.stop_reason:
+            is_ours = task is None or task.uncancel() <= request.cancelling
+            if is_ours or not isinstance(error, asyncio.CancelledError):
+                return self.timed_out(request) if request.expired else stopped(request)
+            return error
+        if isinstance(error, asyncio.CancelledError) and request.activation is not None:
+            if task is not None and task.cancelling() <= request.cancelling:
+                return own_cancellation(request)  # nobody cancelled the caller: the method did
+        if isinstance(error, SystemExit) and request.activation is not None:
+            log.error("%s: %s raised %r", turn_name(request), request.spec.label, error)
+            return GrainError("SystemExit", f"{turn_name(request)}: {request.spec.label}: {error}")
         return error
-    if isinstance(error, asyncio.CancelledError) and request.activation is not None:
-        if task is not None and task.cancelling() <= request.cancelling:
-            return own_cancellation(request)  # nobody cancelled the caller: the method raised it
-    if not isinstance(error, Exception):
-        return error
-    if request.activation is None:
-        return error  # raised by the runtime, not by the callee: nothing to isolate
-    return isolate_error(error, host.known_errors, turn_name(request))
+
+    def settle(self, request: Request, error: BaseException) -> BaseException:
+        """`failed`, and what a method raised is isolated as its result would be."""
+        failed = self.failed(request, error)
+        if failed is not error:
+            return failed  # of the runtime's own making
+        return self.isolated(request, error)
+
+    def isolated(self, request: Request, error: BaseException) -> BaseException:
+        """What a method raised, as its local caller gets it."""
+        if request.activation is None or not isinstance(error, Exception):
+            return error  # raised by the runtime, not by the callee: nothing to isolate
+        return isolate_error(error, self.known_errors, turn_name(request))
+
+    def timed_out(self, request: Request) -> CallTimeout | SiloUnavailable:
+        """The error of a request whose deadline passed, with who waited; or its silo ended."""
+        if request.is_forced:
+            return stopped(request)
+        target = "" if request.activation is None and not request.target else turn_name(request)
+        waiters = path_to(request)
+        waited = f"; waited for by {' → '.join(waiters)}" if waiters else ""
+        seconds = request.timeout_s or request.spec.timeout_s or self.options.call_timeout_s
+        blocked = f"; {request.stop_reason}" if request.stop_reason else ""
+        late: type[CallTimeout] = request.spec.late
+        return late(
+            f"{target}{': ' if target else ''}{request.spec.label} did not end within its deadline "
+            f"(at most {seconds:.2g} s){waited}{blocked}"
+        )
+
+    def unwatch(self, request: Request) -> None:
+        """From now on no deadline ends the request (a shielded method has started)."""
+        self.deadlines.remove(request)
+        request.deadline = float("inf")
+
+    def close(self) -> None:
+        """Watch no deadlines any more."""
+        self.deadlines.close()
 
 
-def timed_out(host: Host, request: Request) -> CallTimeout | SiloUnavailable:
-    """The error of a request whose deadline passed, with what it waited for; or its silo ended."""
-    if request.is_forced:
-        return stopped(request)
-    target = f"{turn_name(request)}: " if request.activation is not None else ""
-    waiters = path_to(request)
-    waited = f"; waited for by {' → '.join(waiters)}" if waiters else ""
-    seconds = request.timeout_s or request.spec.timeout_s or host.options.call_timeout_s
-    blocked = f"; {request.stop_reason}" if request.stop_reason else ""
-    return CallTimeout(
-        f"{target}{request.spec.label} did not end within its deadline "
-        f"(at most {seconds:.2g} s){waited}{blocked}"
-    )
+async def and_write(activation: Activation, method: Coroutine[Any, Any, Any]) -> Any:
+    """Run a method, and write the states marked write="turn" that it changed."""
+    result = await method
+    assert activation.kind.hosted is not None
+    for name, field in activation.kind.hosted.states.items():
+        if field.writes_each_turn:
+            await activation.grain._millstream_states[name].write_if_changed()
+    return result
 
 
 def own_cancellation(request: Request) -> GrainError:
@@ -80,25 +259,3 @@ def own_cancellation(request: Request) -> GrainError:
 def stopped(request: Request) -> SiloUnavailable:
     """The error of a turn that was ended by force."""
     return SiloUnavailable(f"{turn_name(request)}: {request.spec.label}: {request.stop_reason}")
-
-
-def begin_turn(
-    activation: Activation, request: Request, args: tuple[Any, ...]
-) -> Coroutine[Any, Any, Any]:
-    """What runs the method of an entered request, to be awaited at once in the running task.
-
-    The caller ends the request.
-    """
-    spec = request.spec
-    target = activation.grain
-    if spec.extension:
-        target = activation.table.host.catalog.extension_of(activation, spec.extension)
-    current_request.set(request)
-    method: Coroutine[Any, Any, Any] = spec.invoke(target, *args)
-    return _and_write(activation, method) if activation.table.writes_each_turn else method
-
-
-async def _and_write(activation: Activation, method: Coroutine[Any, Any, Any]) -> Any:
-    result = await method
-    await activation.table.host.catalog.write_changed(activation)
-    return result

@@ -38,7 +38,8 @@ class Hello(msgspec.Struct, tag=0, array_like=True, frozen=True):
 
 
 class Call(msgspec.Struct, tag=1, array_like=True, gc=False):
-    """A request. `ttl_s` is the time left (0: none); `chain` the turn ids that wait for it.
+    """A request. `ttl_s` is the time left (0: none); `chain` the turn ids that wait for it;
+    `depth` how many turns do.
 
     `kind` is a grain type, or `$name` for a system target; `method` may be `extension.method`.
     """
@@ -53,6 +54,7 @@ class Call(msgspec.Struct, tag=1, array_like=True, gc=False):
     chain: list[str]
     hops: int
     headers: dict[str, str] | None
+    depth: int = 1
 
 
 class Reply(msgspec.Struct, tag=2, array_like=True, gc=False):

@@ -272,7 +272,7 @@ class Directory:
         if not self._range.is_alone:
             return False
         activation.version = self._range.register_here(
-            activation.table.name, activation.key, activation.id
+            activation.kind.name, activation.key, activation.id
         )
         return True
 
@@ -281,7 +281,7 @@ class Directory:
 
         Raises SiloUnavailable.
         """
-        kind, key = activation.table.name, activation.key
+        kind, key = activation.kind.name, activation.key
 
         async def ask(owner: str, version: int) -> Entry | None:
             return await self._call(
@@ -336,7 +336,7 @@ class Directory:
 
     async def unregister(self, activation: Activation) -> None:
         """Remove the entry of an ending activation; best effort (a stale entry is corrected)."""
-        kind, key = activation.table.name, activation.key
+        kind, key = activation.kind.name, activation.key
         owner = self._range.owner_of(kind, key)
         version, activation.version = activation.version, 0  # survivors tell of it no more
         if not version or owner is None:
@@ -375,13 +375,13 @@ async def pause(attempt: int) -> None:
 
 def is_registered_in(activation: Activation, segments: Sequence[Segment]) -> bool:
     """Does the activation hold a registration in the segments?"""
-    place = place_of(activation.table.name, activation.key)
+    place = place_of(activation.kind.name, activation.key)
     return activation.version > 0 and not activation.is_gone and covers(segments, place)
 
 
 def row_of(activation: Activation) -> RecoveredRow:
     """What a survivor tells of an activation."""
-    return (activation.table.name, activation.key, activation.id, activation.version)
+    return (activation.kind.name, activation.key, activation.id, activation.version)
 
 
 def duplicate(found: EndDuplicate) -> tuple[str, str, str]:

@@ -1,0 +1,135 @@
+"""What a silo does with a call that arrives: run it here, relay it, send it back, or refuse it.
+
+Owns: `Arrivals`, the `Inbox` of a silo. Not: how a call runs (`callee`), relaying (`relay`).
+Invariants: a call from a client is relayed unless its grain is here, one from a silo is taken here
+or sent back with a redirect; each call is answered once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import msgspec
+
+from millstream.runtime.codec.failures import describe
+from millstream.runtime.errors import MillstreamError, Rejected
+from millstream.runtime.turns.catalog import Catalog
+from millstream.runtime.turns.kind import GrainKind
+from millstream.runtime.turns.run import Turns
+from millstream.runtime.wire.connection import Peer
+from millstream.runtime.wire.message import Call, Failure, Redirect
+
+from .callee import Callee
+from .locator import Locator
+from .references import References
+from .relay import Relay
+from .system_target import SystemTarget, Targets
+
+__all__ = ["Arrivals"]
+
+
+class Arrivals:
+    """Takes the calls of all peers.
+
+    Args:
+        hosted_names: the grain types that some active silo hosts.
+    """
+
+    def __init__(
+        self,
+        silo: str,
+        turns: Turns,
+        references: References,
+        catalog: Catalog,
+        targets: Targets,
+        locator: Locator,
+        callee: Callee,
+        hosted_names: Callable[[], Sequence[str]],
+    ) -> None:
+        self._silo = silo
+        self._turns = turns
+        self._references = references
+        self._catalog = catalog
+        self._targets = targets
+        self._locator = locator
+        self._callee = callee
+        self._hosted_names = hosted_names
+
+    def serve(self, peer: Peer, call: Call, /) -> None:
+        """Take a call; what is wrong with it is its answer."""
+        try:
+            if call.kind.startswith("$"):
+                self._take_target_call(peer, call)
+            else:
+                self._take_grain_call(peer, call)
+        except MillstreamError as error:
+            body = msgspec.Raw(describe(error, f"{call.kind}/{call.key}"))
+            peer.refuse(call.id, Failure(call.id, body))
+
+    # -- grains
+
+    def _take_grain_call(self, peer: Peer, call: Call) -> None:
+        activation = self._catalog.find(call.kind, call.key)
+        if not peer.is_silo and (
+            activation is None or self._locator.has_waiting(call.kind, call.key)
+        ):
+            self._relay(peer, call)
+            return
+        kind = self._references.kinds.get(call.kind)
+        if kind is None or kind.hosted is None:
+            raise Rejected(f"{self._silo} does not host grain type {call.kind!r}")
+        if self._turns.ended or (activation is None and not self._catalog.is_accepting):
+            self._send_back(peer, call, kind)
+            return
+        spec = self._callee.spec_of(kind, call.method)
+        if activation is None:
+            peer.watch_served(call.id, None)  # a call that is refused makes no activation
+            activation = self._catalog.obtain(kind, call.key)
+            peer.forget_served(call.id)
+        self._callee.accept(peer, call, spec).submit(activation)
+
+    def _send_back(self, peer: Peer, call: Call, kind: GrainKind) -> None:
+        if not call.id:
+            self._callee.send_on(kind, call)
+            return
+        peer.watch_served(call.id, None)
+        peer.answer(call.id, Redirect(call.id, ""))
+
+    def _relay(self, peer: Peer, call: Call) -> None:
+        kind = self._references.kinds.get(call.kind)
+        if kind is None:
+            hosted = self._hosted_names()
+            if call.kind not in hosted:
+                raise Rejected(
+                    f"no active silo hosts grain type {call.kind!r}; the cluster hosts "
+                    f"{', '.join(hosted) or 'none'}"
+                )
+            kind = self._references.kind_named(call.kind)
+        relay = Relay(self._turns, self._locator, self._callee, peer, call, kind)
+        peer.watch_served(call.id, relay)
+        relay.start()
+
+    # -- system targets
+
+    def _take_target_call(self, peer: Peer, call: Call) -> None:
+        target = self._targets.find(f"{call.kind}/{call.key}" if call.key else call.kind)
+        spec = None if target is None else target.target_specs.get(call.method)
+        if target is None or spec is None:
+            raise Rejected(self._explain(call, target))
+        inbound = self._callee.accept(peer, call, spec)
+        inbound.target = target
+        self._callee.push(inbound)
+
+    def _explain(self, call: Call, target: SystemTarget | None) -> str:
+        """What is not there, and what is."""
+        name = f"{call.kind}/{call.key}" if call.key else call.kind
+        if target is not None:
+            methods = ", ".join(sorted(target.target_specs))
+            return f"{self._silo}: {name} has no method {call.method!r}; it has: {methods}"
+        kind = name.partition("/")[0]
+        names = self._targets.names()
+        alike = [other for other in names if other.partition("/")[0] == kind]
+        return (
+            f"{self._silo} has no system target {name} (asked to {call.method}); "
+            f"it has: {', '.join(alike or names)}"
+        )

@@ -1,0 +1,159 @@
+"""References: what grains, programs and arguments get of other grains.
+
+Owns: the grain kinds of one process, and one reference class per contract with its stubs. Is the
+`Runtime` that codecs decode references and streams for. Invariant: a name has one kind, for good,
+since stubs and activations hold it.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from types import ModuleType
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
+
+from millstream.runtime.codec.known_errors import KnownErrors
+from millstream.runtime.definition.grain import Contract, Grain, Openable
+from millstream.runtime.definition.grain_type import GrainType
+from millstream.runtime.definition.reference import OptionedReference
+from millstream.runtime.errors import ConfigError
+from millstream.runtime.text import check_text
+from millstream.runtime.turns.kind import GrainKind
+
+__all__ = ["Gateway", "References", "modules_of"]
+
+C = TypeVar("C", bound=Contract)
+H = TypeVar("H")
+P = ParamSpec("P")
+R = TypeVar("R")
+BuildClass = Callable[[GrainKind, GrainType, bool], type[Any]]
+
+
+class Gateway(Protocol):
+    """Calls to system targets of the cluster, from outside of it."""
+
+    @property
+    def frame_bytes_max(self) -> int: ...
+    def call(
+        self,
+        name: str,
+        target: str,
+        method: Callable[Concatenate[Any, P], Coroutine[Any, Any, R]],
+        /,
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> Coroutine[Any, Any, R]:
+        """Call a target of the gateway that serves `name`: calls of one name keep their order."""
+        ...
+
+
+class References:
+    """The references of one silo or client.
+
+    Args:
+        address: of this process.
+        grains: the classes that it hosts. Raises ConfigError for what is none, and for two of
+            one name.
+        waiting_calls_max: requests that may wait for one activation.
+        check_running: raises NotInCluster unless this process makes calls.
+        part: gives the silo's part of a name. Raises ConfigError.
+
+    What opens streams also finds `check_running`, `part` and `gateway` here; the last reaches the
+    cluster from outside, and is None in a silo. `open` is called once, before the first reference
+    is asked for.
+    """
+
+    _build: BuildClass
+
+    def __init__(
+        self,
+        address: str,
+        grains: Sequence[type[Contract]],
+        known_errors: KnownErrors,
+        waiting_calls_max: int,
+        check_running: Callable[[], None],
+        part: Callable[[str], Any],
+    ) -> None:
+        self.address = address
+        self.check_running = check_running
+        self.part = part
+        self.gateway: Gateway | None = None
+        self._known_errors = known_errors
+        self._waiting_calls_max = waiting_calls_max
+        self._kinds: dict[str, GrainKind] = {}
+        self._classes: dict[type[Any], type[Any]] = {}
+        self._optioned: dict[type[Any], type[OptionedReference]] = {}
+        for cls in grains:
+            self._host(cls)
+
+    def open(self, build: BuildClass, gateway: Gateway | None) -> None:
+        """From now on reference classes can be made: `build(kind, type, has_options)`."""
+        self._build, self.gateway = build, gateway
+
+    # -- kinds
+
+    @property
+    def kinds(self) -> Mapping[str, GrainKind]:
+        """Every kind that is known here, by name."""
+        return self._kinds
+
+    def _host(self, cls: type[Contract]) -> None:
+        if not (isinstance(cls, type) and issubclass(cls, Grain)):
+            raise ConfigError(f"Silo(grains=...): {cls!r} is not a Grain class")
+        grain_type = cls.__millstream_type__
+        other = self._kinds.get(grain_type.name)
+        if other is not None and other.hosted is not None:
+            raise ConfigError(
+                f"two grain classes are named {grain_type.name!r}: {other.hosted.cls.__module__}."
+                f"{other.hosted.cls.__qualname__} and {cls.__module__}.{cls.__qualname__}; "
+                "give one of them @grain(name=...)"
+            )
+        grain_type.resolve()
+        self._add(grain_type.name, grain_type)
+
+    def _add(self, name: str, hosted: GrainType | None) -> GrainKind:
+        kind = GrainKind(name, hosted, self, self.address, self._waiting_calls_max)
+        self._kinds[name] = kind
+        return kind
+
+    def kind_named(self, name: str) -> GrainKind:
+        """The kind of a name, made for types that are only called."""
+        return self._kinds.get(name) or self._add(name, None)
+
+    # -- references (`Runtime`)
+
+    def grain(self, cls: type[C], key: str, /) -> C:
+        """A typed reference. Raises TypeError: not a grain class, or a key that is not text."""
+        made = self._classes.get(cls)
+        if made is None:
+            made = self._classes[cls] = self._make(cls, False)
+        # what is neither may have a lone surrogate; these tests cost next to nothing
+        if type(key) is not str or not (key.isascii() or key.isprintable()):
+            check_text("the key of a grain", key)
+        reference: C = made(key)
+        return reference
+
+    def optioned(self, cls: type[Any]) -> type[OptionedReference]:
+        """The class of references whose calls have options of their own (see `with_options`)."""
+        made = self._optioned.get(cls)
+        if made is None:
+            made = self._optioned[cls] = self._make(cls, True)
+        return made
+
+    def _make(self, cls: type[Any], has_options: bool) -> type[Any]:
+        if not (isinstance(cls, type) and issubclass(cls, Contract)):
+            raise TypeError(f"{cls!r} is not a Grain or Contract class")
+        grain_type: GrainType = cls.__millstream_type__
+        grain_type.resolve()
+        self._known_errors.add(modules_of([cls]))
+        return self._build(self.kind_named(grain_type.name), grain_type, has_options)
+
+    def stream(self, namespace: Openable[H], key: str, /) -> H:
+        """A typed stream handle."""
+        return namespace.open(self, key)
+
+
+def modules_of(classes: Sequence[type[Any]]) -> list[ModuleType]:
+    """The modules in which the classes and their bases are defined."""
+    names = {base.__module__ for cls in classes for base in cls.__mro__}
+    return [sys.modules[name] for name in sorted(names) if name in sys.modules]

@@ -1,0 +1,113 @@
+"""One call over a connection, and its answer.
+
+Owns: `Remote`: what is sent of a request, waiting for the answer, giving it up. Not: which
+connection (`Locator`), the connection itself (`wire`). Invariant: a call that is given up is
+cancelled at the callee.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Coroutine
+from typing import Any
+
+import msgspec
+
+from millstream.runtime.codec.failures import rebuild
+from millstream.runtime.definition.grain import Runtime
+from millstream.runtime.definition.method import MethodSpec
+from millstream.runtime.errors import CallTimeout
+from millstream.runtime.turns.request import Request, chain_of, turn_name
+from millstream.runtime.turns.run import Turns
+from millstream.runtime.wire.connection import Peer
+from millstream.runtime.wire.message import Call
+
+from .waiting import RemoteFailure, RemoteWait
+
+__all__ = ["Remote"]
+
+EARLIER_S = 0.05
+"""Seconds by which the callee's deadline is earlier, so that it can say what kept the call."""
+EARLIER_PART = 0.05
+"""The same, at most this part of the time that is left."""
+
+
+class Remote:
+    """Calls of one process over its connections."""
+
+    __slots__ = ("_runtime", "_turns")
+
+    def __init__(self, turns: Turns, runtime: Runtime) -> None:
+        self._turns = turns
+        self._runtime = runtime
+
+    def call(
+        self, peer: Peer, name: str, key: str, spec: MethodSpec, args: tuple[Any, ...]
+    ) -> Coroutine[Any, Any, Any]:
+        """Call a system target over a connection; to be awaited at once.
+
+        The call begins a chain. Raises what the method raises, CallTimeout, SiloUnavailable.
+        """
+        request = self._turns.new_request(spec, None, False, begins_chain=True)
+        return self._turns.run(
+            request, self._call(peer, name, key, args, request), self._turns.settle
+        )
+
+    async def _call(
+        self, peer: Peer, name: str, key: str, args: tuple[Any, ...], request: Request
+    ) -> Any:
+        spec: MethodSpec = request.spec
+        request.target = f"{name}/{key}" if key else name
+        body = spec.arguments.encode(args)
+        if not peer.is_ready:
+            await peer.ready()
+        return self.take(spec, await self.ask(peer, name, key, body, request, 0))
+
+    async def ask(
+        self, peer: Peer, name: str, key: str, body: bytes, request: Request, hops: int
+    ) -> Any:
+        """Send the call and wait for its answer; on cancellation tell the callee.
+
+        The connection takes calls now: `ready()` has returned in this very step of the task.
+        """
+        wait = RemoteWait(self._turns.loop.create_future())
+        call_id = peer.send_call(self._message(name, key, body, request, hops), wait)
+        try:
+            return await wait.future
+        except BaseException:  # cancelled, or the caller's coroutine is closed
+            peer.cancel_call(call_id)
+            raise
+        finally:
+            wait = None  # type: ignore[assignment]  # its future may hold an exception, and that us
+
+    def _message(self, name: str, key: str, body: bytes, request: Request, hops: int) -> Call:
+        ttl_s = request.deadline - self._turns.loop.time()
+        if ttl_s <= 0:
+            options = self._turns.options
+            limit_s = request.timeout_s or request.spec.timeout_s or options.call_timeout_s
+            raise CallTimeout(
+                f"{name}/{key}: {request.spec.label}: no time was left to send it "
+                f"(timeout {limit_s:g} s)"
+            )
+        is_hop, spec = request.same_task, request.spec
+        return Call(
+            0,
+            name,
+            key,
+            spec.wire_name,
+            msgspec.Raw(body),
+            ttl_s - min(EARLIER_S, ttl_s * EARLIER_PART),
+            turn_name(request.parent) if is_hop else "",
+            chain_of(request, self._turns.new_id) if is_hop or request.chain else [],
+            hops,
+            request.headers,
+            request.depth,
+        )
+
+    def take(self, spec: MethodSpec, answer: Any) -> Any:
+        """Decode a result, or raise the callee's error."""
+        if type(answer) is RemoteFailure:
+            raise rebuild(answer.body, self._turns.known_errors)
+        try:
+            return spec.result.decode(answer, self._runtime)
+        except (TypeError, ValueError, OverflowError) as error:
+            raise TypeError(f"{spec.label}: result: {error}") from None

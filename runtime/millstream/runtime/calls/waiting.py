@@ -1,0 +1,91 @@
+"""Who waits in the course of a call: for an activation here, or for an answer from elsewhere.
+
+Owns: `LocalWait`, a caller in a mailbox, and `RemoteWait`, the receiver of one answer. Invariant:
+each ends exactly once, and what comes later is dropped.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import msgspec
+
+from millstream.runtime.codec.failures import isolate_error
+from millstream.runtime.codec.known_errors import KnownErrors
+from millstream.runtime.turns.request import Request
+
+__all__ = ["LocalWait", "Moved", "RemoteFailure", "RemoteWait"]
+
+
+class LocalWait:
+    """A local caller that waits for an activation; it is handed the turn in its own task."""
+
+    __slots__ = ("_known_errors", "future", "is_withdrawn", "request")
+
+    def __init__(
+        self, future: asyncio.Future[str | None], request: Request, known_errors: KnownErrors
+    ) -> None:
+        self.request = request
+        self.future = future
+        self.is_withdrawn = False
+        self._known_errors = known_errors
+
+    def grant(self) -> bool:
+        if self.future.done():
+            return False
+        self.future.set_result(None)
+        return True
+
+    def moved(self, silo: str) -> None:
+        if not self.future.done():
+            self.future.set_result(silo)
+
+    def fail(self, error: BaseException) -> None:
+        if not self.future.done():
+            assert isinstance(error, Exception)
+            label = self.request.spec.label
+            self.future.set_exception(isolate_error(error, self._known_errors, label))
+
+
+class RemoteFailure:
+    """The callee raised; `body` is the encoded error."""
+
+    __slots__ = ("body",)
+
+    def __init__(self, body: msgspec.Raw) -> None:
+        self.body = body
+
+
+class Moved:
+    """The call did not run; the grain is at `silo`, or must be looked up if that is empty."""
+
+    __slots__ = ("silo",)
+
+    def __init__(self, silo: str) -> None:
+        self.silo = silo
+
+
+class RemoteWait:
+    """A caller that waits for an answer: the encoded result, RemoteFailure or Moved."""
+
+    __slots__ = ("future",)
+
+    def __init__(self, future: asyncio.Future[Any]) -> None:
+        self.future = future
+
+    def reply(self, body: msgspec.Raw) -> None:
+        if not self.future.done():
+            self.future.set_result(body)
+
+    def failure(self, body: msgspec.Raw) -> None:
+        if not self.future.done():
+            self.future.set_result(RemoteFailure(body))
+
+    def redirect(self, silo: str) -> None:
+        if not self.future.done():
+            self.future.set_result(Moved(silo))
+
+    def broken(self, error: Exception) -> None:
+        if not self.future.done():
+            self.future.set_exception(error)

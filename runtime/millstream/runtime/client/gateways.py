@@ -1,0 +1,284 @@
+"""A client's gateways: which it is connected to, and which grain goes through which.
+
+Owns: `Gateways`: asking for the list of all, and choosing. Is the `Locator` of a client. Not:
+which of them may be used (`gateway_list`). Invariants: calls to one grain go through one gateway
+while that is connected, so they keep their order; a call whose gateway is lost after it was sent
+ends with SiloUnavailable, one that was not sent yet goes through another gateway; one question for
+the list is under way at a time, beside what a gateway is asked that leaves.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine, Sequence
+from contextlib import suppress
+from typing import Any, Concatenate, ParamSpec, TypeVar
+
+import msgspec
+
+from millstream.runtime.calls.locator import Destination
+from millstream.runtime.calls.remote import Remote
+from millstream.runtime.calls.search import Searches
+from millstream.runtime.cluster.gateways import GatewayTarget
+from millstream.runtime.codec.failures import describe
+from millstream.runtime.errors import MillstreamError, NotInCluster, SiloUnavailable
+from millstream.runtime.tasks import Tasks
+from millstream.runtime.turns.kind import GrainKind
+from millstream.runtime.turns.run import Turns
+from millstream.runtime.wire.connection import Peer
+from millstream.runtime.wire.message import Call, Failure
+from millstream.runtime.wire.peers import Peers
+
+from .gateway_list import GatewayList
+
+__all__ = ["GatewayCalls", "Gateways"]
+
+P = ParamSpec("P")
+R = TypeVar("R")
+GATEWAYS_EVERY_S = 10.0
+LIST_SPEC: Any = GatewayTarget.gateways.__millstream_spec__  # type: ignore[attr-defined]
+EVICTED_SPEC: Any = GatewayTarget.evicted.__millstream_spec__  # type: ignore[attr-defined]
+
+log = logging.getLogger("millstream.client")
+
+
+class Gateways:
+    """The gateways of one client (`Locator`, `Inbox`, `Welcome`).
+
+    Args:
+        given: `host:port` of those that the program named.
+    """
+
+    def __init__(
+        self, given: Sequence[str], turns: Turns, tasks: Tasks, peers: Peers, remote: Remote
+    ) -> None:
+        self.options = turns.options
+        self.remote = remote
+        self._turns = turns
+        self._peers = peers
+        self._list = GatewayList(given)
+        self._list_wanted = asyncio.Event()
+        self._searches = Searches(turns, tasks, self._locate, self.lost)
+        self.has_waiting = self._searches.has_waiting
+        """Do calls wait for a connection to this grain's gateway?"""
+
+    @property
+    def known(self) -> list[str]:
+        """The gateways that the cluster told, without those that leave."""
+        return self._list.known
+
+    @known.setter
+    def known(self, found: Sequence[str]) -> None:
+        self._list.learn(found)
+
+    # -- finding (`Locator`)
+
+    def find(self, kind: GrainKind, key: str, /) -> Destination | None:
+        """The connection that carries the grain's calls: the first that works, or may."""
+        if self._searches.has_waiting(kind.name, key):
+            return None
+        for gateway in self._list.order(f"{kind.name}/{key}"):
+            try:
+                return self._peers.get(gateway)
+            except SiloUnavailable:
+                continue
+        return None
+
+    def wait(
+        self, kind: GrainKind, key: str, pause_s: float = 0.0, /
+    ) -> asyncio.Future[Destination]:
+        """Wait for a gateway (see `Searches.wait`)."""
+        return self._searches.wait(kind, key, pause_s)
+
+    async def _locate(self, kind: GrainKind, key: str) -> Destination:
+        return await self.ready(kind.name, key)
+
+    def moved(self, kind: GrainKind, key: str, peer: Peer, silo: str, /) -> None:
+        """The gateway looks the grain up anew."""
+
+    def lost(self, kind: GrainKind, key: str, /) -> None:
+        """The gateway could not be reached; the next try goes over all of them."""
+
+    async def ready(self, *name: str) -> Peer:
+        """A connected gateway; one that refuses is passed over. Raises SiloUnavailable."""
+        refused: list[str] = []
+        for gateway in self._list.order("/".join(name)):
+            try:
+                peer = self._peers.get(gateway)
+                if not peer.is_ready:
+                    await peer.ready()
+                return peer
+            except SiloUnavailable as error:
+                refused.append(str(error))
+        raise SiloUnavailable(f"no gateway answers: {'; '.join(refused)}")
+
+    # -- told by connections (`Welcome`, `Inbox`)
+
+    def greeted(self, peer: Peer, /) -> None:
+        """A gateway that was known by its address has told its whole name."""
+        if self._list.is_evicted(peer.name):
+            peer.close("evicted from the cluster, and does not know it yet")
+        else:
+            self._peers.know_as(peer.name, peer)
+
+    def leaving(self, peer: Peer, /) -> None:
+        """The gateway stops: use others for new calls. It knows them best, and is connected."""
+        self._list.leave(peer.name)
+        try:
+            LastQuestion(self).ask(peer)
+        except MillstreamError as error:
+            log.info("gateway %s leaves, and could not be asked for others: %s", peer.name, error)
+            self.want_list()
+
+    def serve(self, peer: Peer, call: Call, /) -> None:
+        """Nothing can be called on a client."""
+        error = NotInCluster("a client serves no calls")
+        peer.refuse(call.id, Failure(call.id, msgspec.Raw(describe(error, call.kind))))
+
+    # -- asked by the watch for evictions
+
+    def oldest_calls(self) -> dict[str, int]:
+        """The id of the oldest outstanding call of each connected gateway; 0: none."""
+        oldest: dict[str, int] = {}
+        for peer in self._peers.known():  # of two to one gateway, the one that is asked
+            if "@" in peer.name:
+                oldest[peer.name] = peer.oldest_call or oldest.get(peer.name, 0)
+        return oldest
+
+    def gateways_to_ask(self) -> list[str]:
+        """Those that the cluster told; the others when there are none."""
+        return self._list.known or self._list.order("")
+
+    async def ask_evicted(self, gateway: str, silos: list[str], /) -> list[str]:
+        """Which of the silos are dead, as a gateway reads the table. Raises MillstreamError."""
+        peer = self._peers.get(gateway)
+        evicted: list[str] = await self.remote.call(
+            peer, GatewayTarget.target_name, "", EVICTED_SPEC, (silos,)
+        )
+        return evicted
+
+    def drop_evicted(self, silo: str, /) -> None:
+        """Never use a gateway again; what waits for it ends with SiloUnavailable."""
+        log.warning("gateway %s was evicted from the cluster: calls that it had end", silo)
+        self._list.evict(silo)
+        for peer in self._peers.known():
+            if peer.name == silo:
+                peer.close("evicted from the cluster")
+
+    # -- the list
+
+    def want_list(self) -> None:
+        """The list of gateways may be out of date: ask for it soon."""
+        self._list_wanted.set()
+
+    async def refresh(self) -> None:
+        """Ask for the current list, one gateway after the other until one answers.
+
+        What the answer does not name is forgotten. Raises SiloUnavailable.
+        """
+        failures: list[str] = []
+        for gateway in self._list.order(""):
+            try:
+                peer = self._peers.get(gateway)
+                found = await self.remote.call(peer, GatewayTarget.target_name, "", LIST_SPEC, ())
+            except MillstreamError as error:
+                failures.append(str(error))
+            else:
+                self._list.learn(found)
+                return
+        raise SiloUnavailable("; ".join(failures))
+
+    async def keep_list(self) -> None:
+        """Ask for the list every 10 s, and when a gateway was lost; for ever."""
+        while True:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(GATEWAYS_EVERY_S):
+                    await self._list_wanted.wait()
+            await self._ask_some_times()
+            self._list_wanted.clear()  # what was lost meanwhile was lost to the asking
+
+    async def _ask_some_times(self) -> None:
+        for attempt in range(self.options.redirects_max):
+            if attempt:
+                await asyncio.sleep(self.options.retry_first_s * 2 ** (attempt - 1))
+            try:
+                await self.refresh()
+            except MillstreamError as error:
+                log.info("the list of gateways could not be refreshed: %s", error)
+            else:
+                return
+
+    async def ask(
+        self, name: str, target: str, instance: str, spec: Any, args: tuple[Any, ...]
+    ) -> Any:
+        """Call a system target of the gateway that serves `name`."""
+        self._turns.check_running()
+        return await self.remote.call(await self.ready(name), target, instance, spec, args)
+
+
+class GatewayCalls:
+    """Calls to system targets through a client's gateways."""
+
+    __slots__ = ("_gateways",)
+
+    def __init__(self, gateways: Gateways) -> None:
+        self._gateways = gateways
+
+    @property
+    def frame_bytes_max(self) -> int:
+        """The client's own limit of a frame."""
+        return self._gateways.options.frame_bytes_max
+
+    async def call(
+        self,
+        name: str,
+        target: str,
+        method: Callable[Concatenate[Any, P], Coroutine[Any, Any, R]],
+        /,
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> R:
+        """Call a target of the gateway that serves `name`: calls of one name keep their order.
+
+        Raises what the method raises, CallTimeout, SiloUnavailable, NotInCluster (it was closed).
+        """
+        assert not kwargs, "arguments of targets are given by position"
+        spec = method.__millstream_spec__  # type: ignore[attr-defined]
+        result: R = await self._gateways.ask(name, target, "", spec, args)
+        return result
+
+
+class LastQuestion:
+    """Asks a gateway that leaves for the list (`AnswerReceiver`).
+
+    Sent before its goodbye has been dealt with, so that the connection stays for the answer.
+    """
+
+    __slots__ = ("_gateways",)
+
+    def __init__(self, gateways: Gateways) -> None:
+        self._gateways = gateways
+
+    def ask(self, peer: Peer) -> None:
+        """Send the question. Raises Overloaded, SiloUnavailable."""
+        body = msgspec.Raw(LIST_SPEC.arguments.encode(()))
+        ttl_s = self._gateways.options.call_timeout_s
+        name, method = GatewayTarget.target_name, LIST_SPEC.wire_name
+        peer.send_call(Call(0, name, "", method, body, ttl_s, "", [], 0, None), self)
+
+    def reply(self, body: msgspec.Raw, /) -> None:
+        try:
+            self._gateways.known = self._gateways.remote.take(LIST_SPEC, body)
+        except TypeError as error:
+            log.warning("a gateway that leaves: %s", error)
+            self._gateways.want_list()
+
+    def failure(self, body: msgspec.Raw, /) -> None:
+        self._gateways.want_list()
+
+    def redirect(self, silo: str, /) -> None:
+        self._gateways.want_list()
+
+    def broken(self, error: Exception, /) -> None:
+        self._gateways.want_list()

@@ -1,0 +1,204 @@
+"""The parts of a silo, put together.
+
+Owns: making them, bottom-up, and the two bindings that come late: the directory registers what the
+catalog starts, and what arrives is taken by what is made last. Not: starting and stopping (`silo`).
+Invariant: the assembly is handed to no part of it; a part gets what it uses.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from millstream.runtime.calls.arrivals import Arrivals
+from millstream.runtime.calls.engine import CallEngine
+from millstream.runtime.calls.system_target import Targets, specs_of
+from millstream.runtime.cluster.directory.directory import Directory
+from millstream.runtime.cluster.gateways import GatewayTarget, Loads
+from millstream.runtime.cluster.heart import LoopHeart
+from millstream.runtime.cluster.member import Member
+from millstream.runtime.cluster.router import SiloRouter
+from millstream.runtime.cluster.table import MemberRow, MembershipTable, TableView
+from millstream.runtime.definition.grain import Contract
+from millstream.runtime.definition.storage import StateStore
+from millstream.runtime.env import Env
+from millstream.runtime.errors import ConfigError
+from millstream.runtime.options import MembershipOptions, RuntimeOptions
+from millstream.runtime.turns.activation import Activation
+from millstream.runtime.turns.catalog import Catalog
+from millstream.runtime.wire.greeting import Identity
+from millstream.runtime.wire.transport import Transport
+
+from .visitors import Visitors
+
+__all__ = ["SiloAssembly"]
+
+log = logging.getLogger("millstream.silo")
+
+
+class SiloAssembly:
+    """Everything that one silo consists of.
+
+    Args:
+        parts: what the silo was given beside grains, by name.
+        evicted: called when the table says that this silo is dead.
+    """
+
+    def __init__(
+        self,
+        *,
+        identity: Identity,
+        grains: Sequence[type[Contract]],
+        options: RuntimeOptions,
+        membership_options: MembershipOptions,
+        env: Env,
+        transport: Transport,
+        table: MembershipTable,
+        row: MemberRow,
+        stores: Mapping[str, StateStore],
+        parts: Mapping[str, object],
+        evicted: Callable[[str], None],
+    ) -> None:
+        self.identity = identity
+        self.address = identity.address
+        self.cluster = identity.cluster
+        self.options = options
+        self.membership_options = membership_options
+        self.env = env
+        self.transport = transport
+        self.parts = parts
+        self._stores = stores
+        self._evicted = evicted
+        engine = self.engine = CallEngine(
+            identity, grains, options, env, transport, self._has_left, self._lost, self.part
+        )
+        self.loop, self.turns, self.peers = engine.loop, engine.turns, engine.peers
+        self.references = engine.references
+        unresponsive_s = membership_options.unresponsive_after_s
+        self.heart = LoopHeart(self.loop, self.address, unresponsive_s)
+        self.targets = Targets(self.address, self.peers, engine.remote)
+        self.membership = self._make_member(row, table)
+        self.catalog = Catalog(
+            self.address, self.turns, engine.new_tasks(), self.store, self._learned
+        )
+        self.loads = Loads(
+            self.address,
+            self.membership,
+            self.targets,
+            engine.new_tasks(),
+            lambda: self.catalog.count,
+        )
+        self.targets.add(GatewayTarget(self.membership, self.loads))
+        self.directory = self.catalog.registrar = Directory(
+            self.address,
+            members=self.membership,
+            holder=self.catalog,
+            targets=self.targets,
+            tasks=engine.new_tasks(),
+            cache_max=options.directory_cache_max,
+        )
+        self._open(engine)
+        self.membership.watch(self._follow)
+
+    def _open(self, engine: CallEngine) -> None:
+        """Make what finds grains and takes calls."""
+        self.router = SiloRouter(
+            self.address,
+            self.turns,
+            engine.tasks,
+            self.membership,
+            self.directory,
+            self.catalog,
+            self.peers,
+            self.loads,
+            self.env.choice,
+        )
+        engine.open(self.router, self.catalog.of, None)
+        self.visitors = Visitors(engine.end, self.peers.known)
+        arrivals = Arrivals(
+            self.address,
+            self.turns,
+            self.references,
+            self.catalog,
+            self.targets,
+            self.router,
+            engine.callee,
+            self.router.hosted_names,
+        )
+        engine.end.open(inbox=arrivals, welcome=self.visitors)
+
+    def _make_member(self, row: MemberRow, table: MembershipTable) -> Member:
+        return Member(
+            row,
+            table,
+            cluster=self.cluster,
+            options=self.membership_options,
+            targets=self.targets,
+            transport=self.transport,
+            env=self.env,
+            tasks=self.engine.new_tasks(),
+            lag_s=lambda: self.heart.lag_s,
+            foreign=self.peers.foreign,
+            evicted=self.evicted,
+        )
+
+    # -- bindings
+
+    def _learned(self, kind: str, key: str, silo: str) -> None:
+        self.router.learn(kind, key, silo)
+
+    def _has_left(self, silo: str) -> bool:
+        """Stopping silos take no new calls."""
+        return self.visitors.has_left(silo)
+
+    def _lost(self, name: str) -> None:
+        """Nothing to do: callers were told, and the prober watches the silo."""
+        log.debug("%s lost its connection to %s", self.address, name)
+
+    def _follow(self, view: TableView) -> None:
+        self.directory.apply_view(view)
+        live = {row.silo for row in view.rows if self.membership.is_live(row.silo)}
+        self.visitors.follow(view, live)
+
+    def evicted(self, reason: str = "") -> None:
+        """The table says that this silo is dead."""
+        self.turns.ended = self.why_ended()
+        self._evicted(reason)
+
+    def why_ended(self) -> str:
+        """What callers are told once this silo has ended."""
+        return f"silo {self.address} was stopped or evicted: use one that runs, or start another"
+
+    def spawn(self, coro: Any) -> asyncio.Task[Any]:
+        """Start a background task of the silo; its failure is logged."""
+        return self.engine.tasks.start(coro)
+
+    # -- what is found by name
+
+    def store(self, name: str) -> StateStore:
+        """The state store of a name. Raises ConfigError."""
+        found = self._stores.get(name)
+        if found is None:
+            raise ConfigError(
+                f"no store is named {name!r}; this silo has {', '.join(self._stores) or 'none'}"
+            )
+        return found
+
+    def part(self, name: str, /) -> Any:
+        """The silo's part of a name. Raises ConfigError naming those that there are."""
+        found = self.parts.get(name)
+        if found is None:
+            known = ", ".join(map(repr, self.parts)) or "none"
+            raise ConfigError(
+                f"this silo has no part named {name!r}; it has {known}: give it "
+                f"Silo(streams={{{name!r}: ...}}), or `parts=` for what is no stream provider"
+            )
+        return found
+
+    def add_extension(self, name: str, cls: type[Any], make: Callable[[Activation], Any]) -> None:
+        """Let activations be extended: an object of `cls` is made when a call to `name.method`
+        first arrives."""
+        self.engine.callee.extend(specs_of(cls, name))
+        self.turns.extensions[name] = make

@@ -1,0 +1,208 @@
+"""The turn rule beside a model of plain lists: random events, and both agree after each."""
+
+from __future__ import annotations
+
+import sys
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    Bundle,
+    RuleBasedStateMachine,
+    consumes,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+)
+
+from millstream.runtime.definition.grain import DeactivationReason
+from millstream.runtime.errors import Overloaded
+from millstream.runtime.turns.activation import Activation, ActivationState
+from millstream.runtime.turns.request import Request
+
+
+class Entry:
+    """A waiting entry that writes down what happens to it."""
+
+    def __init__(self, machine: RuleBesideModel, name: int, kind: str) -> None:
+        spec: Any = SimpleNamespace(label=kind, is_read_only=kind == "read")
+        self.request = Request(None, None, None, spec, 0.0, 1)
+        self.request.is_read = kind == "read"
+        self.request.is_interleaving = kind == "interleave"
+        self.is_withdrawn = False
+        self.machine, self.name, self.kind = machine, name, kind
+        self.takes = True
+
+    def grant(self) -> bool:
+        self.machine.granted.append(self.name)
+        return self.takes
+
+    def moved(self, silo: str) -> None:
+        self.machine.moved.append(self.name)
+
+    def fail(self, error: BaseException) -> None:
+        raise AssertionError(f"{self.name}: {error}")
+
+
+class RuleBesideModel(RuleBasedStateMachine):
+    """An activation beside lists: who runs and who waits."""
+
+    running = Bundle("running")
+    waiting = Bundle("waiting")
+    LIMIT = 6
+
+    @initialize()
+    def begin(self) -> None:
+        self.ended: list[DeactivationReason] = []
+        owner: Any = SimpleNamespace(end=self._end)
+        self.kind: Any = SimpleNamespace(name="K", waiting_calls_max=self.LIMIT)
+        kind: Any = self.kind
+        self.activation = Activation(owner, kind, "k", 1)
+        self.granted: list[int] = []
+        self.moved: list[int] = []
+        self.count = 0
+        self.model_running: list[Entry] = []
+        self.model_waiting: list[Entry] = []
+        self.is_valid = False
+        self.is_stopping = False
+
+    def _end(self, activation: Activation, reason: DeactivationReason) -> None:
+        assert not self.model_running_now() and not self.ended
+        self.ended.append(reason)
+        activation.state = ActivationState.DEACTIVATING
+        activation.gate = 1
+
+    def model_running_now(self) -> list[Entry]:
+        return [entry for entry in self.model_running if not entry.request.done]
+
+    def may_start(self, kind: str) -> bool:
+        if not self.is_valid or self.is_stopping:
+            return False
+        kinds = [entry.kind for entry in self.model_running if entry.kind != "interleave"]
+        if kind == "interleave" or not kinds:
+            return True
+        return kind == "read" and set(kinds) == {"read"}
+
+    def model_admit(self) -> list[int]:
+        """Who starts now, in order; the scan goes on past those that may not."""
+        started = []
+        for entry in list(self.model_waiting):
+            if self.may_start(entry.kind):
+                self.model_waiting.remove(entry)
+                started.append(entry.name)
+                if entry.takes:
+                    self.model_running.append(entry)
+        return started
+
+    @precondition(lambda self: not self.is_valid and not self.ended)
+    @rule()
+    def becomes_valid(self) -> None:
+        self.granted.clear()
+        self.is_valid = True
+        expected = self.model_admit()
+        self.activation.go_on(ActivationState.VALID)
+        assert self.granted == expected
+
+    @rule(target=waiting, kind=st.sampled_from(["plain", "plain", "read", "interleave"]))
+    def arrives(self, kind: str) -> Entry:
+        self.count += 1
+        entry = Entry(self, self.count, kind)
+        if self.may_start(kind):
+            assert self.activation.try_enter(entry.request)
+            self.model_running.append(entry)
+        elif len(self.model_waiting) >= self.LIMIT:
+            assert not self.activation.try_enter(entry.request)
+            with pytest.raises(Overloaded):
+                self.activation.queue(entry)
+            entry.is_withdrawn = True
+        else:
+            assert not self.activation.try_enter(entry.request)
+            self.activation.queue(entry)
+            self.model_waiting.append(entry)
+        return entry
+
+    @rule(entry=consumes(waiting))
+    def ends_or_withdraws(self, entry: Entry) -> None:
+        self.granted.clear()
+        if entry in self.model_running:
+            self.model_running.remove(entry)
+            expected = self.model_admit()
+            entry.request.done = True
+            self.activation.leave(entry.request)
+            assert self.granted == expected
+        elif entry in self.model_waiting:
+            self.model_waiting.remove(entry)
+            self.activation.withdraw(entry)
+        elif not entry.takes:
+            # its grant was refused meanwhile; its task wakes up and withdraws it all the same
+            self.activation.withdraw(entry)
+
+    @rule(entry=waiting)
+    def caller_goes_away_without_a_word(self, entry: Entry) -> None:
+        """As when a task is cancelled and has not run yet: the entry refuses its grant."""
+        if entry in self.model_waiting:
+            entry.takes = False
+
+    @precondition(lambda self: not self.is_stopping)
+    @rule()
+    def stops(self) -> None:
+        self.is_stopping = True
+        self.activation.end_soon(DeactivationReason.IDLE)
+
+    @invariant()
+    def agrees_with_the_model(self) -> None:
+        if not hasattr(self, "activation"):
+            return
+        activation = self.activation
+        activation.check()
+        box = activation.mailbox
+        live = [] if box is None else [e for e in box.waiting if not e.is_withdrawn]
+        assert [e.name for e in live] == [e.name for e in self.model_waiting]  # type: ignore[attr-defined]
+        plain = [e.request for e in self.model_running if e.kind == "plain"]
+        assert ([activation.running] if activation.running else []) == plain
+        readers = [] if box is None else box.readers
+        assert readers == [e.request for e in self.model_running if e.kind == "read"]
+        interleaved = 0 if box is None else len(box.interleaving)
+        assert interleaved == sum(e.kind == "interleave" for e in self.model_running)
+        if activation.gate == 0:
+            assert self.may_start("plain") and not self.model_waiting
+        idle = self.is_valid and self.is_stopping and not self.model_running
+        assert bool(self.ended) == idle
+        if box is not None:
+            assert box.withdrawn == sum(entry.is_withdrawn for entry in box.waiting)
+        if not self.model_running and not self.model_waiting and not self.is_stopping:
+            assert self.is_valid is (activation.gate == 0)
+
+
+TestRuleBesideModel = RuleBesideModel.TestCase
+TestRuleBesideModel.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+
+
+def test_letting_one_in_does_not_look_at_all_ten_thousand_that_wait() -> None:
+    machine = RuleBesideModel()
+    machine.begin()
+    machine.kind.waiting_calls_max = 10_000
+    machine.becomes_valid()
+    entries = [Entry(machine, i, "plain") for i in range(10_000)]
+    for entry in entries:
+        if not machine.activation.try_enter(entry.request):
+            machine.activation.queue(entry)
+    steps = 0
+
+    def count(frame: Any, event: str, arg: object) -> None:
+        nonlocal steps
+        steps += 1
+
+    sys.setprofile(count)  # counts calls and returns: a stand-in for time that does not flicker
+    try:
+        for entry in entries[:200]:
+            entry.request.done = True
+            machine.activation.leave(entry.request)
+    finally:
+        sys.setprofile(None)
+    assert machine.granted == list(range(1, 201))
+    assert steps < 200 * 100
