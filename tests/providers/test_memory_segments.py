@@ -213,7 +213,7 @@ def test_trim_recycles_without_growth() -> None:
     consume(partition, "g", 9)
     assert (partition.first, partition.segment_count) == (0, 3)
     partition.trim()
-    assert (partition.first, partition.segment_count, partition.spare_count) == (6, 1, 1)
+    assert (partition.first, partition.segment_count, partition.spare_count) == (9, 1, 1)
     partition.check()
     extend(partition, 1)
     assert partition.pull("g", 9) == [9]

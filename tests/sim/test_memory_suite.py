@@ -38,7 +38,7 @@ def is_noticed(what: str) -> bool:
 
 def test_content_that_a_stop_does_not_store_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     async def forget(self: MemoryQueue, reason: Any) -> None:
-        self._gate.close("it forgets")
+        self._room.close("it forgets")
 
     monkeypatch.setattr(MemoryQueue, "on_deactivate", forget)
     assert is_noticed("nobody crashed")

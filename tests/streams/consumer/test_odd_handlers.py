@@ -95,7 +95,14 @@ def cluster_of(handler: FailureHandler | None = None) -> LocalCluster:
     return LocalCluster(silos=2, grains=[Reader], streams={"default": provider})
 
 
+async def settled(cluster: LocalCluster) -> None:
+    """Until each silo reads one queue: a hand-over would begin the attempts anew."""
+    managers = [silo.services.part("default").manager for silo in cluster.silos]
+    await until(lambda: all([a.is_reading for a in m.agents()] == [True] for m in managers))
+
+
 async def publish_and_wait(cluster: LocalCluster, key: str) -> list[DeadLetter]:
+    await settled(cluster)
     await cluster.stream(ODD, key).publish_many(["a", "b", "bad", "y", "z"])
     await until(lambda: "z" in SEEN[key])
     provider = cluster.silos[0].services.part("default")

@@ -332,7 +332,7 @@ async def test_a_full_queue_refuses_and_loses_nothing_that_it_accepted() -> None
     memory = MemoryOptions(capacity_events=50, enqueue_wait_s=0.05)
     async with running(silos=1, options=options, memory=memory) as cluster:
         accepted = 0
-        with pytest.raises(QueueFull, match="capacity_events is 50"):
+        with pytest.raises(QueueFull, match="50 of 50 events .capacity_events."):
             for i in range(1000):
                 await cluster.stream(PLAIN, "a").publish(Word(f"w{i}"))
                 accepted += 1

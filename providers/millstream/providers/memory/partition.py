@@ -4,7 +4,8 @@ Owns: `Partition`, `PartitionOptions`, `Reader`, `NothingToCommit`. Not: waiting
 or which partition an item goes to. No I/O and no asyncio: one owner uses it on one loop.
 Invariants: first <= committed <= end for each group; `released` only grows; what a group commits
 is, in order, what was appended, except where `reset` or `drop_oldest` say otherwise; a returned
-batch never changes; a segment is recycled only when every group has committed all of it.
+batch never changes; a segment is recycled, and an item let go of, only when every group has
+committed it.
 """
 
 from __future__ import annotations
@@ -83,11 +84,12 @@ class Partition(Generic[T]):
         self._chain = Chain[T](self._options.segment_size, self._options.spare_max, start)
         self._readers: dict[str, Reader[T]] = {}
         self._released = start
+        self._cleared = start  # items of the first segment below this offset are gone
 
     @property
     def first(self) -> int:
         """The offset of the oldest stored item."""
-        return self._chain.head.start
+        return max(self._chain.head.start, self._cleared)
 
     @property
     def end(self) -> int:
@@ -196,8 +198,13 @@ class Partition(Generic[T]):
         return self._chain.copy(self._chain.find(offset), offset, min(offset + count, self.end))
 
     def trim(self) -> None:
-        """Recycle now what the next growth would recycle; items that may be read again go."""
-        self._chain.recycle(self._needed())
+        """Let go of every item that all groups have committed; it cannot be read again."""
+        needed = self._needed()
+        self._chain.recycle(needed)
+        low = self.first
+        if low < needed:
+            self._chain.head.clear(low, needed)
+            self._cleared = needed
         self._release_to(self.first)
 
     def _reader(self, group: str) -> Reader[T]:
@@ -241,6 +248,7 @@ class Partition(Generic[T]):
         """Assert the invariants. Costs O(stored)."""
         self._chain.check()
         assert self._released <= self.end
+        assert self._cleared <= self._released
         held = {id(segment) for segment in self._chain}
         for reader in self._readers.values():
             assert id(reader.segment) in held

@@ -38,8 +38,8 @@ from millstream.runtime import (
 from millstream.runtime.extending import isolated, services_of, stopping
 
 from .arrivals import Arrivals
-from .gate import CapacityGate
 from .partition import Partition
+from .room import Room
 
 __all__ = ["MemoryOptions", "MemoryQueue", "NumberedMessages", "QueuedMessage"]
 
@@ -59,19 +59,20 @@ NO_FENCE = 0
 class MemoryOptions:
     """Limits of each in-memory queue. Raises ConfigError.
 
-    A publish to a queue with `capacity_events` events waits up to `enqueue_wait_s`, then fails
-    with QueueFull. `store` keeps what outlives an activation: the era, and the content of a
-    queue whose silo stops gracefully.
+    A publish to a queue with `capacity_events` events, or `capacity_bytes` bytes, that are not
+    acknowledged waits up to `enqueue_wait_s`, then fails with QueueFull. `store` keeps what
+    outlives an activation: the era, and the content of a queue whose silo stops gracefully.
     """
 
     capacity_events: int = 100_000
+    capacity_bytes: int = 256 << 20
     enqueue_wait_s: float = 5.0
     batch_messages_max: int = 1_000
     batch_bytes_max: int = 1 << 20
     store: str = "default"
 
     def __post_init__(self) -> None:
-        for name in ("capacity_events", "batch_messages_max", "batch_bytes_max"):
+        for name in ("capacity_events", "capacity_bytes", "batch_messages_max", "batch_bytes_max"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"MemoryOptions.{name} is {getattr(self, name)}, not at least 1")
         if self.enqueue_wait_s < 0:
@@ -96,6 +97,12 @@ class QueuedMessage(msgspec.Struct, array_like=True, frozen=True):
         if self.headers:
             texts += sum(len(name) + len(text) for name, text in self.headers.items())
         return sum(map(len, self.items)) + texts
+
+
+def size_of(messages: Sequence[QueuedMessage]) -> tuple[int, int]:
+    """Events and bytes of messages."""
+    events = sum(len(message.items) for message in messages)
+    return events, sum(message.size_bytes for message in messages)
 
 
 class NumberedMessages(msgspec.Struct, array_like=True, frozen=True):
@@ -130,10 +137,10 @@ class MemoryQueue(Grain):
         self._era = 0
         self._epoch = 0
         self._partition: Partition[QueuedMessage] = Partition()
-        self._gate = CapacityGate(self._options.capacity_events)
+        self._room = Room(self._options.capacity_events, self._options.capacity_bytes)
         self._arrivals = Arrivals()
         self._read_end = 0  # the reader has had the messages below this offset,
-        self._held_events = 0  # which are so many events that are not acknowledged
+        self._read_events = 0  # which are so many events that are not acknowledged
         self._producers: OrderedDict[str, int] = OrderedDict()
         self._mark = b""  # the row, while this activation has the content
 
@@ -148,7 +155,7 @@ class MemoryQueue(Grain):
         """Go on with stored content, or begin a new era."""
         provider = services_of(self).part(self.key.partition("/")[0])
         self._options = provider.adapter.options
-        self._gate = CapacityGate(self._options.capacity_events)
+        self._room = Room(self._options.capacity_events, self._options.capacity_bytes)
         found = await self._store.read(self._row_key)
         stored = None if found is None else msgspec.msgpack.decode(found.data, type=StoredQueue)
         if stored is not None and stored.is_clean:
@@ -207,7 +214,7 @@ class MemoryQueue(Grain):
         self._era, self._epoch = stored.era, stored.epoch
         self._partition = Partition(start=stored.start)
         self._producers = OrderedDict(stored.producers)
-        events = 0
+        events = size_bytes = 0
         for chunk in range(stored.chunks):
             key = self._chunk_key(chunk)
             row = await self._store.read(key)
@@ -215,11 +222,15 @@ class MemoryQueue(Grain):
                 raise QueueFull(f"{self.key}: stored chunk {chunk} of {stored.chunks} is missing")
             for message in msgspec.msgpack.decode(row.data, type=list[QueuedMessage]):
                 events += len(message.items)
+                size_bytes += message.size_bytes
                 self._partition.append(message)
                 self._note(message)
         # the capacity may have been lowered: what is here has room until the queue moves again
-        self._gate = CapacityGate(max(events, self._options.capacity_events))
-        self._gate.try_acquire(events)
+        options = self._options
+        self._room = Room(
+            max(events, options.capacity_events), max(size_bytes, options.capacity_bytes)
+        )
+        self._room.try_acquire(events, size_bytes)
 
     async def _clear_chunks(self) -> None:
         """Drop the rows of a former activation, whether it was loaded, or died while it stored.
@@ -244,7 +255,7 @@ class MemoryQueue(Grain):
 
     async def on_deactivate(self, reason: DeactivationReason, /) -> None:
         """Store the content, so that the next activation goes on with it."""
-        self._gate.close(f"{self.key}: the queue moves")
+        self._room.close(f"{self.key}: the queue moves")
         start, count = self._partition.committed(READER), self._partition.depth(READER)
         chunks = 0
         for at in range(0, count, CHUNK_MESSAGES):
@@ -279,23 +290,28 @@ class MemoryQueue(Grain):
 
         Waits for room, first come first served. Raises QueueFull.
         """
-        events = sum(len(message.items) for message in messages if not self._is_known(message))
-        if events > self._options.capacity_events:
-            raise QueueFull(
-                f"{self.key}: {events} events in one batch, capacity_events is "
-                f"{self._options.capacity_events}"
-            )
-        if not self._gate.try_acquire(events):
-            await self._wait_for_room(events)
+        fresh = [message for message in messages if not self._is_known(message)]
+        events, size_bytes = size_of(fresh)
+        self._refuse_too_large(events, size_bytes)
+        if not self._room.try_acquire(events, size_bytes):
+            await self._wait_for_room(events, size_bytes)
         numbers = [self._accept(message) for message in messages]
-        accepted = sum(
-            len(message.items)
-            for message, (_, number) in zip(messages, numbers, strict=True)
-            if number
-        )
-        self._gate.release(events - accepted)  # repeated while it waited, or in this very batch
+        accepted = [m for m, (_, number) in zip(messages, numbers, strict=True) if number]
+        if len(accepted) != len(fresh):  # repeated while it waited, or in this very batch
+            events_in, bytes_in = size_of(accepted)
+            self._room.release(events - events_in, size_bytes - bytes_in)
         self._arrivals.wake()
         return numbers
+
+    def _refuse_too_large(self, events: int, size_bytes: int) -> None:
+        """Raise QueueFull for what would never have room."""
+        options = self._options
+        if events > options.capacity_events or size_bytes > options.capacity_bytes:
+            raise QueueFull(
+                f"{self.key}: one batch has {events} events of {size_bytes} bytes; "
+                f"capacity_events is {options.capacity_events}, capacity_bytes is "
+                f"{options.capacity_bytes}"
+            )
 
     def _accept(self, message: QueuedMessage) -> tuple[int, int]:
         """Store a message and note its sequence, in one step; number 0 for a repeated one."""
@@ -304,14 +320,16 @@ class MemoryQueue(Grain):
         self._note(message)
         return self._era, self._partition.append(message) + 1
 
-    async def _wait_for_room(self, events: int) -> None:
+    async def _wait_for_room(self, events: int, size_bytes: int) -> None:
+        options, room = self._options, self._room
         try:
-            async with asyncio.timeout(self._options.enqueue_wait_s):
-                await self._gate.acquire(events)
+            async with asyncio.timeout(options.enqueue_wait_s):
+                await room.acquire(events, size_bytes)
         except TimeoutError:
             raise QueueFull(
-                f"{self.key}: full for {self._options.enqueue_wait_s:g} s (enqueue_wait_s), "
-                f"capacity_events is {self._options.capacity_events}"
+                f"{self.key}: full for {options.enqueue_wait_s:g} s (enqueue_wait_s): it holds "
+                f"{room.events_taken} of {options.capacity_events} events (capacity_events), "
+                f"{room.bytes_taken} of {options.capacity_bytes} bytes (capacity_bytes)"
             ) from None
 
     def _is_known(self, message: QueuedMessage) -> bool:
@@ -334,7 +352,7 @@ class MemoryQueue(Grain):
     async def begin(self, epoch: int) -> tuple[int, int]:
         """Fence older readers; returns (era, number of the last acknowledged message)."""
         self._check_epoch(epoch)
-        self._read_end, self._held_events = self._partition.committed(READER), 0
+        self._read_end, self._read_events = self._partition.committed(READER), 0
         return self._era, self._partition.committed(READER)
 
     def _check_epoch(self, epoch: int) -> None:
@@ -367,7 +385,7 @@ class MemoryQueue(Grain):
     def _count_read(self, start: int, messages: Sequence[QueuedMessage]) -> None:
         """What the reader gets for the first time counts as read."""
         fresh = messages[max(0, self._read_end - start) :]
-        self._held_events += sum(len(message.items) for message in fresh)
+        self._read_events += sum(len(message.items) for message in fresh)
         self._read_end = max(self._read_end, start + len(messages))
 
     @always_interleave
@@ -381,9 +399,9 @@ class MemoryQueue(Grain):
         done = self._partition.pull(READER, count)
         self._partition.commit(READER)
         self._partition.trim()
-        events = sum(len(message.items) for message in done)
-        self._gate.release(events)
-        self._held_events = max(0, self._held_events - events)
+        events, size_bytes = size_of(done)
+        self._room.release(events, size_bytes)
+        self._read_events = max(0, self._read_events - events)
 
     @always_interleave
     async def depth(self) -> int:
@@ -393,4 +411,4 @@ class MemoryQueue(Grain):
     @always_interleave
     async def backlog(self) -> int:
         """Events that are stored and not read yet."""
-        return self._gate.capacity - self._gate.free - self._held_events
+        return self._room.events_taken - self._read_events

@@ -55,6 +55,12 @@ class Segment(Generic[T]):
         assert self.start <= low <= high <= self.end, f"{low}..{high} is not in this segment"
         return cast("list[T]", self.slots[low - self.start : high - self.start])
 
+    def clear(self, low: int, high: int) -> None:
+        """Let go of the items at offsets low..high-1: nobody reads them again."""
+        assert self.start <= low <= high <= self.end, f"{low}..{high} is not in this segment"
+        for at in range(low - self.start, high - self.start):
+            self.slots[at] = None
+
     def strip(self) -> Slots[T]:
         """Take the array away, emptied so that the items can be collected."""
         slots = self.slots
