@@ -28,6 +28,7 @@ from millstream.runtime import (
     state,
     with_options,
 )
+from millstream.runtime.calls import references
 from millstream.runtime.definition.headers import HEADERS_BYTES_MAX, HEADERS_MAX
 
 
@@ -474,3 +475,69 @@ async def test_a_reference_of_another_class_is_refused_by_name(guides: list[Any]
             await runtime.grain(Guide, "g").ask(runtime.grain(Guide, "g"), 1)
         with pytest.raises(TypeError, match=r"Guide\.ask: argument `airport`"):
             await runtime.grain(Guide, "g").ask("BOS", 1)
+
+
+# --- references to derived types -----------------------------------------------------------------
+
+
+class Visitor(Grain):
+    async def visit(self, airport: Airport) -> str:
+        assert isinstance(airport, Airport) and is_reference(airport)
+        await airport.add(1)
+        await with_options(airport, timeout=5).add(1)
+        return str(airport)
+
+    async def visit_all(self, airports: list[Airport]) -> list[Airport]:
+        return airports
+
+    async def name_of(self, anyone: Grain) -> str:
+        return str(anyone)
+
+    async def key_of(self, anyone: Contract) -> str:
+        return anyone.key
+
+
+class Tower(SmallAirport):
+    async def itself(self, guide: Visitor) -> str:
+        [seen] = await guide.visit_all([self])
+        return str(seen)
+
+    async def count(self) -> int:
+        return self.tally.value.count
+
+
+async def test_a_reference_to_a_derived_grain_is_one_to_its_base_everywhere() -> None:
+    grains = [Airport, SmallAirport, Tower, Visitor, Port]
+    async with LocalCluster(silos=2, grains=grains) as cluster:
+        runtimes: list[Runtime] = [cluster.client, *cluster.silos]
+        for at, runtime in enumerate(runtimes):
+            guide, tower = runtime.grain(Visitor, "g"), runtime.grain(Tower, f"t{at}")
+            assert await guide.visit(tower) == f"Tower/t{at}"
+            assert await tower.itself(guide) == f"Tower/t{at}"
+            assert await tower.count() == 2
+            seen = await guide.visit_all([tower, runtime.grain(Airport, "BOS")])
+            assert seen == [tower, runtime.grain(Airport, "BOS")]
+            assert await guide.visit(seen[0]) == f"Tower/t{at}"  # and on from there
+            assert await guide.name_of(tower) == f"Tower/t{at}"
+            assert await guide.key_of(seen[0]) == f"t{at}"
+
+
+async def test_a_reference_to_another_grain_is_refused_inside_containers_too() -> None:
+    async with LocalCluster(silos=1, grains=[Airport, SmallAirport, Visitor, Port]) as cluster:
+        for runtime in (cluster.silos[0], cluster.client):
+            guide: Any = runtime.grain(Visitor, "g")
+            for wrong in (runtime.grain(Port, "p"), runtime.grain(Visitor, "x")):
+                with pytest.raises(TypeError, match=r"visit: argument `airport`"):
+                    await guide.visit(wrong)
+                with pytest.raises(TypeError, match="expected a reference to Airport"):
+                    await guide.visit_all([wrong])
+
+
+async def test_types_seen_as_their_bases_have_a_limit(
+    silo: Silo, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(references, "VIEWS_MAX", 1)
+    host = silo.assembly.references
+    assert host.grain_of("One", Airport, "a") == host.grain_of("One", Airport, "a")
+    with pytest.raises(TypeError, match="VIEWS_MAX"):
+        host.grain_of("Two", Airport, "a")

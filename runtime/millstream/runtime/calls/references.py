@@ -17,10 +17,13 @@ from millstream.runtime.definition.grain import Contract, Grain, Openable
 from millstream.runtime.definition.grain_type import GrainType
 from millstream.runtime.definition.reference import OptionedReference
 from millstream.runtime.errors import ConfigError
-from millstream.runtime.text import check_text
+from millstream.runtime.text import check_text, shown
 from millstream.runtime.turns.kind import GrainKind
 
 __all__ = ["Gateway", "References", "modules_of"]
+
+VIEWS_MAX = 1000
+"""Types of grains, seen as one that they derive from, whose references one process decodes."""
 
 C = TypeVar("C", bound=Contract)
 H = TypeVar("H")
@@ -82,7 +85,8 @@ class References:
         self._waiting_calls_max = waiting_calls_max
         self._kinds: dict[str, GrainKind] = {}
         self._classes: dict[type[Any], type[Any]] = {}
-        self._optioned: dict[type[Any], type[OptionedReference]] = {}
+        self._views: dict[tuple[str, type[Any]], type[Any]] = {}
+        self._optioned: dict[tuple[str, type[Any]], type[OptionedReference]] = {}
         for cls in grains:
             self._host(cls)
 
@@ -133,20 +137,33 @@ class References:
         reference: C = made(key)
         return reference
 
-    def optioned(self, cls: type[Any]) -> type[OptionedReference]:
-        """The class of references whose calls have options of their own (see `with_options`)."""
-        made = self._optioned.get(cls)
+    def grain_of(self, name: str, cls: type[C], key: str, /) -> C:
+        """A reference to a grain of another type than its class says: one that derives from it.
+
+        Raises TypeError beyond `VIEWS_MAX`.
+        """
+        made = self._views.get((name, cls))
         if made is None:
-            made = self._optioned[cls] = self._make(cls, True)
+            if len(self._views) >= VIEWS_MAX:
+                raise TypeError(f"{shown(name)}: VIEWS_MAX is {VIEWS_MAX}")
+            made = self._views[name, cls] = self._make(cls, False, name)
+        reference: C = made(key)
+        return reference
+
+    def optioned(self, name: str, cls: type[Any]) -> type[OptionedReference]:
+        """The class of references whose calls have options of their own (see `with_options`)."""
+        made = self._optioned.get((name, cls))
+        if made is None:
+            made = self._optioned[name, cls] = self._make(cls, True, name)
         return made
 
-    def _make(self, cls: type[Any], has_options: bool) -> type[Any]:
+    def _make(self, cls: type[Any], has_options: bool, name: str = "") -> type[Any]:
         if not (isinstance(cls, type) and issubclass(cls, Contract)):
             raise TypeError(f"{cls!r} is not a Grain or Contract class")
         grain_type: GrainType = cls.__millstream_type__
         grain_type.resolve()
         self._known_errors.add(modules_of([cls]))
-        return self._build(self.kind_named(grain_type.name), grain_type, has_options)
+        return self._build(self.kind_named(name or grain_type.name), grain_type, has_options)
 
     def stream(self, namespace: Openable[H], key: str, /) -> H:
         """A typed stream handle."""

@@ -137,7 +137,7 @@ class StubBuilder:
         caller: Caller,
         locator: Locator,
         activations: Callable[[str], Mapping[str, Activation]],
-        optioned: Callable[[type[Any]], type[OptionedReference]],
+        optioned: Callable[[str, type[Any]], type[OptionedReference]],
     ) -> None:
         self._turns = turns
         self._caller = caller

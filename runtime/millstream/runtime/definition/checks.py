@@ -25,6 +25,7 @@ __all__ = [
     "check_method",
     "check_name_is_free",
     "check_states",
+    "is_root",
 ]
 
 RESERVED_PREFIX = "_ms"
@@ -39,6 +40,11 @@ PARAMETER_KINDS = (
 )
 
 
+def is_root(cls: type[Any]) -> bool:
+    """Is it Contract or Grain itself, and not what an author derives from them?"""
+    return bool(vars(cls).get("__millstream_root__"))
+
+
 def check_name_is_free(name: str, place: str) -> None:
     """Refuse names that generated code uses."""
     if name.startswith(RESERVED_PREFIX):
@@ -51,7 +57,7 @@ def check_hooks(cls: type[Any], place: str) -> None:
     """Refuse attributes that hide what `Grain` gives, and hooks that cannot be called."""
     for name in sorted(OWN_NAMES):
         owner = _definer(cls, name)
-        if owner is not None and not vars(owner).get("__millstream_root__"):
+        if owner is not None and not is_root(owner):
             raise DefinitionError(
                 f"{place}: {cls.__name__}.{name}: `{name}` is what every grain has of the "
                 "runtime; give yours another name"

@@ -22,6 +22,7 @@ from .checks import (
     check_method,
     check_name_is_free,
     check_states,
+    is_root,
 )
 from .markers import Declaration, GrainOptions, Mark, marks_of
 from .method import MethodSpec, place_of
@@ -53,6 +54,12 @@ class GrainType:
     def name(self) -> str:
         """The type name on the wire and in stores."""
         return self.options.name or self.cls.__name__
+
+    @property
+    def base_names(self) -> list[str]:
+        """Names of the types that this one derives from, so that may stand in its place."""
+        types = [base.__dict__.get("__millstream_type__") for base in self.cls.__mro__[1:]]
+        return [base.name for base in types if base is not None and not is_root(base.cls)]
 
     def spec_of(self, wire_name: str) -> MethodSpec | None:
         """The method of a name, or None."""

@@ -33,7 +33,7 @@ class Reference:
     __slots__ = ("_ms_key",)
     _ms_type: GrainType
     _ms_kind: str
-    _ms_optioned: Callable[[type[Any]], type[OptionedReference]]
+    _ms_optioned: Callable[[str, type[Any]], type[OptionedReference]]
     _ms_key: str
     _ms_timeout_s: float | None = None
     _ms_headers: dict[str, str] | None = None
@@ -131,9 +131,9 @@ def with_options(
         timeout_s = _checked_timeout(timeout)
     if headers is not None:
         sent = merged_headers(sent or {}, headers)
-    made: Any = found._ms_optioned(found._ms_type.cls)(found._ms_key, timeout_s, sent)
-    optioned: C = made
-    return optioned
+    cls: Any = found._ms_optioned(found._ms_kind, found._ms_type.cls)
+    made: C = cls(found._ms_key, timeout_s, sent)
+    return made
 
 
 def _checked_timeout(timeout: object) -> float:

@@ -1,4 +1,4 @@
-"""References as arguments, results and fields: sent as `Type/key`, rebuilt where they arrive.
+"""References as arguments, results and fields: sent by name, rebuilt where they arrive.
 
 Owns: the codec hook for contracts. Invariants: what arrives belongs to the silo or client that
 decodes it; a grain that passes `self` passes a reference to itself; anything else that is not a
@@ -10,8 +10,10 @@ from __future__ import annotations
 from typing import Any
 
 from millstream.runtime.codec.hooks import register_hook
+from millstream.runtime.text import shown
 
-from .grain import Contract, Home
+from .checks import is_root
+from .grain import Contract, Grain, Home
 from .names import parse_grain_id
 from .reference import Reference
 
@@ -23,27 +25,41 @@ def is_contract_or_reference(cls: type) -> bool:
     return issubclass(cls, Contract | Reference)
 
 
-def encode_reference(value: Any) -> str:
-    """`Type/key` of a reference, or of a grain itself."""
-    if issubclass(type(value), Reference):
-        return str(value)
-    home: Home | None = getattr(value, "_millstream", None)
-    if home is None:
-        raise TypeError(f"{type(value).__name__}() is not a reference: pass what `grain(...)` gave")
-    return home.grain_id
+def encode_reference(value: Any) -> object:
+    """`Type/key` of a reference or of a grain itself; with its bases' names, if it has any."""
+    kind = type(value)
+    if issubclass(kind, Reference):
+        text, own = str(value), kind._ms_type
+    else:
+        home: Home | None = getattr(value, "_millstream", None)
+        if home is None:
+            raise TypeError(f"{kind.__name__}() is not a reference: pass what `grain(...)` gave")
+        text, own = home.grain_id, kind.__millstream_type__
+    name = parse_grain_id(text)[0]
+    others = [other for other in (own.name, *own.base_names) if other != name]
+    return [text, *others] if others else text
 
 
 def decode_reference(annotation: Any, plain: object, host: Any) -> object:
-    """A reference of the annotated class, at the host that decodes."""
-    if not isinstance(plain, str):
-        raise TypeError(f"{plain!r} is not a reference: Type/key")
+    """A reference of the annotated class, at the host that decodes.
+
+    It is to a grain of the annotated type, of a type that derives from it, or, where Grain or
+    Contract is annotated, of any type.
+    """
+    parts: list[Any] = plain if isinstance(plain, list) else [plain]
+    if not parts or not all(isinstance(part, str) for part in parts):
+        raise TypeError(f"{shown(repr(plain))} is not a reference: Type/key")
     if host is None:
         raise TypeError("a reference can only be decoded in a silo or client")
-    name, key = parse_grain_id(plain)
+    name, key = parse_grain_id(parts[0])
+    if is_root(annotation):
+        return host.grain_of(name, Grain, key)
     wanted = annotation.__millstream_type__.name
-    if name != wanted:
-        raise TypeError(f"expected a reference to {wanted}, got {plain!r}")
-    return host.grain(annotation, key)
+    if name == wanted:
+        return host.grain(annotation, key)
+    if wanted not in parts[1:]:
+        raise TypeError(f"expected a reference to {wanted}, got {shown(repr(parts[0]))}")
+    return host.grain_of(name, annotation, key)
 
 
 def register_reference_hook() -> None:
