@@ -21,6 +21,7 @@ from millstream.runtime.wire import (
     Goodbye,
     Hello,
     Message,
+    Ping,
     decode_messages,
     encode_messages,
     frame,
@@ -33,6 +34,7 @@ __all__ = ["BROKEN", "HandshakeRefused", "Wire"]
 BROKEN = (OSError, FrameError, msgspec.DecodeError)
 FRAME_BYTES_MAX = 1 << 20  # of what a gateway sends: replies and error texts
 READ_BYTES = 1 << 16
+SIGN = frame(encode_messages([Ping(False)]))
 
 
 class HandshakeRefused(Exception):
@@ -73,7 +75,11 @@ class Wire:
         if not data:
             raise ConnectionResetError(f"gateway {self.name} closed the connection")
         payloads = self._reader.feed(data)
-        return [message for payload in payloads for message in decode_messages(payload)]
+        found = [message for payload in payloads for message in decode_messages(payload)]
+        pings = [message for message in found if isinstance(message, Ping)]
+        if any(ping.wants_answer for ping in pings):
+            self._socket.sendall(SIGN)
+        return [message for message in found if message not in pings] if pings else found
 
     def silent(self) -> bool:
         """Nothing has come, not even the end of the stream. Does not wait."""

@@ -15,7 +15,13 @@ arrow = pytest.importorskip("pyarrow", reason="needs the extra `spark`")
 
 from tests.providers.fake_gateway import FakeGateway, Faults  # noqa: E402
 
-from millstream.runtime.wire.message import Failure, Goodbye, Hello, Reply  # noqa: E402
+from millstream.runtime.wire.message import (  # noqa: E402
+    WIRE_VERSION,
+    Failure,
+    Goodbye,
+    Hello,
+    Reply,
+)
 from pyspark_millstream import link as link_module  # noqa: E402
 from pyspark_millstream.link import Link, linked  # noqa: E402
 from pyspark_millstream.options import WriteOptions  # noqa: E402
@@ -92,7 +98,7 @@ def test_link_says_what_it_is_and_sends_the_agreed_call() -> None:
     with FakeGateway() as gateway:
         send(options(gateway, provider="lake", timeout_s=9.0), 1)
     hello, call = gateway.hellos[0], gateway.calls[0]
-    assert (hello.version, hello.cluster, hello.is_silo) == (1, "dev", False)
+    assert (hello.version, hello.cluster, hello.is_silo) == (WIRE_VERSION, "dev", False)
     assert (call.kind, call.key, call.method) == ("$ingest", "lake", "publish")
     assert (call.ttl_s, call.caller, call.chain, call.hops) == (9.0, "spark/w", [], 0)
 
@@ -171,7 +177,7 @@ def test_fewer_accepted_messages_than_sent_are_an_error() -> None:
 
 
 def test_a_frame_larger_than_the_gateway_takes_is_refused_with_the_option() -> None:
-    small = Faults(hello=Hello(1, "dev", "fake", True, 200))
+    small = Faults(hello=Hello(WIRE_VERSION, "dev", "fake", True, 200))
     with FakeGateway(small) as gateway:
         with pytest.raises(ValueError, match=r"takes 200: write a smaller option 'chunk_rows'"):
             send(options(gateway), 100)
@@ -181,8 +187,11 @@ def test_a_frame_larger_than_the_gateway_takes_is_refused_with_the_option() -> N
 @pytest.mark.parametrize(
     ("hello", "text"),
     [
-        (Hello(1, "prod", "fake", True, 1 << 20), "is of cluster 'prod', option 'cluster' is 'dev"),
-        (Hello(9, "dev", "fake", True, 1 << 20), "speaks wire version 9, we speak 1"),
+        (
+            Hello(WIRE_VERSION, "prod", "fake", True, 1 << 20),
+            "is of cluster 'prod', option 'cluster' is 'dev",
+        ),
+        (Hello(9, "dev", "fake", True, 1 << 20), f"speaks wire version 9, we speak {WIRE_VERSION}"),
         (Reply(1, msgspec.Raw(b"\x01")), "began with Reply"),
     ],
 )

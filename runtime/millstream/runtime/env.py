@@ -36,6 +36,10 @@ class Env:
         """An empty context, for tasks and timers that belong to no caller."""
         return Context()
 
+    def random_bytes(self, count: int) -> bytes:
+        """Bytes that nobody can guess, for secrets and nonces."""
+        return os.urandom(count)
+
     def new_id(self) -> int:
         """A random 63-bit id."""
         return self._rng.getrandbits(63)

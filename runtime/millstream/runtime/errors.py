@@ -12,7 +12,7 @@
     │   ├── Rejected                     surely not executed: retry is safe
     │   └── Overloaded                   surely not executed: retry later
     ├── ClusterError
-    │   ├── SiloUnavailable              unknown outcome: the silo that held the call is gone
+    │   ├── SiloUnavailable              silo gone; `may_have_run` False: retry is safe
     │   └── NotInCluster                 start or connect first
     ├── StorageError
     │   ├── Conflict                     read again, then decide
@@ -135,7 +135,17 @@ class ClusterError(MillstreamError):
 
 
 class SiloUnavailable(ClusterError):
-    """The silo that had the call is gone, or cannot be reached."""
+    """The silo that had the call is gone, or cannot be reached.
+
+    Attributes: `may_have_run`: False if the call surely did not run, so it may be made again; True
+    if it was sent, and nobody knows.
+    """
+
+    may_have_run: bool = True
+
+    def __init__(self, what: str = "", *, may_have_run: bool = True) -> None:
+        self.may_have_run = may_have_run
+        super().__init__(what)
 
 
 class NotInCluster(ClusterError):

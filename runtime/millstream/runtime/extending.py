@@ -38,6 +38,7 @@ from .silo.services import (
 from .tasks import Tasks
 from .text import check_text
 from .wire.address import SiloAddress
+from .wire.secret import secret_in_file
 
 __all__ = [
     "Clock",
@@ -73,6 +74,7 @@ __all__ = [
     "needs_wrappers",
     "refuse_stale",
     "register_opened",
+    "secret_in_file",
     "services_of",
     "source_of",
     "stopping",

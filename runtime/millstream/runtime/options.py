@@ -93,6 +93,18 @@ class RuntimeOptions:
     """A frame is closed when its messages reach this size."""
     peer_calls_max: int = 100_000
     """Calls outstanding to one silo."""
+    peer_bytes_max: int = 24 * 2**20
+    """Bytes of calls that wait to be written to one silo or gateway."""
+    answer_bytes_max: int = 2**20
+    """Bytes of answers that wait for one connection; above, no call is taken from it."""
+    unread_bytes_max: int = 256 * 2**20
+    """Bytes of answers that wait for one connection; above, it is closed."""
+    connections_max: int = 900
+    """Connections that others have opened to one silo."""
+    ping_every_s: float = 5.0
+    """A connection on which nothing was heard for this long is asked for a sign."""
+    silent_after_s: float = 30.0
+    """A connection that was asked, and said and took nothing for this long, is closed."""
     served_calls_max: int = 100_000
     """Calls accepted from one connection and not yet answered."""
     redirects_max: int = 6

@@ -326,6 +326,7 @@ def test_a_gateway_that_leaves_is_asked_for_the_others_on_the_connection_that_is
             return Silo(
                 grains=[Desk],
                 address=f"{name}:7000",
+                insecure=True,
                 membership=table,
                 env=simulation.env(host),
                 transport=simulation.transport(host),

@@ -141,6 +141,7 @@ def lone_silo(
     return Silo(
         grains=[Idle],
         address=f"{name}:7000",
+        insecure=True,
         cluster="sim",
         membership=SimMembershipTable(
             SimService(simulation.network, "table"), name, cluster.table, simulation.history

@@ -530,6 +530,7 @@ def test_collection_keeps_its_times_in_a_running_silo() -> None:
             silo = Silo(
                 grains=[Brief],
                 address="one:7700",
+                insecure=True,
                 membership=MemoryMembershipTable(),
                 options=RuntimeOptions(collect_every_s=1, idle_after_s=1000),
                 env=sim.env(host),

@@ -13,6 +13,7 @@ from millstream.runtime.calls.engine import CallEngine
 from millstream.runtime.calls.locator import Destination
 from millstream.runtime.calls.search import Search
 from millstream.runtime.cluster.directory.directory import DirectoryTarget
+from millstream.runtime.cluster.member import MemberTarget
 from millstream.runtime.wire.connection import Peer
 
 
@@ -76,6 +77,18 @@ async def test_a_silo_sends_its_call_through_another_connection(
         calls = [one.grain(Desk, "a").where() for _ in range(3)]
         assert await asyncio.gather(*calls) == [two.address] * 3
     assert len(closed) == times
+
+
+async def test_a_silo_that_stops_is_asked_on_a_new_connection(cluster: LocalCluster) -> None:
+    """It says goodbye as soon as it knows who comes; who comes has a question all the same."""
+    one, two = cluster.silos
+    drop_connections(one.assembly.engine)
+    two.assembly.visitors.say_goodbye()
+    asked = [
+        one.assembly.targets.call(two.address, "$member", MemberTarget.probe_for, two.address)
+        for _ in range(3)
+    ]
+    assert await asyncio.gather(*asked) == [True] * 3
 
 
 def close_as_they_are_found(silo: Silo) -> list[str]:

@@ -130,6 +130,7 @@ class FakeLink:
     """A link that remembers what is done to it."""
 
     peer = "somewhere:1"
+    waiting_bytes = 0
 
     def __init__(self) -> None:
         self.written = b""

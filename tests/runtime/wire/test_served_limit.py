@@ -23,6 +23,7 @@ from millstream.runtime import (
 )
 from millstream.runtime.wire.connection import Peer
 from millstream.runtime.wire.framing import FrameReader, frame
+from millstream.runtime.wire.greeting import NONCE_BYTES, Greeting
 from millstream.runtime.wire.message import (
     WIRE_VERSION,
     Call,
@@ -96,6 +97,7 @@ class FakeLink:
     """A link that keeps what is written."""
 
     peer = "somewhere:1"
+    waiting_bytes = 0
 
     def __init__(self) -> None:
         self.messages: list[Any] = []
@@ -135,8 +137,12 @@ async def silo() -> AsyncIterator[Silo]:
 def connected(silo: Silo, *, is_silo: bool = True) -> tuple[Peer, FakeLink]:
     link, peer = FakeLink(), Peer(silo.assembly.engine.end, "", lambda peer: None)
     peer.attach(link)
-    hello = Hello(WIRE_VERSION, "dev", "x:1@1" if is_silo else "client-x", is_silo, 1_000_000)
+    name = "x:1@1" if is_silo else "client-x"
+    hello = Hello(WIRE_VERSION, "dev", name, is_silo, 1_000_000, nonce=bytes(NONCE_BYTES))
     peer.received(frame(encode_messages([hello])))
+    if is_silo:  # as one that knows the secret
+        stranger = Greeting(hello, silo.assembly.engine.end.secret, is_opener=True)
+        peer.received(frame(encode_messages(stranger.take(link.messages[:1]))))
     return peer, link
 
 

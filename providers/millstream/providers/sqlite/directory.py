@@ -19,15 +19,16 @@ from millstream.runtime import ConfigError, Env, StorageUnavailable
 
 from .mounts import refuse_network_mount
 
-__all__ = ["MANIFEST", "REMEDY", "Directory", "keep_private", "sync_directory"]
+__all__ = ["MANIFEST", "REMEDY", "SECRET", "Directory", "keep_private", "sync_directory"]
 
 MANIFEST = "millstream.manifest"
+SECRET = "millstream.secret"
 REMEDY = (
     "stop every silo that uses the directory, then restore the whole directory from a backup,"
     " or start with a fresh one"
 )
 _HEAD = "millstream 1 "
-_OURS = (MANIFEST, "membership.db", "state-")
+_OURS = (MANIFEST, SECRET, "membership.db", "state-")
 _NO_PERMISSION = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
 _NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT})
 

@@ -14,9 +14,9 @@ from pathlib import Path
 import msgspec
 
 from millstream.runtime import Env, MemberRow, StorageUnavailable, TableView
-from millstream.runtime.extending import SiloAddress
+from millstream.runtime.extending import SiloAddress, secret_in_file
 
-from .directory import Directory
+from .directory import SECRET, Directory
 from .reader import Reader
 from .schema import MEMBERSHIP
 from .writer import Writer, WriterOptions, open_writer
@@ -86,6 +86,10 @@ class SqliteMembershipTable:
         self._options = options or WriterOptions()
         self._files: tuple[Reader, Writer] | None = None
         self._closed = False
+
+    def secret(self, fresh: bytes, /) -> bytes:
+        """The secret of the silos that share this directory, in its file `millstream.secret`."""
+        return secret_in_file(self._path.with_name(SECRET), fresh)
 
     async def read(self) -> TableView:
         """A consistent snapshot."""

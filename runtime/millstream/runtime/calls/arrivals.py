@@ -13,6 +13,7 @@ import msgspec
 
 from millstream.runtime.codec.failures import describe
 from millstream.runtime.errors import MillstreamError, Rejected
+from millstream.runtime.text import shown
 from millstream.runtime.turns.catalog import Catalog
 from millstream.runtime.turns.kind import GrainKind
 from millstream.runtime.turns.run import Turns
@@ -69,6 +70,8 @@ class Arrivals:
     # -- grains
 
     def _take_grain_call(self, peer: Peer, call: Call) -> None:
+        if not peer.is_silo and "." in call.method:
+            raise Rejected(f"{shown(call.method)!r} is for silos of the cluster, not for clients")
         activation = self._catalog.find(call.kind, call.key)
         if not peer.is_silo and (
             activation is None or self._locator.has_waiting(call.kind, call.key)
@@ -116,6 +119,11 @@ class Arrivals:
         spec = None if target is None else target.target_specs.get(call.method)
         if target is None or spec is None:
             raise Rejected(self._explain(call, target))
+        if not peer.is_silo and call.method not in target.open_to_clients:
+            raise Rejected(
+                f"{call.kind}.{call.method} is for silos of the cluster, not for clients such as "
+                f"{peer.name}"
+            )
         inbound = self._callee.accept(peer, call, spec)
         inbound.target = target
         self._callee.push(inbound)

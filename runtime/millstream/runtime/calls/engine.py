@@ -57,6 +57,7 @@ class CallEngine:
         has_left: Callable[[str], bool],
         lost: Callable[[str], None],
         part: Callable[[str], Any],
+        secret: bytes = b"",
     ) -> None:
         self.loop = asyncio.get_running_loop()
         self.address = identity.address
@@ -66,7 +67,7 @@ class CallEngine:
         known_errors = KnownErrors(modules_of(grains))
         self.turns = Turns(self.loop, options, known_errors, env.new_id)
         self.outbox = Outbox(self.loop)
-        self.end = LocalEnd(identity, options, self.loop, self.tasks, self.outbox)
+        self.end = LocalEnd(identity, options, self.loop, self.tasks, self.outbox, env, secret)
         self.peers = Peers(self.end, transport, self.new_tasks(), has_left, lost)
         self.references = References(
             self.address,

@@ -106,7 +106,9 @@ class Searches:
         except MillstreamError as error:
             search.found = error
         except BaseException:
-            search.found = SiloUnavailable("this process stopped looking for the grain")
+            search.found = SiloUnavailable(
+                "this process stopped looking for the grain", may_have_run=False
+            )
             raise
         finally:
             if isinstance(search.found, Activation):

@@ -11,7 +11,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any, ClassVar, Concatenate, ParamSpec, TypeVar
 
 from millstream.runtime.definition.method import MethodSpec
-from millstream.runtime.errors import Rejected
+from millstream.runtime.errors import DefinitionError, Rejected
 from millstream.runtime.wire.peers import Peers
 
 from .remote import Remote
@@ -37,14 +37,21 @@ def specs_of(cls: type[Any], extension: str = "") -> dict[str, MethodSpec]:
 
 
 class SystemTarget:
-    """Base of system targets; names begin with `$`, and may end in `/` and an instance's name."""
+    """Base of system targets; names begin with `$`, and may end in `/` and an instance's name.
+
+    Silos may call every method; clients those that `open_to_clients` names.
+    """
 
     target_name: ClassVar[str]
     target_specs: ClassVar[dict[str, MethodSpec]]
+    open_to_clients: ClassVar[frozenset[str]] = frozenset()
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         cls.target_specs = specs_of(cls)
+        for name in cls.open_to_clients - cls.target_specs.keys():
+            text = f"{cls.__qualname__}.open_to_clients: there is no method {name!r}"
+            raise DefinitionError(text)
 
 
 class Targets:

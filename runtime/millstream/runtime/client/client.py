@@ -149,7 +149,8 @@ class Client:
             foreign = self.engine.peers.foreign
             if not all(gateway in foreign for gateway in self._given):
                 raise SiloUnavailable(
-                    f"no gateway of connect() answers, of cluster {self._cluster!r}: {error}"
+                    f"no gateway of connect() answers, of cluster {self._cluster!r}: {error}",
+                    may_have_run=False,
                 ) from None
             found = ", ".join(
                 f"{gateway} is in cluster {foreign[gateway]!r}" for gateway in foreign

@@ -111,7 +111,7 @@ class Gateways:
                 return peer
             except SiloUnavailable as error:
                 refused.append(str(error))
-        raise SiloUnavailable(f"no gateway answers: {'; '.join(refused)}")
+        raise SiloUnavailable(f"no gateway answers: {'; '.join(refused)}", may_have_run=False)
 
     # -- told by connections (`Welcome`, `Inbox`)
 
@@ -187,7 +187,7 @@ class Gateways:
             else:
                 self._list.learn(found)
                 return
-        raise SiloUnavailable("; ".join(failures))
+        raise SiloUnavailable("; ".join(failures), may_have_run=False)
 
     async def keep_list(self) -> None:
         """Ask for the list every 10 s, and when a gateway was lost; for ever."""

@@ -35,6 +35,7 @@ class GatewayTarget(SystemTarget):
     """Asked by clients, and by silos for loads."""
 
     target_name = "$gateway"
+    open_to_clients = frozenset({"evicted", "gateways", "members"})
 
     def __init__(self, members: Watched, loads: Loads) -> None:
         self._members = members

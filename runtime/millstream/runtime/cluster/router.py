@@ -99,7 +99,8 @@ class SiloRouter:
         candidates = self.silos_hosting(kind.name)
         if not candidates:
             if self._turns.ended:
-                raise SiloUnavailable(f"{self._address} stopped looking for {kind.name}/{key}")
+                text = f"{self._address} stopped looking for {kind.name}/{key}"
+                raise SiloUnavailable(text, may_have_run=False)
             raise Rejected(
                 f"no active silo hosts grain type {kind.name!r}; the cluster hosts "
                 f"{', '.join(self.hosted_names()) or 'none'}"

@@ -113,6 +113,9 @@ class MembershipTable(Protocol):
 
     A table that is read for the first time exists afterwards, with its version at Unix
     milliseconds, so versions never run backwards against rows stored by an earlier cluster.
+
+    A table may also have `secret(fresh: bytes) -> bytes`, which keeps the secret by which its silos
+    know each other: `fresh`, if there is none yet. Without, they need `MILLSTREAM_SECRET`.
     """
 
     async def read(self) -> TableView: ...
@@ -144,6 +147,12 @@ class MemoryMembershipTable:
         if first_version is None:
             first_version = int((env or Env()).wall_s() * 1000)
         self._view = TableView(first_version)
+        self._secret = b""
+
+    def secret(self, fresh: bytes, /) -> bytes:
+        """The secret of the silos that share this table: the first that was given."""
+        self._secret = self._secret or fresh
+        return self._secret
 
     def view(self) -> TableView:
         """The table as it is."""

@@ -44,6 +44,7 @@ class SiloAssembly:
     Args:
         parts: what the silo was given beside grains, by name.
         evicted: called when the table says that this silo is dead.
+        secret: the cluster's, by which silos know each other.
     """
 
     def __init__(
@@ -60,6 +61,7 @@ class SiloAssembly:
         stores: Mapping[str, StateStore],
         parts: Mapping[str, object],
         evicted: Callable[[str], None],
+        secret: bytes,
     ) -> None:
         self.identity = identity
         self.address = identity.address
@@ -72,7 +74,15 @@ class SiloAssembly:
         self._stores = stores
         self._evicted = evicted
         engine = self.engine = CallEngine(
-            identity, grains, options, env, transport, self._has_left, self._lost, self.part
+            identity,
+            grains,
+            options,
+            env,
+            transport,
+            self._has_left,
+            self._lost,
+            self.part,
+            secret,
         )
         self.loop, self.turns, self.peers = engine.loop, engine.turns, engine.peers
         self.references = engine.references

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 from collections.abc import Awaitable, Mapping, Sequence
 from enum import Enum
 from functools import partial
@@ -35,8 +36,9 @@ from millstream.runtime.options import MembershipOptions, RuntimeOptions
 from millstream.runtime.plugins import load_plugin
 from millstream.runtime.turns.collector import collect_while_running
 from millstream.runtime.version import version
-from millstream.runtime.wire.address import Address
+from millstream.runtime.wire.address import Address, check_door
 from millstream.runtime.wire.greeting import Identity
+from millstream.runtime.wire.secret import find_secret
 from millstream.runtime.wire.transport import (
     Link,
     Listener,
@@ -86,6 +88,8 @@ class Silo:
         parts: other parts by name: what `streams` does not say of itself.
         name: shown to people and used by balancers.
         can_own_queues: False for a silo that hosts grains but reads no queues.
+        insecure: True to listen elsewhere than on loopback: nothing on the wire is encrypted yet,
+            and whoever reaches the port may call every grain.
     """
 
     def __init__(
@@ -101,6 +105,7 @@ class Silo:
         parts: Mapping[str, SiloPart] | None = None,
         name: str = "",
         can_own_queues: bool = True,
+        insecure: bool = False,
         options: RuntimeOptions | None = None,
         membership_options: MembershipOptions | None = None,
         env: Env | None = None,
@@ -108,6 +113,7 @@ class Silo:
     ) -> None:
         self._listen_at = read_address("address", address)
         self._advertised = read_address("advertise", advertise or address)
+        check_door(self._listen_at, insecure, "Silo(address=...)")
         self._grains = list(grains)
         for cls in self._grains:
             if not (isinstance(cls, type) and issubclass(cls, Grain)):
@@ -128,6 +134,7 @@ class Silo:
         self._membership_options = membership_options or MembershipOptions()
         self._env = env or Env()
         self._transport = transport or TcpTransport()
+        self._secret = b""
         self._assembly: SiloAssembly | None = None
         self._services: SiloServices | None = None
         self._listeners: list[Listener] = []
@@ -234,6 +241,7 @@ class Silo:
         log.info(text, *facts, extra={"silo": address})
 
     async def _join(self) -> None:
+        self._secret = find_secret(os.environ, self._table, self._env.random_bytes)
         listener = await self._transport.listen(self._listen_at, self._accept)
         self._listeners.append(listener)
         generation = int(self._env.wall_s() * 1000)
@@ -301,6 +309,7 @@ class Silo:
             stores=self._stores,
             parts=self._parts,
             evicted=self._evicted,
+            secret=self._secret,
         )
         holder.append(silo)
         brought = [cls for part in self._parts.values() for cls in part.grains]

@@ -7,6 +7,8 @@ order keeps its connection until its last call is answered.
 
 from __future__ import annotations
 
+import logging
+import math
 from collections.abc import Callable, Collection, Iterable
 
 from millstream.runtime.cluster.table import Status, TableView
@@ -17,6 +19,31 @@ from millstream.runtime.wire.transport import Link
 __all__ = ["Visitors"]
 
 STOPPING = "stopping"
+REFUSED_EVERY_S = 10.0
+"""Newcomers that are refused are logged at most this often."""
+
+log = logging.getLogger("millstream.silo")
+
+
+class Repeated:
+    """A warning that a flood may cause: logged at most every `every_s`, with a count."""
+
+    __slots__ = ("_count", "_every_s", "_log", "_next_at", "_now")
+
+    def __init__(self, log: logging.Logger, now: Callable[[], float], every_s: float) -> None:
+        self._log = log
+        self._now = now
+        self._every_s = every_s
+        self._next_at = -math.inf
+        self._count = 0
+
+    def note(self, text: str) -> None:
+        """It happened again."""
+        self._count += 1
+        if self._now() >= self._next_at:
+            self._next_at = self._now() + self._every_s
+            self._log.warning("%s (%d since the last such line)", text, self._count)
+            self._count = 0
 
 
 class Visitors:
@@ -36,9 +63,15 @@ class Visitors:
         self._leaving: set[str] = set()  # silos that were seen stopping
         self._is_gateway_open = True
         self._is_stopping = False
+        self._refused = Repeated(log, end.loop.time, REFUSED_EVERY_S)
 
     def accept(self, link: Link) -> None:
-        """Somebody connects."""
+        """Somebody connects; above `connections_max` they are refused."""
+        limit = self._end.options.connections_max
+        if len(self.inbound) >= limit:
+            link.abort()
+            self._refused.note(f"connections_max is {limit}: {link.peer} was refused")
+            return
         peer = Peer(self._end, "", self._lost)
         self.inbound[peer] = None
         peer.attach(link)

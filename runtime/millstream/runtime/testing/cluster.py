@@ -123,6 +123,7 @@ class SimCluster:
             stores={"default": SimStateStore(self._store_service, name, self.store)},
             streams={key: make(host) for key, make in self._streams.items()},
             name=name,
+            insecure=True,  # names of simulated hosts
             options=self._options,
             membership_options=self._membership_options,
             env=simulation.env(host, self._skews[name]),

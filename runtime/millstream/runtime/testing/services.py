@@ -98,6 +98,9 @@ class SimMembershipTable:
         self._table = table
         self._history = history
 
+    def secret(self, fresh: bytes, /) -> bytes:
+        return self._table.secret(fresh)
+
     async def read(self) -> TableView:
         return await self._service.ask(self._host, self._table.view)
 

@@ -316,7 +316,7 @@ class Catalog:
                     request.task.cancel()
             if activation.mailbox is not None:
                 for entry in activation.mailbox.take_all():
-                    entry.fail(SiloUnavailable(f"{activation}: {reason}"))
+                    entry.fail(SiloUnavailable(f"{activation}: {reason}", may_have_run=False))
         for _ in range(FORCED_ITERATIONS):
             await asyncio.sleep(0)
 

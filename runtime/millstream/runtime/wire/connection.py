@@ -1,10 +1,13 @@
 """One peer: handshake, frames, batches, correlation of calls, back-pressure.
 
-Owns: the link to one silo, gateway or client, the calls outstanding on it, and its outgoing
-batch. Not: who is asked what (`calls`), what runs (`serving`). Invariants: messages leave in the
-order in which they were given; all that is given in one loop iteration leaves in as few frames as
-the limits allow; every outstanding call ends exactly once: by an answer, or by `broken` when the
-link closes; garbage closes this connection and nothing else.
+Owns: the link to one silo, gateway or client, the calls outstanding on it, what waits to be written
+to it, and what was read of it and not taken yet. Not: who is asked what (`caller`), what runs
+(`callee`). Invariants: messages leave in the order in which they were given; all that is given in
+one loop iteration leaves in as few frames as the limits allow; a link that is full is given no
+more, so what waits here can still be withdrawn; every outstanding call ends exactly once: by an
+answer, or by `broken` when the link closes; an end that does not take its answers has none of its
+calls taken; a message that cannot be written or read fails alone; garbage closes this connection
+and nothing else.
 """
 
 from __future__ import annotations
@@ -12,54 +15,51 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import msgspec
 
 from millstream.runtime.codec.failures import describe
-from millstream.runtime.errors import Overloaded, SiloUnavailable
+from millstream.runtime.env import Env
+from millstream.runtime.errors import Overloaded
 from millstream.runtime.options import RuntimeOptions
 from millstream.runtime.tasks import Tasks
+from millstream.runtime.text import shown
 
-from .framing import FrameError, FrameReader, frame
-from .greeting import Identity, check_hello
+from .batch import SPARE_BYTES
+from .framing import FrameError, FrameReader
+from .greeting import GREETING_BYTES_MAX, Greeting, GreetingError, Identity, hello_of
 from .message import (
-    WIRE_VERSION,
     Call,
     Cancel,
     Failure,
     Goodbye,
-    Hello,
     Message,
+    Ping,
     Redirect,
     Reply,
+    Unreadable,
+    count_of,
+    decode_each,
     decode_messages,
-    encode_messages,
 )
 from .outbox import Outbox
+from .pulse import Pulse, Silence
+from .receivers import Cancellable
+from .sending import Sending
 from .transport import Link
 
-__all__ = ["AnswerReceiver", "Cancellable", "Inbox", "LocalEnd", "Peer", "Welcome"]
+__all__ = ["Inbox", "LocalEnd", "Peer", "Welcome"]
 
 log = logging.getLogger("millstream.connection")
 
-SPARE_BYTES = 256  # what the small parts of a message may take beside body and names
-
-
-class AnswerReceiver(Protocol):
-    """Who waits for the answer of a call; exactly one method is called, once."""
-
-    def reply(self, body: msgspec.Raw, /) -> None: ...
-    def failure(self, body: msgspec.Raw, /) -> None: ...
-    def redirect(self, silo: str, /) -> None: ...
-    def broken(self, error: Exception, /) -> None: ...
-
-
-class Cancellable(Protocol):
-    """A call that runs or waits here for its caller."""
-
-    def cancel(self) -> None: ...
+REFUSALS_AT_ONCE = 8
+"""Calls refused in one loop iteration: each costs some 100 µs."""
+FRAMES_AHEAD_MAX = 64
+"""Frames that are read and not taken yet; above, the link is not read."""
+GARBAGE = (FrameError, msgspec.DecodeError, RecursionError, UnicodeDecodeError)
+NIL = msgspec.Raw(b"\xc0")
 
 
 class Inbox(Protocol):
@@ -72,7 +72,7 @@ class Welcome(Protocol):
     """Who is told of the other ends."""
 
     def greeted(self, peer: Peer, /) -> None:
-        """It has said who it is."""
+        """It has said, and as a silo proved, who it is."""
         ...
 
     def leaving(self, peer: Peer, /) -> None:
@@ -83,10 +83,25 @@ class Welcome(Protocol):
 class LocalEnd:
     """This process, to all of its connections.
 
+    Args:
+        tasks: makes the timers of connections.
+        secret: the cluster's; empty at clients.
+
     `inbox` and `welcome` are given by `open`, before the first connection.
     """
 
-    __slots__ = ("identity", "inbox", "loop", "options", "outbox", "tasks", "welcome")
+    __slots__ = (
+        "env",
+        "identity",
+        "inbox",
+        "loop",
+        "options",
+        "outbox",
+        "pulse",
+        "secret",
+        "tasks",
+        "welcome",
+    )
     inbox: Inbox
     welcome: Welcome
 
@@ -97,109 +112,107 @@ class LocalEnd:
         loop: asyncio.AbstractEventLoop,
         tasks: Tasks,
         outbox: Outbox,
+        env: Env,
+        secret: bytes = b"",
     ) -> None:
         self.identity = identity
         self.options = options
         self.loop = loop
         self.tasks = tasks
         self.outbox = outbox
+        self.env = env
+        self.secret = secret
+        self.pulse = Pulse(tasks, options.ping_every_s, options.silent_after_s)
 
     def open(self, inbox: Inbox, welcome: Welcome) -> None:
         """From now on calls and greetings have somebody who takes them."""
         self.inbox, self.welcome = inbox, welcome
 
+    def greeting(self, is_opener: bool, expected: str) -> Greeting:
+        """This end's part of the greeting on a new connection."""
+        own = hello_of(self.identity, self.options, self.env)
+        return Greeting(own, self.secret, is_opener=is_opener, expected=expected)
 
-class Peer:
-    """The connection to one other process; also a `LinkReceiver`."""
+
+class Peer(Sending):
+    """The connection to one other process; also a `LinkReceiver`.
+
+    Args:
+        name: whom it leads to; empty for who connects to us.
+        on_closed: told once, when it is closed.
+    """
 
     def __init__(self, end: LocalEnd, name: str, on_closed: Callable[[Peer], None]) -> None:
+        super().__init__(name, end.options, end.loop, end.outbox)
         self._end = end
         self._inbox = end.inbox
-        self._outbox = end.outbox
-        self._loop = end.loop
-        self._options = end.options
         self._on_closed = on_closed
-        self.name = name  # silo address, or client id, once known
         self.is_silo = True
-        self.is_ready = False
-        self.is_closed = False
         self.is_leaving = False
-        self._link: Link | None = None
-        self._reader = FrameReader(end.options.frame_bytes_max)
-        self._greeted = False
-        self._greeting: asyncio.TimerHandle | None = None  # ends a connection that says nothing
-        self._peer_frame_max = end.options.frame_bytes_max
-        self._batch_bytes_max = min(end.options.batch_bytes_max, self._peer_frame_max // 2)
-        self._out: list[Message] = []
-        self._out_bytes = 0
-        self._is_marked = False
-        self._is_writable = True
-        self._waiters: deque[asyncio.Future[None]] = deque()
-        self._next_id = 0
-        self._calls: dict[int, AnswerReceiver] = {}
+        self._is_opener = bool(name)
+        self._reader = FrameReader(min(GREETING_BYTES_MAX, end.options.frame_bytes_max))
+        self._greeting = end.greeting(self._is_opener, name)
+        self._greeting_timer: asyncio.TimerHandle | None = None  # ends one that says nothing
         self._served: dict[int, Cancellable | None] = {}
+        self._frames: deque[bytes] = deque()  # read, and not taken yet
+        self._messages: Sequence[Message | Unreadable] = ()  # the rest of a frame, likewise
+        self._refusals = 0
+        self._is_going_on = False
+        self._is_paused = False  # nothing is taken, since answers wait
+        self._is_reading = True
+        self._is_heard = False
+        self._owes_sign = False
+        self._silence = Silence()
 
     # -- opening and closing
 
     def attach(self, link: Link) -> None:
         """Take over a link and greet."""
         self._link = link
-        own, limit = self._end.identity, self._options.frame_bytes_max
-        hello = Hello(WIRE_VERSION, own.cluster, own.address, own.is_silo, limit)
         limit_s = self._options.greet_timeout_s
-        self._greeting = self._end.tasks.call_later(limit_s, self._close_silent)
-        link.write(frame(encode_messages([hello])))
+        self._greeting_timer = self._end.tasks.call_later(limit_s, self._close_silent)
+        self._write([self._greeting.own])
         link.start(self)
 
     def _close_silent(self) -> None:
         limit_s = self._options.greet_timeout_s
         self.close(f"no greeting within {limit_s:g} s (greet_timeout_s)")
 
-    def _greet(self, message: Message) -> None:
-        hello = check_hello(message, self._end.identity, self.name)
-        self._greeted = True
+    def _hear_greeting(self, payload: bytes) -> None:
+        try:
+            for answer in self._greeting.take(decode_messages(payload)):
+                self._write([answer])
+        except GreetingError as error:
+            if self._is_opener:
+                raise
+            self._write([Goodbye(str(error))])
+            log.warning("connection with %s closed: %s", self._who(), error)
+            self.close(str(error))
+            return
+        if self._greeting.is_done:
+            self._greet()
+
+    def _greet(self) -> None:
+        """The other end is who it says."""
+        hello = self._greeting.other
+        assert hello is not None
         self._stop_waiting()
-        self._peer_frame_max = min(self._peer_frame_max, hello.frame_bytes_max)
-        self._batch_bytes_max = min(self._batch_bytes_max, self._peer_frame_max // 2)
+        self._reader.limit_bytes = self._options.frame_bytes_max
+        self._limit_to(hello.frame_bytes_max, hello.batch_messages_max)
         self.is_silo, self.name = hello.is_silo, hello.sender
+        self._end.pulse.add(self)
         self._end.welcome.greeted(self)
         self._become_ready()
 
+    @property
+    def foreign_cluster(self) -> str:
+        """The cluster that the other end is in, if that is another one; else empty."""
+        return self._greeting.foreign_cluster
+
     def _stop_waiting(self) -> None:
-        if self._greeting is not None:
-            self._greeting.cancel()
-            self._greeting = None
-
-    def _become_ready(self) -> None:
-        """Wake those who wait, in order; only then is the peer ready for newcomers."""
-        if not (self._greeted and self._is_writable) or self.is_closed:
-            self.is_ready = False
-            return
-        if self._out:
-            self.flush()
-        if not self._waiters:
-            self.is_ready = True
-            return
-        for waiter in self._waiters:
-            if not waiter.done():
-                waiter.set_result(None)
-        self._waiters.clear()
-        # runs after the wake-ups: who came meanwhile waits in line, too
-        self._loop.call_soon(self._become_ready)
-
-    async def ready(self) -> None:
-        """Wait in line until greeted and writable. Raises SiloUnavailable, Overloaded."""
-        limit = self._options.waiting_calls_max
-        if self.is_closed:
-            raise SiloUnavailable(f"{self.name}: the connection is closed")
-        if len(self._waiters) >= limit:
-            raise Overloaded(f"{self.name} does not read", "waiting_calls_max", limit)
-        if not self.is_ready:
-            waiter: asyncio.Future[None] = self._loop.create_future()
-            self._waiters.append(waiter)
-            await waiter
-            if self.is_closed:  # since it woke those who wait
-                raise SiloUnavailable(f"{self.name}: the connection closed as it opened")
+        if self._greeting_timer is not None:
+            self._greeting_timer.cancel()
+            self._greeting_timer = None
 
     def close(self, reason: str) -> None:
         """Close the link; what is outstanding breaks with SiloUnavailable."""
@@ -213,77 +226,17 @@ class Peer:
             return
         self.is_closed, self.is_ready = True, False
         self._stop_waiting()
-        text = f"{self.name}: connection lost ({reason})"
-        for receiver in list(self._calls.values()):
-            receiver.broken(SiloUnavailable(text))
-        self._calls.clear()
-        for waiter in self._waiters:
-            if not waiter.done():
-                waiter.set_exception(SiloUnavailable(text))
-        self._waiters.clear()
+        self._end.pulse.remove(self)
+        self._break_calls(f"{self.name}: connection lost ({shown(reason)})")
         for served in list(self._served.values()):
             if served is not None:
                 served.cancel()
         self._served.clear()
-        self._out.clear()
-        self._out_bytes = 0
+        self._frames.clear()
+        self._messages = ()
         self._on_closed(self)
 
-    # -- sending
-
-    def send(self, message: Message, size_bytes: int = 0) -> None:
-        """Put a message with so many bytes of body and names into this iteration's batch."""
-        if self.is_closed:
-            return
-        if not self._is_marked:
-            self._is_marked = True
-            self._outbox.mark(self)
-        self._out.append(message)
-        self._out_bytes += size_bytes + SPARE_BYTES
-
-    def send_call(self, call: Call, receiver: AnswerReceiver) -> int:
-        """Send a call; returns its id. Raises Overloaded, SiloUnavailable, TypeError (too big)."""
-        if self.is_closed:
-            raise SiloUnavailable(f"{self.name}: the connection is closed")
-        size = self._size_of(call)
-        if len(self._calls) >= self._options.peer_calls_max:
-            raise Overloaded(
-                f"{self.name}: calls outstanding", "peer_calls_max", self._options.peer_calls_max
-            )
-        self._next_id += 1
-        call.id = self._next_id
-        self._calls[call.id] = receiver
-        self.send(call, size)
-        return call.id
-
-    def send_one_way(self, call: Call) -> None:
-        """Send a call that has no answer."""
-        self.send(call, self._size_of(call))
-
-    def _size_of(self, call: Call) -> int:
-        """Bytes of body and names, at most. Raises ValueError (too large for a frame)."""
-        size = len(memoryview(call.body))
-        letters = len(call.kind) + len(call.key) + len(call.method) + len(call.caller)
-        if call.chain:
-            letters += sum(map(len, call.chain))
-        if call.headers:
-            letters += sum(len(name) + len(text) for name, text in call.headers.items())
-        if size + 4 * letters + SPARE_BYTES > self._peer_frame_max:
-            raise ValueError(
-                f"{call.kind}/{call.key}.{call.method}: arguments of {size} bytes exceed "
-                f"frame_bytes_max {self._peer_frame_max}"
-            )
-        return size + 4 * letters
-
-    @property
-    def oldest_call(self) -> int:
-        """The id of the call that waits longest for its answer; 0: none."""
-        return next(iter(self._calls), 0)
-
-    def cancel_call(self, call_id: int) -> None:
-        """Tell the callee that nobody waits any more."""
-        if self._calls.pop(call_id, None) is not None:
-            self.send(Cancel(call_id))
+    # -- answering
 
     def answer(self, call_id: int, message: Reply | Failure | Redirect) -> None:
         """Answer a served call, unless the caller gave it up or is gone."""
@@ -302,6 +255,7 @@ class Peer:
 
         Calls above `served_calls_max` are answered like this, so it counts none.
         """
+        self._refusals += 1
         if call_id:
             self._served[call_id] = None
             self.answer(call_id, failure)
@@ -315,92 +269,143 @@ class Peer:
         """The call is over, answered or not."""
         self._served.pop(call_id, None)
 
-    def flush(self) -> None:
-        """Write what has collected, as few frames as the limits allow."""
-        self._is_marked = False
-        if not self._out or self._link is None or not self._greeted or self.is_closed:
+    def _heed_answers(self) -> None:
+        """While too much waits for an end that we serve, none of its calls is taken."""
+        if self._is_opener or self._link is None or self.is_closed:
             return
-        out, self._out = self._out, []
-        size, self._out_bytes = self._out_bytes, 0
-        fits = len(out) <= self._options.batch_messages_max and size <= self._batch_bytes_max
-        for batch in [out] if fits else self._batches(out):
-            self._link.write(frame(encode_messages(batch)))
-
-    def _batches(self, out: list[Message]) -> list[list[Message]]:
-        batches: list[list[Message]] = []
-        batch: list[Message] = []
-        size = 0
-        for message in out:
-            body = getattr(message, "body", None)
-            grows_by = SPARE_BYTES if body is None else SPARE_BYTES + len(memoryview(body))
-            if batch and (
-                len(batch) >= self._options.batch_messages_max
-                or size + grows_by > self._batch_bytes_max
-            ):
-                batches.append(batch)
-                batch, size = [], 0
-            batch.append(message)
-            size += grows_by
-        batches.append(batch)
-        return batches
+        waiting, limit = self._out_bytes + self._link.waiting_bytes, self._options.unread_bytes_max
+        if waiting > limit:
+            self._abort(f"{waiting} bytes of answers wait for it (unread_bytes_max {limit})")
+        elif waiting > self._options.answer_bytes_max:
+            self._is_paused = True
+            self._set_reading()
 
     # -- receiving (LinkReceiver)
 
     def writable(self, is_writable: bool, /) -> None:
         self._is_writable = is_writable
         self._become_ready()
+        if self._is_paused and self._is_writable:
+            self._is_paused = False
+            self._go_on_soon()
+            self._set_reading()
 
     def received(self, data: bytes, /) -> None:
         if self.is_closed:
             return
+        self._is_heard = True
         try:
-            for payload in self._reader.feed(data):
-                self._take_frame(payload)
-        except (FrameError, msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
-            log.warning("connection with %s closed: %s", self._who(), error)
+            payloads = self._reader.feed(data)
+            if self._frames or self._messages or self._is_paused:
+                self._frames.extend(payloads)
+                self._set_reading()
+            elif len(payloads) == 1 and self._greeted:
+                self._take_messages(self._decode(payloads[0]))
+            elif payloads:
+                self._frames.extend(payloads)
+                self._take_frames()
+        except GARBAGE as error:
             self._abort(str(error))
+
+    def _take_frames(self) -> None:
+        """Take frames; from the second one with calls on they wait for the next iteration."""
+        has_called = False
+        while self._frames and not (self.is_closed or self._is_paused or self._messages):
+            payload = self._frames.popleft()
+            if not self._greeted:
+                self._hear_greeting(payload)
+                self._frames.extend(self._reader.feed(b""))  # what the greeting made readable
+                continue
+            messages = self._decode(payload)
+            calls = any(type(message) is Call for message in messages)
+            if calls and has_called:
+                self._messages = messages
+                self._go_on_soon()
+                break
+            has_called |= calls
+            self._take_messages(messages)
+        self._set_reading()
+
+    def _go_on_soon(self) -> None:
+        if not self._is_going_on:
+            self._is_going_on = True
+            self._loop.call_soon(self._go_on)
+
+    def _go_on(self) -> None:
+        """Take some more of what was read."""
+        self._is_going_on = False
+        if self.is_closed or self._is_paused:
+            return
+        try:
+            messages, self._messages = self._messages, ()
+            if messages:
+                self._take_messages(messages)
+            if not self._messages:
+                self._take_frames()
+        except GARBAGE as error:
+            self._abort(str(error))
+
+    def _set_reading(self) -> None:
+        """Read the link unless enough was read already."""
+        is_wanted = not self._is_paused and len(self._frames) <= FRAMES_AHEAD_MAX
+        if is_wanted != self._is_reading and self._link is not None:
+            self._is_reading = is_wanted
+            self._link.reading(is_wanted)
 
     def _who(self) -> str:
         return self.name or (self._link.peer if self._link is not None else "?")
 
     def _abort(self, reason: str) -> None:
+        log.warning("connection with %s closed: %s", self._who(), shown(reason))
         if self._link is not None:
             self._link.abort()
         self.closed(reason)
 
-    def _take_frame(self, payload: bytes) -> None:
-        messages = decode_messages(payload)
-        if not self._greeted:
-            if len(messages) != 1:
-                raise FrameError("the first frame must be one Hello")
-            self._greet(messages[0])
-            return
-        for message in messages:
+    def _decode(self, payload: bytes) -> Sequence[Message | Unreadable]:
+        count, limit = count_of(payload), self._options.batch_messages_max
+        if count > limit:
+            raise FrameError(f"frame of {count} messages exceeds batch_messages_max {limit}")
+        try:
+            messages: Sequence[Message] = decode_messages(payload)
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            return decode_each(payload)
+        return messages
+
+    def _take_messages(self, messages: Sequence[Message | Unreadable]) -> None:
+        self._refusals = 0
+        for at, message in enumerate(messages):
             if type(message) is Call:
-                self._take_call(message)
+                if message.id in self._served:
+                    raise FrameError(f"call id {message.id} is in use")
+                self._inbox.serve(self, message)
+                if self._refusals >= REFUSALS_AT_ONCE:
+                    self._messages = messages[at + 1 :]
+                    self._go_on_soon()
+                    break
             elif type(message) is Reply:
                 receiver = self._calls.pop(message.id, None)
                 if receiver is not None:
                     receiver.reply(message.body)
             else:
                 self._take_other(message)
-        if self.is_leaving:
-            self._finish_leaving()
+        if self._owes_sign:
+            self._owes_sign = False
+            self.send(Ping(False))
+        if self.is_leaving and not self._messages:
+            self._loop.call_soon(self._finish_leaving)
 
     def _finish_leaving(self) -> None:
         """The other side stops: close once it has answered everything."""
-        if not (self._calls or self._out or self._served or self.is_closed):
+        waits = self._calls or self._out or self._served or self._waiters or self._frames
+        if not (waits or self.is_closed):
             self.close("the other side stops")
 
     @property
     def is_serving(self) -> bool:
         """Are there calls of this peer that are not answered yet, or answers not written?"""
-        return not self.is_closed and bool(self._served or self._out)
-
-    def _take_call(self, call: Call) -> None:
-        if call.id in self._served:
-            raise FrameError(f"call id {call.id} is in use")
-        self._inbox.serve(self, call)
+        return not self.is_closed and bool(
+            self._served or self._out or self._frames or self._messages
+        )
 
     def watch_served(self, call_id: int, served: Cancellable | None) -> None:
         """Register a call before it runs, so that a Cancel in the same batch finds it.
@@ -415,7 +420,7 @@ class Peer:
             )
         self._served[call_id] = served
 
-    def _take_other(self, message: Message) -> None:
+    def _take_other(self, message: Message | Unreadable) -> None:
         match message:
             case Failure(id=call_id, body=body):
                 receiver = self._calls.pop(call_id, None)
@@ -429,9 +434,33 @@ class Peer:
                 served = self._served.pop(call_id, None)
                 if served is not None:
                     served.cancel()
+            case Ping(wants_answer=wants_answer):
+                self._owes_sign |= wants_answer
             case Goodbye():
                 self.is_leaving = True
                 self._end.welcome.leaving(self)
-                self._finish_leaving()
+                # those that the greeting woke in this iteration send what they have first
+                self._loop.call_soon(self._finish_leaving)
+            case Unreadable():
+                self._refuse_unreadable(message)
             case _:
                 raise FrameError(f"unexpected {type(message).__name__}")
+
+    def _refuse_unreadable(self, call: Unreadable) -> None:
+        if call.id in self._served:
+            raise FrameError(f"call id {call.id} is in use")
+        log.warning("a call of %s cannot be read: %s", self._who(), shown(call.why))
+        error = TypeError(f"the call cannot be read: {call.why}")
+        self.refuse(call.id, Failure(call.id, msgspec.Raw(describe(error, self.name))))
+
+    def check_pulse(self, looks_max: int, /) -> None:
+        """Ask for a sign after a silence; close after one that is too long."""
+        assert self._link is not None
+        waiting = self._link.waiting_bytes
+        is_heard, self._is_heard = self._is_heard, False
+        looks = self._silence.look(is_heard, waiting, self._written_bytes)
+        if looks > looks_max:
+            limit_s = self._options.silent_after_s
+            self._abort(f"it said and took nothing for {limit_s:g} s (silent_after_s)")
+        elif looks:
+            self.send(Ping(True))

@@ -1,7 +1,7 @@
 """Bytes to frames and back. Pure.
 
 Owns: the frame form (u32 little-endian length, then payload) and its limit. Invariants: whatever
-the input, at most `frame_bytes_max` + one read is buffered; after `FrameError` the reader is dead.
+the input, at most `limit_bytes` + one read is buffered; after `FrameError` the reader is dead.
 """
 
 from __future__ import annotations
@@ -21,12 +21,15 @@ def frame(payload: bytes) -> bytes:
 
 
 class FrameReader:
-    """Cuts a byte stream into frame payloads."""
+    """Cuts a byte stream into frame payloads.
 
-    __slots__ = ("_frame_bytes_max", "_have", "_need", "_parts")
+    Attributes: `limit_bytes`, the largest payload that is taken; may be changed between feeds.
+    """
 
-    def __init__(self, frame_bytes_max: int) -> None:
-        self._frame_bytes_max = frame_bytes_max
+    __slots__ = ("_have", "_need", "_parts", "limit_bytes")
+
+    def __init__(self, limit_bytes: int) -> None:
+        self.limit_bytes = limit_bytes
         self._parts: list[bytes] = []
         self._have = 0
         self._need = HEADER_BYTES
@@ -34,7 +37,8 @@ class FrameReader:
     def feed(self, data: bytes) -> list[bytes]:
         """Take received bytes; return the payloads that are now whole.
 
-        Raises FrameError as soon as a length prefix exceeds the limit.
+        Raises FrameError as soon as a length prefix exceeds the limit. What comes before such a
+        frame is returned first, since it may change the limit: `feed(b"")` then goes on.
         """
         self._have += len(data)
         if self._have < self._need:
@@ -52,9 +56,11 @@ class FrameReader:
         self._need = HEADER_BYTES
         while end - at >= HEADER_BYTES:
             size = from_bytes(data[at : at + HEADER_BYTES], "little")
-            if size > self._frame_bytes_max:
+            if size > self.limit_bytes:
+                if payloads:
+                    break
                 raise FrameError(
-                    f"frame of {size} bytes exceeds frame_bytes_max {self._frame_bytes_max}"
+                    f"frame of {size} bytes exceeds frame_bytes_max {self.limit_bytes}"
                 )
             if end - at - HEADER_BYTES < size:
                 self._need = size + HEADER_BYTES

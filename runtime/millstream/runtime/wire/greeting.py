@@ -1,16 +1,44 @@
-"""Who two processes are to each other. Pure.
+"""How two processes learn who the other is. Pure: messages in, messages out.
 
-Owns: what this process says of itself, and what it accepts from the other end.
+Owns: what this process says of itself, what it accepts, and the proof between silos. Not: the
+secret's place (`secret`), the time that greeting may take (`connection`). Invariants: nothing but
+the messages of a greeting is taken before it is done; a silo is taken for one only after it has
+proved that it knows the cluster's secret, over nonces of both sides and all that both said; the
+side that was called says nothing of the secret to one that does not know it.
+
+The order: both say `Hello`. Between silos, the one that opened the connection then sends its
+`Proof`, and the other, when that is right, its own.
 """
 
 from __future__ import annotations
 
+import hashlib
+import hmac
+import re
 from typing import NamedTuple
 
-from .framing import FrameError
-from .message import WIRE_VERSION, Hello, Message
+from millstream.runtime.env import Env
+from millstream.runtime.options import RuntimeOptions
+from millstream.runtime.text import shown
 
-__all__ = ["Identity", "check_hello"]
+from .framing import FrameError
+from .message import WIRE_VERSION, Goodbye, Hello, Message, Proof, encode_messages
+
+__all__ = [
+    "GREETING_BYTES_MAX",
+    "NONCE_BYTES",
+    "Greeting",
+    "GreetingError",
+    "Identity",
+    "hello_of",
+]
+
+GREETING_BYTES_MAX = 64 * 1024
+"""Largest frame of an end that has not greeted yet."""
+NONCE_BYTES = 32
+NAME_LETTERS_MAX = 200
+SILO_NAME = re.compile(r"[^\s@]+:\d{1,5}@\d{1,19}")
+OPENER, ACCEPTER = b"opener", b"accepter"
 
 
 class Identity(NamedTuple):
@@ -21,14 +49,122 @@ class Identity(NamedTuple):
     is_silo: bool
 
 
-def check_hello(message: Message, own: Identity, expected: str) -> Hello:
-    """The other end's greeting. Raises FrameError: not one, or not of whom we look for."""
-    if not isinstance(message, Hello):
-        raise FrameError(f"first message is {type(message).__name__}, not Hello")
-    if message.version != WIRE_VERSION:
-        raise FrameError(f"peer speaks wire version {message.version}, this is {WIRE_VERSION}")
-    if message.cluster != own.cluster:
-        raise FrameError(f"peer is in cluster {message.cluster!r}, not {own.cluster!r}")
-    if "@" in expected and expected != message.sender:
-        raise FrameError(f"expected {expected}, found {message.sender}")
-    return message
+def hello_of(identity: Identity, options: RuntimeOptions, env: Env) -> Hello:
+    """What this process says first on a new connection."""
+    return Hello(
+        WIRE_VERSION,
+        *identity,
+        options.frame_bytes_max,
+        options.batch_messages_max,
+        env.random_bytes(NONCE_BYTES) if identity.is_silo else b"",
+    )
+
+
+class GreetingError(FrameError):
+    """The other end is not one that we talk to."""
+
+
+class Greeting:
+    """One end's part of a greeting.
+
+    Args:
+        own: our `Hello`.
+        secret: the cluster's; empty at clients.
+        is_opener: we opened the connection, so the other end must be a silo.
+        expected: whom we look for; `host:port` takes whoever is there.
+
+    Attributes: `other`, the other end's `Hello`, once it has come and is right; `is_done`;
+    `foreign_cluster`, the cluster that it is in, if that is another one.
+    """
+
+    __slots__ = (
+        "_expected",
+        "_is_opener",
+        "_secret",
+        "foreign_cluster",
+        "is_done",
+        "other",
+        "own",
+    )
+
+    def __init__(self, own: Hello, secret: bytes, *, is_opener: bool, expected: str = "") -> None:
+        self.own = own
+        self._secret = secret
+        self._is_opener = is_opener
+        self._expected = expected
+        self.other: Hello | None = None
+        self.is_done = False
+        self.foreign_cluster = ""
+
+    def take(self, messages: list[Message]) -> list[Message]:
+        """A frame of the other end; returns what to answer.
+
+        Raises GreetingError: it is not one that we talk to.
+        """
+        assert not self.is_done, "a greeting is over once"
+        if len(messages) != 1:
+            raise GreetingError("a frame of the greeting holds one message, first a Hello")
+        message = messages[0]
+        if isinstance(message, Goodbye):
+            raise GreetingError(f"it refused: {shown(message.reason)}")
+        if self.other is None:
+            return self._take_hello(message)
+        return self._take_proof(message)
+
+    def _take_hello(self, message: Message) -> list[Message]:
+        self.other = other = self._checked(message)
+        if not (other.is_silo and self.own.is_silo):
+            self.is_done = True  # clients prove nothing, and are shown nothing
+            return []
+        return [self._proof(OPENER)] if self._is_opener else []
+
+    def _take_proof(self, message: Message) -> list[Message]:
+        theirs, ours = (ACCEPTER, OPENER) if self._is_opener else (OPENER, ACCEPTER)
+        if not isinstance(message, Proof):
+            raise GreetingError(f"{type(message).__name__} came where a silo's Proof was due")
+        if not hmac.compare_digest(self._proof(theirs).digest, message.digest):
+            raise GreetingError(
+                f"{self._name()} does not know the secret of cluster {self.own.cluster!r}: give "
+                "all silos of a cluster one MILLSTREAM_SECRET, or one membership directory"
+            )
+        self.is_done = True
+        return [] if self._is_opener else [self._proof(ours)]
+
+    def _proof(self, role: bytes) -> Proof:
+        """What only one who knows the secret can say, in this role, on this connection."""
+        assert self.other is not None
+        said = [self.own, self.other] if self._is_opener else [self.other, self.own]
+        return Proof(hmac.digest(self._secret, role + encode_messages(said), hashlib.sha256))
+
+    def _name(self) -> str:
+        assert self.other is not None
+        return shown(self.other.sender)
+
+    def _checked(self, hello: Message) -> Hello:
+        own = self.own
+        if not isinstance(hello, Hello):
+            raise GreetingError(f"first message is {type(hello).__name__}, not Hello")
+        if hello.version != own.version:
+            raise GreetingError(f"peer speaks wire version {hello.version}, this is {WIRE_VERSION}")
+        if hello.cluster != own.cluster:
+            self.foreign_cluster = theirs = shown(hello.cluster)
+            raise GreetingError(f"peer is in cluster {theirs!r}, not {own.cluster!r}")
+        if self._is_opener and not hello.is_silo:
+            raise GreetingError(f"expected a silo, found the client {shown(hello.sender)}")
+        if "@" in self._expected and self._expected != hello.sender:
+            raise GreetingError(f"expected {self._expected}, found {shown(hello.sender)}")
+        check_form(hello)
+        if hello.is_silo and own.is_silo and len(hello.nonce) != NONCE_BYTES:
+            raise GreetingError(f"a silo says {NONCE_BYTES} random bytes, not {len(hello.nonce)}")
+        return hello
+
+
+def check_form(hello: Hello) -> None:
+    """Raise GreetingError for names and numbers that no process of ours says."""
+    name = hello.sender
+    if not name or len(name) > NAME_LETTERS_MAX or not name.isprintable():
+        raise GreetingError(f"{shown(name)!r} is not a name of 1 to {NAME_LETTERS_MAX} letters")
+    if hello.is_silo and not SILO_NAME.fullmatch(name):
+        raise GreetingError(f"{shown(name)!r} is not a silo's name: host:port@generation")
+    if hello.frame_bytes_max < 1 or hello.batch_messages_max < 1:
+        raise GreetingError("it says that it takes no frames")

@@ -3,12 +3,17 @@
 Owns: the wire form of calls, replies and control messages. Not: frames (`framing`), bodies
 (`codec`): a body stays bytes until the callee's typed decoder sees it.
 Invariants: a frame is one array of messages; `id` is unique per connection and direction, 0 for
-one-way calls; the first frame of either side is exactly one `Hello`.
+one-way calls; the first frame of either side is exactly one `Hello`. A call that cannot be read is
+told from bytes that are no message: the one fails alone, the other ends the connection.
 """
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import msgspec
+
+from .framing import FrameError
 
 __all__ = [
     "WIRE_VERSION",
@@ -18,23 +23,33 @@ __all__ = [
     "Goodbye",
     "Hello",
     "Message",
+    "Ping",
+    "Proof",
     "Redirect",
     "Reply",
+    "Unreadable",
+    "count_of",
+    "decode_each",
     "decode_messages",
     "encode_messages",
 ]
 
-WIRE_VERSION = 1
+WIRE_VERSION = 2
 
 
 class Hello(msgspec.Struct, tag=0, array_like=True, frozen=True):
-    """Who speaks, in which cluster, and the largest frame that it takes."""
+    """Who speaks, in which cluster, and the largest frames that it takes.
+
+    `nonce`: random bytes of a silo, over which both silos prove that they know the secret.
+    """
 
     version: int
     cluster: str
     sender: str
     is_silo: bool
     frame_bytes_max: int
+    batch_messages_max: int = 64
+    nonce: bytes = b""
 
 
 class Call(msgspec.Struct, tag=1, array_like=True, gc=False):
@@ -90,8 +105,64 @@ class Goodbye(msgspec.Struct, tag=6, array_like=True, gc=False):
     reason: str
 
 
-Message = Hello | Call | Reply | Failure | Cancel | Redirect | Goodbye
+class Ping(msgspec.Struct, tag=7, array_like=True, frozen=True):
+    """The sender is there; `wants_answer`: and asks whether the other end is."""
+
+    wants_answer: bool
+
+
+class Proof(msgspec.Struct, tag=8, array_like=True, frozen=True):
+    """A silo knows the cluster's secret."""
+
+    digest: bytes
+
+
+Message = Hello | Call | Reply | Failure | Cancel | Redirect | Goodbye | Ping | Proof
+
+
+class Unreadable(NamedTuple):
+    """A call whose names, headers or numbers cannot be read; `id` is 0 for a one-way call."""
+
+    id: int
+    why: str
+
 
 encode_messages = msgspec.msgpack.Encoder().encode
 _decoder: msgspec.msgpack.Decoder[list[Message]] = msgspec.msgpack.Decoder(list[Message])
 decode_messages = _decoder.decode
+
+CALL_TAG = 1
+_raws = msgspec.msgpack.Decoder(list[msgspec.Raw]).decode
+_message = msgspec.msgpack.Decoder(Message).decode
+_head = msgspec.msgpack.Decoder(
+    tuple[(int, int, *[msgspec.Raw] * (len(Call.__struct_fields__) - 1))]  # type: ignore[misc]
+).decode
+
+
+def count_of(payload: bytes) -> int:
+    """How many messages a frame claims to hold, without reading them; 0 for what is no array."""
+    first = payload[0] if payload else 0
+    if first & 0xF0 == 0x90:
+        return first & 0x0F
+    if first == 0xDC:
+        return int.from_bytes(payload[1:3], "big")
+    return int.from_bytes(payload[1:5], "big") if first == 0xDD else 0
+
+
+def decode_each(payload: bytes) -> list[Message | Unreadable]:
+    """The messages of a frame that holds a call which cannot be read.
+
+    Raises FrameError or msgspec.DecodeError where it is not calls alone that are wrong.
+    """
+    return [_decode_one(raw) for raw in _raws(payload)]
+
+
+def _decode_one(raw: msgspec.Raw) -> Message | Unreadable:
+    try:
+        message: Message = _message(raw)
+        return message
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        tag, call_id, *_ = _head(raw)
+        if tag != CALL_TAG:
+            raise FrameError(f"a message of tag {tag} cannot be read: {error}") from None
+        return Unreadable(call_id, str(error))

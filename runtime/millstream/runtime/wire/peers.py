@@ -15,31 +15,11 @@ from millstream.runtime.tasks import Tasks
 
 from .address import Address, endpoint_of
 from .connection import LocalEnd, Peer
-from .message import Hello, Message
 from .transport import Transport
 
 __all__ = ["Peers"]
 
 log = logging.getLogger("millstream.peers")
-
-
-class OutgoingPeer(Peer):
-    """A connection that this process opened; tells which other cluster it led into."""
-
-    def __init__(
-        self,
-        end: LocalEnd,
-        name: str,
-        on_closed: Callable[[Peer], None],
-        foreign: Callable[[str, str], None],
-    ) -> None:
-        super().__init__(end, name, on_closed)
-        self._foreign = foreign
-
-    def _greet(self, message: Message) -> None:
-        if isinstance(message, Hello) and message.cluster != self._end.identity.cluster:
-            self._foreign(self.name, message.cluster)
-        super()._greet(message)
 
 
 class Peers:
@@ -79,23 +59,21 @@ class Peers:
         peer = self._peers.get(silo)
         if peer is not None and not peer.is_closed:
             if peer.is_leaving and not is_system:
-                raise SiloUnavailable(f"{silo} is stopping")
+                raise SiloUnavailable(f"{silo} is stopping", may_have_run=False)
             return peer
         if self._is_closed:
-            raise SiloUnavailable(f"{silo}: this process is stopping")
+            raise SiloUnavailable(f"{silo}: this process is stopping", may_have_run=False)
         if not is_system and self._has_left(silo):
-            raise SiloUnavailable(f"{silo} is stopping")
+            raise SiloUnavailable(f"{silo} is stopping", may_have_run=False)
         refused_at = self._refused_at.get(silo)
         now = self._end.loop.time()
         if refused_at is not None and now - refused_at < self._end.options.connect_retry_s:
-            raise SiloUnavailable(f"{silo} refused a connection a moment ago")
+            text = f"{silo} refused a connection a moment ago"
+            raise SiloUnavailable(text, may_have_run=False)
         self.foreign.pop(silo, None)
-        peer = self._peers[silo] = OutgoingPeer(self._end, silo, self._closed, self._led_into)
+        peer = self._peers[silo] = Peer(self._end, silo, self._closed)
         self._tasks.start(self._open(silo, peer))
         return peer
-
-    def _led_into(self, name: str, cluster: str) -> None:
-        self.foreign[name] = cluster
 
     async def _open(self, silo: str, peer: Peer) -> None:
         try:
@@ -123,6 +101,8 @@ class Peers:
     def _closed(self, peer: Peer) -> None:
         for name in [name for name, found in self._peers.items() if found is peer]:
             del self._peers[name]
+            if peer.foreign_cluster:
+                self.foreign[name] = peer.foreign_cluster
             self._lost(name)
 
     def drop(self, silo: str) -> None:

@@ -32,6 +32,9 @@ __all__ = [
 PROBE_REPLY_BYTES_MAX = 64
 PROBE_LOOK_S = 0.5
 PROBE_RETRY_S = 0.02
+KEEPALIVE_IDLE_S = 15
+KEEPALIVE_EVERY_S = 5
+KEEPALIVE_PROBES_MAX = 4
 CLOSING_ITERATIONS = 6  # accepted, made, given to us, aborted, told, closed
 
 
@@ -44,10 +47,15 @@ class LinkReceiver(Protocol):
 
 
 class Link(Protocol):
-    """A duplex, ordered byte channel to one peer."""
+    """A duplex, ordered byte channel to one peer.
+
+    `waiting_bytes`: written, and not taken by the system yet.
+    """
 
     @property
     def peer(self) -> str: ...
+    @property
+    def waiting_bytes(self) -> int: ...
     def start(self, receiver: LinkReceiver, /) -> None: ...
     def write(self, data: bytes, /) -> None: ...
     def reading(self, is_on: bool, /) -> None: ...
@@ -99,8 +107,9 @@ class TcpLink(asyncio.Protocol):
         sock = transport.get_extra_info("socket")
         if sock is not None and sock.family in (socket.AF_INET, socket.AF_INET6):
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            keep_alive(sock)
         name = transport.get_extra_info("peername")
-        self.peer = f"{name[0]}:{name[1]}" if isinstance(name, tuple) else str(name)
+        self.peer = str(Address(name[0], name[1])) if isinstance(name, tuple) else str(name)
         if self._accept is not None:
             self._accept(self)
 
@@ -140,6 +149,11 @@ class TcpLink(asyncio.Protocol):
     def write(self, data: bytes, /) -> None:
         self._transport.write(data)
 
+    @property
+    def waiting_bytes(self) -> int:
+        size: int = self._transport.get_write_buffer_size()
+        return size
+
     def reading(self, is_on: bool, /) -> None:
         with suppress(RuntimeError):  # the transport may be closing
             self._transport.resume_reading() if is_on else self._transport.pause_reading()
@@ -149,6 +163,18 @@ class TcpLink(asyncio.Protocol):
 
     def abort(self) -> None:
         self._transport.abort()
+
+
+def keep_alive(sock: socket.socket) -> None:
+    """Let the system find out that the other machine is gone, where it knows how."""
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in (
+        ("TCP_KEEPIDLE", KEEPALIVE_IDLE_S),
+        ("TCP_KEEPINTVL", KEEPALIVE_EVERY_S),
+        ("TCP_KEEPCNT", KEEPALIVE_PROBES_MAX),
+    ):
+        if hasattr(socket, name):
+            sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
 
 class TcpListener:
@@ -171,7 +197,8 @@ class ProbeListener:
     """
 
     def __init__(self, address: Address, answer: Callable[[], bytes]) -> None:
-        self._socket = socket.create_server(address, backlog=64)
+        family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
+        self._socket = socket.create_server(address, family=family, backlog=64)
         self._socket.settimeout(PROBE_LOOK_S)
         host, port = self._socket.getsockname()[:2]
         self.address = Address(host, port)
@@ -234,7 +261,7 @@ class TcpTransport:
             async with asyncio.timeout(self._connect_timeout_s):
                 _, link = await loop.create_connection(TcpLink, address.host, address.port)
         except (OSError, TimeoutError) as error:
-            raise SiloUnavailable(cannot_connect(address, error)) from None
+            raise SiloUnavailable(cannot_connect(address, error), may_have_run=False) from None
         return link
 
     async def listen(self, address: Address, accept: Callable[[Link], None], /) -> Listener:

@@ -47,6 +47,7 @@ class IngestTarget(SystemTarget):
     """Stores what producers send, for one provider (`$ingest/<provider>`)."""
 
     target_name = "$ingest"
+    open_to_clients = frozenset({"publish"})
 
     def __init__(self, store: Store) -> None:
         self._into = store

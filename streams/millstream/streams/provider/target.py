@@ -60,6 +60,7 @@ class StreamsTarget(SystemTarget):
     """What can be asked of a silo about one provider."""
 
     target_name = "$streams"
+    open_to_clients = frozenset({"silo_stats", "cluster_stats"})
 
     def __init__(self, provider: str, services: SiloServices, queues: Queues) -> None:
         self._provider = provider

@@ -297,7 +297,8 @@ class Directory:
                 activation.version = entry.version
                 return None
             await self._catch_up(self._range.barrier, attempt)  # a later owner does not know it
-        raise SiloUnavailable(f"{activation}: the directory did not register it")
+        text = f"{activation}: the directory did not register it"
+        raise SiloUnavailable(text, may_have_run=False)
 
     async def lookup(self, kind: str, key: str) -> str | None:
         """The silo that has a grain, or None. Raises SiloUnavailable."""
@@ -315,7 +316,7 @@ class Directory:
         for attempt in range(RETRIES_MAX):
             owner = self._range.owner_of(kind, key)
             if owner is None:
-                raise SiloUnavailable("no silo is active")
+                raise SiloUnavailable("no silo is active", may_have_run=False)
             try:
                 entry = await ask(owner, self._range.version)
             except ClusterError:
@@ -324,7 +325,8 @@ class Directory:
             if entry is None or entry.silo:
                 return entry
             await self._catch_up(entry.version, attempt)
-        raise SiloUnavailable(f"{kind}/{key}: the directory did not answer")
+        text = f"{kind}/{key}: the directory did not answer"
+        raise SiloUnavailable(text, may_have_run=False)
 
     async def _catch_up(self, version: int, attempt: int) -> None:
         """Have a view of at least that version, if the table can be read; not too often."""
@@ -364,7 +366,7 @@ class Directory:
         waiters, self._answers = self._answers, {}
         for waiter in waiters.values():
             if not waiter.done():
-                waiter.set_exception(SiloUnavailable(f"{self._me} stopped"))
+                waiter.set_exception(SiloUnavailable(f"{self._me} stopped", may_have_run=False))
                 waiter.exception()
 
 

@@ -40,5 +40,8 @@ class SimEnv(Env):
     def wall_s(self) -> float:
         return WALL_START_S + self._loop.time() + self._skew_s
 
+    def random_bytes(self, count: int) -> bytes:
+        return self._rng.randbytes(count)
+
     def new_context(self) -> Context:
         return self._host.context()

@@ -92,6 +92,11 @@ class SimLink:
             if self._receiver is not None:
                 self._receiver.writable(False)
 
+    @property
+    def waiting_bytes(self) -> int:
+        """What was written and is not delivered."""
+        return self.outbound.pending_bytes
+
     def reading(self, is_on: bool, /) -> None:
         """Take bytes or leave them in the pipe, where they count against the writer."""
         self._is_reading = is_on

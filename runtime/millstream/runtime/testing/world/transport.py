@@ -69,9 +69,11 @@ class SimTransport:
                 return await self._handshake(address)
         except TimeoutError:
             reason = f"timed out after {self._connect_timeout_s:g} s"
-            raise SiloUnavailable(f"cannot connect to {address}: {reason}") from None
+            text = f"cannot connect to {address}: {reason}"
+            raise SiloUnavailable(text, may_have_run=False) from None
         except OSError as error:
-            raise SiloUnavailable(f"cannot connect to {address}: {error}") from None
+            text = f"cannot connect to {address}: {error}"
+            raise SiloUnavailable(text, may_have_run=False) from None
 
     async def _handshake(self, address: Address) -> SimLink:
         me, there = self._host.name, self._network.owner_of(address)

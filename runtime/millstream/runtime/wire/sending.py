@@ -1,0 +1,259 @@
+"""The writing half of a connection: calls sent, and what waits to be written.
+
+Owns: the batch of this loop iteration, the calls outstanding, who waits until calls are taken. Not:
+the greeting, what is read (`connection`), where batches are cut (`batch`). Invariants: messages
+leave in the order in which they were given; all that is given in one loop iteration leaves in as
+few frames as the limits allow; a link that is full is given no more, so what waits here can still
+be withdrawn, and its bytes are counted; a message that cannot be encoded fails alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+
+import msgspec
+
+from millstream.runtime.errors import Overloaded, SiloUnavailable
+from millstream.runtime.options import RuntimeOptions
+from millstream.runtime.text import shown
+
+from .batch import SPARE_BYTES, UNSENDABLE, call_bytes, cut, encode_what_can_be
+from .framing import frame
+from .message import Call, Cancel, Message, encode_messages
+from .outbox import Outbox
+from .receivers import AnswerReceiver
+from .transport import Link
+
+__all__ = ["Sending"]
+
+log = logging.getLogger("millstream.connection")
+
+NIL = msgspec.Raw(b"\xc0")
+
+
+class Sending:
+    """What a connection has to write; base of `Peer`.
+
+    Attributes: `name`, whom it leads to; `is_ready`, calls may be sent at once; `is_closed`.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        options: RuntimeOptions,
+        loop: asyncio.AbstractEventLoop,
+        outbox: Outbox,
+    ) -> None:
+        self.name = name  # silo address, or client id, once known
+        self.is_ready = False
+        self.is_closed = False
+        self._options = options
+        self._loop = loop
+        self._outbox = outbox
+        self._link: Link | None = None
+        self._greeted = False
+        self._peer_frame_max = options.frame_bytes_max
+        self._batch_messages_max = options.batch_messages_max
+        self._batch_bytes_max = options.batch_bytes_max
+        self._out: list[Message] = []
+        self._out_bytes = 0
+        self._kept: dict[int, Call] = {}  # calls that a full link left in `_out`, by id
+        self._written_bytes = 0
+        self._is_marked = False
+        self._is_writable = True
+        self._waiters: dict[asyncio.Future[None], int] = {}  # with the bytes that they hold
+        self._waiting_bytes = 0
+        self._next_id = 0
+        self._calls: dict[int, AnswerReceiver] = {}
+
+    def _limit_to(self, frame_bytes_max: int, batch_messages_max: int) -> None:
+        """The other end has greeted, and takes no larger frames."""
+        self._greeted = True
+        self._peer_frame_max = min(self._peer_frame_max, frame_bytes_max)
+        self._batch_bytes_max = min(self._batch_bytes_max, self._peer_frame_max // 2)
+        self._batch_messages_max = min(self._batch_messages_max, batch_messages_max)
+
+    def _become_ready(self) -> None:
+        """Wake those who wait, in order; only then is the peer ready for newcomers."""
+        if self._out and self._is_writable:
+            self.flush()
+        if not (self._greeted and self._is_writable) or self.is_closed:
+            self.is_ready = False
+            return
+        if not self._waiters:
+            self.is_ready = True
+            return
+        waiters, self._waiters, self._waiting_bytes = self._waiters, {}, 0
+        for waiter in waiters:
+            if not waiter.done():
+                waiter.set_result(None)
+        # runs after the wake-ups: who came meanwhile waits in line, too
+        self._loop.call_soon(self._become_ready)
+
+    async def ready(self, size_bytes: int = 0) -> None:
+        """Wait in line until greeted and writable; the caller holds so many bytes meanwhile.
+
+        Raises SiloUnavailable, Overloaded.
+        """
+        if self.is_closed:
+            raise SiloUnavailable(f"{self.name}: the connection is closed", may_have_run=False)
+        if len(self._waiters) >= self._options.waiting_calls_max:
+            limit = self._options.waiting_calls_max
+            raise Overloaded(f"{self.name} does not read", "waiting_calls_max", limit)
+        if self.is_ready:
+            return
+        self._check_room(self._waiting_bytes + self._out_bytes, size_bytes)
+        waiter: asyncio.Future[None] = self._loop.create_future()
+        self._waiters[waiter] = size_bytes
+        self._waiting_bytes += size_bytes
+        try:
+            await waiter
+        except asyncio.CancelledError:
+            self._waiting_bytes -= self._waiters.pop(waiter, 0)
+            raise
+        if self.is_closed:  # since it woke those who wait
+            text = f"{self.name}: the connection closed as it opened"
+            raise SiloUnavailable(text, may_have_run=False)
+
+    def _check_room(self, waiting_bytes: int, size_bytes: int) -> None:
+        """Raise Overloaded if so much more would wait; a single message always may."""
+        limit = self._options.peer_bytes_max
+        if waiting_bytes and waiting_bytes + size_bytes > limit:
+            raise Overloaded(f"{self.name}: bytes that wait for it", "peer_bytes_max", limit)
+
+    def _break_calls(self, text: str) -> None:
+        unsent = {message.id for message in self._out if isinstance(message, Call)}
+        calls, self._calls = self._calls, {}
+        self._out, self._out_bytes, self._kept = [], 0, {}
+        for call_id, receiver in calls.items():
+            receiver.broken(SiloUnavailable(text, may_have_run=call_id not in unsent))
+        for waiter in self._waiters:
+            if not waiter.done():
+                waiter.set_exception(SiloUnavailable(text, may_have_run=False))
+        self._waiters.clear()
+
+    def send(self, message: Message, size_bytes: int = 0) -> None:
+        """Put a message with so many bytes of body and names into this iteration's batch."""
+        if self.is_closed:
+            return
+        if not self._is_marked:
+            self._is_marked = True
+            self._outbox.mark(self)
+        self._out.append(message)
+        self._out_bytes += size_bytes + SPARE_BYTES
+
+    def send_call(self, call: Call, receiver: AnswerReceiver) -> int:
+        """Send a call; returns its id.
+
+        Raises Overloaded, SiloUnavailable, ValueError (too large), TypeError (headers).
+        """
+        if self.is_closed:
+            raise SiloUnavailable(f"{self.name}: the connection is closed", may_have_run=False)
+        size = self._checked_bytes(call)
+        if len(self._calls) >= self._options.peer_calls_max:
+            raise Overloaded(
+                f"{self.name}: calls outstanding", "peer_calls_max", self._options.peer_calls_max
+            )
+        self._next_id += 1
+        call.id = self._next_id
+        self._calls[call.id] = receiver
+        self.send(call, size)
+        return call.id
+
+    def send_one_way(self, call: Call) -> None:
+        """Send a call that has no answer. Raises as `send_call`."""
+        if self.is_closed:
+            raise SiloUnavailable(f"{self.name}: the connection is closed", may_have_run=False)
+        self.send(call, self._checked_bytes(call))
+
+    def _checked_bytes(self, call: Call) -> int:
+        size = call_bytes(call)
+        if size + SPARE_BYTES > self._peer_frame_max:
+            name = f"{call.kind}/{shown(call.key)}.{call.method}"
+            raise ValueError(
+                f"{name}: arguments, key and headers of {size} bytes exceed "
+                f"frame_bytes_max {self._peer_frame_max}"
+            )
+        if self._out_bytes + size > self._options.peer_bytes_max:
+            self._check_room(self._out_bytes, size)
+        return size
+
+    @property
+    def oldest_call(self) -> int:
+        """The id of the call that waits longest for its answer; 0: none."""
+        return next(iter(self._calls), 0)
+
+    def cancel_call(self, call_id: int) -> None:
+        """Nobody waits any more: withdraw the call, or tell the callee."""
+        if self._calls.pop(call_id, None) is None:
+            return
+        call = self._kept.pop(call_id, None)
+        if call is None:
+            self.send(Cancel(call_id))
+            return
+        self._out_bytes -= call_bytes(call) + SPARE_BYTES
+        call.body, call.key, call.headers, call.chain = NIL, "", None, []
+
+    def flush(self) -> None:
+        """Write what has collected, as few frames as the limits allow, while the link takes it."""
+        self._is_marked = False
+        if not self._out or not self._greeted or self.is_closed:
+            return
+        if self._is_writable:
+            out, self._out = self._out, []
+            size, self._out_bytes = self._out_bytes, 0
+            is_small = len(out) <= self._batch_messages_max and size <= self._batch_bytes_max
+            if is_small and not self._kept:
+                self._write(out)
+            else:
+                self._write_some(out)
+        if not self._is_writable:
+            self._heed_answers()
+
+    def _write_some(self, out: list[Message]) -> None:
+        """Write batch after batch until the link is full; keep the rest."""
+        self._kept = {}
+        out = [message for message in out if not self._is_withdrawn(message)]
+        batches = cut(out, self._batch_messages_max, self._batch_bytes_max)
+        for number, (batch, _) in enumerate(batches):
+            if not self._is_writable:
+                self._keep(batches[number:])
+                return
+            self._write(batch)
+
+    def _is_withdrawn(self, message: Message) -> bool:
+        return isinstance(message, Call) and message.id != 0 and message.id not in self._calls
+
+    def _keep(self, batches: Sequence[tuple[list[Message], int]]) -> None:
+        rest = [message for batch, _ in batches for message in batch]
+        self._out = [*rest, *self._out]
+        self._out_bytes += sum(size for _, size in batches)
+        self._kept = {one.id: one for one in rest if isinstance(one, Call) and one.id}
+
+    def _write(self, batch: Sequence[Message]) -> None:
+        assert self._link is not None
+        try:
+            payload = encode_messages(batch)
+        except UNSENDABLE:
+            payload, unsendable = encode_what_can_be(batch)
+            for message, error in unsendable:
+                self._fail_unsendable(message, error)
+            if not payload:
+                return
+        data = frame(payload)
+        self._written_bytes += len(data)
+        self._link.write(data)
+
+    def _fail_unsendable(self, message: Message, error: Exception) -> None:
+        text = shown(f"{type(message).__name__} to {self.name} cannot be sent: {error}")
+        log.warning("%s", text)
+        if isinstance(message, Call):
+            receiver = self._calls.pop(message.id, None)
+            if receiver is not None:
+                receiver.broken(TypeError(text))
+
+    def _heed_answers(self) -> None:
+        """The link is full, and something waits."""
+        raise NotImplementedError
