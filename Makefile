@@ -15,8 +15,10 @@ $(STAMP): pyproject.toml constraints.txt
 demo: $(STAMP)  ## flights through three silos, fed by Spark
 	$(BIN)/millstream demo flights
 
-test: $(STAMP)  ## every test
+test: $(STAMP)  ## every test, those of runtime and streams on both loops
 	$(BIN)/python -m pytest -q
+	MILLSTREAM_LOOP=uvloop $(BIN)/python -m pytest -q tests/runtime tests/streams \
+		--ignore tests/runtime/testing
 
 test-fast: $(STAMP)  ## what needs neither processes nor Spark
 	$(BIN)/python -m pytest -q -m "not real and not spark and not slow"

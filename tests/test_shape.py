@@ -21,11 +21,25 @@ MAY_IMPORT = {
 MODULE_LINES_MAX = 500
 FUNCTION_LINES_MAX = 70
 UNFINISHED = re.compile(r"\b(TODO|FIXME|XXX|HACK|for now|placeholder|simplified version)\b")
-CLOCK_AND_DICE = {"time", "random", "uuid", "secrets"}
+CLOCK_AND_DICE = {
+    *("time", "random", "uuid", "secrets", "os.urandom"),
+    *("datetime.now", "datetime.utcnow", "datetime.today", "date.today"),
+}
 # env reads the clock; the simulator's env and loop stand for it; the console shows wall time
 MAY_READ_CLOCK = {
     "runtime/millstream/runtime/env.py",
     "runtime/millstream/runtime/testing/world/env.py",
+}
+OPENERS = {
+    *("create_connection", "create_server", "create_datagram_endpoint", "open_connection"),
+    *("start_server", "create_unix_connection", "create_unix_server", "open_unix_connection"),
+}
+SOCKETS = {"socket", "ssl", "selectors", "socketserver", *OPENERS}
+# the transport; addresses, which read names and numbers by it; Spark's workers, which run no loop
+MAY_OPEN_SOCKETS = {
+    "runtime/millstream/runtime/wire/address.py",
+    "runtime/millstream/runtime/wire/transport.py",
+    "providers/pyspark_millstream/wire.py",
 }
 FORBIDDEN_NAMES = {"utils.py", "helpers.py", "common.py", "util.py", "helper.py", "misc.py"}
 
@@ -62,13 +76,82 @@ def test_module_and_its_functions_keep_their_size(path: Path) -> None:
             assert size < FUNCTION_LINES_MAX, f"{name_of(path)}:{node.lineno} {node.name}"
 
 
+def is_foreign(module: str) -> bool:
+    """Not ours: `millstream.streams.time` would be no clock."""
+    return not module.startswith("millstream")
+
+
+def touched(source: str, package: str) -> set[str]:
+    """What a source imports (whole, first part, last part) and attributes, with their owners."""
+    source = source.replace("from uuid import UUID\n", "")  # the type alone
+    found: set[str] = set()
+    for full in imports_in(source, package):
+        found |= {full, full.split(".")[0], full.split(".")[-1]} if is_foreign(full) else set()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Attribute):
+            found.add(".".join(ast.unparse(node).split(".")[-2:]))
+            found |= {node.attr} & OPENERS  # whatever it is asked of
+    return found
+
+
 @pytest.mark.parametrize("path", ALL)
 def test_module_reads_clock_and_dice_only_in_env(path: Path) -> None:
-    if name_of(path) in MAY_READ_CLOCK:
-        return
-    text = path.read_text().replace("from uuid import UUID\n", "")  # the type alone
-    found = CLOCK_AND_DICE & {name.split(".")[0] for name in imports_in(text, package_of(path))}
-    assert not found, f"{name_of(path)} imports {found}"
+    if name_of(path) not in MAY_READ_CLOCK:
+        found = CLOCK_AND_DICE & touched(path.read_text(), package_of(path))
+        assert not found, f"{name_of(path)} touches {found}"
+
+
+@pytest.mark.parametrize("path", ALL)
+def test_module_opens_sockets_only_in_the_transport(path: Path) -> None:
+    if name_of(path) not in MAY_OPEN_SOCKETS:
+        found = SOCKETS & touched(path.read_text(), package_of(path))
+        assert not found, f"{name_of(path)} touches {found}"
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "import time",
+        "from time import monotonic",
+        "def f():\n    import random",
+        "import datetime as dt\nx = dt.datetime.now()",
+        "from datetime import datetime, UTC\nx = datetime.now(UTC)",
+        "from datetime import date\nx = date.today()",
+        "import os\nx = os.urandom(4)",
+        "from os import urandom",
+    ],
+)
+def test_a_reader_of_clock_or_dice_is_seen(source: str) -> None:
+    assert CLOCK_AND_DICE & touched(source, "millstream.runtime")
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "import socket",
+        "from socket import socket",
+        "import ssl",
+        "async def f(loop):\n    await loop.create_connection(P, 'h', 1)",
+        "import asyncio\nasync def f():\n    await asyncio.start_server(g, 'h', 1)",
+        "from asyncio import open_connection",
+    ],
+)
+def test_an_opener_of_sockets_is_seen(source: str) -> None:
+    assert SOCKETS & touched(source, "millstream.runtime")
+
+
+@pytest.mark.parametrize(
+    ("source", "module"),
+    [
+        ("from .cell import Cell", "millstream.streams.agent.cell"),
+        ("from . import cell", "millstream.streams.agent.cell"),
+        ("from ..api.stream import Stream", "millstream.streams.api.stream"),
+        ("from ... import providers", "millstream.providers"),
+        ("from ...providers.memory import adapter", "millstream.providers.memory.adapter"),
+    ],
+)
+def test_a_relative_import_is_read_as_what_it_names(source: str, module: str) -> None:
+    assert module in imports_in(source, "millstream.streams.agent")
 
 
 @pytest.mark.parametrize("path", ALL)
