@@ -71,7 +71,7 @@ def detection_s(
     """How long until the silo in trouble is dead to all others, and how many others died."""
 
     async def main(simulation: Simulation) -> tuple[float, int]:
-        cluster = SimCluster(simulation, silos=silos, grains=[Idle], membership=options)
+        cluster = SimCluster(simulation, silos=silos, grains=[Idle], membership_options=options)
         await cluster.start()
         await asyncio.sleep(simulation.rng.uniform(0, 10))
         name = simulation.rng.choice(cluster.names)
@@ -123,7 +123,7 @@ def test_silos_cut_off_one_after_the_other_never_evict_the_majority(count: int) 
     """A vote of the first, dead by then, and one of the second were enough for every other."""
 
     async def main(simulation: Simulation) -> None:
-        cluster = SimCluster(simulation, silos=count, grains=[Idle], membership=DEFAULT)
+        cluster = SimCluster(simulation, silos=count, grains=[Idle], membership_options=DEFAULT)
         await cluster.start()
         lost = [silo.address for silo in cluster.silos()[:2]]
         first, second, *healthy = cluster.names
@@ -144,7 +144,7 @@ def test_silos_cut_off_one_after_the_other_never_evict_the_majority(count: int) 
 
 def test_a_split_in_two_equal_halves_evicts_one_of_them_at_most() -> None:
     async def main(simulation: Simulation) -> None:
-        cluster = SimCluster(simulation, silos=4, grains=[Idle], membership=DEFAULT)
+        cluster = SimCluster(simulation, silos=4, grains=[Idle], membership_options=DEFAULT)
         await cluster.start()
         before = {silo.address for silo in cluster.silos()}
         for left in cluster.names[:2]:

@@ -49,7 +49,7 @@ def clusters(simulation: Simulation, old: int, new: int, **changes: Any) -> SimC
         simulation,
         silos=old + new,
         grains=[Idle],
-        membership=MembershipOptions(**changes) if changes else OPTIONS,
+        membership_options=MembershipOptions(**changes) if changes else OPTIONS,
     )
     cluster.names = cluster.names[:old]
     return cluster

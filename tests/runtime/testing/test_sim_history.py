@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 
@@ -15,6 +16,7 @@ from millstream.runtime.testing import (
     Delivered,
     History,
     HostDown,
+    NothingToJudge,
     Published,
     QueueAcquired,
     Repaired,
@@ -28,6 +30,7 @@ from millstream.runtime.testing import (
     check_one_activation,
     check_one_owner,
     check_tokens_rise,
+    check_views,
 )
 from millstream.runtime.testing.history import Event
 
@@ -216,3 +219,33 @@ def test_checkers_do_not_change_the_history() -> None:
     for checker in checkers:
         assert checker(history) == checker(history)
     assert history.events == before
+
+
+def test_checkers_say_how_much_they_looked_at() -> None:
+    findings = check_all(told(*GOOD), live_within_s=5)
+    assert findings.looked_at == {
+        "Activated": 4,
+        "CallStarted": 1,
+        "Delivered": 3,
+        "Published": 1,
+        "QueueAcquired": 3,
+    }
+
+
+@pytest.mark.parametrize(
+    "check",
+    [
+        check_one_activation,
+        check_tokens_rise,
+        check_nothing_lost,
+        check_one_owner,
+        check_views,
+        partial(check_live_after_repair, within_s=5),
+        partial(check_all, live_within_s=5),
+    ],
+    ids=str,
+)
+def test_a_checker_with_nothing_to_judge_is_an_error(check: Callable[[History], object]) -> None:
+    for history in (told(), told(Repaired(), HostDown("a"))):
+        with pytest.raises(NothingToJudge, match="record them, or do not ask"):
+            check(history)

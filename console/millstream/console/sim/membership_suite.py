@@ -49,7 +49,7 @@ async def membership(simulation: Simulation) -> Counter[str]:
     run = Run(simulation)
     plan = make_plan(simulation, ("table",), duration_s=DURATION_S)
     cluster = SimCluster(
-        simulation, silos=2 * plan.silos, grains=[Idle], options=RUNTIME, membership=PROBES
+        simulation, silos=2 * plan.silos, grains=[Idle], options=RUNTIME, membership_options=PROBES
     )
     hosts = cluster.names
     cluster.names = hosts[: plan.silos]  # the others are for the end

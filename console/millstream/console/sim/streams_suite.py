@@ -38,6 +38,7 @@ from millstream.runtime.testing import (
     Simulation,
     Subscribed,
     check_all,
+    current_host,
     dice,
 )
 from millstream.streams import (
@@ -246,8 +247,10 @@ class StreamsRun(Run):
     def close(self) -> None:
         """The cluster has stopped."""
 
-    def provider(self, host: Host) -> PersistentStreams:
-        """The stream provider of a silo on a host."""
+    def provider(self) -> PersistentStreams:
+        """The stream provider of the silo on this host."""
+        host = current_host()
+        assert host is not None, "a silo is made on its host"
         return PersistentStreams(
             self.queues_for(host),
             mapper=HashRingMapper(queues=QUEUES),

@@ -6,6 +6,8 @@ Start with `run`: it gives a driver a `Simulation` with hosts, a network, disks 
 from __future__ import annotations
 
 from .checkers import (
+    Findings,
+    NothingToJudge,
     check_all,
     check_live_after_repair,
     check_nothing_lost,
@@ -55,6 +57,7 @@ __all__ = [
     "Deadlock",
     "Delivered",
     "FaultPlan",
+    "Findings",
     "History",
     "Host",
     "HostCrashed",
@@ -62,6 +65,7 @@ __all__ = [
     "HostUp",
     "Livelock",
     "Nemesis",
+    "NothingToJudge",
     "Outcome",
     "Published",
     "QueueAcquired",

@@ -1,12 +1,13 @@
 """Judgements over a history. Pure.
 
-Owns: one function per promise of the runtime; each returns the violations as text, [] when there
-are none. A checker that was given no events of its kind finds nothing: record first.
+Owns: one function per promise of the runtime, and `Findings`, what each returns: the violations as
+text, and how much was looked at. Invariant: a checker that has nothing to look at raises: a history
+in which nobody recorded anything must not pass for a good one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from .history import (
     Activated,
@@ -27,8 +28,11 @@ from .history import (
     Unsubscribed,
     ViewAdopted,
 )
+from .world.errors import SimulationError
 
 __all__ = [
+    "Findings",
+    "NothingToJudge",
     "check_all",
     "check_live_after_repair",
     "check_nothing_lost",
@@ -37,6 +41,33 @@ __all__ = [
     "check_tokens_rise",
     "check_views",
 ]
+
+
+class NothingToJudge(SimulationError):
+    """A history has no event of the kinds that a checker judges: it was not recorded, or not yet
+    done."""
+
+
+class Findings(list[str]):
+    """The violations that a checker found, as text; `== []` when there are none.
+
+    Attributes: `looked_at`, how many events of which kind were judged.
+    """
+
+    def __init__(self, found: Iterable[str], looked_at: dict[str, int]) -> None:
+        super().__init__(found)
+        self.looked_at = looked_at
+
+
+def _judged(history: History, found: Iterable[str], *kinds: type[Event]) -> Findings:
+    """What was found among events of some kinds. Raises NothingToJudge if there are none."""
+    counts = {kind.__name__: sum(1 for _ in history.of(kind)) for kind in kinds}
+    if not any(counts.values()):
+        raise NothingToJudge(
+            f"no {' or '.join(counts)} among the {len(history.events)} events of this history:"
+            " record them, or do not ask for this judgement"
+        )
+    return Findings(found, counts)
 
 
 class _Activations:
@@ -81,7 +112,7 @@ class _Activations:
         live[:] = [one for one in live if not is_over(one)]
 
 
-def check_one_activation(history: History, *, across_versions: bool = False) -> list[str]:
+def check_one_activation(history: History, *, across_versions: bool = False) -> Findings:
     """At most one live activation per grain and view version.
 
     An activation ends by `Deactivated`, with its host, or when the view declares its silo dead.
@@ -97,10 +128,10 @@ def check_one_activation(history: History, *, across_versions: bool = False) -> 
                 f" (view {event.registered_version}) while live in {rival.silo}"
                 f" (view {rival.registered_version})"
             )
-    return found
+    return _judged(history, found, Activated)
 
 
-def check_tokens_rise(history: History) -> list[str]:
+def check_tokens_rise(history: History) -> Findings:
     """Per stream and subscription, tokens strictly rise, except where marked as redelivered."""
     highest: dict[tuple[str, str], Token] = {}
     found = []
@@ -113,7 +144,7 @@ def check_tokens_rise(history: History) -> list[str]:
                 f" after {tuple(top)}, not marked as redelivered"
             )
         highest[who] = event.token if top is None else max(top, event.token)
-    return found
+    return _judged(history, found, Delivered)
 
 
 class _Debts:
@@ -150,19 +181,20 @@ class _Debts:
                     yield at_s, event, subscription, self._seen.get(key)
 
 
-def check_nothing_lost(history: History) -> list[str]:
+def check_nothing_lost(history: History) -> Findings:
     """Every accepted item reached each subscription that stood before its publish began.
 
     A dead letter counts as reached; a subscription that was ended is owed nothing.
     """
-    return [
+    found = [
         f"t={at_s:.6f}: {event.item} of {event.stream} was accepted, {subscription} never got it"
         for at_s, event, subscription, seen_s in _Debts(history).owed()
         if seen_s is None
     ]
+    return _judged(history, found, Published)
 
 
-def check_one_owner(history: History) -> list[str]:
+def check_one_owner(history: History) -> Findings:
     """No queue epoch has two owners."""
     owners: dict[tuple[str, int], str] = {}
     found = []
@@ -173,10 +205,10 @@ def check_one_owner(history: History) -> list[str]:
                 f"t={at_s:.6f}: {event.queue} epoch {event.epoch} is owned by {event.owner},"
                 f" and by {first}"
             )
-    return found
+    return _judged(history, found, QueueAcquired)
 
 
-def check_views(history: History) -> list[str]:
+def check_views(history: History) -> Findings:
     """Each silo's views rise, a version reads the same everywhere, the dead stay dead."""
     last: dict[str, int] = {}
     texts: dict[int, tuple[tuple[str, str], ...]] = {}
@@ -191,7 +223,7 @@ def check_views(history: History) -> list[str]:
         statuses = tuple(sorted(event.statuses))
         if texts.setdefault(event.version, statuses) != statuses:
             found.append(f"t={at_s:.6f}: {event.silo} reads version {event.version} differently")
-    return found + _risen(texts)
+    return _judged(history, found + _risen(texts), ViewAdopted)
 
 
 def _risen(texts: dict[int, tuple[tuple[str, str], ...]]) -> list[str]:
@@ -206,7 +238,7 @@ def _risen(texts: dict[int, tuple[tuple[str, str], ...]]) -> list[str]:
     return found
 
 
-def check_live_after_repair(history: History, within_s: float) -> list[str]:
+def check_live_after_repair(history: History, within_s: float) -> Findings:
     """After the last `Repaired`, pending and new work ends within so many virtual seconds.
 
     Work: a call ends (in any way) unless its caller's host went down; an accepted item is seen.
@@ -227,11 +259,12 @@ def check_live_after_repair(history: History, within_s: float) -> list[str]:
         for start_s, call, end_s in _calls(history)
         if is_late(start_s, end_s)
     ]
-    return late + [
+    late += [
         f"t={at_s:.6f}: {event.item} of {event.stream} did not reach {subscription} {limit}"
         for at_s, event, subscription, seen_s in _Debts(history).owed()
         if is_late(at_s, seen_s)
     ]
+    return _judged(history, late, CallStarted, Published)
 
 
 def _calls(history: History) -> Iterator[tuple[float, CallStarted, float | None]]:
@@ -247,13 +280,31 @@ def _calls(history: History) -> Iterator[tuple[float, CallStarted, float | None]
             yield start_s, call, end_s
 
 
-def check_all(history: History, *, live_within_s: float) -> list[str]:
-    """The violations that any checker finds."""
-    return [
-        *check_one_activation(history),
-        *check_tokens_rise(history),
-        *check_nothing_lost(history),
-        *check_one_owner(history),
-        *check_views(history),
-        *check_live_after_repair(history, live_within_s),
+def check_all(history: History, *, live_within_s: float) -> Findings:
+    """The violations that any checker finds; kinds of which nothing was recorded are passed over.
+
+    Raises NothingToJudge if nothing at all was recorded that can be judged.
+    """
+    checks: list[Callable[[], Findings]] = [
+        lambda: check_one_activation(history),
+        lambda: check_tokens_rise(history),
+        lambda: check_nothing_lost(history),
+        lambda: check_one_owner(history),
+        lambda: check_views(history),
+        lambda: check_live_after_repair(history, live_within_s),
     ]
+    found: list[str] = []
+    looked_at: dict[str, int] = {}
+    missing: NothingToJudge | None = None
+    for check in checks:
+        try:
+            findings = check()
+        except NothingToJudge as error:
+            missing = error
+        else:
+            found += findings
+            looked_at |= findings.looked_at
+    if not looked_at:
+        assert missing is not None
+        raise missing
+    return Findings(found, looked_at)

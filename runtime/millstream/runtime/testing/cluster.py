@@ -11,12 +11,13 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
+from types import TracebackType
 
 from millstream.runtime.client.client import Client
 from millstream.runtime.cluster.table import MemoryMembershipTable, Status, TableView
 from millstream.runtime.definition.grain import Grain
 from millstream.runtime.definition.storage import MemoryStateStore
-from millstream.runtime.errors import MillstreamError
+from millstream.runtime.errors import ConfigError, MillstreamError
 from millstream.runtime.options import MembershipOptions, RuntimeOptions
 from millstream.runtime.silo.assembly import SiloAssembly
 from millstream.runtime.silo.part import SiloPart
@@ -39,44 +40,71 @@ LOOK_S = 0.05
 
 
 class SimCluster:
-    """`SimCluster(simulation, silos=3, grains=[...])`, then `await cluster.start()`.
+    """`async with SimCluster(simulation, silos=3, grains=[...]) as cluster`.
 
-    The table answers at the host name `table`, the store at `store`.
+    The table answers at the host name `table`, the stores at `store`.
+    Arguments are those of `LocalCluster`, except that stores and table are always in memory and
+    reached over the network, and that env and transport are the simulation's; and:
 
     Args:
-        streams: functions that make a provider for the silo on a host.
+        streams, parts: by name, functions that make one per silo; each is called on its silo's
+            host (`current_host()`).
+        stores: in memory; default: one named `default`.
         lacking: grains that the silo on a host does not host, by the host's name.
         skew_s: the hosts' wall clocks differ from each other by at most so much.
     """
+
+    service_names = ("table", "store")
+    """Hosts that no script should crash: they are no simulated programs."""
 
     def __init__(
         self,
         simulation: Simulation,
         *,
-        silos: int,
         grains: Sequence[type[Grain]],
-        streams: Mapping[str, Callable[[Host], SiloPart]] | None = None,
+        silos: int = 1,
+        streams: Mapping[str, Callable[[], SiloPart]] | None = None,
+        parts: Mapping[str, Callable[[], SiloPart]] | None = None,
+        stores: Mapping[str, MemoryStateStore] | None = None,
+        cluster: str = "sim",
         options: RuntimeOptions | None = None,
-        membership: MembershipOptions | None = None,
+        membership_options: MembershipOptions | None = None,
         lacking: Mapping[str, Collection[type[Grain]]] | None = None,
         skew_s: float = 0.5,
     ) -> None:
-        self._simulation = simulation
+        if silos < 1:
+            raise ConfigError(f"SimCluster(silos={silos}): start at least one")
+        self.simulation = self._simulation = simulation
+        self._cluster = cluster
         self._grains = list(grains)
         self._lacking = dict(lacking or {})
         self._streams = dict(streams or {})
+        self._parts = dict(parts or {})
         self._options = options
-        self._membership_options = membership
+        self._membership_options = membership_options
         self.names = tuple(f"silo-{number}" for number in range(silos))
         self.table = MemoryMembershipTable(FIRST_VERSION)
-        self.store = MemoryStateStore()
-        self._table_service = SimService(simulation.network, "table")
-        self._store_service = SimService(simulation.network, "store")
+        self.stores = dict(stores or {"default": MemoryStateStore()})
+        self._table_service = SimService(simulation.network, self.service_names[0])
+        self._store_service = SimService(simulation.network, self.service_names[1])
         self._skews = {name: simulation.rng.uniform(-skew_s, skew_s) for name in self.names}
         self._running: dict[str, Silo] = {}
         self._is_closing = False
 
     # -- running
+
+    async def __aenter__(self) -> SimCluster:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if error is None:  # else the run ends here, and its hosts with it
+            await self.close()
 
     async def start(self) -> None:
         """Boot every host; returns when all silos are active."""
@@ -116,12 +144,16 @@ class SimCluster:
             host,
             grains=[cls for cls in self._grains if cls not in lacking],
             address=f"{name}:{PORT}",
-            cluster="sim",
+            cluster=self._cluster,
             membership=SimMembershipTable(
                 self._table_service, name, self.table, simulation.history
             ),
-            stores={"default": SimStateStore(self._store_service, name, self.store)},
-            streams={key: make(host) for key, make in self._streams.items()},
+            stores={
+                key: SimStateStore(self._store_service, name, store)
+                for key, store in self.stores.items()
+            },
+            streams={key: make() for key, make in self._streams.items()},
+            parts={key: make() for key, make in self._parts.items()},
             name=name,
             insecure=True,  # names of simulated hosts
             options=self._options,
@@ -142,7 +174,7 @@ class SimCluster:
         """A client on a host; use it in a program on that host."""
         return Client(
             [f"{name}:{PORT}" for name in self.names],
-            cluster="sim",
+            cluster=self._cluster,
             options=self._options,
             env=self._simulation.env(host),
             transport=self._simulation.transport(host),
