@@ -256,7 +256,7 @@ class Caller:
                     return await self._run_here(destination, kind, args, request)
                 destination = None
                 continue  # it ended in order while this waited: the next one is here, no redirect
-            if destination.is_ready or await self._is_reached(destination, kind, key):
+            if destination.is_ready or await self._is_reached(destination, kind, key, body):
                 answer = await self._remote.ask(destination, kind.name, key, body, request, attempt)
                 if type(answer) is not Moved:
                     return self._remote.take(spec, answer)
@@ -267,10 +267,10 @@ class Caller:
             "(redirects_max) without finding the grain"
         )
 
-    async def _is_reached(self, peer: Peer, kind: GrainKind, key: str) -> bool:
+    async def _is_reached(self, peer: Peer, kind: GrainKind, key: str, body: bytes) -> bool:
         """Wait until a connection takes calls; False if it broke, and nothing was sent."""
         try:
-            await peer.ready()
+            await peer.ready(len(body))
         except SiloUnavailable:
             self._locator.lost(kind, key)
             return False

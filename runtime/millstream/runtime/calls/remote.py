@@ -59,7 +59,7 @@ class Remote:
         request.target = f"{name}/{key}" if key else name
         body = spec.arguments.encode(args)
         if not peer.is_ready:
-            await peer.ready()
+            await peer.ready(len(body))
         return self.take(spec, await self.ask(peer, name, key, body, request, 0))
 
     async def ask(

@@ -1,0 +1,221 @@
+"""Silos know each other by a secret; whatever else comes first, they greet nobody."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.runtime.wire.pair import SECRET, FakeLink, Office, call, end_of, raw, visitor
+
+from millstream.runtime import Env, RuntimeOptions
+from millstream.runtime.wire.connection import Peer
+from millstream.runtime.wire.framing import FrameError, frame
+from millstream.runtime.wire.greeting import (
+    GREETING_BYTES_MAX,
+    NONCE_BYTES,
+    Greeting,
+    GreetingError,
+    Identity,
+    hello_of,
+)
+from millstream.runtime.wire.message import Goodbye, Hello, Proof
+
+OPTIONS = RuntimeOptions()
+
+
+def hello(name: str = "a:1@1", is_silo: bool = True, cluster: str = "dev") -> Hello:
+    return hello_of(Identity(cluster, name, is_silo), OPTIONS, Env())
+
+
+def both(first: bytes = SECRET, second: bytes = SECRET) -> tuple[Greeting, Greeting]:
+    opener = Greeting(hello("a:1@1"), first, is_opener=True, expected="b:2@2")
+    return opener, Greeting(hello("b:2@2"), second, is_opener=False)
+
+
+def greet(opener: Greeting, accepter: Greeting) -> None:
+    proof = opener.take([accepter.own])
+    assert accepter.take([opener.own]) == []
+    opener.take(accepter.take(proof))
+
+
+def test_two_silos_that_know_the_secret_greet() -> None:
+    opener, accepter = both()
+    greet(opener, accepter)
+    assert opener.is_done and accepter.is_done
+
+
+def test_the_one_that_was_called_shows_nothing_to_one_that_does_not_know_the_secret() -> None:
+    opener, accepter = both(first=b"guess")
+    with pytest.raises(GreetingError, match=r"a:1@1 does not know the secret of cluster 'dev'"):
+        greet(opener, accepter)
+    assert not accepter.is_done and not opener.is_done
+
+
+def test_the_one_that_called_does_not_believe_a_stranger() -> None:
+    opener, accepter = both()
+    opener.take([accepter.own])
+    with pytest.raises(GreetingError, match="does not know the secret"):
+        opener.take([Proof(bytes(32))])
+    assert not opener.is_done
+
+
+def test_a_proof_is_good_for_one_connection_and_one_side() -> None:
+    opener, accepter = both()
+    (proof,) = opener.take([accepter.own])
+    accepter.take([opener.own])
+    (answer,) = accepter.take([proof])
+    _, again = both()
+    again.take([opener.own])  # the same greeting, sent to it once more
+    with pytest.raises(GreetingError):
+        again.take([proof])
+    mirrored = Greeting(hello("b:2@2"), SECRET, is_opener=False)
+    mirrored.take([opener.own])
+    with pytest.raises(GreetingError):
+        mirrored.take([answer])  # what the other side said is no proof of this side
+
+
+@pytest.mark.parametrize("changed", ["frame_bytes_max", "batch_messages_max"])
+def test_a_greeting_that_was_changed_on_its_way_is_refused(changed: str) -> None:
+    opener, accepter = both()
+    (proof,) = opener.take([accepter.own])
+    accepter.take([msgspec.structs.replace(opener.own, **{changed: 5})])
+    with pytest.raises(GreetingError, match="does not know"):
+        accepter.take([proof])
+
+
+def test_a_client_proves_nothing_and_is_shown_nothing() -> None:
+    client = Greeting(hello("client-1", is_silo=False), b"", is_opener=True)
+    silo = Greeting(hello("b:2@2"), SECRET, is_opener=False)
+    assert client.take([silo.own]) == [] and silo.take([client.own]) == []
+    assert client.is_done and silo.is_done
+
+
+def test_a_connection_that_we_opened_leads_to_a_silo() -> None:
+    opener, _ = both()
+    with pytest.raises(GreetingError, match="expected a silo, found the client x"):
+        opener.take([hello("x", is_silo=False)])
+
+
+WRONG: dict[str, tuple[Any, str]] = {
+    "a call": (call(1), "first message is Call"),
+    "a refusal": (Goodbye("no\nplace"), r"it refused: no\\nplace"),
+    "another cluster": (hello(cluster="prod"), "in cluster 'prod', not 'dev'"),
+    "no name": (hello(""), "is not a name"),
+    "a long name": (hello("x" * 300), "is not a name"),
+    "a name of two lines": (hello("a:1@1\nforged", is_silo=False), "forged.* is not a name"),
+    "a silo without generation": (hello("a:1"), "is not a silo's name"),
+    "a silo without a nonce": (msgspec.structs.replace(hello(), nonce=b"x"), "random bytes, not 1"),
+    "no frames": (msgspec.structs.replace(hello(), frame_bytes_max=0), "takes no frames"),
+    "no messages": (msgspec.structs.replace(hello(), batch_messages_max=0), "takes no frames"),
+}
+
+
+@pytest.mark.parametrize("what", WRONG)
+def test_a_wrong_greeting_is_refused_with_a_reason_in_one_line(what: str) -> None:
+    message, reason = WRONG[what]
+    accepter = Greeting(hello("b:2@2"), SECRET, is_opener=False)
+    with pytest.raises(GreetingError, match=reason) as caught:
+        accepter.take([message])
+    assert "\n" not in str(caught.value) and len(str(caught.value)) < 600
+
+
+def test_a_name_of_the_largest_length_is_taken() -> None:
+    accepter = Greeting(hello("b:2@2"), SECRET, is_opener=False)
+    accepter.take([hello("x" * 200, is_silo=False)])
+    assert accepter.is_done
+
+
+STEPS = st.lists(st.sampled_from(["hello", "proof", "hello again", "call", "goodbye", "guess"]))
+
+
+@settings(max_examples=300)
+@given(STEPS)
+def test_whatever_order_comes_only_the_right_one_greets(steps: list[str]) -> None:
+    opener, accepter = both()
+    (proof,) = opener.take([accepter.own])
+    sends: dict[str, Any] = {
+        "hello": opener.own,
+        "proof": proof,
+        "hello again": hello(),
+        "call": call(1),
+        "goodbye": Goodbye("x"),
+        "guess": Proof(bytes(32)),
+    }
+    taken: list[str] = []
+    for step in steps:
+        try:
+            accepter.take([sends[step]])
+        except GreetingError:
+            break
+        taken.append(step)
+        if accepter.is_done:
+            break
+    assert not accepter.is_done or taken == ["hello", "proof"]
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.binary(max_size=300), st.integers(0, 400), st.integers(1, 3))
+def test_garbage_truncated_and_repeated_greetings_reach_nobody(
+    garbage: bytes, cut_at: int, times: int
+) -> None:
+    async def meet() -> None:
+        for data in (garbage, raw(hello())[:cut_at] + garbage, raw(hello()) * times + raw(call(1))):
+            office = Office()
+            peer, link = Peer(end_of(office), "", lambda peer: None), FakeLink()
+            peer.attach(link)
+            peer.received(data)
+            await asyncio.sleep(0)
+            assert office.calls == [] and office.greeted_by == [] and not peer.is_ready
+            peer.close("the test ends")
+
+    asyncio.run(meet())
+
+
+async def test_one_that_is_refused_is_told_why_before_the_connection_closes() -> None:
+    peer, link = Peer(end_of(Office()), "", lambda peer: None), FakeLink()
+    peer.attach(link)
+    peer.received(raw(hello(cluster="prod")))
+    (goodbye,) = link.of(Goodbye)
+    assert "in cluster 'prod', not 'dev'" in goodbye.reason
+    assert link.ended == "closed" and peer.foreign_cluster == "prod"
+
+
+async def test_before_the_greeting_a_frame_is_at_most_64_KiB() -> None:
+    assert GREETING_BYTES_MAX == 64 * 1024 and NONCE_BYTES == 32
+    peer, link = Peer(end_of(Office()), "", lambda peer: None), FakeLink()
+    peer.attach(link)
+    peer.received((GREETING_BYTES_MAX + 1).to_bytes(4, "little"))
+    assert link.ended == "aborted"
+
+
+async def test_a_large_frame_in_the_read_of_the_greeting_is_taken() -> None:
+    office = Office()
+    peer, link = Peer(end_of(office), "", lambda peer: None), FakeLink()
+    peer.attach(link)
+    large = call(1, key="k" * 200_000)
+    peer.received(raw(hello("client-1", is_silo=False)) + raw(large) + raw(call(2)))
+    for _ in range(4):
+        await asyncio.sleep(0)
+    assert [one.id for one in office.calls] == [1, 2] and not link.ended
+
+
+def test_bytes_before_a_frame_that_is_too_large_are_not_lost() -> None:
+    from millstream.runtime.wire.framing import FrameReader
+
+    reader = FrameReader(10)
+    assert reader.feed(frame(b"small") + frame(bytes(11))) == [b"small"]
+    reader.limit_bytes = 11
+    assert reader.feed(b"") == [bytes(11)]
+    assert reader.feed(frame(b"x") + frame(bytes(12))) == [b"x"]
+    with pytest.raises(FrameError, match="12 bytes"):
+        reader.feed(b"")
+
+
+async def test_a_hello_after_the_greeting_ends_the_connection() -> None:
+    peer, link = visitor(Office())
+    peer.received(raw(hello()))
+    assert link.ended == "aborted"
