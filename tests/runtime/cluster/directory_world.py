@@ -103,8 +103,11 @@ class SiloModel:
         if key in self.held or not self.is_active:
             return
         self.ids += 1
-        self.held[key] = Holding(self.ids)
-        self.register(key, self.ids)
+        self.held[key] = holding = Holding(self.ids)
+        if self.range.is_alone:
+            holding.version = self.range.register_here("K", key, self.ids)
+        else:
+            self.register(key, self.ids)
 
     def register(self, key: str, number: int) -> None:
         """Ask the owner; again, if that was lost."""

@@ -26,8 +26,10 @@ from millstream.runtime import (
     state,
 )
 from millstream.runtime.cluster.directory.directory import Directory, DirectoryTarget
-from millstream.runtime.cluster.directory.events import SurvivorsAsked
+from millstream.runtime.cluster.directory.events import Rows, SurvivorsAsked
 from millstream.runtime.cluster.directory.partition import Entry
+from millstream.runtime.cluster.directory.range import place_of
+from millstream.runtime.cluster.ring import HASH_MAX
 from millstream.runtime.turns.activation import Activation
 
 STILL = MembershipOptions(refresh_s=1000.0, heartbeat_s=1000.0, probe_every_s=1000.0)
@@ -316,3 +318,96 @@ async def test_a_lone_silo_is_never_locked_after_its_start() -> None:
         assert one.assembly.directory.is_alone
         assert one.assembly.membership.active() == (one.address,)
         assert Status.ACTIVE in {member.status for member in one.members()}
+
+
+async def told_by(silo: Silo, asker: Silo, segments: list[tuple[int, int]]) -> list[str]:
+    """The keys that a survivor tells of."""
+    told: list[str] = []
+    directory: Any = asker.assembly.directory
+    step = directory.step
+
+    def noted(event: Any) -> None:
+        if isinstance(event, Rows):
+            told.extend(key for _, key, _, _ in event.rows)
+        else:
+            step(event)
+
+    directory.step = noted
+    try:
+        await silo.assembly.directory.tell_survivors(asker.address, 0, segments)
+    finally:
+        del directory.step
+    return sorted(told)
+
+
+async def test_survivors_tell_of_what_is_registered_in_the_range_and_of_nothing_else() -> None:
+    async with silos(2) as (one, two):
+        for key in ("a", "b", "ended", "unregistered"):
+            await one.grain(Noted, key).where()
+        catalog = one.assembly.catalog
+        catalog.of("Noted")["unregistered"].version = 0
+        await one.assembly.directory.unregister(catalog.of("Noted")["ended"])
+        assert await told_by(one, two, [(0, HASH_MAX)]) == ["a", "b"]
+        place = place_of("Noted", "a")
+        assert await told_by(one, two, [(place, place)]) == ["a"]
+
+
+async def test_a_member_that_cannot_be_reached_at_first_is_asked_until_it_answers() -> None:
+    async with silos(2) as (one, two):
+        directory: Any = one.assembly.directory
+        tell, failures = directory.tell_survivors, 0
+
+        async def unreachable_at_first(*args: Any) -> None:
+            nonlocal failures
+            failures += 1
+            if failures < 3:
+                raise SiloUnavailable("not yet")
+            await tell(*args)
+
+        directory.tell_survivors = unreachable_at_first
+        for _ in range(2):
+            await bump(one)
+        await two.assembly.membership.refresh()
+        await until(lambda: not two.assembly.directory.is_locked)
+        assert failures == 3
+
+
+async def test_the_version_of_a_registration_is_the_owner_s() -> None:
+    async with silos(2) as (one, two):
+        key = key_owned_by(one.assembly.directory, two, "Noted")
+        version = await bump(one)
+        await two.assembly.membership.refresh()
+        assert one.assembly.membership.view.version == version - 1
+        await one.grain(Noted, key).where()
+        assert one.assembly.catalog.of("Noted")[key].version == version
+
+
+async def test_an_asker_whose_view_is_behind_reads_the_table() -> None:
+    async with silos(2) as (one, two):
+        key = key_owned_by(one.assembly.directory, two, "Noted")
+        table: Any = one.assembly.membership._table
+        view: TableView = table.view()
+        row = view.row(two.address)
+        assert row is not None
+        stopping = msgspec.structs.replace(row, status=Status.STOPPING)
+        assert table.replace_row(stopping, view.version)
+        await two.assembly.membership.refresh()  # it owns nothing any more, and `one` does not know
+        assert await asyncio.wait_for(one.grain(Noted, key).where(), 5) == one.address
+        assert one.assembly.membership.view.version == view.version + 1
+
+
+async def test_what_was_on_a_dead_silo_is_forgotten_and_swept() -> None:
+    async with silos(2) as (one, two):
+        key = key_owned_by(one.assembly.directory, one, "Noted")
+        assert await two.grain(Noted, key).where() == two.address
+        assert await one.grain(Noted, key).where() == two.address
+        directory = one.assembly.directory
+        assert directory.locations.get("Noted", key) == two.address
+        assert entries(one) == 1
+        await two.kill()
+        table: Any = one.assembly.membership._table
+        row = table.view().row(two.address)
+        table.replace_row(msgspec.structs.replace(row, status=Status.DEAD), table.view().version)
+        await one.assembly.membership.refresh()
+        assert directory.locations.get("Noted", key) is None
+        await until(lambda: entries(one) == 0)

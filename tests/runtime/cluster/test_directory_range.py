@@ -358,14 +358,26 @@ def test_the_barrier_only_rises_and_is_itself_new_enough() -> None:
     assert [core.is_current(version) for version in (8, 9, 10)] == [False, True, True]
 
 
-def test_a_silo_is_alone_only_when_it_has_nothing_to_recover() -> None:
+def test_a_silo_is_alone_only_when_nobody_else_has_grains_and_nothing_is_recovered() -> None:
     core = DirectoryRange(ME)
     wanted = core.step(ViewApplied(view(5, me=ACTIVE, other=STOPPING)))
     assert not core.is_alone
     hear_all(core, wanted)
+    assert not core.is_alone  # the other has grains still, and turns that run
+    core.step(ViewApplied(view(6, me=ACTIVE, other=DEAD)))
     assert core.is_alone
-    assert core.register_here("K", "k", 3) == 5
-    assert lookup(core, "k") == Entry(ME, 3, 5)
+    assert core.register_here("K", "k", 3) == 6
+    assert lookup(core, "k") == Entry(ME, 3, 6)
+    core = DirectoryRange(ME)
+    core.step(ViewApplied(view(5, me=ACTIVE)))
+    assert not core.is_alone  # it has not heard itself
+
+
+def test_a_silo_that_a_newcomer_has_asked_is_alone_no_more_whatever_its_view_says() -> None:
+    core = owning(version=5)
+    assert core.is_alone
+    core.step(SurvivorsAsked(6))
+    assert not core.is_alone
 
 
 # --- sweeping ------------------------------------------------------------------------------------

@@ -3,7 +3,8 @@
 Owns: one search per grain whose location is not known or cannot be reached, and the calls that
 wait for it. Not: where a grain is (`router`, `client`). Invariants: one search per grain at a time;
 those who wait go on in the order of their coming, and who comes later waits behind them; nobody is
-given a destination that was known to be of no use any more; a search ends after `redirects_max`
+given a destination that was known to be of no use any more; while the grain's silo is stopping, it
+is looked for as long as somebody waits; else a search ends after `redirects_max`
 tries, for everyone who waits. Whoever goes on runs one loop iteration later: so a search stays, and
 keeps direct turns of the grain waiting, until an iteration in which nobody came.
 """
@@ -20,11 +21,13 @@ from millstream.runtime.turns.activation import Activation
 from millstream.runtime.turns.kind import GrainKind
 from millstream.runtime.turns.run import Turns
 from millstream.runtime.wire.connection import Peer
+from millstream.runtime.wire.peers import SiloLeaving
 
 from .locator import Destination
 
 __all__ = ["Searches"]
 
+LEAVING_LOOK_S = 0.05
 Waiter = asyncio.Future[Destination]
 
 
@@ -43,6 +46,11 @@ class Search:
         """Wait; if it is looked for again, then after the longest pause."""
         self.pause_s = max(self.pause_s, pause_s)
         self.waiters.append(waiter)
+
+    @property
+    def is_wanted(self) -> bool:
+        """Does somebody wait still?"""
+        return not all(waiter.done() for waiter in self.waiters)
 
     @property
     def is_stale(self) -> bool:
@@ -102,7 +110,7 @@ class Searches:
             if pause_s:
                 await asyncio.sleep(pause_s)
             search.pause_s = 0.0
-            search.found = await self._find(search.kind, key)
+            search.found = await self._find(search, key)
         except MillstreamError as error:
             search.found = error
         except BaseException:
@@ -115,22 +123,28 @@ class Searches:
                 search.found.hold(True)  # direct turns would overtake those who wait
             self._wake(search, key)
 
-    async def _find(self, kind: GrainKind, key: str) -> Destination:
-        options = self._turns.options
-        unreached: SiloUnavailable | None = None
-        for attempt in range(options.redirects_max):
-            if attempt:
-                await asyncio.sleep(options.retry_first_s * 2 ** (attempt - 1))
+    async def _find(self, search: Search, key: str) -> Destination:
+        options, kind = self._turns.options, search.kind
+        attempt, pause_s = 0, 0.0
+        while True:
+            if pause_s:
+                await asyncio.sleep(pause_s)
             try:
                 destination = await self._locate(kind, key)
                 if not isinstance(destination, Activation) and not destination.is_ready:
                     await destination.ready()
                 return destination
-            except SiloUnavailable as error:
-                unreached = error
+            except SiloLeaving:
                 self._lost(kind, key)
-        assert unreached is not None
-        raise unreached
+                if not search.is_wanted:
+                    raise
+                pause_s = LEAVING_LOOK_S  # no try: its turn there ends, or the silo does
+            except SiloUnavailable:
+                self._lost(kind, key)
+                attempt += 1
+                if attempt == options.redirects_max:
+                    raise
+                pause_s = options.retry_first_s * 2 ** (attempt - 1)
 
     def _wake(self, search: Search, key: str) -> None:
         """Let those who wait go on; who came meanwhile goes on after them."""

@@ -17,9 +17,13 @@ from .address import Address, endpoint_of
 from .connection import LocalEnd, Peer
 from .transport import Transport
 
-__all__ = ["Peers"]
+__all__ = ["Peers", "SiloLeaving"]
 
 log = logging.getLogger("millstream.peers")
+
+
+class SiloLeaving(SiloUnavailable):
+    """The silo takes no new calls; what it has will be elsewhere when it has stopped."""
 
 
 class Peers:
@@ -54,17 +58,17 @@ class Peers:
         """The connection to a silo, opened if there is none.
 
         Raises SiloUnavailable at once for an address that refused less than `connect_retry_s`
-        ago, and for a silo that said goodbye (`is_system` calls may still go there).
+        ago, and SiloLeaving for a silo that said goodbye (`is_system` calls may still go there).
         """
         peer = self._peers.get(silo)
         if peer is not None and not peer.is_closed:
             if peer.is_leaving and not is_system:
-                raise SiloUnavailable(f"{silo} is stopping", may_have_run=False)
+                raise SiloLeaving(f"{silo} is stopping", may_have_run=False)
             return peer
         if self._is_closed:
             raise SiloUnavailable(f"{silo}: this process is stopping", may_have_run=False)
         if not is_system and self._has_left(silo):
-            raise SiloUnavailable(f"{silo} is stopping", may_have_run=False)
+            raise SiloLeaving(f"{silo} is stopping", may_have_run=False)
         refused_at = self._refused_at.get(silo)
         now = self._end.loop.time()
         if refused_at is not None and now - refused_at < self._end.options.connect_retry_s:

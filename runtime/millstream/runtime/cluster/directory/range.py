@@ -122,8 +122,10 @@ class DirectoryRange:
 
     @property
     def is_alone(self) -> bool:
-        """Does this silo own everything, with nothing to recover?"""
-        return self._ring.silos == (self._me,) and not self._recoveries
+        """May this silo register by itself? Nobody else is here, not even one that stops and has
+        grains still; nothing is recovered; and nobody has come that the view does not know."""
+        is_only = self._ring.silos == (self._me,) and len(self._live) == 1
+        return is_only and not self._recoveries and self.is_current(self.version)
 
     def owner_of(self, kind: str, key: str) -> str | None:
         """Whom to ask about a grain; None: nobody is active."""
