@@ -67,6 +67,7 @@ def test_each_option_has_a_flag_and_a_variable_and_the_flag_wins() -> None:
         "cluster": "airports",
         "membership": "sqlite:members",
         "store": "sqlite:state,old=sqlite:more",
+        "insecure": "yes",
     }
     expected = {
         "name": "one",
@@ -75,6 +76,7 @@ def test_each_option_has_a_flag_and_a_variable_and_the_flag_wins() -> None:
         "cluster": "airports",
         "membership": "sqlite:members",
         "stores": {"default": "sqlite:state", "old": "sqlite:more"},
+        "insecure": True,
     }
     variables = {f"MILLSTREAM_{flag.upper()}": text or "" for flag, text in flags.items()}
     assert given({}, variables) == given(flags, dict.fromkeys(variables, "wrong")) == expected
@@ -101,6 +103,7 @@ def test_the_factory_makes_the_silo_with_the_options(here: str) -> None:
         (["{}:later"], "is async: name a plain function"),
         (["{}:plain", "--cluster", "c"], r"takes \(name=''\), and was given cluster: .*'cluster'"),
         (["{}:make", "--listen", "7700"], "--listen: '7700' is not an address: write host:port"),
+        (["{}:make", "--insecure", "--cluster", "c", "--listen", "x"], "--listen: 'x' is not"),
         (["{}:make", "--advertise", "x"], "--advertise: 'x' is not an address"),
         (["{}:make", "--store", "sqlit:x"], "--store: 'sqlit:x': no .* installed: .*sqlite"),
         (["{}:make", "--membership", "x"], "--membership: 'x': no .* installed: .*sqlite"),

@@ -188,9 +188,20 @@ async def test_a_taken_port_is_named_with_exit_code_1(folder: Path) -> None:
 
 
 async def test_an_unknown_host_is_named_with_exit_code_1(folder: Path) -> None:
-    async with run(folder, "run_app:make", "--listen", "no.such.invalid:0") as program:
+    async with run(
+        folder, "run_app:make", "--listen", "no.such.invalid:0", "--insecure"
+    ) as program:
         assert await program.ended() == 1
     assert "cannot listen on no.such.invalid:0: no host 'no.such.invalid'" in program.told
+
+
+async def test_what_other_machines_could_reach_is_refused_before_a_port_is_opened(
+    folder: Path,
+) -> None:
+    async with run(folder, "run_app:make", "--listen", "0.0.0.0:0") as program:
+        assert await program.ended() == 2
+    assert "0.0.0.0:0 can be reached from other machines" in program.told
+    assert " is active at " not in program.told
 
 
 async def test_an_evicted_silo_ends_with_exit_code_3(folder: Path) -> None:
@@ -203,7 +214,7 @@ async def test_an_evicted_silo_ends_with_exit_code_3(folder: Path) -> None:
         assert await table.write(dead, view.version)
         await table.aclose()
         assert await program.ended() == 3
-    assert "was evicted" in program.told
+    assert "has ended: evicted" in program.told
 
 
 async def test_a_program_that_starts_silos_when_it_is_imported_is_found_out(folder: Path) -> None:

@@ -47,8 +47,11 @@ def add_run(run: argparse.ArgumentParser) -> None:
     """Arguments of `millstream run`."""
     run.add_argument("target", help="package.module:function that returns a Silo")
     for option in RUN_OPTIONS:
-        text = f"{option.help} ({option.variable})"
-        run.add_argument(f"--{option.flag}", metavar=option.flag.upper(), help=text)
+        text, flag = f"{option.help} ({option.variable})", f"--{option.flag}"
+        if option.is_switch:
+            run.add_argument(flag, action="store_const", const="yes", help=f"{text[:-1]}=yes)")
+        else:
+            run.add_argument(flag, metavar=option.flag.upper(), help=text)
     run.set_defaults(run=run_silo)
 
 

@@ -32,12 +32,16 @@ BAD_ARGUMENTS = 2
 
 
 class RunOption(NamedTuple):
-    """An option: `--flag`, `MILLSTREAM_FLAG`, and the argument of the factory that gets it."""
+    """An option: `--flag`, `MILLSTREAM_FLAG`, and the argument of the factory that gets it.
+
+    A switch is given without a value, which stands for `yes`.
+    """
 
     flag: str
     argument: str
     read: Callable[[str], Any]
     help: str
+    is_switch: bool = False
 
     @property
     def variable(self) -> str:
@@ -74,10 +78,18 @@ def read_stores(text: str) -> dict[str, str]:
     return stores
 
 
+def read_switch(text: str) -> bool:
+    """`yes` or `no`. Raises ConfigError."""
+    if text not in ("yes", "no"):
+        raise ConfigError(f"{text!r} is neither yes nor no")
+    return text == "yes"
+
+
 RUN_OPTIONS = (
     RunOption("name", "name", str, "for people and balancers"),
     RunOption("listen", "address", read_address, "host:port; port 0 takes a free one"),
     RunOption("advertise", "advertise", read_address, "host:port that others connect to"),
+    RunOption("insecure", "insecure", read_switch, "listen elsewhere than on loopback", True),
     RunOption("cluster", "cluster", str, "the cluster's name"),
     RunOption("membership", "membership", read_membership, "the table, as sqlite:DIRECTORY"),
     RunOption(

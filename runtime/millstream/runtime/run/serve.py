@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from millstream.runtime.silo.silo import Silo
+from millstream.runtime.silo.silo import Silo, StopReason
 
 from .importing import refuse_while_importing
 
@@ -24,6 +24,11 @@ STOPPED = 0
 FAILED = 1
 EVICTED = 3
 STOP_S = 18.0  # below the time that a launcher gives
+EXIT_CODES = {
+    StopReason.STOPPED: STOPPED,
+    StopReason.KILLED: FAILED,
+    StopReason.EVICTED: EVICTED,
+}
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 log = logging.getLogger("millstream.serve")
@@ -43,7 +48,7 @@ async def serve(
         asked: set it to stop the silo in another way than by a signal.
 
     Returns the exit code for the program: 0 it was asked to stop, and did; 1 it did not stop within
-    18 s and was ended without a word; 3 it was evicted, or ended by itself.
+    18 s and was ended without a word, or something in the program killed it; 3 it was evicted.
     A second signal ends the process at once, with that signal. Signals need the main thread.
     Raises what `Silo.start` raises; ConfigError in a process that is importing its factory.
     """
@@ -85,11 +90,22 @@ async def _run(silo: Silo, asking: asyncio.Future[Any]) -> int:
     finally:
         ended.cancel()
     if not asking.done():
-        log.error("%s was evicted, or ended by itself: start it again", silo.address)
-        await silo.stop()
-        return EVICTED
+        return await _ended(silo)
     log.info("%s was asked to stop", silo.address)
     return await _stop(silo)
+
+
+async def _ended(silo: Silo) -> int:
+    """The silo has stopped without being asked to by a signal."""
+    reason = await silo.wait_stopped()
+    log.log(
+        logging.INFO if reason is StopReason.STOPPED else logging.ERROR,
+        "%s has ended: %s",
+        silo.address,
+        reason.value,
+    )
+    await silo.stop()
+    return EXIT_CODES[reason]
 
 
 async def _stop(silo: Silo) -> int:
