@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 EXTRAS := .[console,demo,spark,dev]
 
-.PHONY: demo test test-fast check bench sim clean
+.PHONY: demo test test-fast check bench sim mutants clean
 
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -37,6 +37,9 @@ bench: $(STAMP)  ## calls, streams and activation beside the limit, and the peer
 
 sim: $(STAMP)  ## clusters under simulated trouble: 100 seeds of each suite
 	$(BIN)/millstream sim --seeds 100 --jobs 2
+
+mutants: $(STAMP)  ## faults planted in the cores: ROOM=turns for one room, SAMPLE=20 per module
+	$(BIN)/python tests/mutants.py $(ROOM) --sample $(or $(SAMPLE),0)
 
 clean:
 	rm -rf $(VENV)
