@@ -42,6 +42,7 @@ from millstream.runtime import (
     timeout,
     with_options,
 )
+from millstream.runtime.testing import UnitHome, grain_of, home_of, writes_of
 
 T = TypeVar("T")
 
@@ -340,3 +341,10 @@ class Inside(Grain):
 assert_type(Inside.tally, StateField[Tally])
 assert_type(Airport.place, StateField[Place])
 assert_type(Airport.closed, StateField[bool])
+
+
+async def as_plain_objects() -> None:
+    gate = grain_of(Airport, key="BOS", state={"tally": Tally()})
+    assert_type(gate, Airport)
+    assert_type(home_of(gate), UnitHome)
+    assert_type(writes_of(gate.tally), list[Tally])

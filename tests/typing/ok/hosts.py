@@ -17,6 +17,7 @@ from millstream.providers.generator import (
 from millstream.providers.memory import MemoryOptions, MemoryQueues
 from millstream.providers.sqlite import SqliteMembershipTable, SqliteStateStore, WriterOptions
 from millstream.runtime import (
+    FAST_DETECTION,
     Client,
     ClusterError,
     ConfigError,
@@ -25,6 +26,7 @@ from millstream.runtime import (
     Env,
     Grain,
     LocalCluster,
+    MemberInfo,
     MembershipOptions,
     MembershipTable,
     MemoryMembershipTable,
@@ -39,6 +41,7 @@ from millstream.runtime import (
     SiloUnavailable,
     StateStore,
     Status,
+    StopReason,
     StorageError,
     TableView,
     TcpTransport,
@@ -179,6 +182,13 @@ async def a_program_serves_until_it_is_told_to_stop(silo: Silo) -> int:
 
     assert_type(await serve(silo, on_active=active, asked=asyncio.Event()), int)
     return await serve(silo)
+
+
+async def tell_about_a_cluster(silo: Silo, client: Client) -> tuple[MemberInfo, ...]:
+    assert_type(FAST_DETECTION, MembershipOptions)
+    assert_type(await client.members(), tuple[MemberInfo, ...])
+    assert_type(await silo.wait_stopped(), StopReason)
+    return silo.members()
 
 
 async def every_host_is_a_runtime(silo: Silo, cluster: LocalCluster, client: Client) -> list[int]:

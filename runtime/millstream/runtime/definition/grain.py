@@ -31,11 +31,13 @@ __all__ = [
     "Home",
     "Openable",
     "Runtime",
+    "construct",
     "grain",
 ]
 
 T = TypeVar("T")
 C = TypeVar("C", bound="Contract")
+G = TypeVar("G", bound="Grain")
 H_co = TypeVar("H_co", covariant=True)
 H = TypeVar("H")
 CT = TypeVar("CT", bound="type[Contract]")
@@ -166,6 +168,18 @@ class Grain(Contract):
 
     async def on_deactivate(self, reason: DeactivationReason, /) -> None:
         """Runs after the last call. Not after a crash: write what must last when it changes."""
+
+
+def construct(cls: type[G], home: Home, states: Mapping[str, object] | None) -> G:
+    """Make a grain that lives at `home`, with its states by attribute, and run its `__init__`."""
+    made: Any = object.__new__(cls)
+    made._millstream = home
+    if states:
+        made._millstream_states = states
+    if cls.__init__ is not object.__init__:
+        made.__init__()
+    grain: G = made
+    return grain
 
 
 class GrainContext:

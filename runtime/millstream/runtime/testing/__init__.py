@@ -39,6 +39,7 @@ from .history import (
 from .nemesis import Nemesis, Script, Step, make_script, parse_script, shrink
 from .services import SimMembershipTable, SimService, SimStateStore
 from .simulation import Outcome, Simulation, SimulationFailed, run
+from .unit import UnitHome, grain_of, home_of, writes_of
 from .world.disk import SimDisk
 from .world.env import Random, SimEnv, dice
 from .world.errors import Deadlock, HostCrashed, Livelock, SimulationError, VirtualTimeExceeded
@@ -88,6 +89,7 @@ __all__ = [
     "SimulationFailed",
     "Step",
     "Subscribed",
+    "UnitHome",
     "Unsubscribed",
     "ViewAdopted",
     "VirtualTimeExceeded",
@@ -100,8 +102,11 @@ __all__ = [
     "check_views",
     "current_host",
     "dice",
+    "grain_of",
+    "home_of",
     "make_script",
     "parse_script",
     "run",
     "shrink",
+    "writes_of",
 ]

@@ -14,7 +14,7 @@ import logging
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from millstream.runtime.definition.grain import DeactivationReason, Ended
+from millstream.runtime.definition.grain import DeactivationReason, Ended, construct
 from millstream.runtime.definition.names import row_key
 from millstream.runtime.definition.state import State
 from millstream.runtime.definition.storage import StateStore
@@ -141,23 +141,17 @@ class Catalog:
     def _construct(self, activation: Activation) -> Any:
         kind = activation.kind
         assert kind.hosted is not None
-        cls = kind.hosted.cls
-        grain: Any = object.__new__(cls)
-        grain._millstream = activation
-        if kind.hosted.states:
-            grain._millstream_states = {
-                name: State(
-                    field,
-                    activation,
-                    self._store(field.store),
-                    row_key(kind.name, activation.key, field.name),
-                    kind.runtime,
-                )
-                for name, field in kind.hosted.states.items()
-            }
-        if cls.__init__ is not object.__init__:
-            grain.__init__()
-        return grain
+        states = {
+            name: State(
+                field,
+                activation,
+                self._store(field.store),
+                row_key(kind.name, activation.key, field.name),
+                kind.runtime,
+            )
+            for name, field in kind.hosted.states.items()
+        }
+        return construct(kind.hosted.cls, activation, states)
 
     async def _start(self, activation: Activation) -> None:
         try:

@@ -1,0 +1,181 @@
+"""A grain as a plain object, for a unit test: no silo, no turns, no codec between test and grain.
+
+Owns: the home of such a grain, and its states. Not: what a silo does around a call (one turn at a
+time, isolation, deadlines, `write="turn"`): test that in a cluster. Invariants: `__init__` has run
+and `on_activate` has not; a state's value is the very object that the test gave.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine, Mapping
+from typing import Any, TypeVar
+
+import msgspec
+
+from millstream.runtime.definition.grain import Contract, Grain, Openable, construct
+from millstream.runtime.definition.names import grain_id, row_key
+from millstream.runtime.definition.state import State, StateField, StoredState
+from millstream.runtime.definition.storage import MemoryStateStore
+from millstream.runtime.text import check_text
+
+__all__ = ["UnitHome", "grain_of", "home_of", "writes_of"]
+
+C = TypeVar("C", bound=Contract)
+G = TypeVar("G", bound=Grain)
+H = TypeVar("H")
+S = TypeVar("S")
+T = TypeVar("T")
+
+Fakes = Mapping[tuple[Any, str], Any]
+
+
+class UnitHome:
+    """Where a grain of a unit test lives; says what the grain asked for.
+
+    Attributes:
+        is_ending: it has called `deactivate_when_idle`.
+        kept_alive_s: the seconds of each `keep_alive`.
+        tasks: what it started by `create_task`.
+    """
+
+    version = 1
+    silo = "unit:0@1"
+
+    def __init__(
+        self, kind: str, key: str, grains: Fakes, streams: Fakes, headers: Mapping[str, str]
+    ) -> None:
+        self.key, self.grain_id = key, grain_id(kind, key)
+        self.runtime = self
+        self.is_ending = False
+        self.kept_alive_s: list[float] = []
+        self.tasks: list[asyncio.Task[Any]] = []
+        self._grains, self._streams, self._headers = grains, streams, headers
+
+    def grain(self, cls: type[C], key: str, /) -> C:
+        """The fake that the test gave. Raises LookupError."""
+        return self._given("grains", self._grains, cls, cls.__name__, key)  # type: ignore[no-any-return]
+
+    def stream(self, namespace: Openable[H], key: str, /) -> H:
+        """The fake that the test gave. Raises LookupError."""
+        name = getattr(namespace, "name", repr(namespace))
+        return self._given("streams", self._streams, namespace, name, key)  # type: ignore[no-any-return]
+
+    def _given(self, argument: str, fakes: Fakes, of: object, name: str, key: str) -> Any:
+        try:
+            return fakes[of, key]
+        except KeyError:
+            raise LookupError(
+                f"{self.grain_id} asked for {name} {key!r}: give grain_of(..., "
+                f"{argument}={{({name}, {key!r}): ...}})"
+            ) from None
+
+    def headers(self) -> Mapping[str, str]:
+        """The headers that the test gave."""
+        return dict(self._headers)
+
+    def end_when_idle(self) -> None:
+        """Note that the grain wants to end."""
+        self.is_ending = True
+
+    def keep_alive(self, seconds: float, /) -> None:
+        """Note the seconds."""
+        self.kept_alive_s.append(seconds)
+
+    def start_task(self, coro: Coroutine[Any, Any, T], /) -> asyncio.Task[T]:
+        """Start the task in the test's loop; nobody cancels it."""
+        task = asyncio.get_running_loop().create_task(coro)
+        self.tasks.append(task)
+        return task
+
+    def check_running(self) -> None:
+        """It always runs."""
+
+    def conflicted(self) -> None:
+        """Nobody else writes."""
+
+
+class UnitState(State[S]):
+    """A state whose row is in memory, and which keeps what was written."""
+
+    def __init__(self, field: StateField[S], home: UnitHome, kind: str) -> None:
+        self.store = MemoryStateStore()
+        self.row_key = row_key(kind, home.key, field.name)
+        self.codec = field.codec
+        self.written: list[S] = []
+        super().__init__(field, home, self.store, self.row_key, home)
+
+    def give(self, value: S) -> None:
+        """Let the value be what was stored when the grain was activated."""
+        row = StoredState(msgspec.Raw(self.codec.encode(value)), {})
+        self.store.put(self.row_key, msgspec.msgpack.encode(row), None, 0)
+        _at_once(self.read())
+        self.value = value
+
+    async def write(self) -> None:
+        value = self.codec.isolate(self.value)
+        await super().write()
+        self.written.append(value)
+
+
+def grain_of(
+    cls: type[G],
+    /,
+    key: str = "unit",
+    *,
+    state: Mapping[str, object] | None = None,
+    grains: Fakes | None = None,
+    streams: Fakes | None = None,
+    headers: Mapping[str, str] | None = None,
+) -> G:
+    """The grain itself, to be called as the plain object that it is.
+
+    Args:
+        cls: the grain class.
+        key: its key.
+        state: what is stored of its states, by attribute; others have their default.
+        grains: what `self.grain(cls, key)` gives, by `(cls, key)`.
+        streams: what `self.stream(namespace, key)` gives, by `(namespace, key)`.
+        headers: what `self.context.headers` has.
+
+    Raises TypeError: no grain class, no such state, or a value that its state cannot hold;
+    DefinitionError.
+    """
+    if not (isinstance(cls, type) and issubclass(cls, Grain)):
+        raise TypeError(f"grain_of({cls!r}): give a Grain class")
+    check_text("the key of a grain", key)
+    grain_type = cls.__millstream_type__
+    grain_type.resolve()
+    home = UnitHome(grain_type.name, key, grains or {}, streams or {}, headers or {})
+    states = {
+        name: UnitState(field, home, grain_type.name) for name, field in grain_type.states.items()
+    }
+    for name, value in (state or {}).items():
+        if name not in states:
+            raise TypeError(f"{cls.__name__} has no state {name!r}; it has {sorted(states)}")
+        states[name].give(value)
+    return construct(cls, home, states)
+
+
+def home_of(grain: Grain, /) -> UnitHome:
+    """The home of a grain that `grain_of` made, with what the grain asked of it."""
+    home: object = grain._millstream
+    if not isinstance(home, UnitHome):
+        raise TypeError(f"home_of({grain!r}): give what grain_of() returned")
+    return home
+
+
+def writes_of(state: State[S], /) -> list[S]:
+    """The values that `write()` has stored, oldest first: `writes_of(device.tally)`."""
+    if not isinstance(state, UnitState):
+        raise TypeError("writes_of(): give a state of a grain that grain_of() returned")
+    return state.written
+
+
+def _at_once(coro: Coroutine[Any, Any, None]) -> None:
+    """Run a coroutine that waits for nothing."""
+    try:
+        coro.send(None)
+    except StopIteration:
+        return
+    raise AssertionError("a store in memory made its reader wait")
