@@ -26,7 +26,7 @@ from millstream.runtime import (
     connect,
 )
 from millstream.runtime.client.client import Client
-from millstream.runtime.client.eviction_watch import SlowCalls
+from millstream.runtime.client.eviction_watch import LOOK_EVERY_S, EvictionWatch, SlowCalls
 from millstream.runtime.client.gateway_list import EVICTED_KEPT_MAX, GatewayList
 from millstream.runtime.client.gateways import GATEWAYS_EVERY_S
 from millstream.runtime.testing import SimCluster, Simulation, run
@@ -448,6 +448,42 @@ def test_an_evicted_gateway_is_not_learnt_again_from_one_that_does_not_know() ->
     for number in range(EVICTED_KEPT_MAX):
         names.evict(f"c:{number}@1")
     assert not names.is_evicted("b:1@1") and names.is_evicted("c:0@1")
+
+
+class Oddities:
+    """Gateways of which one fails in a way that nobody thought of."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+        self.dropped: list[str] = []
+
+    def oldest_calls(self) -> dict[str, int]:
+        return {} if self.dropped else {"slow": 1, "odd": 0, "well": 0}
+
+    def gateways_to_ask(self) -> list[str]:
+        return ["slow", "odd", "well"]
+
+    async def ask_evicted(self, gateway: str, silos: list[str], /) -> list[str]:
+        self.asked.append(gateway)
+        if gateway == "odd":
+            raise ZeroDivisionError
+        return ["slow", "never asked about"]
+
+    def drop_evicted(self, silo: str, /) -> None:
+        self.dropped.append(silo)
+
+
+def test_a_gateway_that_fails_oddly_does_not_end_the_watch() -> None:
+    async def driver(simulation: Simulation) -> Oddities:
+        gateways = Oddities()
+        watching = asyncio.ensure_future(EvictionWatch(gateways).run())
+        await asyncio.sleep(3 * LOOK_EVERY_S)
+        assert not watching.done()
+        watching.cancel()
+        return gateways
+
+    gateways = run(driver, seed=1).result
+    assert sorted(gateways.asked) == ["odd", "well"] and gateways.dropped == ["slow"]
 
 
 def test_a_call_that_waits_over_two_looks_is_slow() -> None:

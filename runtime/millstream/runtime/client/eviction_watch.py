@@ -9,6 +9,7 @@ news of yesterday.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Mapping, Sequence
 from itertools import islice
 from typing import Protocol
@@ -16,6 +17,8 @@ from typing import Protocol
 from millstream.runtime.errors import MillstreamError
 
 __all__ = ["LOOK_EVERY_S", "EvictionWatch", "SlowCalls"]
+
+log = logging.getLogger("millstream.client")
 
 LOOK_EVERY_S = 0.4
 """How often calls are looked for that wait; also the longest wait for an answer to a question."""
@@ -90,6 +93,9 @@ class EvictionWatch:
                 evicted = await self._gateways.ask_evicted(gateway, slow)
         except (MillstreamError, TimeoutError):
             return  # the next look asks another one
+        except Exception:
+            log.exception("gateway %s could not be asked about others", gateway)
+            return
         for silo in evicted:
             if silo in slow:
                 self._gateways.drop_evicted(silo)
