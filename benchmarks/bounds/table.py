@@ -66,7 +66,7 @@ ROWS = {
         Row("deadline_sweep_percent", "%", 2, "CPU while 90,000 calls wait, of one core"),
         Row("options_per_header_us", "us", 20, "with_options with a header not seen before"),
         Row("never_reads_bytes", "B", 100 * MB, "a client asks for 400 MB and reads nothing"),
-        Row("frozen_peer_bytes", "B", 32 * MB, "1,000 calls of one 100 KB object, peer frozen"),
+        Row("frozen_peer_bytes", "B", 48 * MB, "1,000 calls of one 100 KB object, peer frozen"),
         Row("frozen_peer_cancelled_bytes", "B", 8 * MB, "the same, after cancelling them"),
         Row("never_greets_bytes", "B", 16 * MB, "16 connections send 800 MB and no greeting"),
         Row("handled_events_bytes", "B", 50 * MB, "memory queue after 900 handled events of 1 MB"),

@@ -104,6 +104,7 @@ def test_the_factory_makes_the_silo_with_the_options(here: str) -> None:
         (["{}:plain", "--cluster", "c"], r"takes \(name=''\), and was given cluster: .*'cluster'"),
         (["{}:make", "--listen", "7700"], "--listen: '7700' is not an address: write host:port"),
         (["{}:make", "--insecure", "--cluster", "c", "--listen", "x"], "--listen: 'x' is not"),
+        (["{}:make", "--listen", "0.0.0.0:0"], "0.0.0.0:0 can be reached from other machines"),
         (["{}:make", "--advertise", "x"], "--advertise: 'x' is not an address"),
         (["{}:make", "--store", "sqlit:x"], "--store: 'sqlit:x': no .* installed: .*sqlite"),
         (["{}:make", "--membership", "x"], "--membership: 'x': no .* installed: .*sqlite"),

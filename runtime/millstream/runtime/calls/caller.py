@@ -246,31 +246,38 @@ class Caller:
         spec, attempt, options = request.spec, 0, self._turns.options
         request.target = f"{kind.name}/{key}"
         body = spec.arguments.encode(args)
-        while attempt < options.redirects_max:
-            if destination is None:
-                pause_s = options.retry_first_s * 2 ** (attempt - 2) if attempt > 1 else 0.0
-                destination = await self._locator.wait(kind, key, pause_s)
-            if isinstance(destination, Activation):
-                args = spec.arguments.decode(body, kind.runtime)
-                if destination.try_enter(request) or await self.wait_turn(destination, request):
-                    return await self._run_here(destination, kind, args, request)
-                destination = None
-                continue  # it ended in order while this waited: the next one is here, no redirect
-            if destination.is_ready or await self._is_reached(destination, kind, key, body):
-                answer = await self._remote.ask(destination, kind.name, key, body, request, attempt)
-                if type(answer) is not Moved:
-                    return self._remote.take(spec, answer)
-                self._locator.moved(kind, key, destination, answer.silo)
-            attempt, destination = attempt + 1, None
+        try:
+            while attempt < options.redirects_max:
+                if destination is None:
+                    pause_s = options.retry_first_s * 2 ** (attempt - 2) if attempt > 1 else 0.0
+                    destination = await self._locator.wait(kind, key, pause_s)
+                if isinstance(destination, Activation):
+                    args = spec.arguments.decode(body, kind.runtime)
+                    if destination.try_enter(request) or await self.wait_turn(destination, request):
+                        return await self._run_here(destination, kind, args, request)
+                    destination = None
+                    continue  # it ended in order: the next one is here, and this is no redirect
+                if destination.is_ready or await self._is_reached(
+                    destination, kind, key, len(body)
+                ):
+                    answer = await self._remote.ask(
+                        destination, kind.name, key, body, request, attempt
+                    )
+                    if type(answer) is not Moved:
+                        return self._remote.take(spec, answer)
+                    self._locator.moved(kind, key, destination, answer.silo)
+                attempt, destination = attempt + 1, None
+        finally:
+            body = b""  # an error that is kept keeps its frames, and what they hold
         raise Rejected(
             f"{kind.name}/{key}: {spec.label} was sent on {options.redirects_max} times "
             "(redirects_max) without finding the grain"
         )
 
-    async def _is_reached(self, peer: Peer, kind: GrainKind, key: str, body: bytes) -> bool:
+    async def _is_reached(self, peer: Peer, kind: GrainKind, key: str, size_bytes: int) -> bool:
         """Wait until a connection takes calls; False if it broke, and nothing was sent."""
         try:
-            await peer.ready(len(body))
+            await peer.ready(size_bytes)
         except SiloUnavailable:
             self._locator.lost(kind, key)
             return False

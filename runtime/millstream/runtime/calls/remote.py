@@ -58,9 +58,12 @@ class Remote:
         spec: MethodSpec = request.spec
         request.target = f"{name}/{key}" if key else name
         body = spec.arguments.encode(args)
-        if not peer.is_ready:
-            await peer.ready(len(body))
-        return self.take(spec, await self.ask(peer, name, key, body, request, 0))
+        try:
+            if not peer.is_ready:
+                await peer.ready(len(body))
+            return self.take(spec, await self.ask(peer, name, key, body, request, 0))
+        finally:
+            body = b""  # as in `ask`
 
     async def ask(
         self, peer: Peer, name: str, key: str, body: bytes, request: Request, hops: int
@@ -70,7 +73,10 @@ class Remote:
         The connection takes calls now: `ready()` has returned in this very step of the task.
         """
         wait = RemoteWait(self._turns.loop.create_future())
-        call_id = peer.send_call(self._message(name, key, body, request, hops), wait)
+        call = self._message(name, key, body, request, hops)
+        body = b""  # an error that is kept keeps its frames, and what they hold
+        call_id = peer.send_call(call, wait)
+        call = None  # type: ignore[assignment]
         try:
             return await wait.future
         except BaseException:  # cancelled, or the caller's coroutine is closed

@@ -176,7 +176,8 @@ class Sending:
                 f"{name}: arguments, key and headers of {size} bytes exceed "
                 f"frame_bytes_max {self._peer_frame_max}"
             )
-        if self._out_bytes + size > self._options.peer_bytes_max:
+        if self._out_bytes and self._out_bytes + size > self._options.peer_bytes_max:
+            call.body = NIL  # the error may be kept, and its frames with it
             self._check_room(self._out_bytes, size)
         return size
 
