@@ -68,6 +68,7 @@ class Kept(Grain):
 @asynccontextmanager
 async def silos(count: int, **options: Any) -> AsyncIterator[list[Silo]]:
     table = MemoryMembershipTable()
+    options.setdefault("stores", {"default": MemoryStateStore()})
     made = [
         Silo(grains=[Plain, Noted, Kept], membership=table, membership_options=STILL, **options)
         for _ in range(count)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import Any
 
 import pytest
 
@@ -28,6 +27,7 @@ from millstream.runtime import (
     state,
 )
 from millstream.runtime.cluster.placement import choose_silo
+from millstream.runtime.extending import SiloPart
 
 STILL = MembershipOptions(refresh_s=1000.0, heartbeat_s=1000.0, probe_every_s=1000.0)
 """Nothing is read from the table without a cause, so what is known was told."""
@@ -114,23 +114,16 @@ async def test_a_silo_that_is_evicted_says_who_voted(caplog: pytest.LogCaptureFi
     assert "voted out by other:1@1" in caplog.text
 
 
-class SlowPart:
+class SlowPart(SiloPart):
     """A part whose stop takes its time, and two of which were popped by two stops."""
-
-    grains: tuple[Any, ...] = ()
 
     def __init__(self) -> None:
         self.stops = 0
         self.gate = asyncio.Event()
 
-    async def open(self, services: Any, name: str) -> None: ...
-    async def start(self, services: Any, name: str) -> None: ...
     async def stop(self) -> None:
         self.stops += 1
         await self.gate.wait()
-
-    async def aclose(self) -> None: ...
-    def abort(self) -> None: ...
 
 
 async def test_two_stops_at_once_are_one() -> None:

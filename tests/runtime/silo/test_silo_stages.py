@@ -35,7 +35,14 @@ from millstream.runtime import (
     grain,
 )
 from millstream.runtime.extending import SiloPart, SiloServices
-from millstream.streams import Event, PersistentStreams, StreamNamespace, subscribe
+from millstream.streams import (
+    Event,
+    HashRingMapper,
+    PersistentStreams,
+    StreamId,
+    StreamNamespace,
+    subscribe,
+)
 
 QUICK = MembershipOptions(join_timeout_s=0.3)
 LOG: list[str] = []
@@ -188,10 +195,14 @@ async def test_a_client_that_comes_while_queues_are_handed_over_is_sent_on() -> 
             LOG.append("handing over")
             await GATE.wait()
 
-    table = MemoryMembershipTable()
-    async with Silo(grains=[Desk], membership=table, streams={"default": Queues()}) as staying:
-        leaving = Silo(grains=[Desk], membership=table, streams={"default": SlowQueues()})
-        async with leaving:
+    table, stores = MemoryMembershipTable(), {"default": MemoryStateStore()}
+
+    def silo(queues: Queues) -> Silo:
+        streams = {"default": queues}
+        return Silo(grains=[Desk], membership=table, stores=stores, streams=streams)
+
+    async with silo(Queues()) as staying:
+        async with silo(SlowQueues()) as leaving:
             stopping = asyncio.create_task(leaving.stop())
             await until(lambda: "handing over" in LOG)
             async with Client([leaving.gateway, staying.gateway]) as client:
@@ -232,12 +243,21 @@ def hub_silo(store: MemoryStateStore) -> Silo:
     return Silo(grains=[Hub], stores={"default": store}, streams={"default": streams})
 
 
+def one_key_per_queue() -> list[str]:
+    """Keys of streams none of which is ahead of another one in its queue."""
+    mapper, found = HashRingMapper(queues=8), dict[str, str]()
+    for number in range(200):
+        found.setdefault(mapper.queue_for(StreamId("stages", f"{number}")), f"{number}")
+    assert len(found) == 8
+    return list(found.values())
+
+
 async def test_what_a_silo_handled_before_it_stopped_under_load_is_not_handled_again() -> None:
     HANDLED.clear()
-    store = MemoryStateStore()
+    store, keys = MemoryStateStore(), one_key_per_queue()
     async with hub_silo(store) as silo:
         for number in range(1_000):
-            await silo.stream(ARRIVALS, f"{number % 20}").publish(number)
+            await silo.stream(ARRIVALS, keys[number % len(keys)]).publish(number)
         await until(lambda: len(HANDLED) >= 100)
     before = len(HANDLED)
     assert before < 1_000
@@ -255,17 +275,18 @@ async def test_a_silo_whose_provider_cannot_start_leaves_the_table(
     error: Exception, way: str
 ) -> None:
     table, first = MemoryMembershipTable(), Queues("first")
-    streams = {"default": first, "broken": BrokenQueues(error)}
-    async with Silo(grains=[Desk], membership=table, streams={"default": Queues()}) as other:
+    streams: dict[str, SiloPart] = {"default": first, "broken": BrokenQueues(error)}
+    here: Any = {"membership": table, "stores": {"default": MemoryStateStore()}}
+    async with Silo(grains=[Desk], streams={"default": Queues()}, **here) as other:
         with pytest.raises(type(error), match=str(error)):
             if way == "LocalCluster":
                 made = {name: lambda found=found: found for name, found in streams.items()}
-                async with LocalCluster(grains=[Desk], streams=made, membership=table):
+                async with LocalCluster(grains=[Desk], streams=made, **here):
                     pass
             elif way == "start":
-                await Silo(grains=[Desk], membership=table, streams=streams).start()
+                await Silo(grains=[Desk], streams=streams, **here).start()
             else:
-                async with Silo(grains=[Desk], membership=table, streams=streams):
+                async with Silo(grains=[Desk], streams=streams, **here):
                     pass
         assert sorted(status.value for status in statuses(table)) == ["active", "dead"]
         await until(lambda: other.assembly.membership.active() == (other.address,))

@@ -64,6 +64,7 @@ class SqliteStateStore:
         folder = Directory(directory, self._env)
         self._paths = [folder.path / f"state-{index}.db" for index in range(FILES)]
         folder.check(path.name for path in self._paths)
+        self.place = str(folder.path)  # silos of one cluster must agree on it
         self._options = options or WriterOptions()
         self._writers: dict[int, Writer] = {}
         self._reader: Reader | None = None

@@ -23,6 +23,7 @@ from millstream.runtime.options import MembershipOptions
 from millstream.runtime.tasks import Tasks
 from millstream.runtime.wire.transport import Transport
 
+from .agreement import check_agreement
 from .changes import tell_changes
 from .joining import Reach
 from .prober import Prober, Sign
@@ -246,8 +247,9 @@ class Member:
         limit_s = self._options.join_timeout_s
         reach = Reach(self, cluster=self._cluster, foreign=self._foreign, limit_s=limit_s)
         await reach.everyone()
+        check_agreement(self._row, self.view)
         await prepare()  # from the next step on others call this silo
-        told = await self._write(lambda view: self._own(view, Status.ACTIVE))
+        told = await self._write(self._activated)
         if self.is_dead(self.address):
             raise ClusterError(f"{self.address} was evicted while it joined")
         await heard(told)  # calls to this silo's grains may be made anywhere now
@@ -262,6 +264,10 @@ class Member:
         """These did not answer this joining silo yet: probe them."""
         self.awaited = frozenset(silos)
         self.prober.follow(self.view)
+
+    def _activated(self, view: TableView) -> MemberRow | None:
+        check_agreement(self._row, view)  # again: others may have become active meanwhile
+        return self._own(view, Status.ACTIVE)
 
     def _own(self, view: TableView, status: Status) -> MemberRow | None:
         found = view.row(self.address)

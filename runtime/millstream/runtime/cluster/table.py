@@ -42,7 +42,8 @@ class MemberRow(msgspec.Struct, frozen=True, array_like=True):
     """One silo in the table. Times are wall-clock seconds; `suspicions` are (voter, time).
 
     `declarations`: what the marks of its `grain_types` tell the others. `placements`: the strategy
-    of each of them that is not placed at random.
+    of each of them that is not placed at random. `agreement`: what silos of one cluster must have
+    alike, by what it is.
     """
 
     silo: SiloAddress
@@ -57,6 +58,7 @@ class MemberRow(msgspec.Struct, frozen=True, array_like=True):
     suspicions: tuple[tuple[SiloAddress, float], ...] = ()
     declarations: tuple[Declaration, ...] = ()
     placements: tuple[tuple[str, str], ...] = ()
+    agreement: tuple[tuple[str, str], ...] = ()
 
     @property
     def endpoint(self) -> str:
@@ -142,6 +144,8 @@ class MemoryMembershipTable:
             that an earlier cluster has stored.
         first_version: instead of that.
     """
+
+    is_of_one_process = True
 
     def __init__(self, first_version: int | None = None, *, env: Env | None = None) -> None:
         if first_version is None:

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from millstream.runtime.env import Env
 from millstream.runtime.errors import Conflict
 from millstream.runtime.text import shown
 
@@ -53,11 +54,20 @@ def refuse_stale(key: str, row: Row | None, expect: Etag | None, fence: int) -> 
 
 
 class MemoryStateStore:
-    """Rows in one process; gone with it. The methods without `async` act at once."""
+    """Rows in one process; gone with it. The methods without `async` act at once.
 
-    def __init__(self) -> None:
+    Args:
+        private: each silo may have such a store of its own, under a membership table that several
+            processes share; grains that move begin anew then.
+
+    Attributes: `is_of_one_process`, False where that is said; `place`, the same for one object.
+    """
+
+    def __init__(self, *, private: bool = False) -> None:
         self._rows: dict[str, Row] = {}
         self._etag = 0
+        self.is_of_one_process = not private
+        self.place = "of each silo" if private else f"of one process, {Env().new_id():016x}"
 
     def get(self, key: str) -> Row | None:
         """`read`, at once."""

@@ -9,7 +9,7 @@ place of both ends when the silo was evicted, or could not start.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 from millstream.runtime.definition.grain import Grain
@@ -30,6 +30,11 @@ class SiloPart(Protocol):
     def grains(self) -> Sequence[type[Grain]]:
         """Grain classes that the part brings; its silo hosts them."""
         return ()
+
+    def agreement(self) -> Mapping[str, str]:
+        """What silos of one cluster must have alike: values by what they are, such as
+        `{"queues": "8"}`. One that joins with another value than an active silo is refused."""
+        return {}
 
     async def open(self, services: SiloServices, name: str, /) -> None:
         """Add targets and extensions; grains may ask for the part once this has returned."""
@@ -72,8 +77,9 @@ STAGES = ("open", "start", "stop", "aclose")
 def check_part(name: str, part: Any) -> None:
     """Refuse what is no `SiloPart`, and name all that it lacks. Raises ConfigError."""
     wrong = [f"no `async def {stage}`" for stage in STAGES if not _is_async(part, stage)]
-    if not callable(getattr(part, "abort", None)):
-        wrong.append("no `def abort`")
+    for plain in ("abort", "agreement"):
+        if not callable(getattr(part, plain, None)):
+            wrong.append(f"no `def {plain}`")
     if not hasattr(part, "grains"):
         wrong.append("no `grains`")
     if wrong:

@@ -47,6 +47,7 @@ from millstream.runtime.wire.transport import (
     links_closed,
 )
 
+from .agreement import agreement_of, check_stores, used_stores
 from .assembly import SiloAssembly
 from .part import SiloPart, check_needed, check_part
 from .services import SiloServices
@@ -135,6 +136,10 @@ class Silo:
         self._env = env or Env()
         self._transport = transport or TcpTransport()
         self._secret = b""
+        stores = used_stores(self._stores, self._grains, self._parts)
+        check_stores(self._table, stores)
+        self._agreement = agreement_of(stores, self._membership_options, self._parts)
+        self._is_alone = membership is None
         self._assembly: SiloAssembly | None = None
         self._services: SiloServices | None = None
         self._listeners: list[Listener] = []
@@ -239,6 +244,10 @@ class Silo:
         name = self._name or "(unnamed)"
         facts = (name, address, self._cluster, version(), grains, parts)
         log.info(text, *facts, extra={"silo": address})
+        if self._is_alone:
+            text = "silo %s has a membership table of its own: no other silo can find it, also none"
+            text += " of the same name and cluster; to share one, Silo(membership='sqlite:dir')"
+            log.info(text, name, extra={"silo": address})
 
     async def _join(self) -> None:
         self._secret = find_secret(os.environ, self._table, self._env.random_bytes)
@@ -296,6 +305,7 @@ class Silo:
                 one for cls in self._all_grains() for one in cls.__millstream_type__.declarations()
             ),
             placements=placements_of(self._all_grains()),
+            agreement=self._agreement,
         )
         silo = SiloAssembly(
             identity=Identity(self._cluster, address, True),

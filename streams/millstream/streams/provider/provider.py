@@ -96,6 +96,14 @@ class PersistentStreams:
         self._closing: Callable[[], asyncio.Task[None]] | None = None
         self._closed: asyncio.Task[None] | None = None
 
+    def agreement(self) -> Mapping[str, str]:
+        """Queues and mapper: where they differ, a stream would be in two queues."""
+        names, kind = self.mapper.queues(), type(self.mapper).__qualname__
+        ends = f"{names[0]} to {names[-1]}" if names else "none"
+        mapper = f"{kind} of {len(names)} queues, {ends}, epoch {self.mapper.epoch}"
+        queues = type(self._factory).__qualname__
+        return {"mapper": mapper, "queues": queues, "store": self._options.store}
+
     # -- life
 
     async def open(self, services: SiloServices, name: str, /) -> None:

@@ -1,0 +1,83 @@
+"""What a silo brings for others to compare: `MemberRow.agreement`.
+
+Owns: collecting it from stores, options and parts; refusing a store that others cannot see.
+Invariant: the same configuration gives the same text in every process.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from millstream.runtime.definition.grain import Grain
+from millstream.runtime.definition.storage import StateStore
+from millstream.runtime.errors import ConfigError
+from millstream.runtime.options import MembershipOptions
+from millstream.runtime.wire.message import WIRE_VERSION
+
+from .part import SiloPart
+
+__all__ = ["agreement_of", "check_stores", "used_stores"]
+
+AGREEMENT_BYTES_MAX = 4_000
+VOTING = ("votes_for_death", "vote_expires_s", "stale_after_s")
+
+
+def agreement_of(
+    stores: Mapping[str, StateStore], options: MembershipOptions, parts: Mapping[str, SiloPart]
+) -> tuple[tuple[str, str], ...]:
+    """Everything that silos of one cluster must agree on, by what it is.
+
+    Raises ConfigError above AGREEMENT_BYTES_MAX: it travels with every view.
+    """
+    found = {"the wire version": str(WIRE_VERSION), "counting of votes": options_text(options)}
+    for name, store in stores.items():
+        found[f"store {name!r}"] = store_text(store)
+    for name, part in parts.items():
+        for what, text in part.agreement().items():
+            found[f"{what} of {name!r}"] = text
+    size = sum(len(what.encode()) + len(text.encode()) for what, text in found.items())
+    if size > AGREEMENT_BYTES_MAX:
+        raise ConfigError(
+            f"what this silo's parts must agree on has {size} bytes, at most "
+            f"{AGREEMENT_BYTES_MAX} travel with a member's row: bring digests"
+        )
+    return tuple(sorted(found.items()))
+
+
+def used_stores(
+    stores: Mapping[str, StateStore], grains: Iterable[type[Grain]], parts: Mapping[str, SiloPart]
+) -> dict[str, StateStore]:
+    """The stores that something in the silo may use: all where it has parts, else those of states.
+
+    So silos of grains without state need not share one.
+    """
+    if parts:
+        return dict(stores)
+    states = [field for cls in grains for field in cls.__millstream_type__.states.values()]
+    used = {field.store for field in states}
+    return {name: store for name, store in stores.items() if name in used}
+
+
+def options_text(options: MembershipOptions) -> str:
+    """The options by which votes are counted; how fast a silo probes is its own affair."""
+    return ", ".join(f"{name}={getattr(options, name):g}" for name in VOTING)
+
+
+def store_text(store: StateStore) -> str:
+    """Kind and place of a store, as far as it tells its place."""
+    place: str = getattr(store, "place", "")
+    return f"{type(store).__qualname__} {place}".rstrip()
+
+
+def check_stores(table: object, stores: Mapping[str, StateStore]) -> None:
+    """Refuse stores of one process under a table that other processes see. Raises ConfigError."""
+    if getattr(table, "is_of_one_process", False):
+        return
+    for name, store in stores.items():
+        if getattr(store, "is_of_one_process", False):
+            raise ConfigError(
+                f"the membership table ({type(table).__qualname__}) is shared with other "
+                f"processes, and store {name!r} ({type(store).__qualname__}) is in the memory of "
+                f"this one: give Silo(stores={{{name!r}: 'sqlite:directory'}}), or say "
+                "MemoryStateStore(private=True) where each silo may have a store of its own"
+            )
