@@ -6,6 +6,7 @@ import asyncio
 import errno
 import statistics
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -360,6 +361,47 @@ async def test_an_unexpected_error_does_not_end_the_watch() -> None:
     await asyncio.sleep(0.01)
     ward.answers[B] = ConnectionRefusedError()
     await ward.run(lambda: bool(ward.votes))
+
+
+async def test_beside_ring_neighbours_suspects_the_still_and_the_awaited_are_watched() -> None:
+    others = [f"x{number}:1@{number}" for number in range(2, 14)]
+    ward = Ward(*others)
+    ward.prober._options = replace(OPTIONS, probed_silos_max=1)
+    [neighbour] = ward.prober._targets(ward.view)
+    suspect_, still, awaited, *rest = [silo for silo in others if silo != neighbour]
+    assert rest
+    ward.awaited = (awaited,)
+    ward.view = TableView(
+        6,
+        tuple(
+            MemberRow(
+                one.silo,
+                one.status,
+                alive_s=NOW + (one.silo != still),
+                suspicions=((neighbour, NOW),) if one.silo == suspect_ else (),
+            )
+            for one in ward.view.rows
+        ),
+    )
+    start_s = asyncio.get_running_loop().time()
+    ward.prober._now = lambda: start_s + 12.0
+    ward.prober.saw(ward.view)
+    assert ward.prober._targets(ward.view) == sorted({neighbour, suspect_, still, awaited})
+
+
+async def test_a_silo_that_lags_gives_others_more_time() -> None:
+    ward = Ward(B, C)
+    waits: list[float] = []
+
+    async def probe(address: Any, timeout_s: float) -> bytes:
+        waits.append(timeout_s)
+        return b"0.1 2"
+
+    ward.prober._transport.probe = probe  # type: ignore[method-assign]
+    for lag_s in (0.0, LAG_SPARED_S, 2.0):
+        ward.lag_s = lag_s
+        assert await ward.prober.probe(B) is Sign.ALIVE
+    assert waits == [0.05, 0.05, pytest.approx(0.15)]
 
 
 # --- the heart -----------------------------------------------------------------------------------

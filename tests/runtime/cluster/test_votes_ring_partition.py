@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from millstream.runtime.cluster.changes import what_happened
 from millstream.runtime.cluster.directory.partition import Entry, Partition
 from millstream.runtime.cluster.member import Member
 from millstream.runtime.cluster.placement import choose_silo
@@ -265,6 +266,83 @@ async def test_a_listener_that_fails_does_not_keep_the_others_from_hearing() -> 
     stop()
     stop()
     assert heard == [5]
+
+
+async def joined(*others: str) -> Seen:
+    """A member that is active in its table, beside others."""
+    seen = Seen()
+    table: Any = seen.member._table
+    for silo in ("me:1@1", *others):
+        table.replace_row(row(silo, alive_s=Env().wall_s()), table.view().version)
+    seen.member._joined = True
+    seen.member.take(table.view())
+    return seen
+
+
+def table_of(seen: Seen) -> MemoryMembershipTable:
+    table: Any = seen.member._table
+    assert isinstance(table, MemoryMembershipTable)
+    return table
+
+
+async def test_a_vote_that_was_cast_is_not_written_again_and_again() -> None:
+    seen = await joined("a:1@1", "b:1@1", "c:1@1")
+    await seen.member.vote("a:1@1")
+    once = table_of(seen).view().version
+    await seen.member.vote("a:1@1")
+    assert table_of(seen).view().version == once
+    await seen.member.vote("a:1@1", "b:1@1")
+    assert seen.member.is_dead("a:1@1")
+
+
+async def test_a_silo_that_stamped_its_row_while_it_was_judged_is_not_voted_against() -> None:
+    seen = await joined("a:1@1", "b:1@1", "c:1@1")
+    before = table_of(seen).view().version
+    seen.member.prober.may_accuse = lambda silo: False  # type: ignore[method-assign]
+    await seen.member.vote("a:1@1")
+    assert table_of(seen).view().version == before
+
+
+async def test_the_dead_stay_dead_whatever_they_were_about_to_say() -> None:
+    seen = await joined("a:1@1")
+    table = table_of(seen)
+    table.replace_row(row("me:1@1", Status.DEAD), table.view().version)
+    for status in (Status.STOPPING, Status.ACTIVE):
+        await seen.member.leave(status)
+        found = table.view().row("me:1@1")
+        assert found is not None and found.status is Status.DEAD
+
+
+async def test_who_leaves_votes_against_nobody() -> None:
+    seen = await joined("a:1@1")
+    seen.member.is_leaving = True
+    before = table_of(seen).view().version
+    await seen.member.vote("a:1@1")
+    assert table_of(seen).view().version == before
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "words"),
+    [
+        (None, row("a:1@1", Status.JOINING), ""),
+        (None, row("a:1@1"), "joined the cluster"),
+        (Status.JOINING, row("a:1@1"), "joined the cluster"),
+        (Status.ACTIVE, row("a:1@1"), ""),
+        (Status.ACTIVE, row("a:1@1", Status.STOPPING), "is stopping"),
+        (Status.STOPPING, row("a:1@1", Status.DEAD), "left the cluster"),
+        (None, row("a:1@1", Status.DEAD), ""),
+        (
+            Status.ACTIVE,
+            row("a:1@1", Status.DEAD, suspicions=(("b:1@1", NOW), ("c:1@1", NOW))),
+            "was evicted, suspected by b:1@1, c:1@1",
+        ),
+        (Status.ACTIVE, row("d:1@1", Status.DEAD), "was replaced by d:1@2"),
+    ],
+)
+def test_what_happened_to_a_member_in_words(
+    before: Status | None, after: MemberRow, words: str
+) -> None:
+    assert what_happened(before, after, view(after, row("d:1@2"), row("b:1@1"))) == words
 
 
 # --- ring ----------------------------------------------------------------------------------------

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import logging
 
+from millstream.runtime.wire.address import generation_of
+
 from .table import MemberRow, Status, TableView
 
 __all__ = ["tell_changes"]
@@ -23,17 +25,17 @@ def tell_changes(me: str, old: TableView, new: TableView) -> None:
     for row in new.rows:
         known = before.get(row.silo)
         status = None if known is None else known.status
-        told = what_happened(status, row)
+        told = what_happened(status, row, new)
         if told:
-            is_bad = row.status is Status.DEAD and status is not Status.STOPPING
-            level = logging.WARNING if is_bad else logging.INFO
+            is_evicted = row.status is Status.DEAD and row.suspicions
+            level = logging.WARNING if is_evicted else logging.INFO
             name = "" if row.name in ("", row.silo) else f" ({row.name})"
             extra = {"silo": me, "member": row.silo, "status": row.status.value}
             text = "%s%s %s (version %d)"
             log.log(level, text, row.silo, name, told, new.version, extra=extra)
 
 
-def what_happened(before: Status | None, row: MemberRow) -> str:
+def what_happened(before: Status | None, row: MemberRow, view: TableView) -> str:
     """In words; empty if nothing is worth a line."""
     if before is row.status or (before is None and row.status is Status.DEAD):
         return ""
@@ -43,9 +45,18 @@ def what_happened(before: Status | None, row: MemberRow) -> str:
         case Status.STOPPING:
             return "is stopping"
         case Status.DEAD:
-            voters = ", ".join(voter for voter, _ in row.suspicions)
-            if before is Status.STOPPING and not voters:
-                return "left the cluster"
-            return f"was evicted, suspected by {voters}" if voters else "is dead"
+            return how_ended(row, view)
         case _:
             return ""
+
+
+def how_ended(row: MemberRow, view: TableView) -> str:
+    """Voted out, replaced at its address, or gone of its own accord."""
+    voters = ", ".join(voter for voter, _ in row.suspicions)
+    if voters:
+        return f"was evicted, suspected by {voters}"
+    for other in view.rows:
+        is_newer = generation_of(other.silo) > generation_of(row.silo)
+        if other.endpoint == row.endpoint and is_newer:
+            return f"was replaced by {other.silo}"
+    return "left the cluster"
