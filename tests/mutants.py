@@ -44,7 +44,10 @@ ROOMS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
         (f"{RUNTIME}/cluster/votes.py", f"{RUNTIME}/cluster/directory/partition.py"),
         ("tests/runtime/cluster/test_votes_ring_partition.py",),
     ),
-    "wire": ((f"{RUNTIME}/wire/framing.py",), ("tests/runtime/wire/test_connection_garbage.py",)),
+    "wire": (
+        (f"{RUNTIME}/wire/framing.py",),
+        ("tests/runtime/wire/test_frames.py", "tests/runtime/wire/test_connection_garbage.py"),
+    ),
     "agent": (
         tuple(f"{STREAMS}/agent/{name}.py" for name in ("flow", "cache", "delivery")),
         ("tests/streams/agent",),
@@ -108,15 +111,19 @@ class Planter(ast.NodeTransformer):
     def __init__(self, wanted: int = -1) -> None:
         self._wanted = wanted
         self._scope: list[str] = []
+        self._functions = 0
         self.found: list[tuple[str, int]] = []  # (name, line)
 
     def visit(self, node: ast.AST) -> ast.AST:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            is_function = not isinstance(node, ast.ClassDef)
             self._scope.append(node.name)
+            self._functions += is_function
             found = self.generic_visit(node)
+            self._functions -= is_function
             self._scope.pop()
             return found
-        in_function = bool(self._scope) and not isinstance(node, ast.Assert)
+        in_function = bool(self._functions) and not isinstance(node, ast.Assert)
         for kind, changed in changes(node) if in_function else ():
             text = ast.unparse(node).splitlines()[0]
             self.found.append((f"{'.'.join(self._scope)} | {kind} | {text}", _line(node)))

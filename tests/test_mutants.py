@@ -10,6 +10,8 @@ from tests.mutants import EQUIVALENT, ROOMS, ROOT, Planter, equivalents
 
 SOURCE = """
 LIMIT = 3
+class Box:
+    size = 5
 def take(self, count):
     assert count > 0
     if count >= 2 and not self.is_full:
@@ -47,7 +49,7 @@ def test_each_kind_of_fault_is_planted_where_it_says(name: str, text: str) -> No
 
 def test_assertions_and_what_is_in_no_function_are_left_alone() -> None:
     for source in planted(SOURCE).values():
-        assert "LIMIT = 3" in source and "assert count > 0" in source
+        assert all(text in source for text in ("LIMIT = 3", "size = 5", "assert count > 0"))
 
 
 def test_cores_and_their_tests_are_there() -> None:

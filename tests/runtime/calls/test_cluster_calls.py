@@ -506,6 +506,7 @@ async def test_a_stop_moves_the_grains_and_nothing_is_active_twice() -> None:
             assert sum(key in s.assembly.catalog.of("Seat") for s in left) == 1
 
 
+@pytest.mark.real  # it looks at the clock
 async def test_a_killed_silo_fails_its_calls_fast_and_its_grains_come_up_elsewhere() -> None:
     async with LocalCluster(silos=3, grains=[Near], membership_options=QUICK) as cluster:
         one, two, dying = cluster.silos
