@@ -27,7 +27,7 @@ __all__ = ["Remote"]
 
 EARLIER_S = 0.05
 """Seconds by which the callee's deadline is earlier, so that it can say what kept the call."""
-EARLIER_PART = 0.05
+EARLIER_PART = 0.1
 """The same, at most this part of the time that is left."""
 
 

@@ -109,18 +109,19 @@ async def {name}{signature}:
             _ms_set(_ms_up)
         if _ms_task.cancelling() > _ms_req.cancelling:
             _ms_bad = _ms_swallowed(_ms_req, _ms_task)
+    if _ms_bad is None:
 {result}\
-    if _ms_bad is None or _ms_isinstance(_ms_bad, _ms_Exception):
         _ms_budget.left -= 1
         if not _ms_budget.left:
             await _ms_budget.pause()
-    if _ms_bad is not None:
-        _ms_task = _ms_req = _ms_act = _ms_up = _ms_from = None
-        try:
-            raise _ms_bad
-        finally:
-            _ms_bad = None
-    return _ms_value
+        return _ms_value
+    if _ms_isinstance(_ms_bad, _ms_Exception):
+        await _ms_budget.spend()
+    _ms_task = _ms_req = _ms_act = _ms_up = _ms_from = None
+    try:
+        raise _ms_bad
+    finally:
+        _ms_bad = None
 """
 
 
@@ -247,7 +248,7 @@ def _may_be_direct(grain_type: GrainType, spec: MethodSpec) -> bool:
 def _stub_source(
     index: int, spec: MethodSpec, own: MethodSpec, is_plain: bool, is_direct: bool
 ) -> str:
-    names = [parameter.name for parameter in spec.parameters]
+    names, result = [parameter.name for parameter in spec.parameters], f"{index}_result"
     return (DIRECT if is_direct else SLOW).format(
         name=f"_ms_stub_{spec.name}",
         shortest=SHORTEST_S,
@@ -265,9 +266,8 @@ def _stub_source(
             for i, name in enumerate(names)
         ),
         result=(
-            "    if _ms_bad is None and ("
-            f"{_needs_isolation('_ms_value', own.result.fast_types, f'{index}_result')}):\n"
-            f"        _ms_value = _ms_isolate_result_{index}(_ms_value, _ms_runtime)\n"
+            f"        if {_needs_isolation('_ms_value', own.result.fast_types, result)}:\n"
+            f"            _ms_value = _ms_isolate_result_{index}(_ms_value, _ms_runtime)\n"
         ),
     )
 

@@ -1,0 +1,254 @@
+"""How turns end that were cancelled, came too late, or were never heard of again."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Coroutine
+from typing import Any
+
+import pytest
+from tests.conditions import spin, until
+
+from millstream.runtime import (
+    PREFER_LOCAL,
+    CallError,
+    CallTimeout,
+    Grain,
+    LocalCluster,
+    RuntimeOptions,
+    Silo,
+    always_interleave,
+    grain,
+    with_options,
+)
+
+LOG: list[str] = []
+GATE = asyncio.Event()
+
+
+@pytest.fixture(autouse=True)
+def fresh() -> None:
+    global GATE
+    GATE = asyncio.Event()
+    LOG.clear()
+
+
+@grain(placement=PREFER_LOCAL)
+class Desk(Grain):
+    async def ok(self) -> str:
+        return "ok"
+
+    async def stay(self) -> None:
+        await GATE.wait()
+
+    async def cleans_up(self) -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            for _ in range(300):
+                await asyncio.sleep(0.001)
+            LOG.append("clean")
+
+    async def swallows(self) -> str:
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            LOG.append("swallowed")
+        return "late"
+
+    async def leaves_a_task(self, seconds: float) -> None:
+        """Its task calls on, long after this turn has ended."""
+
+        async def later() -> None:
+            await asyncio.sleep(2 * seconds)
+            try:
+                LOG.append(await self.grain(Desk, "other").ok())
+            except CallTimeout as error:
+                LOG.append(str(error))
+
+        self.context.create_task(later())
+
+    async def keeps_waiting_for(self, key: str, seconds: float) -> None:
+        await self.grain(Desk, key).leaves_a_task(seconds)
+        await asyncio.sleep(4 * seconds)
+
+    async def child_calls(self, key: str) -> None:
+        """A task of the turn calls twice; both calls are the turn's."""
+
+        async def child() -> None:
+            await self.grain(Desk, "other").ok()
+            await self.grain(Desk, key).stay()
+
+        await asyncio.create_task(child())
+
+    async def deep(self, there: str, here: str, left: int) -> int:
+        if not left:
+            return 0
+        return 1 + await self.grain(Desk, f"{there}{left}").deep(here, there, left - 1)
+
+    async def asks(self, key: str) -> str:
+        return await self.grain(Desk, key).ok()
+
+    async def asks_in_a_task(self, key: str) -> str:
+        return await asyncio.create_task(self.asks_once_it_is_busy(key))
+
+    async def asks_once_it_is_busy(self, key: str) -> str:
+        await GATE.wait()
+        return await self.grain(Desk, key).ok()
+
+    @always_interleave
+    async def peek(self) -> str:
+        return "peek"
+
+
+@pytest.fixture
+async def silo() -> AsyncIterator[Silo]:
+    async with Silo(grains=[Desk]) as started:
+        yield started
+
+
+@pytest.fixture
+async def pair() -> AsyncIterator[LocalCluster]:
+    options = RuntimeOptions(chain_turns_max=40)
+    async with LocalCluster(silos=2, grains=[Desk], options=options) as started:
+        yield started
+
+
+# --- cancelled -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("where", ["silo", "client"])
+async def test_the_clean_up_of_a_turn_that_timed_out_is_not_cut_short(
+    pair: LocalCluster, where: str
+) -> None:
+    home, other = pair.silos
+    await home.grain(Desk, "a").ok()
+    runtime: Any = other if where == "silo" else pair.client
+    with pytest.raises(CallTimeout):
+        await with_options(runtime.grain(Desk, "a"), timeout=0.2).cleans_up()
+    await until(lambda: "clean" in LOG)
+    assert await runtime.grain(Desk, "a").ok() == "ok"
+
+
+async def test_a_cancellation_that_a_local_method_swallowed_is_raised_again(silo: Silo) -> None:
+    call = asyncio.ensure_future(silo.grain(Desk, "a").swallows())
+    await spin()
+    call.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await call
+    assert LOG == ["swallowed"] and await silo.grain(Desk, "a").ok() == "ok"
+
+
+async def test_a_deadline_that_a_method_swallowed_is_a_timeout_all_the_same(silo: Silo) -> None:
+    with pytest.raises(CallTimeout):
+        await with_options(silo.grain(Desk, "a"), timeout=0.05).swallows()
+    task = asyncio.current_task()
+    assert task is not None and task.cancelling() == 0 and LOG == ["swallowed"]
+
+
+async def test_a_coroutine_that_is_closed_while_it_waits_leaves_the_grain_to_others(
+    silo: Silo,
+) -> None:
+    desk = silo.grain(Desk, "a")
+    staying = asyncio.create_task(desk.stay())
+    await spin()
+    waiting: Coroutine[Any, Any, str] = desk.ok()
+    waiting.send(None)  # as a task does; it waits for its turn now
+    waiting.close()
+    GATE.set()
+    await staying
+    async with asyncio.timeout(5):
+        assert await desk.ok() == "ok"
+    silo.assembly.catalog.of("Desk")["a"].check()
+
+
+async def test_a_coroutine_that_is_closed_just_as_it_is_granted_leaves_the_grain_to_others(
+    silo: Silo,
+) -> None:
+    desk = silo.grain(Desk, "a")
+    staying = asyncio.create_task(desk.stay())
+    await spin()
+    waiting: Coroutine[Any, Any, str] = desk.ok()
+    waiting.send(None)
+    GATE.set()
+    await staying
+    waiting.close()
+    async with asyncio.timeout(5):
+        assert await desk.ok() == "ok"
+
+
+# --- whose deadline ------------------------------------------------------------------------------
+
+
+async def test_a_task_that_outlives_its_turn_has_no_deadline_of_its_callers(silo: Silo) -> None:
+    with pytest.raises(CallTimeout):
+        await with_options(silo.grain(Desk, "a"), timeout=0.08).keeps_waiting_for("b", 0.03)
+    await until(lambda: bool(LOG))
+    assert LOG == ["ok"]
+
+
+async def test_a_task_of_a_turn_ends_with_its_deadline_also_at_its_second_call(
+    pair: LocalCluster,
+) -> None:
+    home, other = pair.silos
+    await other.grain(Desk, "far").ok()
+    for key in ("near", "far"):
+        started = home.assembly.loop.time()
+        with pytest.raises(CallTimeout):
+            await with_options(home.grain(Desk, "a"), timeout=0.1).child_calls(key)
+        assert home.assembly.loop.time() - started < 5
+        await until(lambda key=key: all(silo_is_idle(silo) for silo in pair.silos))  # type: ignore[misc]
+
+
+def silo_is_idle(silo: Silo) -> bool:
+    return all(activation.is_idle for activation in silo.assembly.catalog.all())
+
+
+async def test_a_chain_of_calls_is_as_long_as_it_may_be_whatever_silos_it_passes(
+    pair: LocalCluster,
+) -> None:
+    one, two = pair.silos
+    for at in range(60):
+        await one.grain(Desk, f"one-{at}").ok()
+        await two.grain(Desk, f"two-{at}").ok()
+    start = one.grain(Desk, "start")
+    assert await start.deep("two-", "one-", 30) == 30
+    with pytest.raises(CallError, match="chain_turns_max 40"):
+        await start.deep("two-", "one-", 59)
+
+
+# --- who waited for whom -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("where", ["silo", "client"])
+async def test_a_remote_time_out_names_the_grain_and_what_it_waited_for(
+    pair: LocalCluster, where: str
+) -> None:
+    home, other = pair.silos
+    staying = asyncio.create_task(home.grain(Desk, "a").stay())
+    await spin()
+    runtime: Any = other if where == "silo" else pair.client
+    with pytest.raises(CallTimeout, match=r"Desk/a: .*Desk\.ok .*waited for Desk/a, .*Desk\.stay"):
+        await with_options(runtime.grain(Desk, "a"), timeout=0.8).ok()
+    GATE.set()
+    await staying
+
+
+async def test_a_remote_time_out_of_one_that_runs_names_the_grain(pair: LocalCluster) -> None:
+    home, other = pair.silos
+    await home.grain(Desk, "a").ok()
+    with pytest.raises(CallTimeout, match=r"Desk/a: .*Desk\.stay"):
+        await with_options(other.grain(Desk, "a"), timeout=0.2).stay()
+
+
+async def test_two_that_wait_for_each_other_in_tasks_are_named(silo: Silo) -> None:
+    first, second = (
+        with_options(silo.grain(Desk, key), timeout=0.3).asks_in_a_task(other)
+        for key, other in (("a", "b"), ("b", "a"))
+    )
+    calls = [asyncio.ensure_future(call) for call in (first, second)]
+    await spin()
+    GATE.set()
+    errors = [str(error) for error in await asyncio.gather(*calls, return_exceptions=True)]
+    assert "Desk/a: Desk.asks_in_a_task" in errors[0] and "waited for Desk/b" in errors[0]
+    assert "Desk/b: Desk.asks_in_a_task" in errors[1] and "waited for Desk/a" in errors[1]
