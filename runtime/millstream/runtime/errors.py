@@ -9,6 +9,7 @@
     │   ├── CallCycle                    break the cycle, or make a grain reentrant
     │   ├── GrainError                   the callee raised a type that is not known here
     │   ├── NotRemote (AttributeError)   call one of the methods that the message lists
+    │   ├── NotHosted                    surely not executed: no silo can run it, mend the programs
     │   ├── Rejected                     surely not executed: retry is safe
     │   └── Overloaded                   surely not executed: retry later
     ├── ClusterError
@@ -44,6 +45,7 @@ __all__ = [
     "DefinitionError",
     "GrainError",
     "MillstreamError",
+    "NotHosted",
     "NotInCluster",
     "NotRemote",
     "Overloaded",
@@ -114,8 +116,15 @@ class NotRemote(CallError, AttributeError):
     """The name exists on the grain class, or not at all, but cannot be called from outside."""
 
 
+class NotHosted(CallError):
+    """Nobody can run the call: no active silo hosts the grain type, or it has no such method.
+
+    It did not run, and will not before another silo joins, or the programs agree.
+    """
+
+
 class Rejected(CallError):
-    """The call was refused before it ran: unknown grain type or method, silo stopping, ..."""
+    """The call was refused before it ran: its silo stops, or its grain moves faster than calls."""
 
 
 class Overloaded(CallError):

@@ -24,8 +24,8 @@ from millstream.runtime import (
     LocalCluster,
     MembershipOptions,
     MemoryMembershipTable,
+    NotHosted,
     NotInCluster,
-    Rejected,
     Runtime,
     RuntimeOptions,
     Silo,
@@ -258,12 +258,12 @@ async def test_a_silo_that_does_not_host_a_type_places_it_at_one_that_does() -> 
 
 async def test_a_type_that_nobody_hosts_is_refused_by_name(cluster: LocalCluster) -> None:
     for runtime in (cluster.silos[0], cluster.client):
-        with pytest.raises(Rejected, match="'Nobody'.*Near"):
+        with pytest.raises(NotHosted, match="'Nobody'.*Near"):
             await runtime.grain(NobodyHosts, "a").where()
 
 
 async def test_a_method_that_does_not_exist_is_refused_by_name(cluster: LocalCluster) -> None:
-    with pytest.raises(Rejected, match="Near.*'missing'"):
+    with pytest.raises(NotHosted, match="Near.*'missing'"):
         await cluster.client.grain(NearWithMore, "a").missing()
     assert await cluster.client.grain(Near, "a").where()
 
@@ -295,13 +295,13 @@ async def test_a_system_target_that_is_not_there_is_named_with_those_that_are(
     if method != "file":
         spec = type(spec)("Clerk", method, Clerk.file, [])
         spec.wire_name = method
-    with pytest.raises(Rejected, match=words):
+    with pytest.raises(NotHosted, match=words):
         await gateways.ask("x", "$clerk", instance, spec, ())
 
 
 async def test_a_kind_of_system_target_that_is_not_there_is_named(cluster: LocalCluster) -> None:
     spec = Clerk.target_specs["file"]
-    with pytest.raises(Rejected, match=r"no system target \$clerk/noon .*it has: \$directory, "):
+    with pytest.raises(NotHosted, match=r"no system target \$clerk/noon .*it has: \$directory, "):
         await cluster.client.gateways.ask("x", "$clerk", "noon", spec, ())
 
 

@@ -16,7 +16,7 @@ from millstream.runtime import (
     Grain,
     LocalCluster,
     MemoryStateStore,
-    Rejected,
+    NotHosted,
     Runtime,
     grain,
     read_only,
@@ -168,7 +168,7 @@ async def test_a_contract_that_names_parameters_otherwise_is_rejected_everywhere
         async def weigh(self, box: Parcel) -> int: ...  # type: ignore[empty-body]
 
     async with LocalCluster(silos=1, grains=[Depot]) as cluster:
-        with pytest.raises(Rejected, match="differ"):
+        with pytest.raises(NotHosted, match="differ"):
             await cluster.silos[0].grain(OtherApi, "a").weigh(Parcel(1))
 
 

@@ -21,7 +21,7 @@ from millstream.runtime import (
     LocalCluster,
     MembershipOptions,
     MemoryMembershipTable,
-    Rejected,
+    NotHosted,
     RuntimeOptions,
     Silo,
     SiloUnavailable,
@@ -118,7 +118,7 @@ async def test_a_client_cannot_call_what_is_for_silos(
 ) -> None:
     """One `gossip` of an empty view ended a silo."""
     async with LocalCluster(silos=2, grains=[Desk]) as cluster:
-        with pytest.raises(Rejected, match="for silos of the cluster, not for clients such as"):
+        with pytest.raises(NotHosted, match="for silos of the cluster, not for clients such as"):
             await ask_gateway(cluster.client, "", target.target_name, method, *arguments)
         assert await cluster.grain(Desk, "a").where()
         assert len(cluster.silos[0].members()) == 2

@@ -155,7 +155,7 @@ async def test_an_interleaving_call_does_not_look_at_all_that_wait(silo: Silo) -
         asked += 1
         return may_start(request)  # type: ignore[arg-type]
 
-    type(activation).may_start = lambda self, request: counted(request)  # type: ignore[assignment, method-assign, misc]
+    type(activation).may_start = lambda self, request: counted(request)  # type: ignore[method-assign]
     try:
         assert await desk.peek() == 1
     finally:
@@ -238,3 +238,23 @@ async def test_a_waiting_call_that_is_never_granted_ends_at_its_deadline(silo: S
         await with_options(desk, timeout=0.05).plain()
     GATE.set()
     await staying
+
+
+async def test_a_cancellation_while_a_caller_yields_does_not_lose_what_its_call_did(
+    silo: Silo,
+) -> None:
+    desk, budget = silo.grain(Desk, "a"), silo.assembly.turns.budget
+    got: list[int] = []
+
+    async def program() -> None:
+        budget.left, budget._yielded_at = 1, 0.0
+        got.append(await desk.plain())
+        await asyncio.sleep(0)
+        got.append(-1)
+
+    task = asyncio.create_task(program())
+    await asyncio.sleep(0)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert got == [1]

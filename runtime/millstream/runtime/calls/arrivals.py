@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from millstream.runtime.codec.failures import describe
-from millstream.runtime.errors import MillstreamError, Rejected
+from millstream.runtime.errors import MillstreamError, NotHosted
 from millstream.runtime.text import shown
 from millstream.runtime.turns.catalog import Catalog
 from millstream.runtime.turns.kind import GrainKind
@@ -71,7 +71,7 @@ class Arrivals:
 
     def _take_grain_call(self, peer: Peer, call: Call) -> None:
         if not peer.is_silo and "." in call.method:
-            raise Rejected(f"{shown(call.method)!r} is for silos of the cluster, not for clients")
+            raise NotHosted(f"{shown(call.method)!r} is for silos of the cluster, not for clients")
         activation = self._catalog.find(call.kind, call.key)
         if not peer.is_silo and (
             activation is None or self._locator.has_waiting(call.kind, call.key)
@@ -80,7 +80,7 @@ class Arrivals:
             return
         kind = self._references.kinds.get(call.kind)
         if kind is None or kind.hosted is None:
-            raise Rejected(f"{self._silo} does not host grain type {call.kind!r}")
+            raise NotHosted(f"{self._silo} does not host grain type {call.kind!r}")
         if self._turns.ended or (activation is None and not self._catalog.is_accepting):
             self._send_back(peer, call, kind)
             return
@@ -103,7 +103,7 @@ class Arrivals:
         if kind is None:
             hosted = self._hosted_names()
             if call.kind not in hosted:
-                raise Rejected(
+                raise NotHosted(
                     f"no active silo hosts grain type {call.kind!r}; the cluster hosts "
                     f"{', '.join(hosted) or 'none'}"
                 )
@@ -118,9 +118,9 @@ class Arrivals:
         target = self._targets.find(f"{call.kind}/{call.key}" if call.key else call.kind)
         spec = None if target is None else target.target_specs.get(call.method)
         if target is None or spec is None:
-            raise Rejected(self._explain(call, target))
+            raise NotHosted(self._explain(call, target))
         if not peer.is_silo and call.method not in target.open_to_clients:
-            raise Rejected(
+            raise NotHosted(
                 f"{call.kind}.{call.method} is for silos of the cluster, not for clients such as "
                 f"{peer.name}"
             )

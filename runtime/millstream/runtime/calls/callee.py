@@ -20,7 +20,7 @@ import msgspec
 from millstream.runtime.codec.failures import answerable, describe
 from millstream.runtime.definition.grain import Runtime
 from millstream.runtime.definition.method import MethodSpec
-from millstream.runtime.errors import CallCycle, CallTimeout, MillstreamError, Overloaded, Rejected
+from millstream.runtime.errors import CallCycle, CallTimeout, MillstreamError, NotHosted, Overloaded
 from millstream.runtime.tasks import Tasks
 from millstream.runtime.turns.activation import Activation
 from millstream.runtime.turns.kind import GrainKind
@@ -229,11 +229,11 @@ class Callee:
         self._extension_specs.update(specs)
 
     def spec_of(self, kind: GrainKind, method: str) -> MethodSpec:
-        """The spec of a wire name. Raises Rejected."""
+        """The spec of a wire name. Raises NotHosted."""
         spec = None if kind.hosted is None else kind.hosted.spec_of(method)
         spec = spec or self._extension_specs.get(method)
         if spec is None:
-            raise Rejected(f"grain type {kind.name!r} has no method {method!r} at {self._silo}")
+            raise NotHosted(f"grain type {kind.name!r} has no method {method!r} at {self._silo}")
         return spec
 
     # -- taking

@@ -92,7 +92,7 @@ class Searches:
         wake in any order.
 
         Its callbacks, and who awaits it, run in the order of waiting. Raises Overloaded; the
-        future Rejected, or SiloUnavailable when every try failed.
+        future NotHosted, or SiloUnavailable when every try failed.
         """
         search = self._searches.get((kind.name, key))
         if search is None:

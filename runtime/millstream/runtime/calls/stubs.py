@@ -149,7 +149,7 @@ class StubBuilder:
     def build(self, kind: GrainKind, grain_type: GrainType, has_options: bool) -> type[Any]:
         """The reference class of a contract. No call of one with options is direct.
 
-        Raises Rejected when the hosted class has not the contract's methods.
+        Raises NotHosted when the hosted class has not the contract's methods.
         """
         specs = list(grain_type.specs.values())
         for spec in specs:

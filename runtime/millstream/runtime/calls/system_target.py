@@ -11,7 +11,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any, ClassVar, Concatenate, ParamSpec, TypeVar
 
 from millstream.runtime.definition.method import MethodSpec
-from millstream.runtime.errors import DefinitionError, Rejected
+from millstream.runtime.errors import DefinitionError, NotHosted
 from millstream.runtime.wire.peers import Peers
 
 from .remote import Remote
@@ -94,7 +94,7 @@ class Targets:
         if silo == self._address:
             local = self._here.get(target)
             if local is None:
-                raise Rejected(f"{silo} has no system target {target}")
+                raise NotHosted(f"{silo} has no system target {target}")
             return await method(local, *args, **kwargs)
         spec: MethodSpec = method.__millstream_spec__  # type: ignore[attr-defined]
         peer = self._peers.get(silo, is_system=True)

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from millstream.runtime.calls.locator import Destination
 from millstream.runtime.calls.search import Searches
 from millstream.runtime.definition.placement import Placement
-from millstream.runtime.errors import Rejected, SiloUnavailable
+from millstream.runtime.errors import NotHosted, SiloUnavailable
 from millstream.runtime.tasks import Tasks
 from millstream.runtime.turns.catalog import Catalog
 from millstream.runtime.turns.kind import GrainKind
@@ -101,7 +101,7 @@ class SiloRouter:
             if self._turns.ended:
                 text = f"{self._address} stopped looking for {kind.name}/{key}"
                 raise SiloUnavailable(text, may_have_run=False)
-            raise Rejected(
+            raise NotHosted(
                 f"no active silo hosts grain type {kind.name!r}; the cluster hosts "
                 f"{', '.join(self.hosted_names()) or 'none'}"
             )

@@ -18,7 +18,7 @@ from millstream.runtime.definition.grain import DeactivationReason, Ended, const
 from millstream.runtime.definition.names import row_key
 from millstream.runtime.definition.state import State
 from millstream.runtime.definition.storage import StateStore
-from millstream.runtime.errors import GrainError, Rejected, SiloUnavailable
+from millstream.runtime.errors import GrainError, NotHosted, Rejected, SiloUnavailable
 from millstream.runtime.tasks import Tasks
 
 from .activation import Activation, ActivationState
@@ -103,14 +103,14 @@ class Catalog:
     def obtain(self, kind: GrainKind, key: str) -> Activation:
         """The activation of a grain here, created if there is none; it may not be valid yet.
 
-        Raises Rejected when this silo does not host the type or takes no new activations.
+        Raises NotHosted when this silo does not host the type, Rejected when it stops.
         """
         activations = self.of(kind.name)
         activation = activations.get(key)
         if activation is not None:
             return activation
         if kind.hosted is None:
-            raise Rejected(f"{self._silo} does not host grain type {kind.name!r}")
+            raise NotHosted(f"{self._silo} does not host grain type {kind.name!r}")
         if not self.is_accepting:
             raise Rejected(f"{self._silo} is stopping: no new activation of {kind.name}")
         self._next_id += 1

@@ -10,7 +10,7 @@ from millstream.runtime.definition.grain import Grain, Runtime
 from millstream.runtime.definition.grain_type import GrainType
 from millstream.runtime.definition.markers import Flag
 from millstream.runtime.definition.method import MethodSpec
-from millstream.runtime.errors import Rejected
+from millstream.runtime.errors import NotHosted
 
 __all__ = ["GrainKind"]
 
@@ -70,16 +70,16 @@ class GrainKind:
     def own_spec(self, spec: MethodSpec) -> MethodSpec:
         """The hosted class's method for a contract's; the contract's own if none is hosted.
 
-        Raises Rejected when the hosted class has no such method, or another signature.
+        Raises NotHosted when the hosted class has no such method, or another signature.
         """
         if self.hosted is None:
             return spec
         found = self.hosted.spec_of(spec.wire_name)
         if found is None:
-            raise Rejected(
+            raise NotHosted(
                 f"{self.name} has no method {spec.wire_name!r}, which {spec.label} needs"
             )
         difference = spec.differs_from(found)
         if difference:
-            raise Rejected(f"{self.name}: {difference}")
+            raise NotHosted(f"{self.name}: {difference}")
         return found.seen_through(spec)

@@ -18,6 +18,7 @@ from millstream.runtime import (
     ActivationTimeout,
     CallTimeout,
     ClusterError,
+    NotHosted,
     Overloaded,
     Rejected,
     StorageError,
@@ -53,7 +54,7 @@ from .subscriber import Subscriber
 __all__ = ["Dispatch", "Outlet", "Source"]
 
 # not the handler's fault: wait and try again without end
-UNREACHABLE = (CallTimeout, ClusterError, Overloaded, Rejected, StorageError)
+UNREACHABLE = (CallTimeout, ClusterError, NotHosted, Overloaded, Rejected, StorageError)
 ANSWER_S = 5.0  # for a handler's answer to arrive, beyond the handler's own time
 
 
