@@ -101,16 +101,6 @@ def test_append_pins_the_message_until_it_is_routed() -> None:
     assert cache.acked_upto() == Token(0, 2)
 
 
-def test_pin_holds_until_each_one_is_undone() -> None:
-    cache = QueueCache(CacheLimits())
-    at = cache.append(message_of(A, 1, b"1"))
-    cache.pin(at)
-    cache.unpin(at)
-    assert cache.acked_upto() is None
-    cache.unpin(at)
-    assert cache.acked_upto() == Token(0, 1)
-
-
 def test_unpin_refuses_a_message_that_is_not_pinned() -> None:
     cache = cache_with(message_of(A, 1, b"1"))
     with pytest.raises(AssertionError, match="not pinned"):
@@ -165,17 +155,8 @@ def test_open_cursor_begins_behind_what_was_seen_inside_a_message() -> None:
     assert cache.open_cursor(A, 0, Token(0, 3, 2)).is_drained
 
 
-def test_covers_tells_what_has_left() -> None:
-    cache = cache_with(message_of(A, 1, b"1", b"2"), message_of(A, 2, b"3"))
-    assert cache.covers(Token(0, 0))
-    cache.open_cursor(A, 1)
-    cache.purge()
-    assert not cache.covers(Token(0, 1, 0))
-    assert cache.covers(Token(0, 1, 1))
-
-
 def test_room_is_nothing_when_one_limit_is_reached() -> None:
-    cache = QueueCache(CacheLimits(events_max=2, bytes_max=100, buckets=1))
+    cache = QueueCache(CacheLimits(events_max=2, bytes_max=100))
     cache.append(message_of(A, 1, b"1"))
     assert cache.room() == (1, 99)
     cache.append(message_of(A, 2, b"2"))
@@ -183,7 +164,7 @@ def test_room_is_nothing_when_one_limit_is_reached() -> None:
 
 
 def test_empty_cache_takes_one_message_of_any_size() -> None:
-    cache = QueueCache(CacheLimits(events_max=2, bytes_max=10, buckets=1))
+    cache = QueueCache(CacheLimits(events_max=2, bytes_max=10))
     cache.unpin(cache.append(message_of(A, 1, b"x" * 50, b"", b"")))
     assert cache.room() == (0, 0)
     assert not cache.fits(message_of(A, 2, b""))
@@ -192,7 +173,7 @@ def test_empty_cache_takes_one_message_of_any_size() -> None:
 
 
 def test_append_refuses_what_does_not_fit() -> None:
-    cache = QueueCache(CacheLimits(events_max=1, bytes_max=10, buckets=1))
+    cache = QueueCache(CacheLimits(events_max=1, bytes_max=10))
     cache.append(message_of(A, 1, b"1"))
     with pytest.raises(AssertionError, match="exceeds"):
         cache.append(message_of(A, 2, b"2"))
@@ -202,38 +183,22 @@ def test_message_bytes_counts_bodies_and_headers() -> None:
     assert message_bytes(QueueMessage(A, Token(0, 1), [b"123", b"4"], {"ab": "cde"})) == 9
 
 
-def test_slowest_names_the_cursors_of_the_oldest_bucket() -> None:
-    limits = CacheLimits(events_max=8, bytes_max=100, buckets=4)
-    cache = cache_with(*(message_of(A, seq, b"x") for seq in range(8)), limits=limits)
-    slow, near, fast = (cache.open_cursor(A, at) for at in (2, 3, 7))
-    assert set(cache.slowest()) == {slow, near}
-    slow.advance(2)
-    near.close()
-    assert cache.slowest() == (slow,)
-    slow.close()
-    assert cache.slowest() == (fast,)
-    fast.close()
-    assert cache.slowest() == ()
-
-
 def test_streams_that_left_leave_nothing_behind() -> None:
     cache = QueueCache(CacheLimits())
     for seq in range(1_000):
         cache.unpin(cache.append(message_of(StreamId("n", str(seq)), seq, b"x")))
         cache.purge()
-    assert not cache._lanes and not cache._slots and not cache._buckets
+    assert not cache._lanes and not cache._slots
 
 
-@pytest.mark.parametrize(
-    ("events_max", "bytes_max", "buckets"), [(0, 1, 1), (1, 0, 1), (1, 1, 0), (4, 1, 5)]
-)
-def test_limits_refuse_what_cannot_work(events_max: int, bytes_max: int, buckets: int) -> None:
+@pytest.mark.parametrize(("events_max", "bytes_max"), [(0, 1), (1, 0)])
+def test_limits_refuse_what_cannot_work(events_max: int, bytes_max: int) -> None:
     with pytest.raises(ConfigError):
-        CacheLimits(events_max, bytes_max, buckets)
+        CacheLimits(events_max, bytes_max)
 
 
 STREAMS = [StreamId("n", name) for name in "abc"]
-LIMITS = CacheLimits(events_max=12, bytes_max=60, buckets=3)
+LIMITS = CacheLimits(events_max=12, bytes_max=60)
 
 
 @dataclass
@@ -333,15 +298,11 @@ class CacheMachine(RuleBasedStateMachine):
         if at is not None:
             self.readers.append(Reader(self.cache.open_cursor(stream, at, after), stream, due))
 
-    @precondition(lambda self: self.gone < len(self.stored))
+    @precondition(lambda self: any(one.pins for one in self.stored))
     @rule(data=st.data())
-    def pin_or_unpin(self, data: st.DataObject) -> None:
-        index = data.draw(st.integers(self.gone, len(self.stored) - 1))
-        if self.stored[index].pins and data.draw(st.booleans()):
-            self.unpin_index(index)
-        else:
-            self.stored[index].pins += 1
-            self.cache.pin(index)
+    def unpin(self, data: st.DataObject) -> None:
+        pinned = [index for index, one in enumerate(self.stored) if one.pins]
+        self.unpin_index(data.draw(st.sampled_from(pinned)))
 
     @precondition(lambda self: self.readers)
     @rule(data=st.data(), max_events=st.integers(1, 6), max_bytes=st.integers(1, 30))
@@ -394,11 +355,10 @@ class CacheMachine(RuleBasedStateMachine):
             assert [(item.token, item.body) for item in items] == reader.due
 
     @invariant()
-    def slowest_cursors_are_in_the_oldest_bucket(self) -> None:
-        slowest = {id(cursor) for cursor in self.cache.slowest()}
-        places = {id(one.cursor): (one.due[0][0].seq - 1) // 4 for one in self.readers}
-        oldest = min(places.values(), default=None)
-        assert slowest == {one for one, place in places.items() if place == oldest}
+    def each_message_counts_the_cursors_that_stand_in_it(self) -> None:
+        standing = [reader.cursor.index for reader in self.readers]
+        for slot in self.cache._slots:
+            assert slot.cursors == standing.count(slot.index)
 
 
 CacheMachine.TestCase.settings = settings(max_examples=120, stateful_step_count=40, deadline=None)

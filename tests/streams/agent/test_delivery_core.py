@@ -196,7 +196,7 @@ def test_paused_delivery_holds_what_is_not_done_and_resumes_behind_its_token() -
     delivery = Delivery(cache, A, DeliveryOptions(retries=0), at=0)
     fail(delivery, done=2)
     assert steps(delivery, GivenUp("pause")) == ()
-    assert delivery.state is State.PAUSED
+    assert delivery.state is State.FAULTED
     cache.purge()
     assert cache.first_index(A, delivery.position) is not None
     assert steps(delivery, Wake(), Tick(1e9), Unreachable("silo gone", 0.0, 0.0)) == ()
@@ -374,7 +374,7 @@ IN_STATE: dict[State, Callable[[], Delivery]] = {
     State.IN_FLIGHT: lambda: in_flight(),
     State.GIVING_UP: lambda: given_up(4),
     State.BACKOFF: lambda: in_backoff(),
-    State.PAUSED: lambda: in_pause(),
+    State.FAULTED: lambda: in_pause(),
     State.CLOSED: lambda: closed(),
 }
 EVENTS: dict[str, Event] = {
@@ -394,9 +394,9 @@ MATRIX = {
     "ready": "ready+Deliver in_flight ! ! backoff+WaitUntil ready ready ! ! ready",
     "in_flight": "in_flight ! ready backoff+WaitUntil backoff+WaitUntil in_flight in_flight"
     " ! ! in_flight",
-    "giving_up": "giving_up ! ! ! backoff+WaitUntil giving_up giving_up ready paused giving_up",
+    "giving_up": "giving_up ! ! ! backoff+WaitUntil giving_up giving_up ready faulted giving_up",
     "backoff": "backoff ! ! ! backoff backoff+WaitUntil ready ! ! ready",
-    "paused": "paused ! ! ! paused paused paused ! ! ready",
+    "faulted": "faulted ! ! ! faulted faulted faulted ! ! ready",
     "closed": "closed closed closed closed closed closed closed closed closed closed",
 }
 CELLS = [
@@ -437,7 +437,7 @@ def closed() -> Delivery:
 
 
 def test_matrix_covers_every_state_but_the_reserved_one() -> None:
-    assert {State(state) for state, _, _ in CELLS} == set(State) - {State.LAGGING}
+    assert {State(state) for state, _, _ in CELLS} == set(State)
     assert {type(event) for event in EVENTS.values()} == set(Event.__args__)
 
 

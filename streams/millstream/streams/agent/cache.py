@@ -10,8 +10,7 @@ Invariants:
 - nothing leaves but in `purge`: between two purges a cursor may be closed and opened elsewhere.
 
 A message is linked to the next one of its stream, so a cursor skips what belongs to others at no
-cost. Buckets of neighbouring messages know the cursors in them: the slowest ones are found
-without asking all.
+cost.
 """
 
 from __future__ import annotations
@@ -35,21 +34,15 @@ MIB = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class CacheLimits:
-    """Bounds of one queue's cache. Raises ConfigError.
-
-    `buckets` is the number of parts in which the places of cursors are told apart.
-    """
+    """Bounds of one queue's cache. Raises ConfigError."""
 
     events_max: int = 16_384
     bytes_max: int = 64 * MIB
-    buckets: int = 16
 
     def __post_init__(self) -> None:
-        for name in ("events_max", "bytes_max", "buckets"):
+        for name in ("events_max", "bytes_max"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name} is {getattr(self, name)}, not at least 1")
-        if self.buckets > self.events_max:
-            raise ConfigError(f"buckets is {self.buckets}, above events_max {self.events_max}")
 
 
 def message_bytes(message: QueueMessage) -> int:
@@ -185,7 +178,7 @@ class Cursor:
 
     def _stand(self, slot: _Slot | None, item: int) -> None:
         if slot is not self._slot:
-            self._cache._moved(self, self._slot, slot)
+            self._cache._moved(self._slot, slot)
         self._slot, self._item = slot, item
 
 
@@ -197,15 +190,12 @@ class QueueCache:
 
     def __init__(self, limits: CacheLimits, after: Token | None = None) -> None:
         self._limits = limits
-        self._bucket_size = -(-limits.events_max // limits.buckets)
         self._slots: deque[_Slot] = deque()
         self._next_index = 0
         self._events = 0
         self._bytes = 0
         self._lanes: dict[StreamId, _Lane] = {}
-        self._buckets: dict[int, dict[Cursor, None]] = {}
         self._acked = after
-        self._left = after  # the last item that left, where `_acked` names its message
 
     @property
     def base(self) -> int:
@@ -278,10 +268,6 @@ class QueueCache:
             slot = slot.next
         return None if slot is None else slot.index
 
-    def covers(self, after: Token) -> bool:
-        """Whether no event above `after` has left the cache, or was passed before it began."""
-        return self._left is None or after >= self._left
-
     def open_cursor(self, stream: StreamId, at: int, after: Token | None = None) -> Cursor:
         """A cursor in the message with absolute index `at`, at its first item above `after`.
 
@@ -297,12 +283,8 @@ class QueueCache:
             cursor._stand(slot.next, 0)
         return cursor
 
-    def pin(self, index: int) -> None:
-        """Hold a message once more, until `unpin`."""
-        self._slot(index).pins += 1
-
     def unpin(self, index: int) -> None:
-        """Undo the pin of `append`, or one `pin`."""
+        """Undo the pin of `append`."""
         slot = self._slot(index)
         assert slot.pins > 0, f"message {index} is not pinned"
         slot.pins -= 1
@@ -319,7 +301,7 @@ class QueueCache:
             slot = slots.popleft()
             self._events -= slot.events
             self._bytes -= slot.size_bytes
-            self._acked, self._left = slot.message.token, slot.last_token()
+            self._acked = slot.message.token
             if slot.message.items:
                 self._unlink(slot)
 
@@ -339,25 +321,12 @@ class QueueCache:
         self.purge()
         return self._acked
 
-    def slowest(self) -> Sequence[Cursor]:
-        """The cursors in the oldest bucket that has any: who keeps the cache full."""
-        return tuple(self._buckets[min(self._buckets)]) if self._buckets else ()
-
-    def _moved(self, cursor: Cursor, old: _Slot | None, new: _Slot | None) -> None:
+    def _moved(self, old: _Slot | None, new: _Slot | None) -> None:
+        """A cursor goes from one message to another."""
         if old is not None:
             old.cursors -= 1
         if new is not None:
             new.cursors += 1
-        source = None if old is None else old.index // self._bucket_size
-        target = None if new is None else new.index // self._bucket_size
-        if source == target:
-            return
-        if source is not None:
-            del self._buckets[source][cursor]
-            if not self._buckets[source]:
-                del self._buckets[source]
-        if target is not None:
-            self._buckets.setdefault(target, {})[cursor] = None
 
     def check(self) -> None:
         """Assert the invariants. Cost: O(cache)."""
@@ -370,18 +339,7 @@ class QueueCache:
             assert self._bytes <= self._limits.bytes_max
         chained = [slot.index for lane in self._lanes.values() for slot in _chain(lane)]
         assert sorted(chained) == [slot.index for slot in slots if slot.message.items]
-        self._check_cursors(slots)
-
-    def _check_cursors(self, slots: Sequence[_Slot]) -> None:
-        cursors = [(k, cursor) for k, bucket in self._buckets.items() for cursor in bucket]
-        assert all(self._buckets.values()), "a bucket without cursors is dropped"
-        for k, cursor in cursors:
-            assert cursor.index is not None and cursor.index // self._bucket_size == k
-        standing = [cursor.index for _, cursor in cursors]
-        for slot in slots:
-            assert slot.pins >= 0
-            assert slot.cursors == standing.count(slot.index)
-        assert sum(slot.cursors for slot in slots) == len(cursors), "a cursor's message has left"
+        assert all(slot.pins >= 0 and slot.cursors >= 0 for slot in slots)
 
 
 def _end_within(

@@ -9,8 +9,8 @@ Invariants:
 - an item that has failed is tried alone until it is done or given up.
 
     ready ──Sent──▶ in_flight ──Progress──▶ ready │ backoff │ giving_up │ closed
-    backoff ──Tick──▶ ready │ giving_up         giving_up ──GivenUp──▶ ready │ paused │ closed
-    paused ──Resume──▶ ready │ closed            in_flight, giving_up ──Unreachable──▶ backoff
+    backoff ──Tick──▶ ready │ giving_up         giving_up ──GivenUp──▶ ready │ faulted │ closed
+    faulted ──Resume──▶ ready │ closed           in_flight, giving_up ──Unreachable──▶ backoff
 
 While the state is `ready`, the driver owes a `Wake` as soon as it has a call to spare. `closed` is
 the end: the driver drops the object, and the next message of the stream makes another one.
@@ -102,8 +102,7 @@ class DeliveryState(Enum):
     IN_FLIGHT = "in_flight"  # a call is out
     GIVING_UP = "giving_up"  # the failure handler has the item
     BACKOFF = "backoff"  # waits for a time
-    LAGGING = "lagging"  # reserved for a subscription that reads through a handle of its own
-    PAUSED = "paused"  # given up with "pause"; its cursor holds what is not done
+    FAULTED = "faulted"  # given up with "pause"; its cursor keeps what is not done
     CLOSED = "closed"  # drained or closed; holds no cursor
 
 
@@ -215,7 +214,7 @@ class Delivery:
         at: absolute index of the message in which it begins (`QueueCache.first_index`, `append`).
         after: the last token that the subscription has done, if known.
         window: the size of calls that an earlier delivery to the same subscription had reached.
-        is_faulted: the subscription is paused: hold its events, and deliver none.
+        is_faulted: keep its events, and deliver none.
     """
 
     __slots__ = (
@@ -259,7 +258,7 @@ class Delivery:
         self.stream = stream
         self.position = after
         self.window = min(options.max_batch, BATCH_FIRST if window is None else max(1, window))
-        self.state = DeliveryState.PAUSED if is_faulted else DeliveryState.READY
+        self.state = DeliveryState.FAULTED if is_faulted else DeliveryState.READY
 
     @property
     def index(self) -> int | None:
@@ -370,7 +369,7 @@ class Delivery:
         return (WaitUntil(self._when_s),)
 
     def _unreachable(self, event: Unreachable) -> Sequence[Action]:
-        if self.state in (DeliveryState.BACKOFF, DeliveryState.PAUSED):
+        if self.state in (DeliveryState.BACKOFF, DeliveryState.FAULTED):
             return ()
         if self._resume is not None:
             return self._reopen(self._resume)
@@ -406,7 +405,7 @@ class Delivery:
             self._move(1)
             return self._next()
         self._out = ()
-        self.state = DeliveryState.PAUSED
+        self.state = DeliveryState.FAULTED
         return ()
 
     def _resumed(self, event: Resume) -> Sequence[Action]:

@@ -110,7 +110,6 @@ class PullingAgent:
         self._waiting: deque[QueueMessage] = deque()
         self._room = asyncio.Event()
         self._ack_due = asyncio.Event()
-        self._is_paused = False
         self._may_repeat = may_repeat  # what is read was perhaps delivered by a former owner
         self._started_s = self._clock.wall_s()
         self._repeats_waiting = 0
@@ -150,13 +149,11 @@ class PullingAgent:
 
     def pause(self) -> None:
         """Read no more and start no more deliveries; those that are out go on."""
-        self._is_paused = True
         self.dispatch.pause()
         self._loops[0].cancel()
 
     def resume(self) -> None:
         """Undo a pause."""
-        self._is_paused = False
         self._loops[0] = self._tasks.start(self._read_forever())
         self.dispatch.resume()
 

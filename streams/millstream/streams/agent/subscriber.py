@@ -61,6 +61,6 @@ class Subscriber:
         self.sent_upto: Token | None = None  # what is at or below it may be known
         self.window: int | None = None
         self.is_queued = False
-        self.is_faulted = is_faulted  # paused: its events stay in the cache, undelivered
+        self.is_faulted = is_faulted  # by the runtime: its events stay in the cache, undelivered
         self.is_redelivered = False
         self.is_rewound = False  # until its first call is answered

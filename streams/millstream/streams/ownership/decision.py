@@ -272,7 +272,3 @@ class FirstSeen:
         if seen is None or seen[0] != etag:
             self._seen[queue] = seen = (etag, now_s)
         return seen[1]
-
-    def forget(self, queue: QueueId) -> None:
-        """Drop what is known about a queue."""
-        self._seen.pop(queue, None)
