@@ -80,12 +80,6 @@ class Partition:
             if entry is not None and is_foreign(kind, key, entry):
                 del entries[key]
 
-    def all(self) -> Iterable[tuple[str, str, Entry]]:
-        """Every (type, key, entry)."""
-        for kind, entries in self._types.items():
-            for key, entry in entries.items():
-                yield kind, key, entry
-
 
 def _age(entry: Entry) -> tuple[int, str, int]:
     return (entry.version, entry.silo, entry.activation_id)
