@@ -477,6 +477,10 @@ async def test_a_reference_of_another_class_is_refused_by_name(guides: list[Any]
             await runtime.grain(Guide, "g").ask("BOS", 1)
 
 
+async def test_references_to_many_keys_have_many_hashes(silo: Silo) -> None:
+    assert len({hash(silo.grain(Airport, str(number))) for number in range(100)}) > 90
+
+
 # --- references to derived types -----------------------------------------------------------------
 
 

@@ -25,6 +25,7 @@ from millstream.runtime import (
     GrainContext,
     GrainError,
     MillstreamError,
+    NotHosted,
     Overloaded,
     Placement,
     Rejected,
@@ -284,7 +285,7 @@ async def call_and_recover(runtime: Runtime) -> str:
         return error.limit_name
     except CallCycle as error:
         return error.path[0]
-    except (Rejected, CallTimeout):
+    except (Rejected, NotHosted, CallTimeout):
         return "later"
     except GrainError as error:
         return f"{error.type_name}: {error.message}"

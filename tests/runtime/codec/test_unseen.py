@@ -1,0 +1,56 @@
+"""What a small fault in the codec would change without another test seeing it."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from dataclasses import dataclass
+from types import ModuleType
+
+from millstream.runtime.codec.codec import build_codec, codec_between
+from millstream.runtime.codec.hooks import HostDecoder, encode_any
+from millstream.runtime.codec.known_errors import KnownErrors
+
+
+@dataclass(frozen=True)
+class Node:
+    name: str
+    next: Node | None = None
+
+
+def test_a_frozen_class_that_contains_itself_is_copied_and_not_walked_for_ever() -> None:
+    codec = build_codec(Node, "here")
+    value = Node("a", Node("b"))
+    assert codec.isolate(value) == value
+
+
+def test_what_a_sender_may_pass_as_it_is_the_receiver_may_not() -> None:
+    between = codec_between(build_codec(int, "here"), build_codec(float, "here"))
+    assert between.fast_types == frozenset()
+    assert type(between.isolate(5)) is float
+    same = codec_between(build_codec(int, "here"), build_codec(int | None, "here"))
+    assert same.fast_types == {int}
+
+
+def test_a_decoder_keeps_no_host() -> None:
+    class Host:
+        pass
+
+    host = Host()
+    decoder, kept = HostDecoder(int), weakref.ref(host)
+    assert decoder.decode(encode_any(5), host) == 5
+    del host
+    gc.collect()
+    assert kept() is None
+
+
+def test_the_first_error_type_of_a_name_is_the_one_that_is_known() -> None:
+    def module_with(cls: type[Exception]) -> ModuleType:
+        module = ModuleType("made")
+        vars(module)["Wrong"] = cls
+        return module
+
+    first, second = (type("Wrong", (Exception,), {"__module__": "made"}) for _ in range(2))
+    known = KnownErrors([module_with(first), module_with(second)])
+    known.add([module_with(second)])
+    assert known.find("made.Wrong") is first
