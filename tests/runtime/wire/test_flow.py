@@ -3,25 +3,29 @@
 from __future__ import annotations
 
 import asyncio
+from contextvars import Context
 from typing import Any
 
 import msgspec
 import pytest
+from tests.conditions import until
 from tests.runtime.wire.pair import Office, Waits, call, outgoing, raw, visitor
 
 from millstream.runtime import Overloaded, SiloUnavailable
-from millstream.runtime.wire.batch import call_bytes, cut, size_of
+from millstream.runtime.tasks import Tasks
+from millstream.runtime.wire.batch import SPARE_BYTES, call_bytes, cut, size_of
 from millstream.runtime.wire.connection import REFUSALS_AT_ONCE
 from millstream.runtime.wire.message import (
     Call,
     Cancel,
     Failure,
+    Goodbye,
     Ping,
     Reply,
     count_of,
     encode_messages,
 )
-from millstream.runtime.wire.pulse import Silence
+from millstream.runtime.wire.pulse import Pulse, Silence
 
 KB = 1000
 
@@ -99,6 +103,52 @@ async def test_a_cancelled_call_that_was_not_written_is_freed_and_never_sent() -
     assert peer._out_bytes == 0
 
 
+async def test_small_calls_that_were_cancelled_behind_a_full_link_are_never_sent() -> None:
+    peer, link = outgoing(Office())
+    link.full_at = 0
+    peer.send_call(call(body=body(70 * KB)), Waits())
+    ids = [peer.send_call(call(), Waits()) for _ in range(4)]
+    await turn()
+    peer.cancel_call(ids[1])
+    link.drain()
+    await turn()
+    assert [one.id for one in link.of(Call)][1:] == [ids[0], ids[2], ids[3]]
+
+
+async def test_a_call_that_no_frame_of_the_other_end_holds_is_refused() -> None:
+    peer, _ = outgoing(Office(), frame_bytes_max=10 * KB)
+    room = 10 * KB - SPARE_BYTES - call_bytes(call(body=body(300))) + 300
+    peer.send_call(call(body=body(room)), Waits())
+    with pytest.raises(ValueError, match="exceed frame_bytes_max 10000"):
+        peer.send_call(call(body=body(room + 1)), Waits())
+
+
+async def test_an_end_that_leaves_keeps_its_connection_while_something_waits_for_it() -> None:
+    peer, link = outgoing(Office())
+    link.full_at = 0
+    peer.send_one_way(call(body=body(70 * KB)))
+    peer.send_one_way(call())
+    await turn()
+    peer.received(raw(Goodbye("stopping")))
+    await turn()
+    assert not link.ended and peer.is_leaving
+    link.drain()
+    await turn()
+    assert len(link.of(Call)) == 2
+    peer.received(raw(Ping(False)))
+    await turn()
+    assert str(link.ended) == "closed"
+
+
+async def test_a_cancel_in_the_read_of_its_call_is_taken_before_anything_runs() -> None:
+    office = Office()
+    peer, _ = visitor(office)
+    peer.received(raw(call(1)) + raw(Cancel(1)) + raw(call(2)) + raw(call(3)))
+    assert [one.id for one in office.calls] == [1] and not peer._served
+    await turn()
+    assert list(peer._served) == [2, 3]
+
+
 async def test_a_cancelled_call_that_was_written_is_cancelled_there() -> None:
     peer, link = outgoing(Office())
     call_id = peer.send_call(call(), Waits())
@@ -163,6 +213,12 @@ def test_every_part_of_a_call_counts(large: dict[str, Any]) -> None:
 
 def test_no_characters_take_more_bytes_than_are_reckoned() -> None:
     one = call(1, key="😀" * 1000, headers={"😀": "😀"}, chain=["😀"] * 300)
+    assert len(encode_messages([one])) <= size_of(one)
+
+
+def test_many_headers_take_no_more_bytes_than_are_reckoned() -> None:
+    names = [chr(0x1F600 + n // 60) + chr(0x1F600 + n % 60) * 9 for n in range(300)]
+    one = call(1, headers={name: name for name in names})
     assert len(encode_messages([one])) <= size_of(one)
 
 
@@ -353,6 +409,21 @@ def test_a_silence_is_counted_in_looks() -> None:
     assert silence.look(False, 50, 300) == 1
     assert silence.look(False, 40, 300) == 0
     assert silence.look(False, 90, 350) == 1  # more waits, and none was taken
+
+
+async def test_a_part_of_an_interval_counts_as_one() -> None:
+    looks: list[int] = []
+
+    class Peer:
+        def check_pulse(self, looks_max: int, /) -> None:
+            looks.append(looks_max)
+
+    pulse = Pulse(Tasks(asyncio.get_running_loop(), Context), 0.01, 0.025)
+    peer = Peer()
+    pulse.add(peer)
+    await until(lambda: len(looks) == 2)
+    pulse.remove(peer)
+    assert looks == [3, 3]
 
 
 async def test_an_end_that_is_silent_is_asked_and_then_closed() -> None:

@@ -78,6 +78,22 @@ def test_a_proof_is_good_for_one_connection_and_one_side() -> None:
         mirrored.take([answer])  # what the other side said is no proof of this side
 
 
+def test_a_proof_that_is_sent_back_proves_nothing() -> None:
+    opener, accepter = both()
+    (proof,) = opener.take([accepter.own])
+    with pytest.raises(GreetingError, match="does not know the secret"):
+        opener.take([proof])
+
+
+def test_another_silo_than_the_one_that_is_looked_for_is_refused() -> None:
+    opener, _ = both()
+    with pytest.raises(GreetingError, match="expected b:2@2, found c:3@3"):
+        opener.take([hello("c:3@3")])
+    anyone = Greeting(hello("client-1", is_silo=False), b"", is_opener=True, expected="b:2")
+    anyone.take([hello("c:3@3")])
+    assert anyone.is_done
+
+
 @pytest.mark.parametrize("changed", ["frame_bytes_max", "batch_messages_max"])
 def test_a_greeting_that_was_changed_on_its_way_is_refused(changed: str) -> None:
     opener, accepter = both()

@@ -67,6 +67,11 @@ def readable(path: Path) -> None:
     path.chmod(0o644)
 
 
+def group_readable(path: Path) -> None:
+    path.write_text("00" * 32)
+    path.chmod(0o640)
+
+
 def short(path: Path) -> None:
     path.write_text("00" * 31)
     path.chmod(0o600)
@@ -87,6 +92,7 @@ def link(path: Path) -> None:
     ("spoil", "text"),
     [
         (readable, "others may read it"),
+        (group_readable, "others may read it"),
         (short, "holds no secret"),
         (no_secret, "holds no secret"),
         (link, "not a plain file"),
