@@ -21,7 +21,7 @@ import msgspec
 from millstream.runtime.wire import Call
 
 from .options import WriteOptions
-from .window import Backoff, Patience, Window
+from .window import Rounds, TimeLeft, Window
 from .wire import BROKEN, Wire
 
 __all__ = ["Link", "linked"]
@@ -43,7 +43,7 @@ def wait(seconds: float) -> None:
 class Link:
     """Publishes bodies in order; keeps at most `window` of them without an answer."""
 
-    __slots__ = ("_backoff", "_gateways", "_options", "_patience", "_wait", "_window", "_wire")
+    __slots__ = ("_gateways", "_options", "_rounds", "_time_left", "_wait", "_window", "_wire")
 
     def __init__(
         self, options: WriteOptions, wire: Wire | None = None, wait: Callable[[float], None] = wait
@@ -51,8 +51,8 @@ class Link:
         self._options = options
         self._gateways = _round_robin(options.gateways)
         self._window = Window(options.window)
-        self._patience = Patience(options.timeout_s)
-        self._backoff = Backoff(len(options.gateways))
+        self._time_left = TimeLeft(options.timeout_s)
+        self._rounds = Rounds(len(options.gateways))
         self._wire = wire
         self._wait = wait
 
@@ -119,17 +119,17 @@ class Link:
     def _receive(self) -> None:
         """Take what comes within a slice."""
         assert self._wire is not None
-        slice_s = self._patience.slice_s(SLICE_S)
+        slice_s = self._time_left.slice_s(SLICE_S)
         try:
             messages = self._wire.receive(slice_s)
         except TimeoutError as error:
-            return self._patience.spend(slice_s, error)
+            return self._time_left.spend(slice_s, error)
         except BROKEN as error:
             return self._reconnect(error)
         answered = [self._window.take(message) for message in messages]
         if any(answered):
-            self._patience.renew()
-            self._backoff.reset()
+            self._time_left.renew()
+            self._rounds.reset()
 
     def _reconnect(self, cause: BaseException | None) -> None:
         """Connect to the next gateway that answers, and send again what is out."""
@@ -137,7 +137,7 @@ class Link:
         if cause is not None:
             self._pause(0.0, cause)
         while self._wire is None:
-            attempt_s = self._patience.slice_s(ATTEMPT_S_MAX)
+            attempt_s = self._time_left.slice_s(ATTEMPT_S_MAX)
             try:
                 self._wire = Wire(next(self._gateways), self._options.cluster, attempt_s)
                 for data in self._window.moved():
@@ -147,9 +147,9 @@ class Link:
                 self._pause(attempt_s if isinstance(error, TimeoutError) else 0.0, error)
 
     def _pause(self, waited_s: float, cause: BaseException) -> None:
-        delay_s = self._patience.slice_s(self._backoff.next_s())
+        delay_s = self._time_left.slice_s(self._rounds.next_s())
         self._wait(delay_s)
-        self._patience.spend(waited_s + delay_s, cause)
+        self._time_left.spend(waited_s + delay_s, cause)
 
 
 def _round_robin(gateways: tuple[tuple[str, int], ...]) -> Iterator[tuple[str, int]]:

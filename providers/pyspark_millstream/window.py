@@ -1,7 +1,7 @@
-"""What a link knows between sends: calls without an answer, and how long to be patient. Pure.
+"""What a link knows between sends: calls without an answer, and how long to wait. Pure.
 
 Invariants: at most `calls_max` calls are out; a call leaves only by its own reply; calls are kept
-in the order they were sent, so that sending them again keeps that order; patience is spent by
+in the order they were sent, so that sending them again keeps that order; time is spent by
 waiting only, and renewed by a reply.
 """
 
@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 
+from millstream.runtime.extending import Backoff
 from millstream.runtime.wire import (
     Call,
     Failure,
@@ -22,7 +23,7 @@ from millstream.runtime.wire import (
     frame,
 )
 
-__all__ = ["Backoff", "GatewayUnavailable", "Patience", "PublishFailed", "Window"]
+__all__ = ["GatewayUnavailable", "PublishFailed", "Rounds", "TimeLeft", "Window"]
 
 
 class PublishFailed(Exception):
@@ -120,7 +121,7 @@ def failure_text(body: bytes | msgspec.Raw) -> str:
     return f"{error.type_name}: {error.message}"
 
 
-class Patience:
+class TimeLeft:
     """Time that may still be spent waiting. It counts waits, and reads no clock."""
 
     __slots__ = ("_left_s", "_timeout_s")
@@ -133,7 +134,7 @@ class Patience:
         return min(at_most_s, self._left_s)
 
     def spend(self, waited_s: float, cause: BaseException | None) -> None:
-        """A wait brought nothing. Raises GatewayUnavailable when all patience is spent."""
+        """A wait brought nothing. Raises GatewayUnavailable when none is left."""
         self._left_s -= waited_s
         if self._left_s <= 0:
             raise GatewayUnavailable(
@@ -145,13 +146,12 @@ class Patience:
         self._left_s = self._timeout_s
 
 
-class Backoff:
-    """Waits between attempts: none in the first round over the gateways, then doubling."""
+class Rounds:
+    """Waits between attempts: none in the first round over the gateways, then longer ones."""
 
     __slots__ = ("_failures", "_gateways")
 
-    FIRST_S = 0.05
-    LONGEST_S = 2.0
+    BACKOFF = Backoff(first_s=0.05, factor=2.0, ceiling_s=2.0)
 
     def __init__(self, gateways: int) -> None:
         self._gateways = gateways
@@ -161,7 +161,7 @@ class Backoff:
         """An attempt failed: how long to wait before the next."""
         self._failures += 1
         rounds = self._failures // self._gateways
-        return min(self.LONGEST_S, self.FIRST_S * 2.0 ** (rounds - 1)) if rounds else 0.0
+        return self.BACKOFF.whole_s(rounds) if rounds else 0.0
 
     def reset(self) -> None:
         """Something was answered."""

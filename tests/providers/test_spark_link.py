@@ -28,10 +28,10 @@ from pyspark_millstream.options import WriteOptions  # noqa: E402
 from pyspark_millstream.rows import encode_arguments  # noqa: E402
 from pyspark_millstream.tokens import Numbering, Origin  # noqa: E402
 from pyspark_millstream.window import (  # noqa: E402
-    Backoff,
     GatewayUnavailable,
-    Patience,
     PublishFailed,
+    Rounds,
+    TimeLeft,
     Window,
 )
 from pyspark_millstream.wire import HandshakeRefused  # noqa: E402
@@ -267,18 +267,18 @@ def test_an_answer_that_is_no_known_error_still_fails_with_what_it_is(body: byte
         Window(1).take(Failure(1, msgspec.Raw(body)))
 
 
-def test_patience_ends_after_its_waits_and_begins_anew_with_an_answer() -> None:
-    patience = Patience(3.0)
-    patience.spend(2.0, None)
-    assert patience.slice_s(5.0) == 1.0
-    patience.renew()
-    patience.spend(2.5, None)
+def test_time_left_ends_after_its_waits_and_begins_anew_with_an_answer() -> None:
+    time_left = TimeLeft(3.0)
+    time_left.spend(2.0, None)
+    assert time_left.slice_s(5.0) == 1.0
+    time_left.renew()
+    time_left.spend(2.5, None)
     with pytest.raises(GatewayUnavailable, match="timeout_s 3: boom"):
-        patience.spend(0.5, OSError("boom"))
+        time_left.spend(0.5, OSError("boom"))
 
 
 def test_backoff_tries_every_gateway_before_it_waits() -> None:
-    backoff = Backoff(3)
+    backoff = Rounds(3)
     assert [backoff.next_s() for _ in range(7)] == [0, 0, 0.05, 0.05, 0.05, 0.1, 0.1]
     backoff.reset()
     assert backoff.next_s() == 0

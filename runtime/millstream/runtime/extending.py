@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
+from .backoff import Backoff
 from .calls.references import Gateway
 from .calls.system_target import SystemTarget, Targets
 from .client.client import Client
@@ -41,6 +42,7 @@ from .wire.address import SiloAddress
 from .wire.secret import secret_in_file
 
 __all__ = [
+    "Backoff",
     "Clock",
     "Codec",
     "Declaration",

@@ -10,8 +10,8 @@ from millstream.runtime import (
     StreamError,
     SubscriptionFaulted,
 )
+from millstream.runtime.extending import Backoff
 
-from .agent.backoff import Backoff
 from .agent.cache import CacheLimits
 from .agent.dead_letters import (
     DeadLetter,

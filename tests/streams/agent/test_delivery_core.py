@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from millstream.runtime.errors import ConfigError
-from millstream.streams.agent.backoff import Backoff
+from millstream.runtime.extending import Backoff
 from millstream.streams.agent.cache import CacheLimits, QueueCache
 from millstream.streams.agent.delivery import (
     Action,

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millstream.streams.agent.backoff import Backoff
+from millstream.runtime.extending import Backoff
 from millstream.streams.agent.cache import CacheLimits, QueueCache
 from millstream.streams.agent.delivery import (
     Action,

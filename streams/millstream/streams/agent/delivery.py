@@ -26,11 +26,11 @@ from typing import Literal
 import msgspec
 
 from millstream.runtime import ConfigError
+from millstream.runtime.extending import Backoff
 from millstream.streams.contracts.identity import StreamId
 from millstream.streams.contracts.item import Item
 from millstream.streams.contracts.token import Token
 
-from .backoff import Backoff
 from .cache import QueueCache
 
 __all__ = [

@@ -16,7 +16,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
 from millstream.runtime import QueueFenced
-from millstream.runtime.extending import Clock, Tasks
+from millstream.runtime.extending import Backoff, Clock, Tasks
 from millstream.streams.contracts.identity import QueueId
 from millstream.streams.contracts.queue import (
     Capability,
@@ -120,6 +120,8 @@ class PullingAgent:
         self.read_count = 0
         self.backlog = 0  # events not read yet, when it was measured last
         self._forget_at_s = 0.0
+        self._polls = Backoff(options.poll_first_s, 2, options.poll_ceiling_s)
+        self._empty_reads = 0
 
     # -- life
 
@@ -234,13 +236,11 @@ class PullingAgent:
             return
         self._mark_repeats(messages)
         self._take(messages)
-        if not messages and not self._has_wakeup:
-            self._poll_s = min(self._poll_s * 2, self._options.poll_ceiling_s)
-            await asyncio.sleep(self._poll_s)
-        else:
-            self._poll_s = self._options.poll_first_s
-
-    _poll_s = 0.01
+        if messages or self._has_wakeup:
+            self._empty_reads = 0
+            return
+        self._empty_reads += 1
+        await asyncio.sleep(self._polls.whole_s(self._empty_reads))
 
     def _read_wait_s(self) -> float:
         return self._options.read_wait_s if self._has_wakeup else 0.0

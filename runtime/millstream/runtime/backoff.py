@@ -1,6 +1,6 @@
 """How long to wait before the next attempt.
 
-Owns: the arithmetic. Not: counting attempts, waiting, or rolling the dice (the caller does).
+Owns: the arithmetic. Not: counting attempts, waiting, or the chance (the caller does).
 Invariant: every delay is in [whole / 2, whole), and whole never passes `ceiling_s`.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from millstream.runtime import ConfigError
+from .errors import ConfigError
 
 __all__ = ["Backoff"]
 
@@ -35,9 +35,11 @@ class Backoff:
         """Seconds to wait after `attempt` (1, 2, ...) failed; `roll` is a chance in [0, 1)."""
         assert attempt >= 1, f"attempt {attempt}: they count from 1"
         assert 0 <= roll < 1, f"roll {roll} is outside [0, 1)"
-        return self._whole_s(attempt - 1) * (0.5 + roll / 2)
+        return self.whole_s(attempt) * (0.5 + roll / 2)
 
-    def _whole_s(self, growths: int) -> float:
+    def whole_s(self, attempt: int) -> float:
+        """The longest that `delay_s` may be; for who is alone, and needs no chance."""
+        growths = attempt - 1
         # compared as logarithms: the power itself overflows when attempts never end
         if self.factor > 1 and growths * math.log(self.factor) >= math.log(
             self.ceiling_s / self.first_s
