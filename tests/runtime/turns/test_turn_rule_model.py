@@ -206,3 +206,16 @@ def test_letting_one_in_does_not_look_at_all_ten_thousand_that_wait() -> None:
         sys.setprofile(None)
     assert machine.granted == list(range(1, 201))
     assert steps < 200 * 100
+
+
+def test_the_gate_is_closed_while_callers_wait_for_the_location() -> None:
+    owner: Any = SimpleNamespace()
+    kind: Any = SimpleNamespace(name="K", waiting_calls_max=6)
+    activation = Activation(owner, kind, "k", 1)
+    activation.become(ActivationState.VALID)
+    assert activation.gate == 0
+    activation.await_callers(True)
+    assert activation.gate == 1
+    activation.await_callers(False)
+    assert activation.gate == 0 and activation.mailbox is None
+    activation.check()
