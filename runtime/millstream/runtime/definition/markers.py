@@ -21,13 +21,13 @@ __all__ = [
     "GrainOptions",
     "Mark",
     "always_interleave",
+    "isolated",
     "marks_of",
     "one_way",
     "read_only",
     "shielded",
     "stopping",
     "timeout",
-    "unshared",
 ]
 
 SF = TypeVar("SF", bound=Callable[[Any], None])
@@ -131,9 +131,9 @@ def shielded(method: AF, /) -> AF:
     return method
 
 
-def unshared(method: AF, /) -> AF:
+def isolated(method: AF, /) -> AF:
     """For Millstream's own grains: callers never keep what they pass, so it is not copied."""
-    add_mark(method, Flag("unshared"))
+    add_mark(method, Flag("isolated"))
     return method
 
 

@@ -55,9 +55,7 @@ class MethodSpec:
         self.timeout_s = timeouts[0] if timeouts else None
         self.invoke = invoker(fn, self.parameters)
         self.extension = ""
-        self.is_internal = (
-            "unshared" in flags
-        )  # the runtime's own: arguments are not shared, so not copied
+        self.is_internal = "isolated" in flags  # the runtime's own: nobody else holds its arguments
         self.wire_name = name
         self.localns: Mapping[str, Any] = {}
         self.codecs: list[Codec[Any]] = []
