@@ -15,6 +15,8 @@ from millstream.runtime.calls.search import Search
 from millstream.runtime.cluster.directory.directory import DirectoryTarget
 from millstream.runtime.cluster.member import MemberTarget
 from millstream.runtime.wire.connection import Peer
+from millstream.runtime.wire.message import Call
+from millstream.runtime.wire.receivers import AnswerReceiver
 
 
 @grain(placement=PREFER_LOCAL)
@@ -77,6 +79,28 @@ async def test_a_silo_sends_its_call_through_another_connection(
         calls = [one.grain(Desk, "a").where() for _ in range(3)]
         assert await asyncio.gather(*calls) == [two.address] * 3
     assert len(closed) == times
+
+
+@pytest.mark.parametrize("may_have_run", [True, False])
+async def test_a_call_that_was_not_written_when_its_connection_broke_is_made_again(
+    cluster: LocalCluster, may_have_run: bool
+) -> None:
+    one, two = cluster.silos
+    assert await two.grain(Desk, "a").where() == two.address
+    assert await one.grain(Desk, "a").where() == two.address
+    (peer,) = (peer for peer in one.assembly.peers.known() if peer.name == two.address)
+    send, broken = peer.send_call, SiloUnavailable("it broke", may_have_run=may_have_run)
+
+    def send_call(call: Call, receiver: AnswerReceiver) -> int:
+        peer.send_call = send  # type: ignore[method-assign]
+        receiver.broken(broken)
+        return -1
+
+    peer.send_call = send_call  # type: ignore[method-assign]
+    if may_have_run:
+        with pytest.raises(SiloUnavailable, match="it broke"):
+            await one.grain(Desk, "a").where()
+    assert await one.grain(Desk, "a").where() == two.address
 
 
 async def test_a_silo_that_stops_is_asked_on_a_new_connection(cluster: LocalCluster) -> None:

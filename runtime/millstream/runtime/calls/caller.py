@@ -260,9 +260,14 @@ class Caller:
                 if destination.is_ready or await self._is_reached(
                     destination, kind, key, len(body)
                 ):
-                    answer = await self._remote.ask(
-                        destination, kind.name, key, body, request, attempt
-                    )
+                    try:
+                        answer = await self._remote.ask(
+                            destination, kind.name, key, body, request, attempt
+                        )
+                    except SiloUnavailable as error:
+                        if error.may_have_run:
+                            raise
+                        answer = Moved("")  # the connection broke before it was written
                     if type(answer) is not Moved:
                         return self._remote.take(spec, answer)
                     self._locator.moved(kind, key, destination, answer.silo)
