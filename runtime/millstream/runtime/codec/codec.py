@@ -2,7 +2,7 @@
 
 Owns: the rule that a local call and a remote one give the callee the same value, because both go
 through the same checks and the same conversions. Errors are TypeErrors without a place; whoever
-knows the place (`codec_arguments`, the caller of a result codec) adds it.
+knows the place (`arguments`, the caller of a result codec) adds it.
 Invariants: `isolate(v)` either is `v`, immutable all the way down, or equals
 `decode(encode(v))`; never pickle.
 """

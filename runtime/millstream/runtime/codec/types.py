@@ -3,7 +3,7 @@
 Owns: which types may cross the wire, and the words in which a `DefinitionError` says so.
 Invariants: what `inspect_hint` lets through has an encoder and a decoder for every part of it;
 `NameError` is never wrapped, because it means "not defined yet", and the caller asks again later.
-Not: rules about values (`codec_values`), copying (`codec_immutable`).
+Not: rules about values (`rules`), copying (`immutable`).
 """
 
 from __future__ import annotations

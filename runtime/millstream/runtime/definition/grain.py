@@ -1,7 +1,7 @@
 """The base classes of what an author writes: `Contract` and `Grain`.
 
 Owns: the six public names of a grain, and the checks that run when a class is defined. Not: what
-a definition means (`definition`), how a call runs (`stubs`, `calls`).
+a definition means (`grain_type`), how a call runs (`calls`).
 """
 
 from __future__ import annotations
