@@ -61,7 +61,7 @@ ROWS = {
         Row("interleaving_us", "us", 12, "@always_interleave call with 5,000 waiting"),
         Row("idle_collection_stop_ms", "ms", 20, "50,000 idle activations end: longest stop"),
         Row("recovery_stop_ms", "ms", 20, "a silo joins one with 50,000 grains: longest stop"),
-        Row("runner_tasks_left", "tasks", 100, "tasks left 2 s after a burst of 5,000 calls"),
+        Row("runner_tasks_left", "tasks", 256, "tasks left 2 s after a burst of 5,000 calls"),
         Row("unknown_type_stop_ms", "ms", 20, "a frame of 200,000 calls to no type: longest stop"),
         Row("deadline_sweep_percent", "%", 2, "CPU while 90,000 calls wait, of one core"),
         Row("options_per_header_us", "us", 20, "with_options with a header not seen before"),

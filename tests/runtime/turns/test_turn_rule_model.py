@@ -219,3 +219,31 @@ def test_the_gate_is_closed_while_callers_wait_for_the_location() -> None:
     activation.await_callers(False)
     assert activation.gate == 0 and activation.mailbox is None
     activation.check()
+
+
+def an_activation() -> Activation:
+    owner: Any = SimpleNamespace()
+    kind: Any = SimpleNamespace(name="K", waiting_calls_max=6)
+    return Activation(owner, kind, "k", 1)
+
+
+def test_who_comes_after_the_end_is_sent_where_the_grain_went() -> None:
+    machine: Any = SimpleNamespace(granted=[], moved=[])
+    activation = an_activation()
+    activation.ensure_mailbox().gone = "silo:1@1"
+    activation.abandon()
+    activation.queue(Entry(machine, 7, "work"))
+    assert machine.moved == [7] and not activation.ensure_mailbox().waiting
+
+
+def test_withdrawn_entries_are_counted_as_they_are_met() -> None:
+    machine: Any = SimpleNamespace(granted=[], moved=[])
+    box = an_activation().ensure_mailbox()
+    entries = [Entry(machine, number, "work") for number in range(6)]
+    for entry in entries:
+        box.put(entry)
+    box.withdraw(entries[0])
+    box.withdraw(entries[1])
+    assert box.withdrawn == 2
+    assert [box.take_first() for _ in range(2)] == entries[:2]
+    assert box.withdrawn == 0
