@@ -50,6 +50,7 @@ class Arrivals:
         self._silo = silo
         self._turns = turns
         self._references = references
+        self._kinds = references.kinds
         self._catalog = catalog
         self._targets = targets
         self._locator = locator
@@ -78,7 +79,7 @@ class Arrivals:
         ):
             self._relay(peer, call)
             return
-        kind = self._references.kinds.get(call.kind)
+        kind = self._kinds.get(call.kind)
         if kind is None or kind.hosted is None:
             raise NotHosted(f"{self._silo} does not host grain type {call.kind!r}")
         if self._turns.ended or (activation is None and not self._catalog.is_accepting):
@@ -99,7 +100,7 @@ class Arrivals:
         peer.answer(call.id, Redirect(call.id, ""))
 
     def _relay(self, peer: Peer, call: Call) -> None:
-        kind = self._references.kinds.get(call.kind)
+        kind = self._kinds.get(call.kind)
         if kind is None:
             hosted = self._hosted_names()
             if call.kind not in hosted:

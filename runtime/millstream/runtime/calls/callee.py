@@ -230,7 +230,7 @@ class Callee:
 
     def spec_of(self, kind: GrainKind, method: str) -> MethodSpec:
         """The spec of a wire name. Raises NotHosted."""
-        spec = None if kind.hosted is None else kind.hosted.spec_of(method)
+        spec = None if kind.hosted is None else kind.hosted.specs.get(method)
         spec = spec or self._extension_specs.get(method)
         if spec is None:
             raise NotHosted(f"grain type {kind.name!r} has no method {method!r} at {self._silo}")

@@ -75,7 +75,8 @@ class Caller:
         Not a coroutine itself: a frame more would be entered again at each of the call's wake-ups.
         """
         turns = self._turns
-        turns.check_running()
+        if turns.ended:
+            turns.check_running()
         if spec.is_one_way:
             return self._send_one_way(kind, key, spec, args, headers)
         if spec.is_shielded:
@@ -88,7 +89,7 @@ class Caller:
         if parent is not None and not (parent.depth + 1) % turns.options.nested_turns_max:
             if turns.find_task() is parent.task:
                 return self._in_own_task(kind, key, spec, args, timeout_s, headers)
-        return self.call_here(kind, key, spec, args, timeout_s, headers)
+        return self._call_under(parent, kind, key, spec, args, timeout_s, headers)
 
     def call_here(
         self,
@@ -107,8 +108,24 @@ class Caller:
             waiting: the request whose task waits for this one, so that the hop counts as its own.
             begun: receives the request, for who watches it.
         """
+        return self._call_under(
+            live_request(), kind, key, spec, args, timeout_s, headers, waiting, begun
+        )
+
+    def _call_under(
+        self,
+        parent: Request | None,
+        kind: GrainKind,
+        key: str,
+        spec: MethodSpec,
+        args: tuple[Any, ...],
+        timeout_s: float | None,
+        headers: Headers,
+        waiting: Request | None = None,
+        begun: list[Request] | None = None,
+    ) -> Coroutine[Any, Any, Any]:
         destination = self._find_quietly(kind, key)
-        request = self._turns.new_request(spec, timeout_s, kind.is_reentrant, begins_chain=False)
+        request = self._turns.new_request(spec, timeout_s, kind.is_reentrant, parent)
         if begun is not None:
             begun.append(request)
         request.headers = headers
@@ -214,7 +231,7 @@ class Caller:
         begin = partial(self.call_here, kind, key, spec, args, timeout_s, headers, None, begun)
         inner = self._turns.loop.create_task(begin_in_task(begin))
         self._shielded.keep(inner)
-        outer = self._turns.new_request(spec, timeout_s, False, begins_chain=False)
+        outer = self._turns.new_request(spec, timeout_s, False, live_request())
         return self._turns.run(outer, self._wait_shielded(inner, begun, spec), self._turns.settle)
 
     async def _wait_shielded(

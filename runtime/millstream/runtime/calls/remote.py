@@ -47,7 +47,7 @@ class Remote:
 
         The call begins a chain. Raises what the method raises, CallTimeout, SiloUnavailable.
         """
-        request = self._turns.new_request(spec, None, False, begins_chain=True)
+        request = self._turns.new_request(spec, None, False, None)
         return self._turns.run(
             request, self._call(peer, name, key, args, request), self._turns.settle
         )

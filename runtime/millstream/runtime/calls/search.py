@@ -12,7 +12,7 @@ keeps direct turns of the grain waiting, until an iteration in which nobody came
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 
 from millstream.runtime.codec.failures import isolate_error
 from millstream.runtime.errors import MillstreamError, Overloaded, SiloUnavailable
@@ -66,6 +66,8 @@ class Searches:
     Args:
         locate: one try to find a grain; raises SiloUnavailable if another try may succeed.
         lost: told of a grain whose silo could not be reached.
+
+    `under_way` has a key for each grain that is looked for; for readers in a hurry.
     """
 
     def __init__(
@@ -80,6 +82,7 @@ class Searches:
         self._locate = locate
         self._lost = lost
         self._searches: dict[tuple[str, str], Search] = {}
+        self.under_way: Mapping[tuple[str, str], object] = self._searches
 
     def has_waiting(self, kind: str, key: str) -> bool:
         """Do calls wait for this grain's location? Later ones must not overtake them."""

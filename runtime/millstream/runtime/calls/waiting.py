@@ -66,13 +66,10 @@ class Moved:
         self.silo = silo
 
 
-class RemoteWait:
+class RemoteWait(msgspec.Struct, eq=False):
     """A caller that waits for an answer: the encoded result, RemoteFailure or Moved."""
 
-    __slots__ = ("future",)
-
-    def __init__(self, future: asyncio.Future[Any]) -> None:
-        self.future = future
+    future: Any  # asyncio.Future
 
     def reply(self, body: msgspec.Raw) -> None:
         if not self.future.done():

@@ -9,7 +9,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping
 from copy import copy
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 from millstream.runtime.codec.arguments import Arguments
@@ -75,7 +75,7 @@ class MethodSpec:
         """`Airport.add`, as shown in messages."""
         return f"{self.owner}.{self.wire_name}"
 
-    @property
+    @cached_property
     def arguments(self) -> Arguments:
         """Codec of the argument list; resolves the annotations on first use."""
         if self._arguments is None:
@@ -83,7 +83,7 @@ class MethodSpec:
         assert self._arguments is not None
         return self._arguments
 
-    @property
+    @cached_property
     def result(self) -> Codec[Any]:
         """Codec of the result; resolves the annotations on first use."""
         if self._result is None:
@@ -119,6 +119,8 @@ class MethodSpec:
         if [codec.hint for codec in own] == [codec.hint for codec in theirs]:
             return self
         made = copy(self)
+        for cached in ("arguments", "result"):
+            made.__dict__.pop(cached, None)
         made.owner = contract.owner
         made.codecs = [
             codec_between(sender, receiver)

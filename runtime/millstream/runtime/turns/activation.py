@@ -18,7 +18,7 @@ from millstream.runtime.text import shown
 from .kind import GrainKind
 from .mailbox import WaitingEntry
 from .request import Request, live_request
-from .turn_rule import GONE, ActivationState, Granted, TurnRule
+from .turn_rule import GONE, VALID, ActivationState, Granted, TurnRule
 
 __all__ = ["Activation", "ActivationState", "Owner"]
 
@@ -69,6 +69,10 @@ class Activation(TurnRule):
 
     def leave(self, request: Request) -> None:
         """The request's turn ended: hand the activation on."""
+        if self.mailbox is None and self.running is request:  # as `left`, without its frames
+            self.running = None
+            self.gate = 0 if self.state is VALID else 1
+            return
         granted = self.left(request)
         if self.mailbox is not None or granted:
             self._tell(granted)

@@ -31,7 +31,7 @@ from millstream.runtime.options import RuntimeOptions
 from .activation import Activation
 from .budget import Budget
 from .deadlines import Deadlines
-from .request import Request, current_request, find_task, live_request, path_to, turn_name
+from .request import Request, current_request, find_task, path_to, turn_name
 
 __all__ = ["Turns"]
 
@@ -66,11 +66,17 @@ class Turns:
     # -- making
 
     def new_request(
-        self, spec: MethodSpec, timeout_s: float | None, is_reentrant: bool, begins_chain: bool
+        self,
+        spec: MethodSpec,
+        timeout_s: float | None,
+        is_reentrant: bool,
+        parent: Request | None,
     ) -> Request:
-        """A request of the running task, with its deadline watched. Raises CallError."""
+        """A request of the running task, with its deadline watched. Raises CallError.
+
+        `parent` is what `live_request` gives; None for a call that begins a chain.
+        """
         task = self.find_task()
-        parent = None if begins_chain else live_request()
         seconds = timeout_s or spec.timeout_s or self.options.call_timeout_s
         deadline, is_regular = self.loop.time() + seconds, True
         depth, same_task = 1, False
@@ -106,13 +112,13 @@ class Turns:
         """The method of a request that has entered an activation, to be awaited by `run`."""
         spec = request.spec
         current_request.set(request)
-        method: Coroutine[Any, Any, Any] = spec.invoke(self._target_of(activation, spec), *args)
+        target = activation.grain
+        if spec.extension:
+            target = self.extension_of(activation, spec.extension)
+        method: Coroutine[Any, Any, Any] = spec.invoke(target, *args)
         if activation.kind.writes_each_turn and spec.writes_states:
             return and_write(activation, method)
         return method
-
-    def _target_of(self, activation: Activation, spec: MethodSpec) -> Any:
-        return self.extension_of(activation, spec.extension) if spec.extension else activation.grain
 
     def extension_of(self, activation: Activation, name: str) -> Any:
         """The extension of an activation, made on first use."""
@@ -164,8 +170,10 @@ class Turns:
         if current_request.get() is request:
             current_request.set(request.parent)
         request.done = True
-        if request.group is not None:
-            self.deadlines.remove(request)
+        group = request.group
+        if group is not None:
+            request.group = None
+            group.pop(request, None)
         activation, request.task, request.future = request.activation, None, None
         if activation is not None:
             activation.leave(request)

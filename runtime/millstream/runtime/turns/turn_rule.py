@@ -100,6 +100,12 @@ class TurnRule:
 
     def try_enter(self, request: Request) -> bool:
         """A request arrives; False: it has to `wait`. Nobody who waits could start as well."""
+        if not self.gate and not (request.is_interleaving or request.is_read):
+            request.activation = self  # idle, and nothing to ask: as `enter`
+            self.is_used = True
+            self.running = request
+            self.gate = 1
+            return True
         if not self.may_start(request):
             return False
         self.enter(request)
