@@ -559,3 +559,13 @@ def test_options_that_are_not_positive_are_refused_by_name(value: float) -> None
         RuntimeOptions(call_timeout_s=value)
     with pytest.raises(ConfigError, match="probe_every_s"):
         MembershipOptions(probe_every_s=value)
+
+
+def test_a_silo_does_not_supersede_itself() -> None:
+    assert superseded(view(row("h:1@8"), row("h:1@7")), "h:1@8") == [row("h:1@7")]
+
+
+def test_a_vote_counts_up_to_the_very_end_of_its_time() -> None:
+    once = suspect(cluster(4), cluster(4).rows[0], ("s1:1@1",), NOW, OPTIONS)
+    at_the_end = suspect(cluster(4), once, ("s2:1@1",), NOW + OPTIONS.vote_expires_s, OPTIONS)
+    assert {voter for voter, _ in at_the_end.suspicions} == {"s1:1@1", "s2:1@1"}
