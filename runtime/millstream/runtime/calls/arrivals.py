@@ -60,7 +60,7 @@ class Arrivals:
     def serve(self, peer: Peer, call: Call, /) -> None:
         """Take a call; what is wrong with it is its answer."""
         try:
-            if call.kind.startswith("$"):
+            if call.kind[:1] == "$":
                 self._take_target_call(peer, call)
             else:
                 self._take_grain_call(peer, call)

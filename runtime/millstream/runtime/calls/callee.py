@@ -167,7 +167,8 @@ class InboundCall:
 
     def reply(self, result: Any) -> None:
         """The turn ended with a result, encoded."""
-        self._answer(Reply(self.call.id, msgspec.Raw(result)))
+        if self.origin is not None and self.call.id:
+            self.origin.answer(self.call.id, Reply(self.call.id, msgspec.Raw(result)))
 
     def failed(self, error: BaseException) -> None:
         """The turn ended with an error; nobody waits for it if its caller gave it up."""
@@ -356,8 +357,14 @@ class Callee:
         request.cancelling = task.cancelling()
         if request.spec.is_shielded:
             self._turns.unwatch(request)
+        spec, activation = request.spec, request.activation
         try:
-            return self._begin(inbound)
+            if activation is None:
+                args = spec.arguments.decode(inbound.call.body, self._runtime)
+                current_request.set(request)
+                return spec.fn(inbound.target, *args)
+            args = spec.arguments.decode(inbound.call.body, activation.kind.runtime)
+            return self._turns.begin(activation, request, args)
         except Exception as error:
             inbound.failed(self._turns.failed(request, error))
             return None
@@ -370,16 +377,6 @@ class Callee:
                 raise error
             error = own_cancellation(inbound.request)
         inbound.failed(error)
-
-    def _begin(self, inbound: InboundCall) -> Any:
-        request, spec = inbound.request, inbound.request.spec
-        activation: Activation | None = request.activation
-        runtime = self._runtime if activation is None else activation.kind.runtime
-        args = spec.arguments.decode(inbound.call.body, runtime)
-        if activation is not None:
-            return self._turns.begin(activation, request, args)
-        current_request.set(request)
-        return spec.fn(inbound.target, *args)
 
     async def aclose(self) -> None:
         """Cancel what still runs, and wait for it."""

@@ -124,7 +124,11 @@ class Caller:
         waiting: Request | None = None,
         begun: list[Request] | None = None,
     ) -> Coroutine[Any, Any, Any]:
-        destination = self._find_quietly(kind, key)
+        destination: Destination | None = None
+        try:
+            destination = self._locator.find(kind, key)
+        except SiloUnavailable:  # it has refused a moment ago
+            self._locator.lost(kind, key)
         request = self._turns.new_request(spec, timeout_s, kind.is_reentrant, parent)
         if begun is not None:
             begun.append(request)

@@ -74,7 +74,7 @@ class Activation(TurnRule):
             self.gate = 0 if self.state is VALID else 1
             return
         granted = self.left(request)
-        if self.mailbox is not None or granted:
+        if granted or (self.mailbox is not None and self.mailbox.stop is not None):
             self._tell(granted)
 
     def go_on(self, state: ActivationState) -> None:

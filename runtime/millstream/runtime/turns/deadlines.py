@@ -47,7 +47,11 @@ class Deadlines:
 
     def add(self, request: Request, timeout_s: float | None) -> None:
         """Watch a request whose deadline is now + timeout_s; None: it has a deadline of its own."""
-        group = self.slot(request.deadline) if timeout_s is None else self.group(timeout_s)
+        if timeout_s is None:
+            group = self.slot(request.deadline)
+        else:
+            found = self._groups.get(timeout_s)
+            group = self.group(timeout_s) if found is None else found
         group[request] = None
         request.group = group
         if not self.is_armed:

@@ -151,7 +151,11 @@ class Turns:
         except BaseException as error:
             failed = end(request, error)
         else:
-            failed = self.finished(request)
+            task = request.task
+            self.finish(request)
+            if task is not None and task.cancelling() > request.cancelling:
+                failed = self.swallowed(request, task)
+            task = None
         if failed is None or isinstance(failed, Exception):
             self.budget.left -= 1
             if not self.budget.left:
@@ -177,14 +181,6 @@ class Turns:
         activation, request.task, request.future = request.activation, None, None
         if activation is not None:
             activation.leave(request)
-
-    def finished(self, request: Request) -> BaseException | None:
-        """End a request whose method returned; what its caller gets all the same, or None."""
-        task = request.task
-        self.finish(request)
-        if task is None or task.cancelling() <= request.cancelling:
-            return None
-        return self.swallowed(request, task)
 
     def swallowed(self, request: Request, task: asyncio.Task[Any]) -> BaseException | None:
         """The task was cancelled, and the method returned all the same: raise it again."""

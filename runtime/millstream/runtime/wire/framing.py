@@ -40,6 +40,13 @@ class FrameReader:
         Raises FrameError as soon as a length prefix exceeds the limit. What comes before such a
         frame is returned first, since it may change the limit: `feed(b"")` then goes on.
         """
+        if (
+            not self._have
+            and int.from_bytes(data[:HEADER_BYTES], "little")
+            == (len(data) - HEADER_BYTES)
+            <= self.limit_bytes
+        ):
+            return [data[HEADER_BYTES:]]  # one whole frame, as most reads give
         self._have += len(data)
         if self._have < self._need:
             self._parts.append(data)

@@ -38,7 +38,8 @@ class Outbox:
 
     def _flush_soon(self) -> None:
         self._is_scheduled = False
-        self.flush()
+        if self._marked:
+            self.flush()
 
     def flush(self) -> None:
         """Let all that are marked write, in the order of marking."""

@@ -20,7 +20,7 @@ from millstream.runtime.options import RuntimeOptions
 from millstream.runtime.text import shown
 
 from .batch import SPARE_BYTES, UNSENDABLE, call_bytes, cut, encode_what_can_be
-from .framing import frame
+from .framing import HEADER_BYTES
 from .message import Call, Cancel, Message, encode_messages
 from .outbox import Outbox
 from .receivers import AnswerReceiver
@@ -151,7 +151,9 @@ class Sending:
         """
         if self.is_closed:
             raise SiloUnavailable(f"{self.name}: the connection is closed", may_have_run=False)
-        size = self._checked_bytes(call)
+        size = call_bytes(call)
+        if self._out_bytes or size + SPARE_BYTES > self._peer_frame_max:
+            self._check_bytes(call, size)
         if len(self._calls) >= self._options.peer_calls_max:
             raise Overloaded(
                 f"{self.name}: calls outstanding", "peer_calls_max", self._options.peer_calls_max
@@ -166,10 +168,11 @@ class Sending:
         """Send a call that has no answer. Raises as `send_call`."""
         if self.is_closed:
             raise SiloUnavailable(f"{self.name}: the connection is closed", may_have_run=False)
-        self.send(call, self._checked_bytes(call))
-
-    def _checked_bytes(self, call: Call) -> int:
         size = call_bytes(call)
+        self._check_bytes(call, size)
+        self.send(call, size)
+
+    def _check_bytes(self, call: Call, size: int) -> None:
         if size + SPARE_BYTES > self._peer_frame_max:
             name = f"{call.kind}/{shown(call.key)}.{call.method}"
             raise ValueError(
@@ -179,7 +182,6 @@ class Sending:
         if self._out_bytes and self._out_bytes + size > self._options.peer_bytes_max:
             call.body = NIL  # the error may be kept, and its frames with it
             self._check_room(self._out_bytes, size)
-        return size
 
     @property
     def oldest_call(self) -> int:
@@ -243,7 +245,7 @@ class Sending:
                 self._fail_unsendable(message, error)
             if not payload:
                 return
-        data = frame(payload)
+        data = len(payload).to_bytes(HEADER_BYTES, "little") + payload  # as `frame`
         self._written_bytes += len(data)
         self._link.write(data)
 
