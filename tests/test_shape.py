@@ -1,5 +1,5 @@
 """The shape of the code is a test: imports point one way, sizes have limits, seams are the only
-readers of clock, dice and sockets."""
+readers of clock, chance and sockets."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def touched(source: str, package: str) -> set[str]:
 
 
 @pytest.mark.parametrize("path", ALL)
-def test_module_reads_clock_and_dice_only_in_env(path: Path) -> None:
+def test_module_reads_clock_and_chance_only_in_env(path: Path) -> None:
     if name_of(path) not in MAY_READ_CLOCK:
         found = CLOCK_AND_DICE & touched(path.read_text(), package_of(path))
         assert not found, f"{name_of(path)} touches {found}"
@@ -121,7 +121,7 @@ def test_module_opens_sockets_only_in_the_transport(path: Path) -> None:
         "from os import urandom",
     ],
 )
-def test_a_reader_of_clock_or_dice_is_seen(source: str) -> None:
+def test_a_reader_of_clock_or_chance_is_seen(source: str) -> None:
     assert CLOCK_AND_DICE & touched(source, "millstream.runtime")
 
 

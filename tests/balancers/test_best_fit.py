@@ -29,11 +29,11 @@ def test_every_queue_has_one_silo_and_shares_differ_by_one_at_most(
 
 @given(QUEUES, SILOS, st.randoms())
 def test_the_order_of_what_is_given_does_not_matter(
-    queues: set[str], silos: set[str], dice: object
+    queues: set[str], silos: set[str], rng: object
 ) -> None:
     shuffled_queues, shuffled_silos = sorted(queues), sorted(silos)
-    dice.shuffle(shuffled_queues)  # type: ignore[attr-defined]
-    dice.shuffle(shuffled_silos)  # type: ignore[attr-defined]
+    rng.shuffle(shuffled_queues)  # type: ignore[attr-defined]
+    rng.shuffle(shuffled_silos)  # type: ignore[attr-defined]
     assert best_fit(shuffled_queues, shuffled_silos) == best_fit(sorted(queues), sorted(silos))
 
 

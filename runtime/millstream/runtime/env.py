@@ -1,4 +1,4 @@
-"""The only reader of wall time, dice and ids, and the maker of contexts for new tasks.
+"""The only reader of wall time, chance and ids, and the maker of contexts for new tasks.
 
 Invariants: waiting uses the event loop's clock, never this module; wall time is for stamps that
 are stored; nothing else in Millstream imports `time`, `random`, `uuid` or `os.urandom`.

@@ -140,7 +140,7 @@ class World:
     """Tables, silos and messages; `turn()` lets something happen."""
 
     def __init__(self, seed: int, losses: float = 0.1) -> None:
-        self.dice = random.Random(seed)
+        self.rng = random.Random(seed)
         self.losses = losses
         self.views = [TableView(1, ())]
         self.silos: dict[str, SiloModel] = {}
@@ -150,7 +150,7 @@ class World:
         self.replies = 0
         self.generation = 0
         self.most_valid = 0
-        for _ in range(self.dice.randint(1, 3)):
+        for _ in range(self.rng.randint(1, 3)):
             self.join()
 
     # -- the network
@@ -166,8 +166,8 @@ class World:
         self.mail.append((arrive, lose, is_local))
 
     def deliver(self, losses: float) -> None:
-        arrive, lose, is_local = self.mail.pop(self.dice.randrange(len(self.mail)))
-        if is_local or self.dice.random() >= losses:
+        arrive, lose, is_local = self.mail.pop(self.rng.randrange(len(self.mail)))
+        if is_local or self.rng.random() >= losses:
             arrive()
         elif lose is not None:
             lose()
@@ -233,36 +233,36 @@ class World:
     # -- what happens
 
     def turn(self) -> None:
-        dice = self.dice
-        roll = dice.random()
+        rng = self.rng
+        roll = rng.random()
         names = list(self.silos)
         if self.mail and roll < 0.6:
             self.deliver(self.losses)
         elif roll < 0.75 and names:
-            self.silos[dice.choice(names)].activate(dice.choice(KEYS))
+            self.silos[rng.choice(names)].activate(rng.choice(KEYS))
         elif roll < 0.82 and names:
-            self.silos[dice.choice(names)].deactivate(dice.choice(KEYS))
+            self.silos[rng.choice(names)].deactivate(rng.choice(KEYS))
         elif roll < 0.93 and names:
-            silo = self.silos[dice.choice(names)]
+            silo = self.silos[rng.choice(names)]
             later = self.views[silo.range.version :]
             if later:
-                silo.apply(dice.choice(later[:2]) if dice.random() < 0.7 else later[-1])
+                silo.apply(rng.choice(later[:2]) if rng.random() < 0.7 else later[-1])
         elif roll < 0.96 and len(names) < SILOS_MAX:
             self.join()
         elif names:
-            self.leave(dice.choice(names))
+            self.leave(rng.choice(names))
         self.check()
 
     def join(self) -> None:
         self.generation += 1
-        name = f"s{self.dice.randrange(SILOS_MAX)}:1@{self.generation}"
+        name = f"s{self.rng.randrange(SILOS_MAX)}:1@{self.generation}"
         self.silos[name] = SiloModel(self, name)
         self.change(name, Status.ACTIVE)
         self.silos[name].apply(self.views[-1])
 
     def leave(self, name: str) -> None:
         """A crash that is in the table at once; or the silo begins to stop."""
-        if self.dice.random() < 0.3:
+        if self.rng.random() < 0.3:
             self.change(name, Status.STOPPING)
             return
         crashed = self.silos.pop(name)

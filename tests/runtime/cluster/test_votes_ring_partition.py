@@ -461,13 +461,13 @@ def test_an_entry_is_removed_only_by_the_activation_that_it_names(
 
 @given(st.lists(entries, min_size=1, max_size=6), st.randoms())
 def test_recovery_ends_with_the_same_entry_whatever_the_order_of_the_answers(
-    answers: list[Entry], dice: Any
+    answers: list[Entry], rng: Any
 ) -> None:
     winners = set()
     for _ in range(4):
         partition = Partition()
         shuffled = list(answers)
-        dice.shuffle(shuffled)
+        rng.shuffle(shuffled)
         losers = [partition.recover("K", "k", entry) for entry in shuffled]
         winner = partition.lookup("K", "k")
         assert winner is not None
@@ -497,22 +497,22 @@ candidate_sets = st.sets(silo_names, min_size=1).map(sorted)
 
 @given(st.sampled_from(Placement), candidate_sets, silo_names, st.text(), st.randoms())
 def test_the_choice_is_always_a_candidate(
-    placement: Placement, candidates: list[str], local: str, grain: str, dice: Any
+    placement: Placement, candidates: list[str], local: str, grain: str, rng: Any
 ) -> None:
-    assert choose_silo(placement, candidates, local, grain, {}, dice.randrange) in candidates
+    assert choose_silo(placement, candidates, local, grain, {}, rng.randrange) in candidates
 
 
 @given(candidate_sets, silo_names, st.text())
-def test_hashed_needs_no_dice_and_prefer_local_none_where_it_can(
+def test_hashed_needs_no_chance_and_prefer_local_none_where_it_can(
     candidates: list[str], local: str, grain: str
 ) -> None:
-    def no_dice(_: int) -> int:
+    def no_chance(_: int) -> int:
         raise AssertionError("rolled")
 
-    first = choose_silo(HASHED, candidates, local, grain, {}, no_dice)
-    assert first == choose_silo(HASHED, candidates, "elsewhere", grain, {"x": 5}, no_dice)
+    first = choose_silo(HASHED, candidates, local, grain, {}, no_chance)
+    assert first == choose_silo(HASHED, candidates, "elsewhere", grain, {"x": 5}, no_chance)
     if local in candidates:
-        assert choose_silo(PREFER_LOCAL, candidates, local, grain, {}, no_dice) == local
+        assert choose_silo(PREFER_LOCAL, candidates, local, grain, {}, no_chance) == local
 
 
 @given(candidate_sets, st.data())
@@ -546,7 +546,7 @@ def test_least_activations_never_draws_one_silo_twice() -> None:
         assert chosen == "b"
 
 
-def test_random_uses_the_dice_it_is_given() -> None:
+def test_random_uses_the_roll_it_is_given() -> None:
     assert choose_silo(RANDOM, ["a", "b", "c"], "a", "g", {}, lambda n: n - 1) == "c"
 
 

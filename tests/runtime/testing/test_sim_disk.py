@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 
 from millstream.runtime.disk import Disk, RealDisk
 from millstream.runtime.testing import SimDisk, Simulation, run
-from millstream.runtime.testing.world.env import dice
+from millstream.runtime.testing.world.env import seeded_random
 
 
 @pytest.fixture(params=["real", "simulated"])
 def disk(request: pytest.FixtureRequest, tmp_path: Path) -> Disk:
-    return RealDisk(tmp_path / "root") if request.param == "real" else SimDisk(dice(1))
+    return RealDisk(tmp_path / "root") if request.param == "real" else SimDisk(seeded_random(1))
 
 
 def test_file_grows_at_its_end_and_reads_anywhere(disk: Disk) -> None:
@@ -69,7 +69,7 @@ def test_closed_file_is_refused(disk: Disk) -> None:
 
 def crashed(seed: int, synced: bytes, unsynced: bytes) -> bytes:
     """What is found after a crash."""
-    disk = SimDisk(dice(seed))
+    disk = SimDisk(seeded_random(seed))
     file = disk.open("log")
     file.append(synced)
     file.fsync()
@@ -102,7 +102,7 @@ def test_equal_seeds_tear_alike() -> None:
 def test_bytes_of_a_failed_fsync_stay_in_danger_after_a_good_one() -> None:
     found = set()
     for seed in range(20):
-        disk = SimDisk(dice(seed))
+        disk = SimDisk(seeded_random(seed))
         file = disk.open("log")
         file.append(b"x" * 1024)
         disk.fail_fsync()
@@ -119,13 +119,13 @@ def test_bytes_of_a_failed_fsync_stay_in_danger_after_a_good_one() -> None:
 
 
 def test_fsync_fails_by_chance() -> None:
-    disk = SimDisk(dice(1), fsync_failure_chance=1.0)
+    disk = SimDisk(seeded_random(1), fsync_failure_chance=1.0)
     with pytest.raises(OSError):
         disk.open("a").fsync()
 
 
 def test_file_opened_before_a_crash_is_dead_after_it() -> None:
-    disk = SimDisk(dice(1))
+    disk = SimDisk(seeded_random(1))
     file = disk.open("a")
     disk.crash()
     with pytest.raises(OSError, match="crashed"):
@@ -133,7 +133,7 @@ def test_file_opened_before_a_crash_is_dead_after_it() -> None:
 
 
 def test_bit_flips_are_read() -> None:
-    disk = SimDisk(dice(1))
+    disk = SimDisk(seeded_random(1))
     disk.open("a").append(b"\x00")
     disk.flip_bit("a", 0, bit=3)
     assert disk.read("a") == b"\x08"
@@ -142,7 +142,7 @@ def test_bit_flips_are_read() -> None:
 @pytest.mark.parametrize("path", ["../a", "/a", "a/../../b"])
 def test_path_that_leads_out_is_refused(path: str) -> None:
     with pytest.raises(ValueError, match="leads out"):
-        SimDisk(dice(1)).open(path)
+        SimDisk(seeded_random(1)).open(path)
 
 
 def test_power_cut_falls_between_two_writes_of_one_executor_job() -> None:

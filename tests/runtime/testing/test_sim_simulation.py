@@ -36,7 +36,7 @@ from millstream.runtime.testing import (
     run,
     shrink,
 )
-from millstream.runtime.testing.world.env import WALL_START_S, dice
+from millstream.runtime.testing.world.env import WALL_START_S, seeded_random
 from millstream.runtime.wire.address import Address
 from millstream.runtime.wire.transport import Link
 
@@ -395,7 +395,7 @@ def test_forbidden_fault_never_fires() -> None:
 @given(st.integers(0, 100_000))
 @settings(max_examples=50)
 def test_script_prints_and_parses_and_ends_its_own_troubles(seed: int) -> None:
-    script = make_script(dice(seed), NAMES, duration_s=30, troubles=12)
+    script = make_script(seeded_random(seed), NAMES, duration_s=30, troubles=12)
     times = [step.at_s for step in script]
     assert times == sorted(times) and script[-1] == Step(30, "repair")
     text = "\n".join(map(str, script))
@@ -411,7 +411,11 @@ def test_script_prints_and_parses_and_ends_its_own_troubles(seed: int) -> None:
 
 
 def test_every_seed_uses_its_own_script() -> None:
-    assert make_script(dice(1), NAMES) == make_script(dice(1), NAMES) != make_script(dice(2), NAMES)
+    assert (
+        make_script(seeded_random(1), NAMES)
+        == make_script(seeded_random(1), NAMES)
+        != make_script(seeded_random(2), NAMES)
+    )
 
 
 @pytest.mark.parametrize("text", ["partition a b", "1.0", "x repair"])
@@ -484,7 +488,7 @@ def test_power_cut_that_had_no_occasion_is_taken_back_by_the_restart() -> None:
 
 
 def test_shrink_drops_every_line_that_is_not_needed() -> None:
-    script = make_script(dice(4), NAMES, troubles=10)
+    script = make_script(seeded_random(4), NAMES, troubles=10)
     needed = {script[2], script[7]}
 
     def fails(candidate: Script) -> bool:

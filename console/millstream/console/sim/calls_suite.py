@@ -35,7 +35,7 @@ from millstream.runtime.testing import (
     check_live_after_repair,
     check_one_activation,
     check_views,
-    dice,
+    seeded_random,
 )
 
 from .plan import make_plan
@@ -205,7 +205,7 @@ class Caller:
 
     def __init__(self, run: CallsRun, host: Host, name: str) -> None:
         self._run = run
-        self._rng: Random = dice(run.simulation.seed, "caller", name, host.incarnation)
+        self._rng: Random = seeded_random(run.simulation.seed, "caller", name, host.incarnation)
         self._host = host
         self._name = f"{name}#{host.incarnation}"
         self._sent = 0

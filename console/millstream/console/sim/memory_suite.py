@@ -26,7 +26,7 @@ from millstream.runtime.testing import (
     Published,
     Simulation,
     check_all,
-    dice,
+    seeded_random,
 )
 from millstream.streams import (
     OutMessage,
@@ -99,7 +99,9 @@ class MemoryRun(StreamsRun):
 
     def publisher(self, host: Host, name: str) -> Publisher:
         """Some repeat what failed; a client cannot."""
-        is_repeater = name != "client" and dice(self.simulation.seed, "kind", name).random() < 0.5
+        is_repeater = (
+            name != "client" and seeded_random(self.simulation.seed, "kind", name).random() < 0.5
+        )
         return Repeater(self, host, name) if is_repeater else Publisher(self, host, name)
 
     def check_orders(self, found: dict[str, list[str]]) -> list[str]:

@@ -1,7 +1,7 @@
 """What happens to a cluster in one seed: how many silos, and which troubles.
 
-Owns: `Plan`. Pure: dice in, data out. Invariants: every kind of trouble comes up in a few seeds;
-a script ends with everything repaired.
+Owns: `Plan`. Pure: a seeded random in, data out. Invariants: every kind of trouble comes up in a
+few seeds; a script ends with everything repaired.
 """
 
 from __future__ import annotations

@@ -39,7 +39,7 @@ from millstream.runtime.testing import (
     Subscribed,
     check_all,
     current_host,
-    dice,
+    seeded_random,
 )
 from millstream.streams import (
     Backoff,
@@ -168,7 +168,7 @@ class Publisher:
     def __init__(self, run: StreamsRun, host: Host, name: str) -> None:
         self._run = run
         self._loop = run.simulation.loop
-        self._rng: Random = dice(run.simulation.seed, "publisher", name, host.incarnation)
+        self._rng: Random = seeded_random(run.simulation.seed, "publisher", name, host.incarnation)
         self._name = f"{name}#{host.incarnation}"
         self._sent = 0
 
@@ -328,7 +328,7 @@ def difference(stored: list[str], found: list[str]) -> str:
 
 def lacking_in(seed: int) -> dict[str, list[type[Grain]]]:
     """In half of the runs two silos host less than the others, yet read queues like them."""
-    first, second = dice(seed, "lacking").choice(
+    first, second = seeded_random(seed, "lacking").choice(
         [((), ()), ((), ()), ((Reader,), ()), ((Reader,), (Listener,))]
     )
     return {"silo-0": list(first), "silo-1": list(second)}

@@ -41,7 +41,7 @@ from .services import SimMembershipTable, SimService, SimStateStore
 from .simulation import Outcome, Simulation, SimulationFailed, run
 from .unit import UnitHome, grain_of, home_of, writes_of
 from .world.disk import SimDisk
-from .world.env import Random, SimEnv, dice
+from .world.env import Random, SimEnv, seeded_random
 from .world.errors import Deadlock, HostCrashed, Livelock, SimulationError, VirtualTimeExceeded
 from .world.faults import FaultPlan
 from .world.host import Host, current_host
@@ -101,12 +101,12 @@ __all__ = [
     "check_tokens_rise",
     "check_views",
     "current_host",
-    "dice",
     "grain_of",
     "home_of",
     "make_script",
     "parse_script",
     "run",
+    "seeded_random",
     "shrink",
     "writes_of",
 ]

@@ -21,7 +21,7 @@ from millstream.runtime import faults
 from .history import History, HostDown, HostUp, Repaired
 from .nemesis import Nemesis, Script, Step
 from .world.disk import SimDisk
-from .world.env import Random, SimEnv, dice
+from .world.env import Random, SimEnv, seeded_random
 from .world.errors import HostCrashed, SimulationError
 from .world.faults import FaultPlan
 from .world.host import Host, is_alive
@@ -68,8 +68,8 @@ class Simulation:
     def __init__(self, seed: int, loop: SimLoop) -> None:
         self.seed = seed
         self.loop = loop
-        self.rng: Random = dice(seed, "driver")
-        self.network = SimNetwork(loop, dice(seed, "network"))
+        self.rng: Random = seeded_random(seed, "driver")
+        self.network = SimNetwork(loop, seeded_random(seed, "network"))
         self.history = History(loop.time)
         self.faults = FaultPlan(seed)
         self.script: Script = ()
@@ -104,7 +104,7 @@ class Simulation:
     def env(self, host: Host, skew_s: float = 0.0) -> SimEnv:
         """The host's wall clock, chance and ids; `skew_s` counts when it is asked for first."""
         if host not in self._envs:
-            seed = dice(self.seed, "env", host.name, host.incarnation).getrandbits(64)
+            seed = seeded_random(self.seed, "env", host.name, host.incarnation).getrandbits(64)
             self._envs[host] = SimEnv(seed, self.loop, host, skew_s)
         return self._envs[host]
 
@@ -116,7 +116,7 @@ class Simulation:
         """The disk of the host's name; outlives its crashes."""
         name = host if isinstance(host, str) else host.name
         if name not in self._disks:
-            self._disks[name] = SimDisk(dice(self.seed, "disk", name))
+            self._disks[name] = SimDisk(seeded_random(self.seed, "disk", name))
         return self._disks[name]
 
     def spawn(

@@ -1,8 +1,8 @@
-"""The dice and wall clocks of a simulation.
+"""Chance and the wall clocks of a simulation.
 
-Owns: `SimEnv` and `dice`, the only source of chance in the simulator. Invariants: equal seeds give
-equal sequences in every process and on every Python; each user of chance has dice of its own, so
-that a draw in one place does not shift the draws in another.
+Owns: `SimEnv` and `seeded_random`, the only source of chance in the simulator. Invariants: equal
+seeds give equal sequences in every process and on every Python; each user of chance has a generator
+of its own, so that what one draws does not shift what another gets.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from millstream.runtime.env import Env
 
 from .host import Host
 
-__all__ = ["WALL_START_S", "Random", "SimEnv", "dice"]
+__all__ = ["WALL_START_S", "Random", "SimEnv", "seeded_random"]
 
 WALL_START_S = 1_700_000_000.0
 
 
-def dice(*name: object) -> Random:
-    """Dice that depend on nothing but the text of `name`; text seeds ignore PYTHONHASHSEED."""
+def seeded_random(*name: object) -> Random:
+    """A generator that depends on the text of `name` only; text seeds ignore PYTHONHASHSEED."""
     return Random("/".join(str(part) for part in name))
 
 

@@ -2,14 +2,14 @@
 
 Owns: `FaultPlan`, the hook that a simulation installs. Invariants: whether a name is enabled
 depends on the seed and the name only, not on the order in which points are met; each name has its
-own dice.
+own generator.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 
-from .env import Random, dice
+from .env import Random, seeded_random
 
 __all__ = ["FaultPlan"]
 
@@ -29,14 +29,14 @@ class FaultPlan:
         self._seed = seed
         self._enabled_share = enabled_share
         self._fire_chance = fire_chance
-        self._dice: dict[str, Random | None] = {}
+        self._randoms: dict[str, Random | None] = {}
         self._forced: Counter[str] = Counter()
 
     def __call__(self, name: str) -> bool:
         """Whether `name` happens now."""
         if self._forced[name] > 0:
             self._forced[name] -= 1
-        elif (rng := self._dice_of(name)) is None or rng.random() >= self._fire_chance:
+        elif (rng := self._random_of(name)) is None or rng.random() >= self._fire_chance:
             return False
         self.fired[name] += 1
         return True
@@ -47,14 +47,14 @@ class FaultPlan:
 
     def forbid(self, name: str) -> None:
         """Never let `name` happen by chance in this run."""
-        self._dice[name] = None
+        self._randoms[name] = None
 
     def names(self) -> list[str]:
         """Names that were asked for, or forbidden, so far; sorted."""
-        return sorted(self._dice)
+        return sorted(self._randoms)
 
-    def _dice_of(self, name: str) -> Random | None:
-        if name not in self._dice:
-            rng = dice(self._seed, "fault", name)
-            self._dice[name] = rng if rng.random() < self._enabled_share else None
-        return self._dice[name]
+    def _random_of(self, name: str) -> Random | None:
+        if name not in self._randoms:
+            rng = seeded_random(self._seed, "fault", name)
+            self._randoms[name] = rng if rng.random() < self._enabled_share else None
+        return self._randoms[name]

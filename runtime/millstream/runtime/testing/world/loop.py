@@ -25,7 +25,7 @@ from heapq import heapify
 from typing import Any, NoReturn, TypeVar, TypeVarTuple
 from weakref import WeakKeyDictionary
 
-from .env import dice
+from .env import seeded_random
 from .errors import Deadlock, Livelock, SimulationError, VirtualTimeExceeded
 from .host import HOST, Host, describe, host_of, is_alive, name_of, place
 
@@ -87,8 +87,8 @@ class SimLoop(asyncio.BaseEventLoop):
         self._selector = _Clock(self._tick)
         self._livelock_iterations_max = livelock_iterations_max
         self._still = 0
-        self._dice = dice(seed, "loop")
-        self._early_dice = dice(seed, "early timers")
+        self._random = seeded_random(seed, "loop")
+        self._early_random = seeded_random(seed, "early timers")
         self._hosts: WeakKeyDictionary[asyncio.Task[Any], Host | None] = WeakKeyDictionary()
         self._buried: list[asyncio.Handle] = []
         self._kept: list[object] = []
@@ -131,8 +131,8 @@ class SimLoop(asyncio.BaseEventLoop):
             )
         assert when > self._now
         # every other timer in time: who arms one for what is left gets there
-        if self._early_max_s and self._early_dice.random() < 0.5:
-            when = max(self._now, when - self._early_dice.uniform(0, self._early_max_s))
+        if self._early_max_s and self._early_random.random() < 0.5:
+            when = max(self._now, when - self._early_random.uniform(0, self._early_max_s))
         self._still = 0 if when > self._now else self._still + 1
         self._now = when
         self._clock_resolution = self._resolution()
@@ -209,7 +209,7 @@ class SimLoop(asyncio.BaseEventLoop):
     ) -> asyncio.Future[T]:
         """Run `func` here and now; its result arrives a little later."""
         future: asyncio.Future[T] = self.create_future()
-        delay_s = self._dice.uniform(*EXECUTOR_LATENCY_S)
+        delay_s = self._random.uniform(*EXECUTOR_LATENCY_S)
         try:
             result = func(*args)
         except Exception as error:
