@@ -28,7 +28,7 @@ check: $(STAMP)  ## style, types, shape of the code
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/pyright
-	$(BIN)/python -m pytest -q tests/test_shape.py tests/test_exports.py
+	$(BIN)/python -m pytest -q tests/test_shape.py tests/test_rooms.py tests/test_exports.py
 
 bench: $(STAMP)  ## calls, streams and activation beside the limit, and the peers that are installed
 	$(BIN)/python -m benchmarks calls
