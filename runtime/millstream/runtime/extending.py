@@ -23,7 +23,7 @@ from .definition.grain import Contract
 from .definition.grain_type import GrainType
 from .definition.markers import Declaration, Mark, add_mark, marks_of, stopping
 from .definition.markers import isolated as isolated
-from .definition.method import place_of as source_of
+from .definition.method import source_of
 from .definition.storage import refuse_stale
 from .plugins import load_plugin
 from .silo.extended import ExtendedGrain, extension_of, is_grain

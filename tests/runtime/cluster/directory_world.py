@@ -28,7 +28,7 @@ from millstream.runtime.cluster.directory.events import (
     ViewApplied,
 )
 from millstream.runtime.cluster.directory.partition import Entry
-from millstream.runtime.cluster.directory.range import DirectoryRange, place_of
+from millstream.runtime.cluster.directory.range import DirectoryRange, point_of
 from millstream.runtime.cluster.ring import covers
 from millstream.runtime.cluster.table import MemberRow, Status, TableView
 
@@ -199,7 +199,7 @@ class World:
         rows = [
             ("K", key, held.id, held.version)
             for key, held in silo.held.items()
-            if held.version and covers(ask.segments, place_of("K", key))
+            if held.version and covers(ask.segments, point_of("K", key))
         ]
 
         def arrive() -> None:

@@ -28,7 +28,7 @@ from millstream.runtime import (
 from millstream.runtime.cluster.directory.directory import Directory, DirectoryTarget
 from millstream.runtime.cluster.directory.events import Rows, SurvivorsAsked
 from millstream.runtime.cluster.directory.partition import Entry
-from millstream.runtime.cluster.directory.range import place_of
+from millstream.runtime.cluster.directory.range import point_of
 from millstream.runtime.cluster.ring import HASH_MAX
 from millstream.runtime.turns.activation import Activation
 
@@ -349,8 +349,8 @@ async def test_survivors_tell_of_what_is_registered_in_the_range_and_of_nothing_
         catalog.of("Noted")["unregistered"].version = 0
         await one.assembly.directory.unregister(catalog.of("Noted")["ended"])
         assert await told_by(one, two, [(0, HASH_MAX)]) == ["a", "b"]
-        place = place_of("Noted", "a")
-        assert await told_by(one, two, [(place, place)]) == ["a"]
+        point = point_of("Noted", "a")
+        assert await told_by(one, two, [(point, point)]) == ["a"]
 
 
 async def test_a_member_that_cannot_be_reached_at_first_is_asked_until_it_answers() -> None:

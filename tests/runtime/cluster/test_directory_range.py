@@ -34,7 +34,7 @@ from millstream.runtime.cluster.directory.range import (
     SWEPT_ENTRIES_MAX,
     WRONG_ANSWERS_MAX,
     DirectoryRange,
-    place_of,
+    point_of,
 )
 from millstream.runtime.cluster.ring import HASH_MAX, Segment, covers, within
 from millstream.runtime.cluster.table import MemberRow, Status, TableView
@@ -157,7 +157,7 @@ def test_a_silo_that_skipped_views_recovers_all_that_it_owns() -> None:
     register(core, key, ME, 1)
     wanted = asks(core.step(ViewApplied(view(7, me=ACTIVE, other=ACTIVE))))
     assert {ask.silo for ask in wanted} == {ME, OTHER}
-    assert covers(wanted[0].segments, place_of("K", key))
+    assert covers(wanted[0].segments, point_of("K", key))
     core.step(Rows(OTHER, 7, [("K", key, 9, 6)]))  # registered at the owner between
     hear_all(core, wanted)
     assert lookup(core, key) == Entry(OTHER, 9, 6)
@@ -192,7 +192,7 @@ def test_two_ranges_gained_one_after_the_other_are_recovered_each_for_itself() -
         of_other = next(
             k
             for k in map(str, range(10_000))
-            if core.owner_of("K", k) == ME and covers(asks(first)[0].segments, place_of("K", k))
+            if core.owner_of("K", k) == ME and covers(asks(first)[0].segments, point_of("K", k))
         )
     core.step(Told(ME, 6))
     second = core.step(ViewApplied(view(7, me=ACTIVE, other=DEAD, third=DEAD)))
@@ -448,10 +448,10 @@ segments = st.lists(st.integers(0, 60), max_size=12).map(disjoint)
 @given(segments, segments)
 def test_what_two_sets_of_segments_have_in_common(a: list[Segment], b: list[Segment]) -> None:
     found = within(a, b)
-    for place in range(61):
-        naive = [any(low <= place <= high for low, high in some) for some in (a, b)]
-        assert covers(a, place) == naive[0]
-        assert covers(found, place) == all(naive)
+    for point in range(61):
+        naive = [any(low <= point <= high for low, high in some) for some in (a, b)]
+        assert covers(a, point) == naive[0]
+        assert covers(found, point) == all(naive)
     assert found == sorted(found)
 
 

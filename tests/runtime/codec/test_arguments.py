@@ -59,7 +59,7 @@ def test_arguments_are_one_golden_array(
     assert codec.decode(body) == values == codec.isolate(values)
     assert codec.decode(msgspec.Raw(body)) == values
     assert msgpack.unpackb(body) == plain
-    assert not codec.needs_host
+    assert not codec.needs_runtime
 
 
 REFUSED: list[tuple[dict[str, Any], tuple[Any, ...], str]] = [

@@ -240,7 +240,7 @@ def test_codec_brings_back_what_it_encoded(hint: Any, value: Any) -> None:
     assert back == value
     assert type(back) is type(value)
     assert codec.hint is hint
-    assert not codec.needs_host
+    assert not codec.needs_runtime
 
 
 @pytest.mark.parametrize(("hint", "value"), NATIVE)

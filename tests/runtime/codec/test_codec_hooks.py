@@ -55,7 +55,7 @@ def test_registered_type_goes_round_at_any_depth() -> None:
     ):
         codec = build_codec(hint, PLACE)
         assert codec.decode(codec.encode(value)) == value == codec.isolate(value)
-        assert not codec.needs_host
+        assert not codec.needs_runtime
     assert build_codec(pathlib.PurePosixPath, PLACE).encode(path) == b"\xa4/a/b"
 
 
@@ -217,8 +217,8 @@ class Viewer(Contract):
 class Reference:
     """As the runtime's references: not a subclass, but says that it is its grain class."""
 
-    def __init__(self, cls: type, key: str, host: object) -> None:
-        self.cls, self.key, self.host = cls, key, host
+    def __init__(self, cls: type, key: str, runtime: object) -> None:
+        self.cls, self.key, self.runtime = cls, key, runtime
 
     @property  # type: ignore[misc]
     def __class__(self) -> Any:  # pyright: ignore
@@ -226,8 +226,8 @@ class Reference:
 
 
 class Channel(Generic[T]):
-    def __init__(self, item: Any, name: str, host: object) -> None:
-        self.item, self.name, self.host = item, name, host
+    def __init__(self, item: Any, name: str, runtime: object) -> None:
+        self.item, self.name, self.runtime = item, name, runtime
 
 
 def _send(value: Any) -> object:
@@ -241,12 +241,12 @@ def references() -> None:
     register_hook(
         lambda cls: issubclass(cls, (Contract, Reference)),
         _send,
-        lambda annotation, plain, host: Reference(annotation, plain, host),
+        lambda annotation, plain, runtime: Reference(annotation, plain, runtime),
     )
     register_hook(
         lambda cls: issubclass(cls, Channel),
         lambda channel: channel.name,
-        lambda annotation, plain, host: Channel(get_args(annotation)[0], plain, host),
+        lambda annotation, plain, runtime: Channel(get_args(annotation)[0], plain, runtime),
     )
 
 
@@ -257,15 +257,20 @@ class Message:
 
 
 @pytest.mark.usefixtures("references")
-def test_reference_is_rebuilt_for_the_host_that_decodes() -> None:
+def test_reference_is_rebuilt_for_the_runtime_that_decodes() -> None:
     codec = build_codec(Airport, PLACE)
-    assert codec.needs_host
+    assert codec.needs_runtime
     data = codec.encode(Reference(Airport, "BOS", "here"))
     assert data == b"\xa3BOS"
-    for host in ("silo-1", "silo-2"):
-        back = codec.decode(data, host)
-        assert (type(back), back.cls, back.key, back.host) == (Reference, Airport, "BOS", host)
-    assert codec.isolate(Reference(Airport, "BOS", "here"), "there").host == "there"
+    for runtime in ("silo-1", "silo-2"):
+        back = codec.decode(data, runtime)
+        assert (type(back), back.cls, back.key, back.runtime) == (
+            Reference,
+            Airport,
+            "BOS",
+            runtime,
+        )
+    assert codec.isolate(Reference(Airport, "BOS", "here"), "there").runtime == "there"
 
 
 @pytest.mark.usefixtures("references")
@@ -280,7 +285,7 @@ def test_reference_to_a_subclass_fits_and_one_to_another_class_does_not() -> Non
 
 @pytest.mark.usefixtures("references")
 def test_grain_itself_is_sent_as_a_reference_and_a_bare_observer_is_refused() -> None:
-    assert build_codec(Airport, PLACE).isolate(Airport("BOS"), "h").host == "h"
+    assert build_codec(Airport, PLACE).isolate(Airport("BOS"), "h").runtime == "h"
     with pytest.raises(TypeError, match=r"pass what client\.observe"):
         build_codec(Viewer, PLACE).encode(Viewer())
 
@@ -288,30 +293,30 @@ def test_grain_itself_is_sent_as_a_reference_and_a_bare_observer_is_refused() ->
 @pytest.mark.usefixtures("references")
 def test_hook_gets_the_whole_annotation_inside_dataclasses_and_containers() -> None:
     codec = build_codec(list[Message], PLACE)
-    assert codec.needs_host
+    assert codec.needs_runtime
     message = Message(Airport("BOS"), Channel(int, "n", None))
-    [back] = codec.isolate([message], "host")
-    assert (back.over.item, back.over.name, back.over.host) == (int, "n", "host")
-    assert (back.to.key, back.to.host) == ("BOS", "host")
+    [back] = codec.isolate([message], "runtime")
+    assert (back.over.item, back.over.name, back.over.runtime) == (int, "n", "runtime")
+    assert (back.to.key, back.to.runtime) == ("BOS", "runtime")
 
 
 @pytest.mark.usefixtures("references")
 def test_union_of_references_keeps_the_class() -> None:
     codec = build_codec(Airport | Viewer | None, PLACE)
     back = codec.isolate(Reference(Hub, "BOS", None), "h")
-    assert (back.cls, back.host) == (Airport, "h")
+    assert (back.cls, back.runtime) == (Airport, "h")
     assert codec.isolate(None) is None
 
 
 @pytest.mark.usefixtures("references")
-def test_arguments_hand_the_host_on() -> None:
+def test_arguments_hand_the_runtime_on() -> None:
     codecs = [build_codec(Airport, PLACE), build_codec(int, PLACE)]
     arguments = Arguments(["to", "by"], codecs, "Airport.add")
-    assert arguments.needs_host
+    assert arguments.needs_runtime
     body = arguments.encode((Airport("BOS"), 3))
     assert msgpack.unpackb(body) == ["BOS", 3]
-    assert arguments.decode(body, "h")[0].host == "h"  # type: ignore[attr-defined]
-    assert arguments.isolate((Airport("BOS"), 3), "h")[0].host == "h"  # type: ignore[attr-defined]
+    assert arguments.decode(body, "h")[0].runtime == "h"  # type: ignore[attr-defined]
+    assert arguments.isolate((Airport("BOS"), 3), "h")[0].runtime == "h"  # type: ignore[attr-defined]
     with pytest.raises(
         TypeError, match=r"Airport\.add: argument `to`: expected `Airport`, got `int`"
     ):
@@ -324,21 +329,21 @@ def test_stream_without_item_type_is_refused() -> None:
         build_codec(Channel, PLACE)
 
 
-def test_decodes_inside_a_decode_keep_their_own_hosts() -> None:
-    def rebuild(annotation: Any, plain: Any, host: Any) -> Reference:
+def test_decodes_inside_a_decode_keep_their_own_runtimes() -> None:
+    def rebuild(annotation: Any, plain: Any, runtime: Any) -> Reference:
         if plain:
-            inner = codec.decode(msgpack.packb(plain - 1), host - 1)
-            assert inner.host == host - 1
-        return Reference(annotation, plain, host)
+            inner = codec.decode(msgpack.packb(plain - 1), runtime - 1)
+            assert inner.runtime == runtime - 1
+        return Reference(annotation, plain, runtime)
 
     register_hook(lambda cls: issubclass(cls, (Contract, Reference)), lambda ref: ref.key, rebuild)
     codec = build_codec(Airport, PLACE)
-    assert codec.decode(msgpack.packb(3), 10).host == 10
-    assert codec.decode(msgpack.packb(0), 20).host == 20
+    assert codec.decode(msgpack.packb(3), 10).runtime == 10
+    assert codec.decode(msgpack.packb(0), 20).runtime == 20
 
 
 def test_error_of_the_runtime_in_a_hook_keeps_its_type() -> None:
-    def rebuild(_annotation: Any, _plain: Any, _host: Any) -> object:
+    def rebuild(_annotation: Any, _plain: Any, _runtime: Any) -> object:
         raise NotInCluster("connect first")
 
     register_hook(lambda cls: issubclass(cls, Contract), lambda ref: ref.key, rebuild)

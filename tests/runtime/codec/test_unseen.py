@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from types import ModuleType
 
 from millstream.runtime.codec.codec import build_codec, codec_between
-from millstream.runtime.codec.hooks import HostDecoder, encode_any
+from millstream.runtime.codec.hooks import RuntimeDecoder, encode_any
 from millstream.runtime.codec.known_errors import KnownErrors
 
 
@@ -32,14 +32,14 @@ def test_what_a_sender_may_pass_as_it_is_the_receiver_may_not() -> None:
     assert same.fast_types == {int}
 
 
-def test_a_decoder_keeps_no_host() -> None:
+def test_a_decoder_keeps_no_runtime() -> None:
     class Host:
         pass
 
-    host = Host()
-    decoder, kept = HostDecoder(int), weakref.ref(host)
-    assert decoder.decode(encode_any(5), host) == 5
-    del host
+    runtime = Host()
+    decoder, kept = RuntimeDecoder(int), weakref.ref(runtime)
+    assert decoder.decode(encode_any(5), runtime) == 5
+    del runtime
     gc.collect()
     assert kept() is None
 

@@ -19,7 +19,7 @@ Segment = tuple[int, int]  # hashes in low..high, both inclusive
 
 
 def hash_of(text: str) -> int:
-    """The place of a name on the ring, 0..HASH_MAX."""
+    """The point of a name on the ring, 0..HASH_MAX."""
     return xxhash.xxh3_64_intdigest(text.encode())
 
 
@@ -36,11 +36,11 @@ class Ring:
         self._hashes = [point for point, _ in points]
         self._owners = [silo for _, silo in points]
 
-    def owner(self, place: int) -> str | None:
+    def owner(self, point: int) -> str | None:
         """The owner of a hash; None in an empty ring."""
         if not self._owners:
             return None
-        return self._owners[bisect_left(self._hashes, place) % len(self._owners)]
+        return self._owners[bisect_left(self._hashes, point) % len(self._owners)]
 
     def successors(self, silo: str, count: int) -> list[str]:
         """Up to `count` distinct other silos, spread over rings of different salt.
@@ -78,10 +78,10 @@ def gained(old: Ring, new: Ring, me: str) -> list[Segment]:
     return segments
 
 
-def covers(segments: Sequence[Segment], place: int) -> bool:
+def covers(segments: Sequence[Segment], point: int) -> bool:
     """Is a hash in one of the segments (sorted)?"""
-    at = bisect_right(segments, place, key=first_of)
-    return at > 0 and place <= segments[at - 1][1]
+    at = bisect_right(segments, point, key=first_of)
+    return at > 0 and point <= segments[at - 1][1]
 
 
 def within(segments: Sequence[Segment], bounds: Sequence[Segment]) -> list[Segment]:

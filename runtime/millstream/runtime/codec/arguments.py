@@ -27,7 +27,7 @@ Row = tuple[object, ...]
 class Arguments:
     """Encodes, decodes and copies the arguments of one method, given by position.
 
-    `names` and `codecs` are in the order of the method's parameters; `place` ("Airport.add")
+    `names` and `codecs` are in the order of the method's parameters; `subject` ("Airport.add")
     begins every message. `encode(values)` gives one MessagePack array; a value of another type
     than declared raises TypeError "Airport.add: argument `by`: ...", before anything is sent.
     """
@@ -37,46 +37,46 @@ class Arguments:
         "_decode",
         "_isolates",
         "_names",
-        "_place",
         "_plain",
+        "_subject",
         "_unwraps",
         "encode",
-        "needs_host",
+        "needs_runtime",
     )
 
     encode: Callable[[Row], bytes]
 
-    def __init__(self, names: Sequence[str], codecs: Sequence[Codec[Any]], place: str) -> None:
-        assert len(names) == len(codecs), f"{place}: {len(names)} names, {len(codecs)} codecs"
+    def __init__(self, names: Sequence[str], codecs: Sequence[Codec[Any]], subject: str) -> None:
+        assert len(names) == len(codecs), f"{subject}: {len(names)} names, {len(codecs)} codecs"
         self._names = tuple(names)
         self._codecs = tuple(codecs)
-        self._place = place
-        self.needs_host = any(codec.needs_host for codec in codecs)
+        self._subject = subject
+        self.needs_runtime = any(codec.needs_runtime for codec in codecs)
         self._isolates = [codec.isolate for codec in codecs]
         self._unwraps = [(at, c.unwrap) for at, c in enumerate(codecs) if c.unwrap is not None]
         wires = tuple(codec.wire for codec in codecs)
         wire = tuple[wires]  # type: ignore[valid-type]
-        self._plain, self._decode = decoders_of(wire, self.needs_host)
+        self._plain, self._decode = decoders_of(wire, self.needs_runtime)
         self.encode = self._encoder()
 
-    def decode(self, body: Data, host: object = None) -> Row:
+    def decode(self, body: Data, runtime: object = None) -> Row:
         """The values, of the declared types. Raises TypeError that names the argument."""
         try:
             plain = self._plain
-            values: Row = self._decode(body, host) if plain is None else plain(body)
+            values: Row = self._decode(body, runtime) if plain is None else plain(body)
         except MillstreamError:
             raise
         except Exception as error:
             raise TypeError(self._located(reason(error))) from None
         return self._unwrapped(values) if self._unwraps else values
 
-    def isolate(self, values: Row, host: object = None) -> Row:
+    def isolate(self, values: Row, runtime: object = None) -> Row:
         """What the callee would get if it were remote. Raises TypeError naming the argument."""
         found: list[object] = []
         at = 0
         try:
             for isolate in self._isolates:  # indexed: twice as fast as a strict zip
-                found.append(isolate(values[at], host))
+                found.append(isolate(values[at], runtime))
                 at += 1
         except TypeError as error:
             raise TypeError(self._of(at, str(error))) from None
@@ -89,13 +89,13 @@ class Arguments:
         return tuple(found)
 
     def _of(self, at: int, text: str) -> str:
-        return f"{self._place}: argument `{self._names[at]}`: {text}"
+        return f"{self._subject}: argument `{self._names[at]}`: {text}"
 
     def _located(self, text: str) -> str:
         """msgspec's message, with the index in the array replaced by the argument's name."""
         found = _PATH.search(text)
         if found is None:
-            return f"{self._place}: arguments: {text}"
+            return f"{self._subject}: arguments: {text}"
         at = int(found[1])
         inner = "" if self._codecs[at].unwrap is not None else found[2] or ""
         text = text[: found.start()] + "`$" + inner + text[found.end() :]
@@ -138,7 +138,7 @@ class Arguments:
         except Exception as error:
             for at, value in enumerate(plain):
                 self._encode_alone(at, value)
-            raise TypeError(f"{self._place}: arguments: {reason(error)}") from None
+            raise TypeError(f"{self._subject}: arguments: {reason(error)}") from None
 
     def _converted(self, at: int, value: Any) -> object:
         codec = self._codecs[at]

@@ -17,7 +17,7 @@ import msgspec
 
 from millstream.runtime.errors import MillstreamError
 
-from .hooks import HostDecoder, decode_hook, encode_any
+from .hooks import RuntimeDecoder, decode_hook, encode_any
 from .immutable import Passing, fast_types_of, passing_of
 from .rules import rule_for
 from .types import inspect_hint
@@ -41,7 +41,7 @@ class Codec(Generic[T]):
     """Encodes, decodes and copies the values of one annotation. Built by `build_codec`.
 
     `hint`: the annotation as written. `fast_types`: exact types whose values may be passed as they
-    are; empty if none. `needs_host`: give `decode` and `isolate` the silo or client.
+    are; empty if none. `needs_runtime`: give `decode` and `isolate` the silo or client.
     `direct`, `convert`, `wire`, `unwrap`: what `Arguments` puts together: exact types that are
     encoded as they are, the conversion for all others, the type to decode and what then happens.
     """
@@ -55,7 +55,7 @@ class Codec(Generic[T]):
         "direct",
         "fast_types",
         "hint",
-        "needs_host",
+        "needs_runtime",
         "unwrap",
         "wire",
     )
@@ -67,7 +67,7 @@ class Codec(Generic[T]):
         direct: frozenset[type],
         convert: Callable[[Any], object],
         unwrap: Callable[[Any], Any] | None,
-        needs_host: bool,
+        needs_runtime: bool,
         fast_types: frozenset[type],
         passing: Passing | None,
     ) -> None:
@@ -76,10 +76,10 @@ class Codec(Generic[T]):
         self.direct = direct
         self.convert = convert
         self.unwrap = unwrap
-        self.needs_host = needs_host
+        self.needs_runtime = needs_runtime
         self.fast_types = fast_types
         self._passing = passing
-        self._plain, self._decode = decoders_of(wire, needs_host)
+        self._plain, self._decode = decoders_of(wire, needs_runtime)
         self.copies_quickly = (
             passing is None and unwrap is None and self._plain is not None and bool(direct)
         )
@@ -98,11 +98,11 @@ class Codec(Generic[T]):
         except Exception as error:
             raise TypeError(reason(error)) from None
 
-    def decode(self, data: Data, host: object = None) -> T:
+    def decode(self, data: Data, runtime: object = None) -> T:
         """The value of the declared type. Raises TypeError that names the path inside the value."""
         try:
             plain = self._plain
-            value = self._decode(data, host) if plain is None else plain(data)
+            value = self._decode(data, runtime) if plain is None else plain(data)
         except MillstreamError:
             raise
         except Exception as error:
@@ -110,13 +110,13 @@ class Codec(Generic[T]):
         found: T = value if self.unwrap is None else self.unwrap(value)
         return found
 
-    def decode_many(self, parts: Sequence[Data], host: object = None) -> list[T]:
+    def decode_many(self, parts: Sequence[Data], runtime: object = None) -> list[T]:
         """What `decode` gives for each; half its cost where the type needs no help of ours."""
         plain = self._plain
         if plain is not None and self.unwrap is None:
             with suppress(Exception):  # `decode` says what is wrong
                 return list(map(plain, parts))
-        return [self.decode(part, host) for part in parts]
+        return [self.decode(part, runtime) for part in parts]
 
     def isolator(self, otherwise: Callable[[Any, object], object]) -> Callable[[Any, object], Any]:
         """`isolate` in one frame, for a hot path; `otherwise` serves and explains what it cannot.
@@ -127,17 +127,17 @@ class Codec(Generic[T]):
         if decode is None or not self.copies_quickly:
             return otherwise
 
-        def isolate(value: Any, host: object) -> Any:
+        def isolate(value: Any, runtime: object) -> Any:
             if type(value) in direct:
                 try:
                     return decode(encode_any(value))
                 except Exception:
                     pass
-            return otherwise(value, host)
+            return otherwise(value, runtime)
 
         return isolate
 
-    def isolate(self, value: T, host: object = None) -> T:
+    def isolate(self, value: T, runtime: object = None) -> T:
         """What the far side would get: the value itself if it cannot change, else a copy.
 
         Raises TypeError as `encode` and `decode` do.
@@ -145,7 +145,7 @@ class Codec(Generic[T]):
         passing = self._passing
         if passing is not None and passing(value):
             return value
-        return self.decode(self.encode(value), host)
+        return self.decode(self.encode(value), runtime)
 
     def _reason(self, error: Exception) -> str:
         text = reason(error)
@@ -155,15 +155,15 @@ class Codec(Generic[T]):
         return f"<Codec {self.hint!r}>"
 
 
-def build_codec(hint: object, place: str) -> Codec[Any]:
+def build_codec(hint: object, subject: str) -> Codec[Any]:
     """The codec of an annotation; costs some 100 µs, so build one per annotation and keep it.
 
-    `place` begins every complaint: "Airport.add: argument `by`". Raises DefinitionError if some
+    `subject` begins every complaint: "Airport.add: argument `by`". Raises DefinitionError if some
     part of the type cannot be encoded, NameError if a name in it is not defined yet.
     """
     if needs_wrappers(hint):
-        return _union_codec(hint, wrap_union(hint, place))
-    shape = inspect_hint(hint, place)
+        return _union_codec(hint, wrap_union(hint, subject))
+    shape = inspect_hint(hint, subject)
     rule = rule_for(hint)
     return Codec(
         hint,
@@ -171,7 +171,7 @@ def build_codec(hint: object, place: str) -> Codec[Any]:
         rule.direct,
         rule.convert,
         None,
-        shape.needs_host,
+        shape.needs_runtime,
         fast_types_of(shape.node),
         passing_of(shape.node),
     )
@@ -189,7 +189,7 @@ def codec_between(sender: Codec[Any], receiver: Codec[Any]) -> Codec[Any]:
         sender.direct,
         sender.convert,
         receiver.unwrap,
-        receiver.needs_host,
+        receiver.needs_runtime,
         sender.fast_types & receiver.fast_types,
         both,
     )
@@ -202,25 +202,26 @@ def _union_codec(hint: object, union: Wrapped) -> Codec[Any]:
         frozenset(),
         union.convert,
         union.unwrap,
-        union.needs_host,
+        union.needs_runtime,
         union.fast_types,
         union.passing,
     )
 
 
 def decoders_of(
-    wire: object, needs_host: bool
+    wire: object, needs_runtime: bool
 ) -> tuple[Callable[[Any], Any] | None, Callable[[Any, object], Any]]:
-    """How to decode a type: from data alone (None if it needs a host), and from data and host.
+    """How to decode a type: from data alone (None if a hook asks who decodes), and from data and
+    the silo or client that decodes.
 
     Both raise what msgspec raises.
     """
-    if needs_host:
-        return None, HostDecoder(wire).decode
+    if needs_runtime:
+        return None, RuntimeDecoder(wire).decode
     decoder: msgspec.msgpack.Decoder[Any]
     decoder = msgspec.msgpack.Decoder(wire, dec_hook=decode_hook)
     decode = decoder.decode
-    return decode, lambda data, _host: decode(data)
+    return decode, lambda data, _runtime: decode(data)
 
 
 def reason(error: Exception) -> str:

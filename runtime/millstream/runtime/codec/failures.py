@@ -74,15 +74,15 @@ _encode: Callable[[WireError], bytes] = msgspec.msgpack.Encoder().encode
 _decode: Callable[[Any], WireError] = msgspec.msgpack.Decoder(WireError).decode
 
 
-def describe(error: BaseException, place: str) -> bytes:
+def describe(error: BaseException, subject: str) -> bytes:
     """The encoded WireError of an exception that a turn raised. Costs some 100 µs.
 
-    `place` ("Airport/BOS.add") heads the traceback. An attribute that cannot be sent is left out,
+    `subject` ("Airport/BOS.add") heads the traceback. An attribute that cannot be sent is left out,
     with a note.
     """
-    assert not isinstance(error, NEVER_REPLIES), f"{place}: {error!r} is not a reply"
+    assert not isinstance(error, NEVER_REPLIES), f"{subject}: {error!r} is not a reply"
     wire = _describe(error, NESTING_MAX)
-    wire.traceback = _clean(f"raised in {shown(place)}:\n{_traceback(error)}")
+    wire.traceback = _clean(f"raised in {shown(subject)}:\n{_traceback(error)}")
     data = _encode(wire)
     if len(data) > ERROR_BYTES_MAX:
         wire.args, wire.state, wire.members = _packed_message(wire.message), _EMPTY, []
@@ -109,9 +109,9 @@ def rebuild(data: bytes | msgspec.Raw, known: KnownErrors) -> Exception:
     return found
 
 
-def isolate_error(error: Exception, known: KnownErrors, place: str) -> Exception:
+def isolate_error(error: Exception, known: KnownErrors, subject: str) -> Exception:
     """The exception that a remote caller would catch."""
-    return rebuild(describe(error, place), known)
+    return rebuild(describe(error, subject), known)
 
 
 # --- to the wire ---------------------------------------------------------------------------------

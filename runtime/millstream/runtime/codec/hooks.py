@@ -3,8 +3,9 @@
 Owns: the table of hooks, and the one encoder of the process. Users add types with
 `register_type`; the runtime adds references, streams adds streams, with `register_hook`.
 pydantic models are known by their shape, so pydantic is never imported here.
-Invariants: the newest hook that matches wins; a decoder that needs a host is used by one decode
-at a time, so several silos, threads and nested decodes never see each other's host.
+Invariants: the newest hook that matches wins; a decoder that is told who decodes (`runtime`: a silo
+or client) is used by one decode at a time, so silos, threads and nested decodes never see each
+other's.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from millstream.runtime.errors import DefinitionError
 
 __all__ = [
     "Hook",
-    "HostDecoder",
+    "RuntimeDecoder",
     "decode_hook",
     "encode_any",
     "find_hook",
@@ -64,8 +65,9 @@ def register_hook(
     """Admit all classes for which `match` is true, as annotations and as values.
 
     `enc(value)` returns a value that can be encoded, or raises TypeError saying why not.
-    `dec(annotation, plain, host)` builds the value: the annotation is whole (`Stream[Flight]`),
-    `host` is what was given to `decode`. With `needs_context=False` it is `dec(annotation, plain)`.
+    `dec(annotation, plain, runtime)` builds the value: the annotation is whole (`Stream[Flight]`),
+    `runtime` is the silo or client given to `decode`. With `needs_context=False` it is
+    `dec(annotation, plain)`.
     Register before the first codec of such a class is built. What `dec` returns must be an
     instance of the annotated class, or decoding fails.
     """
@@ -156,17 +158,17 @@ def _hook_of(annotation: Any) -> Hook:
 
 
 def decode_hook(annotation: Any, plain: object) -> object:
-    """msgspec's `dec_hook` for types whose hooks need no host."""
+    """msgspec's `dec_hook` for types whose hooks need no runtime."""
     return _hook_of(annotation).dec(annotation, plain)
 
 
 class _Seat:
-    """A decoder and the host of the decode that runs in it."""
+    """A decoder and the runtime of the decode that runs in it."""
 
-    __slots__ = ("decode", "host")
+    __slots__ = ("decode", "runtime")
 
     def __init__(self, hint: object) -> None:
-        self.host: object = None
+        self.runtime: object = None
         decoder: msgspec.msgpack.Decoder[Any]
         decoder = msgspec.msgpack.Decoder(hint, dec_hook=self._decode_hook)
         self.decode = decoder.decode
@@ -174,12 +176,12 @@ class _Seat:
     def _decode_hook(self, annotation: Any, plain: object) -> object:
         hook = _hook_of(annotation)
         if hook.needs_context:
-            return hook.dec(annotation, plain, self.host)
+            return hook.dec(annotation, plain, self.runtime)
         return hook.dec(annotation, plain)
 
 
-class HostDecoder:
-    """A decoder whose hooks are told for which host they build values.
+class RuntimeDecoder:
+    """A decoder whose hooks are told for which runtime they build values.
 
     msgspec fixes the hook when a decoder is built, so each running decode has a seat of its own;
     there are as many as decodes ever ran at once.
@@ -191,15 +193,15 @@ class HostDecoder:
         self._hint = hint
         self._idle = [_Seat(hint)]
 
-    def decode(self, data: Any, host: object) -> Any:
-        """Decode for `host`. Raises what msgspec raises."""
+    def decode(self, data: Any, runtime: object) -> Any:
+        """Decode for `runtime`. Raises what msgspec raises."""
         try:
             seat = self._idle.pop()
         except IndexError:
             seat = _Seat(self._hint)
-        seat.host = host
+        seat.runtime = runtime
         try:
             return seat.decode(data)
         finally:
-            seat.host = None
+            seat.runtime = None
             self._idle.append(seat)

@@ -25,10 +25,10 @@ __all__ = ["Shape", "bare", "inspect_hint", "named", "resolve_hints", "union_mem
 
 
 class Shape(msgspec.Struct, frozen=True):
-    """An annotation that can be encoded. `needs_host`: a hook inside it asks who decodes."""
+    """An annotation that can be encoded. `needs_runtime`: a hook inside it asks who decodes."""
 
     node: mi.Type
-    needs_host: bool
+    needs_runtime: bool
 
 
 def bare(hint: object) -> object:
@@ -141,26 +141,26 @@ def _substitute(hint: object, variables: Mapping[Any, object]) -> Any:
 # --- walking -------------------------------------------------------------------------------------
 
 
-def inspect_hint(hint: object, place: str) -> Shape:
+def inspect_hint(hint: object, subject: str) -> Shape:
     """Walk an annotation; every part of it must have an encoding.
 
-    Raises DefinitionError that names `place`, the part, and what to write instead; NameError when
+    Raises DefinitionError that names `subject`, the part, and what to write instead; NameError when
     a name inside a class is not defined yet.
     """
     if hint is inspect.Parameter.empty:
-        raise DefinitionError(f"{place}: no annotation; write the type")
+        raise DefinitionError(f"{subject}: no annotation; write the type")
     if hint is typing.Self:
-        raise DefinitionError(f"{place}: `Self` is not known at run time; write the class name")
-    _refuse_open(hint, place)
+        raise DefinitionError(f"{subject}: `Self` is not known at run time; write the class name")
+    _refuse_open(hint, subject)
     try:
         node = mi.type_info(hint)
     except NameError:
         raise
     except Exception as error:
-        raise DefinitionError(f"{place}: {error}{_advice_on(str(error))}") from None
-    walk = _Walk(place)
+        raise DefinitionError(f"{subject}: {error}{_advice_on(str(error))}") from None
+    walk = _Walk(subject)
     walk.visit(node, "")
-    return Shape(node, walk.needs_host)
+    return Shape(node, walk.needs_runtime)
 
 
 def _advice_on(message: str) -> str:
@@ -174,16 +174,17 @@ def _advice_on(message: str) -> str:
     return "; write a type that MessagePack can carry"
 
 
-def _refuse_open(hint: object, place: str) -> None:
+def _refuse_open(hint: object, subject: str) -> None:
     if isinstance(hint, TypeVar):
-        raise DefinitionError(f"{place}: type variable `{hint.__name__}` is open; fill it in")
+        raise DefinitionError(f"{subject}: type variable `{hint.__name__}` is open; fill it in")
     parameters: Iterable[Any] = getattr(hint, "__parameters__", ())
     for parameter in parameters if not _is_pydantic_concrete(hint) else ():
         raise DefinitionError(
-            f"{place}: `{named(hint)}` leaves type variable `{parameter.__name__}` open; fill it in"
+            f"{subject}: `{named(hint)}` leaves type variable `{parameter.__name__}` open; "
+            "fill it in"
         )
     for argument in get_args(hint):
-        _refuse_open(argument, place)
+        _refuse_open(argument, subject)
 
 
 def _is_pydantic_concrete(hint: object) -> bool:
@@ -195,9 +196,9 @@ def _is_pydantic_concrete(hint: object) -> bool:
 class _Walk:
     """One walk over a type tree; a class that contains itself is visited once."""
 
-    def __init__(self, place: str) -> None:
-        self.place = place
-        self.needs_host = False
+    def __init__(self, subject: str) -> None:
+        self.subject = subject
+        self.needs_runtime = False
         self._seen: set[Any] = set()
 
     def visit(self, node: mi.Type, where: str) -> None:
@@ -208,9 +209,9 @@ class _Walk:
             if cls in self._seen:
                 return
             self._seen.add(cls)
-            _refuse_private(cls, f"{self.place}{where}")
+            _refuse_private(cls, f"{self.subject}{where}")
             if not isinstance(node, mi.CustomType):  # its arguments are not in the tree
-                _refuse_open(cls, f"{self.place}{where}")
+                _refuse_open(cls, f"{self.subject}{where}")
         for child, step in _children(node):
             self.visit(child, f"{where}{step}")
 
@@ -218,8 +219,8 @@ class _Walk:
         origin: Any = get_origin(cls) or cls
         hook = find_hook(origin) if isinstance(origin, type) else None
         if hook is None or not hook.admits(origin):
-            raise DefinitionError(f"{self.place}{where}: {_no_encoding(cls)}")
-        self.needs_host = self.needs_host or hook.needs_context
+            raise DefinitionError(f"{self.subject}{where}: {_no_encoding(cls)}")
+        self.needs_runtime = self.needs_runtime or hook.needs_context
 
 
 def _no_encoding(cls: Any) -> str:
@@ -250,11 +251,11 @@ def _children(node: mi.Type) -> Iterator[tuple[mi.Type, str]]:
             yield field.type, f": field `{named(get_origin(node.cls) or node.cls)}.{field.name}`"
 
 
-def _refuse_private(cls: Any, place: str) -> None:
+def _refuse_private(cls: Any, subject: str) -> None:
     # msgspec leaves such a field out when it writes, and asks for it when it reads.
     for attribute in getattr(cls, "__attrs_attrs__", ()):
         if attribute.name.startswith("_"):
             raise DefinitionError(
-                f"{place}: attrs field `{named(cls)}.{attribute.name}` is not sent, because its"
+                f"{subject}: attrs field `{named(cls)}.{attribute.name}` is not sent, because its"
                 " name begins with an underscore; rename it, or use a dataclass"
             )

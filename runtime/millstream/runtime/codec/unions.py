@@ -31,19 +31,19 @@ class Wrapped:
     `unwrap` gives the value back.
     """
 
-    __slots__ = ("_by_type", "_members", "_named", "_rule", "needs_host", "nodes", "wire")
+    __slots__ = ("_by_type", "_members", "_named", "_rule", "needs_runtime", "nodes", "wire")
 
-    def __init__(self, hint: object, members: tuple[object, ...], place: str) -> None:
+    def __init__(self, hint: object, members: tuple[object, ...], subject: str) -> None:
         shapes = [
-            inspect_hint(member, f"{place}: union member `{named(member)}`") for member in members
+            inspect_hint(member, f"{subject}: union member `{named(member)}`") for member in members
         ]
-        self.needs_host = any(shape.needs_host for shape in shapes)
+        self.needs_runtime = any(shape.needs_runtime for shape in shapes)
         self.nodes: list[mi.Type] = [shape.node for shape in shapes]
         self._named = named(hint)
         self._rule = rule_for(hint)
         rules = [rule_for(member) for member in members]
         wrappers = [_wrapper(member) for member in members]
-        self._by_type = _index(hint, members, rules, wrappers, place)
+        self._by_type = _index(hint, members, rules, wrappers, subject)
         self._members = list(zip(rules, wrappers, strict=True))
         self.wire: Any = Union[tuple(wrapper or NoneType for wrapper in wrappers)]  # noqa: UP007
 
@@ -93,9 +93,9 @@ def needs_wrappers(hint: object) -> bool:
     return False
 
 
-def wrap_union(hint: object, place: str) -> Wrapped:
-    """Wrappers for a union. Raises DefinitionError naming `place` and the member in the way."""
-    return Wrapped(hint, union_members(hint), place)
+def wrap_union(hint: object, subject: str) -> Wrapped:
+    """Wrappers for a union. Raises DefinitionError naming `subject` and the member in the way."""
+    return Wrapped(hint, union_members(hint), subject)
 
 
 def _wrapper(member: object) -> Callable[[Any], object] | None:
@@ -115,7 +115,7 @@ def _index(
     members: tuple[object, ...],
     rules: list[Rule],
     wrappers: list[Callable[[Any], object] | None],
-    place: str,
+    subject: str,
 ) -> dict[type, Callable[[Any], object] | None]:
     """Exact type to wrapper; refuses members that the wire or the sender could not tell apart."""
     tags: dict[str, object] = {}
@@ -124,13 +124,13 @@ def _index(
         other = tags.setdefault(_tag(member), member)
         if other is not member:
             raise DefinitionError(
-                f"{place}: two members of the union are called `{_tag(member)}`, which is their"
+                f"{subject}: two members of the union are called `{_tag(member)}`, which is their"
                 " name on the wire; rename one"
             )
         for kind in rule.direct:
             if kind in found:
                 raise DefinitionError(
-                    f"{place}: a `{kind.__qualname__}` fits two members of `{named(hint)}`;"
+                    f"{subject}: a `{kind.__qualname__}` fits two members of `{named(hint)}`;"
                     " make them classes of their own"
                 )
             found[kind] = wrapper

@@ -14,7 +14,7 @@ from typing import Any
 from millstream.runtime.errors import DefinitionError
 
 from .markers import Flag, Mark
-from .method import place_of
+from .method import source_of
 from .state import StateField
 
 __all__ = [
@@ -45,44 +45,44 @@ def is_root(cls: type[Any]) -> bool:
     return bool(vars(cls).get("__millstream_root__"))
 
 
-def check_name_is_free(name: str, place: str) -> None:
+def check_name_is_free(name: str, subject: str) -> None:
     """Refuse names that generated code uses."""
     if name.startswith(RESERVED_PREFIX):
         raise DefinitionError(
-            f"{place}: names beginning with {RESERVED_PREFIX!r} are the runtime's own; rename it"
+            f"{subject}: names beginning with {RESERVED_PREFIX!r} are the runtime's own; rename it"
         )
 
 
-def check_hooks(cls: type[Any], place: str) -> None:
+def check_hooks(cls: type[Any], source: str) -> None:
     """Refuse attributes that hide what `Grain` gives, and hooks that cannot be called."""
     for name in sorted(OWN_NAMES):
         owner = _definer(cls, name)
         if owner is not None and not is_root(owner):
             raise DefinitionError(
-                f"{place}: {cls.__name__}.{name}: `{name}` is what every grain has of the "
+                f"{source}: {cls.__name__}.{name}: `{name}` is what every grain has of the "
                 "runtime; give yours another name"
             )
     for name, parameters in HOOKS.items() if cls.__millstream_hosted__ else ():
-        _check_hook(cls, name, parameters, place)
+        _check_hook(cls, name, parameters, source)
 
 
-def _check_hook(cls: type[Any], name: str, parameters: str, place: str) -> None:
+def _check_hook(cls: type[Any], name: str, parameters: str, source: str) -> None:
     hook = inspect.getattr_static(cls, name)
     is_sound = inspect.iscoroutinefunction(hook) and _takes(hook, len(parameters.split(", ")))
     if not is_sound:
-        where = place_of(hook) if inspect.isfunction(hook) else place
+        where = source_of(hook) if inspect.isfunction(hook) else source
         raise DefinitionError(
             f"{where}: {cls.__name__}.{name}: write `async def {name}({parameters})`"
         )
 
 
-def check_init(cls: type[Any], place: str) -> None:
+def check_init(cls: type[Any], source: str) -> None:
     """Refuse an `__init__` that needs arguments: the runtime has none to give."""
     init = cls.__init__
     if cls.__millstream_hosted__ and inspect.isfunction(init) and not _takes(init, 1):
         is_written = not init.__code__.co_filename.startswith("<")  # else a decorator made it
         raise DefinitionError(
-            f"{place_of(init) if is_written else place}: {cls.__name__}.__init__"
+            f"{source_of(init) if is_written else source}: {cls.__name__}.__init__"
             f"{inspect.signature(init)}: a grain is made without arguments; give them defaults, "
             "or load what it needs in `on_activate`"
         )
@@ -96,14 +96,14 @@ def _takes(fn: Any, count: int) -> bool:
     return True
 
 
-def check_states(states: Mapping[str, StateField[Any]], cls: type[Any], place: str) -> None:
+def check_states(states: Mapping[str, StateField[Any]], cls: type[Any], source: str) -> None:
     """Refuse two states that would share a row."""
     taken: dict[tuple[str, str], str] = {}
     for attribute, field in states.items():
         other = taken.setdefault((field.store, field.name), attribute)
         if other != attribute:
             raise DefinitionError(
-                f"{field.place or place}: {cls.__name__}.{attribute} and {cls.__name__}.{other} "
+                f"{field.source or source}: {cls.__name__}.{attribute} and {cls.__name__}.{other} "
                 f"are both stored as {field.name!r} in store {field.store!r}; give one of them "
                 "another `name=`"
             )
@@ -114,33 +114,33 @@ def _definer(cls: type[Any], name: str) -> type[Any] | None:
 
 
 def check_method(cls: type[Any], name: str, fn: Any, marks: list[Mark]) -> None:
-    place = f"{place_of(fn)}: {cls.__name__}.{name}"
+    subject = f"{source_of(fn)}: {cls.__name__}.{name}"
     if inspect.isasyncgenfunction(fn):
         raise DefinitionError(
-            f"{place}: methods that yield results are not available; return a "
+            f"{subject}: methods that yield results are not available; return a "
             "list, or publish to a stream"
         )
     if not inspect.iscoroutinefunction(fn):
         raise DefinitionError(
-            f"{place}: a public method must be `async def`; make it so, or name it `_{name}`"
+            f"{subject}: a public method must be `async def`; make it so, or name it `_{name}`"
         )
     for parameter in list(inspect.signature(fn).parameters.values())[1:]:
         if parameter.kind not in PARAMETER_KINDS:
-            raise DefinitionError(f"{place}: name each parameter; `{parameter}` cannot be sent")
-        check_name_is_free(parameter.name, f"{place}: parameter `{parameter.name}`")
+            raise DefinitionError(f"{subject}: name each parameter; `{parameter}` cannot be sent")
+        check_name_is_free(parameter.name, f"{subject}: parameter `{parameter.name}`")
     flags = {mark.name for mark in marks if isinstance(mark, Flag)}
     if "one_way" in flags and inspect.signature(fn).return_annotation not in (None, "None"):
-        raise DefinitionError(f"{place}: a one-way method has no result: annotate `-> None`")
-    _check_implemented(cls, name, fn, place)
+        raise DefinitionError(f"{subject}: a one-way method has no result: annotate `-> None`")
+    _check_implemented(cls, name, fn, subject)
 
 
-def _check_implemented(cls: type[Any], name: str, fn: Any, place: str) -> None:
+def _check_implemented(cls: type[Any], name: str, fn: Any, subject: str) -> None:
     """A grain must not inherit a method's body from a contract."""
     if not cls.__millstream_hosted__:
         return
     owner = next(base for base in cls.__mro__ if name in base.__dict__)
     if getattr(owner, "__millstream_hosted__", None) is False:
         raise DefinitionError(
-            f"{place}: {cls.__name__} inherits `{name}` from the contract {owner.__name__} "
+            f"{subject}: {cls.__name__} inherits `{name}` from the contract {owner.__name__} "
             "and must implement it"
         )

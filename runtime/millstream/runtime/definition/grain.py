@@ -254,18 +254,18 @@ def grain(
     Raises DefinitionError (another class, the name), ConfigError (another option).
     """
     frame = sys._getframe(1)
-    place = f"{frame.f_code.co_filename}:{frame.f_lineno}: @grain"
+    subject = f"{frame.f_code.co_filename}:{frame.f_lineno}: @grain"
     made = GrainOptions(
         name=name, reentrant=reentrant, placement=placement, idle_after=idle_after, direct=direct
     )
-    check_fields(made, lambda field: f"{place}({field}=...)")
+    check_fields(made, lambda field: f"{subject}({field}=...)")
     if name is not None:
-        check_kind(f"{place}(name=...)", name)
+        check_kind(f"{subject}(name=...)", name)
 
     def apply(target: Any) -> Any:
         if not isinstance(target, type) or not hasattr(target, "__millstream_options__"):
             raise DefinitionError(
-                f"{place} is for Grain and Contract classes, not {shown(repr(target))}"
+                f"{subject} is for Grain and Contract classes, not {shown(repr(target))}"
             )
         target.__millstream_options__ = made
         return target

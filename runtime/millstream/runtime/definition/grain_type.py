@@ -25,7 +25,7 @@ from .checks import (
     is_root,
 )
 from .markers import Declaration, GrainOptions, Mark, marks_of
-from .method import MethodSpec, place_of
+from .method import MethodSpec, source_of
 from .names import check_kind
 from .state import StateField
 
@@ -35,9 +35,9 @@ __all__ = ["GrainType", "define"]
 class GrainType:
     """A grain class as the runtime sees it."""
 
-    def __init__(self, cls: type[Any], place: str) -> None:
+    def __init__(self, cls: type[Any], source: str) -> None:
         self.cls = cls
-        self.place = place  # file:line of the class
+        self.source = source  # file:line of the class
         self.specs: dict[str, MethodSpec] = {}
         self.marks: dict[str, list[Mark]] = {}
         self.local_names: dict[str, str] = {}  # name -> why it is not remote
@@ -77,23 +77,23 @@ class GrainType:
         Raises DefinitionError, also for what was added after the class was defined.
         """
         cls = self.cls
-        check_kind(f"{self.place}: the name of {cls.__qualname__}", self.name)
-        check_init(cls, self.place)
+        check_kind(f"{self.source}: the name of {cls.__qualname__}", self.name)
+        check_init(cls, self.source)
         for spec in self.specs.values():
-            with _names_known(f"{place_of(spec.fn)}: {spec.label}"):
+            with _names_known(f"{source_of(spec.fn)}: {spec.label}"):
                 spec.resolve()
         for name, field in self.states.items():
-            with _names_known(f"{field.place}: {cls.__name__}.{name}"):
-                field.resolve(f"{field.place}: {cls.__name__}.{name}")
+            with _names_known(f"{field.source}: {cls.__name__}.{name}"):
+                field.resolve(f"{field.source}: {cls.__name__}.{name}")
 
 
 @contextmanager
-def _names_known(place: str) -> Iterator[None]:
+def _names_known(subject: str) -> Iterator[None]:
     try:
         yield
     except NameError as error:
         raise DefinitionError(
-            f"{place}: {error}; annotations must be importable at run time (not only under "
+            f"{subject}: {error}; annotations must be importable at run time (not only under "
             "TYPE_CHECKING)"
         ) from None
 
@@ -105,9 +105,9 @@ def define(cls: type[Any], frame: FrameType) -> None:
     for name in dir(cls):
         if not (name.startswith("__") or name in HOOKS or name in OWN_NAMES):
             _define_name(grain_type, cls, name, localns)
-    check_hooks(cls, grain_type.place)
-    check_init(cls, grain_type.place)
-    check_states(grain_type.states, cls, grain_type.place)
+    check_hooks(cls, grain_type.source)
+    check_init(cls, grain_type.source)
+    check_states(grain_type.states, cls, grain_type.source)
     cls.__millstream_type__ = grain_type
 
 
@@ -115,7 +115,7 @@ def _define_name(
     grain_type: GrainType, cls: type[Any], name: str, localns: Mapping[str, Any]
 ) -> None:
     raw = inspect.getattr_static(cls, name)
-    check_name_is_free(name, f"{grain_type.place}: {cls.__name__}.{name}")
+    check_name_is_free(name, f"{grain_type.source}: {cls.__name__}.{name}")
     if hasattr(raw, "__millstream_state__"):
         grain_type.states[name] = raw
         grain_type.local_names[name] = "grain state"

@@ -19,10 +19,10 @@ from millstream.runtime.errors import CallTimeout, DefinitionError
 
 from .markers import Flag, Mark, Timeout
 
-__all__ = ["MethodSpec", "place_of"]
+__all__ = ["MethodSpec", "source_of"]
 
 
-def place_of(fn: Any) -> str:
+def source_of(fn: Any) -> str:
     """`file:line` of a function or class, for error messages."""
     code = getattr(inspect.unwrap(fn), "__code__", None)
     if code is not None:
@@ -96,17 +96,17 @@ class MethodSpec:
         if self._result is not None:
             return
         hints = resolve_hints(self.fn, self.localns, self.owner_class)
-        place = f"{place_of(self.fn)}: {self.label}"
+        subject = f"{source_of(self.fn)}: {self.label}"
         for parameter in [*self.parameters, None]:
             name = "return" if parameter is None else parameter.name
             if name not in hints:
                 what = "the result" if parameter is None else f"argument `{name}`"
-                raise DefinitionError(f"{place}: {what} needs an annotation")
+                raise DefinitionError(f"{subject}: {what} needs an annotation")
         self.codecs = [
-            build_codec(hints[p.name], f"{place}: argument `{p.name}`") for p in self.parameters
+            build_codec(hints[p.name], f"{subject}: argument `{p.name}`") for p in self.parameters
         ]
         self._arguments = Arguments([p.name for p in self.parameters], self.codecs, self.label)
-        self._result = build_codec(hints["return"], f"{place}: result")
+        self._result = build_codec(hints["return"], f"{subject}: result")
 
     def seen_through(self, contract: MethodSpec) -> MethodSpec:
         """This method for callers of a contract, whose classes may be others of the same form.
@@ -130,10 +130,10 @@ class MethodSpec:
         made._result = codec_between(self.result, contract.result)
         return made
 
-    def isolate_argument(self, index: int, value: object, host: object) -> object:
+    def isolate_argument(self, index: int, value: object, runtime: object) -> object:
         """What the callee gets for an argument; TypeError names it."""
         try:
-            return self.codecs[index].isolate(value, host)
+            return self.codecs[index].isolate(value, runtime)
         except (TypeError, ValueError, OverflowError) as error:
             name = self.parameters[index].name
             raise TypeError(f"{self.label}: argument `{name}`: {error}") from None
@@ -148,9 +148,9 @@ class MethodSpec:
             return self.isolate_result
         return self.result.isolator(self.isolate_result)
 
-    def isolate(self, values: tuple[object, ...], host: object) -> tuple[object, ...]:
+    def isolate(self, values: tuple[object, ...], runtime: object) -> tuple[object, ...]:
         """What the callee gets for all arguments."""
-        return values if self.is_internal else self.arguments.isolate(values, host)
+        return values if self.is_internal else self.arguments.isolate(values, runtime)
 
     def encode_result(self, value: object) -> bytes:
         """The result as it is sent; TypeError names the method."""
@@ -159,12 +159,12 @@ class MethodSpec:
         except (TypeError, ValueError, OverflowError) as error:
             raise TypeError(f"{self.label}: result: {error}") from None
 
-    def isolate_result(self, value: object, host: object) -> object:
+    def isolate_result(self, value: object, runtime: object) -> object:
         """What the caller gets; TypeError names the method."""
         if self.is_internal:
             return value
         try:
-            return self.result.isolate(value, host)
+            return self.result.isolate(value, runtime)
         except (TypeError, ValueError, OverflowError) as error:
             raise TypeError(f"{self.label}: result: {error}") from None
 

@@ -1,9 +1,9 @@
 """References: what a caller holds of a grain.
 
-Owns: identity, equality, text and the guard against what is not remote (spec/api.md T2-T4). Not:
-the stubs (`stubs`). Invariants: equal by grain name and key, whatever host gave it; not a subclass
-of the grain class, so neither state nor private methods leak, though `isinstance` says yes, as a
-type checker does.
+Owns: identity, equality, text and the guard against what is not remote. Not: the stubs
+(`calls.stubs`). Invariants: equal by grain name and key, whichever silo or client gave it; not a
+subclass of the grain class, so neither state nor private methods leak, though `isinstance` says
+yes, as a type checker does.
 """
 
 from __future__ import annotations

@@ -40,8 +40,8 @@ def encode_reference(value: Any) -> object:
     return [text, *others] if others else text
 
 
-def decode_reference(annotation: Any, plain: object, host: Any) -> object:
-    """A reference of the annotated class, at the host that decodes.
+def decode_reference(annotation: Any, plain: object, runtime: Any) -> object:
+    """A reference of the annotated class, at the silo or client that decodes.
 
     It is to a grain of the annotated type, of a type that derives from it, or, where Grain or
     Contract is annotated, of any type.
@@ -49,17 +49,17 @@ def decode_reference(annotation: Any, plain: object, host: Any) -> object:
     parts: list[Any] = plain if isinstance(plain, list) else [plain]
     if not parts or not all(isinstance(part, str) for part in parts):
         raise TypeError(f"{shown(repr(plain))} is not a reference: Type/key")
-    if host is None:
+    if runtime is None:
         raise TypeError("a reference can only be decoded in a silo or client")
     name, key = parse_grain_id(parts[0])
     if is_root(annotation):
-        return host.grain_of(name, Grain, key)
+        return runtime.grain_of(name, Grain, key)
     wanted = annotation.__millstream_type__.name
     if name == wanted:
-        return host.grain(annotation, key)
+        return runtime.grain(annotation, key)
     if wanted not in parts[1:]:
         raise TypeError(f"expected a reference to {wanted}, got {shown(repr(parts[0]))}")
-    return host.grain_of(name, annotation, key)
+    return runtime.grain_of(name, annotation, key)
 
 
 def register_reference_hook() -> None:

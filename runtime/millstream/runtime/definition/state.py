@@ -247,7 +247,7 @@ class StateField(Generic[S]):
         name: str | None,
         store: str,
         write: Literal["asked", "turn"],
-        place: str = "",
+        source: str = "",
     ) -> None:
         self._hint = hint
         self.default = default
@@ -257,7 +257,7 @@ class StateField(Generic[S]):
         self._codec: Codec[Any] | None = None
         self._owner: type[Any] | None = None
         self.attribute = ""
-        self.place = place  # file:line, for error messages
+        self.source = source  # file:line, for error messages
 
     def __set_name__(self, owner: type[Any], name: str) -> None:
         self._owner, self.attribute = owner, name
@@ -281,18 +281,18 @@ class StateField(Generic[S]):
         assert self._codec is not None
         return self._codec
 
-    def resolve(self, place: str) -> None:
+    def resolve(self, subject: str) -> None:
         """Build the codec. Raises DefinitionError."""
         if self._codec is None:
-            codec = build_codec(self._annotation(place), f"{place}: state")
+            codec = build_codec(self._annotation(subject), f"{subject}: state")
             try:
                 codec.decode(codec.encode(self.default()))
             except (TypeError, ValueError, OverflowError) as error:
-                if not codec.needs_host:
-                    raise DefinitionError(f"{place}: the default of the state: {error}") from None
+                if not codec.needs_runtime:
+                    raise DefinitionError(f"{subject}: the default of the state: {error}") from None
             self._codec = codec
 
-    def _annotation(self, place: str) -> Any:
+    def _annotation(self, subject: str) -> Any:
         if self._hint is not None:
             return self._hint
         assert self._owner is not None
@@ -300,7 +300,7 @@ class StateField(Generic[S]):
         arguments: tuple[Any, ...] = getattr(hint, "__args__", ())
         if len(arguments) != 1:
             raise DefinitionError(
-                f"{place}: write `{self.attribute}: State[...] = state(...)`, "
+                f"{subject}: write `{self.attribute}: State[...] = state(...)`, "
                 "or give state() the class"
             )
         return arguments[0]
@@ -352,15 +352,15 @@ def state(
         write: "turn" writes after each turn that changed the value; "asked" only by `write()`.
     """
     frame = sys._getframe(1)
-    place = f"{frame.f_code.co_filename}:{frame.f_lineno}"
+    source = f"{frame.f_code.co_filename}:{frame.f_lineno}"
     first = kind if default is None else default
     if not callable(first):
         raise DefinitionError(
-            f"{place}: state({shown(repr(first))}): give a class, or `default=` and an annotation"
+            f"{source}: state({shown(repr(first))}): give a class, or `default=` and an annotation"
         )
     if name is not None:
-        check_name(f"{place}: the name of a state", name)
-    check_name(f"{place}: the store of a state", store)
+        check_name(f"{source}: the name of a state", name)
+    check_name(f"{source}: the store of a state", store)
     if write not in ("asked", "turn"):
-        raise DefinitionError(f'{place}: state(write={write!r}): write "asked" or "turn"')
-    return StateField(kind, first, name, store, write, place)
+        raise DefinitionError(f'{source}: state(write={write!r}): write "asked" or "turn"')
+    return StateField(kind, first, name, store, write, source)

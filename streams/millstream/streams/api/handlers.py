@@ -68,18 +68,18 @@ def label_of(fn: Any) -> str:
     return name.rpartition("<locals>.")[2]
 
 
-def parameter_of(fn: Any, place: str, wanted: str) -> str:
+def parameter_of(fn: Any, subject: str, wanted: str) -> str:
     """Name of the argument that takes the event. Raises DefinitionError.
 
     `wanted`: how that argument should be annotated.
     """
     if not inspect.iscoroutinefunction(fn):
-        raise DefinitionError(f"{place}: a stream handler must be `async def`")
+        raise DefinitionError(f"{subject}: a stream handler must be `async def`")
     parameters = list(inspect.signature(fn).parameters.values())
     if len(parameters) != 2 or any(p.kind not in POSITIONAL for p in parameters):
         events = "event" if wanted.startswith("Event") else "events"
         raise DefinitionError(
-            f"{place}: a stream handler takes one argument, the {events}: `{events}: {wanted}`"
+            f"{subject}: a stream handler takes one argument, the {events}: `{events}: {wanted}`"
         )
     return parameters[1].name
 
@@ -172,31 +172,31 @@ def _is_decoded(wanted: Any, item: Any) -> bool:
 def check_explicit(handler: Any, item: Any, label: str) -> None:
     """Refuse a method that cannot handle the items of `label`. Raises DefinitionError."""
     fn = handler.__func__
-    place = f"{source_of(fn)}: {label_of(fn)}"
-    _check_name(handler.__self__, fn, place)
+    subject = f"{source_of(fn)}: {label_of(fn)}"
+    _check_name(handler.__self__, fn, subject)
     found = _explicit(fn)
     taken = found.events.item
     if not accepts(taken, item) or not _is_decoded(taken, item):
         wanted = wanted_text(item, is_batch=found.events.is_batch)
         raise DefinitionError(
-            f"{place}: {label} has items of {text_of(item)}, and an explicit handler gets "
+            f"{subject}: {label} has items of {text_of(item)}, and an explicit handler gets "
             f"them as it annotates them: annotate `{found.parameter}: {wanted}`, not "
             f"{text_of(taken)}"
         )
 
 
-def _check_name(grain: Any, fn: Any, place: str) -> None:
+def _check_name(grain: Any, fn: Any, subject: str) -> None:
     """The subscription is stored with the name, and references must not reach it."""
     name: str = fn.__name__
     if not hasattr(type(grain), name):
         raise DefinitionError(
-            f"{place}: {type(grain).__name__} has no method `{name}`: a handler is found by the "
+            f"{subject}: {type(grain).__name__} has no method `{name}`: a handler is found by the "
             "name of its `def`, which two underscores in front would change"
         )
     if name.startswith("_") or any(mark.makes_local for mark in marks_of(type(grain), name)):
         return
     raise DefinitionError(
-        f"{place}: a public method can be called through references: name it `_{name}`, or mark "
+        f"{subject}: a public method can be called through references: name it `_{name}`, or mark "
         "it with `@subscribe`"
     )
 
@@ -214,22 +214,22 @@ def is_batch_handler(handler: Any) -> bool:
 def _explicit(fn: Any) -> Explicit:
     found: Explicit | None = getattr(fn, EXPLICIT, None)
     if found is None:
-        place = f"{source_of(fn)}: {label_of(fn)}"
+        subject = f"{source_of(fn)}: {label_of(fn)}"
         try:
-            found = _read_explicit(fn, place)
+            found = _read_explicit(fn, subject)
         except NameError as error:
             raise DefinitionError(
-                f"{place}: event: {error}; annotations must be importable at run time (not only "
+                f"{subject}: event: {error}; annotations must be importable at run time (not only "
                 "under TYPE_CHECKING)"
             ) from None
         setattr(fn, EXPLICIT, found)
     return found
 
 
-def _read_explicit(fn: Any, place: str) -> Explicit:
+def _read_explicit(fn: Any, subject: str) -> Explicit:
     """Raises DefinitionError, or NameError: an annotation is not defined."""
-    parameter = parameter_of(fn, place, "Event[...]")
+    parameter = parameter_of(fn, subject, "Event[...]")
     events = events_of(get_type_hints(fn, include_extras=True).get(parameter))
     if events is None:
-        raise DefinitionError(f"{place}: annotate the event: Event[...]")
-    return Explicit(events, parameter, codec_of(events.item, f"{place}: event"))
+        raise DefinitionError(f"{subject}: annotate the event: Event[...]")
+    return Explicit(events, parameter, codec_of(events.item, f"{subject}: event"))

@@ -66,12 +66,12 @@ class LocalConsumer(Protocol):
 class Stream(Generic[T]):
     """One stream, as seen from a silo, a grain or a client."""
 
-    __slots__ = ("_host", "_key", "_topic")
+    __slots__ = ("_key", "_runtime", "_topic")
 
-    def __init__(self, host: Opener, topic: Topic[T], key: str) -> None:
+    def __init__(self, runtime: Opener, topic: Topic[T], key: str) -> None:
         if type(key) is not str or not (key.isascii() or key.isprintable()):
             check_text("the key of a stream", key)
-        self._host = host
+        self._runtime = runtime
         self._topic = topic
         self._key = key
 
@@ -113,7 +113,7 @@ class Stream(Generic[T]):
         Raises TypeError (wrong item), QueueFull, QueueUnavailable, PublishUnknown, NotInCluster
         (the silo or client has ended; nothing was sent).
         """
-        publisher = publisher_of(self._host, self._topic.provider)
+        publisher = publisher_of(self._runtime, self._topic.provider)
         check_headers(headers)
         return await publisher.publish(self.id, [self._encode(item)], headers)
 
@@ -125,7 +125,7 @@ class Stream(Generic[T]):
         They are sent in messages of at most `publish_items_max` and `publish_bytes_max`; if one
         fails, those before it stay published.
         """
-        publisher = publisher_of(self._host, self._topic.provider)
+        publisher = publisher_of(self._runtime, self._topic.provider)
         check_headers(headers)
         bodies = [self._encode(item) for item in items]
         token: Token | None = None
@@ -200,7 +200,7 @@ class Stream(Generic[T]):
         ]
 
     def _rendezvous(self) -> Rendezvous:
-        rendezvous: Rendezvous = self._host.grain(
+        rendezvous: Rendezvous = self._runtime.grain(
             Rendezvous, rendezvous_key(self._topic.provider, self.id)
         )
         return rendezvous
@@ -293,13 +293,13 @@ class Subscription(Generic[T]):
         await rendezvous.add(replace(found[0], start=text, state="pending", note=""))
 
 
-def publisher_of(host: Opener, provider: str) -> Publisher:
-    """What publishes for a host: its own provider, or in a client its gateway.
+def publisher_of(runtime: Opener, provider: str) -> Publisher:
+    """What publishes for a silo or client: its own provider, or in a client its gateway.
 
     Raises NotInCluster (it has ended: nothing is sent), ConfigError (no such provider).
     """
-    host.check_running()
-    if host.gateway is None:
-        publisher: Publisher = host.part(provider)
+    runtime.check_running()
+    if runtime.gateway is None:
+        publisher: Publisher = runtime.part(provider)
         return publisher
-    return GatewayPublisher(host.gateway, provider)
+    return GatewayPublisher(runtime.gateway, provider)

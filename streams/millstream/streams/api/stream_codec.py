@@ -21,16 +21,16 @@ def encode_stream(value: Any) -> tuple[str, str, str]:
     return (value.provider, *value.id)
 
 
-def decode_stream(annotation: Any, plain: Any, host: Any) -> object:
-    """The stream, opened at the host that decodes."""
+def decode_stream(annotation: Any, plain: Any, runtime: Any) -> object:
+    """The stream, opened at the silo or client that decodes."""
     items = get_args(annotation)
     if not items:
         raise TypeError("annotate the stream with its item type: Stream[Item]")
-    if not isinstance(plain, list | tuple) or len(plain) != 3 or host is None:
+    if not isinstance(plain, list | tuple) or len(plain) != 3 or runtime is None:
         raise TypeError(f"{plain!r} is not a stream of this cluster")
     provider, namespace, key = plain
     made: StreamNamespace[Any] = StreamNamespace(namespace, items[0], provider=provider)
-    return made.open(host, key)
+    return made.open(runtime, key)
 
 
 def register_stream_hook() -> None:

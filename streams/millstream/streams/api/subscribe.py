@@ -62,15 +62,15 @@ class SubscribeMark(Mark):
 
     def define(self, owner: type, name: str, fn: Callable[..., Any]) -> None:
         """Check the handler. Raises DefinitionError with file and line."""
-        place = f"{_place_of(owner, fn)}: {owner.__name__}.{name}"
-        self._check_namespace(place)
-        self._check_twice(place, owner, name)
-        self._check_numbers(place)
-        _check_method(place, name, fn)
+        subject = f"{_source_of(owner, fn)}: {owner.__name__}.{name}"
+        self._check_namespace(subject)
+        self._check_twice(subject, owner, name)
+        self._check_numbers(subject)
+        _check_method(subject, name, fn)
         wanted = wanted_text(self.namespace.item, is_batch=self.is_batch)
-        self._check_item(place, fn, parameter_of(fn, place, wanted), wanted)
+        self._check_item(subject, fn, parameter_of(fn, subject, wanted), wanted)
         if self.commit_with is not None:
-            self._check_commit(place, owner)
+            self._check_commit(subject, owner)
 
     def declared(self, grain_type: str, method: str) -> Declaration | None:
         """What the owners of queues have to know, whichever grains they host."""
@@ -87,21 +87,21 @@ class SubscribeMark(Mark):
             self.dead_letter,
         ).declaration()
 
-    def _check_namespace(self, place: str) -> None:
+    def _check_namespace(self, subject: str) -> None:
         """An item type that is missing or cannot be encoded is refused here."""
         if not isinstance(self.namespace, StreamNamespace):
             raise DefinitionError(
-                f"{place}: `@subscribe` takes a namespace, such as "
+                f"{subject}: `@subscribe` takes a namespace, such as "
                 f'StreamNamespace("arrivals", Item), not {self.namespace!r}'
             )
         try:
             self.namespace.codec  # noqa: B018  builds it
         except DefinitionError as error:
-            raise DefinitionError(f"{place}: {error}") from None
+            raise DefinitionError(f"{subject}: {error}") from None
         except NameError as error:
-            raise DefinitionError(f"{place}: items of {self.namespace!r}: {error}") from None
+            raise DefinitionError(f"{subject}: items of {self.namespace!r}: {error}") from None
 
-    def _check_twice(self, place: str, owner: type, name: str) -> None:
+    def _check_twice(self, subject: str, owner: type, name: str) -> None:
         """Namespace name and handler are the subscription, whatever the provider."""
         streams = [
             mark.namespace.name
@@ -110,42 +110,45 @@ class SubscribeMark(Mark):
         ]
         if streams.count(self.namespace.name) > 1:
             raise DefinitionError(
-                f"{place}: has two marks for streams named {self.namespace.name!r}: keep one, or "
+                f"{subject}: has two marks for streams named {self.namespace.name!r}: keep one, or "
                 "mark a method of its own"
             )
 
-    def _check_numbers(self, place: str) -> None:
+    def _check_numbers(self, subject: str) -> None:
         if type(self.max_events) is not int or self.max_events < 1:
-            raise DefinitionError(f"{place}: max_events is {self.max_events!r}, not at least 1")
+            raise DefinitionError(f"{subject}: max_events is {self.max_events!r}, not at least 1")
         if self.max_events != EVENTS_MAX and not self.is_batch:
             raise DefinitionError(
-                f"{place}: max_events={self.max_events} is for lists of events: write `batch=True`"
+                f"{subject}: max_events={self.max_events} is for lists of events: "
+                "write `batch=True`"
             )
         if self.retries is not None and (type(self.retries) is not int or self.retries < 0):
-            raise DefinitionError(f"{place}: retries is {self.retries!r}, not at least 0")
+            raise DefinitionError(f"{subject}: retries is {self.retries!r}, not at least 0")
 
-    def _check_item(self, place: str, fn: Callable[..., Any], parameter: str, wanted: str) -> None:
+    def _check_item(
+        self, subject: str, fn: Callable[..., Any], parameter: str, wanted: str
+    ) -> None:
         try:
             hint = get_type_hints(fn, include_extras=True).get(parameter)
         except NameError:
             return  # not defined yet, or local to a function: a type checker sees it
         if hint is None:
-            raise DefinitionError(f"{place}: annotate the event: `{parameter}: {wanted}`")
+            raise DefinitionError(f"{subject}: annotate the event: `{parameter}: {wanted}`")
         events, item = events_of(hint), self.namespace.item
         is_as_marked = events is not None and events.is_batch is self.is_batch
         if events is None or not is_as_marked or not accepts(events.item, item):
             advice = ", or write `batch=True`" if events is not None and events.is_batch else ""
             raise DefinitionError(
-                f"{place}: {self.namespace!r} has items of {text_of(item)}: annotate "
+                f"{subject}: {self.namespace!r} has items of {text_of(item)}: annotate "
                 f"`{parameter}: {wanted}`, not {text_of(hint)}{'' if self.is_batch else advice}"
             )
 
-    def _check_commit(self, place: str, owner: type) -> None:
+    def _check_commit(self, subject: str, owner: type) -> None:
         field = self.commit_with
         name = self.commit_name
         if name is None or inspect.getattr_static(owner, name, None) is not field:
             raise DefinitionError(
-                f"{place}: commit_with must be a state field of {owner.__name__}, such as "
+                f"{subject}: commit_with must be a state field of {owner.__name__}, such as "
                 f"`tally = state(Tally)`, not {field!r}"
             )
 
@@ -155,21 +158,22 @@ class SubscribeMark(Mark):
         return self.commit_with.attribute if isinstance(self.commit_with, StateField) else None
 
 
-def _place_of(owner: type, fn: object) -> str:
+def _source_of(owner: type, fn: object) -> str:
     """Where the handler is written; where the class is, if something else stands for a method."""
     is_method = isinstance(fn, FunctionType | staticmethod | classmethod)
     return source_of(fn if is_method else owner)
 
 
-def _check_method(place: str, name: str, fn: object) -> None:
+def _check_method(subject: str, name: str, fn: object) -> None:
     if isinstance(fn, staticmethod | classmethod):
         kind = type(fn).__name__
         raise DefinitionError(
-            f"{place}: a stream handler is a method of the grain: remove `@{kind}` and take `self`"
+            f"{subject}: a stream handler is a method of the grain: remove `@{kind}` and "
+            "take `self`"
         )
     if not isinstance(fn, FunctionType):
         raise DefinitionError(
-            f"{place}: `{name}` is a stream handler, in this class or in one that it inherits "
+            f"{subject}: `{name}` is a stream handler, in this class or in one that it inherits "
             f"from, so it must be `async def`, not {fn!r}"
         )
 

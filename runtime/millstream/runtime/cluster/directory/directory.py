@@ -54,7 +54,7 @@ from .events import (
 )
 from .locations import Locations
 from .partition import Entry
-from .range import DirectoryRange, place_of
+from .range import DirectoryRange, point_of
 
 __all__ = ["Directory", "DirectoryTarget", "Holder", "Members"]
 
@@ -377,8 +377,8 @@ async def pause(attempt: int) -> None:
 
 def is_registered_in(activation: Activation, segments: Sequence[Segment]) -> bool:
     """Does the activation hold a registration in the segments?"""
-    place = place_of(activation.kind.name, activation.key)
-    return activation.version > 0 and not activation.is_gone and covers(segments, place)
+    point = point_of(activation.kind.name, activation.key)
+    return activation.version > 0 and not activation.is_gone and covers(segments, point)
 
 
 def row_of(activation: Activation) -> RecoveredRow:

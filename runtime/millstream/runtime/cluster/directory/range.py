@@ -46,7 +46,7 @@ from .events import (
 )
 from .partition import Entry, Partition
 
-__all__ = ["DirectoryRange", "place_of"]
+__all__ = ["DirectoryRange", "point_of"]
 
 Actions = list[Action]
 
@@ -129,7 +129,7 @@ class DirectoryRange:
 
     def owner_of(self, kind: str, key: str) -> str | None:
         """Whom to ask about a grain; None: nobody is active."""
-        return self._ring.owner(place_of(kind, key))
+        return self._ring.owner(point_of(kind, key))
 
     def is_current(self, version: int) -> bool:
         """Is a registration of that version new enough to be found by later owners?"""
@@ -192,7 +192,7 @@ class DirectoryRange:
         for kind, key, activation_id, version in event.rows if recovery else ():
             assert recovery is not None
             ended = Unregister(kind, key, event.silo, activation_id)
-            if ended in recovery.ended or not covers(recovery.segments, place_of(kind, key)):
+            if ended in recovery.ended or not covers(recovery.segments, point_of(kind, key)):
                 continue
             entry = Entry(event.silo, activation_id, version)
             loser = self._partition.recover(kind, key, entry)
@@ -243,12 +243,12 @@ class DirectoryRange:
     def _answer(self, asked: Asked) -> Reply | None:
         """The answer, or None while there is none."""
         question = asked.question
-        place = place_of(question.kind, question.key)
+        point = point_of(question.kind, question.key)
         if asked.version > self.version:
             return None
-        if self._ring.owner(place) != self._me:
+        if self._ring.owner(point) != self._me:
             return self._refusal(asked)
-        if any(covers(recovery.segments, place) for recovery in self._recoveries):
+        if any(covers(recovery.segments, point) for recovery in self._recoveries):
             return None
         if isinstance(question, Lookup):
             found = self._partition.lookup(question.kind, question.key)
@@ -303,7 +303,7 @@ class DirectoryRange:
         return [Sweep()] if self._unswept else []
 
     def _is_foreign(self, kind: str, key: str, entry: Entry) -> bool:
-        return self._is_dead(entry.silo) or self._ring.owner(place_of(kind, key)) != self._me
+        return self._is_dead(entry.silo) or self._ring.owner(point_of(kind, key)) != self._me
 
     # -- checks
 
@@ -316,11 +316,11 @@ class DirectoryRange:
             assert self._answer_is_due(asked) is False, f"{asked} could be answered"
 
     def _answer_is_due(self, asked: Asked) -> bool:
-        place = place_of(asked.question.kind, asked.question.key)
-        is_locked = any(covers(recovery.segments, place) for recovery in self._recoveries)
+        point = point_of(asked.question.kind, asked.question.key)
+        is_locked = any(covers(recovery.segments, point) for recovery in self._recoveries)
         return asked.version <= self.version and not is_locked
 
 
-def place_of(kind: str, key: str) -> int:
+def point_of(kind: str, key: str) -> int:
     """Where a grain is on the ring."""
     return hash_of(f"{kind}/{key}")
