@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
-EXTRAS := .[console,demo,spark,dev]
+EXTRAS := .[bench,console,demo,spark,dev]
 
 .PHONY: demo test test-fast check bench sim mutants clean
 

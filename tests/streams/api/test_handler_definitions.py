@@ -833,7 +833,7 @@ class Listener(Grain):
         await held.resume(start=start)
 
     async def starts(self) -> list[str]:
-        rendezvous = self.stream(LANDINGS, self.key)._rendezvous()
+        rendezvous = self.stream(LANDINGS, self.key).rendezvous_grain()
         return [row.start for row in await rendezvous.rows()]
 
     async def subscriptions_of(self, what: str) -> int:

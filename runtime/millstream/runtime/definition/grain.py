@@ -21,6 +21,7 @@ from .grain_type import GrainType, define
 from .markers import GrainOptions
 from .names import check_kind
 from .placement import RANDOM, Placement
+from .state import State
 
 __all__ = [
     "Contract",
@@ -180,6 +181,17 @@ def construct(cls: type[G], home: Home, states: Mapping[str, object] | None) -> 
         made.__init__()
     grain: G = made
     return grain
+
+
+def states_of(grain: Grain) -> Mapping[str, State[Any]]:
+    """The states of a grain by attribute; none for one without."""
+    states: Mapping[str, State[Any]] = getattr(grain, "_millstream_states", {})
+    return states
+
+
+def end_life(grain: Grain, ended: Ended) -> None:
+    """The grain's activation is over: from now on its surface says so (and no cycle is left)."""
+    grain._millstream = ended
 
 
 class GrainContext:

@@ -14,7 +14,13 @@ import logging
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from millstream.runtime.definition.grain import DeactivationReason, Ended, construct
+from millstream.runtime.definition.grain import (
+    DeactivationReason,
+    Ended,
+    construct,
+    end_life,
+    states_of,
+)
 from millstream.runtime.definition.names import row_key
 from millstream.runtime.definition.state import State
 from millstream.runtime.definition.storage import StateStore
@@ -164,7 +170,7 @@ class Catalog:
             if self.on_started is not None:
                 self.on_started(activation)
             activation.grain = self._construct(activation)
-            for state in getattr(activation.grain, "_millstream_states", {}).values():
+            for state in states_of(activation.grain).values():
                 await state.read()
             if activation.kind.has_activate_hook:
                 await self._run_hook(
@@ -216,7 +222,7 @@ class Catalog:
         activation.abandon()
         self.count -= 1
         if activation.grain is not None:
-            activation.grain._millstream = Ended(activation)  # no cycle: freed at once
+            end_life(activation.grain, Ended(activation))
             activation.grain = None
 
     # -- ending (`Owner`)

@@ -18,6 +18,7 @@ from typing import Any
 
 from millstream.runtime.codec.failures import isolate_error
 from millstream.runtime.codec.known_errors import KnownErrors
+from millstream.runtime.definition.grain import states_of
 from millstream.runtime.definition.method import MethodSpec
 from millstream.runtime.errors import (
     CallError,
@@ -248,9 +249,10 @@ async def and_write(activation: Activation, method: Coroutine[Any, Any, Any]) ->
     """Run a method, and write the states marked write="turn" that it changed."""
     result = await method
     assert activation.kind.hosted is not None
+    states = states_of(activation.grain)
     for name, field in activation.kind.hosted.states.items():
         if field.writes_each_turn:
-            await activation.grain._millstream_states[name].write_if_changed()
+            await states[name].write_if_changed()
     return result
 
 

@@ -170,13 +170,14 @@ class Cursor:
             item -= len(slot.message.items)
             slot = slot.next
         assert slot is not None or item == 0, f"moved {item} items past the end of {self.stream}"
-        self._stand(slot, item)
+        self.move_to(slot, item)
 
     def close(self) -> None:
         """Let go of everything; again is harmless."""
-        self._stand(None, 0)
+        self.move_to(None, 0)
 
-    def _stand(self, slot: _Slot | None, item: int) -> None:
+    def move_to(self, slot: _Slot | None, item: int) -> None:
+        """Stand at an item of a slot; None: behind everything."""
         if slot is not self._slot:
             self._cache._moved(self._slot, slot)
         self._slot, self._item = slot, item
@@ -278,9 +279,9 @@ class QueueCache:
         cursor = Cursor(self, stream)
         item = slot.first_item(after)
         if item < len(slot.message.items):
-            cursor._stand(slot, item)
+            cursor.move_to(slot, item)
         else:
-            cursor._stand(slot.next, 0)
+            cursor.move_to(slot.next, 0)
         return cursor
 
     def unpin(self, index: int) -> None:

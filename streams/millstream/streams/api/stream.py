@@ -164,7 +164,7 @@ class Stream(Generic[T]):
         check_explicit(handler, self._topic.item, repr(self._topic))
         check_text("the name of a subscription", name)
         row = self._row(grain, handler, name, start_text(start))
-        rendezvous = self._rendezvous()
+        rendezvous = self.rendezvous_grain()
         consumer: LocalConsumer | None = extension_of(grain, "streams")
         if consumer is not None:
             consumer.joined(row.id)
@@ -195,11 +195,12 @@ class Stream(Generic[T]):
         kind, key = kind_of(type(grain)), grain.key
         return [
             Subscription(self, row.id, row.name, grain)
-            for row in await self._rendezvous().rows()
+            for row in await self.rendezvous_grain().rows()
             if (row.grain_type, row.grain_key) == (kind, key)
         ]
 
-    def _rendezvous(self) -> Rendezvous:
+    def rendezvous_grain(self) -> Rendezvous:
+        """The grain that keeps the stream's explicit subscriptions."""
         rendezvous: Rendezvous = self._runtime.grain(
             Rendezvous, rendezvous_key(self._topic.provider, self.id)
         )
@@ -275,7 +276,7 @@ class Subscription(Generic[T]):
 
         When it has returned, this activation's handler sees no further event of it.
         """
-        await self._stream._rendezvous().remove(self.id)
+        await self._stream.rendezvous_grain().remove(self.id)
         if self._grain is not None:
             consumer: LocalConsumer | None = extension_of(self._grain, "streams")
             if consumer is not None:
@@ -286,7 +287,7 @@ class Subscription(Generic[T]):
 
         Raises ConfigError (no such start), StreamError (it was unsubscribed).
         """
-        text, rendezvous = start_text(start), self._stream._rendezvous()
+        text, rendezvous = start_text(start), self._stream.rendezvous_grain()
         found = [row for row in await rendezvous.rows() if row.id == self.id]
         if not found:
             raise StreamError(f"{self.id} is not subscribed to {self._stream!r}")
