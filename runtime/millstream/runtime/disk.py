@@ -1,7 +1,8 @@
 """The disk seam: the file writes that must survive a crash, and the real implementation.
 
-Owns: `Disk`, `DiskFile`, `RealDisk`. The simulator implements the same Protocols (`testing.disk`).
-Not: the form of what is written; SQLite files (they have a disk layer of their own).
+Owns: `Disk`, `DiskFile`, `RealDisk`. The simulator implements the same Protocols
+(`testing.world.disk`). Not: the form of what is written; SQLite files (they have a disk layer of
+their own).
 Invariants: a file only grows, or is truncated; bytes are durable after `fsync`, not before, and a
 crash may keep any part of the rest; names (made, renamed, removed) and truncation are durable when
 the call returns. After `fsync` raised, nothing appended since the last good one may be trusted,

@@ -1,6 +1,6 @@
 """Named points in the code where a simulation may let something go wrong.
 
-Owns: the seam `maybe` and the one hook behind it. Not: which points fire (`testing.faults`).
+Owns: the seam `maybe` and the one hook behind it. Not: which points fire (`testing.world.faults`).
 Invariants: without a hook every point is false, at the cost of one call and one comparison; a name
 is `part.what`, in lower case, and is listed in the documentation.
 """

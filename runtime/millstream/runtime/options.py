@@ -76,7 +76,7 @@ class RuntimeOptions:
     call_timeout_s: float = 30.0
     """Deadline of a call whose method has none of its own."""
     sweep_s: float = 0.02
-    """How often pending calls are looked at for deadlines, while there are any."""
+    """How often requests are looked at for deadlines, while there are any."""
     slice_s: float = 0.001
     """Direct turns yield to the loop after this long."""
     nested_turns_max: int = 32

@@ -263,8 +263,8 @@ async def test_a_start_leaves_nothing_that_is_watched(key: str) -> None:
     async with Silo(grains=[Desk], options=RuntimeOptions(sweep_s=0.001)) as silo:
         GATES["start"].set()
         assert await silo.grain(Desk, key).answer() == key
-        pending = silo.assembly.turns.deadlines
-        await until(lambda: not pending.is_armed)  # it sweeps while anything is watched
+        deadlines = silo.assembly.turns.deadlines
+        await until(lambda: not deadlines.is_armed)  # it sweeps while anything is watched
 
 
 # --- deadlines over silos, in virtual time --------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Resolving annotations: local names, names that come later, type variables (T7, T9)."""
+"""Resolving annotations: local names, names that come later, type variables."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Types that are admitted by hooks: register_type, pydantic models, references (T19)."""
+"""Types that are admitted by hooks: register_type, pydantic models, references."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Unions that MessagePack cannot tell apart (T17)."""
+"""Unions that MessagePack cannot tell apart."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Errors across the wire (T18)."""
+"""Errors across the wire."""
 
 from __future__ import annotations
 

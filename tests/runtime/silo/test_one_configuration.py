@@ -125,7 +125,7 @@ class Chatty(SiloPart):
 
 
 def test_a_part_that_brings_too_much_is_refused() -> None:
-    with pytest.raises(ConfigError, match="at most 4000 travel with a member's row"):
+    with pytest.raises(ConfigError, match="at most 4000 are sent with a member's row"):
         Silo(grains=[], parts={"chatty": Chatty()})
 
 

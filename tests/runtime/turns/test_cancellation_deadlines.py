@@ -813,11 +813,11 @@ async def test_a_deadline_is_kept_by_a_run_of_calls_that_never_suspends(silo: Si
 async def test_the_sweep_stops_when_nothing_is_pending() -> None:
     async with Silo(grains=[Worker], options=RuntimeOptions(sweep_s=0.001)) as silo:
         assert await silo.grain(Worker, "a").ok() == "ok"
-        pending = silo.assembly.turns.deadlines
-        await until(lambda: not pending.is_armed)
+        deadlines = silo.assembly.turns.deadlines
+        await until(lambda: not deadlines.is_armed)
         with pytest.raises(CallTimeout):
             await with_options(silo.grain(Worker, "a"), timeout=0.01).wait("w")
-        await until(lambda: not pending.is_armed)
+        await until(lambda: not deadlines.is_armed)
 
 
 async def test_a_cycle_is_no_timeout(silo: Silo) -> None:

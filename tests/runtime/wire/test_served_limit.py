@@ -168,12 +168,12 @@ async def test_a_refused_call_leaves_nothing_behind(silo: Silo, kind: str) -> No
     held = [call(number, "Desk", f"{number}", "stay") for number in range(1, 1 + LIMIT)]
     peer.received(frame(encode_messages(held)))
     await until(lambda: len(STARTED) == LIMIT)
-    pending = len(list(silo.assembly.turns.deadlines.watched()))
+    watched = len(list(silo.assembly.turns.deadlines.watched()))
     names = ("$gateway", "", "gateways") if kind == "target" else ("Desk", "new", "where")
     peer.received(frame(encode_messages([call(9, *names), call(9, *names)])))
     await until(lambda: 9 in link.answers())
     assert isinstance(link.answers()[9], Failure)
-    assert len(list(silo.assembly.turns.deadlines.watched())) == pending
+    assert len(list(silo.assembly.turns.deadlines.watched())) == watched
     assert "new" not in silo.assembly.catalog.of("Desk")
     GATE.set()
     await until(lambda: len(link.answers()) == LIMIT + 1)

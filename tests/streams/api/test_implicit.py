@@ -1,4 +1,4 @@
-"""Which declared subscriptions hold in a view: vectors for the pure part of `declared`."""
+"""Which implicit subscriptions there are in a view."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from millstream.runtime.definition.markers import Declaration
 from millstream.streams import Event, StreamNamespace, subscribe
 from millstream.streams.api.implicit import ImplicitSet, ImplicitSubscription, implicit_in
 
-KEPT_S = 100.0
+RETENTION_S = 100.0
 LIVE = (Status.JOINING, Status.ACTIVE, Status.STOPPING)
 NOTES = StreamNamespace("notes", str)
 LINES = StreamNamespace("lines", str, provider="other", subscriptions="implicit")
@@ -56,7 +56,7 @@ def silo(
 
 
 def found(*rows: MemberRow, now_s: float = 10.0) -> ImplicitSet:
-    return implicit_in(TableView(1, rows), "default", now_s, KEPT_S)
+    return implicit_in(TableView(1, rows), "default", now_s, RETENTION_S)
 
 
 def ids(declared: ImplicitSet) -> set[str]:
@@ -68,7 +68,7 @@ def test_a_mark_is_declared_with_all_that_an_agent_needs() -> None:
     one = ImplicitSubscription("default", "notes", "both", "Marked", "on_note", 7, False)
     assert found(row).of("notes") == {"implicit/notes/Marked/on_note": one}
     assert found(row).of("lines") == {}, "it belongs to another provider"
-    other = implicit_in(TableView(1, (row,)), "other", 0.0, KEPT_S)
+    other = implicit_in(TableView(1, (row,)), "other", 0.0, RETENTION_S)
     assert list(other.of("lines")) == ["implicit/lines/Marked/on_line"]
     assert other.kinds("lines") == "implicit"
 
@@ -107,13 +107,13 @@ def test_the_last_host_of_a_type_declares_for_it_when_all_are_dead() -> None:
     declared = found(first, last, silo(3, types=("B",), started_s=3.0))
     assert ids(declared) == {"A/on"}
     assert declared.absent == {"A"}
-    assert declared.until_s == 2.0 + KEPT_S
+    assert declared.until_s == 2.0 + RETENTION_S
 
 
 def test_a_type_that_nobody_hosts_is_given_up_in_time() -> None:
     dead = silo(1, declares("A"), status=Status.DEAD, started_s=5.0)
-    assert ids(found(dead, now_s=5.0 + KEPT_S - 0.1)) == {"A/on"}
-    assert found(dead, now_s=5.0 + KEPT_S) == ImplicitSet()
+    assert ids(found(dead, now_s=5.0 + RETENTION_S - 0.1)) == {"A/on"}
+    assert found(dead, now_s=5.0 + RETENTION_S) == ImplicitSet()
 
 
 def test_a_silo_that_came_back_without_a_type_gave_it_up() -> None:

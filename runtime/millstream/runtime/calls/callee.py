@@ -1,10 +1,9 @@
 """The callee's side of calls that come from elsewhere: other silos, clients, one-way callers.
 
-Owns: accepted calls until they are answered, and the runner tasks that run them. Source: runner
-tasks and direct flush, spec/hotpath.md rule 8, traps 13, 14. Invariants: a call is admitted when
-its frame is read, so order of arrival is order of start; a call whose caller gave it up, or whose
-deadline passed while it waited, never runs; a runner starts each request in a context in which no
-call has set a variable.
+Owns: accepted calls until they are answered, and the runner tasks that run them. Invariants: a call
+is admitted when its frame is read, so order of arrival is order of start; a call whose caller gave
+it up, or whose deadline passed while it waited, never runs; a runner starts each request in a
+context in which no call has set a variable.
 """
 
 from __future__ import annotations

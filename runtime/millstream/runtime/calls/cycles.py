@@ -1,7 +1,7 @@
 """Who waits for whom: calls that can never start, and what a late one waited for.
 
-Owns: the check for cycles and the words for it. Source: DESIGN 3, "Call cycles". Invariant: a cycle
-is only found where every hop was made by its turn's own task, so that nobody could end it.
+Owns: the check for cycles and the words for it. Invariant: a cycle is only found where every hop
+was made by its turn's own task, so that nobody could end it.
 """
 
 from __future__ import annotations

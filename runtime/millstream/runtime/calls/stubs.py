@@ -1,10 +1,10 @@
 """Reference classes: one generated `async def` stub per method, with the direct turn inside.
 
-Owns: the source text of stubs and the order of steps of a direct turn (spec/hotpath.md 3.1-3.3,
-traps 1, 2, 9, 11). Invariants: a direct turn happens only if the target is here, valid, idle and
-nobody waits (`gate == 0`), or after it has waited for its turn at an activation that runs another;
-between entering and releasing the activation nothing but the method runs; every generated name
-begins with `_ms`, which definitions refuse.
+Owns: the source text of stubs and the order of steps of a direct turn. Invariants: a direct turn
+happens only if the target is here, valid, idle and nobody waits (`gate == 0`), or after it has
+waited for its turn at an activation that runs another; between entering and releasing the
+activation nothing but the method runs; every generated name begins with `_ms`, which definitions
+refuse.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ async def {name}{signature}:
         _ms_kind, _ms_self._ms_key, _ms_spec_{index}, ({arguments}){options})
 """
 
-# The order of its steps is spec/hotpath.md 3.2; each of them is in the tests of turns/.
+# The order of its steps counts; each of them is in the tests of turns/.
 # 1. Whose turn is this? `_ms_up` is `live_request()`: see there.
 # 2. May it be direct? Else the general way. `gate` is open for the idle; where another turn runs
 #    and nobody waits for the grain's location, the stub waits for its turn by itself.

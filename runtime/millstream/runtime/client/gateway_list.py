@@ -1,10 +1,10 @@
 """The gateways that a client may use, and in which order. No I/O, no clock.
 
-Owns: `GatewayList`. Not: connections (`peers`), asking for the list (`client`). Invariants: what
+Owns: `GatewayList`. Not: connections (`peers`), asking for the list (`gateways`). Invariants: what
 `connect` was given is never forgotten and comes last, with the addresses of gateways that the
 cluster told: whoever was restarted there may be known to nobody else. A gateway that said goodbye
-or was evicted is not used again. A name is `host:port@generation`, so one that was restarted where
-it was is another gateway.
+or was evicted is not used again. A name is `host:port@generation`, so one that was restarted at its
+address is another gateway.
 """
 
 from __future__ import annotations

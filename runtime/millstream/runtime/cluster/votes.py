@@ -1,9 +1,8 @@
 """Suspicion and eviction: what a vote does to a row. Pure.
 
-Source: Orleans' table protocol (spec/orleans-runtime.md 3.8). Invariants: a row is declared dead
-only by enough fresh votes of silos that are not dead themselves, or by its own silo, or by a newer
-generation at its address; the last known good clock is the newer of ours and the newest vote's, so
-skewed clocks do not kill.
+Source: Orleans' table protocol. Invariants: a row is declared dead only by enough fresh votes of
+silos that are not dead themselves, or by its own silo, or by a newer generation at its address; the
+last known good clock is the newer of ours and the newest vote's, so skewed clocks do not kill.
 """
 
 from __future__ import annotations

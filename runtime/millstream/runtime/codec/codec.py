@@ -1,10 +1,10 @@
 """The codec of one annotation: encode, decode, isolate.
 
 Owns: the rule that a local call and a remote one give the callee the same value, because both go
-through the same checks and the same conversions. Errors are TypeErrors without a place; whoever
-knows the place (`arguments`, the caller of a result codec) adds it.
-Invariants: `isolate(v)` either is `v`, immutable all the way down, or equals
-`decode(encode(v))`; never pickle.
+through the same checks and the same conversions. Errors are TypeErrors that name no subject;
+whoever knows it (`arguments`, the caller of a result codec) adds it.
+Invariants: `isolate(v)` either is `v`, immutable all the way down, or equals `decode(encode(v))`;
+never pickle.
 """
 
 from __future__ import annotations
@@ -178,7 +178,7 @@ def build_codec(hint: object, subject: str) -> Codec[Any]:
 
 
 def codec_between(sender: Codec[Any], receiver: Codec[Any]) -> Codec[Any]:
-    """What `sender` encodes and `receiver` decodes, as when they stand in two processes."""
+    """What `sender` encodes and `receiver` decodes, as if they were in two processes."""
     passing, other = sender._passing, receiver._passing
     both = None
     if passing is not None and other is not None:

@@ -1,7 +1,7 @@
 """Arguments and attributes of exceptions as MessagePack that gives back the same types.
 
 No annotation says what they are, so values that MessagePack has no form for (tuple, set, Decimal,
-UUID, times) travel as extension 1: `[name, plain form]`. Everything else is refused: the error is
+UUID, times) are sent as extension 1: `[name, plain form]`. Everything else is refused: the error is
 then sent without it.
 Invariants: what `pack` returns, `unpack` turns into an equal value of the same types, except that
 an enum member or a subclass of int, float, str or bytes arrives as that plain value, and that long

@@ -1,8 +1,8 @@
 """Types that msgspec does not know: how they become plain values and come back.
 
-Owns: the table of hooks, and the one encoder of the process. Users add types with
-`register_type`; the runtime adds references, streams adds streams, with `register_hook`.
-pydantic models are known by their shape, so pydantic is never imported here.
+Owns: the hooks, and the one encoder of the process. Users add types with `register_type`; the
+runtime adds references, streams adds streams, with `register_hook`. pydantic models are known by
+their shape, so pydantic is never imported here.
 Invariants: the newest hook that matches wins; a decoder that is told who decodes (`runtime`: a silo
 or client) is used by one decode at a time, so silos, threads and nested decodes never see each
 other's.

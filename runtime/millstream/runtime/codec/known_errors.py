@@ -1,10 +1,10 @@
 """The exception types that a process may rebuild from the wire, by qualified name.
 
-Owns: the table, filled once per silo or client. Known are builtins, Millstream's own errors, and
-what the modules of the registered grains define or import: directly, inside a class, or in a
-module that they import.
-Invariants: only subclasses of Exception; nothing is imported here; a name from the wire that is
-not in the table never leads to code.
+Owns: the types by name, collected once per silo or client. Known are builtins, Millstream's own
+errors, and what the modules of the registered grains define or import: directly, inside a class, or
+in a module that they import.
+Invariants: only subclasses of Exception; nothing is imported here; a name from the wire that is not
+known never leads to code.
 """
 
 from __future__ import annotations

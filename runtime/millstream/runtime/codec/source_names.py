@@ -1,7 +1,7 @@
 """Names of source files as they are shown to other processes.
 
 Owns: `source_name`. Invariants: a name does not tell where on a machine a program lies, so equal
-programs at different places send equal bytes; it is what `import` would find it by.
+programs in different directories send equal bytes; it is what `import` would find it by.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """What is refused when a class is defined.
 
-Owns: every check of a class and its methods. Source of the rules: spec/api.md T5, T7, T8, T10,
-T21. Not: annotations (`codec`). Invariant: every function raises DefinitionError, with file and
-line.
+Owns: every check of a class and its methods. Not: annotations (`codec`). Invariant: every function
+raises DefinitionError, with file and line.
 """
 
 from __future__ import annotations

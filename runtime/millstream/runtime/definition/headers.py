@@ -1,6 +1,6 @@
 """Headers of a call: text by name, which the caller gives and the running turn reads.
 
-Owns: what may be a header, and how many. Not: how headers travel (`wire`). Invariant: what
+Owns: what may be a header, and how many. Not: how headers are sent (`wire`). Invariant: what
 `merged_headers` gave can be sent, and only its owner holds it.
 """
 

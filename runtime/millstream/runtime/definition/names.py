@@ -1,7 +1,7 @@
-"""Names of grains and of what they keep, as text that stands for one thing only.
+"""Names of grains and of what they keep, as text that means one thing only.
 
 Owns: what a grain type may be called, and how type, key and state name are joined. Invariants:
-different names give different text; a part without `/` and `%` stands in it as it is.
+different names give different text; a part without `/` and `%` is in it unchanged.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def check_kind(what: str, name: object) -> None:
 
 
 def grain_id(kind: str, key: str) -> str:
-    """`Type/key`: all that is needed to find a grain. The key stands in it as it is."""
+    """`Type/key`: all that is needed to find a grain. The key is in it unchanged."""
     return f"{_escaped(kind)}/{key}"
 
 

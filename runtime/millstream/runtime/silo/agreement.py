@@ -27,7 +27,7 @@ def agreement_of(
 ) -> tuple[tuple[str, str], ...]:
     """Everything that silos of one cluster must agree on, by what it is.
 
-    Raises ConfigError above AGREEMENT_BYTES_MAX: it travels with every view.
+    Raises ConfigError above AGREEMENT_BYTES_MAX: it is sent with every view.
     """
     found = {"the wire version": str(WIRE_VERSION), "counting of votes": options_text(options)}
     for name, store in stores.items():
@@ -39,7 +39,7 @@ def agreement_of(
     if size > AGREEMENT_BYTES_MAX:
         raise ConfigError(
             f"what this silo's parts must agree on has {size} bytes, at most "
-            f"{AGREEMENT_BYTES_MAX} travel with a member's row: bring digests"
+            f"{AGREEMENT_BYTES_MAX} are sent with a member's row: bring digests"
         )
     return tuple(sorted(found.items()))
 
@@ -64,7 +64,7 @@ def options_text(options: MembershipOptions) -> str:
 
 
 def store_text(store: StateStore) -> str:
-    """Kind and place of a store, as far as it tells its place."""
+    """The class of a store, and where it keeps things, as far as it tells (`place`)."""
     place: str = getattr(store, "place", "")
     return f"{type(store).__qualname__} {place}".rstrip()
 

@@ -1,8 +1,8 @@
 """A silo: builds its parts, starts and stops them in order.
 
-Owns: the stages of starting and stopping (DESIGN 4). Not: any logic of the parts. Invariants:
-a silo is in the table before it serves, and active before it hosts; it stops as: gateway, queues,
-activations (each when its turns have ended), answers, providers, table
+Owns: the stages of starting and stopping. Not: any logic of the parts. Invariants: a silo is in the
+table before it serves, and active before it hosts; it stops as: gateway, queues, activations (each
+when its turns have ended), answers, providers, table
 (docs/decisions/0006-the-order-of-stopping.md); a start that fails is undone in the same order; what
 it made from text it closes, what it was given it does not; an evicted silo stops at once and writes
 nothing.

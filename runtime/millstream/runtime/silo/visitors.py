@@ -1,7 +1,7 @@
 """Who has connected to this silo, and who leaves.
 
 Owns: the connections that others opened, the clients among them, the goodbyes said and heard. Not:
-connections to others (`peers`), what visitors call (`parts`). Invariant: an end that leaves in
+connections to others (`peers`), what visitors call (`arrivals`). Invariant: an end that leaves in
 order keeps its connection until its last call is answered.
 """
 

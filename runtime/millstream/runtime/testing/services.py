@@ -1,9 +1,9 @@
 """A membership table and a state store on a host of their own, reached over the simulated network.
 
 Owns: `SimService` (asking a host that never crashes) and the two that use it. Not: what a row means
-(`membership`, `storage`). Invariants: a change happens at one instant, at the service; who cannot
-hear the answer learns only that there was none: the change may have happened, or may yet happen,
-also when its caller has died meanwhile.
+(`cluster.table`, `definition.storage`). Invariants: a change happens at one instant, at the
+service; who cannot hear the answer learns only that there was none: the change may have happened,
+or may yet happen, also when its caller has died meanwhile.
 """
 
 from __future__ import annotations

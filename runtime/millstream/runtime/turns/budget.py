@@ -2,7 +2,7 @@
 
 Invariants: after about `slice_s` the running task yields once, and a cancellation that comes just
 then waits for the next await: what the task has just done is not lost with it. The number of turns
-between two looks at the clock adapts to what a turn costs (spec/hotpath.md rule 10).
+between two looks at the clock adapts to what a turn costs.
 """
 
 from __future__ import annotations

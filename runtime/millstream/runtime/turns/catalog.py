@@ -1,10 +1,10 @@
 """All activations of this silo: find, create, end.
 
-Owns: the life of each activation after DESIGN 5b: creating, registering, activating, valid,
-deactivating, gone. Not: the turn rule (`turn_rule`), who else has what (`Registrar`). Invariants:
-an activation is registered before any user code runs; the loser of a race runs none and sends its
-queue to the winner; `on_activate` and `on_deactivate` never overlap a turn; an activation that
-failed to start fails exactly the requests that were queued on it.
+Owns: the life of each activation: creating, registering, activating, valid, deactivating, gone.
+Not: the turn rule (`turn_rule`), who else has what (`Registrar`). Invariants: an activation is
+registered before any user code runs; the loser of a race runs none and sends its queue to the
+winner; `on_activate` and `on_deactivate` never overlap a turn; an activation that failed to start
+fails exactly the requests that were queued on it.
 """
 
 from __future__ import annotations

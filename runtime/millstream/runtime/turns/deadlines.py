@@ -1,10 +1,10 @@
 """Deadlines of everything that waits or runs: one sweep instead of a timer per call.
 
-Owns: `Deadlines`, the registry of the requests of one silo or client that have a deadline of their
-own. Source: spec/hotpath.md rule 6. Invariants: requests with one time-out stand in one group, in
-the order of their deadlines, so a sweep stops at the first that is not due; the others stand in a
-slot per sweep, so a sweep looks at those that are due and no others; in one sweep a task is
-cancelled once, for its outermost expired turn; the timer is armed only while something is watched.
+Owns: `Deadlines`: the requests of one silo or client that have a deadline of their own.
+Invariants: requests with one time-out are in one group, in the order of their deadlines, so a sweep
+stops at the first that is not due; the others are in a slot per sweep, so a sweep looks at those
+that are due and no others; in one sweep a task is cancelled once, for its outermost expired turn;
+the timer is armed only while something is watched.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Life-cycle hooks as something that a request can run.
 
-Owns: `HookSpec`, which stands for `on_activate` and `on_deactivate` where else a method stands.
+Owns: `HookSpec`: `on_activate` and `on_deactivate` in the form that a method has (`MethodSpec`).
 """
 
 from __future__ import annotations

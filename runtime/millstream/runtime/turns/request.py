@@ -1,4 +1,4 @@
-"""What travels with a turn: its parent, its task, its deadline.
+"""What goes with a turn: its parent, its task, its deadline.
 
 Owns: `Request` and the context variable that holds the current one. Invariants: `done` is set
 exactly once, and from then on the request holds no task; a done request counts as no parent, and a

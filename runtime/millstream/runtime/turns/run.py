@@ -1,12 +1,12 @@
 """The one way to run a turn, and what every turn of a process shares.
 
-Owns: `Turns`: making requests, running them, and the order in which a turn ends (spec/hotpath.md
-trap 2): context, done flag, registry, release, then everything that may raise. Stubs inline these
-steps for a direct turn; every other turn, whichever door it came through, is `Turns.run`.
-Invariants: an activation that was entered is left whatever happens; a turn that the runtime
-cancelled (deadline, forced end) never ends as a cancellation, and one that swallowed a cancellation
-of its caller ends as one; no exception keeps a frame that keeps the exception; no run of turns that
-never suspend keeps the loop for longer than a slice.
+Owns: `Turns`: making requests, running them, and the order in which a turn ends: context, done
+flag, deadlines, release, then everything that may raise. Stubs inline these steps for a direct
+turn; every other turn, whichever door it came through, is `Turns.run`. Invariants: an activation
+that was entered is left whatever happens; a turn that the runtime cancelled (deadline, forced end)
+never ends as a cancellation, and one that swallowed a cancellation of its caller ends as one; no
+exception keeps a frame that keeps the exception; no run of turns that never suspend keeps the loop
+for longer than a slice.
 """
 
 from __future__ import annotations

@@ -4,9 +4,9 @@ Owns: `TurnRule`. Each method is an event; those that let somebody in return the
 granted, and whoever drives the rule tells them (`activation`). Invariants: `gate` is 0 exactly when
 an exclusive turn may start without asking further; a turn is entered once and left once; between
 two events nobody waits who could start; nothing starts before `valid`, or after a stop was asked
-for, save the first turn of an activation that asked for its own end while it started. The order
-is Orleans' (spec/orleans-runtime.md 1.3): idle, always-interleave, read-only with read-only, wait;
-the scan goes on past blocked entries.
+for, save the first turn of an activation that asked for its own end while it started. The order is
+Orleans': idle, always-interleave, read-only with read-only, wait; the scan goes on past blocked
+entries.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The network seam: byte links between addresses, and the asyncio implementation.
 
 Owns: sockets. Not: frames, handshakes, calls (`connection`). The simulator implements the same
-three Protocols (`testing.network`). Invariants: a link calls its receiver only after `start`, in
-order, on the loop's thread; `closed` is called exactly once and is the last call.
+three Protocols (`testing.world.transport`). Invariants: a link calls its receiver only after
+`start`, in order, on the loop's thread; `closed` is called exactly once and is the last call.
 """
 
 from __future__ import annotations

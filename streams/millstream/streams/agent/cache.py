@@ -1,12 +1,12 @@
 """The cache of one queue: what was read and is not yet done by every subscription.
 
-Owns: messages in the order of arrival, the places of cursors in them, the acknowledgement minimum.
+Owns: messages in the order of arrival, where cursors are in them, the acknowledgement minimum.
 Not: when to read or acknowledge (`flow`), or what to deliver and when (`delivery`).
 Invariants:
 - at most `events_max` events and `bytes_max` bytes, save one message that is alone in the cache;
 - a message has an absolute index that never changes; messages leave from the front only;
-- what holds a message (a pin, or a cursor that stands in it) holds all that came after it too;
-- an open cursor stands at an undelivered item of its stream: an idle subscription has none;
+- what holds a message (a pin, or a cursor in it) holds all that came after it too;
+- an open cursor is at an undelivered item of its stream: an idle subscription has none;
 - nothing leaves but in `purge`: between two purges a cursor may be closed and opened elsewhere.
 
 A message is linked to the next one of its stream, so a cursor skips what belongs to others at no
@@ -109,9 +109,9 @@ class _Lane(msgspec.Struct):
 
 
 class Cursor:
-    """One subscription's place among the undelivered items of its stream.
+    """Where one subscription is among the undelivered items of its stream.
 
-    Holds the message it stands in. Drained, or closed, it holds nothing and is of no more use:
+    Holds the message it is in. Drained, or closed, it holds nothing and is of no more use:
     the next message of the stream needs another one.
     """
 
@@ -130,12 +130,12 @@ class Cursor:
 
     @property
     def index(self) -> int | None:
-        """The absolute index of the message in which it stands; None when drained."""
+        """The absolute index of the message in which it is; None when drained."""
         return None if self._slot is None else self._slot.index
 
     @property
     def token(self) -> Token | None:
-        """The token of the item at which it stands; None when drained."""
+        """The token of the item at which it is; None when drained."""
         if self._slot is None:
             return None
         era, seq, first = self._slot.message.token

@@ -1,7 +1,7 @@
 """Delivering to one subscription that has work: what to send, when to send again, when to give up.
 
 Owns: the cursor of the subscription, its attempts, the size of its calls. Not: calls, clocks,
-chance, dead letters, or whose turn it is (`agent`), which all come in as events.
+chance, dead letters, or who comes next (`dispatch`), which all come in as events.
 Invariants:
 - one call at a time; the cursor moves only after its reply, or after a give-up was answered;
 - attempts count what the handler did (raised, ran out of time, could not be activated) to the
@@ -168,7 +168,7 @@ class GivenUp(msgspec.Struct, frozen=True):
 
 
 class Resume(msgspec.Struct, frozen=True):
-    """Go on behind `token` (None: at the oldest event held), from wherever it stands now."""
+    """Go on behind `token` (None: at the oldest event held), from wherever it is now."""
 
     token: Token | None
 

@@ -1,9 +1,9 @@
 """How much the reader may read now, and whether it should acknowledge now.
 
-Owns: the two decisions and their options. Not: what is done (`cache`), or the calls to the
-receiver (`agent`).
-Invariants: a grant never exceeds what the cache has room for; an acknowledgement is due only if
-the minimum moved since the last one that was sent.
+Owns: the two decisions and their options. Not: what is done (`cache`), or the calls to the receiver
+(`reader`).
+Invariants: a grant never exceeds what the cache has room for; an acknowledgement is due only if the
+minimum moved since the last one that was sent.
 """
 
 from __future__ import annotations

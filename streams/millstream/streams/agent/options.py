@@ -50,7 +50,7 @@ class StreamOptions:
     """A stream without events for this long is forgotten by its agent."""
 
     absent_type_retention_s: float = 86_400.0
-    """How long events wait for a grain type that no silo hosts any more: its declared
+    """How long events wait for a grain type that no silo hosts any more: its implicit
     subscriptions are forgotten then, unless the silo that hosted it came back without it before."""
 
     def __post_init__(self) -> None:

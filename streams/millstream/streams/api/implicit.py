@@ -1,9 +1,9 @@
-"""ImplicitSubscription subscriptions, as every silo knows them.
+"""Implicit subscriptions, as every silo knows them.
 
-Owns: what a `@subscribe` mark tells the cluster, and which declarations hold in a view. Not: the
-mark itself (`subscribe`). Invariants: pure; live silos that host a grain type are the truth about
-it; while none does, its last host is, so that events wait for it: until another silo of that name
-or address joined without it, or `kept_s` have passed.
+Owns: what a `@subscribe` mark tells the cluster, and which implicit subscriptions there are in a
+view. Pure. Not: the mark itself (`subscribe`). Invariants: live silos that host a grain type are
+the truth about it; while none does, the last that did is, so that events wait for it: until another
+silo of that name or address joined without it, or `retention_s` have passed.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _decode = msgspec.msgpack.Decoder(ImplicitSubscription).decode
 
 
 class ImplicitSet(msgspec.Struct, frozen=True):
-    """The declared subscriptions of one provider.
+    """The implicit subscriptions of one provider.
 
     `absent`: grain types of some of them that no live silo hosts; `until_s`: wall time at which
     the first of these is given up.
@@ -70,11 +70,11 @@ class ImplicitSet(msgspec.Struct, frozen=True):
         return "both"
 
 
-def implicit_in(view: TableView, provider: str, now_s: float, kept_s: float) -> ImplicitSet:
-    """Which declarations for a provider hold at a wall time; dead silos count for `kept_s`."""
+def implicit_in(view: TableView, provider: str, now_s: float, retention_s: float) -> ImplicitSet:
+    """Those of a provider at a wall time; a dead silo's count for `retention_s`."""
     live = sorted((r for r in view.rows if r.status is not Status.DEAD), key=_age)
     hosted = {name for row in live for name in row.grain_types}
-    dead = _last_hosts(view.rows, hosted, now_s - kept_s)
+    dead = _last_hosts(view.rows, hosted, now_s - retention_s)
     found: dict[str, dict[str, ImplicitSubscription]] = {}
     absent: dict[str, float] = {}
     for row, names in [*dead, *((row, set(row.grain_types)) for row in live)]:
@@ -82,14 +82,14 @@ def implicit_in(view: TableView, provider: str, now_s: float, kept_s: float) -> 
             if one.grain_type in names:
                 found.setdefault(one.namespace, {})[one.subscription] = one
                 if one.grain_type not in hosted:
-                    absent[one.grain_type] = row.last_sign_s + kept_s
+                    absent[one.grain_type] = row.last_sign_s + retention_s
     return ImplicitSet(found, frozenset(absent), min(absent.values(), default=None))
 
 
 def _last_hosts(
     rows: Sequence[MemberRow], hosted: Iterable[str], after_s: float
 ) -> list[tuple[MemberRow, set[str]]]:
-    """Of the types that no live silo hosts: each with the dead row of its last host."""
+    """Of the types that no live silo hosts: each with the dead row of the last silo that did."""
     known = set(hosted)
     found: list[tuple[MemberRow, set[str]]] = []
     for row in sorted((r for r in rows if r.status is Status.DEAD), key=_age, reverse=True):
@@ -116,5 +116,5 @@ def _implicit_of(row: MemberRow, provider: str) -> list[ImplicitSubscription]:
 
 
 def is_implicit(subscription: str) -> bool:
-    """Is it the id of a declared subscription?"""
+    """Is it the id of an implicit subscription?"""
     return subscription.startswith(ID_PREFIX)

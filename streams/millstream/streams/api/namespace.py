@@ -1,7 +1,7 @@
 """Stream namespaces: a name and an item type.
 
 Owns: `StreamNamespace` and its codec. Invariants: the item type is known when a handler is marked
-or an item is published, not necessarily when the namespace is made (spec/api.md T12).
+or an item is published, not necessarily when the namespace is made.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""The `@subscribe` mark: implicit subscriptions, declared on handlers.
+"""The `@subscribe` mark: implicit subscriptions, by a mark on the handler.
 
-Owns: the mark, its checks when the class is defined and when its silo starts. Not: what other
-silos learn of it (`declared`). Invariants: an implicit subscription's id is made of the grain type
-and the handler's name; its stream key is the grain key.
+Owns: the mark, its checks when the class is defined and when its silo starts. Not: what other silos
+learn of it (`implicit`). Invariants: an implicit subscription's id is made of the grain type and
+the handler's name; its stream key is the grain key.
 """
 
 from __future__ import annotations

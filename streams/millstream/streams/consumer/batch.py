@@ -1,4 +1,4 @@
-"""A delivery and its reply, as they travel between the agent and the consumer.
+"""A delivery and its reply, as they go between the agent and the consumer.
 
 Owns: `WireBatch`, `Delivered`. Not: what is sent when (`agent`), running it (`run`).
 """

@@ -1,7 +1,7 @@
 """What a queue provider implements, and what a queue mapper and a balancer are.
 
-Owns: the plug-in contracts (DESIGN 5a). Parameters are positional-only here, so an author may name
-them freely. Not: implementations (`millstream.providers`, `millstream.balancers`).
+Owns: the plug-in contracts. Parameters are positional-only here, so an author may name them freely.
+Not: implementations (`millstream.providers`, `millstream.balancers`).
 Invariants: a queue has one owner, in one epoch; `read` gives messages in the order of their tokens;
 `ack` is idempotent; a method that raises QueueFenced has changed nothing.
 """

@@ -1,7 +1,7 @@
 """Comparing a plug-in object with its Protocol when a silo starts.
 
-Owns: `require_shape`, `capabilities_of`. Source: spec/api.md T20. Invariant: what is wrong is named
-all at once, so an author without a type checker mends it in one go. Cost: only at start.
+Owns: `require_shape`, `capabilities_of`. Invariant: what is wrong is named all at once, so an
+author without a type checker mends it in one go. Cost: only at start.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """What adapters, balancers and the queue manager see of their silo.
 
-Owns: narrow views of `SiloServices`. Invariant: none of them gives more than its user needs.
+Owns: what each of them gets of `SiloServices`. Invariant: none gets more than it needs.
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
 """The grain directory: which silo has a grain, partitioned over the ring.
 
-Owns: the driver of this silo's range (`range` decides, this sends and waits), and the
-client side of registration and lookup. Source: Orleans' DistributedGrainDirectory
-(spec/orleans-runtime.md 2.6), with one recovery rule for joins, leaves and crashes alike: a silo
-that gains a range asks every live member for its registered activations there
-(docs/decisions/0002-directory-recovery.md).
+Owns: the driver of this silo's range (`range` decides, this sends and waits), and the client side
+of registration and lookup. Source: Orleans' DistributedGrainDirectory, with one recovery rule for
+joins, leaves and crashes alike: a silo that gains a range asks every live member for its registered
+activations there (docs/decisions/0002-directory-recovery.md).
 Invariants: a registration granted under a view older than one whose recovery this silo has answered
 is made again before user code runs; no step over many activations holds the loop for more than
 about a millisecond.

@@ -2,8 +2,8 @@
 
 Owns: which part of the ring is this silo's and which of it is locked, the entries, the questions
 that wait, and the barrier. Not: sending anything (`directory`), the entries' own rules
-(`partition`). After DESIGN 5b, without `losing`: a lost range has nothing to hand over, since its
-new owner asks the activations themselves (docs/decisions/0002-directory-recovery.md).
+(`partition`). A lost range has nothing to hand over, since its new owner asks the activations
+themselves (docs/decisions/0002-directory-recovery.md).
 
     nobody's ──ViewApplied──▶ gaining (locked) ──every survivor Told, gone or given up──▶ owned
                                     └──────────────ViewApplied──▶ lost ◀──ViewApplied──────┘

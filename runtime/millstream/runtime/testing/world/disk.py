@@ -1,9 +1,9 @@
 """A disk in memory that forgets, on a crash, what a real one may forget.
 
-Owns: `SimDisk` (implements `runtime.disk.Disk`). Invariants: bytes below a file's last good `fsync`
-survive every crash; what a crash leaves of the rest is decided by the seed: nothing, all, a torn
-first part, or the full length with sectors of zeros. After a failed `fsync` the bytes that it
-should have written are in danger for good. A file opened before a crash is dead after it.
+Owns: `SimDisk` (implements `disk.Disk`). Invariants: bytes below a file's last good `fsync` survive
+every crash; what a crash leaves of the rest is decided by the seed: nothing, all, a torn first
+part, or the full length with sectors of zeros. After a failed `fsync` the bytes that it should have
+written are in danger for good. A file opened before a crash is dead after it.
 """
 
 from __future__ import annotations

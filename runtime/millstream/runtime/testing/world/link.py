@@ -1,7 +1,7 @@
 """Simulated links: two ends, and one pipe per direction.
 
-Owns: `SimLink`, which implements `transport.Link`. Not: bytes under way (`pipe`), which hosts can
-reach each other and how fast (`network`), who listens where (`transport`).
+Owns: `SimLink`, which implements `wire.transport.Link`. Not: bytes under way (`pipe`), which hosts
+can reach each other and how fast (`network`), who listens where (`transport`).
 Invariants: a receiver is called in its own host's context, only after `start`; `closed` is called
 once, and last. What waits in a pipe counts against the writer: above HIGH_WATER_BYTES it is told to
 stop, at LOW_WATER_BYTES to go on.
@@ -33,7 +33,7 @@ class State(Enum):
 
 
 class SimLink:
-    """One end of a link; implements `transport.Link`."""
+    """One end of a link; implements `wire.transport.Link`."""
 
     __slots__ = (
         "_end_reason",

@@ -4,10 +4,10 @@ Owns: `SimLoop`. Not: what a host is (`host`), links (`network`), files (`disk`)
 (`simulation`).
 Invariants: time moves only when nothing is ready, and then to the next timer's `when()`, exactly or
 up to `early_max_s` less (uvloop rounds to milliseconds, so its timers fire early, too); `call_soon`
-stays first in, first out; there are no sockets and no threads.
-After `crash(host)` nothing of that host runs until `shut_down`, and everything that it held stays
-referenced: a collected coroutine would run its `finally` blocks.
-A program that iterates over sets of tasks or of strings brings an order that no seed decides.
+stays first in, first out; there are no sockets and no threads. After `crash(host)` nothing of that
+host runs until `shut_down`, and everything that it held stays referenced: a collected coroutine
+would run its `finally` blocks. A program that iterates over sets of tasks or of strings brings an
+order that no seed decides.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ SHUT_DOWN_ROUND_S = 60.0
 
 
 class _Clock:
-    """Stands where the selector stands; called once per iteration of the loop."""
+    """In place of the selector; called once per iteration of the loop."""
 
     def __init__(self, tick: Callable[[float | None], None]) -> None:
         self._tick = tick

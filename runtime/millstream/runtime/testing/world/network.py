@@ -1,14 +1,14 @@
 """The simulated network: which hosts can reach each other, how fast, and what breaks.
 
-Owns: `SimNetwork`, its verbs, and the registry of what listens. Not: links (`link`), the transport
-that a silo uses (`transport`).
+Owns: `SimNetwork`, its verbs, and who listens where. Not: links (`link`), the transport that a silo
+uses (`transport`).
 Invariants: equal seeds and programs give the same deliveries at the same times, proved by
 `trace_hash`; verbs take host names, so that a script of them is plain data.
 
 Links are ordered bytes, so loss is what TCP makes of it: a lost chunk arrives late, and one that is
-lost LOSSES_MAX times in a row breaks the link. A blocked direction (partition, hold, or a host
-that died silently) keeps its bytes; they arrive after `repair` or `release`, unless the writer's
-link timed out before.
+lost LOSSES_MAX times in a row breaks the link. A blocked direction (partition, hold, or a host that
+died silently) keeps its bytes; they arrive after `repair` or `release`, unless the writer's link
+timed out before.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Route:
 
 
 class Listening(Protocol):
-    """What the registry holds: a listener of links or of probes."""
+    """What listens at an address: a listener of links or of probes."""
 
     host: Host
 

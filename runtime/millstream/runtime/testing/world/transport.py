@@ -1,8 +1,8 @@
 """The transport of a simulated host.
 
-Owns: `SimTransport` (implements `runtime.transport.Transport`) and its listeners. Not: delays and
+Owns: `SimTransport` (implements `wire.transport.Transport`) and its listeners. Not: delays and
 faults (`network`). Invariants: `accept` and link callbacks run in the context of the host that they
-belong to; the probe answer of a live host is called directly, as it stands for a thread.
+belong to; the probe answer of a live host is called directly: in a real process a thread gives it.
 """
 
 from __future__ import annotations

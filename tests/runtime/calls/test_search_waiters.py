@@ -35,11 +35,11 @@ async def silo() -> AsyncIterator[Silo]:
         yield started
 
 
-class Line:
+class Waiters:
     """Searches that find one connection after the other, each slower than a loop iteration."""
 
     def __init__(self, silo: Silo) -> None:
-        self.places: list[Connection] = []
+        self.found: list[Connection] = []
         self.got: list[tuple[str, int]] = []
         self._silo = silo
         self.searches = Searches(
@@ -49,63 +49,63 @@ class Line:
 
     async def _locate(self, kind: GrainKind, key: str) -> Any:
         await asyncio.sleep(0)
-        self.places.append(Connection(self._silo, len(self.places)))
-        return self.places[-1]
+        self.found.append(Connection(self._silo, len(self.found)))
+        return self.found[-1]
 
     async def call(self, name: str, pause_s: float = 0.0) -> Any:
         """Wait once; note who got which destination."""
-        place: Any = await self.searches.wait(self._kind, "a", pause_s)
-        self.got.append((name, place.number))
-        return place
+        peer: Any = await self.searches.wait(self._kind, "a", pause_s)
+        self.got.append((name, peer.number))
+        return peer
 
 
 @pytest.mark.parametrize("fault", ["is_closed", "is_leaving"])
-async def test_a_place_that_is_of_no_use_is_not_given_to_those_who_come_later(
+async def test_a_destination_that_is_of_no_use_is_not_given_to_those_who_come_later(
     silo: Silo, fault: str
 ) -> None:
-    line = Line(silo)
+    waiters = Waiters(silo)
 
     async def calls_until_it_works() -> int:
         for tries in range(1, 7):
-            place = await line.call("a")
-            if place.number > 0:
+            peer = await waiters.call("a")
+            if peer.number > 0:
                 return tries
-            setattr(place, fault, True)  # just as it was found
+            setattr(peer, fault, True)  # just as it was found
         return 0
 
     assert await asyncio.gather(*(calls_until_it_works() for _ in range(20))) == [2] * 20
-    assert len(line.places) == 2
-    await until(lambda: not line.searches.has_waiting("Desk", "a"))
+    assert len(waiters.found) == 2
+    await until(lambda: not waiters.searches.has_waiting("Desk", "a"))
 
 
-async def test_a_place_that_works_is_given_to_those_who_come_while_others_are_woken(
+async def test_a_destination_that_works_is_given_to_those_who_come_while_others_are_woken(
     silo: Silo,
 ) -> None:
-    line = Line(silo)
+    waiters = Waiters(silo)
 
     async def three_times(name: str) -> None:
         for _ in range(3):
-            await line.call(name)
+            await waiters.call(name)
 
     await asyncio.gather(three_times("a"), three_times("b"))
-    assert line.got == [("a", 0), ("b", 0)] * 3
-    assert len(line.places) == 1
+    assert waiters.got == [("a", 0), ("b", 0)] * 3
+    assert len(waiters.found) == 1
 
 
-async def test_the_line_keeps_its_order_when_it_must_look_again(silo: Silo) -> None:
-    line = Line(silo)
+async def test_those_who_wait_keep_their_order_when_they_must_look_again(silo: Silo) -> None:
+    waiters = Waiters(silo)
 
     async def caller(name: str) -> None:
-        place = await line.call(name)
-        if place.number == 0:
-            place.is_closed = True
-            await line.call(name)
+        peer = await waiters.call(name)
+        if peer.number == 0:
+            peer.is_closed = True
+            await waiters.call(name)
 
     first = [asyncio.create_task(caller(f"{number}")) for number in range(5)]
-    await until(lambda: len(line.places) == 1)
+    await until(lambda: len(waiters.found) == 1)
     late = [asyncio.create_task(caller(f"late {number}")) for number in range(5)]
     await asyncio.gather(*first, *late)
-    again = [name for name, number in line.got if number == 1]
+    again = [name for name, number in waiters.got if number == 1]
     assert [name for name in again if "late" not in name] == [f"{n}" for n in range(5)]
     assert [name for name in again if "late" in name] == [f"late {n}" for n in range(5)]
 
@@ -113,17 +113,17 @@ async def test_the_line_keeps_its_order_when_it_must_look_again(silo: Silo) -> N
 async def test_who_must_wait_before_another_try_waits_though_others_look_again(
     silo: Silo,
 ) -> None:
-    line, loop = Line(silo), asyncio.get_running_loop()
+    waiters, loop = Waiters(silo), asyncio.get_running_loop()
 
     async def caller(pause_s: float) -> None:
-        place = await line.call("a")
-        place.is_closed = True
-        await line.call("a", pause_s)
+        peer = await waiters.call("a")
+        peer.is_closed = True
+        await waiters.call("a", pause_s)
 
     begun = loop.time()
     await asyncio.gather(caller(0.0), caller(0.05), caller(0.0))
     assert loop.time() - begun >= 0.05 - 0.001
-    assert len(line.places) == 2
+    assert len(waiters.found) == 2
 
 
 async def test_a_silo_that_said_goodbye_gets_no_calls_before_the_table_is_read() -> None:
