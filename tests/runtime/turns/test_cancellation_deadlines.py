@@ -492,7 +492,7 @@ async def test_a_deadline_ends_the_method_whatever_it_waits_in(
 ) -> None:
     ref = caller(cluster, where)
     # the callee may notice first, and says what it was given: the time that was left on arrival
-    with pytest.raises(CallTimeout, match=r"at most 0\.0(5|[34]\d*) s"):
+    with pytest.raises(CallTimeout, match=r"at most 0\.0\d+ s"):
         await with_options(ref, timeout=SHORT).wait_in(how)
     task = asyncio.current_task()
     assert task is not None and task.cancelling() == 0

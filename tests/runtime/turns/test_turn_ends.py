@@ -19,6 +19,7 @@ from millstream.runtime import (
     Silo,
     always_interleave,
     grain,
+    one_way,
     with_options,
 )
 
@@ -95,6 +96,10 @@ class Desk(Grain):
     async def asks_once_it_is_busy(self, key: str) -> str:
         await GATE.wait()
         return await self.grain(Desk, key).ok()
+
+    @one_way
+    async def note(self) -> None:
+        LOG.append("noted")
 
     @always_interleave
     async def peek(self) -> str:
@@ -175,6 +180,22 @@ async def test_a_coroutine_that_is_closed_just_as_it_is_granted_leaves_the_grain
     waiting.close()
     async with asyncio.timeout(5):
         assert await desk.ok() == "ok"
+
+
+async def test_a_one_way_call_that_waited_too_long_is_told_in_the_log(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with Silo(grains=[Desk], options=RuntimeOptions(call_timeout_s=0.1)) as silo:
+        desk = silo.grain(Desk, "a")
+        staying = asyncio.create_task(with_options(desk, timeout=30).stay())
+        await spin()
+        await desk.note()
+        await until(lambda: "did not run" in caplog.text)
+        assert "one-way Desk/a.note did not run: Desk/a: Desk.note" in caplog.text
+        assert "waited for Desk/a, which runs Desk.stay" in caplog.text
+        GATE.set()
+        await staying
+    assert "noted" not in LOG
 
 
 # --- whose deadline ------------------------------------------------------------------------------

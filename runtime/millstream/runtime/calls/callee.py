@@ -19,7 +19,7 @@ import msgspec
 from millstream.runtime.codec.failures import answerable, describe
 from millstream.runtime.definition.grain import Runtime
 from millstream.runtime.definition.method import MethodSpec
-from millstream.runtime.errors import CallCycle, CallTimeout, MillstreamError, NotHosted, Overloaded
+from millstream.runtime.errors import CallCycle, MillstreamError, NotHosted, Overloaded
 from millstream.runtime.tasks import Tasks
 from millstream.runtime.turns.activation import Activation
 from millstream.runtime.turns.kind import GrainKind
@@ -138,12 +138,11 @@ class InboundCall:
         elif request.activation is not None or self.target is not None:
             self.is_withdrawn = True  # granted, and waiting for a runner, which drops it
         else:
-            if request.expired and self.waits_in is not None:
-                self._answer(self._failure(self._late(self.waits_in)))
-            if self.waits_in is not None:
-                self.waits_in.withdraw(self)
+            activation = self.waits_in
+            if activation is not None:
+                activation.withdraw(self)
             self.is_withdrawn = True
-            self.close()
+            self.give_up(activation)
 
     def _stop(self, request: Request) -> None:
         """End the running turn, once: its clean-up is not cut short by a second cancellation."""
@@ -154,13 +153,14 @@ class InboundCall:
         if request.task is not self._turns.find_task():
             request.task.cancel()
 
-    def _late(self, activation: Activation) -> CallTimeout:
-        """The deadline passed while it waited: say for what."""
-        self.request.target = str(activation)
-        self.request.stop_reason = name_blockers(activation)
-        error = self._turns.timed_out(self.request)
-        assert isinstance(error, CallTimeout)
-        return error
+    def give_up(self, activation: Activation | None) -> None:
+        """It did not run; if its deadline passed, say what it waited for."""
+        if not self.request.expired:
+            self.close()
+            return
+        self.request.target = self.name
+        self.request.stop_reason = "" if activation is None else name_blockers(activation)
+        self.fail(self._turns.timed_out(self.request))
 
     # -- its answer
 
@@ -350,7 +350,7 @@ class Callee:
         request = inbound.request
         if inbound.is_withdrawn:
             self._turns.finish(request)
-            inbound.close()
+            inbound.give_up(None)
             return None
         request.task, request.future = task, None
         request.cancelling = task.cancelling()

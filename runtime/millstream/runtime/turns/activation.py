@@ -18,7 +18,7 @@ from millstream.runtime.text import shown
 from .kind import GrainKind
 from .mailbox import WaitingEntry
 from .request import Request, live_request
-from .turn_rule import GONE, VALID, ActivationState, Granted, TurnRule
+from .turn_rule import GONE, VALID, ActivationState, Admissions, TurnRule
 
 __all__ = ["Activation", "ActivationState", "Owner"]
 
@@ -73,9 +73,9 @@ class Activation(TurnRule):
             self.running = None
             self.gate = 0 if self.state is VALID else 1
             return
-        granted = self.left(request)
-        if granted or (self.mailbox is not None and self.mailbox.stop is not None):
-            self._tell(granted)
+        admissions = self.left(request)
+        if admissions is not None or (self.mailbox is not None and self.mailbox.stop is not None):
+            self._tell(admissions)
 
     def go_on(self, state: ActivationState) -> None:
         """Enter a later state, and start what may start in it."""
@@ -84,19 +84,23 @@ class Activation(TurnRule):
     def end_soon(self, reason: DeactivationReason) -> None:
         """Stop, at once if no turn runs."""
         self.stop(reason)
-        self._tell(())
+        self._tell(None)
 
     def hold(self, is_held: bool) -> None:
         """Let direct turns wait while callers wait for the grain's location."""
         self.await_callers(is_held)
-        self._tell(())
+        self._tell(None)
 
-    def _tell(self, granted: Granted) -> None:
-        entries = list(granted)
-        for entry in entries:  # grows while it is walked
-            if not entry.grant():
+    def _tell(self, admissions: Admissions | None) -> None:
+        entry = None if admissions is None else next(admissions, None)
+        while admissions is not None and entry is not None:
+            is_taken = entry.grant()
+            if not is_taken:
                 entry.is_withdrawn = True
-                entries.extend(self.refused(entry.request))
+            try:
+                entry = admissions.send(is_taken)
+            except StopIteration:
+                break
         reason = self.end_due
         if reason is not None:
             self.owner.end(self, reason)

@@ -1,17 +1,17 @@
 """The turn rule of one activation: who runs and who waits. Pure: no I/O, no clock, no futures.
 
-Owns: `TurnRule`. Each method is an event; those that let somebody in return the entries that were
-granted, and whoever drives the rule tells them (`activation`). Invariants: `gate` is 0 exactly when
-an exclusive turn may start without asking further; a turn is entered once and left once; between
-two events nobody waits who could start; nothing starts before `valid`, or after a stop was asked
-for, save the first turn of an activation that asked for its own end while it started. The order is
-Orleans': idle, always-interleave, read-only with read-only, wait; the scan goes on past blocked
-entries.
+Owns: `TurnRule`. Each method is an event; those that let somebody in give the entries one by one,
+and whoever drives the rule tells them and answers whether they took it (`activation`). Invariants:
+`gate` is 0 exactly when an exclusive turn may start without asking further; a turn is entered once
+and left once; between two events nobody waits who could start; nothing starts before `valid`, or
+after a stop was asked for, save the first turn of an activation that asked for its own end while it
+started. The order is Orleans' (spec/orleans-runtime.md 1.3): idle, always-interleave, read-only
+with read-only, wait; the scan goes on past blocked entries.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Generator
 from enum import Enum
 
 from millstream.runtime.definition.grain import DeactivationReason
@@ -36,7 +36,8 @@ class ActivationState(Enum):
 
 VALID = ActivationState.VALID
 GONE = ActivationState.GONE
-Granted = Sequence[WaitingEntry]
+Admissions = Generator[WaitingEntry, bool, None]
+"""Gives who is let in, one by one; is sent whether he is still there to take it."""
 
 
 class TurnRule:
@@ -138,21 +139,15 @@ class TurnRule:
         if self.mailbox is not None:
             self.mailbox.withdraw(entry)
 
-    def left(self, request: Request) -> Granted:
+    def left(self, request: Request) -> Admissions | None:
         """A turn ended."""
         self._remove(request)
         box = self.mailbox
         if box is None:
             self.gate = 0 if self.state is VALID else 1
-            return ()
+            return None
         if self.state is VALID:  # else it was a hook
             box.first_turn_due = False
-        return self.admit()
-
-    def refused(self, request: Request) -> Granted:
-        """Who was granted the activation is gone: take it back, and let the next one in."""
-        request.activation = None
-        self._remove(request)
         return self.admit()
 
     def _remove(self, request: Request) -> None:
@@ -165,7 +160,7 @@ class TurnRule:
         else:
             self.mailbox.readers.remove(request)
 
-    def become(self, state: ActivationState) -> Granted:
+    def become(self, state: ActivationState) -> Admissions | None:
         """Go on to a later state, and let in what may start in it."""
         assert state.value > self.state.value, f"{self}: {self.state} -> {state}"
         self.state = state
@@ -194,32 +189,32 @@ class TurnRule:
             self.ensure_mailbox().is_awaited = is_awaited
             self.regate()
 
-    def admit(self) -> Granted:
-        """Let in every waiting entry that may start, in order."""
+    def admit(self) -> Admissions | None:
+        """Let in every waiting entry that may start, in order; None: nobody waits."""
         box = self.mailbox
-        granted: Granted = ()
-        if box is not None and box.waiting and self.state is VALID:
-            granted = self._grant(box)
-            if self.running is not None:
-                return granted  # the gate is closed, and whoever leaves comes here again
-        self.regate()
-        return granted
+        if box is None or not box.waiting or self.state is not VALID:
+            self.regate()
+            return None
+        return self._admit(box)
 
-    def _grant(self, box: Mailbox) -> Granted:
-        granted: list[WaitingEntry] = []
+    def _admit(self, box: Mailbox) -> Admissions:
         kept: list[WaitingEntry] = []
         while box.waiting and (self.running is None or box.interleaving_waiting):
             entry = box.take_first()
             if entry.is_withdrawn:
                 continue
-            if self.may_start(entry.request):
-                self.enter(entry.request)
-                granted.append(entry)
-            else:
+            if not self.may_start(entry.request):
                 kept.append(entry)
+                continue
+            self.enter(entry.request)
+            is_taken = yield entry
+            if not is_taken:
+                entry.request.activation = None
+                self._remove(entry.request)
         if kept:
             box.put_back(kept)
-        return granted
+        if self.running is None:  # else the gate is closed, and whoever leaves comes here again
+            self.regate()
 
     def ensure_mailbox(self) -> Mailbox:
         """The mailbox, made if there is none; who changes what `regate` reads calls that."""
