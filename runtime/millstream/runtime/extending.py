@@ -21,10 +21,12 @@ from .codec.types import bare, named, union_members
 from .codec.unions import needs_wrappers
 from .definition.grain import Contract
 from .definition.grain_type import GrainType
+from .definition.headers import check_headers
 from .definition.markers import Declaration, Mark, add_mark, marks_of, stopping
 from .definition.markers import isolated as isolated
 from .definition.method import source_of
 from .definition.storage import refuse_stale
+from .options import check_fields
 from .plugins import load_plugin
 from .silo.extended import ExtendedGrain, extension_of, is_grain
 from .silo.part import SiloPart
@@ -63,6 +65,8 @@ __all__ = [
     "add_mark",
     "ask_gateway",
     "bare",
+    "check_fields",
+    "check_headers",
     "check_text",
     "codec_of",
     "encode_error",

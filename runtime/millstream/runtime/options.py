@@ -6,7 +6,7 @@ Invariants: units are in the names; values are checked when the object is made.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field, fields
 from functools import cache
 from types import NoneType
@@ -15,7 +15,7 @@ from typing import Any, get_args, get_type_hints
 from .errors import ConfigError
 from .text import shown
 
-__all__ = ["FAST_DETECTION", "MembershipOptions", "RuntimeOptions"]
+__all__ = ["FAST_DETECTION", "MembershipOptions", "RuntimeOptions", "check_fields"]
 
 
 FRAME_BYTES_MOST = 2**32 - 1
@@ -32,7 +32,8 @@ def _hints_of(cls: Hashable) -> dict[str, Any]:
 
 def check_fields(options: Any, named: Callable[[str], str] | None = None) -> None:
     """Raise ConfigError for the first field that has another type than its annotation, or a
-    number that is not positive and finite, or above the `max` of the field's metadata.
+    number that is not finite and positive. The metadata of a field may have a `min`, for one that
+    may be as low as that, and a `max`.
 
     Args:
         options: a dataclass.
@@ -41,32 +42,31 @@ def check_fields(options: Any, named: Callable[[str], str] | None = None) -> Non
     cls: Any = type(options)
     hints = _hints_of(cls)
     for one in fields(options):
-        wanted = _complaint(
-            getattr(options, one.name),
-            hints[one.name],
-            one.metadata.get("max", math.inf),
-        )
+        wanted = _complaint(getattr(options, one.name), hints[one.name], one.metadata)
         if wanted:
             name = named(one.name) if named else f"{type(options).__name__}.{one.name}"
             value = shown(repr(getattr(options, one.name)))
             raise ConfigError(f"{name} is {value}; it must be {wanted}")
 
 
-def _complaint(value: object, hint: Any, highest: float) -> str:
+def _complaint(value: object, hint: Any, metadata: Mapping[str, float]) -> str:
     """What the value should be; empty if it is."""
     kinds = get_args(hint) or (hint,)
+    lowest, highest = metadata.get("min"), metadata.get("max", math.inf)
     for kind in kinds:
         if kind not in NUMBERS:
             if isinstance(value, kind):
                 return ""
         elif isinstance(value, NUMBERS[kind]) and not isinstance(value, bool):
             number: Any = value
-            if 0 < number < math.inf and number <= highest:
+            is_enough = number > 0 if lowest is None else number >= lowest
+            if is_enough and number < math.inf and number <= highest:
                 return ""
     wanted = " or ".join(NAMES.get(kind) or kind.__name__ for kind in kinds)
     if not NUMBERS.keys() & set(kinds):
         return f"a {wanted}"
-    return f"a {wanted} > 0" + (f", at most {highest:g}" if highest < math.inf else "")
+    above = "> 0" if lowest is None else f">= {lowest:g}"
+    return f"a {wanted} {above}" + (f", at most {highest:g}" if highest < math.inf else "")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

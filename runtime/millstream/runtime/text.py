@@ -31,6 +31,15 @@ def check_text(what: str, text: object) -> None:
         ) from None
 
 
+def is_text(value: str) -> bool:
+    """Can it be sent and stored as UTF-8? Not with a lone surrogate."""
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 def shown(text: str, chars_max: int = SHOWN_CHARS_MAX) -> str:
     """The text in one line: control characters escaped, and cut after `chars_max` characters."""
     if len(text) > chars_max:

@@ -122,5 +122,5 @@ async def test_a_failure_handler_that_does_not_answer_is_asked_again(
 
 
 def test_a_time_for_giving_up_that_cannot_work_is_refused() -> None:
-    with pytest.raises(ConfigError, match="give_up_timeout_s is 0, not above 0"):
+    with pytest.raises(ConfigError, match="give_up_timeout_s is 0; it must be a number > 0"):
         DeliveryOptions(give_up_timeout_s=0)

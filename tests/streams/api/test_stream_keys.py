@@ -132,7 +132,7 @@ async def test_the_name_of_a_subscription_is_text_that_can_be_stored() -> None:
 
 async def test_headers_that_are_no_mapping_are_refused() -> None:
     async with cluster_of(MemoryStateStore()) as cluster:
-        headers: list[Any] = ["x", [("a", "b")], 5]
+        headers: list[Any] = ["x", [("a", "b")], 5, []]
         for wrong in headers:
             with pytest.raises(
                 TypeError, match=r"headers=.* is no mapping: write \{'name': 'text'\}"

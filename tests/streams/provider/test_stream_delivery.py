@@ -461,7 +461,7 @@ async def test_headers_that_cannot_be_sent_are_refused_at_the_publisher() -> Non
     async with running(silos=1) as cluster:
         stream = cluster.silos[0].stream(PLAIN, "a")
         for headers in ({"a": 1}, {"a": "\ud800"}, {1: "a"}):
-            with pytest.raises(TypeError, match="headers: "):
+            with pytest.raises(TypeError, match=r"(name|text) of a header"):
                 await stream.publish(Word("x"), headers=headers)  # type: ignore[arg-type]
         await stream.publish(Word("y"), headers={"a": "b"})
         await until(lambda: SEEN["plain/a"] == ["y:1"])

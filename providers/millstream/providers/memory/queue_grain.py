@@ -14,14 +14,13 @@ import asyncio
 import logging
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
 
 from millstream.runtime import (
     PREFER_LOCAL,
-    ConfigError,
     Conflict,
     DeactivationReason,
     Etag,
@@ -35,7 +34,7 @@ from millstream.runtime import (
     always_interleave,
     grain,
 )
-from millstream.runtime.extending import isolated, services_of, stopping
+from millstream.runtime.extending import check_fields, isolated, services_of, stopping
 
 from .arrivals import Arrivals
 from .partition import Partition
@@ -66,17 +65,13 @@ class MemoryOptions:
 
     capacity_events: int = 100_000
     capacity_bytes: int = 256 << 20
-    enqueue_wait_s: float = 5.0
+    enqueue_wait_s: float = field(default=5.0, metadata={"min": 0})
     batch_messages_max: int = 1_000
     batch_bytes_max: int = 1 << 20
     store: str = "default"
 
     def __post_init__(self) -> None:
-        for name in ("capacity_events", "capacity_bytes", "batch_messages_max", "batch_bytes_max"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"MemoryOptions.{name} is {getattr(self, name)}, not at least 1")
-        if self.enqueue_wait_s < 0:
-            raise ConfigError(f"enqueue_wait_s is {self.enqueue_wait_s}, it must not be negative")
+        check_fields(self)
 
 
 class QueuedMessage(msgspec.Struct, array_like=True, frozen=True):

@@ -16,11 +16,12 @@ import sqlite3
 import threading
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
 from millstream.runtime import Env, StorageUnavailable
+from millstream.runtime.extending import check_fields
 
 from .backoff import Backoff
 from .database import Database, open_database
@@ -40,12 +41,17 @@ def _take_nothing() -> bool:
 
 @dataclass(frozen=True, slots=True)
 class WriterOptions:
-    """Limits of one file: waiting operations, the size of a transaction, the wait for its lock."""
+    """Limits of one file: waiting operations, the size of a transaction, the wait for its lock.
+    Raises ConfigError.
+    """
 
     pending_max: int = 10_000
     batch_max: int = 1_000
-    batch_s: float = 0.05
-    lock_wait_s: float = 10.0
+    batch_s: float = field(default=0.05, metadata={"min": 0})
+    lock_wait_s: float = field(default=10.0, metadata={"min": 0})
+
+    def __post_init__(self) -> None:
+        check_fields(self)
 
 
 class Writer:

@@ -19,6 +19,8 @@ from uuid import UUID
 
 import msgspec
 
+from millstream.runtime.text import is_text
+
 from .hooks import plain_scalar
 
 __all__ = ["NAMED_VALUE", "TEXT_CHARS_MAX", "VALUE_BYTES_MAX", "cut", "pack", "unpack"]
@@ -95,7 +97,7 @@ def _plain(value: Any) -> object:
         return _list(value)
     if kind is dict:
         return {_key(key): _plain(item) for key, item in value.items()}
-    if (kind is int and -(2**63) <= value < 2**64) or (kind is str and _is_text(value)):
+    if (kind is int and -(2**63) <= value < 2**64) or (kind is str and is_text(value)):
         return value
     name = _NAMES.get(kind)
     if name is None:
@@ -108,14 +110,6 @@ def _key(key: object) -> object:
     if not isinstance(plain, (str, int, float, bytes, NoneType)):
         raise TypeError(f"`{type(key).__qualname__}` cannot be a key in an error")
     return plain
-
-
-def _is_text(value: str) -> bool:
-    try:
-        value.encode()
-    except UnicodeEncodeError:  # a lone surrogate
-        return False
-    return True
 
 
 def _named_value(code: int, data: memoryview) -> object:

@@ -18,6 +18,8 @@ from uuid import UUID
 import msgspec
 import msgspec.inspect as mi
 
+from millstream.runtime.text import is_text
+
 __all__ = ["Passing", "any_of", "fast_types_of", "passing_of"]
 
 Passing = Callable[[Any], bool]
@@ -179,15 +181,7 @@ def _int(value: Any) -> bool:
 
 
 def _str(value: Any) -> bool:
-    return type(value) is str and (value.isascii() or _is_text(value))
-
-
-def _is_text(value: str) -> bool:
-    try:
-        value.encode()
-    except UnicodeEncodeError:  # a lone surrogate
-        return False
-    return True
+    return type(value) is str and (value.isascii() or is_text(value))
 
 
 def _datetime(value: Any) -> bool:

@@ -1,7 +1,7 @@
-"""Headers of a call: text by name, which the caller gives and the running turn reads.
+"""Headers: text by name. Those of a call are given by the caller and read by the running turn.
 
-Owns: what may be a header, and how many. Not: how headers are sent (`wire`). Invariant: what
-`merged_headers` gave can be sent, and only its owner holds it.
+Owns: what may be a header, and how many a call may have. Not: how headers are sent (`wire`).
+Invariant: what `merged_headers` gave can be sent, and only its owner holds it.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from millstream.runtime.errors import ConfigError
 from millstream.runtime.text import check_text, shown
 
-__all__ = ["HEADERS_BYTES_MAX", "HEADERS_MAX", "merged_headers"]
+__all__ = ["HEADERS_BYTES_MAX", "HEADERS_MAX", "check_headers", "merged_headers"]
 
 HEADERS_MAX = 100
 """Headers of one call."""
@@ -19,18 +19,28 @@ HEADERS_BYTES_MAX = 65_536
 """Bytes of the names and texts of all headers of one call, in UTF-8."""
 
 
+def check_headers(headers: Mapping[str, str]) -> int:
+    """Bytes of the names and texts, in UTF-8.
+
+    Raises TypeError: no mapping, or a name or text that is no `str` or not UTF-8.
+    """
+    if not isinstance(headers, Mapping):
+        raise TypeError(f"headers={shown(repr(headers))} is no mapping: write {{'name': 'text'}}")
+    size = 0
+    for name, text in headers.items():
+        size += _bytes_of("the name of a header", name)
+        size += _bytes_of("the text of a header", text)
+    return size
+
+
 def merged_headers(old: Mapping[str, str], new: Mapping[str, str]) -> dict[str, str]:
     """A copy of `old` with `new` over it, which can be sent.
 
-    Raises TypeError: no mapping, or a name or text that is no `str` or not UTF-8. ConfigError: more
-    than `HEADERS_MAX`, or larger than `HEADERS_BYTES_MAX`.
+    Raises TypeError: see `check_headers`. ConfigError: more than `HEADERS_MAX`, or larger than
+    `HEADERS_BYTES_MAX`.
     """
-    if not isinstance(new, Mapping):
-        raise TypeError(f"headers={shown(repr(new))} is no mapping: write {{'name': 'text'}}")
-    copied, size = {**old, **new}, 0
-    for name, text in copied.items():
-        size += _bytes_of("the name of a header", name)
-        size += _bytes_of("the text of a header", text)
+    copied = {**old, **new} if isinstance(new, Mapping) else new
+    size = check_headers(copied)
     if len(copied) > HEADERS_MAX:
         raise ConfigError(f"{len(copied)} headers of one call: HEADERS_MAX is {HEADERS_MAX}")
     if size > HEADERS_BYTES_MAX:

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from millstream.runtime import ConfigError
+from millstream.runtime.extending import check_fields
 from millstream.streams.contracts.identity import StreamId
 from millstream.streams.contracts.item import Item
 from millstream.streams.contracts.queue import QueueMessage
@@ -40,9 +40,7 @@ class CacheLimits:
     bytes_max: int = 64 * MIB
 
     def __post_init__(self) -> None:
-        for name in ("events_max", "bytes_max"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"{name} is {getattr(self, name)}, not at least 1")
+        check_fields(self)
 
 
 def message_bytes(message: QueueMessage) -> int:

@@ -26,7 +26,7 @@ from typing import Literal
 import msgspec
 
 from millstream.runtime import ConfigError
-from millstream.runtime.extending import Backoff
+from millstream.runtime.extending import Backoff, check_fields
 from millstream.streams.contracts.identity import StreamId
 from millstream.streams.contracts.item import Item
 from millstream.streams.contracts.token import Token
@@ -74,25 +74,19 @@ class DeliveryOptions:
 
     max_batch: int = 256
     max_batch_bytes: int = MIB
-    retries: int = 5
+    retries: int = field(default=5, metadata={"min": 0})
     handler_timeout_s: float = 60.0
     target_call_s: float = 0.25
     backoff: Backoff = field(default_factory=Backoff)
     give_up_timeout_s: float = 60.0
 
     def __post_init__(self) -> None:
-        for name in ("max_batch", "max_batch_bytes"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"{name} is {getattr(self, name)}, not at least 1")
-        if self.retries < 0:
-            raise ConfigError(f"retries is {self.retries}, not at least 0")
-        if not 0 < self.target_call_s <= self.handler_timeout_s:
+        check_fields(self)
+        if self.target_call_s > self.handler_timeout_s:
             raise ConfigError(
-                f"target_call_s is {self.target_call_s}, handler_timeout_s is"
-                f" {self.handler_timeout_s}: need 0 < target_call_s <= handler_timeout_s"
+                f"target_call_s is {self.target_call_s}, above handler_timeout_s"
+                f" {self.handler_timeout_s}"
             )
-        if not self.give_up_timeout_s > 0:
-            raise ConfigError(f"give_up_timeout_s is {self.give_up_timeout_s}, not above 0 seconds")
 
 
 class DeliveryState(Enum):

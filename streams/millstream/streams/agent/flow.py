@@ -8,11 +8,10 @@ minimum moved since the last one that was sent.
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from millstream.runtime import ConfigError
+from millstream.runtime.extending import check_fields
 from millstream.streams.contracts.token import Token
 
 __all__ = ["AckThrottle", "FlowOptions", "ReadGrant", "read_grant"]
@@ -31,14 +30,10 @@ class FlowOptions:
     read_events_max: int = 1024
     read_bytes_max: int = 4 * MIB
     ack_every_events: int = 256
-    ack_every_s: float = 0.2
+    ack_every_s: float = field(default=0.2, metadata={"min": 0})
 
     def __post_init__(self) -> None:
-        for name in ("read_events_max", "read_bytes_max", "ack_every_events"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"{name} is {getattr(self, name)}, not at least 1")
-        if not 0 <= self.ack_every_s < math.inf:
-            raise ConfigError(f"ack_every_s is {self.ack_every_s}, not a finite number from 0")
+        check_fields(self)
 
 
 class ReadGrant(NamedTuple):

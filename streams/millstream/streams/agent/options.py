@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 from millstream.runtime import ConfigError
+from millstream.runtime.extending import check_fields
 from millstream.streams.api.split import PublishLimits
 from millstream.streams.ownership.options import OwnershipOptions
 
@@ -38,7 +39,7 @@ class StreamOptions:
     poll_ceiling_s: float = 0.5
     read_retry_s: float = 0.5
     """Wait after a read that failed."""
-    enqueue_wait_s: float = 5.0
+    enqueue_wait_s: float = field(default=5.0, metadata={"min": 0})
     """How long a publish waits at a full queue before QueueFull."""
     publish_items_max: int = 1000
     """Items that `publish_many` puts into one message."""
@@ -54,23 +55,7 @@ class StreamOptions:
     subscriptions are forgotten then, unless the silo that hosted it came back without it before."""
 
     def __post_init__(self) -> None:
-        for name in (
-            "calls_out_max",
-            "publish_items_max",
-            "publish_bytes_max",
-            "message_bytes_max",
-        ):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"{name} is {getattr(self, name)}, not at least 1")
-        for name in (
-            "read_wait_s",
-            "poll_first_s",
-            "read_retry_s",
-            "stream_idle_s",
-            "absent_type_retention_s",
-        ):
-            if not getattr(self, name) > 0:
-                raise ConfigError(f"{name} is {getattr(self, name)}, not above 0 seconds")
+        check_fields(self)
         if self.poll_ceiling_s < self.poll_first_s:
             raise ConfigError(
                 f"poll_ceiling_s is {self.poll_ceiling_s}, below poll_first_s {self.poll_first_s}"

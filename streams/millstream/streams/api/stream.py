@@ -14,7 +14,15 @@ from urllib.parse import quote
 from msgspec.structs import replace
 
 from millstream.runtime import ConfigError, Grain, StreamError
-from millstream.runtime.extending import Codec, Opener, check_text, extension_of, is_grain, kind_of
+from millstream.runtime.extending import (
+    Codec,
+    Opener,
+    check_headers,
+    check_text,
+    extension_of,
+    is_grain,
+    kind_of,
+)
 from millstream.streams.contracts.identity import StreamId
 from millstream.streams.contracts.token import Token
 
@@ -114,7 +122,8 @@ class Stream(Generic[T]):
         (the silo or client has ended; nothing was sent).
         """
         publisher = publisher_of(self._runtime, self._topic.provider)
-        check_headers(headers)
+        if headers is not None:
+            check_headers(headers)
         return await publisher.publish(self.id, [self._encode(item)], headers)
 
     async def publish_many(
@@ -126,7 +135,8 @@ class Stream(Generic[T]):
         fails, those before it stay published.
         """
         publisher = publisher_of(self._runtime, self._topic.provider)
-        check_headers(headers)
+        if headers is not None:
+            check_headers(headers)
         bodies = [self._encode(item) for item in items]
         token: Token | None = None
         for part in publisher.split(bodies):
@@ -205,22 +215,6 @@ class Stream(Generic[T]):
             Rendezvous, rendezvous_key(self._topic.provider, self.id)
         )
         return rendezvous
-
-
-def check_headers(headers: Mapping[str, str] | None) -> None:
-    """Raise TypeError for headers that are no text, or text that cannot be sent."""
-    if headers is None:
-        return
-    if not isinstance(headers, Mapping):
-        raise TypeError(f"headers={headers!r} is no mapping: write {{'name': 'text'}}")
-    for name, text in headers.items():
-        for part in (name, text):
-            if not isinstance(part, str):
-                raise TypeError(f"headers: {part!r} is a {type(part).__name__}, not a str")
-            try:
-                part.encode()
-            except UnicodeEncodeError:
-                raise TypeError(f"headers: {part!r} has a lone surrogate") from None
 
 
 def start_text(start: object) -> str:

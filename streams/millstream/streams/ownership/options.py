@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from millstream.runtime import ConfigError
+from millstream.runtime.extending import check_fields
 
 __all__ = ["OwnershipOptions"]
 
@@ -20,18 +20,13 @@ class OwnershipOptions:
     was delivered since is delivered again if the owner dies.
     """
 
-    max_handoff_s: float = 3.0
+    max_handoff_s: float = field(default=3.0, metadata={"min": 0})
     poll_s: float = 1.0
-    force_after_s: float = 2.0
-    lease_s: float = 0.0
+    force_after_s: float = field(default=2.0, metadata={"min": 0})
+    lease_s: float = field(default=0.0, metadata={"min": 0})
     checkpoint_every_s: float = 1.0
 
     def __post_init__(self) -> None:
-        for name in ("max_handoff_s", "force_after_s", "lease_s"):
-            if not 0 <= getattr(self, name) < math.inf:
-                raise ConfigError(f"{name} is {getattr(self, name)}, not a finite number from 0")
-        for name in ("poll_s", "checkpoint_every_s"):
-            if not 0 < getattr(self, name) < math.inf:
-                raise ConfigError(f"{name} is {getattr(self, name)}, not a finite number above 0")
+        check_fields(self)
         if 0 < self.lease_s < 3 * self.poll_s:
             raise ConfigError(f"lease_s is {self.lease_s}, below three times poll_s {self.poll_s}")
