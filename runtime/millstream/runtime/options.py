@@ -114,7 +114,7 @@ class RuntimeOptions:
     activation_timeout_s: float = 30.0
     """How long `on_activate` may take."""
     deactivation_timeout_s: float = 30.0
-    """How long `on_deactivate` may take."""
+    """How long `on_deactivate` may take, and before it the activation's cancelled tasks."""
     idle_after_s: float = 900.0
     """Activations unused for this long are collected."""
     collect_every_s: float = 60.0

@@ -200,6 +200,8 @@ def test_a_client_of_another_event_loop_is_told_so() -> None:
         await client.__aenter__()
         desk = client.grain(Desk, "a")
         await desk.where()
+        with pytest.raises(ConfigError, match="is open already"):
+            await client.__aenter__()
         return silo, client, desk
 
     async def used(client: Client, desk: Desk) -> None:
@@ -209,6 +211,17 @@ def test_a_client_of_another_event_loop_is_told_so() -> None:
             with pytest.raises(NotInCluster, match="another event loop"):
                 await desk.where()
 
+        with pytest.raises(NotInCluster, match="another event loop"):
+            await client.__aenter__()
+        with pytest.raises(NotInCluster, match="another event loop"):
+            await client.aclose()
+
+    async def stopped(silo: Silo) -> None:
+        with pytest.raises(NotInCluster, match="another event loop"):
+            await silo.stop()
+        with pytest.raises(NotInCluster, match="another event loop"):
+            await silo.kill()
+
     async def closed(silo: Silo, client: Client) -> None:
         await client.aclose()
         await silo.stop()
@@ -217,6 +230,7 @@ def test_a_client_of_another_event_loop_is_told_so() -> None:
         silo, client, desk = runner.run(opened())
         with asyncio.Runner() as other:
             other.run(used(client, desk))
+            other.run(stopped(silo))
         runner.run(closed(silo, client))
 
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import sys
 import weakref
 from collections import defaultdict
 from collections.abc import AsyncIterator, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -230,6 +232,72 @@ async def test_a_failing_constructor_is_a_failing_start(silo: Silo) -> None:
                 await other.grain(Picky, "a").ok()
         assert await other.grain(Picky, "a").ok() == "ok"
         assert other.assembly.catalog.count == 1
+
+
+class Careless(Grain):
+    """Its tasks do what they should not."""
+
+    async def stays(self) -> None:
+        async def work() -> None:
+            while not GATES["over"].is_set():
+                with suppress(asyncio.CancelledError):
+                    await GATES["over"].wait()
+
+        TASKS.append(self.context.create_task(work()))
+
+    async def exits(self) -> None:
+        async def work() -> None:
+            sys.exit(4)
+
+        TASKS.append(self.context.create_task(work()))
+
+    async def never_begins(self) -> None:
+        async def work() -> None:
+            LOG.append("began")
+
+        TASKS.append(self.context.create_task(work()))
+        TASKS[-1].cancel()
+
+    async def leave(self) -> None:
+        self.context.deactivate_when_idle()
+
+    async def ok(self) -> str:
+        return "ok"
+
+
+async def test_a_task_that_swallows_its_cancellation_does_not_keep_its_grain_from_ending(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    options = RuntimeOptions(deactivation_timeout_s=0.05)
+    async with Silo(grains=[Careless], options=options) as silo:
+        ref = silo.grain(Careless, "a")
+        await ref.stays()
+        await ref.leave()
+        assert await with_options(ref, timeout=5).ok() == "ok"
+    assert "Careless/a: 1 of its tasks did not end in 0.05 s" in caplog.text
+    GATES["over"].set()
+    await TASKS[-1]
+
+
+async def test_a_task_that_calls_sys_exit_ends_alone(caplog: pytest.LogCaptureFixture) -> None:
+    async with Silo(grains=[Careless]) as silo:
+        ref = silo.grain(Careless, "a")
+        await ref.exits()
+        with pytest.raises(GrainError, match="SystemExit: Careless/a: a task of it: 4"):
+            await TASKS[-1]
+        assert await ref.ok() == "ok"
+    assert "Careless/a: a task of it raised SystemExit(4)" in caplog.text
+
+
+@pytest.mark.filterwarnings("error")
+async def test_a_task_that_is_cancelled_before_it_begins_leaves_no_warning() -> None:
+    async with Silo(grains=[Careless]) as other:
+        await other.grain(Careless, "a").never_begins()
+        await spin()
+        assert TASKS[-1].cancelled()
+        assert "began" not in LOG
+        TASKS.clear()
+        gc.collect()
 
 
 async def test_a_start_that_takes_too_long_fails_with_its_own_limit() -> None:

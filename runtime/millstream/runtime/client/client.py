@@ -97,6 +97,11 @@ class Client:
         return tuple(await self.gateway.call("", target, GatewayTarget.members))
 
     async def __aenter__(self) -> Client:
+        if self._engine is not None and not self._engine.turns.ended:
+            self._check_loop()
+            raise ConfigError(
+                f"client {self.address} is open already: use it, or make another one by connect()"
+            )
         engine = self._engine = self._make_engine()
         gateways = self.gateways = Gateways(
             self._given, engine.turns, engine.tasks, engine.peers, engine.remote
@@ -159,8 +164,13 @@ class Client:
             raise ConfigError(text) from None
 
     async def aclose(self) -> None:
-        """Close the connections; pending calls end with SiloUnavailable."""
+        """Close the connections; pending calls end with SiloUnavailable.
+
+        Raises NotInCluster in another event loop than its own.
+        """
         if self._engine is not None:
+            if not self._engine.turns.ended:
+                self._check_loop()
             text = f"client {self.address} was closed: open another by `async with connect(...)`"
             await self._engine.aclose(text)
             await links_closed()

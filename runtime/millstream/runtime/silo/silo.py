@@ -35,6 +35,7 @@ from millstream.runtime.errors import ConfigError, MillstreamError, NotInCluster
 from millstream.runtime.options import MembershipOptions, RuntimeOptions
 from millstream.runtime.plugins import load_plugin
 from millstream.runtime.turns.collector import collect_while_running
+from millstream.runtime.turns.request import other_loop
 from millstream.runtime.version import version
 from millstream.runtime.wire.address import Address, check_door
 from millstream.runtime.wire.greeting import Identity
@@ -344,11 +345,18 @@ class Silo:
     async def stop(self) -> None:
         """Stop gracefully: calls that run end, queued calls go to other silos. Repeatable, also
         while it stops already: whoever asks waits for the one stop, which goes on if he is
-        cancelled; `kill()` cuts it short."""
+        cancelled; `kill()` cuts it short. Raises NotInCluster in an event loop not its own."""
+        self._check_loop()
         if self._stopping is None:
             loop, context = asyncio.get_running_loop(), self._env.new_context()
             self._stopping = loop.create_task(self._stop(), context=context)
         await asyncio.shield(self._stopping)
+
+    def _check_loop(self) -> None:
+        silo = self._assembly
+        if silo is not None and not self._stopped.is_set():
+            if asyncio.get_running_loop() is not silo.loop:
+                raise NotInCluster(other_loop(f"silo {self.address}"))
 
     async def _stop(self) -> None:
         if self._assembly is not None and not self._stopped.is_set():
@@ -419,7 +427,11 @@ class Silo:
         self._start_killing(StopReason.EVICTED)
 
     async def kill(self) -> None:
-        """Stop without saying goodbye, as after an eviction. Repeatable."""
+        """Stop without saying goodbye, as after an eviction. Repeatable.
+
+        Raises NotInCluster in another event loop than its own.
+        """
+        self._check_loop()
         await asyncio.shield(self._start_killing(StopReason.KILLED))
 
     def _start_killing(self, reason: StopReason) -> asyncio.Task[None]:

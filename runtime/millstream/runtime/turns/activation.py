@@ -7,12 +7,13 @@ Owns: telling those whom the rule lets in, and `Home` and `StateOwner` of the gr
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Coroutine, Mapping
 from typing import Any, Protocol, TypeVar
 
 from millstream.runtime.definition.grain import DeactivationReason, Runtime
 from millstream.runtime.definition.names import grain_id
-from millstream.runtime.errors import NotInCluster
+from millstream.runtime.errors import GrainError, NotInCluster
 from millstream.runtime.text import shown
 
 from .kind import GrainKind
@@ -23,6 +24,8 @@ from .turn_rule import GONE, VALID, ActivationState, Admissions, TurnRule
 __all__ = ["Activation", "ActivationState", "Owner"]
 
 T = TypeVar("T")
+
+log = logging.getLogger("millstream.turns")
 
 
 class Owner(Protocol):
@@ -150,6 +153,16 @@ class Activation(TurnRule):
         if self.is_gone:
             coro.close()
             raise NotInCluster(f"{self}: no task can start, the activation has ended")
-        task = asyncio.get_running_loop().create_task(coro)
+        if not asyncio.iscoroutine(coro):
+            raise TypeError(f"create_task({coro!r}) needs a coroutine")
+        task = asyncio.get_running_loop().create_task(self._contained(coro))
+        task.add_done_callback(lambda _: coro.close())  # it may have been cancelled before it began
         self.ensure_mailbox().own(task)
         return task
+
+    async def _contained(self, coro: Coroutine[Any, Any, T]) -> T:
+        try:
+            return await coro
+        except SystemExit as error:  # else the loop ends, and the silo with it
+            log.error("%s: a task of it raised SystemExit(%s)", self, error)
+            raise GrainError("SystemExit", f"{self}: a task of it: {error}") from None

@@ -264,9 +264,10 @@ class Catalog:
     async def _end(self, activation: Activation, reason: DeactivationReason) -> None:
         box = activation.ensure_mailbox()
         try:
-            await box.end_tasks()
+            seconds = self._turns.options.deactivation_timeout_s
+            if left := await box.end_tasks(seconds):
+                log.error("%s: %d of its tasks did not end in %g s", activation, left, seconds)
             if activation.kind.has_deactivate_hook:
-                seconds = self._turns.options.deactivation_timeout_s
                 await self._run_hook(activation, "on_deactivate", seconds, reason)
         except asyncio.CancelledError:
             raise

@@ -95,13 +95,14 @@ class Mailbox:
         self.tasks[task] = None
         task.add_done_callback(lambda ended: self.tasks.pop(ended, None))
 
-    async def end_tasks(self) -> None:
-        """Tell the activation's tasks to end, and wait for them."""
+    async def end_tasks(self, within_s: float) -> int:
+        """Tell the activation's tasks to end, wait for them; returns how many run all the same."""
         tasks = list(self.tasks)
         for task in tasks:
             task.cancel()
         if tasks:
-            await asyncio.wait(tasks)
+            await asyncio.wait(tasks, timeout=within_s)
+        return sum(not task.done() for task in tasks)
 
     def turn_away(self, entry: WaitingEntry) -> None:
         """The activation is gone: send the entry on, or fail it as those that waited."""
