@@ -427,10 +427,7 @@ class Silo:
         self._start_killing(StopReason.EVICTED)
 
     async def kill(self) -> None:
-        """Stop without saying goodbye, as after an eviction. Repeatable.
-
-        Raises NotInCluster in another event loop than its own.
-        """
+        """Stop without goodbye, as after an eviction. Repeatable. Raises NotInCluster as `stop`."""
         self._check_loop()
         await asyncio.shield(self._start_killing(StopReason.KILLED))
 
