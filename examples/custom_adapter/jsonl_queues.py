@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from millstream.streams import (
-    AdapterHost,
+    AdapterContext,
     Capability,
     OutMessage,
     QueueId,
@@ -27,7 +27,7 @@ class JsonLinesQueues:
     def __init__(self, directory: Path) -> None:
         self._directory = directory
 
-    async def open(self, provider: str, host: AdapterHost) -> JsonLinesAdapter:
+    async def open(self, provider: str, context: AdapterContext) -> JsonLinesAdapter:
         (self._directory / provider).mkdir(parents=True, exist_ok=True)
         return JsonLinesAdapter(self._directory / provider)
 

@@ -73,7 +73,7 @@ def test_the_demo_fails_when_one_figure_differs_by_one(
         return figures
 
     monkeypatch.setattr(job, "count_here", count_wrongly)
-    monkeypatch.setattr(job, "PATIENCE_S", 1.0)
+    monkeypatch.setattr(job, "STUCK_S_MAX", 1.0)
     code = main(["demo", "flights", "--source", "csv", "--local", "--rows", "60", "--json"])
     report = json.loads(capsys.readouterr().out)
     assert code == 1 and not report["equal"]

@@ -31,7 +31,7 @@ from .api.stream import Start, Stream, Subscription
 from .api.subscribe import subscribe
 from .contracts.identity import QueueId, StreamId
 from .contracts.queue import (
-    AdapterHost,
+    AdapterContext,
     Capability,
     Measurable,
     OutMessage,
@@ -52,7 +52,7 @@ from .provider.provider import PersistentStreams
 from .provider.target import QueueStats, SiloStats
 
 __all__ = [
-    "AdapterHost",
+    "AdapterContext",
     "Backoff",
     "CacheLimits",
     "Capability",

@@ -13,7 +13,7 @@ from millstream.balancers import DeploymentBalancer
 from millstream.providers.memory import MemoryQueues
 from millstream.runtime import Grain, LocalCluster
 from millstream.streams import (
-    AdapterHost,
+    AdapterContext,
     Event,
     FlowOptions,
     HashRingMapper,
@@ -89,8 +89,8 @@ class FaultyQueues:
     def __init__(self, faults: Faults) -> None:
         self._faults = faults
 
-    async def open(self, provider: str, host: AdapterHost) -> FaultyAdapter:
-        return FaultyAdapter(await MemoryQueues().open(provider, host), self._faults)
+    async def open(self, provider: str, context: AdapterContext) -> FaultyAdapter:
+        return FaultyAdapter(await MemoryQueues().open(provider, context), self._faults)
 
 
 class FaultyAdapter:

@@ -11,7 +11,7 @@ from millstream.balancers import DeploymentBalancer
 from millstream.providers.memory import MemoryQueues
 from millstream.runtime import ConfigError, Grain, LocalCluster
 from millstream.streams import (
-    AdapterHost,
+    AdapterContext,
     Capability,
     Event,
     PersistentStreams,
@@ -44,19 +44,19 @@ async def test_names_of_installed_plug_ins_make_a_provider_that_carries_events()
 async def test_an_async_function_that_opens_an_adapter_is_a_factory() -> None:
     opened: list[tuple[str, object]] = []
 
-    async def open_adapter(provider: str, host: AdapterHost) -> QueueAdapter:
-        opened.append((provider, host))
-        return await MemoryQueues().open(provider, host)
+    async def open_adapter(provider: str, context: AdapterContext) -> QueueAdapter:
+        opened.append((provider, context))
+        return await MemoryQueues().open(provider, context)
 
-    factory, host = factory_of(open_adapter), Any
+    factory, context = factory_of(open_adapter), Any
     assert factory.capabilities == frozenset()
-    await factory.open("orders", host)  # type: ignore[arg-type]
-    assert opened == [("orders", host)]
+    await factory.open("orders", context)  # type: ignore[arg-type]
+    assert opened == [("orders", context)]
     PersistentStreams(open_adapter, balancer=DeploymentBalancer())
 
 
 def test_a_function_may_say_what_its_adapter_can() -> None:
-    async def open_adapter(provider: str, host: AdapterHost) -> QueueAdapter:
+    async def open_adapter(provider: str, context: AdapterContext) -> QueueAdapter:
         raise NotImplementedError
 
     open_adapter.capabilities = frozenset({Capability.ORDERED})  # type: ignore[attr-defined]

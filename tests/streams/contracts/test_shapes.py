@@ -517,7 +517,7 @@ class OpensForNobody:
         ),
         (
             MemoryQueues,
-            "type is not a QueueAdapterFactory: `open`: missing a required argument: 'host'",
+            "type is not a QueueAdapterFactory: `open`: missing a required argument: 'context'",
         ),
     ],
 )

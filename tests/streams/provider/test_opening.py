@@ -17,7 +17,7 @@ from millstream.runtime import (
     grain,
 )
 from millstream.streams import (
-    AdapterHost,
+    AdapterContext,
     HashRingMapper,
     PersistentStreams,
     QueueAdapter,
@@ -76,10 +76,10 @@ async def test_a_grain_publishes_before_its_silo_reads() -> None:
 async def test_a_provider_that_could_not_be_opened_may_be_tried_again() -> None:
     failures = [OSError("no account yet")]
 
-    async def queues(provider: str, host: AdapterHost) -> QueueAdapter:
+    async def queues(provider: str, context: AdapterContext) -> QueueAdapter:
         if failures:
             raise failures.pop()
-        return await MemoryQueues().open(provider, host)
+        return await MemoryQueues().open(provider, context)
 
     vars(queues)["grains"] = MemoryQueues.grains
     streams = PersistentStreams(queues, balancer=DeploymentBalancer())

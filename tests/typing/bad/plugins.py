@@ -19,7 +19,7 @@ from millstream.runtime import (
 )
 from millstream.runtime.extending import SiloPart, SiloServices
 from millstream.streams import (
-    AdapterHost,
+    AdapterContext,
     Capability,
     DeliveryFailure,
     GiveUpDecision,
@@ -189,12 +189,12 @@ class Declares:
 
 
 class GoodFactory(Declares):
-    async def open(self, provider: str, host: AdapterHost) -> GoodAdapter:
+    async def open(self, provider: str, context: AdapterContext) -> GoodAdapter:
         return GoodAdapter()
 
 
 class DeclaresNothing:
-    async def open(self, provider: str, host: AdapterHost) -> GoodAdapter:
+    async def open(self, provider: str, context: AdapterContext) -> GoodAdapter:
         return GoodAdapter()
 
 
@@ -207,28 +207,28 @@ class DeclaresTuple(DeclaresNothing):
 
 
 class OpensWithoutAsync(Declares):
-    def open(self, provider: str, host: AdapterHost) -> GoodAdapter:
+    def open(self, provider: str, context: AdapterContext) -> GoodAdapter:
         return GoodAdapter()
 
 
-class OpensWithoutHost(Declares):
+class OpensWithoutContext(Declares):
     async def open(self, provider: str) -> GoodAdapter:
         return GoodAdapter()
 
 
 class OpensIncomplete(Declares):
-    async def open(self, provider: str, host: AdapterHost) -> WithoutEnqueue:
+    async def open(self, provider: str, context: AdapterContext) -> WithoutEnqueue:
         return WithoutEnqueue()
 
 
 class OpensIncompleteReceiver(Declares):
-    async def open(self, provider: str, host: AdapterHost) -> GivesReceiverWithoutAck:
+    async def open(self, provider: str, context: AdapterContext) -> GivesReceiverWithoutAck:
         return GivesReceiverWithoutAck()
 
 
-def open_nothing(provider: str, host: AdapterHost) -> None:
-    print(host.address)  # E
-    host.grain(GoodAdapter)  # E
+def open_nothing(provider: str, context: AdapterContext) -> None:
+    print(context.address)  # E
+    context.grain(GoodAdapter)  # E
 
 
 factory: QueueAdapterFactory = GoodFactory()
@@ -237,7 +237,7 @@ PersistentStreams(DeclaresNothing(), balancer=BALANCER)  # E
 PersistentStreams(DeclaresTexts(), balancer=BALANCER)  # E
 PersistentStreams(DeclaresTuple(), balancer=BALANCER)  # E
 PersistentStreams(OpensWithoutAsync(), balancer=BALANCER)  # E
-PersistentStreams(OpensWithoutHost(), balancer=BALANCER)  # E
+PersistentStreams(OpensWithoutContext(), balancer=BALANCER)  # E
 PersistentStreams(OpensIncomplete(), balancer=BALANCER)  # E
 PersistentStreams(OpensIncompleteReceiver(), balancer=BALANCER)  # E
 PersistentStreams(open_nothing, balancer=BALANCER)  # E

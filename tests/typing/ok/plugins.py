@@ -26,7 +26,7 @@ from millstream.runtime import (
 )
 from millstream.runtime.extending import SiloPart, SiloServices
 from millstream.streams import (
-    AdapterHost,
+    AdapterContext,
     Capability,
     CursorTooOld,
     DeliveryFailure,
@@ -61,18 +61,18 @@ class ListQueues:
 
     capabilities = frozenset({Capability.ORDERED, Capability.STABLE_TOKENS})
 
-    async def open(self, name: str, host: AdapterHost) -> ListAdapter:
-        assert_type(host.cluster, str)
-        assert_type(host.silo, str | None)
-        assert_type(host.mapper, QueueMapper | None)
-        assert_type(host.wall_s(), float)
-        return ListAdapter(name, host)
+    async def open(self, name: str, context: AdapterContext) -> ListAdapter:
+        assert_type(context.cluster, str)
+        assert_type(context.silo, str | None)
+        assert_type(context.mapper, QueueMapper | None)
+        assert_type(context.wall_s(), float)
+        return ListAdapter(name, context)
 
 
 class ListAdapter:
-    def __init__(self, name: str, host: AdapterHost, echo: bool = False) -> None:
+    def __init__(self, name: str, context: AdapterContext, echo: bool = False) -> None:
         self._messages: dict[QueueId, list[QueueMessage]] = {}
-        self._wall_s = host.wall_s
+        self._wall_s = context.wall_s
 
     async def enqueue(self, queue_id: str, out: OutMessage, epoch: int) -> Token:
         queue = self._messages.setdefault(queue_id, [])
@@ -297,8 +297,8 @@ silo = Silo(
 )
 
 
-async def open_adapter(provider: str, host: AdapterHost) -> QueueAdapter:
-    return await MemoryQueues().open(provider, host)
+async def open_adapter(provider: str, context: AdapterContext) -> QueueAdapter:
+    return await MemoryQueues().open(provider, context)
 
 
 by_function = PersistentStreams(open_adapter, balancer="deployment")

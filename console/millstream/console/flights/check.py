@@ -64,11 +64,11 @@ def count_here(rows_max: int | None) -> Figures:
     planes: dict[str, PlaneTally] = defaultdict(PlaneTally)
     with zipfile.ZipFile(data_file()) as archive, archive.open(MEMBER) as raw:
         lines = csv.reader(io.TextIOWrapper(raw, encoding="utf-8", newline=""))
-        at = {name: place for place, name in enumerate(next(lines))}
+        at = {name: column for column, name in enumerate(next(lines))}
         columns = ("origin", "dest", "tailnum", "dep_time", "arr_time", "dep_delay", "arr_delay")
-        places = [at[name] for name in columns]
+        chosen = [at[name] for name in columns]
         for line in islice(lines, rows_max):
-            cells = ("" if line[place] == "NA" else line[place] for place in places)
+            cells = ("" if line[column] == "NA" else line[column] for column in chosen)
             origin, dest, tail, dep_time, arr_time, dep, arr = cells
             dep_delay, arr_delay = (round(float(cell or 0)) for cell in (dep, arr))
             if dep_time:

@@ -1,4 +1,4 @@
-"""The grains of the demo: airports and planes, each with a tally that is written with its place."""
+"""The grains of the demo: airports and planes, each with a tally stored with its position."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ T = TypeVar("T")
 
 SAMPLE_S = 0.25
 QUICK_SAMPLE_S = 0.05  # to kill in time
-PATIENCE_S = 60.0
+STUCK_S_MAX = 60.0
 FIRST_EVENT_S = 180.0  # Spark on a busy machine: the first Python worker alone may take 40 s
 KILL_AT = 0.3
 HOLD_AT = 0.6  # publishing waits here for the kill, so a small job is not over before it
@@ -216,11 +216,11 @@ class Job:
         """Did nothing move for too long? Notes it as a failure; the comparison says the rest."""
         stuck_s = self._progress.stuck_s(asyncio.get_running_loop().time())
         has_begun = self._progress.has_begun or is_published
-        patience_s = PATIENCE_S if has_begun else FIRST_EVENT_S
-        if stuck_s <= patience_s:
+        stuck_s_max = STUCK_S_MAX if has_begun else FIRST_EVENT_S
+        if stuck_s <= stuck_s_max:
             return False
         self._failures.append(
-            f"nothing was read from the queues or delivered for {patience_s:g} s; "
+            f"nothing was read from the queues or delivered for {stuck_s_max:g} s; "
             f"behind: {self._progress.lagging()}"
         )
         return True
@@ -230,7 +230,7 @@ class Job:
     async def _ask(self, cluster: FlightCluster, expected: Figures) -> Figures:
         """The grains' figures; asked again while the last events may still be on their way."""
         loop = asyncio.get_running_loop()
-        deadline = loop.time() + (0 if self._failures else PATIENCE_S)
+        deadline = loop.time() + (0 if self._failures else STUCK_S_MAX)
         while True:
             found = await figures_of_grains(cluster.client, expected)
             if found.events >= expected.events or loop.time() > deadline:

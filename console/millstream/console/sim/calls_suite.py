@@ -164,10 +164,10 @@ class CallsRun(Run):
             was_moved = any(sent_s <= at_s <= start.at_s for at_s in [*ends[start.key], *ends[""]])
             if start.op not in self.acknowledged or was_moved:
                 continue
-            place = (start.key, start.activation, start.caller)
-            if start.number < highest.get(place, -1):
+            sender = (start.key, start.activation, start.caller)
+            if start.number < highest.get(sender, -1):
                 found.append(f"{start.key}: {start.op} started after a later one")
-            highest[place] = max(start.number, highest.get(place, -1))
+            highest[sender] = max(start.number, highest.get(sender, -1))
             self.figures["orders checked"] += 1
         return found
 

@@ -15,7 +15,7 @@ from typing import TypeVar
 from millstream.runtime import PublishUnknown, QueueFenced, QueueUnavailable, StorageUnavailable
 from millstream.runtime.testing import Host, SimService, Simulation
 from millstream.streams import (
-    AdapterHost,
+    AdapterContext,
     Capability,
     OutMessage,
     QueueId,
@@ -90,8 +90,8 @@ class LogQueues:
         always = {Capability.DURABLE, Capability.ORDERED, Capability.STABLE_TOKENS}
         return frozenset(always | {Capability.FENCED_ACK} if self._logs.is_fenced else always)
 
-    async def open(self, provider: str, host: AdapterHost) -> LogAdapter:
-        return LogAdapter(self._logs, self._host, host.silo or "")
+    async def open(self, provider: str, context: AdapterContext) -> LogAdapter:
+        return LogAdapter(self._logs, self._host, context.silo or "")
 
 
 class LogAdapter:

@@ -25,7 +25,7 @@ from millstream.runtime.testing import (
     SiloDeclaredDead,
     SiloEnded,
 )
-from millstream.streams import AdapterHost, ProducerMark, QueueId
+from millstream.streams import AdapterContext, ProducerMark, QueueId
 
 from .record import Run, current_run
 
@@ -99,15 +99,15 @@ class Ledger:
 
     def stored_by(self, mark: ProducerMark) -> list[str]:
         """The items of a producer's message as they were stored last."""
-        places = self._repeats.get(mark, [])
-        return [msgspec.msgpack.decode(body) for body in places[-1][1].items] if places else []
+        stored = self._repeats.get(mark, [])
+        return [msgspec.msgpack.decode(body) for body in stored[-1][1].items] if stored else []
 
     def check_repeats(self, lost: dict[Era, bool]) -> Iterator[str]:
         """A producer's sequence is stored again only where its message was lost."""
-        for mark, places in self._repeats.items():
-            for era, _ in places[:-1]:
+        for mark, stored in self._repeats.items():
+            for era, _ in stored[:-1]:
                 if not lost[era]:
-                    yield f"{mark} was stored {len(places)} times: {[era for era, _ in places]}"
+                    yield f"{mark} was stored {len(stored)} times: {[era for era, _ in stored]}"
 
     def find(self, item: str) -> StoredItem | None:
         """Where an item is stored."""
@@ -231,13 +231,13 @@ class NotedQueues(MemoryQueues):
 
     grains: ClassVar[tuple[type[Grain], ...]] = (NotedQueue,)
 
-    async def open(self, provider: str, host: AdapterHost, /) -> NotedAdapter:
-        return NotedAdapter(provider, host, self._options)
+    async def open(self, provider: str, context: AdapterContext, /) -> NotedAdapter:
+        return NotedAdapter(provider, context, self._options)
 
 
 class NotedAdapter(MemoryAdapter):
     """Notes who reads a queue."""
 
     def receiver(self, queue: QueueId, epoch: int, /) -> MemoryReceiver:
-        current_run().acquired(queue, self._host.silo or "", epoch)
+        current_run().acquired(queue, self._context.silo or "", epoch)
         return super().receiver(queue, epoch)

@@ -2,7 +2,7 @@
 
 Owns: `GeneratorQueues` and what it opens. Not: the order of events (`sequence`), items (`events`),
 rates (`pace`). Invariants: a stream is generated in the queue that the provider's mapper gives it;
-the token of an event is (era, place in the queue); a receiver goes on right after the position it
+the token of an event is (era, number in the queue); a receiver goes on right after the position it
 is started at; no method waits but `read`, and that one never between taking events and returning.
 """
 
@@ -17,7 +17,7 @@ from millstream.runtime import ConfigError, CursorTooOld, StreamError
 from millstream.streams.api.namespace import StreamNamespace
 from millstream.streams.contracts.identity import QueueId, StreamId
 from millstream.streams.contracts.queue import (
-    AdapterHost,
+    AdapterContext,
     Capability,
     OutMessage,
     QueueMapper,
@@ -63,15 +63,15 @@ class GeneratorQueues:
         self._options = options or GeneratorOptions()
         self._mapper = mapper
 
-    async def open(self, provider: str, host: AdapterHost, /) -> GeneratorAdapter:
+    async def open(self, provider: str, context: AdapterContext, /) -> GeneratorAdapter:
         """Deal the streams out to queues. Cost: about 2 µs per stream."""
-        mapper = host.mapper or self._mapper
+        mapper = context.mapper or self._mapper
         if mapper is None:
             raise ConfigError(
-                f"GeneratorQueues as {provider!r}: the host has no mapper; give mapper=..."
+                f"GeneratorQueues as {provider!r}: the context has no mapper; give mapper=..."
             )
         what = [self._generated(one, provider) for one in self._what]
-        return GeneratorAdapter(provider, host, mapper, what, self._options)
+        return GeneratorAdapter(provider, context, mapper, what, self._options)
 
     def _generated(self, one: Generated[Any] | str, provider: str) -> Generated[Any]:
         if isinstance(one, str):
@@ -95,14 +95,14 @@ class GeneratorAdapter:
     def __init__(
         self,
         provider: str,
-        host: AdapterHost,
+        context: AdapterContext,
         mapper: QueueMapper,
         what: Sequence[Generated[Any]],
         options: GeneratorOptions,
     ) -> None:
         self.options = options
         self._provider = provider
-        self._host = host
+        self._context = context
         self._makers = {one.namespace.name: ItemMaker(one, options.seed) for one in what}
         streams = [StreamId(name, key) for name in self._makers for key in options.keys()]
         self._stream_count = len(streams)
@@ -146,14 +146,14 @@ class GeneratorAdapter:
         return Pace(rate * len(sequence.streams) / self._stream_count, now_s)
 
     def message(self, sequence: QueueSequence, seq: int, wall_s: float) -> QueueMessage:
-        """The event at a place. Raises StreamError if it cannot be made."""
+        """The event of a number. Raises StreamError if it cannot be made."""
         stream, number = sequence.at(seq)
         item = self._makers[stream.namespace].encode(stream, number)
         return QueueMessage(stream, Token(self.options.era, seq), [item], {}, wall_s)
 
     def wall_s(self) -> float:
         """The silo's wall clock."""
-        return self._host.wall_s()
+        return self._context.wall_s()
 
     async def aclose(self) -> None:
         """Nothing is held."""
@@ -166,7 +166,7 @@ class GeneratorReceiver:
         self._adapter = adapter
         self._queue = queue
         self._sequence = sequence
-        self._given = 0  # the place of the last event that was read
+        self._given = 0  # the number of the last event that was read
         self._pace = Pace(None, 0.0)
 
     async def start(self, after: Token | None, /) -> None:
@@ -216,7 +216,7 @@ class GeneratorReceiver:
         return self._messages(first, min(wanted, self._given - first + 1), max_bytes)
 
     def _messages(self, first: int, count: int, max_bytes: int) -> list[QueueMessage]:
-        """Up to `count` events from a place, as far as the bytes suffice; one at least.
+        """Up to `count` events from a number on, as far as the bytes suffice; one at least.
 
         An event that cannot be made ends the batch; as its first it raises StreamError.
         """

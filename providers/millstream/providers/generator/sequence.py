@@ -1,8 +1,8 @@
-"""Which event stands at which place of a queue. Pure.
+"""Which event a queue has at each number. Pure.
 
-Owns: `QueueSequence`. Invariants: places count from 1; every stream of the queue has one event in
+Owns: `QueueSequence`. Invariants: numbers count from 1; every stream of the queue has one event in
 each round, in an order that seed, queue and round decide; so the events of a stream come in the
-order of their numbers, and any place is found without those before it.
+order of their numbers, and any event is found without those before it.
 """
 
 from __future__ import annotations
@@ -37,15 +37,15 @@ class QueueSequence:
         self._order = (-1, 1, 0)  # of the round that was asked for last: round, step, first
 
     def has(self, seq: int) -> bool:
-        """Is there an event at this place?"""
+        """Has the queue an event of this number?"""
         if not self.streams or seq < 1:
             return False
         rounds = self._events_per_stream
         return rounds is None or seq <= rounds * len(self.streams)
 
     def at(self, seq: int) -> tuple[StreamId, int]:
-        """The stream of the event at a place, and the event's number in it, from 0."""
-        assert self.has(seq), f"place {seq} has no event"
+        """The stream of an event of the queue, and its number in the stream, from 0."""
+        assert self.has(seq), f"the queue has no event {seq}"
         number, within = divmod(seq - 1, len(self.streams))
         if self._order[0] != number:
             self._order = (number, *self._shuffled(number))

@@ -25,7 +25,7 @@ from millstream.runtime import (
 from millstream.runtime.extending import Tasks
 from millstream.streams.contracts.identity import QueueId, StreamId
 from millstream.streams.contracts.queue import (
-    AdapterHost,
+    AdapterContext,
     Capability,
     OutMessage,
     QueueMessage,
@@ -58,21 +58,21 @@ class MemoryQueues:
     def __init__(self, options: MemoryOptions | None = None) -> None:
         self._options = options or MemoryOptions()
 
-    async def open(self, provider: str, host: AdapterHost, /) -> MemoryAdapter:
-        return MemoryAdapter(provider, host, self._options)
+    async def open(self, provider: str, context: AdapterContext, /) -> MemoryAdapter:
+        return MemoryAdapter(provider, context, self._options)
 
 
 class MemoryAdapter:
     """The memory provider in one silo."""
 
-    def __init__(self, provider: str, host: AdapterHost, options: MemoryOptions) -> None:
+    def __init__(self, provider: str, context: AdapterContext, options: MemoryOptions) -> None:
         self.options = options
         self._provider = provider
-        self._host = host
+        self._context = context
         self._senders: dict[QueueId, Sender] = {}
 
     def _queue(self, queue: QueueId) -> MemoryQueue:
-        grain: MemoryQueue = self._host.grain(MemoryQueue, f"{self._provider}/{queue}")
+        grain: MemoryQueue = self._context.grain(MemoryQueue, f"{self._provider}/{queue}")
         return grain
 
     async def enqueue(
@@ -81,7 +81,7 @@ class MemoryAdapter:
         sender = self._senders.get(queue)
         if sender is None:
             sender = self._senders[queue] = Sender(
-                self._queue(queue), self.options, self._host.tasks
+                self._queue(queue), self.options, self._context.tasks
             )
         mark = message.mark
         queued = QueuedMessage(
@@ -91,7 +91,7 @@ class MemoryAdapter:
             dict(message.headers) or None,
             "" if mark is None else mark.producer,
             0 if mark is None else mark.seq,
-            self._host.wall_s(),
+            self._context.wall_s(),
         )
         return await sender.send(queued)
 

@@ -13,12 +13,12 @@ from typing import Any
 from millstream.runtime import Grain
 from millstream.runtime.extending import load_plugin
 
-from .queue import AdapterHost, Capability, QueueAdapter, QueueAdapterFactory, QueueBalancer
+from .queue import AdapterContext, Capability, QueueAdapter, QueueAdapterFactory, QueueBalancer
 from .shapes import require_shape
 
 __all__ = ["OpenAdapter", "balancer_of", "factory_of"]
 
-OpenAdapter = Callable[[str, AdapterHost], Awaitable[QueueAdapter]]
+OpenAdapter = Callable[[str, AdapterContext], Awaitable[QueueAdapter]]
 
 
 class OpenedByFunction:
@@ -29,8 +29,8 @@ class OpenedByFunction:
         self.capabilities: frozenset[Capability] = getattr(function, "capabilities", frozenset())
         self.grains: Sequence[type[Grain]] = getattr(function, "grains", ())
 
-    async def open(self, provider: str, host: AdapterHost, /) -> QueueAdapter:
-        return await self._function(provider, host)
+    async def open(self, provider: str, context: AdapterContext, /) -> QueueAdapter:
+        return await self._function(provider, context)
 
 
 def factory_of(queues: QueueAdapterFactory | OpenAdapter | str) -> QueueAdapterFactory:

@@ -20,7 +20,7 @@ from .identity import QueueId, StreamId
 from .token import Token
 
 __all__ = [
-    "AdapterHost",
+    "AdapterContext",
     "Capability",
     "Measurable",
     "OutMessage",
@@ -79,7 +79,7 @@ class QueueMessage:
     enqueued_s: float = 0.0  # wall clock, for lag figures
 
 
-class AdapterHost(Protocol):
+class AdapterContext(Protocol):
     """What an adapter may use of the silo or client that opened it."""
 
     @property
@@ -148,7 +148,7 @@ class QueueAdapterFactory(Protocol):
 
     @property
     def capabilities(self) -> frozenset[Capability]: ...
-    async def open(self, provider: str, host: AdapterHost, /) -> QueueAdapter: ...
+    async def open(self, provider: str, context: AdapterContext, /) -> QueueAdapter: ...
 
 
 @runtime_checkable

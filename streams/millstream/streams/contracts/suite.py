@@ -41,14 +41,14 @@ __all__ = ["ADAPTER_CHECKS", "AdapterBench", "run_adapter_check"]
 
 QUEUE = "queue-0"
 OTHER_QUEUE = "queue-1"
-PATIENCE_S = 10.0
+READ_WAIT_S = 10.0
 EVENTS_MAX, BYTES_MAX = 1000, 1 << 20
 Check = Callable[["AdapterBench"], Coroutine[Any, Any, None]]
 Generated = Callable[[QueueId, int], Sequence[bytes]]
 
 
-class BenchHost:
-    """The `AdapterHost` of a bench: no cluster behind it."""
+class BenchContext:
+    """The `AdapterContext` of a bench: no cluster behind it."""
 
     cluster = "contract"
     silo: str | None = "127.0.0.1:0@1"
@@ -80,12 +80,12 @@ class AdapterBench:
     async def open(self) -> None:
         """Open the adapter, and compare its shape with the contract."""
         require_shape(self.factory, QueueAdapterFactory, "the factory")
-        self.adapter = await self.factory.open("contract", BenchHost())
+        self.adapter = await self.factory.open("contract", BenchContext())
         require_shape(self.adapter, QueueAdapter, "the adapter")
         require_shape(self.adapter.receiver(QUEUE, 1), QueueReceiver, "the receiver")
 
     async def reopen(self) -> None:
-        """As after a restart: another factory, on the same place."""
+        """As after a restart: another factory over what the first one stored."""
         await self.adapter.aclose()
         self.factory = self.make()
         await self.open()
@@ -115,9 +115,9 @@ class AdapterBench:
         return receiver
 
     async def read(self, receiver: QueueReceiver, count: int) -> list[QueueMessage]:
-        """Read until there are `count` messages; fails after `PATIENCE_S`."""
+        """Read until there are `count` messages; fails after `READ_WAIT_S`."""
         found: list[QueueMessage] = []
-        async with asyncio.timeout(PATIENCE_S):
+        async with asyncio.timeout(READ_WAIT_S):
             while len(found) < count:
                 most = count - len(found) if self.is_read_only else EVENTS_MAX
                 found.extend(await receiver.read(most, BYTES_MAX, 0.05))
@@ -166,7 +166,7 @@ async def check_an_empty_queue_reads_as_nothing(bench: AdapterBench) -> None:
     """[] after the wait, which has an end."""
     if bench.is_read_only:
         return
-    async with asyncio.timeout(PATIENCE_S):
+    async with asyncio.timeout(READ_WAIT_S):
         assert list(await (await bench.begin()).read(10, 1000, 0.01)) == []
 
 
@@ -215,10 +215,10 @@ async def check_a_waiting_read_is_woken(bench: AdapterBench) -> None:
     if bench.is_read_only or not bench.has(Capability.WAKEUP):
         return
     receiver = await bench.begin()
-    waiting = asyncio.ensure_future(receiver.read(10, 1000, PATIENCE_S * 10))
+    waiting = asyncio.ensure_future(receiver.read(10, 1000, READ_WAIT_S * 10))
     await asyncio.sleep(0)
     await bench.publish("late")
-    async with asyncio.timeout(PATIENCE_S):
+    async with asyncio.timeout(READ_WAIT_S):
         assert texts(await waiting) == ["late"]
 
 

@@ -42,7 +42,7 @@ from .agents import AgentCalls
 from .following import Following
 from .outlet import SiloOutlet
 from .publishing import Publishing
-from .silo_view import ManagerSilo, ProviderHost, QueueSilos
+from .silo_view import ManagerSilo, QueueSilos, SiloContext
 from .target import QueueStats, StreamsTarget, agent_stats
 
 __all__ = ["PersistentStreams"]
@@ -119,8 +119,8 @@ class PersistentStreams:
         # not one of the silo's tasks, which are ended when this is needed
         self._closing = lambda: services.new_tasks().start(self._close_anyhow())
         try:
-            host = ProviderHost(services, self.mapper)
-            self.adapter = self._opened = await self._factory.open(name, host)
+            context = SiloContext(services, self.mapper)
+            self.adapter = self._opened = await self._factory.open(name, context)
             require_shape(self.adapter, QueueAdapter, f"the adapter of stream provider {name!r}")
             self._wire(services, name, options)
         except BaseException:

@@ -15,11 +15,11 @@ from millstream.streams.contracts.queue import QueueMapper
 
 from .target import StreamsTarget, target_of
 
-__all__ = ["ManagerSilo", "ProviderHost", "QueueSilos"]
+__all__ = ["ManagerSilo", "QueueSilos", "SiloContext"]
 
 
-class ProviderHost:
-    """What an adapter sees of its silo (`AdapterHost`)."""
+class SiloContext:
+    """What an adapter sees of its silo (`AdapterContext`)."""
 
     def __init__(self, services: SiloServices, mapper: QueueMapper) -> None:
         self._services = services
@@ -48,8 +48,8 @@ class ProviderHost:
         return self._services.clock.wall_s()
 
 
-class QueueSilos:
-    """The silos that may read queues (`SiloSet`)."""
+class _OwnSilo:
+    """What both of those below give of their silo."""
 
     def __init__(self, services: SiloServices) -> None:
         self._services = services
@@ -61,6 +61,10 @@ class QueueSilos:
     @property
     def tasks(self) -> Tasks:
         return self._services.tasks
+
+
+class QueueSilos(_OwnSilo):
+    """The silos that may read queues (`SiloSet`)."""
 
     def silos(self) -> Sequence[str]:
         rows = self._services.members.view.rows
@@ -75,20 +79,12 @@ class QueueSilos:
         return self._services.members.watch(lambda view: changed())
 
 
-class ManagerSilo:
+class ManagerSilo(_OwnSilo):
     """What the owner of queues asks of its silo (`Surroundings`)."""
 
     def __init__(self, services: SiloServices, provider: str) -> None:
-        self._services = services
+        super().__init__(services)
         self._target = target_of(provider)
-
-    @property
-    def me(self) -> str:
-        return self._services.address
-
-    @property
-    def tasks(self) -> Tasks:
-        return self._services.tasks
 
     def live(self) -> frozenset[str]:
         rows = self._services.members.view.rows

@@ -10,7 +10,7 @@ import asyncio
 from contextvars import Context, ContextVar
 from typing import Any
 
-__all__ = ["HOST", "Host", "current_host", "describe", "host_of", "is_alive", "name_of", "place"]
+__all__ = ["HOST", "Host", "current_host", "describe", "host_of", "is_alive", "name_of", "tag_of"]
 
 
 class Host:
@@ -53,7 +53,7 @@ def is_alive(host: Host | None) -> bool:
     return host is None or host.alive
 
 
-def place(host: Host | None) -> str:
+def tag_of(host: Host | None) -> str:
     return "" if host is None else f"{host}: "
 
 
@@ -61,8 +61,8 @@ def name_of(handle: Any) -> str:
     callback = handle._callback
     owner = getattr(callback, "__self__", None)
     if isinstance(owner, asyncio.Task):
-        return place(host_of(handle)) + describe(owner)
-    return place(host_of(handle)) + getattr(callback, "__qualname__", repr(callback))
+        return tag_of(host_of(handle)) + describe(owner)
+    return tag_of(host_of(handle)) + getattr(callback, "__qualname__", repr(callback))
 
 
 def describe(task: asyncio.Task[Any]) -> str:

@@ -27,7 +27,7 @@ from weakref import WeakKeyDictionary
 
 from .env import seeded_random
 from .errors import Deadlock, Livelock, SimulationError, VirtualTimeExceeded
-from .host import HOST, Host, describe, host_of, is_alive, name_of, place
+from .host import HOST, Host, describe, host_of, is_alive, name_of, tag_of
 
 __all__ = ["SimLoop"]
 
@@ -148,7 +148,7 @@ class SimLoop(asyncio.BaseEventLoop):
     def _waiting(self) -> str:
         tasks = [task for task in self.tasks() if is_alive(self._hosts.get(task))]
         lines = [
-            f"\n  {place(self._hosts.get(task))}{describe(task)}" for task in tasks[:NAMED_MAX]
+            f"\n  {tag_of(self._hosts.get(task))}{describe(task)}" for task in tasks[:NAMED_MAX]
         ]
         more = len(tasks) - len(lines)
         return "; waiting:" + "".join(lines) + (f"\n  and {more} more" if more else "")
