@@ -46,9 +46,11 @@ class Registrar(Protocol):
 
     def register_now(self, activation: Activation, /) -> bool:
         """Register without waiting; False if that cannot be."""
+        ...
 
     async def register(self, activation: Activation, /) -> str | None:
         """Register; the silo that has the grain already, or None."""
+        ...
 
     async def unregister(self, activation: Activation, /) -> None:
         """Forget an activation that ends; best effort."""
