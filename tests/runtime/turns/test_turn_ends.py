@@ -17,6 +17,7 @@ from millstream.runtime import (
     LocalCluster,
     RuntimeOptions,
     Silo,
+    SiloUnavailable,
     always_interleave,
     grain,
     one_way,
@@ -196,6 +197,18 @@ async def test_a_one_way_call_that_waited_too_long_is_told_in_the_log(
         GATE.set()
         await staying
     assert "noted" not in LOG
+
+
+async def test_a_call_ends_with_its_silo_though_the_search_for_its_grain_never_began() -> None:
+    async with LocalCluster(silos=2, grains=[Desk]) as cluster:
+        one = cluster.silos[0]
+        call = asyncio.ensure_future(one.grain(Desk, "somewhere").ok())
+        await asyncio.sleep(0)
+        one.assembly.engine.tasks.cancel()  # the search was started, and has not run
+        await one.kill()
+        async with asyncio.timeout(5):
+            with pytest.raises(SiloUnavailable):
+                await call
 
 
 # --- whose deadline ------------------------------------------------------------------------------

@@ -241,7 +241,16 @@ class Turns:
         request.deadline = float("inf")
 
     def close(self) -> None:
-        """Watch no deadlines any more."""
+        """Watch no deadlines any more; whoever still waits is told that this process has ended.
+
+        Its parts end what they know; this ends what was just between two of them.
+        """
+        for request in list(self.deadlines.watched()):
+            if not (request.done or request.expired):
+                request.expired, request.is_forced, request.stop_reason = True, True, self.ended
+                waiting = request.task if request.future is None else request.future
+                if waiting is not None:
+                    waiting.cancel()
         self.deadlines.close()
 
 
