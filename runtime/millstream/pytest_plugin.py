@@ -1,7 +1,7 @@
 """The pytest plug-in: fixtures with clusters.
 
 Found by pytest through the entry point group `pytest11`, in every project where Millstream is
-installed: so it stands beside `millstream.runtime`, not in it, and imports nothing of it before a
+installed: so it is next to `millstream.runtime`, not in it, and imports nothing of it before a
 test asks for a fixture.
 """
 

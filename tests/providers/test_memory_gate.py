@@ -157,16 +157,16 @@ STEPS = st.lists(
 
 
 class GateModel:
-    """What a gate should do: admit from the head of a line while the head fits."""
+    """What a gate should do: admit the first that waits while it fits."""
 
     def __init__(self, capacity: int) -> None:
         self.free = capacity
-        self.line: deque[tuple[int, int]] = deque()
+        self.waiters: deque[tuple[int, int]] = deque()
         self.admitted: list[int] = []
 
     def admit(self) -> None:
-        while self.line and self.line[0][1] <= self.free:
-            name, count = self.line.popleft()
+        while self.waiters and self.waiters[0][1] <= self.free:
+            name, count = self.waiters.popleft()
             self.free -= count
             self.admitted.append(name)
 
@@ -176,22 +176,22 @@ async def follow(steps: list[tuple[str, int]]) -> None:
     tasks: list[asyncio.Task[None]] = []
     for step, number in steps:
         if step == "acquire":
-            model.line.append((len(tasks), max(number, 1)))
+            model.waiters.append((len(tasks), max(number, 1)))
             tasks.append(asyncio.create_task(gate.acquire(max(number, 1))))
         elif step == "release":
             count = min(number, 4 - model.free)
             model.free += count
             gate.release(count)
-        elif model.line:
-            name, _ = model.line[number % len(model.line)]
-            model.line.remove(model.line[number % len(model.line)])
+        elif model.waiters:
+            name, _ = model.waiters[number % len(model.waiters)]
+            model.waiters.remove(model.waiters[number % len(model.waiters)])
             tasks[name].cancel()
         await settle()
         model.admit()
         gate.check()
         done = [name for name, task in enumerate(tasks) if task.done() and not task.cancelled()]
         assert done == sorted(model.admitted)
-        assert (gate.free, gate.waiting) == (model.free, len(model.line))
+        assert (gate.free, gate.waiting) == (model.free, len(model.waiters))
     for task in tasks:
         task.cancel()
     await settle()

@@ -287,7 +287,7 @@ class Queues:
     def __init__(self, adapter: object) -> None:
         self._adapter = adapter
 
-    async def open(self, name: str, host: object) -> Any:
+    async def open(self, name: str, context: object) -> Any:
         return self._adapter
 
 
@@ -496,7 +496,7 @@ class NoOpen:
 
 
 class OpensAtOnce(NoOpen):
-    def open(self, name: str, host: object) -> Adapter:
+    def open(self, name: str, context: object) -> Adapter:
         return Adapter()
 
 

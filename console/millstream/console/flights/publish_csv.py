@@ -67,7 +67,7 @@ class Producer:
         self.waiting: asyncio.Queue[Chunk | None] = asyncio.Queue(CHUNKS_AHEAD)
 
     async def flush(self) -> None:
-        """Put the chunk into the line, waiting for room, and begin another."""
+        """Queue the chunk, waiting for room, and begin another."""
         full, self.chunk = self.chunk, Chunk()
         if full.events:
             await self.waiting.put(full)

@@ -46,7 +46,7 @@ class CapacityGate:
         return True
 
     async def acquire(self, count: int = 1) -> None:
-        """Take `count` units, waiting in line; use them before the next await.
+        """Take `count` units, after those who came before; use them before the next await.
 
         Raises ValueError (more than the capacity), Overloaded (`waiters_max`),
         QueueUnavailable (closed).

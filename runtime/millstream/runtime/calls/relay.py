@@ -33,12 +33,12 @@ class Relay:
         "_client",
         "_client_id",
         "_deadline",
+        "_inbound",
         "_is_cancelled",
         "_kind",
         "_locator",
         "_peer",
         "_sent_id",
-        "_served",
         "_turns",
     )
 
@@ -61,11 +61,11 @@ class Relay:
         self._deadline = turns.loop.time() + call.ttl_s
         self._peer: Peer | None = None
         self._sent_id = 0
-        self._served: InboundCall | None = None
+        self._inbound: InboundCall | None = None
         self._is_cancelled = False
 
     def start(self) -> None:
-        """Send the call on: now if the found is known and takes calls, else in line with others."""
+        """Send it on: at once if a destination is known and takes calls, else wait for one."""
         try:
             found = self._locator.find(self._kind, self._call.key)
         except SiloUnavailable:
@@ -110,8 +110,8 @@ class Relay:
 
     def _serve_here(self, activation: Activation) -> None:
         spec = self._callee.spec_of(self._kind, self._call.method)
-        self._served = self._callee.relayed(self._client, self._call, spec)
-        self._served.submit(activation)
+        self._inbound = self._callee.relayed(self._client, self._call, spec)
+        self._inbound.submit(activation)
 
     def _refuse(self) -> None:
         """The call surely did not run: let the client try again."""
@@ -145,7 +145,7 @@ class Relay:
     def cancel(self) -> None:
         """The client gave up, or is gone."""
         self._is_cancelled = True
-        if self._served is not None:
-            self._served.cancel()
+        if self._inbound is not None:
+            self._inbound.cancel()
         elif self._peer is not None:
             self._peer.cancel_call(self._sent_id)

@@ -2,11 +2,11 @@
 
 Owns: one search per grain whose location is not known or cannot be reached, and the calls that
 wait for it. Not: where a grain is (`router`, `client`). Invariants: one search per grain at a time;
-those who wait go on in the order of their coming, and who comes later waits behind them; nobody is
-given a destination that was known to be of no use any more; while the grain's silo is stopping, it
-is looked for as long as somebody waits; else a search ends after `redirects_max`
-tries, for everyone who waits. Whoever goes on runs one loop iteration later: so a search stays, and
-keeps direct turns of the grain waiting, until an iteration in which nobody came.
+those who wait go on in the order in which they came, and who comes later waits behind them; nobody
+is given a destination that is known to be of no use; a search ends after `redirects_max` tries, for
+everyone who waits, but while the grain's silo is stopping it goes on as long as somebody waits.
+Whoever goes on runs one loop iteration later, so a search stays, and keeps direct turns of the
+grain waiting, until an iteration in which nobody came.
 """
 
 from __future__ import annotations

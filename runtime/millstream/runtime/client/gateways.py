@@ -4,7 +4,7 @@ Owns: `Gateways`: asking for the list of all, and choosing. Is the `Locator` of 
 which of them may be used (`gateway_list`). Invariants: calls to one grain go through one gateway
 while that is connected, so they keep their order; a call whose gateway is lost after it was sent
 ends with SiloUnavailable, one that was not sent yet goes through another gateway; one question for
-the list is under way at a time, beside what a gateway is asked that leaves.
+the list is under way at a time, not counting those to gateways that leave.
 """
 
 from __future__ import annotations

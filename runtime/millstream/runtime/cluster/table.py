@@ -4,7 +4,7 @@ Owns: `MemberRow`, `TableView`, `MembershipTable`, `MemoryMembershipTable`. Not:
 (`prober`), or this silo's own joining and leaving (`member`).
 Invariants: the table changes only by compare-and-set on its whole version, by exactly one; so all
 status changes and votes of a cluster are totally ordered. A status never goes backwards; `dead` is
-final for a (address, generation). Heartbeats do not count as changes.
+final for an address and generation. Heartbeats do not count as changes.
 """
 
 from __future__ import annotations

@@ -50,7 +50,7 @@ class RunOption(NamedTuple):
 
 
 def read_address(text: str) -> str:
-    """`host:port`, as it stands. Raises ConfigError."""
+    """`host:port`, unchanged. Raises ConfigError."""
     try:
         Address.parse(text)
     except ValueError as error:
@@ -59,7 +59,7 @@ def read_address(text: str) -> str:
 
 
 def read_membership(text: str) -> str:
-    """`name:argument` of a plug-in, as it stands. Raises ConfigError."""
+    """`name:argument` of a plug-in, unchanged. Raises ConfigError."""
     find_plugin("millstream.membership", text)
     return text
 

@@ -1,7 +1,7 @@
 """The function that makes a program's silo: found by name, called, and looked at.
 
-Owns: `load_target`, `make_silo`, `BadTarget`. Invariant: whatever is wrong with what a person wrote
-is told in one line that names it; an error inside of the person's own code keeps its traceback.
+Owns: `load_target`, `make_silo`. Invariant: whatever is wrong with what a person wrote is told in
+one line that names it; an error inside of the person's own code keeps its traceback.
 """
 
 from __future__ import annotations

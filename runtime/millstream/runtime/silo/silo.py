@@ -82,7 +82,7 @@ class Silo:
     Args:
         grains: the grain classes that this silo hosts.
         address: where it listens, `host:port`; port 0 takes a free one.
-        advertise: where others reach it, if that differs; port 0 stands for the one it listens on.
+        advertise: where others reach it, if that differs; port 0: the one it listens on.
         cluster: silos and clients of different clusters refuse each other.
         membership: the table, or `sqlite:directory`; default: a table of its own, in memory.
         stores: state stores by name, objects or `sqlite:directory`; default: in memory.

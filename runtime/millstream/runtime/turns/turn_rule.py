@@ -5,7 +5,7 @@ and whoever drives the rule tells them and answers whether they took it (`activa
 `gate` is 0 exactly when an exclusive turn may start without asking further; a turn is entered once
 and left once; between two events nobody waits who could start; nothing starts before `valid`, or
 after a stop was asked for, save the first turn of an activation that asked for its own end while it
-started. The order is Orleans' (spec/orleans-runtime.md 1.3): idle, always-interleave, read-only
+started. The order is Orleans': idle, always-interleave, read-only
 with read-only, wait; the scan goes on past blocked entries.
 """
 

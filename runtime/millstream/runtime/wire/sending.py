@@ -89,11 +89,12 @@ class Sending:
         for waiter in waiters:
             if not waiter.done():
                 waiter.set_result(None)
-        # runs after the wake-ups: who came meanwhile waits in line, too
+        # runs after the wake-ups: who came meanwhile waits behind them
         self._loop.call_soon(self._become_ready)
 
     async def ready(self, size_bytes: int = 0) -> None:
-        """Wait in line until greeted and writable; the caller holds so many bytes meanwhile.
+        """Wait, after those who came before, until greeted and writable; the caller holds so many
+        bytes meanwhile.
 
         Raises SiloUnavailable, Overloaded.
         """
