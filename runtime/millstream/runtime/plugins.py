@@ -7,6 +7,7 @@ Owns: the form `name[:argument]` and its errors. Groups: `millstream.membership`
 from __future__ import annotations
 
 from collections.abc import Callable
+from inspect import signature
 from typing import Any
 
 from .errors import ConfigError
@@ -30,5 +31,17 @@ def find_plugin(group: str, text: str) -> Callable[..., Any]:
 def load_plugin(group: str, text: str) -> Any:
     """Make the plug-in `name:argument` of a group. Raises ConfigError, and what it raises."""
     make = find_plugin(group, text)
-    _, colon, argument = text.partition(":")
+    name, colon, argument = text.partition(":")
+    if not colon and _needs_argument(make):
+        raise ConfigError(f"{text!r}: {name!r} needs an argument: write {name}:argument")
     return make(argument) if colon else make()
+
+
+def _needs_argument(make: Callable[..., Any]) -> bool:
+    try:
+        signature(make).bind()
+    except TypeError:
+        return True
+    except ValueError:  # it tells nothing of its arguments
+        return False
+    return False

@@ -41,6 +41,8 @@ class Directory:
     """
 
     def __init__(self, path: str | Path, env: Env) -> None:
+        if not isinstance(path, str | Path) or not str(path):
+            raise ConfigError(f"{path!r} is no directory's path: `.` is the working directory")
         self.path = Path(path).resolve()
         self._manifest = self.path / MANIFEST
         refuse_network_mount(self.path)

@@ -49,8 +49,12 @@ class Client:
         transport: Transport | None = None,
     ) -> None:
         self._given = checked_gateways(gateways)
+        if not isinstance(cluster, str):
+            raise ConfigError(f"connect(cluster=...) is {cluster!r}; it must be a str")
         self._cluster = cluster
-        self._options = options or RuntimeOptions()
+        self._options = RuntimeOptions() if options is None else options
+        if not isinstance(self._options, RuntimeOptions):
+            raise ConfigError(f"connect(options=...) is {options!r}; it must be RuntimeOptions")
         self._env = env or Env()
         self._transport = transport or TcpTransport()
         self._engine: CallEngine | None = None

@@ -56,8 +56,11 @@ class LocalCluster:
         env: Env | None = None,
         transport: Transport | None = None,
     ) -> None:
-        if silos < 1:
-            raise ConfigError(f"LocalCluster(silos={silos}): start at least one")
+        if isinstance(silos, bool) or not isinstance(silos, int) or silos < 1:
+            raise ConfigError(f"LocalCluster(silos={silos!r}): start at least one, a whole number")
+        for name, make in [*(streams or {}).items(), *(parts or {}).items()]:
+            if not callable(make):
+                raise ConfigError(f"LocalCluster: {name!r} is no function that makes one per silo")
         self._count = silos
         self._cluster = cluster
         self._grains = list(grains)

@@ -49,8 +49,9 @@ from millstream.runtime.wire.transport import (
 )
 
 from .agreement import agreement_of, check_stores, used_stores
+from .arguments import check_grains, check_kinds, parts_of, read_address, stores_of
 from .assembly import SiloAssembly
-from .part import SiloPart, check_needed, check_part
+from .part import SiloPart, check_needed
 from .services import SiloServices
 
 __all__ = ["Silo", "StopReason"]
@@ -113,27 +114,34 @@ class Silo:
         env: Env | None = None,
         transport: Transport | None = None,
     ) -> None:
+        options = RuntimeOptions() if options is None else options
+        watching = MembershipOptions() if membership_options is None else membership_options
+        check_kinds(
+            cluster=(cluster, str),
+            name=(name, str),
+            can_own_queues=(can_own_queues, bool),
+            insecure=(insecure, bool),
+            options=(options, RuntimeOptions),
+            membership_options=(watching, MembershipOptions),
+        )
         self._listen_at = read_address("address", address)
         self._advertised = read_address("advertise", advertise or address)
         check_door(self._listen_at, insecure, "Silo(address=...)")
-        self._grains = list(grains)
-        for cls in self._grains:
-            if not (isinstance(cls, type) and issubclass(cls, Grain)):
-                raise ConfigError(f"Silo(grains=...): {cls!r} is not a Grain class")
+        self._grains = check_grains(grains)
         self._cluster = cluster
         self._made: list[Any] = []
         table = self._plugin("millstream.membership", membership)
         self._table: MembershipTable = table or MemoryMembershipTable(env=env)
         self._stores: dict[str, StateStore] = {
             key: self._plugin("millstream.stores", store)
-            for key, store in (stores or {"default": MemoryStateStore()}).items()
+            for key, store in stores_of(stores or {"default": MemoryStateStore()}).items()
         }
         self._parts = parts_of(streams or {}, parts or {})
         check_needed(self._all_grains(), self._parts)
         self._name = name
         self._can_own_queues = can_own_queues
-        self._options = options or RuntimeOptions()
-        self._membership_options = membership_options or MembershipOptions()
+        self._options = options
+        self._membership_options = watching
         self._env = env or Env()
         self._transport = transport or TcpTransport()
         self._secret = b""
@@ -466,26 +474,6 @@ class Silo:
         await silo.catalog.aclose()
         silo.visitors.close()
         await silo.engine.aclose(silo.why_ended())
-
-
-def read_address(option: str, text: str) -> Address:
-    """The address that an option gives. Raises ConfigError."""
-    try:
-        return Address.parse(text)
-    except ValueError as error:
-        raise ConfigError(f"Silo({option}=...): {error}") from None
-
-
-def parts_of(
-    streams: Mapping[str, SiloPart], others: Mapping[str, SiloPart]
-) -> dict[str, SiloPart]:
-    """All parts by name. Raises ConfigError: a name given twice, or what is no part."""
-    for name in streams.keys() & others.keys():
-        raise ConfigError(f"Silo(streams=..., parts=...): both have a part named {name!r}")
-    found = {**streams, **others}
-    for name, part in found.items():
-        check_part(name, part)
-    return found
 
 
 def placements_of(grains: Sequence[type[Grain]]) -> tuple[tuple[str, str], ...]:

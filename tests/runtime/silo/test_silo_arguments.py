@@ -1,0 +1,113 @@
+"""What `Silo`, `LocalCluster` and `connect` refuse before anything is opened, and by what error."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from millstream.providers.sqlite import SqliteMembershipTable, SqliteStateStore
+from millstream.runtime import (
+    ConfigError,
+    Contract,
+    Grain,
+    LocalCluster,
+    MemoryMembershipTable,
+    MemoryStateStore,
+    Silo,
+    connect,
+)
+from millstream.runtime.extending import SiloPart
+
+
+class Desk(Grain):
+    async def ok(self) -> str:
+        return "ok"
+
+
+class Part(SiloPart):
+    """One that does nothing."""
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("grains", None),
+        ("grains", Desk),
+        ("grains", "Desk"),
+        ("grains", {Desk: 1}),
+        ("grains", [Grain]),
+        ("grains", [Contract]),
+        ("address", None),
+        ("address", 7700),
+        ("advertise", 5),
+        ("cluster", None),
+        ("cluster", "\ud800"),
+        ("name", 5),
+        ("name", "\ud800"),
+        ("can_own_queues", "no"),
+        ("insecure", "no"),
+        ("stores", "sqlite:data"),
+        ("stores", [1]),
+        ("stores", {"default": None}),
+        ("stores", {"default": MemoryStateStore}),
+        ("stores", {"default": MemoryMembershipTable()}),
+        ("stores", {5: MemoryStateStore()}),
+        ("streams", Part()),
+        ("streams", {"": Part()}),
+        ("streams", {"a/b": Part()}),
+        ("parts", 5),
+        ("options", {}),
+        ("options", 5),
+        ("membership_options", {}),
+        ("membership_options", "fast"),
+    ],
+)
+def test_a_silo_refuses_an_argument_of_another_kind_by_its_name(name: str, value: object) -> None:
+    arguments: dict[str, Any] = {"grains": [Desk], name: value}
+    with pytest.raises(ConfigError, match=rf"Silo\({name}=\.\.\.\)"):
+        Silo(**arguments)
+
+
+@pytest.mark.parametrize("silos", [0, "2", 1.5, None, True])
+def test_a_local_cluster_starts_a_whole_number_of_silos(silos: Any) -> None:
+    with pytest.raises(ConfigError, match="start at least one"):
+        LocalCluster(grains=[Desk], silos=silos)
+
+
+def test_a_local_cluster_takes_functions_that_make_parts() -> None:
+    streams: Any = {"default": Part()}
+    with pytest.raises(ConfigError, match="'default' is no function that makes one per silo"):
+        LocalCluster(grains=[Desk], streams=streams)
+
+
+@pytest.mark.parametrize("arguments", [{"options": 5}, {"options": {}}, {"cluster": 5}])
+def test_connect_refuses_an_argument_of_another_kind(arguments: Any) -> None:
+    with pytest.raises(ConfigError, match=rf"connect\({next(iter(arguments))}=\.\.\.\)"):
+        connect("127.0.0.1:1", **arguments)
+
+
+@pytest.mark.parametrize("argument", ["membership", "stores"])
+def test_a_plug_in_without_the_argument_that_it_needs_is_a_wrong_option(argument: str) -> None:
+    value: Any = "sqlite" if argument == "membership" else {"default": "sqlite"}
+    with pytest.raises(ConfigError, match="'sqlite' needs an argument: write sqlite:argument"):
+        Silo(grains=[Desk], **{argument: value})
+
+
+@pytest.mark.parametrize("make", [SqliteStateStore, SqliteMembershipTable])
+@pytest.mark.parametrize("path", ["", None, 5])
+def test_an_empty_path_is_not_the_working_directory(
+    make: Any, path: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigError, match="is no directory's path"):
+        make(path)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("cls", [Grain, Contract, int, "Desk", None])
+async def test_a_reference_needs_a_class_of_its_own(cls: Any) -> None:
+    async with Silo(grains=[Desk]) as silo:
+        with pytest.raises(TypeError, match="is not a Grain or Contract class"):
+            silo.grain(cls, "a")
