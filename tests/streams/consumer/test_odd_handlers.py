@@ -56,6 +56,7 @@ WAYS: dict[str, Callable[[], Any]] = {
     "cancelled": throw(asyncio.CancelledError()),
     "base": throw(Odd("odd")),
     "generator": throw(GeneratorExit()),
+    "exit": throw(SystemExit(3)),
     "group": throw(BaseExceptionGroup("g", [Odd()])),
     "unspeakable": throw(Unspeakable()),
     "surrogate": throw(ValueError("\ud800")),

@@ -109,8 +109,7 @@ class HandlerRun:
             async with limit:
                 await self._run(end, is_again)
         except BaseException as raised:
-            is_ended = isinstance(raised, KeyboardInterrupt | SystemExit)
-            if is_ended or task.cancelling() > cancelling:
+            if isinstance(raised, KeyboardInterrupt) or task.cancelling() > cancelling:
                 raise  # not the handler's doing
             return self._at, self._described(raised, limit.expired())
         return self._at, b""
@@ -125,6 +124,8 @@ class HandlerRun:
         if isinstance(raised, asyncio.CancelledError):
             text = f"{where} awaited something that was cancelled"
             return encode_error(GrainError("asyncio.CancelledError", text), where)
+        if isinstance(raised, SystemExit):
+            return encode_error(GrainError("SystemExit", f"{where}: {raised}"), where)
         return encode_error(raised, where)
 
     async def _run(self, end: int, is_again: bool) -> None:
