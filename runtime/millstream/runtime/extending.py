@@ -39,7 +39,7 @@ from .silo.services import (
     services_of,
 )
 from .tasks import Tasks
-from .text import check_text
+from .text import check_text, text_bytes
 from .wire.address import SiloAddress
 from .wire.secret import secret_in_file
 
@@ -84,6 +84,7 @@ __all__ = [
     "services_of",
     "source_of",
     "stopping",
+    "text_bytes",
     "union_members",
 ]
 

@@ -1,4 +1,4 @@
-"""Text that others chose, such as names and keys: whether it can be sent, and how it is shown.
+"""Text that others chose, such as names and keys: can it be sent, how large is it, how is it shown.
 
 Invariants: what passed `check_text` can be sent and stored as UTF-8; what `shown` returns is one
 line of a bounded length, so no key forges or floods a log.
@@ -6,7 +6,9 @@ line of a bounded length, so no key forges or floods a log.
 
 from __future__ import annotations
 
-__all__ = ["SHOWN_CHARS_MAX", "check_text", "shown"]
+from collections.abc import Iterable
+
+__all__ = ["SHOWN_CHARS_MAX", "check_text", "is_text", "shown", "text_bytes"]
 
 SHOWN_CHARS_MAX = 200
 """Characters of a name or key in a message or log line; of a longer one the end is cut."""
@@ -38,6 +40,13 @@ def is_text(value: str) -> bool:
     except UnicodeEncodeError:
         return False
     return True
+
+
+def text_bytes(texts: Iterable[str]) -> int:
+    """Bytes of all of them in UTF-8. Never raises, so that what cannot be sent has a size, too."""
+    return sum(
+        len(text) if text.isascii() else len(text.encode(errors="surrogatepass")) for text in texts
+    )
 
 
 def shown(text: str, chars_max: int = SHOWN_CHARS_MAX) -> str:

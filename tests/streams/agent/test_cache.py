@@ -181,6 +181,7 @@ def test_append_refuses_what_does_not_fit() -> None:
 
 def test_message_bytes_counts_bodies_and_headers() -> None:
     assert message_bytes(QueueMessage(A, Token(0, 1), [b"123", b"4"], {"ab": "cde"})) == 9
+    assert message_bytes(QueueMessage(A, Token(0, 1), [b"1"], {"\u00fc": "\u20ac"})) == 1 + 2 + 3
 
 
 def test_streams_that_left_leave_nothing_behind() -> None:

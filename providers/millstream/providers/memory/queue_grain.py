@@ -34,7 +34,13 @@ from millstream.runtime import (
     always_interleave,
     grain,
 )
-from millstream.runtime.extending import check_fields, isolated, services_of, stopping
+from millstream.runtime.extending import (
+    check_fields,
+    isolated,
+    services_of,
+    stopping,
+    text_bytes,
+)
 
 from .arrivals import Arrivals
 from .partition import Partition
@@ -88,9 +94,9 @@ class QueuedMessage(msgspec.Struct, array_like=True, frozen=True):
     @property
     def size_bytes(self) -> int:
         """Bytes of its items and texts, of which a frame has to hold all. Cost: O(items)."""
-        texts = len(self.namespace) + len(self.key)
+        texts = text_bytes((self.namespace, self.key))
         if self.headers:
-            texts += sum(len(name) + len(text) for name, text in self.headers.items())
+            texts += text_bytes(self.headers) + text_bytes(self.headers.values())
         return sum(map(len, self.items)) + texts
 
 

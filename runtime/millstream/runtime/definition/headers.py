@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from millstream.runtime.errors import ConfigError
-from millstream.runtime.text import check_text, shown
+from millstream.runtime.text import check_text, shown, text_bytes
 
 __all__ = ["HEADERS_BYTES_MAX", "HEADERS_MAX", "check_headers", "merged_headers"]
 
@@ -26,11 +26,10 @@ def check_headers(headers: Mapping[str, str]) -> int:
     """
     if not isinstance(headers, Mapping):
         raise TypeError(f"headers={shown(repr(headers))} is no mapping: write {{'name': 'text'}}")
-    size = 0
     for name, text in headers.items():
-        size += _bytes_of("the name of a header", name)
-        size += _bytes_of("the text of a header", text)
-    return size
+        _check("the name of a header", name)
+        _check("the text of a header", text)
+    return text_bytes(headers) + text_bytes(headers.values())
 
 
 def merged_headers(old: Mapping[str, str], new: Mapping[str, str]) -> dict[str, str]:
@@ -51,8 +50,6 @@ def merged_headers(old: Mapping[str, str], new: Mapping[str, str]) -> dict[str, 
     return copied
 
 
-def _bytes_of(what: str, text: str) -> int:
-    if type(text) is str and text.isascii():
-        return len(text)
-    check_text(what, text)
-    return len(text.encode())
+def _check(what: str, text: str) -> None:
+    if type(text) is not str or not text.isascii():
+        check_text(what, text)

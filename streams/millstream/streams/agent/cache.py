@@ -21,7 +21,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from millstream.runtime.extending import check_fields
+from millstream.runtime.extending import check_fields, text_bytes
 from millstream.streams.contracts.identity import StreamId
 from millstream.streams.contracts.item import Item
 from millstream.streams.contracts.queue import QueueMessage
@@ -50,7 +50,7 @@ def message_bytes(message: QueueMessage) -> int:
 
 def headers_bytes(message: QueueMessage) -> int:
     """Bytes of a message's headers, which go with each of its items on the wire."""
-    return sum(len(name) + len(text) for name, text in message.headers.items())
+    return text_bytes(message.headers) + text_bytes(message.headers.values())
 
 
 class _Slot:

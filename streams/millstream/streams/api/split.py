@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from millstream.runtime.extending import text_bytes
 from millstream.streams.contracts.queue import OutMessage
 
 __all__ = ["PublishLimits", "check_size", "split_items"]
@@ -49,7 +50,7 @@ def check_size(message: OutMessage, limits: PublishLimits) -> None:
     """Raise ValueError for a message that is larger than `message_bytes_max`."""
     size = sum(map(len, message.items))
     if message.headers:
-        size += sum(len((name + text).encode()) for name, text in message.headers.items())
+        size += text_bytes(message.headers) + text_bytes(message.headers.values())
     if size > limits.message_bytes_max:
         raise ValueError(
             f"{message.stream}: a message of {size} bytes (items and headers); message_bytes_max "
