@@ -158,7 +158,8 @@ class References:
         return made
 
     def _make(self, cls: type[Any], has_options: bool, name: str = "") -> type[Any]:
-        if not (isinstance(cls, type) and issubclass(cls, Contract)) or cls in (Contract, Grain):
+        is_root = cls in (Contract, Grain)  # fine for a grain that is named, as an argument may be
+        if not (isinstance(cls, type) and issubclass(cls, Contract)) or (is_root and not name):
             raise TypeError(f"{cls!r} is not a Grain or Contract class")
         grain_type: GrainType = cls.__millstream_type__
         grain_type.resolve()
