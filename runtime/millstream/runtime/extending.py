@@ -39,7 +39,7 @@ from .silo.services import (
     services_of,
 )
 from .tasks import Tasks
-from .text import check_text, text_bytes
+from .text import check_text, shown, text_bytes
 from .wire.address import SiloAddress
 from .wire.secret import secret_in_file
 
@@ -82,6 +82,7 @@ __all__ = [
     "register_opened",
     "secret_in_file",
     "services_of",
+    "shown",
     "source_of",
     "stopping",
     "text_bytes",

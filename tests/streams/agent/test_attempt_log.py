@@ -61,6 +61,19 @@ async def test_each_failed_attempt_is_a_line_with_fields(caplog: pytest.LogCaptu
     assert (first.queue, first.stream) == ("queue-0", "lines/a")
 
 
+async def test_a_key_cannot_make_lines_of_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    def impatient() -> PersistentStreams:
+        options = StreamOptions(delivery=DeliveryOptions(retries=0))
+        return PersistentStreams(MemoryQueues(), balancer=DeploymentBalancer(), options=options)
+
+    async with LocalCluster(grains=[Clerk], streams={"default": impatient}) as cluster:
+        await cluster.stream(LINES, "a\nforged").publish("x")
+        await until(lambda: "gave up" in caplog.text)
+    said = [r.getMessage() for r in caplog.records if "forged" in r.getMessage()]
+    assert [line for line in said if "failed at" in line or "gave up" in line]
+    assert all("a\\nforged" in line and "\n" not in line for line in said)
+
+
 class Item:
     """As much of a subscriber and its delivery as a line shows."""
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import logging
 
+from millstream.runtime.extending import shown
+
 from .delivery import Delivery, Failure
 from .subscriber import Subscriber
 
@@ -43,10 +45,10 @@ class AttemptLog:
         log.warning(
             "%s/%s.%s failed at %s of %s, attempt %d of %d (%s): %s%s",
             subscriber.grain_type,
-            subscriber.grain_key,
+            shown(subscriber.grain_key),
             subscriber.handler,
             delivery.next_token,
-            subscriber.stream,
+            shown(str(subscriber.stream)),
             delivery.attempts,
             subscriber.options.retries + 1,
             failure.kind.value,

@@ -12,6 +12,7 @@ import logging
 from typing import Any, Protocol
 
 from millstream.runtime import MillstreamError
+from millstream.runtime.extending import shown
 from millstream.streams.contracts.identity import StreamId
 
 from .dead_letters import DeliveryFailure, FailureHandler
@@ -93,8 +94,8 @@ class GiveUps:
             logging.WARNING if isinstance(error, MillstreamError) else logging.ERROR,
             "on_give_up for %s of %s for %s is asked again: %s",
             failure.token,
-            failure.stream,
-            failure.subscription,
+            shown(str(failure.stream)),
+            shown(failure.subscription),
             error_text(error),
             exc_info=None if is_known else error,
         )
@@ -104,8 +105,8 @@ def log_outcome(failure: DeliveryFailure, outcome: str) -> None:
     """Say what became of an event."""
     log.error(
         "%s gave up %s at %s after %d attempts (%s): %s",
-        failure.subscription,
-        failure.stream,
+        shown(failure.subscription),
+        shown(str(failure.stream)),
         failure.token,
         failure.attempts,
         outcome,
