@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from contextvars import Context
+from typing import Any
 
 import pytest
 
@@ -134,3 +135,19 @@ def test_a_silo_that_is_not_active_wants_nothing_and_a_closed_one_says_no_more()
 def test_a_negative_delay_is_refused() -> None:
     with pytest.raises(ConfigError, match="rebalance_delay_s is -1"):
         DeploymentBalancer(rebalance_delay_s=-1)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"rebalance_delay_s": float("nan")},
+        {"rebalance_delay_s": "5"},
+        {"weights": {"a": -1}},
+        {"weights": {"a": float("nan")}},
+        {"weights": {"a": "2"}},
+        {"silos": "one"},
+    ],
+)
+def test_what_cannot_work_is_refused_by_its_name(arguments: Any) -> None:
+    with pytest.raises(ConfigError, match=next(iter(arguments))):
+        DeploymentBalancer(**arguments)

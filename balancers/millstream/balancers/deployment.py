@@ -9,6 +9,7 @@ collected for `rebalance_delay_s`, and never longer than three times that.
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable, Mapping, Sequence
 
 from millstream.runtime import ConfigError
@@ -20,6 +21,12 @@ from .best_fit import best_fit
 __all__ = ["DeploymentBalancer"]
 
 DELAYS_MAX = 3
+
+
+def _check(what: str, number: object) -> None:
+    if isinstance(number, int | float) and not isinstance(number, bool) and 0 <= number < math.inf:
+        return
+    raise ConfigError(f"{what} is {number!r}; it must be a finite number that is not negative")
 
 
 class DeploymentBalancer:
@@ -39,8 +46,11 @@ class DeploymentBalancer:
         rebalance_delay_s: float = 5.0,
         weights: Mapping[str, float] | None = None,
     ) -> None:
-        if rebalance_delay_s < 0:
-            raise ConfigError(f"rebalance_delay_s is {rebalance_delay_s}, it must not be negative")
+        _check("rebalance_delay_s", rebalance_delay_s)
+        if isinstance(silos, str):
+            raise ConfigError(f"silos is {silos!r}: give a list of names")
+        for name, weight in (weights or {}).items():
+            _check(f"weights[{name!r}]", weight)
         self._deployment = None if silos is None else tuple(silos)
         self._delay_s = rebalance_delay_s
         self._weights = dict(weights or {})
