@@ -247,7 +247,7 @@ async def test_a_cancellation_while_a_caller_yields_does_not_lose_what_its_call_
     got: list[int] = []
 
     async def program() -> None:
-        budget.left, budget._yielded_at = 1, 0.0
+        budget.left, budget._is_waiting, budget._began_at = 1, True, 0.0
         got.append(await desk.plain())
         await asyncio.sleep(0)
         got.append(-1)

@@ -29,6 +29,7 @@ EARLIER_S = 0.05
 """Seconds by which the callee's deadline is earlier, so that it can say what kept the call."""
 EARLIER_PART = 0.1
 """The same, at most this part of the time that is left."""
+LONG_S = EARLIER_S / EARLIER_PART
 
 
 class Remote:
@@ -101,7 +102,7 @@ class Remote:
             key,
             spec.wire_name,
             msgspec.Raw(body),
-            ttl_s - min(EARLIER_S, ttl_s * EARLIER_PART),
+            ttl_s - (EARLIER_S if ttl_s > LONG_S else ttl_s * EARLIER_PART),
             turn_name(request.parent) if is_hop else "",
             chain_of(request, self._turns.new_id) if is_hop or request.chain else [],
             hops,

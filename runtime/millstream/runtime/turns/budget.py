@@ -1,14 +1,14 @@
 """The yield budget: a run of work that never suspends must not starve the loop.
 
-Invariants: after about `slice_s` the running task yields once, and a cancellation that comes just
-then waits for the next await: what the task has just done is not lost with it. The number of turns
-between two looks at the clock adapts to what a turn costs.
+Invariants: a run of turns in which the loop does not go round yields after about `slice_s`; while
+the loop goes round by itself nobody yields; a cancellation that comes just as a task yields waits
+for the next await: what the task has just done is not lost with it. The number of turns between
+two looks at the clock adapts to what a turn costs (spec/hotpath.md rule 10).
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 
 __all__ = ["Budget"]
 
@@ -18,13 +18,14 @@ TURNS_PER_LOOK_MAX = 64
 class Budget:
     """Counts turns of one process; the caller does `left -= 1` and awaits `pause()` at zero."""
 
-    __slots__ = ("_looked_at", "_size", "_slice_s", "_time", "_yielded_at", "left")
+    __slots__ = ("_began_at", "_is_waiting", "_looked_at", "_loop", "_size", "_slice_s", "left")
 
-    def __init__(self, time: Callable[[], float], slice_s: float) -> None:
-        self._time = time
+    def __init__(self, loop: asyncio.AbstractEventLoop, slice_s: float) -> None:
+        self._loop = loop
         self._slice_s = slice_s
         self._size = self.left = TURNS_PER_LOOK_MAX
-        self._yielded_at = self._looked_at = time()
+        self._began_at = self._looked_at = loop.time()
+        self._is_waiting = False  # for the loop to go round
 
     async def spend(self) -> None:
         """One piece of work is done: `left -= 1`, and `pause()` at zero."""
@@ -33,15 +34,23 @@ class Budget:
             await self.pause()
 
     async def pause(self) -> None:
-        """Look at the clock; yield to the loop if the slice is used up."""
-        now = self._time()
+        """Look at the clock; yield if the loop has not gone round for a slice."""
+        now = self._loop.time()
+        if not self._is_waiting:  # it has, since the last look
+            self._is_waiting = True
+            self._began_at = self._looked_at = now
+            self._loop.call_soon(self._gone_round)
+            self.left = self._size
+            return
         spent = max(now - self._looked_at, 1e-9)
         fit = int(self._slice_s * self._size / spent / 2)
         self.left = self._size = min(TURNS_PER_LOOK_MAX, max(1, fit))
         self._looked_at = now
-        if now - self._yielded_at >= self._slice_s:
+        if now - self._began_at >= self._slice_s:
             await yield_once()
-            self._yielded_at = self._looked_at = self._time()
+
+    def _gone_round(self) -> None:
+        self._is_waiting = False
 
 
 async def yield_once() -> None:

@@ -18,7 +18,7 @@ from .request import Request
 __all__ = ["Deadlines"]
 
 Group = dict[Request, None]
-FARTHEST_S = 1e12  # whoever asks for more waits for ever
+FARTHEST = 2**62  # the slot of those who wait for ever
 
 
 class Deadlines:
@@ -39,7 +39,12 @@ class Deadlines:
 
     def slot(self, deadline_s: float) -> Group:
         """The group of requests that are due in one sweep; adding to it needs `arm()`."""
-        at = max(int(min(deadline_s, FARTHEST_S) / self._sweep_s), self._swept + 1)
+        try:
+            at = int(deadline_s / self._sweep_s)
+        except OverflowError:  # for ever
+            at = FARTHEST
+        if at <= self._swept:
+            at = self._swept + 1
         found = self._slots.get(at)
         if found is None:
             found = self._slots[at] = {}

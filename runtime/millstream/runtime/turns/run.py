@@ -54,7 +54,7 @@ class Turns:
         self.known_errors = known_errors
         self.new_id = new_id
         self.deadlines = Deadlines(loop, options.sweep_s)
-        self.budget = Budget(loop.time, options.slice_s)
+        self.budget = Budget(loop, options.slice_s)
         self.find_task: Callable[[], Any] = find_task(loop)
         self.extensions: dict[str, Callable[[Activation], Any]] = {}
         self.ended = "it was not started"  # why nothing runs here; empty while it does

@@ -319,13 +319,11 @@ class Peer(Sending):
                 self._frames.extend(self._reader.feed(b""))  # what the greeting made readable
                 continue
             messages = self._decode(payload)
-            calls = any(type(message) is Call for message in messages)
-            if calls and has_called:
+            if has_called and any(type(message) is Call for message in messages):
                 self._messages = messages
                 self._go_on_soon()
                 break
-            has_called |= calls
-            self._take_messages(messages)
+            has_called |= self._take_messages(messages)
         self._set_reading()
 
     def _go_on_soon(self) -> None:
@@ -375,12 +373,14 @@ class Peer(Sending):
             return decode_each(payload)
         return messages
 
-    def _take_messages(self, messages: Sequence[Message | Unreadable]) -> None:
-        self._refusals = 0
+    def _take_messages(self, messages: Sequence[Message | Unreadable]) -> bool:
+        """Take what a frame had; True if calls were among it."""
+        self._refusals, has_called = 0, False
         for at, message in enumerate(messages):
             if type(message) is Call:
                 if message.id in self._served:
                     raise FrameError(f"call id {message.id} is in use")
+                has_called = True
                 self._inbox.serve(self, message)
                 if self._refusals >= REFUSALS_AT_ONCE:
                     self._messages = messages[at + 1 :]
@@ -397,6 +397,7 @@ class Peer(Sending):
             self.send(Ping(False))
         if self.is_leaving and not self._messages:
             self._loop.call_soon(self._finish_leaving)
+        return has_called
 
     def _finish_leaving(self) -> None:
         """The other side stops: close once it has answered everything."""

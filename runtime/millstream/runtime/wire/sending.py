@@ -57,6 +57,7 @@ class Sending:
         self._peer_frame_max = options.frame_bytes_max
         self._batch_messages_max = options.batch_messages_max
         self._batch_bytes_max = options.batch_bytes_max
+        self._bytes_max = options.peer_bytes_max
         self._out: list[Message] = []
         self._out_bytes = 0
         self._kept: dict[int, Call] = {}  # calls that a full link left in `_out`, by id
@@ -153,7 +154,7 @@ class Sending:
         if self.is_closed:
             raise SiloUnavailable(f"{self.name}: the connection is closed", may_have_run=False)
         size = call_bytes(call)
-        if self._out_bytes or size + SPARE_BYTES > self._peer_frame_max:
+        if size + SPARE_BYTES > self._peer_frame_max or self._out_bytes + size > self._bytes_max:
             self._check_bytes(call, size)
         if len(self._calls) >= self._options.peer_calls_max:
             raise Overloaded(
