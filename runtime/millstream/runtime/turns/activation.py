@@ -76,6 +76,12 @@ class Activation(TurnRule):
             self.running = None
             self.gate = 0 if self.state is VALID else 1
             return
+        entry = self.hand_over(request)
+        if entry is not None:
+            if not entry.grant():
+                entry.is_withdrawn = True
+                self._tell(self.refused(entry.request))
+            return
         admissions = self.left(request)
         if admissions is not None or (self.mailbox is not None and self.mailbox.stop is not None):
             self._tell(admissions)

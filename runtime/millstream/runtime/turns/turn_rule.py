@@ -150,6 +150,30 @@ class TurnRule:
             box.first_turn_due = False
         return self.admit()
 
+    def hand_over(self, request: Request) -> WaitingEntry | None:
+        """A turn ended; the first that waits, if he is next by all rules. None: ask `left`.
+
+        As `left` where exclusive requests wait for an exclusive one, in one step.
+        """
+        box = self.mailbox
+        if box is None or self.running is not request or self.state is not VALID:
+            return None
+        if not box.waiting or box.stop is not None or box.interleaving_waiting:
+            return None
+        entry = box.waiting[0]
+        if entry.is_withdrawn or entry.request.is_read:
+            return None
+        box.waiting.popleft()
+        entry.request.activation = self
+        self.running = entry.request
+        return entry
+
+    def refused(self, request: Request) -> Admissions | None:
+        """Who was handed the activation is gone: take it back, and let in who comes next."""
+        request.activation = None
+        self._remove(request)
+        return self.admit()
+
     def _remove(self, request: Request) -> None:
         if self.running is request:
             self.running = None
