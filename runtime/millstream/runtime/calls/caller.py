@@ -159,9 +159,14 @@ class Caller:
         args: tuple[Any, ...],
         request: Request,
     ) -> Any:
-        args = request.spec.isolate(args, kind.runtime)
+        spec = request.spec
+        if args:
+            args = spec.isolate(args, kind.runtime)
         if activation.try_enter(request) or await self.wait_turn(activation, request):
-            return await self._run_here(activation, kind, args, request)
+            if spec.is_shielded:
+                self._turns.unwatch(request)
+            result = await self._turns.begin(activation, request, args)
+            return spec.isolate_result(result, kind.runtime)
         return await self._route(None, kind, key, args, request)
 
     async def _run_here(

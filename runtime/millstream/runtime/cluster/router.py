@@ -71,12 +71,12 @@ class SiloRouter:
         activation = self._catalog.find(kind.name, key)
         if activation is not None:
             return activation
-        silo = self._directory.locations.get(kind.name, key)
-        if silo is not None and silo != self._address:
-            return self._peers.get(silo)
         if kind.hosted is not None and self._directory.is_alone:
             return self._catalog.obtain(kind, key)
-        return None
+        silo = self._directory.locations.get(kind.name, key)
+        if silo is None or silo == self._address:
+            return None
+        return self._peers.get(silo)
 
     def wait(
         self, kind: GrainKind, key: str, pause_s: float = 0.0, /

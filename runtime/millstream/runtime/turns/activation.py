@@ -19,7 +19,7 @@ from millstream.runtime.text import shown
 from .kind import GrainKind
 from .mailbox import WaitingEntry
 from .request import Request, live_request
-from .turn_rule import GONE, VALID, ActivationState, Admissions, TurnRule
+from .turn_rule import CREATING, GONE, VALID, ActivationState, Admissions, TurnRule
 
 __all__ = ["Activation", "ActivationState", "Owner"]
 
@@ -50,7 +50,11 @@ class Activation(TurnRule):
     __slots__ = ("grain", "id", "key", "kind", "owner", "version")
 
     def __init__(self, owner: Owner, kind: GrainKind, key: str, activation_id: int) -> None:
-        super().__init__()
+        self.gate = 1  # as `TurnRule` has it, without a frame of its own
+        self.running = None
+        self.mailbox = None
+        self.state = CREATING
+        self.is_used = True
         self.grain: Any = None
         self.owner = owner
         self.kind = kind

@@ -113,7 +113,9 @@ class Catalog:
 
         Raises NotHosted when this silo does not host the type, Rejected when it stops.
         """
-        activations = self.of(kind.name)
+        activations = self._activations.get(kind.name)
+        if activations is None:
+            activations = self.of(kind.name)
         activation = activations.get(key)
         if activation is not None:
             return activation
@@ -136,7 +138,8 @@ class Catalog:
         if self.on_started is not None:
             self.on_started(activation)
         try:
-            activation.grain = self._construct(activation)
+            assert activation.kind.hosted is not None
+            activation.grain = construct(activation.kind.hosted.cls, activation, None)
         except BaseException as error:
             activation.state = ActivationState.ACTIVATING
             self._tasks.start(self._fail(activation, start_error(activation, error)))

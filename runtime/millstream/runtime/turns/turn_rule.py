@@ -34,6 +34,7 @@ class ActivationState(Enum):
     GONE = 5
 
 
+CREATING = ActivationState.CREATING
 VALID = ActivationState.VALID
 GONE = ActivationState.GONE
 Admissions = Generator[WaitingEntry, bool, None]

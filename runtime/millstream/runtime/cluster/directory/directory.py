@@ -268,11 +268,10 @@ class Directory:
 
     def register_now(self, activation: Activation) -> bool:
         """Register without waiting, if this silo is alone; True if that worked."""
-        if not self._range.is_alone:
+        own = self._range
+        if not own.is_alone:
             return False
-        activation.version = self._range.register_here(
-            activation.kind.name, activation.key, activation.id
-        )
+        activation.version = own.register_here(activation.kind.name, activation.key, activation.id)
         return True
 
     async def register(self, activation: Activation) -> str | None:

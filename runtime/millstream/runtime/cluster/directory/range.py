@@ -84,7 +84,10 @@ class Recovery:
 
 
 class DirectoryRange:
-    """`step(event)` returns what is to be done, in order."""
+    """`step(event)` returns what is to be done, in order.
+
+    `is_alone`: this silo may register grains by itself.
+    """
 
     def __init__(self, me: str) -> None:
         self._me = me
@@ -96,6 +99,7 @@ class DirectoryRange:
         self._unswept: list[tuple[str, list[str]]] = []
         self.version = 0
         self.barrier = 0
+        self.is_alone = False
         self._steps: dict[type[Any], Callable[[Any], Actions]] = {
             ViewApplied: self._apply,
             Asked: self._ask,
@@ -111,7 +115,9 @@ class DirectoryRange:
 
     def step(self, event: Any, /) -> Actions:
         """Take an event; what is to be done now, in order."""
-        return self._steps[type(event)](event)
+        actions = self._steps[type(event)](event)
+        self.is_alone = self._is_alone()
+        return actions
 
     # -- questions of this silo itself
 
@@ -120,8 +126,7 @@ class DirectoryRange:
         """Is some range being gained?"""
         return bool(self._recoveries)
 
-    @property
-    def is_alone(self) -> bool:
+    def _is_alone(self) -> bool:
         """May this silo register by itself? Nobody else is here, not even one that stops and has
         grains still; nothing is recovered; and nobody has come that the view does not know."""
         is_only = self._ring.silos == (self._me,) and len(self._live) == 1
