@@ -26,7 +26,7 @@ from millstream.runtime.calls.callee import PARKED_MAX
 from millstream.runtime.definition.grain import DeactivationReason
 from millstream.runtime.turns.collector import collect_kind
 
-CALLS = 10_000
+CALLS = 20_000
 OPTIONS = RuntimeOptions(slice_s=0.0005)
 GATE = asyncio.Event()
 NOTED: list[int] = []
@@ -117,7 +117,7 @@ async def test_calls_that_never_suspend_let_the_loop_go_now_and_then(silo: Silo,
     call = WAYS[way](silo)
     await call()
     rounds, took_s = await turns_of_the_loop(call)
-    assert rounds >= max(2, took_s / 0.01)  # uvloop tells whole milliseconds
+    assert rounds >= max(2, took_s / 0.02)  # uvloop tells whole milliseconds
 
 
 async def test_a_flood_of_one_way_calls_arrives_whole_and_in_order(silo: Silo) -> None:
