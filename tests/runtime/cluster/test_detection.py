@@ -327,7 +327,16 @@ async def test_a_wedged_loop_is_voted_against_and_a_busy_one_is_not() -> None:
 async def test_a_silo_that_reaches_fewer_than_half_accuses_none_that_stamps() -> None:
     ward = Ward(B, C)
     ward.answers[B] = ward.answers[C] = TimeoutError()
-    await ward.run(lambda: ward.refreshes > 5)
+    ward.prober.start()
+    try:
+        # until it has found out that it reaches neither, it may accuse the first
+        await ward.until(lambda: {B, C} <= set(ward.prober._unreached))
+        seen = ward.refreshes
+        await ward.until(lambda: ward.refreshes > seen + 1)
+        ward.votes.clear()
+        await ward.until(lambda: ward.refreshes > seen + 8)
+    finally:
+        ward.prober.close()
     assert not ward.votes
 
 
