@@ -189,14 +189,13 @@ class Seen:
         self.member = Member(
             row("me:1@1"),
             MemoryMembershipTable(),
-            cluster="test",
             options=OPTIONS,
             targets=targets,
             transport=TcpTransport(),
             env=env,
             tasks=Tasks(loop, env.new_context),
             lag_s=lambda: 0.0,
-            foreign={},
+            refusals={},
             evicted=self.evictions.append,
         )
         self.member.watch(lambda seen: self.views.append(seen.version))

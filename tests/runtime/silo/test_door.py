@@ -13,13 +13,11 @@ from tests.runtime.wire.pair import FakeLink, Waits, call, raw
 
 from millstream.runtime import (
     Client,
-    ClusterError,
     ConfigError,
     DefinitionError,
     Env,
     Grain,
     LocalCluster,
-    MembershipOptions,
     MemoryMembershipTable,
     NotHosted,
     RuntimeOptions,
@@ -72,19 +70,22 @@ async def test_a_cluster_runs_on_ipv6() -> None:
 # --- silos ----------------------------------------------------------------------------------------
 
 
-async def test_a_silo_with_another_secret_does_not_join(
-    monkeypatch: pytest.MonkeyPatch,
+async def test_a_silo_with_another_secret_is_told_so_at_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     table = MemoryMembershipTable()
     async with Silo(grains=[Desk], membership=table) as silo:
         monkeypatch.setenv("MILLSTREAM_SECRET", "another secret of theirs")
-        stranger = Silo(
-            grains=[Desk],
-            membership=table,
-            membership_options=MembershipOptions(join_timeout_s=0.5),
-        )
-        with pytest.raises(ClusterError, match="does not know the secret"):
-            await stranger.start()
+        stranger = Silo(grains=[Desk], membership=table)
+        caplog.clear()
+        with pytest.raises(
+            ConfigError,
+            match=rf"cannot join {silo.address}.*127\.0\.0\.1:\d+@\d+ does not know the secret "
+            r"of cluster 'dev': set MILLSTREAM_SECRET .*\(millstream\.secret\)",
+        ):
+            await asyncio.wait_for(stranger.start(), 5)  # join_timeout_s is 60 s
+        closed = [one for one in caplog.messages if "closed" in one]
+        assert 1 <= len(closed) <= 2, closed  # one at each side
         assert [peer for peer in silo.assembly.visitors.inbound if peer.is_ready] == []
 
 
@@ -143,6 +144,19 @@ def test_a_target_opens_methods_that_it_has() -> None:
 
 
 # --- how many -------------------------------------------------------------------------------------
+
+
+async def test_strangers_from_one_machine_are_one_line_of_the_log_now_and_then(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with Silo(grains=[Desk]) as silo:
+        for _ in range(20):
+            reader, writer = await asyncio.open_connection(*silo.gateway.split(":"))
+            writer.write(b"GET / HTTP/1.1\r\n\r\n")
+            while await reader.read(1024):
+                pass
+            writer.close()
+    assert sum("connection with" in one for one in caplog.messages) == 1
 
 
 async def test_visitors_above_the_limit_are_refused_with_a_line_now_and_then(

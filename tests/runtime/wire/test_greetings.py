@@ -197,7 +197,7 @@ async def test_one_that_is_refused_is_told_why_before_the_connection_closes() ->
     peer.received(raw(hello(cluster="prod")))
     (goodbye,) = link.of(Goodbye)
     assert "in cluster 'prod', not 'dev'" in goodbye.reason
-    assert link.ended == "closed" and peer.foreign_cluster == "prod"
+    assert link.ended == "closed" and peer.refusal == "it is in cluster 'prod', not 'dev'"
 
 
 async def test_before_the_greeting_a_frame_is_at_most_64_KiB() -> None:

@@ -155,17 +155,14 @@ class Client:
         try:
             await self.gateways.refresh()
         except SiloUnavailable as error:
-            foreign = self.engine.peers.foreign
-            if not all(gateway in foreign for gateway in self._given):
+            refusals = self.engine.peers.refusals
+            if not all(gateway in refusals for gateway in self._given):
                 raise SiloUnavailable(
                     f"no gateway of connect() answers, of cluster {self._cluster!r}: {error}",
                     may_have_run=False,
                 ) from None
-            found = ", ".join(
-                f"{gateway} is in cluster {foreign[gateway]!r}" for gateway in foreign
-            )
-            text = f"{found}, not {self._cluster!r}: mend connect(cluster=...)"
-            raise ConfigError(text) from None
+            found = "; ".join(f"{gateway}: {refusals[gateway]}" for gateway in self._given)
+            raise ConfigError(f"{found}: mend connect(cluster=...)") from None
 
     async def aclose(self) -> None:
         """Close the connections; pending calls end with SiloUnavailable.

@@ -38,15 +38,12 @@ class Reach:
     """Exchange a message with every active silo, or see it evicted.
 
     Args:
-        foreign: the cluster's name by silo, where one answered as another cluster's.
+        refusals: why a silo and this one will never talk, by silo.
     """
 
-    def __init__(
-        self, joiner: Joiner, *, cluster: str, foreign: Mapping[str, str], limit_s: float
-    ) -> None:
+    def __init__(self, joiner: Joiner, *, refusals: Mapping[str, str], limit_s: float) -> None:
         self._joiner = joiner
-        self._cluster = cluster
-        self._foreign = foreign
+        self._refusals = refusals
         self._limit_s = limit_s
         self._now = asyncio.get_running_loop().time
         self._started = self._now()
@@ -54,7 +51,7 @@ class Reach:
         self._why: dict[str, str] = {}
 
     async def everyone(self) -> None:
-        """Raises ClusterError after `limit_s`, ConfigError for a table of another cluster."""
+        """Raises ClusterError after `limit_s`, ConfigError at once for who will never answer."""
         try:
             async with asyncio.timeout(self._limit_s):
                 await self._reach()
@@ -83,12 +80,10 @@ class Reach:
         if self._joiner.is_dead(self._joiner.address):
             raise ClusterError(f"{self._joiner.address} was evicted while it joined")
         for silo in failures:
-            found = self._foreign.get(silo)
-            if found is not None:
-                raise ConfigError(
-                    f"{silo}, of the same membership table, is in cluster {found!r}, "
-                    f"not {self._cluster!r}"
-                )
+            why = self._refusals.get(silo)
+            if why is not None:
+                me = self._joiner.address
+                raise ConfigError(f"{me} cannot join {silo}, of the same membership table: {why}")
 
     async def _greet_all(self, silos: Sequence[str]) -> dict[str, str]:
         """Why which of the silos did not answer."""

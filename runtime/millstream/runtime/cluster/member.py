@@ -71,7 +71,7 @@ class Member:
     Args:
         row: of this silo; its status is written as it goes on.
         lag_s: by how much this silo's loop is late.
-        foreign: the cluster's name by silo, where one answered as another cluster's.
+        refusals: why a silo and this one will never talk, by silo.
         evicted: called when this silo reads that it is dead, with the reason.
 
     Attributes: `awaited`, the active silos that did not answer a joining one yet; `is_joining`:
@@ -83,24 +83,22 @@ class Member:
         row: MemberRow,
         table: MembershipTable,
         *,
-        cluster: str,
         options: MembershipOptions,
         targets: Targets,
         transport: Transport,
         env: Env,
         tasks: Tasks,
         lag_s: Callable[[], float],
-        foreign: Mapping[str, str],
+        refusals: Mapping[str, str],
         evicted: Callable[[str], None],
     ) -> None:
         self._row = row
         self._table = table
-        self._cluster = cluster
         self._options = options
         self._targets = targets
         self._env = env
         self._tasks = tasks
-        self._foreign = foreign
+        self._refusals = refusals
         self._evicted = evicted
         self.address = row.silo
         self.view = TableView(0)
@@ -245,7 +243,7 @@ class Member:
         self._tasks.start(self._refreshes())
         self.prober.start()
         limit_s = self._options.join_timeout_s
-        reach = Reach(self, cluster=self._cluster, foreign=self._foreign, limit_s=limit_s)
+        reach = Reach(self, refusals=self._refusals, limit_s=limit_s)
         await reach.everyone()
         check_agreement(self._row, self.view)
         await prepare()  # from the next step on others call this silo

@@ -143,14 +143,13 @@ class SiloAssembly:
         return Member(
             row,
             table,
-            cluster=self.cluster,
             options=self.membership_options,
             targets=self.targets,
             transport=self.transport,
             env=self.env,
             tasks=self.engine.new_tasks(),
             lag_s=lambda: self.heart.lag_s,
-            foreign=self.peers.foreign,
+            refusals=self.peers.refusals,
             evicted=self.evicted,
         )
 

@@ -8,10 +8,10 @@ order keeps its connection until its last call is answered.
 from __future__ import annotations
 
 import logging
-import math
 from collections.abc import Callable, Collection, Iterable
 
 from millstream.runtime.cluster.table import Status, TableView
+from millstream.runtime.repeated import Repeated
 from millstream.runtime.wire.connection import LocalEnd, Peer
 from millstream.runtime.wire.message import Goodbye
 from millstream.runtime.wire.transport import Link
@@ -23,27 +23,6 @@ REFUSED_EVERY_S = 10.0
 """Newcomers that are refused are logged at most this often."""
 
 log = logging.getLogger("millstream.silo")
-
-
-class Repeated:
-    """A warning that a flood may cause: logged at most every `every_s`, with a count."""
-
-    __slots__ = ("_count", "_every_s", "_log", "_next_at", "_now")
-
-    def __init__(self, log: logging.Logger, now: Callable[[], float], every_s: float) -> None:
-        self._log = log
-        self._now = now
-        self._every_s = every_s
-        self._next_at = -math.inf
-        self._count = 0
-
-    def note(self, text: str) -> None:
-        """It happened again."""
-        self._count += 1
-        if self._now() >= self._next_at:
-            self._next_at = self._now() + self._every_s
-            self._log.warning("%s (%d since the last such line)", text, self._count)
-            self._count = 0
 
 
 class Visitors:

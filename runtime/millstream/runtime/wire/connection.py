@@ -24,12 +24,20 @@ from millstream.runtime.codec.failures import describe
 from millstream.runtime.env import Env
 from millstream.runtime.errors import Overloaded
 from millstream.runtime.options import RuntimeOptions
+from millstream.runtime.repeated import Repeated
 from millstream.runtime.tasks import Tasks
 from millstream.runtime.text import shown
 
 from .batch import SPARE_BYTES
 from .framing import FrameError, FrameReader
-from .greeting import GREETING_BYTES_MAX, Greeting, GreetingError, Identity, hello_of
+from .greeting import (
+    GREETING_BYTES_MAX,
+    REASON_CHARS_MAX,
+    Greeting,
+    GreetingError,
+    Identity,
+    hello_of,
+)
 from .message import (
     Call,
     Cancel,
@@ -60,6 +68,8 @@ FEW = 16
 FEW_MESSAGES = [bytes([0x90 + count]) for count in range(FEW)]  # how arrays of so many begin
 FRAMES_AHEAD_MAX = 64
 """Frames that are read and not taken yet; above, the link is not read."""
+WARNED_EVERY_S = 10.0
+"""Warnings about one peer, of one sort, are logged at most this often."""
 GARBAGE = (FrameError, msgspec.DecodeError, RecursionError, UnicodeDecodeError)
 NIL = msgspec.Raw(b"\xc0")
 
@@ -93,6 +103,7 @@ class LocalEnd:
     """
 
     __slots__ = (
+        "closings",
         "env",
         "identity",
         "inbox",
@@ -102,6 +113,7 @@ class LocalEnd:
         "pulse",
         "secret",
         "tasks",
+        "unreadables",
         "welcome",
     )
     inbox: Inbox
@@ -124,6 +136,8 @@ class LocalEnd:
         self.outbox = outbox
         self.env = env
         self.secret = secret
+        self.closings = Repeated(log, loop.time, WARNED_EVERY_S)
+        self.unreadables = Repeated(log, loop.time, WARNED_EVERY_S)
         self.pulse = Pulse(tasks, options.ping_every_s, options.silent_after_s)
 
     def open(self, inbox: Inbox, welcome: Welcome) -> None:
@@ -188,7 +202,7 @@ class Peer(Sending):
             if self._is_opener:
                 raise
             self._write([Goodbye(str(error))])
-            log.warning("connection with %s closed: %s", self._who(), error)
+            self._warn_closed(str(error))
             self.close(str(error))
             return
         if self._greeting.is_done:
@@ -207,9 +221,9 @@ class Peer(Sending):
         self._become_ready()
 
     @property
-    def foreign_cluster(self) -> str:
-        """The cluster that the other end is in, if that is another one; else empty."""
-        return self._greeting.foreign_cluster
+    def refusal(self) -> str:
+        """Why this end and the other will never talk, if the greeting has shown that."""
+        return self._greeting.refusal
 
     def _stop_waiting(self) -> None:
         if self._greeting_timer is not None:
@@ -355,8 +369,16 @@ class Peer(Sending):
     def _who(self) -> str:
         return self.name or (self._link.peer if self._link is not None else "?")
 
+    def _warn_closed(self, reason: str) -> None:
+        text = f"connection with {self._who()} closed: {shown(reason, REASON_CHARS_MAX)}"
+        self._end.closings.note(text, about=self._subject())
+
+    def _subject(self) -> str:
+        """Who warnings are about: this peer, or as long as it is a stranger its machine."""
+        return self.name or (self._link.peer.rpartition(":")[0] if self._link is not None else "")
+
     def _abort(self, reason: str) -> None:
-        log.warning("connection with %s closed: %s", self._who(), shown(reason))
+        self._warn_closed(reason)
         if self._link is not None:
             self._link.abort()
         self.closed(reason)
@@ -454,7 +476,8 @@ class Peer(Sending):
     def _refuse_unreadable(self, call: Unreadable) -> None:
         if call.id in self._served:
             raise FrameError(f"call id {call.id} is in use")
-        log.warning("a call of %s cannot be read: %s", self._who(), shown(call.why))
+        text = f"a call of {self._who()} cannot be read: {shown(call.why)}"
+        self._end.unreadables.note(text, about=self._subject())
         error = TypeError(f"the call cannot be read: {call.why}")
         self.refuse(call.id, Failure(call.id, msgspec.Raw(describe(error, self.name))))
 

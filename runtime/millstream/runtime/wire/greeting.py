@@ -27,6 +27,7 @@ from .message import WIRE_VERSION, Goodbye, Hello, Message, Proof, encode_messag
 __all__ = [
     "GREETING_BYTES_MAX",
     "NONCE_BYTES",
+    "REASON_CHARS_MAX",
     "Greeting",
     "GreetingError",
     "Identity",
@@ -37,6 +38,7 @@ GREETING_BYTES_MAX = 64 * 1024
 """Largest frame of an end that has not greeted yet."""
 NONCE_BYTES = 32
 NAME_LETTERS_MAX = 200
+REASON_CHARS_MAX = 500
 SILO_NAME = re.compile(r"[^\s@]+:\d{1,5}@\d{1,19}")
 OPENER, ACCEPTER = b"opener", b"accepter"
 
@@ -74,17 +76,17 @@ class Greeting:
         expected: whom we look for; `host:port` takes whoever is there.
 
     Attributes: `other`, the other end's `Hello`, once it has come and is right; `is_done`;
-    `foreign_cluster`, the cluster that it is in, if that is another one.
+    `refusal`, why these two will never talk, if that is so: another cluster, or another secret.
     """
 
     __slots__ = (
         "_expected",
         "_is_opener",
         "_secret",
-        "foreign_cluster",
         "is_done",
         "other",
         "own",
+        "refusal",
     )
 
     def __init__(self, own: Hello, secret: bytes, *, is_opener: bool, expected: str = "") -> None:
@@ -94,7 +96,7 @@ class Greeting:
         self._expected = expected
         self.other: Hello | None = None
         self.is_done = False
-        self.foreign_cluster = ""
+        self.refusal = ""
 
     def take(self, messages: list[Message]) -> list[Message]:
         """A frame of the other end; returns what to answer.
@@ -106,10 +108,17 @@ class Greeting:
             raise GreetingError("a frame of the greeting holds one message, first a Hello")
         message = messages[0]
         if isinstance(message, Goodbye):
-            raise GreetingError(f"it refused: {shown(message.reason)}")
+            raise self._refused(message.reason)
         if self.other is None:
             return self._take_hello(message)
         return self._take_proof(message)
+
+    def _refused(self, reason: str) -> GreetingError:
+        """It says why; from the one that we looked for that is its last word."""
+        text = f"it refused: {shown(reason, REASON_CHARS_MAX)}"
+        if self.other is not None:
+            self.refusal = text
+        return GreetingError(text)
 
     def _take_hello(self, message: Message) -> list[Message]:
         self.other = other = self._checked(message)
@@ -124,8 +133,9 @@ class Greeting:
             raise GreetingError(f"{type(message).__name__} came where a silo's Proof was due")
         if not hmac.compare_digest(self._proof(theirs).digest, message.digest):
             raise GreetingError(
-                f"{self._name()} does not know the secret of cluster {self.own.cluster!r}: give "
-                "all silos of a cluster one MILLSTREAM_SECRET, or one membership directory"
+                f"{self._name()} does not know the secret of cluster {self.own.cluster!r}: set "
+                "MILLSTREAM_SECRET to one text at all of its silos, or at none if they share a "
+                "membership directory, which keeps one (millstream.secret)"
             )
         self.is_done = True
         return [] if self._is_opener else [self._proof(ours)]
@@ -147,8 +157,8 @@ class Greeting:
         if hello.version != own.version:
             raise GreetingError(f"peer speaks wire version {hello.version}, this is {WIRE_VERSION}")
         if hello.cluster != own.cluster:
-            self.foreign_cluster = theirs = shown(hello.cluster)
-            raise GreetingError(f"peer is in cluster {theirs!r}, not {own.cluster!r}")
+            self.refusal = f"it is in cluster {shown(hello.cluster)!r}, not {own.cluster!r}"
+            raise GreetingError(self.refusal)
         if self._is_opener and not hello.is_silo:
             raise GreetingError(f"expected a silo, found the client {shown(hello.sender)}")
         if "@" in self._expected and self._expected != hello.sender:

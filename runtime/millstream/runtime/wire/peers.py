@@ -33,7 +33,8 @@ class Peers:
         has_left: is the silo known to be stopping, so that no connection to it should be opened?
         lost: told of each name whose connection closed.
 
-    Attributes: `foreign`, the other cluster's name by address, where one answered.
+    Attributes: `refusals`, why we and who answers there will never talk, by address: somebody has
+    to mend that first.
     """
 
     def __init__(
@@ -51,7 +52,7 @@ class Peers:
         self._lost = lost
         self._peers: dict[str, Peer] = {}
         self._refused_at: dict[str, float] = {}
-        self.foreign: dict[str, str] = {}
+        self.refusals: dict[str, str] = {}
         self._is_closed = False
 
     def get(self, silo: str, *, is_system: bool = False) -> Peer:
@@ -74,7 +75,7 @@ class Peers:
         if refused_at is not None and now - refused_at < self._end.options.connect_retry_s:
             text = f"{silo} refused a connection a moment ago"
             raise SiloUnavailable(text, may_have_run=False)
-        self.foreign.pop(silo, None)
+        self.refusals.pop(silo, None)
         peer = self._peers[silo] = Peer(self._end, silo, self._closed)
         self._tasks.start(self._open(silo, peer))
         return peer
@@ -105,8 +106,8 @@ class Peers:
     def _closed(self, peer: Peer) -> None:
         for name in [name for name, found in self._peers.items() if found is peer]:
             del self._peers[name]
-            if peer.foreign_cluster:
-                self.foreign[name] = peer.foreign_cluster
+            if peer.refusal:
+                self.refusals[name] = peer.refusal
             self._lost(name)
 
     def drop(self, silo: str) -> None:
