@@ -439,14 +439,14 @@ async def test_publishing_is_refused_with_what_to_do() -> None:
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        ({"streams": 0}, "streams is 0, not in 1..100000"),
+        ({"streams": 0}, "streams is 0; .* > 0, at most 100000"),
         ({"streams": ()}, "streams is 0"),
         ({"streams": "abc"}, "streams is 'abc': give a number"),
         ({"streams": ("a", "b", "a")}, "1 repeated"),
         ({"events_per_stream": -1}, "events_per_stream is -1"),
         ({"events_per_s": 0}, "events_per_s is 0"),
         ({"events_per_s": float("nan")}, "events_per_s is nan"),
-        ({"events_per_s": 1e12}, "in 0..10000000"),
+        ({"events_per_s": 1e12}, "> 0, at most 10000000"),
         ({"batch_events_max": 0}, "batch_events_max is 0"),
         ({"era": 1 << 32}, "era is 4294967296"),
     ],

@@ -7,9 +7,10 @@ Invariant: every delay is in [whole / 2, whole), and whole never passes `ceiling
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from .errors import ConfigError
+from .options import check_fields
 
 __all__ = ["Backoff"]
 
@@ -19,17 +20,16 @@ class Backoff:
     """Delays that grow by `factor` from `first_s` up to `ceiling_s`. Raises ConfigError."""
 
     first_s: float = 0.1
-    factor: float = 2.0
+    factor: float = field(default=2.0, metadata={"min": 1})
     ceiling_s: float = 30.0
 
     def __post_init__(self) -> None:
-        if not 0 < self.first_s <= self.ceiling_s < math.inf:
+        check_fields(self)
+        if self.first_s > self.ceiling_s:
             raise ConfigError(
                 f"first_s is {self.first_s}, ceiling_s is {self.ceiling_s}:"
-                " need 0 < first_s <= ceiling_s < inf"
+                " need first_s <= ceiling_s"
             )
-        if not 1 <= self.factor < math.inf:
-            raise ConfigError(f"factor is {self.factor}, not a finite number of at least 1")
 
     def delay_s(self, attempt: int, roll: float) -> float:
         """Seconds to wait after `attempt` (1, 2, ...) failed; `roll` is a chance in [0, 1)."""

@@ -26,7 +26,7 @@ from .definition.markers import Declaration, Mark, add_mark, marks_of, stopping
 from .definition.markers import isolated as isolated
 from .definition.method import source_of
 from .definition.storage import refuse_stale
-from .options import check_fields
+from .options import check_fields, check_kind
 from .plugins import load_plugin
 from .silo.extended import ExtendedGrain, extension_of, is_grain
 from .silo.part import SiloPart
@@ -67,6 +67,7 @@ __all__ = [
     "bare",
     "check_fields",
     "check_headers",
+    "check_kind",
     "check_text",
     "codec_of",
     "encode_error",

@@ -10,12 +10,18 @@ from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field, fields
 from functools import cache
 from types import NoneType
-from typing import Any, get_args, get_type_hints
+from typing import Any, get_args, get_origin, get_type_hints
 
 from .errors import ConfigError
 from .text import shown
 
-__all__ = ["FAST_DETECTION", "MembershipOptions", "RuntimeOptions", "check_fields"]
+__all__ = [
+    "FAST_DETECTION",
+    "MembershipOptions",
+    "RuntimeOptions",
+    "check_fields",
+    "check_kind",
+]
 
 
 FRAME_BYTES_MOST = 2**32 - 1
@@ -49,13 +55,19 @@ def check_fields(options: Any, named: Callable[[str], str] | None = None) -> Non
             raise ConfigError(f"{name} is {value}; it must be {wanted}")
 
 
+def check_kind(what: str, value: object, kind: type[Any]) -> None:
+    """Raise ConfigError for an argument, called `what`, that is not of its type."""
+    if not isinstance(value, kind):
+        raise ConfigError(f"{what} is {shown(repr(value))}; it must be a {kind.__name__}")
+
+
 def _complaint(value: object, hint: Any, metadata: Mapping[str, float]) -> str:
     """What the value should be; empty if it is."""
     kinds = get_args(hint) or (hint,)
     lowest, highest = metadata.get("min"), metadata.get("max", math.inf)
     for kind in kinds:
         if kind not in NUMBERS:
-            if isinstance(value, kind):
+            if isinstance(value, get_origin(kind) or kind):
                 return ""
         elif isinstance(value, NUMBERS[kind]) and not isinstance(value, bool):
             number: Any = value
@@ -65,8 +77,8 @@ def _complaint(value: object, hint: Any, metadata: Mapping[str, float]) -> str:
     wanted = " or ".join(NAMES.get(kind) or kind.__name__ for kind in kinds)
     if not NUMBERS.keys() & set(kinds):
         return f"a {wanted}"
-    above = "> 0" if lowest is None else f">= {lowest:g}"
-    return f"a {wanted} {above}" + (f", at most {highest:g}" if highest < math.inf else "")
+    above = " > 0" if lowest is None else f" >= {lowest:g}" if lowest > -math.inf else ""
+    return f"a {wanted}{above}" + (f", at most {highest:.12g}" if highest < math.inf else "")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,6 +14,7 @@ from datetime import datetime
 from typing import Any
 
 from millstream.runtime import ConfigError, CursorTooOld, StreamError
+from millstream.runtime.extending import check_kind
 from millstream.streams.api.namespace import StreamNamespace
 from millstream.streams.contracts.identity import QueueId, StreamId
 from millstream.streams.contracts.queue import (
@@ -60,7 +61,8 @@ class GeneratorQueues:
         if len(set(names)) < len(names):
             raise ConfigError(f"GeneratorQueues({', '.join(names)}): a namespace is repeated")
         self._what = [Generated(one) if isinstance(one, StreamNamespace) else one for one in what]
-        self._options = options or GeneratorOptions()
+        self._options = GeneratorOptions() if options is None else options
+        check_kind("GeneratorQueues(options=...)", self._options, GeneratorOptions)
         self._mapper = mapper
 
     async def open(self, provider: str, context: AdapterContext, /) -> GeneratorAdapter:

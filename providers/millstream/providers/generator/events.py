@@ -13,6 +13,7 @@ from typing import Any, Generic, TypeVar
 import xxhash
 
 from millstream.runtime import ConfigError, StreamError
+from millstream.runtime.extending import check_kind
 from millstream.streams.api.namespace import StreamNamespace
 from millstream.streams.contracts.identity import StreamId
 
@@ -44,6 +45,10 @@ class Generated(Generic[T]):
     make: Callable[[str, int], T] | None = None
 
     def __post_init__(self) -> None:
+        check_kind("Generated(namespace)", self.namespace, StreamNamespace)
+        if self.make is not None and not callable(self.make):
+            what = f"Generated({self.namespace!r}, {self.make!r})"
+            raise ConfigError(f"{what}: make is a function of key and number")
         if self.make is None and self.namespace.item not in DEFAULT_ITEMS:
             known = ", ".join(sorted(item.__name__ for item in DEFAULT_ITEMS))
             raise ConfigError(

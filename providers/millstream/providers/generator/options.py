@@ -6,10 +6,12 @@ that cannot work. Not: the items (`events`).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from millstream.runtime import ConfigError
+from millstream.runtime.extending import check_fields
 
 __all__ = ["STREAMS_MAX", "GeneratorOptions"]
 
@@ -22,31 +24,22 @@ ERA_MAX = (1 << 32) - 1
 class GeneratorOptions:
     """What one provider generates; give every silo the same. Raises ConfigError."""
 
-    streams: int | Sequence[str] = 8
+    streams: int | Sequence[str] = field(default=8, metadata={"max": STREAMS_MAX})
     """Streams of each namespace: how many (`stream-0`, `stream-1`, ...), or their keys."""
-    events_per_stream: int | None = 100
+    events_per_stream: int | None = field(default=100, metadata={"min": 0})
     """Events of each stream; None: without end."""
-    seed: int = 0
+    seed: int = field(default=0, metadata={"min": -math.inf})
     """Decides the order of streams within a queue, and the values of default items."""
-    events_per_s: float | None = None
+    events_per_s: float | None = field(default=None, metadata={"max": EVENTS_PER_S_MAX})
     """Events per second of all streams together; None: as fast as they are read."""
     batch_events_max: int = 1_000
     """Events that one read brings at most."""
-    era: int = 1
+    era: int = field(default=1, metadata={"min": 0, "max": ERA_MAX})
     """Raise it when other options change: positions of an older era begin at the first event."""
 
     def __post_init__(self) -> None:
+        check_fields(self)
         self._check_streams()
-        if self.events_per_stream is not None and self.events_per_stream < 0:
-            raise ConfigError(f"events_per_stream is {self.events_per_stream}, not None or from 0")
-        if self.events_per_s is not None and not 0 < self.events_per_s <= EVENTS_PER_S_MAX:
-            raise ConfigError(
-                f"events_per_s is {self.events_per_s}, not None or in 0..{EVENTS_PER_S_MAX}"
-            )
-        if self.batch_events_max < 1:
-            raise ConfigError(f"batch_events_max is {self.batch_events_max}, not at least 1")
-        if not 0 <= self.era <= ERA_MAX:
-            raise ConfigError(f"era is {self.era}, not in 0..{ERA_MAX}")
 
     def _check_streams(self) -> None:
         if isinstance(self.streams, str):

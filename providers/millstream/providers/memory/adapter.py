@@ -22,7 +22,7 @@ from millstream.runtime import (
     QueueUnavailable,
     StreamError,
 )
-from millstream.runtime.extending import Tasks
+from millstream.runtime.extending import Tasks, check_kind
 from millstream.streams.contracts.identity import QueueId, StreamId
 from millstream.streams.contracts.queue import (
     AdapterContext,
@@ -56,7 +56,8 @@ class MemoryQueues:
     )
 
     def __init__(self, options: MemoryOptions | None = None) -> None:
-        self._options = options or MemoryOptions()
+        self._options = MemoryOptions() if options is None else options
+        check_kind("MemoryQueues(options)", self._options, MemoryOptions)
 
     async def open(self, provider: str, context: AdapterContext, /) -> MemoryAdapter:
         return MemoryAdapter(provider, context, self._options)

@@ -6,10 +6,11 @@ or an item is published, not necessarily when the namespace is made.
 
 from __future__ import annotations
 
-from typing import Any, Generic, Literal, TypeVar, get_args, overload
+from inspect import isfunction
+from typing import Any, Generic, Literal, TypeVar, get_args, get_origin, overload
 
 from millstream.runtime import ConfigError, DefinitionError
-from millstream.runtime.extending import Codec, Opener, codec_of
+from millstream.runtime.extending import Codec, Opener, check_text, codec_of, shown
 
 from .stream import Stream
 
@@ -19,7 +20,7 @@ T = TypeVar("T")
 SubscriptionKinds = Literal["both", "implicit", "explicit"]
 
 
-def _check(name: object, subscriptions: object) -> None:
+def _check(name: object, item: Any, provider: Any, subscriptions: object) -> None:
     if not isinstance(name, str):
         raise TypeError(
             f"StreamNamespace({name!r}): the first argument is the name, a str: write "
@@ -27,6 +28,18 @@ def _check(name: object, subscriptions: object) -> None:
         )
     if not name or "/" in name:
         raise ConfigError(f"StreamNamespace({name!r}): a name is not empty and has no '/'")
+    check_text("the name of a namespace", name)
+    if not (item is None or callable(item) or get_origin(item)) or isfunction(item):
+        raise TypeError(
+            f"StreamNamespace({name!r}, {shown(repr(item))}): the second argument is the type of "
+            "the events"
+        )
+    check_text(f"StreamNamespace({name!r}): the name of a provider", provider)
+    if not provider or "/" in provider:
+        raise ConfigError(
+            f"StreamNamespace({name!r}): provider={provider!r} is no name that a stream provider "
+            "can have: it is not empty and has no '/'"
+        )
     kinds = get_args(SubscriptionKinds)
     if subscriptions not in kinds:
         known = ", ".join(map(repr, kinds))
@@ -45,7 +58,7 @@ class StreamNamespace(Generic[T]):
         subscriptions: "implicit" spares the agent a question per stream when only marked
             handlers subscribe; "explicit" leaves marked handlers out.
 
-    Raises TypeError (the name is no str) or ConfigError.
+    Raises TypeError (the name is no str, the item no type) or ConfigError.
     """
 
     @overload
@@ -76,7 +89,7 @@ class StreamNamespace(Generic[T]):
         provider: str = "default",
         subscriptions: SubscriptionKinds = "both",
     ) -> None:
-        _check(name, subscriptions)
+        _check(name, item, provider, subscriptions)
         self.name = name
         self.provider = provider
         self.subscriptions: SubscriptionKinds = subscriptions

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 import xxhash
 
 from millstream.runtime import ConfigError
+from millstream.runtime.extending import check_text
 from millstream.streams.contracts.identity import QueueId, StreamId
 
 __all__ = ["HashRingMapper"]
@@ -34,10 +35,11 @@ class HashRingMapper:
     __slots__ = ("_queues", "_step")
 
     def __init__(self, *, queues: int, prefix: str = "queue") -> None:
-        if not 1 <= queues <= QUEUES_MAX:
-            raise ConfigError(f"queues is {queues}, not in 1..{QUEUES_MAX}")
+        if type(queues) is not int or not 1 <= queues <= QUEUES_MAX:
+            raise ConfigError(f"HashRingMapper(queues={queues!r}): not in 1..{QUEUES_MAX}")
+        check_text("HashRingMapper(prefix=...)", prefix)
         if not prefix:
-            raise ConfigError("prefix is empty: a queue is named by it")
+            raise ConfigError("HashRingMapper(prefix=''): a queue is named by it")
         self._queues: tuple[QueueId, ...] = tuple(f"{prefix}-{n}" for n in range(queues))
         self._step = RING_SIZE // queues
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any
 
 from millstream.runtime import ConfigError, Grain, TableView
-from millstream.runtime.extending import SiloServices
+from millstream.runtime.extending import SiloServices, check_kind
 from millstream.streams.agent.dead_letters import DeadLetters, FailureHandler, KeepDeadLetters
 from millstream.streams.agent.giving_up import GiveUps
 from millstream.streams.agent.options import StreamOptions
@@ -75,10 +75,12 @@ class PersistentStreams:
     ) -> None:
         self._factory = factory_of(queues)
         self._balancer = balancer_of(balancer)
-        self.mapper: QueueMapper = mapper or HashRingMapper(queues=8)
+        self.mapper: QueueMapper = HashRingMapper(queues=8) if mapper is None else mapper
         require_shape(self.mapper, QueueMapper, "PersistentStreams(mapper=...)")
-        self._options = options or StreamOptions()
-        self._on_give_up: FailureHandler = on_give_up or KeepDeadLetters()
+        self._options = StreamOptions() if options is None else options
+        check_kind("PersistentStreams(options=...)", self._options, StreamOptions)
+        self._on_give_up: FailureHandler = KeepDeadLetters() if on_give_up is None else on_give_up
+        require_shape(self._on_give_up, FailureHandler, "PersistentStreams(on_give_up=...)")
         self.capabilities = capabilities_of(self._factory, "PersistentStreams(queues)")
         brought: Sequence[type[Grain]] = getattr(self._factory, "grains", ())
         self.grains: Sequence[type[Grain]] = (Rendezvous, *brought)
