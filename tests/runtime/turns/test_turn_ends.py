@@ -58,6 +58,18 @@ class Desk(Grain):
             LOG.append("swallowed")
         return "late"
 
+    async def child_swallows(self) -> None:
+        """A task of the turn calls on within the turn's deadline, and the callee swallows it."""
+
+        async def child() -> None:
+            try:
+                await self.grain(Desk, "other").swallows()
+            except CallTimeout:
+                LOG.append("timeout")
+
+        self.context.create_task(child())
+        await asyncio.Event().wait()
+
     async def leaves_a_task(self, seconds: float) -> None:
         """Its task calls on, long after this turn has ended."""
 
@@ -150,6 +162,18 @@ async def test_a_deadline_that_a_method_swallowed_is_a_timeout_all_the_same(silo
         await with_options(silo.grain(Desk, "a"), timeout=0.05).swallows()
     task = asyncio.current_task()
     assert task is not None and task.cancelling() == 0 and LOG == ["swallowed"]
+
+
+async def test_a_swallowed_deadline_that_was_inherited_is_a_timeout_in_a_task_of_the_turn(
+    silo: Silo,
+) -> None:
+    await silo.grain(Desk, "other").ok()  # so that the task's call is direct
+    with pytest.raises(CallTimeout):
+        await with_options(silo.grain(Desk, "a"), timeout=0.05).child_swallows()
+    async with asyncio.timeout(5):
+        while LOG != ["swallowed", "timeout"]:
+            await asyncio.sleep(0)
+    assert await silo.grain(Desk, "other").ok() == "ok"
 
 
 async def test_a_coroutine_that_is_closed_while_it_waits_leaves_the_grain_to_others(

@@ -12,8 +12,12 @@ from __future__ import annotations
 import inspect
 import linecache
 from collections.abc import Callable, Mapping
+from functools import partial
+from textwrap import indent
 from typing import Any
 
+from millstream.runtime.codec.codec import Codec
+from millstream.runtime.codec.hooks import encode_any
 from millstream.runtime.definition.grain_type import GrainType
 from millstream.runtime.definition.method import MethodSpec
 from millstream.runtime.definition.reference import OptionedReference, Reference
@@ -29,6 +33,7 @@ __all__ = ["StubBuilder"]
 
 SHORTEST_S = 0.001  # of what is left to a call whose activation ended while it waited
 INT_MIN, INT_MAX = -(2**63), 2**64 - 1  # what MessagePack carries
+INT_QUICK = 2**30 - 1  # ints of one digit, which Python compares in place
 
 SLOW = """\
 async def {name}{signature}:
@@ -42,6 +47,7 @@ async def {name}{signature}:
 #    and nobody waits for the grain's location, the stub waits for its turn by itself.
 # 3. A request, watched: a hop of the same task with a later deadline is watched by its parent.
 # 4. Enter, run, leave: nothing between that could raise, but for the method.
+#    A sweep takes the request out of its group when it is due, so the group is read again.
 # 5. What the runtime itself did to the task (deadline, cancellation swallowed) becomes its error.
 DIRECT = """\
 async def {name}{signature}:
@@ -64,17 +70,17 @@ async def {name}{signature}:
     _ms_group = _ms_group_{index}
     if _ms_up is None:
         _ms_req = _ms_Request(
-            None, _ms_task, _ms_act, _ms_spec_{index}, _ms_until, 1, _ms_task.cancelling())
+            None, _ms_task, _ms_act, _ms_spec_{index}, _ms_until, 1, _ms_task.cancelling(),
+            False, _ms_group)
     else:
         if _ms_up.deadline < _ms_until:
             _ms_until = _ms_up.deadline
             _ms_group = None if _ms_hop else _ms_slot(_ms_until)
         _ms_req = _ms_Request(
             _ms_up, _ms_task, _ms_act, _ms_spec_{index}, _ms_until, _ms_up.depth + 1,
-            _ms_task.cancelling(), _ms_hop)
+            _ms_task.cancelling(), _ms_hop, _ms_group)
     if _ms_group is not None:
         _ms_group[_ms_req] = None
-        _ms_req.group = _ms_group
         if not _ms_deadlines.is_armed:
             _ms_deadlines.arm()
     _ms_bad = None
@@ -98,8 +104,9 @@ async def {name}{signature}:
     else:
         _ms_req.done = True
         _ms_req.task = None
+        _ms_group = _ms_req.group
         if _ms_group is not None:
-            _ms_group.pop(_ms_req, None)
+            del _ms_group[_ms_req]
         if _ms_act.mailbox is None:
             _ms_act.running = None
             _ms_act.gate = 0
@@ -111,8 +118,8 @@ async def {name}{signature}:
             _ms_bad = _ms_swallowed(_ms_req, _ms_task)
     if _ms_bad is None:
 {result}\
-        _ms_budget.left -= 1
-        if not _ms_budget.left:
+        _ms_budget.left = _ms_left = _ms_budget.left - 1
+        if not _ms_left:
             await _ms_budget.pause()
         return _ms_value
     if _ms_isinstance(_ms_bad, _ms_Exception):
@@ -122,6 +129,19 @@ async def {name}{signature}:
         raise _ms_bad
     finally:
         _ms_bad = None
+"""
+
+# `Codec.quick_copy` without its frame. What it cannot copy, `isolate` serves or explains, outside
+# of the handler: an error raised in there would keep this frame.
+COPY = """\
+_ms_copied = _ms_type({name}) in _ms_direct_{which}
+if _ms_copied:
+    try:
+        {name} = _ms_decode_{which}(_ms_encode({name}))
+    except _ms_Exception:
+        _ms_copied = False
+if not _ms_copied:
+    {name} = _ms_isolate_{which}({name}, _ms_runtime)
 """
 
 
@@ -182,6 +202,7 @@ class StubBuilder:
             "_ms_str": str,
             "_ms_max": max,
             "_ms_isinstance": isinstance,
+            "_ms_encode": encode_any,
             "_ms_BaseException": BaseException,
             "_ms_Exception": Exception,
             "_ms_kind": kind,
@@ -213,11 +234,10 @@ class StubBuilder:
         namespace[f"_ms_fn_{index}"] = spec.fn
         namespace[f"_ms_seconds_{index}"] = seconds
         namespace[f"_ms_group_{index}"] = self._turns.deadlines.group(seconds)
-        for at in range(len(spec.parameters)):
-            namespace[f"_ms_fast_{index}_{at}"] = _passed_as_is(spec.codecs[at].fast_types)
-            namespace[f"_ms_isolate_{index}_{at}"] = spec.argument_isolator(at)
-        namespace[f"_ms_fast_{index}_result"] = _passed_as_is(spec.result.fast_types)
-        namespace[f"_ms_isolate_result_{index}"] = spec.result_isolator()
+        for at, (parameter, codec) in enumerate(zip(spec.parameters, spec.codecs, strict=True)):
+            isolate = partial(spec.isolate_argument, at)
+            namespace |= _isolation_names(f"{index}_{parameter.name}", codec, isolate)
+        namespace |= _isolation_names(f"{index}__ms_value", spec.result, spec.isolate_result)
 
 
 def _code(
@@ -248,7 +268,7 @@ def _may_be_direct(grain_type: GrainType, spec: MethodSpec) -> bool:
 def _stub_source(
     index: int, spec: MethodSpec, own: MethodSpec, is_plain: bool, is_direct: bool
 ) -> str:
-    names, result = [parameter.name for parameter in spec.parameters], f"{index}_result"
+    names = [parameter.name for parameter in spec.parameters]
     return (DIRECT if is_direct else SLOW).format(
         name=f"_ms_stub_{spec.name}",
         shortest=SHORTEST_S,
@@ -260,22 +280,42 @@ def _stub_source(
             f", {p.name}={p.name}" if p.kind is p.KEYWORD_ONLY else f", {p.name}"
             for p in spec.parameters
         ),
-        isolation="".join(
-            f"    if {_needs_isolation(name, own.codecs[i].fast_types, f'{index}_{i}')}:\n"
-            f"        {name} = _ms_isolate_{index}_{i}({name}, _ms_runtime)\n"
-            for i, name in enumerate(names)
-        ),
-        result=(
-            f"        if {_needs_isolation('_ms_value', own.result.fast_types, result)}:\n"
-            f"            _ms_value = _ms_isolate_result_{index}(_ms_value, _ms_runtime)\n"
-        ),
+        isolation=_isolation(own, dict(zip(names, own.codecs, strict=True)), index, 4),
+        result=_isolation(own, {"_ms_value": own.result}, index, 8),
     )
+
+
+def _isolation(spec: MethodSpec, codecs: Mapping[str, Codec[Any]], index: int, depth: int) -> str:
+    """What makes of the values of names what their receiver gets; nothing for internal methods."""
+    if spec.is_internal:
+        return ""
+    parts = [_isolation_of(name, codec, f"{index}_{name}") for name, codec in codecs.items()]
+    return indent("".join(parts), " " * depth)
+
+
+def _isolation_of(name: str, codec: Codec[Any], which: str) -> str:
+    if codec.quick_copy is None:
+        test = _needs_isolation(name, codec.fast_types, which)
+        return f"if {test}:\n    {name} = _ms_isolate_{which}({name}, _ms_runtime)\n"
+    return COPY.format(name=name, which=which)
+
+
+def _isolation_names(which: str, codec: Codec[Any], isolate: Callable[..., Any]) -> dict[str, Any]:
+    """The names in the text that `_isolation_of` makes."""
+    found = {f"_ms_isolate_{which}": isolate, f"_ms_fast_{which}": _passed_as_is(codec.fast_types)}
+    if codec.quick_copy is not None:
+        direct, decode = codec.quick_copy
+        found |= {f"_ms_direct_{which}": direct, f"_ms_decode_{which}": decode}
+    return found
 
 
 def _needs_isolation(name: str, fast_types: frozenset[type], fast_name: str) -> str:
     """The test that a value does not pass as it is: type, and what the wire would refuse."""
     if fast_types == {int}:
-        return f"_ms_type({name}) is not _ms_int or not {INT_MIN} <= {name} <= {INT_MAX}"
+        return (
+            f"_ms_type({name}) is not _ms_int or not ("
+            f"{-INT_QUICK} < {name} < {INT_QUICK} or {INT_MIN} <= {name} <= {INT_MAX})"
+        )
     if fast_types == {str}:
         return f"_ms_type({name}) is not _ms_str or not {name}.isascii()"
     return f"_ms_type({name}) not in _ms_fast_{fast_name}"

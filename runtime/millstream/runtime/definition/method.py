@@ -9,7 +9,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping
 from copy import copy
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any
 
 from millstream.runtime.codec.arguments import Arguments
@@ -137,16 +137,6 @@ class MethodSpec:
         except (TypeError, ValueError, OverflowError) as error:
             name = self.parameters[index].name
             raise TypeError(f"{self.label}: argument `{name}`: {error}") from None
-
-    def argument_isolator(self, index: int) -> Callable[[object, object], object]:
-        """`isolate_argument` of one parameter, as quick as can be."""
-        return self.codecs[index].isolator(partial(self.isolate_argument, index))
-
-    def result_isolator(self) -> Callable[[object, object], object]:
-        """`isolate_result`, as quick as can be."""
-        if self.is_internal:
-            return self.isolate_result
-        return self.result.isolator(self.isolate_result)
 
     def isolate(self, values: tuple[object, ...], runtime: object) -> tuple[object, ...]:
         """What the callee gets for all arguments."""

@@ -22,7 +22,7 @@ FARTHEST = 2**62  # the slot of those who wait for ever
 
 
 class Deadlines:
-    """Requests that are watched; each keeps its group, so that it is taken out at no cost."""
+    """Requests that are watched; each has its group, and is in it until it ends or is due."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, sweep_s: float) -> None:
         self._loop = loop
@@ -66,7 +66,7 @@ class Deadlines:
         """Forget a request; no effect if it is not watched."""
         group, request.group = request.group, None
         if group is not None:
-            group.pop(request, None)
+            del group[request]
 
     def watched(self) -> Iterator[Request]:
         """Every request that is watched (for tests and tools)."""
@@ -109,11 +109,10 @@ class Deadlines:
         present = int(now / self._sweep_s)
         over = sorted(at for at in self._slots if at < present)
         self._swept = max(self._swept, present - 1)
-        for at in over:
-            yield from self._slots.pop(at)
         slot = self._slots.get(present, {})
-        for request in [one for one in slot if one.deadline <= now]:
-            del slot[request]
+        due = [request for at in over for request in self._slots.pop(at)]
+        for request in [*due, *(one for one in slot if one.deadline <= now)]:
+            self.remove(request)
             yield request
 
 

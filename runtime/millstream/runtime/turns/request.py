@@ -64,6 +64,7 @@ class Request(msgspec.Struct, eq=False):
     depth: int
     cancelling: int = 0
     same_task: bool = False
+    group: Any = None  # the group of deadlines that holds it, or None
     done: bool = False
     expired: bool = False
     is_read: bool = False
@@ -74,7 +75,6 @@ class Request(msgspec.Struct, eq=False):
     timeout_s: float = 0.0  # where the caller chose one
     headers: Any = None  # dict[str, str] | None
     future: Any = None  # what the sweep cancels while the request only waits
-    group: Any = None  # the group of deadlines that holds it, or None
     target: str = ""  # `Airport/BOS`, where it is called elsewhere
     stop_reason: str = ""  # set when the runtime itself cancels the turn
     is_forced: bool = False  # it has `expired` because its silo ends, not its time

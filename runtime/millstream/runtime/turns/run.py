@@ -178,7 +178,7 @@ class Turns:
         group = request.group
         if group is not None:
             request.group = None
-            group.pop(request, None)
+            del group[request]
         activation, request.task, request.future = request.activation, None, None
         if activation is not None:
             activation.leave(request)
