@@ -39,7 +39,7 @@ sim: $(STAMP)  ## clusters under simulated trouble: 100 seeds of each suite
 	$(BIN)/millstream sim --seeds 100 --jobs 2
 
 mutants: $(STAMP)  ## faults planted in the cores: ROOM=turns for one room, SAMPLE=20 per module
-	$(BIN)/python tests/mutants.py $(ROOM) --sample $(or $(SAMPLE),0)
+	$(BIN)/python -m tests.mutants $(ROOM) --sample $(or $(SAMPLE),0)
 
 clean:
 	rm -rf $(VENV)

@@ -59,7 +59,7 @@ def cluster(count: int) -> TableView:
 # --- votes ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("live", "needed"), [(1, 1), (2, 1), (3, 2), (4, 2), (10, 2)])
+@pytest.mark.parametrize(("live", "needed"), [(0, 1), (1, 1), (2, 1), (3, 2), (4, 2), (10, 2)])
 def test_two_votes_evict_where_three_or_more_live_and_one_below(live: int, needed: int) -> None:
     assert votes_needed(cluster(live), NOW, OPTIONS) == needed
 
@@ -68,6 +68,13 @@ def test_silos_that_do_not_stamp_their_rows_do_not_count_as_live() -> None:
     stale = NOW - OPTIONS.stale_after_s - 1
     rows = [row("a:1@1"), row("b:1@1"), row("c:1@1", alive_s=stale), row("d:1@1", Status.JOINING)]
     assert votes_needed(view(*rows), NOW, OPTIONS) == 1
+
+
+@pytest.mark.parametrize(("age_s", "needed"), [(10.0, 2), (10.5, 1)])
+def test_a_row_is_stale_once_it_is_older_than_its_time(age_s: float, needed: int) -> None:
+    options = MembershipOptions(stale_after_s=10.0)
+    rows = [row("a:1@1"), row("b:1@1"), row("c:1@1", alive_s=NOW - age_s)]
+    assert votes_needed(view(*rows), NOW, options) == needed
 
 
 def test_one_vote_alone_evicts_nobody_in_a_cluster_of_three() -> None:
@@ -443,6 +450,14 @@ def test_a_registration_wins_only_over_nothing_the_dead_or_its_own_silo(
             assert stored.silo == entry.silo
             assert stored.activation_id == max(current.activation_id, entry.activation_id)
         current = stored
+
+
+def test_an_activation_that_registers_again_has_the_version_of_the_later_registration() -> None:
+    partition = Partition()
+    for version in (3, 4):
+        entry = Entry("a:1@1", 7, version)
+        assert partition.register("K", "k", entry, lambda _: False) == entry
+        assert partition.lookup("K", "k") == entry
 
 
 @given(st.lists(entries, max_size=10), entries)

@@ -135,6 +135,44 @@ def test_delivery_is_drained_at_once_when_everything_was_seen() -> None:
     assert delivery.step(Wake()) == (Drained(),)
 
 
+def test_a_delivery_begins_with_the_window_that_an_earlier_one_had() -> None:
+    delivery = Delivery(cache_of(9), A, OPTIONS, at=0, window=1)
+    assert offered(delivery) == [0]
+
+
+def test_a_failure_behind_the_last_item_is_none() -> None:
+    delivery = delivery_of(20)
+    send(delivery)
+    assert steps(delivery, Progress(16, RAISED, 0.2, 0.0)) == ()
+    assert (delivery.state, delivery.attempts) == (State.READY, 0)
+
+
+def test_nothing_is_sent_that_was_not_offered_since_the_last_reply() -> None:
+    delivery = delivery_of(20)
+    send(delivery)
+    steps(delivery, Progress(16, None, 0.2, 0.0))
+    with pytest.raises(AssertionError, match="sent 1 of 0"):
+        delivery.step(Sent(1, 1.0))
+
+
+@pytest.mark.parametrize(
+    ("took_s", "window"), [(0.0, 32), (0.124, 32), (0.125, 16), (0.25, 16), (0.26, 8)]
+)
+def test_calls_grow_below_half_of_the_target_and_shrink_above_it(
+    took_s: float, window: int
+) -> None:
+    delivery = delivery_of(99)
+    send(delivery)
+    steps(delivery, Progress(16, None, took_s, 0.0))
+    assert delivery.window == window
+
+
+def test_after_a_time_out_calls_have_one_item() -> None:
+    delivery = delivery_of(99)
+    fail(delivery, error=TIMED_OUT)
+    assert delivery.window == 1
+
+
 def test_failed_item_is_tried_alone_until_it_succeeds() -> None:
     delivery = delivery_of(20)
     assert fail(delivery, done=3) == (WaitUntil(0.5),)
@@ -467,3 +505,7 @@ def test_delivery_answers_every_event_in_every_state(state: str, event: str, cel
 def test_delivery_options_refuse_what_cannot_work(wrong: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match=next(iter(wrong))):
         DeliveryOptions(**wrong)
+
+
+def test_a_call_may_be_meant_to_take_as_long_as_it_may() -> None:
+    assert DeliveryOptions(target_call_s=3.0, handler_timeout_s=3.0).target_call_s == 3.0

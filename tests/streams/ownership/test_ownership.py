@@ -15,6 +15,7 @@ from millstream.streams.ownership.decision import (
     Decision,
     FirstSeen,
     Free,
+    Keep,
     Local,
     Owned,
     Pause,
@@ -164,6 +165,38 @@ def test_acquiring_keeps_the_checkpoint_and_clears_the_hand_off() -> None:
     free = record("", state=FREE, checkpoint=TEN, handoff=Handoff(True, 0))
     decision = decide(situation(free, Unowned()), OwnershipOptions(lease_s=30.0))
     assert decision == Acquire(record(ME, 5, checkpoint=TEN, lease_s=30.0), is_forced=False)
+
+
+@pytest.mark.parametrize("name", ["mine", "other_dead", "other_overdue", "other_lease_over"])
+def test_who_takes_a_queue_without_consent_may_repeat_events(name: str) -> None:
+    decision = decided(name, "unowned_wanted")
+    assert isinstance(decision, Acquire) and decision.is_forced and decision.may_repeat
+
+
+@pytest.mark.parametrize(
+    ("handoff", "may_repeat"), [(None, True), (Handoff(False, 2), True), (Handoff(True, 0), False)]
+)
+def test_who_takes_a_free_queue_repeats_nothing_after_a_clean_hand_off(
+    handoff: Handoff | None, may_repeat: bool
+) -> None:
+    decision = decide(situation(record("", state=FREE, handoff=handoff), Unowned()), OPTIONS)
+    assert isinstance(decision, Acquire) and decision.may_repeat is may_repeat
+
+
+def test_a_record_without_an_agent_is_freed_as_not_clean() -> None:
+    """Its agent is gone: nobody knows what was out when it ended."""
+    freed = decide(situation(record(ME), Unowned(), is_wanted=False), OPTIONS)
+    assert isinstance(freed, Free) and freed.record.handoff == Handoff(clean=False, in_flight=0)
+
+
+@pytest.mark.parametrize(("seen_s", "is_written"), [(95.0, True), (95.5, False)])
+def test_a_checkpoint_that_moved_is_written_when_its_time_has_come(
+    seen_s: float, is_written: bool
+) -> None:
+    options = OwnershipOptions(checkpoint_every_s=5.0)
+    moved = situation(record(ME), Owned(4), seen_s=seen_s, checkpoint=TEN)
+    written = Renew(record(ME, checkpoint=TEN))
+    assert decide(moved, options) == (written if is_written else Keep())
 
 
 def test_pausing_says_how_long_the_owner_drains() -> None:

@@ -50,7 +50,7 @@ class Activation(TurnRule):
     __slots__ = ("grain", "id", "key", "kind", "owner", "version")
 
     def __init__(self, owner: Owner, kind: GrainKind, key: str, activation_id: int) -> None:
-        self.gate = 1  # as `TurnRule` has it, without a frame of its own
+        self.gate = 1
         self.running = None
         self.mailbox = None
         self.state = CREATING

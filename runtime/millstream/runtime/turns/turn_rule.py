@@ -42,16 +42,17 @@ Admissions = Generator[WaitingEntry, bool, None]
 
 
 class TurnRule:
-    """Which request runs now, and which waits."""
+    """Which request runs now, and which waits.
+
+    The class that drives it sets the fields: `gate` 1, `state` CREATING, nothing runs or waits.
+    """
 
     __slots__ = ("gate", "is_used", "mailbox", "running", "state")
-
-    def __init__(self) -> None:
-        self.gate = 1
-        self.running: Request | None = None
-        self.mailbox: Mailbox | None = None
-        self.state = ActivationState.CREATING
-        self.is_used = True
+    gate: int
+    is_used: bool
+    mailbox: Mailbox | None
+    running: Request | None
+    state: ActivationState
 
     # -- questions
 

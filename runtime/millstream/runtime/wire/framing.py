@@ -26,13 +26,12 @@ class FrameReader:
     Attributes: `limit_bytes`, the largest payload that is taken; may be changed between feeds.
     """
 
-    __slots__ = ("_have", "_need", "_parts", "limit_bytes")
+    __slots__ = ("_missing", "_parts", "limit_bytes")
 
     def __init__(self, limit_bytes: int) -> None:
         self.limit_bytes = limit_bytes
         self._parts: list[bytes] = []
-        self._have = 0
-        self._need = HEADER_BYTES
+        self._missing = HEADER_BYTES  # more than is there, before a frame can be cut
 
     def feed(self, data: bytes) -> list[bytes]:
         """Take received bytes; return the payloads that are now whole.
@@ -41,26 +40,20 @@ class FrameReader:
         frame is returned first, since it may change the limit: `feed(b"")` then goes on.
         """
         if (
-            not self._have
+            not self._parts
             and int.from_bytes(data[:HEADER_BYTES], "little")
             == (len(data) - HEADER_BYTES)
             <= self.limit_bytes
         ):
             return [data[HEADER_BYTES:]]  # one whole frame, as most reads give
-        self._have += len(data)
-        if self._have < self._need:
-            self._parts.append(data)
-            return []
-        if self._parts:
-            self._parts.append(data)
-            data = b"".join(self._parts)
-            self._parts = []
-        return self._cut(data)
+        self._parts.append(data)
+        self._missing -= len(data)
+        return [] if self._missing > 0 else self._cut(b"".join(self._parts))
 
     def _cut(self, data: bytes) -> list[bytes]:
         payloads: list[bytes] = []
         at, end, from_bytes = 0, len(data), int.from_bytes
-        self._need = HEADER_BYTES
+        need = HEADER_BYTES
         while end - at >= HEADER_BYTES:
             size = from_bytes(data[at : at + HEADER_BYTES], "little")
             if size > self.limit_bytes:
@@ -70,10 +63,10 @@ class FrameReader:
                     f"frame of {size} bytes exceeds frame_bytes_max {self.limit_bytes}"
                 )
             if end - at - HEADER_BYTES < size:
-                self._need = size + HEADER_BYTES
+                need = size + HEADER_BYTES
                 break
             payloads.append(data[at + HEADER_BYTES : at + HEADER_BYTES + size])
             at += HEADER_BYTES + size
-        self._have = end - at
-        self._parts = [data[at:]] if at < end else []
+        self._missing = need - (end - at)
+        self._parts = [rest] if (rest := data[at:]) else []
         return payloads

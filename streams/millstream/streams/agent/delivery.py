@@ -243,15 +243,13 @@ class Delivery:
         self._options = options
         self._cursor = cache.open_cursor(stream, at, after)
         self._out: Sequence[Item] = ()
-        self._sent_s = 0.0
-        self._when_s = 0.0
         self._attempts = 0  # failures of the item at the cursor
         self._losses = 0  # calls in a row that told nothing
         self._error: Failure | None = None
         self._resume: Resume | None = None  # came while something was out
         self.stream = stream
         self.position = after
-        self.window = min(options.max_batch, BATCH_FIRST if window is None else max(1, window))
+        self.window = min(options.max_batch, BATCH_FIRST if window is None else window)
         self.state = DeliveryState.FAULTED if is_faulted else DeliveryState.READY
 
     @property
@@ -386,9 +384,9 @@ class Delivery:
 
     def _give_up(self) -> Sequence[Action]:
         assert self._error is not None, "an item is given up for a reason"
-        self._out = self._cursor.peek(1, self._options.max_batch_bytes)
+        (item,) = self._out = self._cursor.peek(1, self._options.max_batch_bytes)
         self.state = DeliveryState.GIVING_UP
-        return (GiveUp(self._out[0], self._error, self._attempts),)
+        return (GiveUp(item, self._error, self._attempts),)
 
     def _given_up(self, outcome: GiveUpOutcome) -> Sequence[Action]:
         assert self.state is DeliveryState.GIVING_UP, f"{outcome} while {self.state.value}"
@@ -428,6 +426,7 @@ class Delivery:
             assert self._out and self._out[0] == self._cursor.peek(1, 1)[0]
         else:
             assert self._resume is None
+            assert self.state is DeliveryState.READY or not self._out, "keeps what is not out"
         assert (self._attempts > 0) == (self._error is not None)
         assert self._attempts <= self._options.retries + 1
         assert 1 <= self.window <= self._options.max_batch

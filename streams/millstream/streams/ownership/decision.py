@@ -170,7 +170,7 @@ def _takeable_s(record: QueueRecord, now: Situation, options: OwnershipOptions) 
     """From when on the queue may be taken without its owner's consent."""
     if record.owner not in now.live:
         return -math.inf
-    lease_end_s = now.seen_s + record.lease_s if record.lease_s > 0 else math.inf
+    lease_end_s = _lease_end_s(record, now)
     if record.state is not QueueState.PAUSING:
         return lease_end_s
     return min(lease_end_s, now.seen_s + record.drain_by_s + options.force_after_s)
@@ -213,12 +213,15 @@ def _still_mine(now: Situation, epoch: int) -> QueueRecord | None:
         return None
     if record.owner != now.me or record.epoch != epoch:
         return None
-    is_expired = record.lease_s > 0 and now.now_s >= now.seen_s + record.lease_s
-    return None if is_expired else record
+    return None if now.now_s >= _lease_end_s(record, now) else record
+
+
+def _lease_end_s(record: QueueRecord, now: Situation) -> float:
+    return now.seen_s + record.lease_s if record.lease_s else math.inf
 
 
 def _renewal_s(record: QueueRecord, now: Situation) -> float:
-    return now.seen_s + record.lease_s / 3 if record.lease_s > 0 else math.inf
+    return now.seen_s + record.lease_s / 3 if record.lease_s else math.inf
 
 
 def _acquired(record: QueueRecord | None, now: Situation, options: OwnershipOptions) -> QueueRecord:

@@ -1,0 +1,120 @@
+"""`python -m tests.mutants ROOM ... [--sample N] [--seed S] [--only FILE]`: see what goes unseen.
+
+Prints each fault that no test sees, and a table at the end. Exit code 1: in some room less than
+95 % were seen, or a test sees a fault that is listed as equivalent. No tool from a package index:
+those that are kept rewrite one source root and import it anew for every fault.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import random
+import sys
+from dataclasses import dataclass, field
+
+from .planting import ROOT, Mutant, mutants_of
+from .rooms import ROOMS
+from .trials import Trials, with_tests
+
+SEEN_SHARE_MIN = 0.95
+
+
+@dataclass
+class Row:
+    """What became of the faults of one module."""
+
+    module: str
+    planted: int = 0
+    seen: int = 0
+    equivalent: int = 0
+
+    def __str__(self) -> str:
+        share = 100 * self.seen / max(self.planted, 1)
+        counts = f"{self.planted:7} {self.seen:6} {share:7.1f} % {self.equivalent:11}"
+        return f"{self.module:52} {counts}"
+
+
+@dataclass
+class Judge:
+    """Plants the faults of the rooms that are asked for, and counts."""
+
+    rooms: list[str]
+    sample: int
+    seed: int
+    only: str
+    is_content: bool = True
+    rows: list[Row] = field(default_factory=list)
+
+    def judge(self, trials: Trials) -> None:
+        """Every room; the table at the end."""
+        for room in self.rooms:
+            modules = {path: tests for path, tests in ROOMS[room].items() if self.only in path}
+            rows = [self.judge_module(trials, path, tests) for path, tests in modules.items()]
+            planted, seen = sum(row.planted for row in rows), sum(row.seen for row in rows)
+            self.is_content = self.is_content and seen >= SEEN_SHARE_MIN * planted
+            self.rows += rows
+        tell(f"{'module':52} {'planted':>7} {'seen':>6} {'':>9} {'equivalents':>11}")
+        total = Row("all")
+        for row in self.rows:
+            tell(str(row))
+            total.planted, total.seen = total.planted + row.planted, total.seen + row.seen
+            total.equivalent += row.equivalent
+        tell(str(total))
+
+    def judge_module(self, trials: Trials, module: str, tests: tuple[str, ...]) -> Row:
+        """Plant every fault of one module, or a sample."""
+        took_s = trials.prepare(module, tests)
+        chosen = list(mutants_of(module))
+        tell(f"{module}: {len(chosen)} faults, tests take {took_s:.1f} s")
+        if 0 < self.sample < len(chosen):
+            chosen = random.Random(f"{self.seed}/{module}").sample(chosen, self.sample)
+        row = Row(module)
+        for mutant in chosen:
+            self.count(row, mutant, trials.seen(mutant))
+        return row
+
+    def count(self, row: Row, mutant: Mutant, is_seen: bool) -> None:
+        """Tell what is not as it should be."""
+        if mutant.is_equivalent:
+            row.equivalent += 1
+            if is_seen:
+                self.is_content = False
+                tell(f"  listed as equivalent, and seen: {mutant.name}")
+            return
+        row.planted += 1
+        row.seen += is_seen
+        if not is_seen:
+            tell(f"  survived, line {mutant.line}: {mutant.name}")
+
+
+def tell(text: str) -> None:
+    """Print past what pytest has in the place of standard output."""
+    print(text, file=sys.__stdout__, flush=True)
+
+
+def arguments() -> argparse.Namespace:
+    """What the command line says; ends the program if that makes no sense."""
+    parser = argparse.ArgumentParser(prog="mutants")
+    parser.add_argument("rooms", nargs="*", help=f"of {', '.join(ROOMS)}; default: all")
+    parser.add_argument("--sample", type=int, default=0, help="faults per module; 0: all")
+    parser.add_argument("--seed", type=int, default=1, help="decides the sample")
+    parser.add_argument("--only", default="", help="only modules with this in their path")
+    said = parser.parse_args()
+    if unknown := set(said.rooms) - set(ROOMS):
+        parser.error(f"no room is named {', '.join(sorted(unknown))}: {', '.join(ROOMS)}")
+    return said
+
+
+def main() -> int:
+    """Run the rooms that are named, or all."""
+    said = arguments()
+    os.chdir(ROOT)
+    judge = Judge(said.rooms or list(ROOMS), said.sample, said.seed, said.only)
+    paths = {test for room in judge.rooms for tests in ROOMS[room].values() for test in tests}
+    status = with_tests(sorted(paths), judge.judge)
+    return status or (0 if judge.is_content else 1)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

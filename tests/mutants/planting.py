@@ -1,0 +1,163 @@
+"""Which faults a module may get. Pure, save for reading the module and the list of equivalents.
+
+Owns: `Mutant`, and what is listed in `equivalent.txt`. Not: running tests (`trials`), which modules
+(`rooms`). Invariants: a fault lies in the body of a function, never in a decorator, a default or
+an assertion, nor in what is only read by people (log lines, texts of errors, `__str__`); its name
+does not change when lines move; it keeps line and name of the function, which `trials` goes by.
+"""
+
+from __future__ import annotations
+
+import ast
+import copy
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+EQUIVALENT = Path(__file__).with_name("equivalent.txt")
+FOR_PEOPLE = ("__repr__", "__str__")
+
+COMPARE: dict[type[ast.cmpop], type[ast.cmpop]] = {
+    ast.Lt: ast.LtE,
+    ast.LtE: ast.Lt,
+    ast.Gt: ast.GtE,
+    ast.GtE: ast.Gt,
+    ast.Eq: ast.NotEq,
+    ast.NotEq: ast.Eq,
+    ast.Is: ast.IsNot,
+    ast.IsNot: ast.Is,
+    ast.In: ast.NotIn,
+    ast.NotIn: ast.In,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Mutant:
+    """One fault: its name is `module | scope | kind | text`."""
+
+    module: str
+    name: str
+    line: int
+    tree: ast.Module
+    is_equivalent: bool
+
+
+def changes(node: ast.AST) -> Iterator[tuple[str, ast.AST]]:
+    """What a node may become: (kind of fault, node)."""
+    match node:
+        case ast.Compare(ops=[op]) if type(op) in COMPARE:
+            yield "comparison", ast.Compare(node.left, [COMPARE[type(op)]()], node.comparators)
+        case ast.BoolOp():
+            other = ast.Or() if isinstance(node.op, ast.And) else ast.And()
+            yield "boolean", ast.BoolOp(other, node.values)
+        case ast.UnaryOp(op=ast.Not()):
+            yield "not", node.operand
+        case ast.Constant(value=bool()):
+            yield "constant", ast.Constant(not node.value)
+        case ast.Constant(value=int() | float() as value):
+            yield "constant+1", ast.Constant(value + 1)
+            yield "constant-1", ast.Constant(value - 1)
+        case ast.If() | ast.While() if not is_negated_within(node.test):
+            negated = copy.copy(node)
+            negated.test = ast.UnaryOp(ast.Not(), node.test)
+            yield "condition", negated
+        case ast.Expr(value=ast.Call() | ast.Await()) | ast.Assign() | ast.AugAssign():
+            yield "statement", ast.Pass()
+        case _:
+            pass
+
+
+def is_negated_within(test: ast.expr) -> bool:
+    """One of the faults of the condition itself is its opposite."""
+    match test:
+        case ast.Compare(ops=[ast.Eq() | ast.NotEq() | ast.Is() | ast.IsNot()]):
+            return True
+        case ast.Compare(ops=[ast.In() | ast.NotIn()]) | ast.UnaryOp(op=ast.Not()):
+            return True
+        case _:
+            return False
+
+
+def is_for_people(node: ast.AST) -> bool:
+    """Nothing but a reader can see what is in there."""
+    match node:
+        case ast.Expr(value=ast.Call(func=ast.Attribute(value=ast.Name(id="log")))):
+            return True
+        case ast.FunctionDef(name=name):
+            return name in FOR_PEOPLE
+        case _:
+            return isinstance(node, ast.JoinedStr | ast.Assert)
+
+
+class Planter(ast.NodeTransformer):
+    """Replaces the n-th node that may change, or counts them."""
+
+    def __init__(self, wanted: int = -1) -> None:
+        self._wanted = wanted
+        self._scope: list[str] = []
+        self._functions = 0
+        self._statement = ""
+        self._names: Counter[str] = Counter()
+        self.found: list[tuple[str, int]] = []  # (name, line)
+
+    def visit(self, node: ast.AST) -> ast.AST:
+        if is_for_people(node):
+            return node
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            return self._visit_scope(node)
+        outer = self._statement
+        if isinstance(node, ast.stmt):
+            self._statement = first_line(node)
+        for kind, changed in changes(node) if self._functions else ():
+            self.found.append((self._name(kind, node), int(getattr(node, "lineno", 0))))
+            if len(self.found) - 1 == self._wanted:
+                return ast.copy_location(changed, node)
+        found = self.generic_visit(node)
+        self._statement = outer
+        return found
+
+    def _visit_scope(self, node: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) -> ast.AST:
+        is_function = not isinstance(node, ast.ClassDef)
+        self._scope.append(node.name)
+        self._functions += is_function
+        node.body = [found for one in node.body if isinstance(found := self.visit(one), ast.stmt)]
+        self._functions -= is_function
+        self._scope.pop()
+        return node
+
+    def _name(self, kind: str, node: ast.AST) -> str:
+        text = first_line(node)
+        where = "" if text == self._statement else f" in: {self._statement}"
+        name = f"{'.'.join(self._scope)} | {kind} | {text}{where}"
+        self._names[name] += 1
+        return name if self._names[name] == 1 else f"{name} #{self._names[name]}"
+
+
+def first_line(node: ast.AST) -> str:
+    """The node as code, or the head of it."""
+    return ast.unparse(node).splitlines()[0]
+
+
+def names_of(module: str) -> list[tuple[str, int]]:
+    """(name, line) of every fault that a module may get."""
+    counter = Planter()
+    counter.visit(ast.parse((ROOT / module).read_text()))
+    return [(f"{module} | {name}", line) for name, line in counter.found]
+
+
+def mutants_of(module: str) -> Iterator[Mutant]:
+    """Every fault of a module."""
+    source, known = (ROOT / module).read_text(), equivalents()
+    for number, (name, line) in enumerate(names_of(module)):
+        tree = ast.parse(source)
+        Planter(number).visit(tree)
+        yield Mutant(module, name, line, ast.fix_missing_locations(tree), name in known)
+
+
+def equivalents() -> dict[str, str]:
+    """The name of a fault to the reason why nobody can see it."""
+    lines = EQUIVALENT.read_text().splitlines()
+    pairs = (line.rpartition(" # ") for line in lines if line and not line.startswith("#"))
+    return {name.strip(): reason for name, _, reason in pairs}
