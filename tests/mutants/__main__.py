@@ -47,13 +47,16 @@ class Judge:
     rows: list[Row] = field(default_factory=list)
 
     def judge(self, trials: Trials) -> None:
-        """Every room; the table at the end."""
+        """Every room."""
         for room in self.rooms:
             modules = {path: tests for path, tests in ROOMS[room].items() if self.only in path}
             rows = [self.judge_module(trials, path, tests) for path, tests in modules.items()]
             planted, seen = sum(row.planted for row in rows), sum(row.seen for row in rows)
             self.is_content = self.is_content and seen >= SEEN_SHARE_MIN * planted
             self.rows += rows
+
+    def tell_table(self) -> None:
+        """A row for each module, and one for all."""
         tell(f"{'module':52} {'planted':>7} {'seen':>6} {'':>9} {'equivalents':>11}")
         total = Row("all")
         for row in self.rows:
@@ -113,6 +116,7 @@ def main() -> int:
     judge = Judge(said.rooms or list(ROOMS), said.sample, said.seed, said.only)
     paths = {test for room in judge.rooms for tests in ROOMS[room].values() for test in tests}
     status = with_tests(sorted(paths), judge.judge)
+    judge.tell_table()
     return status or (0 if judge.is_content else 1)
 
 
