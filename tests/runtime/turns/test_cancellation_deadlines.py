@@ -617,10 +617,10 @@ async def test_a_deadline_does_not_cancel_a_turn_that_ended_in_time(silo: Silo) 
 
 async def test_distinct_timeouts_do_not_pile_up(silo: Silo) -> None:
     ref = silo.grain(Worker, "a")
-    before = len(silo.assembly.turns.deadlines._groups)
+    before = len(silo.assembly.turns.deadlines.groups)
     for i in range(200):
         await with_options(ref, timeout=1 + i / 1000).ok()
-    assert len(silo.assembly.turns.deadlines._groups) - before < 100
+    assert len(silo.assembly.turns.deadlines.groups) - before < 100
 
 
 # --- after each kind of failure the grain works --------------------------------------------------

@@ -91,7 +91,7 @@ async def test_a_call_that_was_not_written_when_its_connection_broke_is_made_aga
     (peer,) = (peer for peer in one.assembly.peers.known() if peer.name == two.address)
     send, broken = peer.send_call, SiloUnavailable("it broke", may_have_run=may_have_run)
 
-    def send_call(call: Call, receiver: AnswerReceiver) -> int:
+    def send_call(call: Call, receiver: AnswerReceiver, body_bytes: int | None = None) -> int:
         peer.send_call = send  # type: ignore[method-assign]
         receiver.broken(broken)
         return -1

@@ -54,6 +54,7 @@ class Arrivals:
         self._catalog = catalog
         self._targets = targets
         self._locator = locator
+        self._looked_for = locator.looked_for
         self._callee = callee
         self._hosted_names = hosted_names
 
@@ -75,7 +76,7 @@ class Arrivals:
             raise NotHosted(f"{shown(call.method)!r} is for silos of the cluster, not for clients")
         activation = self._catalog.find(call.kind, call.key)
         if not peer.is_silo and (
-            activation is None or self._locator.has_waiting(call.kind, call.key)
+            activation is None or (self._looked_for and (call.kind, call.key) in self._looked_for)
         ):
             self._relay(peer, call)
             return

@@ -66,23 +66,32 @@ class InboundCall:
         self.kind: GrainKind | None = None
         self.waits_in: Activation | None = None
         self.target: Any = None  # a system target, which has no mailbox
-        self.request = request = Request(
+        ttl_s, group = call.ttl_s, None
+        deadline = turns.loop.time() + ttl_s
+        if ttl_s > 0:
+            group = turns.deadlines.slot(deadline)
+        self.request = Request(
             None,
             None,
             None,
             spec,
-            turns.loop.time() + call.ttl_s,
+            deadline,
             call.depth or 1,
-            is_read=spec.is_read_only,
-            is_interleaving=spec.is_interleaving,
-            chain=tuple(call.chain),
-            caller=call.caller,
-            timeout_s=call.ttl_s,
-            headers=call.headers,
+            0,
+            False,
+            group,
+            spec.is_read_only,
+            spec.is_interleaving,
+            tuple(call.chain),
+            call.caller,
+            ttl_s,
+            call.headers,
+            None if group is None else self,
         )
-        if call.ttl_s > 0:
-            request.future = self
-            turns.deadlines.add(request, None)
+        if group is not None:
+            group[self.request] = None
+            if not turns.deadlines.is_armed:
+                turns.deadlines.arm()
 
     @property
     def name(self) -> str:
@@ -164,10 +173,11 @@ class InboundCall:
 
     # -- its answer
 
-    def reply(self, result: Any) -> None:
+    def reply(self, result: bytes) -> None:
         """The turn ended with a result, encoded."""
-        if self.origin is not None and self.call.id:
-            self.origin.answer(self.call.id, Reply(self.call.id, msgspec.Raw(result)))
+        origin, call_id = self.origin, self.call.id
+        if origin is not None and call_id:
+            origin.answer(call_id, Reply(call_id, msgspec.Raw(result)), len(result))
 
     def failed(self, error: BaseException) -> None:
         """The turn ended with an error; nobody waits for it if its caller gave it up."""
@@ -362,7 +372,14 @@ class Callee:
                 args = spec.arguments.decode(inbound.call.body, self._runtime)
                 current_request.set(request)
                 return spec.fn(inbound.target, *args)
-            args = spec.arguments.decode(inbound.call.body, activation.kind.runtime)
+            decode, args = spec.quick_arguments, None
+            if decode is not None:
+                try:
+                    args = decode(inbound.call.body)
+                except Exception:  # what is wrong is said below
+                    pass
+            if args is None:
+                args = spec.arguments.decode(inbound.call.body, activation.kind.runtime)
             return self._turns.begin(activation, request, args)
         except Exception as error:
             inbound.failed(self._turns.failed(request, error))

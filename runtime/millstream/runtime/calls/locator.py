@@ -6,6 +6,7 @@ Owns: the Protocol `Locator`. A silo's router and a client's choice of gateways 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from typing import Protocol
 
 from millstream.runtime.turns.activation import Activation
@@ -19,6 +20,11 @@ Destination = Activation | Peer
 
 class Locator(Protocol):
     """Finds grains for the callers of one process."""
+
+    @property
+    def looked_for(self) -> Mapping[tuple[str, str], object]:
+        """Kind and key of each grain for which calls wait (see `has_waiting`)."""
+        ...
 
     def find(self, kind: GrainKind, key: str, /) -> Destination | None:
         """Where the grain is, if that is known without asking and nobody waits for it.

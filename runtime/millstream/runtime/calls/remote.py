@@ -75,8 +75,8 @@ class Remote:
         """
         wait = RemoteWait(self._turns.loop.create_future())
         call = self._message(name, key, body, request, hops)
-        body = b""  # an error that is kept keeps its frames, and what they hold
-        call_id = peer.send_call(call, wait)
+        body_bytes, body = len(body), b""  # an error that is kept keeps its frames, and these it
+        call_id = peer.send_call(call, wait, body_bytes)
         call = None  # type: ignore[assignment]
         try:
             return await wait.future
@@ -114,6 +114,12 @@ class Remote:
         """Decode a result, or raise the callee's error."""
         if type(answer) is RemoteFailure:
             raise rebuild(answer.body, self._turns.known_errors)
+        decode = spec.quick_result
+        if decode is not None:
+            try:
+                return decode(answer)
+            except Exception:  # what is wrong is said below
+                pass
         try:
             return spec.result.decode(answer, self._runtime)
         except (TypeError, ValueError, OverflowError) as error:

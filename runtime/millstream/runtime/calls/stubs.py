@@ -233,7 +233,7 @@ class StubBuilder:
         namespace[f"_ms_spec_{index}"] = spec
         namespace[f"_ms_fn_{index}"] = spec.fn
         namespace[f"_ms_seconds_{index}"] = seconds
-        namespace[f"_ms_group_{index}"] = self._turns.deadlines.group(seconds)
+        namespace[f"_ms_group_{index}"] = self._turns.deadlines.groups[seconds]
         for at, (parameter, codec) in enumerate(zip(spec.parameters, spec.codecs, strict=True)):
             isolate = partial(spec.isolate_argument, at)
             namespace |= _isolation_names(f"{index}_{parameter.name}", codec, isolate)

@@ -23,20 +23,25 @@ EVICTED_KEPT_MAX = 1000
 class GatewayList:
     """What a client knows of gateways.
 
-    Attributes: `given`, addresses for the last resort; `known`, names that the cluster told last.
+    Attributes: `given`, addresses for the last resort; `known`, names that the cluster told last;
+    `only`, the one of `known` if there are no others, else empty.
     """
 
-    __slots__ = ("_evicted", "_last", "_leaving", "given", "known")
+    __slots__ = ("_evicted", "_last", "_leaving", "given", "known", "only")
 
     def __init__(self, given: Sequence[str]) -> None:
         self.given = list(dict.fromkeys(given))
         self.known: list[str] = []
+        self.only = ""
         self._leaving: set[str] = set()
         self._evicted: dict[str, None] = {}  # by age
         self._last = self.given  # where somebody may be, or be again
 
     def order(self, name: str) -> list[str]:
-        """All gateways, the one first that carries calls to `name` as long as it works."""
+        """All gateways, the one first that carries calls to `name` as long as it works.
+
+        `only` says so quicker, where there is one.
+        """
         known = self.known
         start = hash_of(name) % len(known) if len(known) > 1 else 0
         return [*known[start:], *known[:start], *self._last]
@@ -68,10 +73,12 @@ class GatewayList:
         if names:
             self._last = list(dict.fromkeys([*self.given, *map(endpoint_of, names)]))
         self.known = names
+        self.only = names[0] if len(names) == 1 else ""
 
     def check(self) -> None:
         """Assert the invariants."""
         assert not self._leaving.intersection(self.known)
         assert not self._evicted.keys() & set(self.known)
+        assert [self.only] == self.known or not self.only
         assert self._last[: len(self.given)] == self.given
         assert len(set(self.known)) == len(self.known)

@@ -60,6 +60,7 @@ class Gateways:
         self._list = GatewayList(given)
         self._list_wanted = asyncio.Event()
         self._searches = Searches(turns, tasks, self._locate, self.lost)
+        self.looked_for = self._searches.under_way
         self.has_waiting = self._searches.has_waiting
         """Do calls wait for a connection to this grain's gateway?"""
 
@@ -76,8 +77,13 @@ class Gateways:
 
     def find(self, kind: GrainKind, key: str, /) -> Destination | None:
         """The connection that carries the grain's calls: the first that works, or may."""
-        if self._searches.has_waiting(kind.name, key):
+        if self.looked_for and (kind.name, key) in self.looked_for:
             return None
+        if self._list.only:
+            try:
+                return self._peers.get(self._list.only)
+            except SiloUnavailable:
+                pass
         for gateway in self._list.order(f"{kind.name}/{key}"):
             try:
                 return self._peers.get(gateway)

@@ -58,7 +58,7 @@ class SiloRouter:
         self._loads = loads
         self._roll = roll
         self._searches = Searches(turns, tasks, self._locate, self.lost)
-        self._looked_for = self._searches.under_way
+        self.looked_for = self._searches.under_way
         self.has_waiting = self._searches.has_waiting
         """Do calls wait for this grain's location? Later ones must not overtake them."""
 
@@ -66,7 +66,7 @@ class SiloRouter:
 
     def find(self, kind: GrainKind, key: str, /) -> Destination | None:
         """Where the grain is, if that is known without asking and nobody waits for it."""
-        if self._looked_for and (kind.name, key) in self._looked_for:
+        if self.looked_for and (kind.name, key) in self.looked_for:
             return None
         activation = self._catalog.find(kind.name, key)
         if activation is not None:

@@ -70,6 +70,11 @@ class Arguments:
             raise TypeError(self._located(reason(error))) from None
         return self._unwrapped(values) if self._unwraps else values
 
+    @property
+    def quick_decode(self) -> Callable[[Data], Row] | None:
+        """Where `decode` is one call into msgspec: that. Whatever it raises, `decode` explains."""
+        return None if self._unwraps else self._plain
+
     def isolate(self, values: Row, runtime: object = None) -> Row:
         """What the callee would get if it were remote. Raises TypeError naming the argument."""
         found: list[object] = []

@@ -81,6 +81,11 @@ class Codec(Generic[T]):
         self._passing = passing
         self._plain, self._decode = decoders_of(wire, needs_runtime)
 
+    @property
+    def quick_decode(self) -> Callable[[Data], Any] | None:
+        """Where `decode` is one call into msgspec: that. Whatever it raises, `decode` explains."""
+        return self._plain if self.unwrap is None else None
+
     def encode(self, value: T) -> bytes:
         """MessagePack of one value.
 

@@ -13,7 +13,8 @@ from functools import cached_property
 from typing import Any
 
 from millstream.runtime.codec.arguments import Arguments
-from millstream.runtime.codec.codec import Codec, build_codec, codec_between
+from millstream.runtime.codec.codec import Codec, Data, build_codec, codec_between
+from millstream.runtime.codec.hooks import encode_any
 from millstream.runtime.codec.types import resolve_hints
 from millstream.runtime.errors import CallTimeout, DefinitionError
 
@@ -91,6 +92,16 @@ class MethodSpec:
         assert self._result is not None
         return self._result
 
+    @cached_property
+    def quick_arguments(self) -> Callable[[Data], tuple[object, ...]] | None:
+        """`Arguments.quick_decode`."""
+        return self.arguments.quick_decode
+
+    @cached_property
+    def quick_result(self) -> Callable[[Data], Any] | None:
+        """`Codec.quick_decode` of the result."""
+        return self.result.quick_decode
+
     def resolve(self) -> None:
         """Build the codecs. Raises NameError (an annotation is not defined yet)."""
         if self._result is not None:
@@ -119,7 +130,7 @@ class MethodSpec:
         if [codec.hint for codec in own] == [codec.hint for codec in theirs]:
             return self
         made = copy(self)
-        for cached in ("arguments", "result"):
+        for cached in ("arguments", "result", "quick_arguments", "quick_result"):
             made.__dict__.pop(cached, None)
         made.owner = contract.owner
         made.codecs = [
@@ -144,8 +155,14 @@ class MethodSpec:
 
     def encode_result(self, value: object) -> bytes:
         """The result as it is sent; TypeError names the method."""
+        result = self.result
+        if type(value) in result.direct:
+            try:
+                return encode_any(value)
+            except Exception:  # `encode` says what is wrong
+                pass
         try:
-            return self.result.encode(value)
+            return result.encode(value)
         except (TypeError, ValueError, OverflowError) as error:
             raise TypeError(f"{self.label}: result: {error}") from None
 

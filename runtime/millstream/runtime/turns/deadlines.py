@@ -10,6 +10,7 @@ the timer is armed only while something is watched.
 from __future__ import annotations
 
 import asyncio
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -22,23 +23,23 @@ FARTHEST = 2**62  # the slot of those who wait for ever
 
 
 class Deadlines:
-    """Requests that are watched; each has its group, and is in it until it ends or is due."""
+    """Requests that are watched; each has its group, and is in it until it ends or is due.
+
+    Attributes: `groups`, by time-out, made on first use; `is_armed`: who puts a request into a
+    group, or into a `slot`, calls `arm()` if that is false.
+    """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, sweep_s: float) -> None:
         self._loop = loop
         self._sweep_s = sweep_s
-        self._groups: dict[float, Group] = {}
+        self.groups: defaultdict[float, Group] = defaultdict(dict)
         self._slots: dict[int, Group] = {}
         self._swept = int(loop.time() / sweep_s)  # slots up to this one are gone
         self._timer: asyncio.TimerHandle | None = None
         self.is_armed = False
 
-    def group(self, timeout_s: float) -> Group:
-        """The group of a time-out, made on first use; adding to it needs `arm()` afterwards."""
-        return self._groups.setdefault(timeout_s, {})
-
     def slot(self, deadline_s: float) -> Group:
-        """The group of requests that are due in one sweep; adding to it needs `arm()`."""
+        """The group of requests that are due in one sweep."""
         try:
             at = int(deadline_s / self._sweep_s)
         except OverflowError:  # for ever
@@ -52,11 +53,7 @@ class Deadlines:
 
     def add(self, request: Request, timeout_s: float | None) -> None:
         """Watch a request whose deadline is now + timeout_s; None: it has a deadline of its own."""
-        if timeout_s is None:
-            group = self.slot(request.deadline)
-        else:
-            found = self._groups.get(timeout_s)
-            group = self.group(timeout_s) if found is None else found
+        group = self.slot(request.deadline) if timeout_s is None else self.groups[timeout_s]
         group[request] = None
         request.group = group
         if not self.is_armed:
@@ -70,7 +67,7 @@ class Deadlines:
 
     def watched(self) -> Iterator[Request]:
         """Every request that is watched (for tests and tools)."""
-        for group in [*self._groups.values(), *self._slots.values()]:
+        for group in [*self.groups.values(), *self._slots.values()]:
             yield from group
 
     def arm(self) -> None:
@@ -91,14 +88,14 @@ class Deadlines:
         for request in alone:
             if not (request.done or request.expired):  # its turn comes when its caller's has ended
                 self.add(request, None)
-        if any(self._groups.values()) or any(self._slots.values()):
+        if any(self.groups.values()) or any(self._slots.values()):
             self._timer = self._loop.call_later(self._sweep_s, self._sweep)
         else:
             self._slots.clear()
             self.is_armed = False
 
     def _due_in_groups(self, now: float) -> Iterator[Request]:
-        for group in self._groups.values():
+        for group in self.groups.values():
             for request in group:
                 if request.deadline > now:
                     break

@@ -54,7 +54,10 @@ class Runnable(Protocol):
 
 
 class Request(msgspec.Struct, eq=False):
-    """One turn, from the moment it is asked for until it ends."""
+    """One turn, from the moment it is asked for until it ends.
+
+    What its maker knows comes first: by position it costs half of what it costs by name.
+    """
 
     parent: Any  # Request | None
     task: Any  # asyncio.Task | None
@@ -65,16 +68,16 @@ class Request(msgspec.Struct, eq=False):
     cancelling: int = 0
     same_task: bool = False
     group: Any = None  # the group of deadlines that holds it, or None
-    done: bool = False
-    expired: bool = False
     is_read: bool = False
     is_interleaving: bool = False
     chain: tuple[str, ...] = ()  # ids of remote turns that wait for this one
-    turn_id: str = ""
     caller: str = ""
     timeout_s: float = 0.0  # where the caller chose one
     headers: Any = None  # dict[str, str] | None
     future: Any = None  # what the sweep cancels while the request only waits
+    done: bool = False
+    expired: bool = False
+    turn_id: str = ""
     target: str = ""  # `Airport/BOS`, where it is called elsewhere
     stop_reason: str = ""  # set when the runtime itself cancels the turn
     is_forced: bool = False  # it has `expired` because its silo ends, not its time

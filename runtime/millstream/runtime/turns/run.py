@@ -79,24 +79,37 @@ class Turns:
         """
         task = self.find_task()
         seconds = timeout_s or spec.timeout_s or self.options.call_timeout_s
-        deadline, is_regular = self.loop.time() + seconds, True
+        deadline, is_inherited = self.loop.time() + seconds, False
         depth, same_task = 1, False
         if parent is not None:
             depth, same_task = parent.depth + 1, parent.task is task
             if parent.deadline < deadline:
-                deadline, is_regular = parent.deadline, False
+                deadline, is_inherited = parent.deadline, True
             if depth > self.options.chain_turns_max:
                 raise self._too_deep(parent)
-        request = Request(parent, task, None, spec, deadline, depth, task.cancelling(), same_task)
-        if spec.is_read_only:
-            request.is_read = True
-        if is_reentrant or spec.is_interleaving:
-            request.is_interleaving = True
+        group = None
+        if not (is_inherited and same_task):  # else its parent's deadline is enough
+            is_own = is_inherited or timeout_s is not None  # chosen time-outs may be any number
+            group = self.deadlines.slot(deadline) if is_own else self.deadlines.groups[seconds]
+        request = Request(
+            parent,
+            task,
+            None,
+            spec,
+            deadline,
+            depth,
+            task.cancelling(),
+            same_task,
+            group,
+            spec.is_read_only,
+            is_reentrant or spec.is_interleaving,
+        )
         if timeout_s:
             request.timeout_s = timeout_s
-        if is_regular or not same_task:
-            is_grouped = is_regular and timeout_s is None  # chosen time-outs may be any number
-            self.deadlines.add(request, seconds if is_grouped else None)
+        if group is not None:
+            group[request] = None
+            if not self.deadlines.is_armed:
+                self.deadlines.arm()
         return request
 
     def _too_deep(self, parent: Request) -> CallError:

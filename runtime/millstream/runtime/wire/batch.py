@@ -21,10 +21,13 @@ UNSENDABLE = (ValueError, TypeError, OverflowError)
 """What encoding a message may raise: a lone surrogate, a number that is too large."""
 
 
-def call_bytes(call: Call) -> int:
-    """Bytes of body, names and headers, at most. Raises TypeError: a header that is not text."""
+def call_bytes(call: Call, body_bytes: int | None = None) -> int:
+    """Bytes of body, names and headers, at most. Raises TypeError: a header that is not text.
+
+    `body_bytes`: of the body, where they are known: a `Raw` tells them at some cost.
+    """
     letters = len(call.kind) + len(call.key) + len(call.method) + len(call.caller)
-    size = len(memoryview(call.body))
+    size = len(memoryview(call.body)) if body_bytes is None else body_bytes
     if call.chain:
         letters += sum(map(len, call.chain))
         size += TEXT_HEAD_BYTES * len(call.chain)

@@ -254,17 +254,21 @@ class Peer(Sending):
 
     # -- answering
 
-    def answer(self, call_id: int, message: Reply | Failure | Redirect) -> None:
-        """Answer a served call, unless the caller gave it up or is gone."""
+    def answer(
+        self, call_id: int, message: Reply | Failure | Redirect, body_bytes: int | None = None
+    ) -> None:
+        """Answer a served call, unless the caller gave it up or is gone.
+
+        `body_bytes`: of the message's body, where they are known.
+        """
         if call_id not in self._served:
             return
         del self._served[call_id]
-        size = 0
-        if not isinstance(message, Redirect):
-            size = len(memoryview(message.body))
-            if size + SPARE_BYTES > self._peer_frame_max:
-                message = self._too_large(message, size)
-        self.send(message, size)
+        if body_bytes is None:
+            body_bytes = 0 if isinstance(message, Redirect) else len(memoryview(message.body))
+        if body_bytes + SPARE_BYTES > self._peer_frame_max:
+            message = self._too_large(message, body_bytes)
+        self.send(message, body_bytes)
 
     def refuse(self, call_id: int, failure: Failure) -> None:
         """Answer a call that does not run, registered or not; one-way calls get no answer.
@@ -276,7 +280,7 @@ class Peer(Sending):
             self._served[call_id] = None
             self.answer(call_id, failure)
 
-    def _too_large(self, message: Reply | Failure, size: int) -> Failure:
+    def _too_large(self, message: Reply | Failure | Redirect, size: int) -> Failure:
         what = "result" if isinstance(message, Reply) else "error"
         error = ValueError(f"{what} of {size} bytes exceeds frame_bytes_max {self._peer_frame_max}")
         return Failure(message.id, msgspec.Raw(describe(error, self.name)))

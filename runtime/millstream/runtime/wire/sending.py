@@ -146,14 +146,14 @@ class Sending:
         self._out.append(message)
         self._out_bytes += size_bytes + SPARE_BYTES
 
-    def send_call(self, call: Call, receiver: AnswerReceiver) -> int:
-        """Send a call; returns its id.
+    def send_call(self, call: Call, receiver: AnswerReceiver, body_bytes: int | None = None) -> int:
+        """Send a call; returns its id. `body_bytes`: of its body, where they are known.
 
         Raises Overloaded, SiloUnavailable, ValueError (too large), TypeError (headers).
         """
         if self.is_closed:
             raise SiloUnavailable(f"{self.name}: the connection is closed", may_have_run=False)
-        size = call_bytes(call)
+        size = call_bytes(call, body_bytes)
         if size + SPARE_BYTES > self._peer_frame_max or self._out_bytes + size > self._bytes_max:
             self._check_bytes(call, size)
         if len(self._calls) >= self._options.peer_calls_max:
