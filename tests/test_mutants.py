@@ -85,12 +85,20 @@ def test_faults_of_one_name_are_told_apart() -> None:
     assert {"statement | g()", "statement | g() #2"} <= set(names)
 
 
+def test_a_fault_leaves_the_variables_of_a_function_what_they_are() -> None:
+    source = "def f(a):\n    def g():\n        h(a)\n        return 1\n    return g\n"
+    changed = planted(source)["statement | h(a)"]
+    assert "        pass\n        return 1\n        if False:\n            h(a)\n" in changed
+    source = "def f(a):\n    b = a\n    def g():\n        return b\n    return g\n"
+    assert planted(source)["statement | b = a"].endswith("return g\n    if False:\n        b = a")
+
+
 def judged(monkeypatch: pytest.MonkeyPatch, *, sees: bool, is_equivalent: bool) -> command.Judge:
     """What is made of a room with one fault."""
     fault = Mutant("a/b.py", "a/b.py | f | not | x", 3, ast.Module([], []), is_equivalent)
     monkeypatch.setattr(command, "mutants_of", lambda module: [fault])
     trials: Any = SimpleNamespace(prepare=lambda module, tests: 1.0, seen=lambda mutant: sees)
-    judge = command.Judge(["wire"], 0, 1, "")
+    judge = command.Judge(["silo"], 0, 1, "")
     judge.judge(trials)
     return judge
 

@@ -13,7 +13,7 @@ import random
 import sys
 from dataclasses import dataclass, field
 
-from .planting import ROOT, Mutant, mutants_of
+from .planting import ROOT, Mutant, mutants_of, source_of
 from .rooms import ROOMS
 from .trials import Trials, with_tests
 
@@ -115,6 +115,8 @@ def main() -> int:
     os.chdir(ROOT)
     judge = Judge(said.rooms or list(ROOMS), said.sample, said.seed, said.only)
     paths = {test for room in judge.rooms for tests in ROOMS[room].values() for test in tests}
+    for module in (path for room in judge.rooms for path in ROOMS[room]):
+        source_of(module)
     status = with_tests(sorted(paths), judge.judge)
     judge.tell_table()
     return status or (0 if judge.is_content else 1)

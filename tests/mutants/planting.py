@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import ast
 import copy
+import functools
+import typing
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -99,6 +101,8 @@ class Planter(ast.NodeTransformer):
         self._scope: list[str] = []
         self._functions = 0
         self._statement = ""
+        self._dropped: ast.AST | None = None
+        self._depth = 0  # scopes around it
         self._names: Counter[str] = Counter()
         self.found: list[tuple[str, int]] = []  # (name, line)
 
@@ -113,6 +117,7 @@ class Planter(ast.NodeTransformer):
         for kind, changed in changes(node) if self._functions else ():
             self.found.append((self._name(kind, node), int(getattr(node, "lineno", 0))))
             if len(self.found) - 1 == self._wanted:
+                self._dropped, self._depth = node, len(self._scope)
                 return ast.copy_location(changed, node)
         found = self.generic_visit(node)
         self._statement = outer
@@ -123,6 +128,9 @@ class Planter(ast.NodeTransformer):
         self._scope.append(node.name)
         self._functions += is_function
         node.body = [found for one in node.body if isinstance(found := self.visit(one), ast.stmt)]
+        if self._dropped is not None and self._depth == len(self._scope):
+            node.body.append(unreachable(self._dropped))
+            self._dropped = None
         self._functions -= is_function
         self._scope.pop()
         return node
@@ -135,21 +143,33 @@ class Planter(ast.NodeTransformer):
         return name if self._names[name] == 1 else f"{name} #{self._names[name]}"
 
 
+def unreachable(node: ast.AST) -> ast.stmt:
+    """The node where it never runs: whom it names stays a variable of the same sort."""
+    statement = node if isinstance(node, ast.stmt) else ast.Expr(typing.cast(ast.expr, node))
+    return ast.copy_location(ast.If(ast.Constant(False), [statement], []), node)
+
+
 def first_line(node: ast.AST) -> str:
     """The node as code, or the head of it."""
     return ast.unparse(node).splitlines()[0]
 
 
+@functools.cache
+def source_of(module: str) -> str:
+    """The module as it was when this was first asked: somebody may be writing it."""
+    return (ROOT / module).read_text()
+
+
 def names_of(module: str) -> list[tuple[str, int]]:
     """(name, line) of every fault that a module may get."""
     counter = Planter()
-    counter.visit(ast.parse((ROOT / module).read_text()))
+    counter.visit(ast.parse(source_of(module)))
     return [(f"{module} | {name}", line) for name, line in counter.found]
 
 
 def mutants_of(module: str) -> Iterator[Mutant]:
     """Every fault of a module."""
-    source, known = (ROOT / module).read_text(), equivalents()
+    source, known = source_of(module), equivalents()
     for number, (name, line) in enumerate(names_of(module)):
         tree = ast.parse(source)
         Planter(number).visit(tree)

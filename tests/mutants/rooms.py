@@ -1,36 +1,87 @@
-"""The cores of each room, and for each the tests that must see what is wrong with it."""
+"""The cores of each room, and for each the tests that must see what is wrong with it.
+
+A core decides without I/O; drivers are judged by the simulator. Tests that judge a core by itself
+come first in their folder: those of drivers see the same fault later, and take longer.
+"""
 
 from __future__ import annotations
 
 RUNTIME, STREAMS = "runtime/millstream/runtime", "streams/millstream/streams"
-TURNS, CLUSTER, WIRE = "tests/runtime/turns", "tests/runtime/cluster", "tests/runtime/wire"
+GROUND, CODEC, DEFINITION = "tests/runtime", "tests/runtime/codec", "tests/runtime/definition"
+WIRE, TURNS, CALLS = "tests/runtime/wire", "tests/runtime/turns", "tests/runtime/calls"
+CLUSTER, SILO, CLIENT = "tests/runtime/cluster", "tests/runtime/silo", "tests/runtime/client"
 OWNERSHIP, AGENT = "tests/streams/ownership", "tests/streams/agent"
 
 ACTIVATION = (
-    f"{TURNS}/test_turn_rule.py",
     f"{TURNS}/test_turn_rule_model.py",
+    f"{TURNS}/test_turn_rule.py",
     f"{TURNS}/test_life_cycle.py",
     f"{TURNS}/test_contended_calls.py",
     f"{TURNS}/test_turn_ends.py",
     f"{TURNS}/test_ends_by_force.py",
 )
+VIEWS = (f"{CLUSTER}/test_votes_ring_partition.py",)
+RANGE = (f"{CLUSTER}/test_directory_range.py", f"{CLUSTER}/test_directory.py")
+NAMES = (f"{DEFINITION}/test_keys.py", f"{DEFINITION}/test_refusals.py")
 
 ROOMS: dict[str, dict[str, tuple[str, ...]]] = {
-    "turns": {
-        f"{RUNTIME}/turns/turn_rule.py": ACTIVATION,
-        f"{RUNTIME}/turns/mailbox.py": ACTIVATION,
-        f"{RUNTIME}/turns/activation.py": ACTIVATION,
+    "ground": {
+        f"{RUNTIME}/backoff.py": (f"{GROUND}/test_backoff.py",),
+        f"{RUNTIME}/text.py": (*NAMES, f"{DEFINITION}/test_references.py"),
     },
-    "cluster": {
-        f"{RUNTIME}/cluster/votes.py": (f"{CLUSTER}/test_votes_ring_partition.py",),
-        f"{RUNTIME}/cluster/directory/partition.py": (f"{CLUSTER}/test_votes_ring_partition.py",),
+    "codec": {
+        f"{RUNTIME}/codec/rules.py": (CODEC,),
+        f"{RUNTIME}/codec/unions.py": (CODEC,),
+    },
+    "definition": {
+        f"{RUNTIME}/definition/names.py": (*NAMES, f"{DEFINITION}/test_state_writes.py"),
+        f"{RUNTIME}/definition/headers.py": (f"{DEFINITION}/test_references.py",),
     },
     "wire": {
         f"{RUNTIME}/wire/framing.py": (
             f"{WIRE}/test_frames.py",
             f"{WIRE}/test_connection_garbage.py",
         ),
+        f"{RUNTIME}/wire/address.py": (f"{WIRE}/test_address.py", *VIEWS),
+        f"{RUNTIME}/wire/batch.py": (
+            f"{WIRE}/test_flow.py",
+            f"{WIRE}/test_served_limit.py",
+            f"{WIRE}/test_connection_garbage.py",
+        ),
+    },
+    "turns": {
+        f"{RUNTIME}/turns/turn_rule.py": ACTIVATION,
+        f"{RUNTIME}/turns/mailbox.py": ACTIVATION,
+        f"{RUNTIME}/turns/activation.py": ACTIVATION,
+        f"{RUNTIME}/turns/deadlines.py": (f"{TURNS}/test_cancellation_deadlines.py",),
+        f"{RUNTIME}/turns/budget.py": (f"{TURNS}/test_budget.py",),
+    },
+    "calls": {
+        f"{RUNTIME}/calls/cycles.py": (
+            f"{TURNS}/test_turn_rule.py",
+            f"{TURNS}/test_cancellation_deadlines.py",
+            CALLS,
+        ),
+        f"{RUNTIME}/calls/waiting.py": (
+            f"{TURNS}/test_turn_rule.py",
+            f"{TURNS}/test_contended_calls.py",
+            CALLS,
+        ),
+    },
+    "cluster": {
+        f"{RUNTIME}/cluster/votes.py": VIEWS,
+        f"{RUNTIME}/cluster/ring.py": (*VIEWS, *RANGE),
+        f"{RUNTIME}/cluster/placement.py": VIEWS,
+        f"{RUNTIME}/cluster/changes.py": (*VIEWS, f"{CLUSTER}/test_detection.py"),
+        f"{RUNTIME}/cluster/agreement.py": (f"{SILO}/test_one_configuration.py",),
+        f"{RUNTIME}/cluster/directory/partition.py": VIEWS,
+        f"{RUNTIME}/cluster/directory/range.py": RANGE,
+    },
+    "silo": {f"{RUNTIME}/silo/agreement.py": (f"{SILO}/test_one_configuration.py",)},
+    "client": {
+        f"{RUNTIME}/client/gateway_list.py": (CLIENT,),
+        f"{RUNTIME}/client/eviction_watch.py": (CLIENT,),
     },
     "ownership": {f"{STREAMS}/ownership/decision.py": (OWNERSHIP,)},
-    "agent": {f"{STREAMS}/agent/delivery.py": (AGENT,)},
+    "agent": {f"{STREAMS}/agent/{name}.py": (AGENT,) for name in ("flow", "cache", "delivery")},
 }

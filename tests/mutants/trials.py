@@ -52,8 +52,11 @@ class Trials:
             failed = self._run(new, lambda: None, self._took_s)
         if failed is not None:
             raise SystemExit(f"{module}: {failed.nodeid} fails without any fault")
-        self._orders[module] = sorted(chosen, key=lambda item: self._took_s[item.nodeid])
+        self._orders[module] = sorted(chosen, key=lambda item: self._rank(item, tests))
         return sum(self._took_s[item.nodeid] for item in chosen)
+
+    def _rank(self, item: pytest.Item, tests: tuple[str, ...]) -> tuple[int, float]:
+        return next(n for n, one in enumerate(tests) if is_in(item, (one,))), self._usual_s(item)
 
     def seen(self, mutant: Mutant) -> bool:
         """Does a test fail, or not end, with the fault in place?"""

@@ -192,7 +192,7 @@ def enter_beside(self: Activation, request: Any) -> None:
     """Enter without looking whether another exclusive turn runs."""
     request.activation = self
     self.running = request
-    self.gate = 1
+    self.is_gated = True
 
 
 def test_calls_that_overtake_each_other_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:

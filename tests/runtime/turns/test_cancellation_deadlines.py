@@ -336,7 +336,7 @@ async def test_every_cancelled_waiter_leaves_the_queue(silo: Silo) -> None:
     await asyncio.gather(first, *waiting, return_exceptions=True)
     assert LOG == ["+w", "-w", *(f"{i}" for i in range(1, 20, 2))]
     activation = silo.assembly.catalog.of("Worker")["a"]
-    assert activation.mailbox is None and activation.gate == 0
+    assert activation.mailbox is None and not activation.is_gated
 
 
 async def test_many_remote_calls_cancelled_in_the_queue_start_at_most_once(

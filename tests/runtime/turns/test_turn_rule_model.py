@@ -74,7 +74,7 @@ class RuleBesideModel(RuleBasedStateMachine):
         assert not self.model_running_now() and not self.ended
         self.ended.append(reason)
         activation.state = ActivationState.DEACTIVATING
-        activation.gate = 1
+        activation.is_gated = True
 
     def model_running_now(self) -> list[Entry]:
         return [entry for entry in self.model_running if not entry.request.done]
@@ -168,14 +168,14 @@ class RuleBesideModel(RuleBasedStateMachine):
         assert readers == [e.request for e in self.model_running if e.kind == "read"]
         interleaved = 0 if box is None else len(box.interleaving)
         assert interleaved == sum(e.kind == "interleave" for e in self.model_running)
-        if activation.gate == 0:
+        if not activation.is_gated:
             assert self.may_start("plain") and not self.model_waiting
         idle = self.is_valid and self.is_stopping and not self.model_running
         assert bool(self.ended) == idle
         if box is not None:
             assert box.withdrawn == sum(entry.is_withdrawn for entry in box.waiting)
         if not self.model_running and not self.model_waiting and not self.is_stopping:
-            assert self.is_valid is (activation.gate == 0)
+            assert self.is_valid is not activation.is_gated
 
 
 TestRuleBesideModel = RuleBesideModel.TestCase
@@ -213,11 +213,11 @@ def test_the_gate_is_closed_while_callers_wait_for_the_location() -> None:
     kind: Any = SimpleNamespace(name="K", waiting_calls_max=6)
     activation = Activation(owner, kind, "k", 1)
     activation.become(ActivationState.VALID)
-    assert activation.gate == 0
+    assert not activation.is_gated
     activation.await_callers(True)
-    assert activation.gate == 1
+    assert activation.is_gated
     activation.await_callers(False)
-    assert activation.gate == 0 and activation.mailbox is None
+    assert not activation.is_gated and activation.mailbox is None
     activation.check()
 
 

@@ -1,7 +1,7 @@
 """Reference classes: one generated `async def` stub per method, with the direct turn inside.
 
 Owns: the source text of stubs and the order of steps of a direct turn. Invariants: a direct turn
-happens only if the target is here, valid, idle and nobody waits (`gate == 0`), or after it has
+happens only if the target is here, valid, idle and nobody waits (not `is_gated`), or after it has
 waited for its turn at an activation that runs another; between entering and releasing the
 activation nothing but the method runs; every generated name begins with `_ms`, which definitions
 refuse.
@@ -43,7 +43,7 @@ async def {name}{signature}:
 
 # The order of its steps counts; each of them is in the tests of turns/.
 # 1. Whose turn is this? `_ms_up` is `live_request()`: see there.
-# 2. May it be direct? Else the general way. `gate` is open for the idle; where another turn runs
+# 2. May it be direct? Else the general way. It is gated unless idle; where another turn runs
 #    and nobody waits for the grain's location, the stub waits for its turn by itself.
 # 3. A request, watched: a hop of the same task with a later deadline is watched by its parent.
 # 4. Enter, run, leave: nothing between that could raise, but for the method.
@@ -59,7 +59,7 @@ async def {name}{signature}:
     _ms_hop = _ms_up is not None and _ms_up.task is _ms_task
     if not _ms_hop and _ms_up is not _ms_from:
         _ms_up = None
-    if _ms_act is None or (_ms_act.gate and (
+    if _ms_act is None or (_ms_act.is_gated and (
             _ms_act.running is None or _ms_has_waiting(_ms_name, _ms_act.key))) or (
             _ms_up is not None and (
             (_ms_up.depth + 1) % _ms_nest == 0 or _ms_up.depth >= _ms_longest)):
@@ -85,7 +85,7 @@ async def {name}{signature}:
             _ms_deadlines.arm()
     _ms_bad = None
     try:
-        if _ms_act.gate:
+        if _ms_act.is_gated:
             _ms_req.activation = None
             if not await _ms_wait(_ms_act, _ms_req):
                 _ms_finish(_ms_req)
@@ -94,7 +94,7 @@ async def {name}{signature}:
                     _ms_kind, _ms_self._ms_key, _ms_spec_{index}, ({arguments}),
                     _ms_max(_ms_req.deadline - _ms_time(), {shortest}))
         else:
-            _ms_act.gate = 1
+            _ms_act.is_gated = True
             _ms_act.is_used = True
             _ms_act.running = _ms_req
         _ms_set(_ms_req)
@@ -109,7 +109,7 @@ async def {name}{signature}:
             del _ms_group[_ms_req]
         if _ms_act.mailbox is None:
             _ms_act.running = None
-            _ms_act.gate = 0
+            _ms_act.is_gated = False
         else:
             _ms_act.leave(_ms_req)
         if not _ms_hop and _ms_up is not None:

@@ -50,7 +50,7 @@ class Activation(TurnRule):
     __slots__ = ("grain", "id", "key", "kind", "owner", "version")
 
     def __init__(self, owner: Owner, kind: GrainKind, key: str, activation_id: int) -> None:
-        self.gate = 1
+        self.is_gated = True
         self.running = None
         self.mailbox = None
         self.state = CREATING
@@ -78,7 +78,7 @@ class Activation(TurnRule):
         """The request's turn ended: hand the activation on."""
         if self.mailbox is None and self.running is request:  # as `left`, without its frames
             self.running = None
-            self.gate = 0 if self.state is VALID else 1
+            self.is_gated = self.state is not VALID
             return
         entry = self.hand_over(request)
         if entry is not None:

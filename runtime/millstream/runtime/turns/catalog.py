@@ -147,7 +147,7 @@ class Catalog:
                 raise
             return
         activation.state = ActivationState.VALID
-        activation.gate = 0
+        activation.is_gated = False
 
     def _construct(self, activation: Activation) -> Any:
         kind = activation.kind
@@ -263,7 +263,7 @@ class Catalog:
     def end(self, activation: Activation, reason: DeactivationReason) -> None:
         """Begin the end of an activation in which no turn runs (called by the activation)."""
         activation.state = ActivationState.DEACTIVATING
-        activation.gate = 1
+        activation.is_gated = True
         self._tasks.start(self._end(activation, reason))
 
     async def _end(self, activation: Activation, reason: DeactivationReason) -> None:

@@ -2,11 +2,11 @@
 
 Owns: `TurnRule`. Each method is an event; those that let somebody in give the entries one by one,
 and whoever drives the rule tells them and answers whether they took it (`activation`). Invariants:
-`gate` is 0 exactly when an exclusive turn may start without asking further; a turn is entered once
-and left once; between two events nobody waits who could start; nothing starts before `valid`, or
-after a stop was asked for, save the first turn of an activation that asked for its own end while it
-started. The order is Orleans': idle, always-interleave, read-only
-with read-only, wait; the scan goes on past blocked entries.
+`is_gated` is False exactly when an exclusive turn may start without asking further; a turn is
+entered once and left once; between two events nobody waits who could start; nothing starts before
+`valid`, or after a stop was asked for, save the first turn of an activation that asked for its own
+end while it started. The order is Orleans': idle, always-interleave, read-only with read-only,
+wait; the scan goes on past blocked entries.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ Admissions = Generator[WaitingEntry, bool, None]
 class TurnRule:
     """Which request runs now, and which waits.
 
-    The class that drives it sets the fields: `gate` 1, `state` CREATING, nothing runs or waits.
+    The class that drives it sets the fields: `is_gated`, `state` CREATING, nothing runs or waits.
     """
 
-    __slots__ = ("gate", "is_used", "mailbox", "running", "state")
-    gate: int
+    __slots__ = ("is_gated", "is_used", "mailbox", "running", "state")
+    is_gated: bool
     is_used: bool
     mailbox: Mailbox | None
     running: Request | None
@@ -103,11 +103,11 @@ class TurnRule:
 
     def try_enter(self, request: Request) -> bool:
         """A request arrives; False: it has to `wait`. Nobody who waits could start as well."""
-        if not self.gate and not (request.is_interleaving or request.is_read):
+        if not self.is_gated and not (request.is_interleaving or request.is_read):
             request.activation = self  # idle, and nothing to ask: as `enter`
             self.is_used = True
             self.running = request
-            self.gate = 1
+            self.is_gated = True
             return True
         if not self.may_start(request):
             return False
@@ -125,7 +125,7 @@ class TurnRule:
         else:
             assert self.running is None, f"{self}: two exclusive turns"
             self.running = request
-        self.gate = 1
+        self.is_gated = True
 
     def wait(self, entry: WaitingEntry, limit: int) -> None:
         """A request that cannot start now waits. Raises Overloaded at the limit."""
@@ -134,7 +134,6 @@ class TurnRule:
         if len(box.waiting) - box.withdrawn >= limit:
             raise Overloaded(f"{self}: too many waiting requests", "waiting_calls_max", limit)
         box.put(entry)
-        self.gate = 1
 
     def withdraw(self, entry: WaitingEntry) -> None:
         """Who waited gave up."""
@@ -144,12 +143,8 @@ class TurnRule:
     def left(self, request: Request) -> Admissions | None:
         """A turn ended."""
         self._remove(request)
-        box = self.mailbox
-        if box is None:
-            self.gate = 0 if self.state is VALID else 1
-            return None
-        if self.state is VALID:  # else it was a hook
-            box.first_turn_due = False
+        if self.mailbox is not None and self.state is VALID:  # else it was a hook
+            self.mailbox.first_turn_due = False
         return self.admit()
 
     def hand_over(self, request: Request) -> WaitingEntry | None:
@@ -239,7 +234,7 @@ class TurnRule:
                 self._remove(entry.request)
         if kept:
             box.put_back(kept)
-        if self.running is None:  # else the gate is closed, and whoever leaves comes here again
+        if self.running is None:  # else it is gated, and whoever leaves comes here again
             self.regate()
 
     def ensure_mailbox(self) -> Mailbox:
@@ -249,25 +244,25 @@ class TurnRule:
         return self.mailbox
 
     def regate(self) -> None:
-        """Compute `gate` anew, and drop a mailbox that is not needed."""
+        """Compute `is_gated` anew, and drop a mailbox that is not needed."""
         box = self.mailbox
         if box is not None and not box.is_needed:
             box = self.mailbox = None
         is_open = self.state is VALID and self.running is None
         if box is not None:
             is_open = is_open and not (box.readers or box.waiting or box.stop or box.is_awaited)
-        self.gate = 0 if is_open else 1
+        self.is_gated = not is_open
 
     def abandon(self) -> None:
         """The silo is gone: no direct turn may start any more."""
         self.state = GONE
-        self.gate = 1
+        self.is_gated = True
 
     def check(self) -> None:
         """Assert the invariants."""
         box = self.mailbox
         assert self.running is None or not self.running.done
-        assert self.gate or (self.state is VALID and self.running is None)
+        assert self.is_gated or (self.state is VALID and self.running is None)
         if box is not None:
             assert all(not reader.done for reader in box.readers)
             assert all(not request.done for request in box.interleaving)
