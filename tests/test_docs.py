@@ -46,6 +46,7 @@ OPTION_CLASSES = {
     "MemoryOptions": "millstream.providers.memory",
     "OwnershipOptions": "millstream.streams",
     "RuntimeOptions": "millstream.runtime",
+    "SendLimits": "millstream.streams",
     "StreamOptions": "millstream.streams",
     "WriteOptions": "pyspark_millstream.options",
     "WriterOptions": "millstream.providers.sqlite",

@@ -21,7 +21,16 @@ FLOORS: dict[str, tuple[str, ...]] = {
         "extending",
         "testing",
     ),
-    "streams": ("contracts", "api", "ownership", "consumer", "agent", "provider", "ground"),
+    "streams": (
+        "contracts",
+        "publishing",
+        "api",
+        "ownership",
+        "consumer",
+        "agent",
+        "provider",
+        "ground",
+    ),
 }
 """From the ground up. `ground` are the modules that stand beside the rooms; in streams these are
 public names, above all rooms."""

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from millstream.streams import (
-    AdapterContext,
+    AdapterHost,
     Capability,
     OutMessage,
     QueueId,
@@ -27,7 +27,7 @@ class JsonLinesQueues:
     def __init__(self, directory: Path) -> None:
         self._directory = directory
 
-    async def open(self, provider: str, context: AdapterContext) -> JsonLinesAdapter:
+    async def open(self, provider: str, host: AdapterHost) -> JsonLinesAdapter:
         (self._directory / provider).mkdir(parents=True, exist_ok=True)
         return JsonLinesAdapter(self._directory / provider)
 
@@ -36,14 +36,19 @@ class JsonLinesAdapter:
     def __init__(self, directory: Path) -> None:
         self._directory = directory
 
-    async def enqueue(self, queue: QueueId, message: OutMessage, mapper_epoch: int) -> Token | None:
-        items = [base64.b64encode(item).decode() for item in message.items]
-        line = json.dumps([*message.stream, items, dict(message.headers)]) + "\n"
+    async def enqueue(
+        self, queue: QueueId, messages: Sequence[OutMessage], mapper_epoch: int
+    ) -> Sequence[Token | None]:
+        lines = [self._line(message) for message in messages]
         with (self._directory / queue).open("ab") as file:
-            file.write(line.encode())
+            file.write(b"".join(lines))
             file.flush()
             os.fsync(file.fileno())  # accepted means: on the disk
-        return None
+        return [None] * len(lines)
+
+    def _line(self, message: OutMessage) -> bytes:
+        items = [base64.b64encode(item).decode() for item in message.items]
+        return (json.dumps([*message.stream, items, dict(message.headers)]) + "\n").encode()
 
     def receiver(self, queue: QueueId, epoch: int) -> JsonLinesReceiver:
         return JsonLinesReceiver(self._directory / queue)
@@ -85,6 +90,9 @@ class JsonLinesReceiver:
 
     async def ack(self, upto: Token | None, also: Sequence[Token] = ()) -> None: ...
 
-    async def release(self, tokens: Sequence[Token], delay_s: float) -> None: ...
+    async def release(self, tokens: Sequence[Token], delay_s: float, has_run: bool) -> None: ...
+
+    async def extend(self, tokens: Sequence[Token], lease_s: float) -> Sequence[Token]:
+        return ()
 
     async def aclose(self) -> None: ...

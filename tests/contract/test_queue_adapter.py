@@ -59,7 +59,7 @@ KEYS = {MAPPER.queue_for(StreamId("ticks", f"key-{n}")): f"key-{n}" for n in ran
 def generator() -> GeneratorQueues:
     what = Generated(TICKS, lambda key, number: f"{key}: event {number}")
     options = GeneratorOptions(streams=tuple(KEYS.values()), events_per_stream=None)
-    return GeneratorQueues(what, options=options, mapper=MAPPER)
+    return GeneratorQueues(what, options=options)
 
 
 def generated(queue: str, count: int) -> list[bytes]:
@@ -68,7 +68,7 @@ def generated(queue: str, count: int) -> list[bytes]:
 
 @pytest.mark.parametrize("check", ADAPTER_CHECKS, ids=lambda check: check.__name__)
 async def test_generator_keeps_the_contract(check: Check) -> None:
-    await run_adapter_check(check, generator, generated)
+    await run_adapter_check(check, generator, generated, MAPPER)
 
 
 class Reversed(jsonl.JsonLinesReceiver):  # type: ignore[misc, name-defined]
@@ -109,7 +109,10 @@ class ForgetfulGenerator(GeneratorReceiver):
 
 
 class OpenGenerator(GeneratorAdapter):
-    async def enqueue(self, queue: str, message: OutMessage, mapper_epoch: int, /) -> None: ...
+    async def enqueue(
+        self, queue: str, messages: Sequence[OutMessage], mapper_epoch: int, /
+    ) -> Sequence[Token | None]:
+        return [None] * len(messages)
 
 
 @pytest.mark.parametrize(
@@ -124,13 +127,13 @@ async def test_a_broken_read_only_adapter_fails_the_check_of_its_rule(
 ) -> None:
     monkeypatch.setattr(adapter, part.__bases__[0].__name__, part)
     with pytest.raises(AssertionError):
-        await run_adapter_check(check_named(name), generator, generated)
+        await run_adapter_check(check_named(name), generator, generated, MAPPER)
 
 
 @pytest.mark.parametrize(
     ("capability", "name"),
     [
-        (Capability.FENCED_ACK, "an_older_epoch_is_fenced"),
+        (Capability.FENCED, "an_older_epoch_is_fenced"),
         (Capability.DEDUP, "a_repeated_sequence_is_stored_once"),
         (Capability.WAKEUP, "a_waiting_read_is_woken"),
     ],

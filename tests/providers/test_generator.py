@@ -44,15 +44,15 @@ from millstream.streams import (
     HashRingMapper,
     OwnershipOptions,
     PersistentStreams,
-    QueueMapper,
     QueueMessage,
-    Rewindable,
+    Rewinds,
     StreamId,
     StreamNamespace,
     StreamOptions,
     Token,
     subscribe,
 )
+from millstream.streams.contracts.suite import BenchHost
 
 ROOT = Path(__file__).parent.parent.parent
 MAPPER = HashRingMapper(queues=4)
@@ -72,22 +72,13 @@ QUICK = MembershipOptions(
 )
 
 
-class BareHost:
-    cluster = "dev"
-    tasks: Any = None  # a generator starts none
-    silo: str | None = None
-    mapper: QueueMapper | None = None
-
-    def grain(self, cls: type[Any], key: str, /) -> Any:
-        raise NotImplementedError
-
-    def wall_s(self) -> float:
-        return 1.5
+def bare_host() -> BenchHost:
+    return BenchHost(MAPPER, provider="default")
 
 
 async def adapter_of(options: GeneratorOptions | None = None, *what: Any) -> Any:
-    queues = GeneratorQueues(*(what or (Generated(STEPS, Step),)), options=options, mapper=MAPPER)
-    return await queues.open("default", BareHost())
+    queues = GeneratorQueues(*(what or (Generated(STEPS, Step),)), options=options)
+    return await queues.open("default", bare_host())
 
 
 async def receiver_of(adapter: Any, queue: str = "queue-0", after: Token | None = None) -> Any:
@@ -190,9 +181,9 @@ import asyncio, hashlib
 from millstream.providers.generator import GeneratorOptions, GeneratorQueues
 from millstream.streams import HashRingMapper
 async def main():
-    mapper = HashRingMapper(queues=3)
+    mapper = Host.mapper
     options = GeneratorOptions(streams=list({"a", "bb", "ccc", "d", "ee"}), seed=11)
-    queues = GeneratorQueues("ticks", "tocks", options=options, mapper=mapper)
+    queues = GeneratorQueues("ticks", "tocks", options=options)
     adapter = await queues.open("p", Host)
     digest = hashlib.sha256()
     for queue in mapper.queues():
@@ -203,8 +194,9 @@ async def main():
                 digest.update(repr((message.stream, message.token, message.items)).encode())
     return digest.hexdigest()
 class Host:
-    mapper = None
-    wall_s = staticmethod(lambda: 0.0)
+    mapper, provider = HashRingMapper(queues=3), "p"
+    class clock:
+        wall_s = staticmethod(lambda: 0.0)
 """
 FROZEN = "0efd53e35f926e5dc13c0dad2237cec7ed66e4b91cf960a77128945e7c97a870"
 
@@ -275,25 +267,46 @@ async def test_rewinding_gives_the_same_tokens_and_items() -> None:
     adapter = await adapter_of(GeneratorOptions(streams=12))
     receiver = await receiver_of(adapter)
     read = await receiver.read(60, BYTES_MAX, 0.0)
-    again = await receiver.read_from(read[20].token, 10, BYTES_MAX)
-    assert list(again) == read[20:30]
-    assert len(await receiver.read_from(read[20].token, 10, 1)) == 1
+    assert isinstance(adapter, Rewinds)
+    reader = adapter.reader("queue-0")
+    again = await reader.read_from(read[20].token, 10, BYTES_MAX, None)
+    assert list(again.messages) == read[20:30]
+    assert (again.next, again.at_end) == (read[30].token, False)
+    assert len((await reader.read_from(read[20].token, 10, 1, None)).messages) == 1
     goes_on = await receiver.read(1, BYTES_MAX, 0.0)
     assert goes_on[0].token == Token(1, 61)
-    assert isinstance(receiver, Rewindable)
 
 
-async def test_rewinding_stops_at_what_was_read_and_begins_at_the_first_event() -> None:
+async def test_rewinding_finds_the_events_of_some_streams_and_reads_on_behind_the_others() -> None:
+    adapter = await adapter_of(GeneratorOptions(streams=12, events_per_stream=5))
+    everything = await drain(await receiver_of(adapter))
+    stream, reader = everything[3].stream, adapter.reader("queue-0")
+    found, position, is_end = list[QueueMessage](), Token(1, 1), False
+    while not is_end:
+        messages, position, is_end = await reader.read_from(
+            position, 7, BYTES_MAX, frozenset({stream})
+        )
+        found += messages
+    assert found == [message for message in everything if message.stream == stream]
+    assert await reader.bounds() == (everything[0].token, everything[-1].token)
+
+
+async def test_rewinding_begins_at_the_first_event_and_takes_no_times() -> None:
     adapter = await adapter_of(GeneratorOptions(streams=12))
-    receiver = await receiver_of(adapter, after=Token(1, 5))
-    assert [m.token.seq for m in await receiver.read_from(Token(1, 3), 99, BYTES_MAX)] == [3, 4, 5]
-    assert [m.token.seq for m in await receiver.read_from(Token(1, 0), 2, BYTES_MAX)] == [1, 2]
-    assert [m.token.seq for m in await receiver.read_from(Token(1, 3, 1), 1, BYTES_MAX)] == [4]
-    assert list(await receiver.read_from(Token(1, 6), 99, BYTES_MAX)) == []
-    with pytest.raises(CursorTooOld, match="is not of era 1"):
-        await receiver.read_from(Token(0, 3), 1, BYTES_MAX)
+    reader = adapter.reader("queue-0")
+
+    async def numbers(position: Token, count: int) -> list[int]:
+        page = await reader.read_from(position, count, BYTES_MAX, None)
+        return [message.token.seq for message in page.messages]
+
+    assert await numbers(Token(1, 3), 3) == [3, 4, 5]
+    assert await numbers(Token(1, 0), 2) == [1, 2]
+    assert await numbers(Token(1, 3, 1), 1) == [4]
+    with pytest.raises(CursorTooOld, match="is not of era 1") as raised:
+        await numbers(Token(0, 3), 1)
+    assert raised.value.first == Token(1, 1)
     with pytest.raises(StreamError, match="no times"):
-        await receiver.read_from(datetime(2020, 1, 1, tzinfo=UTC), 1, BYTES_MAX)
+        await reader.seek(datetime(2020, 1, 1, tzinfo=UTC))
 
 
 async def test_an_event_that_cannot_be_made_is_named_after_those_before_it_were_read() -> None:
@@ -463,10 +476,8 @@ async def test_what_cannot_be_generated_is_refused() -> None:
         GeneratorQueues("steps", Generated(STEPS, Step))
     with pytest.raises(ConfigError, match="no default items .GeneratedEvent, int, str have."):
         GeneratorQueues(STEPS)
-    with pytest.raises(ConfigError, match="no mapper"):
-        await GeneratorQueues("steps").open("default", BareHost())
     with pytest.raises(ConfigError, match="is of provider 'default', so nobody"):
-        await GeneratorQueues(MORE, mapper=MAPPER).open("other", BareHost())
+        await GeneratorQueues(MORE).open("other", bare_host())
     with pytest.raises(ConfigError, match="no queue 'queue-4': its mapper has 4"):
         (await adapter_of()).receiver("queue-4", 1)
 

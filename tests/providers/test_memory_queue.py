@@ -184,11 +184,11 @@ async def test_publishes_that_wait_are_not_joined_beyond_the_capacity() -> None:
         await reader.begin(1)
         message_of = OutMessage(StreamId("n", "k"), [b"x"] * 5)
         sends = [
-            asyncio.ensure_future(provider.adapter.enqueue("q", message_of, 1)) for _ in range(2)
+            asyncio.ensure_future(provider.adapter.enqueue("q", [message_of], 1)) for _ in range(2)
         ]
-        assert [str(await send)[:8] for send in sends] == ["00000001", "00000001"]
+        assert [str((await send)[0])[:8] for send in sends] == ["00000001", "00000001"]
         more = [
-            asyncio.ensure_future(provider.adapter.enqueue("q", message_of, 1)) for _ in range(4)
+            asyncio.ensure_future(provider.adapter.enqueue("q", [message_of], 1)) for _ in range(4)
         ]
         outcomes = await asyncio.gather(*more, return_exceptions=True)
         assert not [one for one in outcomes if "in one batch" in str(one)]

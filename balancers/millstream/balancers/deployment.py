@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from millstream.runtime import ConfigError
 from millstream.streams.contracts.identity import QueueId
-from millstream.streams.contracts.queue import SiloSet
+from millstream.streams.contracts.mapping import SiloSet
 
 from .best_fit import best_fit
 

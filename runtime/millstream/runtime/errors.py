@@ -18,7 +18,8 @@
     ├── StorageError
     │   ├── Conflict                     read again, then decide
     │   └── StorageUnavailable           retry later
-    └── StreamError
+    └── StreamError                      `accepted_events`: the first so many were published
+        ├── EnqueueFailed                adapters raise it: a prefix is stored; publishers see why
         ├── QueueFull                    publish later, or slower
         ├── QueueFenced                  another owner has a higher epoch: stop for good
         ├── QueueUnavailable             retry later
@@ -33,6 +34,9 @@ wire that way), so attributes hold plain values only.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 __all__ = [
     "ActivationTimeout",
     "CallCycle",
@@ -43,6 +47,7 @@ __all__ = [
     "Conflict",
     "CursorTooOld",
     "DefinitionError",
+    "EnqueueFailed",
     "GrainError",
     "MillstreamError",
     "NotHosted",
@@ -174,7 +179,30 @@ class StorageUnavailable(StorageError):
 
 
 class StreamError(MillstreamError):
-    """A stream, queue or subscription cannot do what was asked."""
+    """A stream, queue or subscription cannot do what was asked.
+
+    Attributes: `accepted_events`: of a publish of several events, how many were stored before it
+    failed: the first ones, so go on behind them.
+    """
+
+    accepted_events: int = 0
+
+
+class EnqueueFailed(StreamError):
+    """Raised by a queue adapter: a prefix of a list of messages is stored, and why no more.
+
+    Attributes: `accepted`: the tokens (or None) of the stored prefix; `cause`.
+    """
+
+    accepted: Sequence[Any]
+    cause: StreamError
+
+    def __init__(self, accepted: Sequence[Any], cause: StreamError) -> None:
+        self.accepted = accepted
+        self.cause = cause
+        super().__init__(
+            f"{len(accepted)} messages are stored, then {type(cause).__name__}: {cause}"
+        )
 
 
 class QueueFull(StreamError):
@@ -198,7 +226,16 @@ class PublishUnknown(StreamError):
 
 
 class CursorTooOld(StreamError):
-    """The position asked for is older than what the provider still has."""
+    """The position asked for is older than what the provider still has.
+
+    Attributes: `first`: the token of the oldest message that is kept; None: nothing is.
+    """
+
+    first: Any = None
+
+    def __init__(self, what: str = "", *, first: Any = None) -> None:
+        self.first = first
+        super().__init__(what)
 
 
 class SubscriptionFaulted(StreamError):

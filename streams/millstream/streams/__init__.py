@@ -2,6 +2,7 @@
 
 from millstream.runtime import (
     CursorTooOld,
+    EnqueueFailed,
     PublishUnknown,
     QueueFenced,
     QueueFull,
@@ -29,31 +30,32 @@ from .api.event import Event
 from .api.namespace import StreamNamespace
 from .api.stream import Start, Stream, Subscription
 from .api.subscribe import subscribe
+from .contracts.capability import Capability
+from .contracts.host import AdapterHost
 from .contracts.identity import QueueId, StreamId
+from .contracts.mapping import QueueBalancer, QueueMapper, SiloSet
+from .contracts.message import OutMessage, Page, ProducerMark, QueueMessage
 from .contracts.queue import (
-    AdapterContext,
-    Capability,
+    BringsMapper,
     Measurable,
-    OutMessage,
-    ProducerMark,
     QueueAdapter,
     QueueAdapterFactory,
-    QueueBalancer,
-    QueueMapper,
-    QueueMessage,
+    QueueReader,
     QueueReceiver,
-    Rewindable,
-    SiloSet,
+    Rewinds,
+    Seals,
 )
 from .contracts.token import Token
 from .ownership.mapper import HashRingMapper
 from .ownership.options import OwnershipOptions
 from .provider.provider import PersistentStreams
 from .provider.target import QueueStats, SiloStats
+from .publishing.split import SendLimits
 
 __all__ = [
-    "AdapterContext",
+    "AdapterHost",
     "Backoff",
+    "BringsMapper",
     "CacheLimits",
     "Capability",
     "CursorTooOld",
@@ -61,6 +63,7 @@ __all__ = [
     "DeadLetters",
     "DeliveryFailure",
     "DeliveryOptions",
+    "EnqueueFailed",
     "Event",
     "FailureHandler",
     "FlowOptions",
@@ -70,6 +73,7 @@ __all__ = [
     "Measurable",
     "OutMessage",
     "OwnershipOptions",
+    "Page",
     "PersistentStreams",
     "ProducerMark",
     "PublishUnknown",
@@ -81,10 +85,13 @@ __all__ = [
     "QueueId",
     "QueueMapper",
     "QueueMessage",
+    "QueueReader",
     "QueueReceiver",
     "QueueStats",
     "QueueUnavailable",
-    "Rewindable",
+    "Rewinds",
+    "Seals",
+    "SendLimits",
     "SiloSet",
     "SiloStats",
     "StaleMapper",

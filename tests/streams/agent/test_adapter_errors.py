@@ -13,7 +13,7 @@ from millstream.balancers import DeploymentBalancer
 from millstream.providers.memory import MemoryQueues
 from millstream.runtime import Grain, LocalCluster
 from millstream.streams import (
-    AdapterContext,
+    AdapterHost,
     Event,
     FlowOptions,
     HashRingMapper,
@@ -89,18 +89,21 @@ class FaultyQueues:
     def __init__(self, faults: Faults) -> None:
         self._faults = faults
 
-    async def open(self, provider: str, context: AdapterContext) -> FaultyAdapter:
-        return FaultyAdapter(await MemoryQueues().open(provider, context), self._faults)
+    async def open(self, provider: str, host: AdapterHost) -> FaultyAdapter:
+        return FaultyAdapter(await MemoryQueues().open(provider, host), self._faults)
 
 
 class FaultyAdapter:
     def __init__(self, inner: QueueAdapter, faults: Faults) -> None:
         self._inner = inner
         self._faults = faults
-        self.options: Any = getattr(inner, "options", None)  # the queue's grain asks for them
+        self.options: Any = getattr(inner, "options", None)  # the queue's grain asks for these
+        self.host: Any = getattr(inner, "host", None)
 
-    async def enqueue(self, queue: QueueId, message: OutMessage, mapper_epoch: int) -> Token | None:
-        return await self._inner.enqueue(queue, message, mapper_epoch)
+    async def enqueue(
+        self, queue: QueueId, messages: Sequence[OutMessage], mapper_epoch: int
+    ) -> Sequence[Token | None]:
+        return await self._inner.enqueue(queue, messages, mapper_epoch)
 
     def receiver(self, queue: QueueId, epoch: int) -> FaultyReceiver:
         self._faults.enter("receiver")
@@ -131,8 +134,11 @@ class FaultyReceiver:
         await self._inner.ack(upto, also)
         self._faults.acked = upto
 
-    async def release(self, tokens: Sequence[Token], delay_s: float) -> None:
-        await self._inner.release(tokens, delay_s)
+    async def release(self, tokens: Sequence[Token], delay_s: float, has_run: bool) -> None:
+        await self._inner.release(tokens, delay_s, has_run)
+
+    async def extend(self, tokens: Sequence[Token], lease_s: float) -> Sequence[Token]:
+        return await self._inner.extend(tokens, lease_s)
 
     async def aclose(self) -> None:
         self._faults.enter("aclose")

@@ -14,7 +14,7 @@ from millstream.runtime.errors import ConfigError
 from millstream.streams.agent.cache import CacheLimits, Cursor, QueueCache, message_bytes
 from millstream.streams.contracts.identity import StreamId
 from millstream.streams.contracts.item import Item
-from millstream.streams.contracts.queue import QueueMessage
+from millstream.streams.contracts.message import QueueMessage
 from millstream.streams.contracts.token import Token
 
 A, B = StreamId("n", "a"), StreamId("n", "b")

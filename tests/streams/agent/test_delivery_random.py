@@ -29,7 +29,7 @@ from millstream.streams.agent.delivery import (
     Wake,
 )
 from millstream.streams.contracts.identity import StreamId
-from millstream.streams.contracts.queue import QueueMessage
+from millstream.streams.contracts.message import QueueMessage
 from millstream.streams.contracts.token import Token
 
 A = StreamId("n", "a")

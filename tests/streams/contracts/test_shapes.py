@@ -299,7 +299,9 @@ class Receiver:
 
     async def ack(self, upto: Token | None, also: Sequence[Token] = ()) -> None: ...
 
-    async def release(self, tokens: Sequence[Token], delay_s: float) -> None: ...
+    async def release(self, tokens: Sequence[Token], delay_s: float, has_run: bool) -> None: ...
+    async def extend(self, tokens: Sequence[Token], lease_s: float) -> Sequence[Token]:
+        return ()
 
     async def aclose(self) -> None: ...
 
@@ -366,11 +368,11 @@ def test_shape_names_what_a_receiver_lacks() -> None:
         async def read(self, events: int, size: int, *, wait_s: float) -> list[QueueMessage]:
             return []
 
-        def release(self, tokens: Sequence[Token], delay_s: float) -> None: ...
+        def release(self, tokens: Sequence[Token], delay_s: float, has_run: bool) -> None: ...
 
     assert told(Half(), QueueReceiver) == (
         "`start`: too many positional arguments; `read`: too many positional arguments; "
-        "no `ack`; `release` is not async; no `aclose`"
+        "no `ack`; `release` is not async; no `extend`; no `aclose`"
     )
 
 
@@ -492,7 +494,7 @@ async def test_silo_starts_with_a_well_formed_adapter_and_closes_it_once() -> No
 
 
 class NoOpen:
-    capabilities = frozenset({Capability.ORDERED})
+    capabilities = frozenset({Capability.OWN_POSITION})
 
 
 class OpensAtOnce(NoOpen):
@@ -517,7 +519,7 @@ class OpensForNobody:
         ),
         (
             MemoryQueues,
-            "type is not a QueueAdapterFactory: `open`: missing a required argument: 'context'",
+            "type is not a QueueAdapterFactory: `open`: missing a required argument: 'host'",
         ),
     ],
 )
@@ -551,8 +553,8 @@ def test_streams_refuse_capabilities_that_are_none(declared: Any, wrong: str) ->
 @pytest.mark.parametrize("kind", [set, frozenset, list, tuple])
 def test_streams_take_capabilities_in_any_collection(kind: Callable[[Any], Any]) -> None:
     queues: Any = Queues(None)
-    queues.capabilities = kind([Capability.ORDERED])
-    assert provider(queues).capabilities == frozenset({Capability.ORDERED})
+    queues.capabilities = kind([Capability.OWN_POSITION])
+    assert provider(queues).capabilities == frozenset({Capability.OWN_POSITION})
 
 
 class MapsByName:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from millstream.runtime.errors import ConfigError
 from millstream.streams.contracts.identity import StreamId
-from millstream.streams.contracts.queue import QueueMapper
+from millstream.streams.contracts.mapping import QueueMapper
 from millstream.streams.ownership.mapper import HashRingMapper
 
 # hash of `namespace NUL key`, then the queue of 1, 3, 8 and 65,536 queues. Never to change.

@@ -17,7 +17,7 @@ from millstream.runtime import (
     grain,
 )
 from millstream.streams import (
-    AdapterContext,
+    AdapterHost,
     HashRingMapper,
     PersistentStreams,
     QueueAdapter,
@@ -76,7 +76,7 @@ async def test_a_grain_publishes_before_its_silo_reads() -> None:
 async def test_a_provider_that_could_not_be_opened_may_be_tried_again() -> None:
     failures = [OSError("no account yet")]
 
-    async def queues(provider: str, context: AdapterContext) -> QueueAdapter:
+    async def queues(provider: str, context: AdapterHost) -> QueueAdapter:
         if failures:
             raise failures.pop()
         return await MemoryQueues().open(provider, context)

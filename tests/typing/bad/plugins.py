@@ -19,7 +19,7 @@ from millstream.runtime import (
 )
 from millstream.runtime.extending import SiloPart, SiloServices
 from millstream.streams import (
-    AdapterContext,
+    AdapterHost,
     Capability,
     DeliveryFailure,
     GiveUpDecision,
@@ -33,13 +33,15 @@ from millstream.streams import (
     QueueMapper,
     QueueMessage,
     QueueReceiver,
-    Rewindable,
+    Rewinds,
     SiloSet,
     StreamId,
     Token,
 )
 
 BALANCER = DeploymentBalancer()
+Messages = Sequence[OutMessage]
+Tokens = Sequence[Token | None]
 
 
 # --- receivers -----------------------------------------------------------------------------------
@@ -59,7 +61,10 @@ class Ack:
 
 
 class End:
-    async def release(self, tokens: Sequence[Token], delay_s: float) -> None: ...
+    async def release(self, tokens: Sequence[Token], delay_s: float, has_run: bool) -> None: ...
+    async def extend(self, tokens: Sequence[Token], lease_s: float) -> Sequence[Token]:
+        return ()
+
     async def aclose(self) -> None: ...
 
 
@@ -96,6 +101,11 @@ class StartsAtNumber(Read, Ack, End):
     async def start(self, after: int) -> None: ...
 
 
+class ReleasesWithoutAWord(Begin, Read, Ack):
+    async def release(self, tokens: Sequence[Token], delay_s: float) -> None: ...
+    async def aclose(self) -> None: ...
+
+
 def take_receiver(receiver: QueueReceiver) -> None: ...
 
 
@@ -108,15 +118,16 @@ take_receiver(AcksWithoutAsync())  # E
 take_receiver(AcksOneByOne())  # E
 take_receiver(StartsAtNumber())  # E
 take_receiver(GoodReceiver)  # E
-rewindable: Rewindable = GoodReceiver()  # E
+take_receiver(ReleasesWithoutAWord())  # E
+rewinds: Rewinds = GoodReceiver()  # E
 
 
 # --- adapters ------------------------------------------------------------------------------------
 
 
 class Enqueue:
-    async def enqueue(self, queue: QueueId, message: OutMessage, epoch: int) -> Token | None:
-        return None
+    async def enqueue(self, queue: QueueId, messages: Messages, epoch: int) -> Tokens:
+        return []
 
 
 class Receiver:
@@ -138,23 +149,23 @@ class WithoutClose(Enqueue, Receiver): ...
 
 
 class EnqueuesWithoutAsync(Receiver, Close):
-    def enqueue(self, queue: QueueId, message: OutMessage, epoch: int) -> Token | None:
-        return None
+    def enqueue(self, queue: QueueId, messages: Messages, epoch: int) -> Tokens:
+        return []
 
 
 class EnqueuesWithoutEpoch(Receiver, Close):
-    async def enqueue(self, queue: QueueId, message: OutMessage) -> Token | None:
-        return None
+    async def enqueue(self, queue: QueueId, messages: Messages) -> Tokens:
+        return []
 
 
 class EnqueuesBytes(Receiver, Close):
-    async def enqueue(self, queue: QueueId, message: bytes, epoch: int) -> Token | None:
-        return None
+    async def enqueue(self, queue: QueueId, messages: Sequence[bytes], epoch: int) -> Tokens:
+        return []
 
 
 class GivesNumbers(Receiver, Close):
-    async def enqueue(self, queue: QueueId, message: OutMessage, epoch: int) -> int:
-        return 1
+    async def enqueue(self, queue: QueueId, messages: Messages, epoch: int) -> Sequence[int]:
+        return [1]
 
 
 class OpensReceiverLate(Enqueue, Close):
@@ -189,12 +200,12 @@ class Declares:
 
 
 class GoodFactory(Declares):
-    async def open(self, provider: str, context: AdapterContext) -> GoodAdapter:
+    async def open(self, provider: str, host: AdapterHost) -> GoodAdapter:
         return GoodAdapter()
 
 
 class DeclaresNothing:
-    async def open(self, provider: str, context: AdapterContext) -> GoodAdapter:
+    async def open(self, provider: str, host: AdapterHost) -> GoodAdapter:
         return GoodAdapter()
 
 
@@ -207,7 +218,7 @@ class DeclaresTuple(DeclaresNothing):
 
 
 class OpensWithoutAsync(Declares):
-    def open(self, provider: str, context: AdapterContext) -> GoodAdapter:
+    def open(self, provider: str, host: AdapterHost) -> GoodAdapter:
         return GoodAdapter()
 
 
@@ -217,18 +228,18 @@ class OpensWithoutContext(Declares):
 
 
 class OpensIncomplete(Declares):
-    async def open(self, provider: str, context: AdapterContext) -> WithoutEnqueue:
+    async def open(self, provider: str, host: AdapterHost) -> WithoutEnqueue:
         return WithoutEnqueue()
 
 
 class OpensIncompleteReceiver(Declares):
-    async def open(self, provider: str, context: AdapterContext) -> GivesReceiverWithoutAck:
+    async def open(self, provider: str, host: AdapterHost) -> GivesReceiverWithoutAck:
         return GivesReceiverWithoutAck()
 
 
-def open_nothing(provider: str, context: AdapterContext) -> None:
-    print(context.address)  # E
-    context.grain(GoodAdapter)  # E
+def open_nothing(provider: str, host: AdapterHost) -> None:
+    print(host.address)  # E
+    host.grain(GoodAdapter)  # E
 
 
 factory: QueueAdapterFactory = GoodFactory()

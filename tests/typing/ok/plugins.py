@@ -26,15 +26,19 @@ from millstream.runtime import (
 )
 from millstream.runtime.extending import SiloPart, SiloServices
 from millstream.streams import (
-    AdapterContext,
+    AdapterHost,
+    BringsMapper,
     Capability,
     CursorTooOld,
     DeliveryFailure,
+    EnqueueFailed,
     FailureHandler,
     GiveUpDecision,
+    HashRingMapper,
     KeepDeadLetters,
     Measurable,
     OutMessage,
+    Page,
     PersistentStreams,
     ProducerMark,
     QueueAdapter,
@@ -44,12 +48,16 @@ from millstream.streams import (
     QueueId,
     QueueMapper,
     QueueMessage,
+    QueueReader,
     QueueReceiver,
     QueueUnavailable,
-    Rewindable,
+    Rewinds,
+    Seals,
+    SendLimits,
     SiloSet,
     StaleMapper,
     StreamId,
+    StreamOptions,
     Token,
 )
 
@@ -61,28 +69,35 @@ class ListQueues:
 
     capabilities = frozenset({Capability.ORDERED, Capability.STABLE_TOKENS})
 
-    async def open(self, name: str, context: AdapterContext) -> ListAdapter:
-        assert_type(context.cluster, str)
-        assert_type(context.silo, str | None)
-        assert_type(context.mapper, QueueMapper | None)
-        assert_type(context.wall_s(), float)
-        return ListAdapter(name, context)
+    async def open(self, name: str, host: AdapterHost) -> ListAdapter:
+        assert_type(host.cluster, str)
+        assert_type(host.silo, str)
+        assert_type(host.mapper, QueueMapper)
+        assert_type(host.clock.wall_s(), float)
+        assert_type(await host.owner("queue-0"), tuple[str, int] | None)
+        return ListAdapter(name, host)
 
 
 class ListAdapter:
-    def __init__(self, name: str, context: AdapterContext, echo: bool = False) -> None:
+    def __init__(self, name: str, host: AdapterHost, echo: bool = False) -> None:
         self._messages: dict[QueueId, list[QueueMessage]] = {}
-        self._wall_s = context.wall_s
+        self._wall_s = host.clock.wall_s
 
-    async def enqueue(self, queue_id: str, out: OutMessage, epoch: int) -> Token:
+    async def enqueue(self, queue_id: str, outs: Sequence[OutMessage], epoch: int) -> list[Token]:
         queue = self._messages.setdefault(queue_id, [])
-        if isinstance(out.mark, ProducerMark) and out.mark.seq < 0:
-            raise QueueUnavailable(out.mark.producer)
-        if epoch < 1:
-            raise StaleMapper(f"epoch {epoch}")
-        token = Token(1, len(queue) + 1)
-        queue.append(QueueMessage(out.stream, token, out.items, out.headers, self._wall_s()))
-        return token
+        tokens: list[Token] = []
+        for out in outs:
+            if isinstance(out.mark, ProducerMark) and out.mark.seq < 0:
+                raise EnqueueFailed(tokens, QueueUnavailable(out.mark.producer))
+            if epoch < 1:
+                raise EnqueueFailed(tokens, StaleMapper(f"epoch {epoch}"))
+            tokens.append(Token(1, len(queue) + 1))
+            stored = QueueMessage(out.stream, tokens[-1], out.items, out.headers, self._wall_s())
+            queue.append(stored)
+        return tokens
+
+    def reader(self, queue_id: str) -> ListReader:
+        return ListReader(self._messages.setdefault(queue_id, []))
 
     def receiver(self, queue_id: str, epoch: int) -> ListReceiver:
         return ListReceiver(self._messages.setdefault(queue_id, []))
@@ -108,26 +123,46 @@ class ListReceiver:
         if upto is not None and upto.seq > self._at:
             raise QueueFenced(f"{upto} was not read here")
 
-    async def release(self, tokens: Sequence[Token], seconds: float) -> None: ...
+    async def release(self, tokens: Sequence[Token], seconds: float, has_run: bool) -> None: ...
+
+    async def extend(self, tokens: Sequence[Token], seconds: float) -> list[Token]:
+        return []
 
     async def aclose(self) -> None: ...
 
 
-class RewindingReceiver(ListReceiver):
-    async def read_from(
-        self, position: Token | datetime, max_events: int, max_bytes: int
-    ) -> Sequence[QueueMessage]:
-        if isinstance(position, datetime):
-            raise CursorTooOld(position.isoformat())
-        return self._messages[position.seq - 1 :]
+class ListReader:
+    def __init__(self, messages: list[QueueMessage]) -> None:
+        self._messages = messages
 
+    async def bounds(self) -> tuple[Token | None, Token | None]:
+        return (
+            (self._messages[0].token, self._messages[-1].token) if self._messages else (None, None)
+        )
+
+    async def seek(self, when: datetime) -> Token | None:
+        return next((m.token for m in self._messages if m.enqueued_s >= when.timestamp()), None)
+
+    async def read_from(
+        self, position: Token, events: int, size: int, streams: frozenset[StreamId] | None
+    ) -> Page:
+        if position.seq < 1:
+            raise CursorTooOld("gone", first=Token(1, 1))
+        found = self._messages[position.seq - 1 :][:events]
+        wanted = [m for m in found if streams is None or m.stream in streams]
+        return Page(wanted, Token(1, position.seq + len(found)), at_end=True)
+
+    async def aclose(self) -> None: ...
+
+
+class MeasuringReceiver(ListReceiver):
     async def backlog(self) -> int:
         return len(self._messages) - self._at
 
 
 factory: QueueAdapterFactory = ListQueues()
-rewindable: Rewindable = RewindingReceiver([])
-measurable: Measurable = RewindingReceiver([])
+reader: QueueReader = ListReader([])
+measurable: Measurable = MeasuringReceiver([])
 
 
 def take_apart(adapter: QueueAdapter, message: QueueMessage) -> None:
@@ -136,7 +171,9 @@ def take_apart(adapter: QueueAdapter, message: QueueMessage) -> None:
     assert_type(message.stream.namespace, str)
     assert_type(message.token, Token)
     assert_type(message.items, Sequence[bytes])
-    if isinstance(message, Rewindable):
+    if isinstance(adapter, Rewinds):
+        assert_type(adapter.reader("queue-0"), QueueReader)
+    if isinstance(message, Rewinds):
         raise TypeError
 
 
@@ -297,9 +334,26 @@ silo = Silo(
 )
 
 
-async def open_adapter(provider: str, context: AdapterContext) -> QueueAdapter:
-    return await MemoryQueues().open(provider, context)
+async def open_adapter(provider: str, host: AdapterHost) -> QueueAdapter:
+    return await MemoryQueues().open(provider, host)
 
 
 by_function = PersistentStreams(open_adapter, balancer="deployment")
 by_name = PersistentStreams("memory", balancer="deployment")
+
+
+class PartitionMapper:
+    def mapper(self, changed: Callable[[], None]) -> HashRingMapper:
+        return HashRingMapper(queues=3)
+
+
+class SealingAdapter(ListAdapter):
+    async def seal(self, queue_id: str, epoch: int, era: int) -> Token | None:
+        return None
+
+
+def check_seams(host: AdapterHost) -> tuple[BringsMapper, Seals]:
+    return PartitionMapper(), SealingAdapter("list", host)
+
+
+options = StreamOptions(send=SendLimits(batch_messages_max=10))

@@ -17,7 +17,7 @@ import msgspec
 from millstream.runtime import Client, ClusterError
 from millstream.runtime.extending import ask_gateway
 from millstream.streams import StreamError, StreamNamespace
-from millstream.streams.api.ingest import IngestTarget
+from millstream.streams.publishing.ingest import IngestTarget
 
 from .data import ARRIVALS, DEPARTURES, TAILS, Flight, Row, read_flights
 

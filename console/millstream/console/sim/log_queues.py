@@ -15,7 +15,7 @@ from typing import TypeVar
 from millstream.runtime import PublishUnknown, QueueFenced, QueueUnavailable, StorageUnavailable
 from millstream.runtime.testing import Host, SimService, Simulation
 from millstream.streams import (
-    AdapterContext,
+    AdapterHost,
     Capability,
     OutMessage,
     QueueId,
@@ -88,10 +88,14 @@ class LogQueues:
     @property
     def capabilities(self) -> frozenset[Capability]:
         always = {Capability.DURABLE, Capability.ORDERED, Capability.STABLE_TOKENS}
-        return frozenset(always | {Capability.FENCED_ACK} if self._logs.is_fenced else always)
+        return frozenset(
+            always | {Capability.OWN_POSITION, Capability.FENCED}
+            if self._logs.is_fenced
+            else always
+        )
 
-    async def open(self, provider: str, context: AdapterContext) -> LogAdapter:
-        return LogAdapter(self._logs, self._host, context.silo or "")
+    async def open(self, provider: str, host: AdapterHost) -> LogAdapter:
+        return LogAdapter(self._logs, self._host, host.silo)
 
 
 class LogAdapter:
@@ -102,11 +106,14 @@ class LogAdapter:
         self._host = host
         self._silo = silo
 
-    async def enqueue(self, queue: QueueId, message: OutMessage, mapper_epoch: int) -> Token | None:
+    async def enqueue(
+        self, queue: QueueId, messages: Sequence[OutMessage], mapper_epoch: int
+    ) -> Sequence[Token | None]:
+        def act() -> list[Token]:
+            return [self._logs.append(queue, message) for message in messages]
+
         try:
-            return await self._logs.service.ask(
-                self._host.name, lambda: self._logs.append(queue, message)
-            )
+            return await self._logs.service.ask(self._host.name, act)
         except StorageUnavailable as error:
             raise PublishUnknown(str(error)) from None
 
@@ -156,7 +163,10 @@ class LogReceiver:
 
         await self._ask(act)
 
-    async def release(self, tokens: Sequence[Token], delay_s: float) -> None: ...
+    async def release(self, tokens: Sequence[Token], delay_s: float, has_run: bool) -> None: ...
+
+    async def extend(self, tokens: Sequence[Token], lease_s: float) -> Sequence[Token]:
+        return ()
 
     async def aclose(self) -> None: ...
 

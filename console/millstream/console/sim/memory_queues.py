@@ -25,7 +25,7 @@ from millstream.runtime.testing import (
     SiloDeclaredDead,
     SiloEnded,
 )
-from millstream.streams import AdapterContext, ProducerMark, QueueId
+from millstream.streams import AdapterHost, ProducerMark, QueueId
 
 from .record import Run, current_run
 
@@ -231,13 +231,13 @@ class NotedQueues(MemoryQueues):
 
     grains: ClassVar[tuple[type[Grain], ...]] = (NotedQueue,)
 
-    async def open(self, provider: str, context: AdapterContext, /) -> NotedAdapter:
-        return NotedAdapter(provider, context, self._options)
+    async def open(self, provider: str, host: AdapterHost, /) -> NotedAdapter:
+        return NotedAdapter(host, self._options)
 
 
 class NotedAdapter(MemoryAdapter):
     """Notes who reads a queue."""
 
     def receiver(self, queue: QueueId, epoch: int, /) -> MemoryReceiver:
-        current_run().acquired(queue, self._context.silo or "", epoch)
+        current_run().acquired(queue, self.host.silo, epoch)
         return super().receiver(queue, epoch)

@@ -67,7 +67,10 @@ class Repeater(Publisher):
             tried = [f"{item}~{attempt}" for item in items]
             bodies = [msgspec.msgpack.encode(item) for item in tried]
             try:
-                await provider.enqueue(OutMessage(StreamId(namespace.name, key), bodies, mark=mark))
+                message = OutMessage(StreamId(namespace.name, key), bodies, mark=mark)
+                (outcome,) = await provider.store([message])
+                if isinstance(outcome, MillstreamError):
+                    raise outcome
             except MillstreamError as error:
                 if self._run.is_over:
                     raise

@@ -16,14 +16,11 @@ from typing import Any
 from millstream.runtime import ConfigError, CursorTooOld, StreamError
 from millstream.runtime.extending import check_kind
 from millstream.streams.api.namespace import StreamNamespace
+from millstream.streams.contracts.capability import Capability
+from millstream.streams.contracts.host import AdapterHost
 from millstream.streams.contracts.identity import QueueId, StreamId
-from millstream.streams.contracts.queue import (
-    AdapterContext,
-    Capability,
-    OutMessage,
-    QueueMapper,
-    QueueMessage,
-)
+from millstream.streams.contracts.mapping import QueueMapper
+from millstream.streams.contracts.message import OutMessage, Page, QueueMessage
 from millstream.streams.contracts.token import Token
 
 from .events import Generated, GeneratedEvent, ItemMaker
@@ -31,7 +28,7 @@ from .options import GeneratorOptions
 from .pace import Pace
 from .sequence import QueueSequence
 
-__all__ = ["GeneratorAdapter", "GeneratorQueues", "GeneratorReceiver"]
+__all__ = ["GeneratorAdapter", "GeneratorQueues", "GeneratorReader", "GeneratorReceiver"]
 
 
 class GeneratorQueues:
@@ -40,7 +37,6 @@ class GeneratorQueues:
     Args:
         what: what to generate: `Generated`; a namespace, for default items; or a namespace's name,
             for items of type `GeneratedEvent`.
-        mapper: for use outside a silo; inside, the one of `PersistentStreams` is used.
     Nothing can be published to it. Equal arguments give equal events everywhere.
     Raises: ConfigError.
     """
@@ -53,7 +49,6 @@ class GeneratorQueues:
         self,
         *what: Generated[Any] | StreamNamespace[Any] | str,
         options: GeneratorOptions | None = None,
-        mapper: QueueMapper | None = None,
     ) -> None:
         if not what:
             raise ConfigError("GeneratorQueues(): name at least one namespace to generate")
@@ -63,17 +58,11 @@ class GeneratorQueues:
         self._what = [Generated(one) if isinstance(one, StreamNamespace) else one for one in what]
         self._options = GeneratorOptions() if options is None else options
         check_kind("GeneratorQueues(options=...)", self._options, GeneratorOptions)
-        self._mapper = mapper
 
-    async def open(self, provider: str, context: AdapterContext, /) -> GeneratorAdapter:
+    async def open(self, provider: str, host: AdapterHost, /) -> GeneratorAdapter:
         """Deal the streams out to queues. Cost: about 2 µs per stream."""
-        mapper = context.mapper or self._mapper
-        if mapper is None:
-            raise ConfigError(
-                f"GeneratorQueues as {provider!r}: the context has no mapper; give mapper=..."
-            )
         what = [self._generated(one, provider) for one in self._what]
-        return GeneratorAdapter(provider, context, mapper, what, self._options)
+        return GeneratorAdapter(host, what, self._options)
 
     def _generated(self, one: Generated[Any] | str, provider: str) -> Generated[Any]:
         if isinstance(one, str):
@@ -94,21 +83,21 @@ def namespace_of(one: Generated[Any] | StreamNamespace[Any]) -> StreamNamespace[
 class GeneratorAdapter:
     """The generator in one silo."""
 
+    capabilities = GeneratorQueues.capabilities
+
     def __init__(
         self,
-        provider: str,
-        context: AdapterContext,
-        mapper: QueueMapper,
+        host: AdapterHost,
         what: Sequence[Generated[Any]],
         options: GeneratorOptions,
     ) -> None:
         self.options = options
-        self._provider = provider
-        self._context = context
+        self._provider = host.provider
+        self._host = host
         self._makers = {one.namespace.name: ItemMaker(one, options.seed) for one in what}
         streams = [StreamId(name, key) for name in self._makers for key in options.keys()]
         self._stream_count = len(streams)
-        self._sequences = self._deal(mapper, streams)
+        self._sequences = self._deal(host.mapper, streams)
 
     def _deal(
         self, mapper: QueueMapper, streams: Iterable[StreamId]
@@ -123,22 +112,29 @@ class GeneratorAdapter:
         return {queue: QueueSequence(seed, queue, mine, count) for queue, mine in dealt.items()}
 
     async def enqueue(
-        self, queue: QueueId, message: OutMessage, mapper_epoch: int, /
-    ) -> Token | None:
+        self, queue: QueueId, messages: Sequence[OutMessage], mapper_epoch: int, /
+    ) -> Sequence[Token | None]:
         """Refuse, with StreamError."""
         raise StreamError(
-            f"{message.stream}: provider {self._provider!r} ({queue}) generates its events and "
+            f"{messages[0].stream}: provider {self._provider!r} ({queue}) generates its events and "
             "accepts none; publish to a namespace of another provider"
         )
 
     def receiver(self, queue: QueueId, epoch: int, /) -> GeneratorReceiver:
         """Raises ConfigError for a queue that the mapper does not have."""
+        return GeneratorReceiver(self, queue, self._sequence(queue))
+
+    def reader(self, queue: QueueId, /) -> GeneratorReader:
+        """Raises ConfigError for a queue that the mapper does not have."""
+        return GeneratorReader(self, queue, self._sequence(queue))
+
+    def _sequence(self, queue: QueueId) -> QueueSequence:
         if queue not in self._sequences:
             raise ConfigError(
                 f"provider {self._provider!r} has no queue {queue!r}: its mapper has "
                 f"{len(self._sequences)}, from {next(iter(self._sequences))!r}"
             )
-        return GeneratorReceiver(self, queue, self._sequences[queue])
+        return self._sequences[queue]
 
     def pace_of(self, sequence: QueueSequence, now_s: float) -> Pace:
         """The queue's part of the rate: as many as it has of all streams."""
@@ -153,9 +149,29 @@ class GeneratorAdapter:
         item = self._makers[stream.namespace].encode(stream, number)
         return QueueMessage(stream, Token(self.options.era, seq), [item], {}, wall_s)
 
-    def wall_s(self) -> float:
-        """The silo's wall clock."""
-        return self._context.wall_s()
+    def messages(
+        self, sequence: QueueSequence, first: int, count: int, max_bytes: int
+    ) -> list[QueueMessage]:
+        """Up to `count` events from a number on, as far as the bytes suffice; one at least.
+
+        An event that cannot be made ends the batch; as its first it raises StreamError.
+        """
+        found: list[QueueMessage] = []
+        left, wall_s = max_bytes, self._host.clock.wall_s()
+        for seq in range(first, first + count):
+            if not sequence.has(seq):
+                break
+            try:
+                message = self.message(sequence, seq, wall_s)
+            except StreamError:
+                if found:
+                    break  # those before it are read first
+                raise
+            left -= len(message.items[0])
+            if found and left < 0:
+                break
+            found.append(message)
+        return found
 
     async def aclose(self) -> None:
         """Nothing is held."""
@@ -192,7 +208,7 @@ class GeneratorReceiver:
         while True:
             now_s, has_more = loop.time(), wanted > 0 and self._sequence.has(self._given + 1)
             if has_more and (due := self._pace.due(now_s, wanted)) > 0:
-                found = self._messages(self._given + 1, due, max_bytes)
+                found = self._adapter.messages(self._sequence, self._given + 1, due, max_bytes)
                 self._given += len(found)
                 self._pace.gave(len(found), now_s)
                 return found
@@ -201,49 +217,58 @@ class GeneratorReceiver:
             until_s = min(end_s, self._pace.next_s) if has_more else end_s
             await asyncio.sleep(until_s - now_s)
 
-    async def read_from(
-        self, position: Token | datetime, max_events: int, max_bytes: int, /
-    ) -> Sequence[QueueMessage]:
-        """Events from `position` (inclusive) up to the last one that was read.
-
-        Raises CursorTooOld (of another era), StreamError (a time: events have none).
-        """
-        if isinstance(position, datetime):
-            raise StreamError(f"{self._queue}: generated events have no times; give a token")
-        era = self._adapter.options.era
-        if position.era != era:
-            raise CursorTooOld(f"{self._queue}: {position} is not of era {era}, which is generated")
-        first = max(1, position.seq + (position.index > 0))
-        wanted = min(max_events, self._adapter.options.batch_events_max)
-        return self._messages(first, min(wanted, self._given - first + 1), max_bytes)
-
-    def _messages(self, first: int, count: int, max_bytes: int) -> list[QueueMessage]:
-        """Up to `count` events from a number on, as far as the bytes suffice; one at least.
-
-        An event that cannot be made ends the batch; as its first it raises StreamError.
-        """
-        found: list[QueueMessage] = []
-        left, wall_s = max_bytes, self._adapter.wall_s()
-        for seq in range(first, first + count):
-            if not self._sequence.has(seq):
-                break
-            try:
-                message = self._adapter.message(self._sequence, seq, wall_s)
-            except StreamError:
-                if found:
-                    break  # those before it are read first
-                raise
-            left -= len(message.items[0])
-            if found and left < 0:
-                break
-            found.append(message)
-        return found
-
     async def ack(self, upto: Token | None, also: Sequence[Token] = (), /) -> None:
         """The queue's record keeps the position."""
 
-    async def release(self, tokens: Sequence[Token], delay_s: float, /) -> None:
+    async def release(self, tokens: Sequence[Token], delay_s: float, has_run: bool, /) -> None:
         """What is not acknowledged is made again for the next receiver."""
+
+    async def extend(self, tokens: Sequence[Token], lease_s: float, /) -> Sequence[Token]:
+        """Nothing is leased."""
+        return ()
+
+    async def aclose(self) -> None:
+        """Nothing is held."""
+
+
+class GeneratorReader:
+    """Makes the events of one queue again, from any position."""
+
+    def __init__(self, adapter: GeneratorAdapter, queue: QueueId, sequence: QueueSequence) -> None:
+        self._adapter = adapter
+        self._queue = queue
+        self._sequence = sequence
+
+    async def bounds(self) -> tuple[Token | None, Token | None]:
+        """The first event and the last; of endless sequences the last number there is."""
+        era, count = self._adapter.options.era, self._sequence.count
+        if not count:
+            return None, None
+        return Token(era, 1), Token(era, count)
+
+    async def seek(self, when: datetime, /) -> Token | None:
+        """Refuse, with StreamError: generated events have no times."""
+        raise StreamError(f"{self._queue}: generated events have no times; give a token")
+
+    async def read_from(
+        self,
+        position: Token,
+        max_events: int,
+        max_bytes: int,
+        streams: frozenset[StreamId] | None,
+        /,
+    ) -> Page:
+        """Events from a position on. Raises CursorTooOld (of another era)."""
+        era, first = self._adapter.options.era, max(1, position.seq + (position.index > 0))
+        if position.era != era:
+            text = f"{self._queue}: {position} is not of era {era}, which is generated"
+            raise CursorTooOld(text, first=Token(era, 1))
+        wanted = min(max_events, self._adapter.options.batch_events_max)
+        found = self._adapter.messages(self._sequence, first, wanted, max_bytes)
+        following = first + len(found)
+        if streams is not None:
+            found = [message for message in found if message.stream in streams]
+        return Page(found, Token(era, following), not self._sequence.has(following))
 
     async def aclose(self) -> None:
         """Nothing is held."""

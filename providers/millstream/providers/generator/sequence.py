@@ -36,6 +36,14 @@ class QueueSequence:
         self._name = f"{seed}\0{queue}"
         self._order = (-1, 1, 0)  # of the round that was asked for last: round, step, first
 
+    @property
+    def count(self) -> int:
+        """How many events the queue has; of an endless sequence, the highest number there is."""
+        rounds = self._events_per_stream
+        return (
+            (1 << 64) - 1 if rounds is None and self.streams else (rounds or 0) * len(self.streams)
+        )
+
     def has(self, seq: int) -> bool:
         """Has the queue an event of this number?"""
         if not self.streams or seq < 1:

@@ -1,36 +1,33 @@
 """The memory provider's adapter and receiver.
 
-Owns: batching of a silo's publishes (one append per queue at a time, of everything that came
-meanwhile). Invariants: messages of one silo are appended to a queue in the order of `enqueue`;
-when an append fails, everything that waited behind it for the same queue fails too, so nothing
-overtakes a gap.
+Owns: what a silo asks of the queues' grains. Not: the content (`queue_grain`), what waits to be
+enqueued (the runtime). Invariant: of a list a prefix is stored.
 """
 
 from __future__ import annotations
 
-import asyncio
-from collections import deque
-from collections.abc import Sequence
-from typing import Any, ClassVar
+from collections.abc import Iterator, Sequence
+from typing import ClassVar
 
 from millstream.runtime import (
     CallTimeout,
     ClusterError,
+    EnqueueFailed,
     Grain,
     PublishUnknown,
-    QueueFull,
     QueueUnavailable,
     StreamError,
 )
-from millstream.runtime.extending import Tasks, check_kind
-from millstream.streams.contracts.identity import QueueId, StreamId
-from millstream.streams.contracts.queue import (
-    AdapterContext,
+from millstream.runtime.extending import check_kind
+from millstream.streams import (
+    AdapterHost,
     Capability,
     OutMessage,
+    QueueId,
     QueueMessage,
+    StreamId,
+    Token,
 )
-from millstream.streams.contracts.token import Token
 
 from .queue_grain import MemoryOptions, MemoryQueue, QueuedMessage
 
@@ -50,7 +47,8 @@ class MemoryQueues:
             Capability.WAKEUP,
             Capability.ORDERED,
             Capability.STABLE_TOKENS,
-            Capability.FENCED_ACK,
+            Capability.OWN_POSITION,
+            Capability.FENCED,
             Capability.DEDUP,
         }
     )
@@ -59,150 +57,76 @@ class MemoryQueues:
         self._options = MemoryOptions() if options is None else options
         check_kind("MemoryQueues(options)", self._options, MemoryOptions)
 
-    async def open(self, provider: str, context: AdapterContext, /) -> MemoryAdapter:
-        return MemoryAdapter(provider, context, self._options)
+    async def open(self, provider: str, host: AdapterHost, /) -> MemoryAdapter:
+        return MemoryAdapter(host, self._options)
 
 
 class MemoryAdapter:
     """The memory provider in one silo."""
 
-    def __init__(self, provider: str, context: AdapterContext, options: MemoryOptions) -> None:
+    capabilities = MemoryQueues.capabilities
+
+    def __init__(self, host: AdapterHost, options: MemoryOptions) -> None:
+        self.host = host
         self.options = options
-        self._provider = provider
-        self._context = context
-        self._senders: dict[QueueId, Sender] = {}
 
     def _queue(self, queue: QueueId) -> MemoryQueue:
-        grain: MemoryQueue = self._context.grain(MemoryQueue, f"{self._provider}/{queue}")
+        grain: MemoryQueue = self.host.grain(MemoryQueue, f"{self.host.provider}/{queue}")
         return grain
 
     async def enqueue(
-        self, queue: QueueId, message: OutMessage, mapper_epoch: int, /
-    ) -> Token | None:
-        sender = self._senders.get(queue)
-        if sender is None:
-            sender = self._senders[queue] = Sender(
-                self._queue(queue), self.options, self._context.tasks
-            )
-        mark = message.mark
-        queued = QueuedMessage(
-            message.stream.namespace,
-            message.stream.key,
-            list(message.items),
-            dict(message.headers) or None,
-            "" if mark is None else mark.producer,
-            0 if mark is None else mark.seq,
-            self._context.wall_s(),
-        )
-        return await sender.send(queued)
+        self, queue: QueueId, messages: Sequence[OutMessage], mapper_epoch: int, /
+    ) -> Sequence[Token | None]:
+        """Store messages; waits for room up to `enqueue_wait_s`."""
+        grain, enqueued_s = self._queue(queue), self.host.clock.wall_s()
+        tokens: list[Token | None] = []
+        for part in parts_within(messages, self.options.capacity_events):
+            try:
+                numbers = await grain.append([queued(message, enqueued_s) for message in part])
+            except Exception as error:
+                raise EnqueueFailed(tokens, publish_error(error)) from None
+            tokens += [Token(era, seq) if seq else None for era, seq in numbers]
+        return tokens
 
     def receiver(self, queue: QueueId, epoch: int, /) -> MemoryReceiver:
         return MemoryReceiver(self._queue(queue), epoch)
 
     async def aclose(self) -> None:
-        for sender in self._senders.values():
-            sender.close()
-        self._senders.clear()
+        """Nothing is held: the grains are the silo's."""
 
 
-class Sender:
-    """What one silo publishes to one queue.
-
-    A message that comes while none is under way is sent in its publisher's task; what comes
-    meanwhile waits for a task of the sender's own.
-    """
-
-    def __init__(self, queue: MemoryQueue, options: MemoryOptions, tasks: Tasks) -> None:
-        self._queue = queue
-        self._options = options
-        self._tasks = tasks
-        self._waiting: deque[tuple[QueuedMessage, asyncio.Future[Token | None]]] = deque()
-        self._task: asyncio.Task[None] | None = None
-        self._is_sending = False
-
-    async def send(self, message: QueuedMessage) -> Token | None:
-        """Send a message, or let it wait; returns once it is accepted."""
-        if not self._is_sending:
-            return await self._send_one(message)
-        future: asyncio.Future[Token | None] = asyncio.get_running_loop().create_future()
-        self._waiting.append((message, future))
-        return await future
-
-    async def _send_one(self, message: QueuedMessage) -> Token | None:
-        self._is_sending = True
-        try:
-            ((era, seq),) = await self._queue.append([message])
-        except Exception as error:
-            self._fail((), error)
-            raise publish_error(error) from None
-        finally:
-            if self._waiting:
-                self._task = self._tasks.start(self._send_all())
-            else:
-                self._is_sending = False
-        return Token(era, seq) if seq else None
-
-    def _take_batch(self) -> list[tuple[QueuedMessage, asyncio.Future[Token | None]]]:
-        batch: list[tuple[QueuedMessage, asyncio.Future[Token | None]]] = []
-        size = events = 0
-        while self._waiting and len(batch) < self._options.batch_messages_max:
-            message = self._waiting[0][0]
-            size += message.size_bytes
-            events += len(message.items)
-            is_over = size > self._options.batch_bytes_max or events > self._options.capacity_events
-            if batch and is_over:
-                break
-            batch.append(self._waiting.popleft())
-        return batch
-
-    async def _send_all(self) -> None:
-        try:
-            while self._waiting:
-                batch = self._take_batch()
-                try:
-                    numbers = await self._queue.append([message for message, _ in batch])
-                except asyncio.CancelledError:
-                    self._fail(batch, PublishUnknown("may have been accepted: the silo stops"))
-                    raise
-                except Exception as error:
-                    self._fail(batch, error)
-                    continue
-                for (_, future), (era, seq) in zip(batch, numbers, strict=True):
-                    if not future.done():
-                        future.set_result(Token(era, seq) if seq else None)
-        finally:
-            self._task, self._is_sending = None, False
-
-    def _fail(self, batch: Sequence[Any], error: Exception) -> None:
-        """What was sent fails with the error; what waits behind it was not accepted for sure."""
-        behind = list(self._waiting)
-        self._waiting.clear()
-        for waiting, make in ((batch, publish_error), (behind, unsent_error)):
-            for _, future in waiting:
-                if not future.done():
-                    future.set_exception(make(error))
-
-    def close(self) -> None:
-        """Fail what waits."""
-        self._fail((), QueueUnavailable("the silo stops"))
-        if self._task is not None:
-            self._task.cancel()
+def queued(message: OutMessage, enqueued_s: float) -> QueuedMessage:
+    """A message as the grain keeps it."""
+    mark = message.mark
+    return QueuedMessage(
+        message.stream.namespace,
+        message.stream.key,
+        list(message.items),
+        dict(message.headers) or None,
+        "" if mark is None else mark.producer,
+        0 if mark is None else mark.seq,
+        enqueued_s,
+    )
 
 
-def publish_error(error: Exception) -> Exception:
-    """What a publisher gets: was it refused, or is the outcome unknown?"""
+def parts_within(messages: Sequence[OutMessage], events_max: int) -> Iterator[Sequence[OutMessage]]:
+    """Parts of at most `events_max` events, in order; one message may have more."""
+    start = events = 0
+    for at, message in enumerate(messages):
+        events += len(message.items)
+        if at > start and events > events_max:
+            yield messages[start:at]
+            start, events = at, len(message.items)
+    yield messages[start:]
+
+
+def publish_error(error: Exception) -> StreamError:
+    """Was it refused, or is the outcome unknown?"""
     if isinstance(error, StreamError):
-        return type(error)(*error.args)
+        return error
     if isinstance(error, CallTimeout | ClusterError):
         return PublishUnknown(f"may have been accepted: {error}")
     return QueueUnavailable(f"{type(error).__name__}: {error}")
-
-
-def unsent_error(error: Exception) -> Exception:
-    """What the publishers behind a failure get: theirs was not sent."""
-    if isinstance(error, QueueFull):
-        return QueueFull(*error.args)
-    return QueueUnavailable(f"not sent, since what was before it failed: {error}")
 
 
 class MemoryReceiver:
@@ -247,8 +171,12 @@ class MemoryReceiver:
     async def backlog(self) -> int:
         return await self._queue.backlog()
 
-    async def release(self, tokens: Sequence[Token], delay_s: float, /) -> None:
+    async def release(self, tokens: Sequence[Token], delay_s: float, has_run: bool, /) -> None:
         """A log: what is not acknowledged is read again by the next receiver."""
+
+    async def extend(self, tokens: Sequence[Token], lease_s: float, /) -> Sequence[Token]:
+        """Nothing is leased."""
+        return ()
 
     async def aclose(self) -> None:
         return None

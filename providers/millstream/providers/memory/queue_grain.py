@@ -15,7 +15,7 @@ import logging
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 
@@ -41,6 +41,7 @@ from millstream.runtime.extending import (
     stopping,
     text_bytes,
 )
+from millstream.streams import AdapterHost
 
 from .arrivals import Arrivals
 from .partition import Partition
@@ -57,7 +58,6 @@ CHUNK_MESSAGES = 2_000
 ROWS_PER_SCAN = 1_000
 KEEP_TRIES_MAX = 6
 KEEP_RETRY_S = 0.1
-NO_FENCE = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,15 +65,14 @@ class MemoryOptions:
     """Limits of each in-memory queue. Raises ConfigError.
 
     A publish to a queue with `capacity_events` events, or `capacity_bytes` bytes, that are not
-    acknowledged waits up to `enqueue_wait_s`, then fails with QueueFull. `store` keeps what
-    outlives an activation: the era, and the content of a queue whose silo stops gracefully.
+    acknowledged waits for room, first come first served, up to `enqueue_wait_s` at a time; the
+    publisher tries again up to `StreamOptions.enqueue_wait_s`, then it raises QueueFull. `store`
+    keeps what outlives an activation: the content of a queue whose silo stops gracefully.
     """
 
     capacity_events: int = 100_000
     capacity_bytes: int = 256 << 20
-    enqueue_wait_s: float = field(default=5.0, metadata={"min": 0})
-    batch_messages_max: int = 1_000
-    batch_bytes_max: int = 1 << 20
+    enqueue_wait_s: float = field(default=1.0, metadata={"min": 0})
     store: str = "default"
 
     def __post_init__(self) -> None:
@@ -129,6 +128,15 @@ class StoredQueue(msgspec.Struct, array_like=True, frozen=True):
     producers: dict[str, int] = {}
 
 
+class Opened(Protocol):
+    """The provider's adapter in this silo."""
+
+    @property
+    def options(self) -> MemoryOptions: ...
+    @property
+    def host(self) -> AdapterHost: ...
+
+
 @grain(name="millstream.MemoryQueue", placement=PREFER_LOCAL)
 class MemoryQueue(Grain):
     """One queue; the key is `provider/queue`."""
@@ -154,33 +162,20 @@ class MemoryQueue(Grain):
 
     async def on_activate(self) -> None:
         """Go on with stored content, or begin a new era."""
-        provider = services_of(self).part(self.key.partition("/")[0])
-        self._options = provider.adapter.options
+        adapter: Opened = services_of(self).part(self.key.partition("/")[0]).adapter
+        self._options = adapter.options
         self._room = Room(self._options.capacity_events, self._options.capacity_bytes)
         found = await self._store.read(self._row_key)
         stored = None if found is None else msgspec.msgpack.decode(found.data, type=StoredQueue)
         if stored is not None and stored.is_clean:
             await self._load(stored)
         else:
-            self._era = await self._next_era()
+            self._era = await adapter.host.raise_era(await adapter.host.era())
             self._partition = Partition()
         self._partition.register(READER, "earliest")
         await self._take(found)
         await self._clear_chunks()  # from here on nobody reads them
         self.context.keep_alive(FOREVER_S)
-
-    async def _next_era(self) -> int:
-        """Raise the provider's era counter by compare-and-set."""
-        key = f"era/{self.key.partition('/')[0]}"
-        while True:
-            row = await self._store.read(key)
-            era = 1 if row is None else int(row.data) + 1
-            try:
-                expect = None if row is None else row.etag
-                await self._store.write(key, str(era).encode(), expect, NO_FENCE)
-            except Conflict:
-                continue
-            return era
 
     @property
     def _row_key(self) -> str:

@@ -59,8 +59,24 @@ class Members(Protocol):
         ...
 
 
-class Clock:
+class Clock(Protocol):
     """Times and chance of one silo; under simulation, the simulator's."""
+
+    def now(self) -> float:
+        """Seconds of the loop's clock, for waiting."""
+        ...
+
+    def wall_s(self) -> float:
+        """Seconds since 1970, for stamps that are stored; clocks of silos differ."""
+        ...
+
+    def uniform(self, low: float, high: float, /) -> float:
+        """A random number in [low, high)."""
+        ...
+
+
+class SiloClock:
+    """The `Clock` of a silo."""
 
     __slots__ = ("_silo",)
 
@@ -68,15 +84,12 @@ class Clock:
         self._silo = silo
 
     def now(self) -> float:
-        """Seconds of the loop's clock, for waiting."""
         return self._silo.loop.time()
 
     def wall_s(self) -> float:
-        """Seconds since 1970, for stamps that are stored; clocks of silos differ."""
         return self._silo.env.wall_s()
 
-    def uniform(self, low: float, high: float) -> float:
-        """A random number in [low, high)."""
+    def uniform(self, low: float, high: float, /) -> float:
         return self._silo.env.uniform(low, high)
 
 
@@ -139,7 +152,7 @@ class SiloServices:
         self.members: Members = silo.membership
         self.targets: Targets = silo.targets
         self.extensions = Extensions(silo)
-        self.clock = Clock(silo)
+        self.clock: Clock = SiloClock(silo)
         self.tasks = self.new_tasks()
 
     @property

@@ -24,7 +24,7 @@ import msgspec
 from millstream.runtime.extending import check_fields, text_bytes
 from millstream.streams.contracts.identity import StreamId
 from millstream.streams.contracts.item import Item
-from millstream.streams.contracts.queue import QueueMessage
+from millstream.streams.contracts.message import QueueMessage
 from millstream.streams.contracts.token import Token
 
 __all__ = ["CacheLimits", "Cursor", "QueueCache", "message_bytes"]

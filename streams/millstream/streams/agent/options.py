@@ -10,8 +10,8 @@ from dataclasses import dataclass, field, replace
 
 from millstream.runtime import ConfigError
 from millstream.runtime.extending import check_fields
-from millstream.streams.api.split import PublishLimits
 from millstream.streams.ownership.options import OwnershipOptions
+from millstream.streams.publishing.split import PublishLimits, SendLimits
 
 from .cache import CacheLimits
 from .delivery import DeliveryOptions
@@ -40,7 +40,9 @@ class StreamOptions:
     read_retry_s: float = 0.5
     """Wait after a read that failed."""
     enqueue_wait_s: float = field(default=5.0, metadata={"min": 0})
-    """How long a publish waits at a full queue before QueueFull."""
+    """How long a publish tries at a queue that is full or away, before QueueFull or its like."""
+    send: SendLimits = field(default_factory=SendLimits)
+    """What is enqueued at a time, and what may wait for it."""
     publish_items_max: int = 1000
     """Items that `publish_many` puts into one message."""
     publish_bytes_max: int = 1 << 20
@@ -73,6 +75,7 @@ class StreamOptions:
             self,
             publish_bytes_max=min(self.publish_bytes_max, limit),
             message_bytes_max=min(self.message_bytes_max, limit),
+            send=replace(self.send, batch_bytes_max=min(self.send.batch_bytes_max, limit)),
             flow=replace(self.flow, read_bytes_max=min(self.flow.read_bytes_max, limit)),
             delivery=replace(
                 self.delivery, max_batch_bytes=min(self.delivery.max_batch_bytes, limit)

@@ -17,14 +17,10 @@ from dataclasses import dataclass
 
 from millstream.runtime import QueueFenced
 from millstream.runtime.extending import Backoff, Clock, Tasks
+from millstream.streams.contracts.capability import Capability
 from millstream.streams.contracts.identity import QueueId
-from millstream.streams.contracts.queue import (
-    Capability,
-    Measurable,
-    QueueAdapter,
-    QueueMessage,
-    QueueReceiver,
-)
+from millstream.streams.contracts.message import QueueMessage
+from millstream.streams.contracts.queue import Measurable, QueueAdapter, QueueReceiver
 from millstream.streams.contracts.token import Token
 
 from .cache import QueueCache
@@ -82,7 +78,7 @@ class PullingAgent:
         self._changed = changed
         self.queue = queue
         self.epoch = epoch
-        self._keeps_no_position = Capability.FENCED_ACK not in parts.capabilities
+        self._keeps_no_position = Capability.OWN_POSITION not in parts.capabilities
         self._has_wakeup = Capability.WAKEUP in parts.capabilities
         self._start_after = checkpoint if self._keeps_no_position else None
         self.cache = QueueCache(options.cache, self._start_after)

@@ -19,7 +19,7 @@ from millstream.runtime.extending import Clock, Tasks
 from millstream.streams.api.implicit import ImplicitSet, ImplicitSubscription
 from millstream.streams.api.rendezvous import SubscriptionRow
 from millstream.streams.contracts.identity import StreamId
-from millstream.streams.contracts.queue import QueueMessage
+from millstream.streams.contracts.message import QueueMessage
 from millstream.streams.contracts.token import Token
 
 from .cache import QueueCache

@@ -25,9 +25,9 @@ from millstream.runtime.extending import (
 )
 from millstream.streams.contracts.identity import StreamId
 from millstream.streams.contracts.token import Token
+from millstream.streams.publishing.gateway_publisher import GatewayPublisher
 
 from .event import Event
-from .gateway_publisher import GatewayPublisher
 from .handlers import check_explicit, is_batch_handler
 from .rendezvous import Rendezvous, SubscriptionRow, rendezvous_key
 
@@ -45,8 +45,13 @@ class Publisher(Protocol):
 
     def split(self, bodies: Sequence[bytes]) -> list[Sequence[bytes]]: ...
     async def publish(
-        self, stream: StreamId, bodies: Sequence[bytes], headers: Mapping[str, str] | None
-    ) -> Token | None: ...
+        self,
+        stream: StreamId,
+        parts: Sequence[Sequence[bytes]],
+        headers: Mapping[str, str] | None,
+    ) -> Token | None:
+        """Store messages in order: all of them, or a prefix."""
+        ...
 
 
 class Topic(Protocol[T]):
@@ -124,24 +129,22 @@ class Stream(Generic[T]):
         publisher = publisher_of(self._runtime, self._topic.provider)
         if headers is not None:
             check_headers(headers)
-        return await publisher.publish(self.id, [self._encode(item)], headers)
+        return await publisher.publish(self.id, [[self._encode(item)]], headers)
 
     async def publish_many(
         self, items: Iterable[T], /, *, headers: Mapping[str, str] | None = None
     ) -> Token | None:
         """Publish events in order; returns the token of the last message.
 
-        They are sent in messages of at most `publish_items_max` and `publish_bytes_max`; if one
-        fails, those before it stay published.
+        They are sent in messages of at most `publish_items_max` and `publish_bytes_max`. If one
+        fails, those before it stay published and none behind it is sent: `accepted_events` of the
+        error says how many were. Raises what `publish` raises.
         """
         publisher = publisher_of(self._runtime, self._topic.provider)
         if headers is not None:
             check_headers(headers)
         bodies = [self._encode(item) for item in items]
-        token: Token | None = None
-        for part in publisher.split(bodies):
-            token = await publisher.publish(self.id, part, headers)
-        return token
+        return await publisher.publish(self.id, publisher.split(bodies), headers)
 
     async def subscribe(
         self,

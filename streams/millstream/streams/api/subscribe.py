@@ -14,7 +14,7 @@ from typing import Any, Generic, Literal, TypeVar, get_type_hints, overload
 
 from millstream.runtime import ConfigError, DefinitionError, State, StateField
 from millstream.runtime.extending import Declaration, GrainType, Mark, add_mark, marks_of, source_of
-from millstream.streams.contracts.queue import Capability
+from millstream.streams.contracts.capability import Capability
 
 from .event import Event
 from .handlers import accepts, events_of, label_of, parameter_of, text_of, wanted_text

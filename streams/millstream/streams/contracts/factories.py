@@ -10,27 +10,42 @@ import inspect
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
-from millstream.runtime import Grain
+from millstream.runtime import ConfigError, Grain
 from millstream.runtime.extending import load_plugin
 
-from .queue import AdapterContext, Capability, QueueAdapter, QueueAdapterFactory, QueueBalancer
-from .shapes import require_shape
+from .host import AdapterHost
+from .mapping import QueueBalancer
+from .queue import QueueAdapter, QueueAdapterFactory
+from .shapes import capabilities_of, require_shape
 
-__all__ = ["OpenAdapter", "balancer_of", "factory_of"]
+__all__ = ["OpenAdapter", "OpenedByFunction", "balancer_of", "factory_of"]
 
-OpenAdapter = Callable[[str, AdapterContext], Awaitable[QueueAdapter]]
+OpenAdapter = Callable[[str, AdapterHost], Awaitable[QueueAdapter]]
 
 
 class OpenedByFunction:
-    """The factory around a function; without a word from it, the adapter can nothing special."""
+    """The factory around a function; what it opens says what it can do, if the function does not.
+
+    `capabilities` is None until then.
+    """
 
     def __init__(self, function: OpenAdapter) -> None:
         self._function = function
-        self.capabilities: frozenset[Capability] = getattr(function, "capabilities", frozenset())
+        self.capabilities: Any = getattr(function, "capabilities", None)
         self.grains: Sequence[type[Grain]] = getattr(function, "grains", ())
 
-    async def open(self, provider: str, context: AdapterContext, /) -> QueueAdapter:
-        return await self._function(provider, context)
+    async def open(self, provider: str, host: AdapterHost, /) -> QueueAdapter:
+        adapter = await self._function(provider, host)
+        if self.capabilities is None:
+            where = f"stream provider {provider!r}: {self._function!r} opened"
+            if not hasattr(adapter, "capabilities"):
+                await adapter.aclose()
+                raise ConfigError(
+                    f"{where} a {type(adapter).__name__} without `capabilities`: say what it can "
+                    "do, or set them on the function"
+                )
+            self.capabilities = capabilities_of(adapter, where)  # type: ignore[arg-type]
+        return adapter
 
 
 def factory_of(queues: QueueAdapterFactory | OpenAdapter | str) -> QueueAdapterFactory:

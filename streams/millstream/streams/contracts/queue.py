@@ -1,164 +1,176 @@
-"""What a queue provider implements, and what a queue mapper and a balancer are.
+"""What a queue provider implements.
 
-Owns: the plug-in contracts. Parameters are positional-only here, so an author may name them freely.
-Not: implementations (`millstream.providers`, `millstream.balancers`).
-Invariants: a queue has one owner, in one epoch; `read` gives messages in the order of their tokens;
-`ack` is idempotent; a method that raises QueueFenced has changed nothing.
+Owns: the contract of factories, adapters, receivers and readers (DESIGN 5a, spec/contract.md).
+Parameters are positional-only here, so an author may name them freely. Not: implementations
+(`millstream.providers`). Invariants: a queue has one owner, in one epoch; a method that raises
+QueueFenced has changed nothing; every call has a time limit, which the runtime keeps.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
 from datetime import datetime
-from enum import Enum
-from typing import Any, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
-from millstream.runtime.extending import Tasks
-
+from .capability import Capability
+from .host import AdapterHost
 from .identity import QueueId, StreamId
+from .mapping import QueueMapper
+from .message import OutMessage, Page, QueueMessage
 from .token import Token
 
 __all__ = [
-    "AdapterContext",
-    "Capability",
+    "BringsMapper",
     "Measurable",
-    "OutMessage",
-    "ProducerMark",
     "QueueAdapter",
     "QueueAdapterFactory",
-    "QueueBalancer",
-    "QueueMapper",
-    "QueueMessage",
+    "QueueReader",
     "QueueReceiver",
-    "Rewindable",
-    "SiloSet",
+    "Rewinds",
+    "Seals",
 ]
 
 
-class Capability(Enum):
-    """What a provider can do; the runtime asks for nothing that is not declared."""
-
-    DURABLE = "durable"  # an accepted message survives the death of every silo
-    REWIND = "rewind"  # `Rewindable` is implemented
-    WAKEUP = "wakeup"  # `read` returns as soon as something is there: no polling
-    ORDERED = "ordered"  # messages of one stream are read in the order of acceptance
-    STABLE_TOKENS = "stable_tokens"  # a message read again has the same token
-    ITEM_ACK = "item_ack"  # `ack(also=...)` acknowledges single messages
-    FENCED_ACK = "fenced_ack"  # `start` and `ack` refuse an older epoch
-    FENCED_ENQUEUE = "fenced_enqueue"  # `enqueue` refuses an older mapper epoch
-    DEDUP = "dedup"  # a producer's message with a sequence that was accepted is dropped
-
-
-@dataclass(frozen=True, slots=True)
-class ProducerMark:
-    """Identifies a message of a producer, so that sending it twice stores it once."""
-
-    producer: str
-    seq: int
-
-
-@dataclass(frozen=True, slots=True)
-class OutMessage:
-    """Items of one stream on their way into a queue; `items` are encoded MessagePack values."""
-
-    stream: StreamId
-    items: Sequence[bytes]
-    headers: Mapping[str, str] = field(default_factory=dict)
-    mark: ProducerMark | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class QueueMessage:
-    """A stored message: `token` is that of its first item (index 0); item i has index i."""
-
-    stream: StreamId
-    token: Token
-    items: Sequence[bytes]
-    headers: Mapping[str, str] = field(default_factory=dict)
-    enqueued_s: float = 0.0  # wall clock, for lag figures
-
-
-class AdapterContext(Protocol):
-    """What an adapter may use of the silo or client that opened it."""
-
-    @property
-    def cluster(self) -> str: ...
-    @property
-    def silo(self) -> str | None:
-        """The silo's address; None in a client."""
-        ...
-
-    @property
-    def mapper(self) -> QueueMapper | None:
-        """Which queue carries a stream here; None where nobody has decided."""
-        ...
-
-    @property
-    def tasks(self) -> Tasks:
-        """Tasks and timers that end with the silo."""
-        ...
-
-    def grain(self, cls: type[Any], key: str, /) -> Any: ...
-    def wall_s(self) -> float: ...
-
-
 class QueueReceiver(Protocol):
-    """The read side of one queue for one owner and epoch. QueueFenced from any method: stop."""
+    """The read side of one queue for one owner and epoch. QueueFenced from any method: stop.
+
+    The runtime calls `start` once, then `read` one at a time, and beside a read at most one of
+    `ack`, `release` and `extend`. None is cancelled while the receiver is used on: after a call
+    that failed or was late the receiver is closed, and another one is made for the same epoch.
+    """
 
     async def start(self, after: Token | None, /) -> None:
-        """Begin after this position; None: at the oldest unacknowledged message."""
+        """Begin behind this position; None: at the oldest message that is not acknowledged.
+
+        With OWN_POSITION it begins at the later of `after` and its own; without ORDERED `after` is
+        None. Raises CursorTooOld(first): what is before `first` is gone, reading begins there.
+        """
         ...
 
     async def read(
         self, max_events: int, max_bytes: int, wait_s: float, /
     ) -> Sequence[QueueMessage]:
-        """Take the next messages; wait up to `wait_s` for the first; [] means nothing yet."""
-        ...
+        """Take the next messages; [] means nothing yet.
 
-    async def ack(self, upto: Token | None, also: Sequence[Token] = (), /) -> None:
-        """Everything up to and including `upto` is done; `also` needs ITEM_ACK."""
-        ...
-
-    async def release(self, tokens: Sequence[Token], delay_s: float, /) -> None:
-        """Give messages back to the queue; no effect on a log."""
-        ...
-
-    async def aclose(self) -> None: ...
-
-
-class QueueAdapter(Protocol):
-    """One opened provider in one silo or client."""
-
-    async def enqueue(
-        self, queue: QueueId, message: OutMessage, mapper_epoch: int, /
-    ) -> Token | None:
-        """Store a message; returns once it is accepted, with its token if that is known.
-
-        Raises QueueFull, QueueUnavailable, StaleMapper, or PublishUnknown (may have been accepted).
+        At most `max_events` events (items) and `max_bytes` bytes of items, but one message at
+        least. Returns within `wait_s` and the time of its own I/O; with WAKEUP as soon as
+        something is there.
         """
         ...
 
-    def receiver(self, queue: QueueId, epoch: int, /) -> QueueReceiver: ...
-    async def aclose(self) -> None: ...
+    async def ack(self, upto: Token | None, also: Sequence[Token] = (), /) -> None:
+        """Every message up to and including `upto` is done, and (ITEM_ACK) those in `also`.
+
+        Idempotent; an older position changes nothing. Tokens name whole messages.
+        """
+        ...
+
+    async def release(self, tokens: Sequence[Token], delay_s: float, has_run: bool, /) -> None:
+        """ITEM_ACK: give messages back to the queue, to be read again after `delay_s`.
+
+        `has_run`: they count as tried. No effect on a log, or on what was not read here.
+        """
+        ...
+
+    async def extend(self, tokens: Sequence[Token], lease_s: float, /) -> Sequence[Token]:
+        """LEASED: hold these messages for `lease_s` more; returns those that are lost already."""
+        ...
+
+    async def aclose(self) -> None:
+        """End, also a read that waits; again is harmless. LEASED: what is out is given back."""
+        ...
+
+
+class QueueAdapter(Protocol):
+    """One opened provider in one silo."""
+
+    async def enqueue(
+        self, queue: QueueId, messages: Sequence[OutMessage], mapper_epoch: int, /
+    ) -> Sequence[Token | None]:
+        """Store messages in order; returns once all are accepted, with their tokens if known.
+
+        One call is under way per queue and silo; the runtime puts together what came meanwhile.
+        Raises EnqueueFailed(accepted, cause): a prefix is stored, and nothing else of the list,
+        now or later, unless the cause is PublishUnknown. Another StreamError means that nothing
+        is stored. QueueFull, QueueUnavailable and StaleMapper are tried again by the runtime.
+        """
+        ...
+
+    def receiver(self, queue: QueueId, epoch: int, /) -> QueueReceiver:
+        """A new receiver for the owner in this epoch; it does nothing before `start`."""
+        ...
+
+    async def aclose(self) -> None:
+        """End; again is harmless."""
+        ...
 
 
 class QueueAdapterFactory(Protocol):
-    """What a user passes as a provider: opened once per silo or client."""
+    """What a user passes as a provider: opened once per silo. `grains`, optional: classes that
+    the silo hosts for it."""
 
     @property
     def capabilities(self) -> frozenset[Capability]: ...
-    async def open(self, provider: str, context: AdapterContext, /) -> QueueAdapter: ...
+    async def open(self, provider: str, host: AdapterHost, /) -> QueueAdapter: ...
+
+
+class QueueReader(Protocol):
+    """Reads a queue beside its owner, without disturbing it, from any position that is kept."""
+
+    async def bounds(self) -> tuple[Token | None, Token | None]:
+        """The first message that is kept and the last that was accepted; None while empty."""
+        ...
+
+    async def seek(self, when: datetime, /) -> Token | None:
+        """The first message accepted at or after a time; None: none yet."""
+        ...
+
+    async def read_from(
+        self,
+        position: Token,
+        max_events: int,
+        max_bytes: int,
+        streams: frozenset[StreamId] | None,
+        /,
+    ) -> Page:
+        """Messages from `position` (inclusive) on, of these streams (None: of all).
+
+        `max_bytes` bounds what is looked at, found or not; one message at least is looked at. In
+        the owner's process everything that `read` has returned is seen. Raises CursorTooOld(first).
+        """
+        ...
+
+    async def aclose(self) -> None: ...
 
 
 @runtime_checkable
-class Rewindable(Protocol):
-    """An adapter's receiver that can read an older range beside its own position."""
+class Rewinds(Protocol):
+    """REWIND: an adapter whose queues can be read again."""
 
-    async def read_from(
-        self, position: Token | datetime, max_events: int, max_bytes: int, /
-    ) -> Sequence[QueueMessage]:
-        """Messages from `position` (inclusive). Raises CursorTooOld."""
+    def reader(self, queue: QueueId, /) -> QueueReader:
+        """A reader that stands beside the owner; also in silos that do not own the queue."""
+        ...
+
+
+@runtime_checkable
+class Seals(Protocol):
+    """SEALED: an adapter whose queues can be closed for streams that move to another one."""
+
+    async def seal(self, queue: QueueId, mapper_epoch: int, era: int, /) -> Token | None:
+        """Refuse older mapper epochs with StaleMapper from now on; later messages carry `era`.
+
+        A sequence that is known is still answered as accepted. Returns the barrier: the last
+        message that was accepted before; None: there was none. Again returns the same.
+        """
+        ...
+
+
+@runtime_checkable
+class BringsMapper(Protocol):
+    """An adapter whose broker decides which queue carries a stream, and how many there are."""
+
+    def mapper(self, changed: Callable[[], None], /) -> QueueMapper:
+        """The mapper as of now; `changed` is called when another one holds."""
         ...
 
 
@@ -169,45 +181,3 @@ class Measurable(Protocol):
     async def backlog(self) -> int:
         """Events that are stored and that this receiver has not read."""
         ...
-
-
-class QueueMapper(Protocol):
-    """Which queue carries a stream. Pure: equal inputs give equal answers everywhere."""
-
-    @property
-    def epoch(self) -> int: ...
-    def queues(self) -> Sequence[QueueId]: ...
-    def queue_for(self, stream: StreamId, /) -> QueueId: ...
-
-
-class SiloSet(Protocol):
-    """The live silos that may own queues, as a balancer sees them."""
-
-    @property
-    def me(self) -> str: ...
-    @property
-    def tasks(self) -> Tasks:
-        """Tasks and timers that end with the silo."""
-        ...
-
-    def silos(self) -> Sequence[str]: ...
-    def names(self) -> Mapping[str, str]:
-        """Configured name by silo address."""
-        ...
-
-    def watch(self, changed: Callable[[], None], /) -> Callable[[], None]:
-        """Call back after each change; returns a function that ends it."""
-        ...
-
-
-class QueueBalancer(Protocol):
-    """Says which queues its silo wants; never starts, stops or releases anything."""
-
-    async def start(
-        self,
-        queues: Sequence[QueueId],
-        silos: SiloSet,
-        wanted: Callable[[frozenset[QueueId]], None],
-        /,
-    ) -> None: ...
-    async def aclose(self) -> None: ...

@@ -8,13 +8,20 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Collection
-from typing import Any
+from typing import Any, Protocol
 
 from millstream.runtime import ConfigError
 
-from .queue import Capability, QueueAdapterFactory
+from .capability import Capability, contradiction
 
 __all__ = ["capabilities_of", "require_shape"]
+
+
+class Declares(Protocol):
+    """What says what it can do."""
+
+    @property
+    def capabilities(self) -> frozenset[Capability]: ...
 
 
 def require_shape(obj: object, protocol: type[Any], what: str) -> None:
@@ -60,12 +67,17 @@ def _compare_arguments(name: str, found: Any, wanted: Any) -> str:
     return ""
 
 
-def capabilities_of(queues: QueueAdapterFactory, what: str) -> frozenset[Capability]:
-    """What a factory declares. Raises ConfigError for anything but capabilities."""
+def capabilities_of(queues: Declares, what: str) -> frozenset[Capability]:
+    """What a factory declares, or an adapter that a function opened.
+
+    Raises ConfigError: it is anything but capabilities, or they cannot go together.
+    """
     declared: Any = queues.capabilities
     if isinstance(declared, Collection) and not isinstance(declared, str):
         found = [one for one in declared if isinstance(one, Capability)]
         if len(found) == len(declared):
+            if text := contradiction(found):
+                raise ConfigError(f"{what}: {type(queues).__name__}.capabilities: {text}")
             return frozenset(found)
     raise ConfigError(
         f"{what}: {type(queues).__name__}.capabilities is {declared!r}: "

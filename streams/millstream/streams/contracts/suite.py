@@ -20,20 +20,14 @@ from collections.abc import Callable, Coroutine, Sequence
 from contextvars import Context
 from typing import Any
 
-from millstream.runtime import QueueFenced, StreamError
-from millstream.runtime.extending import Tasks
+from millstream.runtime import MemoryStateStore, QueueFenced, StateStore, StreamError
+from millstream.runtime.extending import Clock, Members, Targets, Tasks
 
+from .capability import Capability
 from .identity import QueueId, StreamId
-from .queue import (
-    Capability,
-    OutMessage,
-    ProducerMark,
-    QueueAdapter,
-    QueueAdapterFactory,
-    QueueMapper,
-    QueueMessage,
-    QueueReceiver,
-)
+from .mapping import QueueMapper
+from .message import OutMessage, ProducerMark, QueueMessage
+from .queue import QueueAdapter, QueueAdapterFactory, QueueReceiver
 from .shapes import require_shape
 from .token import Token
 
@@ -47,32 +41,82 @@ Check = Callable[["AdapterBench"], Coroutine[Any, Any, None]]
 Generated = Callable[[QueueId, int], Sequence[bytes]]
 
 
-class BenchContext:
-    """The `AdapterContext` of a bench: no cluster behind it."""
+class BenchClock:
+    """A fixed stamp, and the loop's time."""
+
+    def now(self) -> float:
+        return asyncio.get_running_loop().time()
+
+    def wall_s(self) -> float:
+        return 1_700_000_000.0
+
+    def uniform(self, low: float, high: float, /) -> float:
+        return low
+
+
+class BenchMapper:
+    """Each stream in the queue that its key names, or in the first."""
+
+    epoch = 1
+
+    def queues(self) -> Sequence[QueueId]:
+        return (QUEUE, OTHER_QUEUE)
+
+    def queue_for(self, stream: StreamId, /) -> QueueId:
+        return stream.key if stream.key in self.queues() else QUEUE
+
+
+class BenchHost:
+    """The `AdapterHost` of a bench: no cluster behind it."""
 
     cluster = "contract"
-    silo: str | None = "127.0.0.1:0@1"
-    mapper: QueueMapper | None = None
+    silo = "127.0.0.1:0@1"
 
-    def __init__(self) -> None:
+    def __init__(self, mapper: QueueMapper | None = None, provider: str = "contract") -> None:
+        self.provider = provider
+        self.mapper: QueueMapper = mapper or BenchMapper()
+        self.clock: Clock = BenchClock()
         self.tasks = Tasks(asyncio.get_running_loop(), Context)
+        self._store = MemoryStateStore()
+        self._era = 0
+
+    @property
+    def members(self) -> Members:
+        raise NotImplementedError("this bench has no cluster")
+
+    @property
+    def targets(self) -> Targets:
+        raise NotImplementedError("this bench has no system targets")
 
     def grain(self, cls: type[Any], key: str, /) -> Any:
         """Adapters that use grains are checked inside a cluster."""
         raise NotImplementedError("this bench has no grains")
 
-    def wall_s(self) -> float:
-        """A fixed stamp."""
-        return 1_700_000_000.0
+    def store(self, name: str = "default", /) -> StateStore:
+        return self._store
+
+    async def owner(self, queue: QueueId, /) -> tuple[str, int] | None:
+        return None
+
+    async def era(self) -> int:
+        return self._era
+
+    async def raise_era(self, seen: int, /) -> int:
+        self._era = max(self._era, seen + 1)
+        return self._era
 
 
 class AdapterBench:
     """An opened adapter, and what checks need again and again."""
 
     def __init__(
-        self, make: Callable[[], QueueAdapterFactory], generated: Generated | None = None
+        self,
+        make: Callable[[], QueueAdapterFactory],
+        generated: Generated | None = None,
+        mapper: QueueMapper | None = None,
     ) -> None:
         self.make = make
+        self.mapper = mapper
         self.generated = generated
         self.factory = make()
         self.adapter: QueueAdapter
@@ -80,7 +124,7 @@ class AdapterBench:
     async def open(self) -> None:
         """Open the adapter, and compare its shape with the contract."""
         require_shape(self.factory, QueueAdapterFactory, "the factory")
-        self.adapter = await self.factory.open("contract", BenchContext())
+        self.adapter = await self.factory.open("contract", BenchHost(self.mapper))
         require_shape(self.adapter, QueueAdapter, "the adapter")
         require_shape(self.adapter.receiver(QUEUE, 1), QueueReceiver, "the receiver")
 
@@ -105,7 +149,7 @@ class AdapterBench:
             return [text_of(item) for item in self.generated(queue, len(texts))]
         for text in texts:
             message = OutMessage(StreamId("n", key), [text.encode()], {"h": text})
-            await self.adapter.enqueue(queue, message, 1)
+            await self.adapter.enqueue(queue, [message], 1)
         return list(texts)
 
     async def begin(self, epoch: int = 1, queue: str = QUEUE) -> QueueReceiver:
@@ -139,7 +183,8 @@ async def check_messages_are_read_as_they_were_enqueued(bench: AdapterBench) -> 
     if bench.is_read_only:
         return
     items = [b"one", b"", b"\x00\xff"]
-    await bench.adapter.enqueue(QUEUE, OutMessage(StreamId("a", "b/c"), items, {"x": "y"}), 1)
+    message = OutMessage(StreamId("a", "b/c"), items, {"x": "y"})
+    await bench.adapter.enqueue(QUEUE, [message], 1)
     (found,) = await bench.read(await bench.begin(), 1)
     assert (found.stream, [bytes(item) for item in found.items]) == (StreamId("a", "b/c"), items)
     assert dict(found.headers) == {"x": "y"} and found.token.index == 0
@@ -189,7 +234,7 @@ async def check_what_is_not_acknowledged_is_read_again(bench: AdapterBench) -> N
     before = await bench.read(first, 3)
     await first.aclose()
     second = await bench.begin(epoch=2)
-    if not bench.has(Capability.FENCED_ACK):
+    if not bench.has(Capability.FENCED):
         await second.start(None)
     again = await bench.read(second, 3)
     assert texts(again) == wanted
@@ -223,8 +268,8 @@ async def check_a_waiting_read_is_woken(bench: AdapterBench) -> None:
 
 
 async def check_an_older_epoch_is_fenced(bench: AdapterBench) -> None:
-    """FENCED_ACK: `start` and `ack` of an older epoch are refused and change nothing."""
-    if not bench.has(Capability.FENCED_ACK):
+    """FENCED: `start` and `ack` of an older epoch are refused and change nothing."""
+    if not bench.has(Capability.FENCED):
         return
     wanted = await bench.publish("a", "b")
     old = await bench.begin(epoch=1)
@@ -250,7 +295,7 @@ async def check_a_repeated_sequence_is_stored_once(bench: AdapterBench) -> None:
         return
     for seq in (0, 1, 0, 1, 2):
         message = OutMessage(StreamId("n", "k"), [str(seq).encode()], {}, ProducerMark("p", seq))
-        await bench.adapter.enqueue(QUEUE, message, 1)
+        await bench.adapter.enqueue(QUEUE, [message], 1)
     await bench.publish("end")
     assert texts(await bench.read(await bench.begin(), 4)) == ["0", "1", "2", "end"]
 
@@ -270,7 +315,7 @@ async def check_closing_and_releasing_are_harmless(bench: AdapterBench) -> None:
     await bench.publish("a")
     receiver = await bench.begin()
     found = await bench.read(receiver, 1)
-    await receiver.release([found[0].token], 0.0)
+    await receiver.release([found[0].token], 0.0, False)
     for _ in range(2):
         await receiver.aclose()
         await bench.adapter.aclose()
@@ -282,7 +327,7 @@ async def check_a_read_only_adapter_refuses_messages(bench: AdapterBench) -> Non
         return
     wanted = await bench.publish("a", "b")
     try:
-        await bench.adapter.enqueue(QUEUE, OutMessage(StreamId("n", "k"), [b"x"]), 1)
+        await bench.adapter.enqueue(QUEUE, [OutMessage(StreamId("n", "k"), [b"x"])], 1)
     except StreamError:
         assert texts(await bench.read(await bench.begin(), 2)) == wanted
         return
@@ -307,13 +352,16 @@ ADAPTER_CHECKS: Sequence[Check] = (
 
 
 async def run_adapter_check(
-    check: Check, make: Callable[[], QueueAdapterFactory], generated: Generated | None = None
+    check: Check,
+    make: Callable[[], QueueAdapterFactory],
+    generated: Generated | None = None,
+    mapper: QueueMapper | None = None,
 ) -> None:
     """Run one check on a freshly made factory, and close what was opened.
 
     `generated`, where the provider refuses `enqueue`: the first so many items of a queue.
     """
-    bench = AdapterBench(make, generated)
+    bench = AdapterBench(make, generated, mapper)
     await bench.open()
     try:
         await check(bench)

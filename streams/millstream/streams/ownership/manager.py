@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Generic, Protocol, TypeVar
 
 from msgspec.structs import replace
@@ -131,11 +131,12 @@ class QueueManager(Generic[R]):
         for queue, owned in self._queues.items():
             owned.task = self._silo.tasks.start(self._own(queue, owned))
 
-    def want(self, queues: frozenset[QueueId]) -> None:
+    def want(self, queues: Iterable[QueueId]) -> None:
         """The balancer's word: what this silo should read."""
         if self._is_stopping:
             return
-        changed, self._wanted = self._wanted ^ queues, queues
+        wanted = frozenset(queues)
+        changed, self._wanted = self._wanted ^ wanted, wanted
         for queue in sorted(changed):
             self.wake(queue)
 

@@ -16,7 +16,7 @@ from millstream.runtime import MillstreamError, QueueUnavailable
 from millstream.runtime.extending import SiloServices
 from millstream.streams.api.rendezvous import SubscriptionRow
 from millstream.streams.contracts.identity import QueueId, StreamId
-from millstream.streams.contracts.queue import QueueMapper
+from millstream.streams.contracts.mapping import QueueMapper
 from millstream.streams.ownership.record import OwnershipStore, QueueState
 
 from .target import StreamsTarget, target_of

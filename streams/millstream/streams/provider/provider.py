@@ -13,36 +13,39 @@ import logging
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any
 
-from millstream.runtime import ConfigError, Grain, TableView
+from millstream.runtime import ConfigError, Grain, StreamError, TableView
 from millstream.runtime.extending import SiloServices, check_kind
 from millstream.streams.agent.dead_letters import DeadLetters, FailureHandler, KeepDeadLetters
 from millstream.streams.agent.giving_up import GiveUps
 from millstream.streams.agent.options import StreamOptions
 from millstream.streams.agent.reader import AgentParts, PullingAgent
-from millstream.streams.api.ingest import IngestTarget
 from millstream.streams.api.rendezvous import Rendezvous
 from millstream.streams.api.subscribe import check_marks
 from millstream.streams.consumer.extension import Consumer
-from millstream.streams.contracts.factories import OpenAdapter, balancer_of, factory_of
-from millstream.streams.contracts.identity import QueueId, StreamId
-from millstream.streams.contracts.queue import (
-    OutMessage,
-    QueueAdapter,
-    QueueAdapterFactory,
-    QueueBalancer,
-    QueueMapper,
+from millstream.streams.contracts.capability import Capability
+from millstream.streams.contracts.factories import (
+    OpenAdapter,
+    OpenedByFunction,
+    balancer_of,
+    factory_of,
 )
+from millstream.streams.contracts.identity import QueueId, StreamId
+from millstream.streams.contracts.mapping import QueueBalancer, QueueMapper
+from millstream.streams.contracts.message import OutMessage
+from millstream.streams.contracts.queue import QueueAdapter, QueueAdapterFactory
 from millstream.streams.contracts.shapes import capabilities_of, require_shape
 from millstream.streams.contracts.token import Token
 from millstream.streams.ownership.manager import QueueManager
 from millstream.streams.ownership.mapper import HashRingMapper
 from millstream.streams.ownership.record import OwnershipStore
+from millstream.streams.publishing.ingest import IngestTarget
+from millstream.streams.publishing.silo_publisher import SiloPublisher
 
+from .adapter_host import SiloAdapterHost
 from .agents import AgentCalls
 from .following import Following
 from .outlet import SiloOutlet
-from .publishing import Publishing
-from .silo_view import ManagerSilo, QueueSilos, SiloContext
+from .silo_view import ManagerSilo, QueueSilos
 from .target import QueueStats, StreamsTarget, agent_stats
 
 __all__ = ["PersistentStreams"]
@@ -81,7 +84,9 @@ class PersistentStreams:
         check_kind("PersistentStreams(options=...)", self._options, StreamOptions)
         self._on_give_up: FailureHandler = KeepDeadLetters() if on_give_up is None else on_give_up
         require_shape(self._on_give_up, FailureHandler, "PersistentStreams(on_give_up=...)")
-        self.capabilities = capabilities_of(self._factory, "PersistentStreams(queues)")
+        self.capabilities: frozenset[Capability] = frozenset()  # of a function: once it has opened
+        if not isinstance(self._factory, OpenedByFunction) or self._factory.capabilities:
+            self.capabilities = capabilities_of(self._factory, "PersistentStreams(queues)")
         brought: Sequence[type[Grain]] = getattr(self._factory, "grains", ())
         self.grains: Sequence[type[Grain]] = (Rendezvous, *brought)
         self.name = ""
@@ -89,7 +94,7 @@ class PersistentStreams:
         self.manager: QueueManager[PullingAgent]
         self.dead_letters: DeadLetters
         self.agents: AgentCalls
-        self._publishing: Publishing
+        self._publisher: SiloPublisher
         self._wall_s: Callable[[], float]
         self._following: Following | None = None
         self._unwatch: Callable[[], None] = lambda: None
@@ -117,13 +122,14 @@ class PersistentStreams:
             )
         self.name = name
         options = self._options.within(services.options.frame_bytes_max)
-        check_marks(services.grain_types(), name, self.capabilities)
         # not one of the silo's tasks, which are ended when this is needed
         self._closing = lambda: services.new_tasks().start(self._close_anyhow())
         try:
-            context = SiloContext(services, self.mapper)
-            self.adapter = self._opened = await self._factory.open(name, context)
+            host = SiloAdapterHost(services, name, self.mapper, options.store)
+            self.adapter = self._opened = await self._factory.open(name, host)
             require_shape(self.adapter, QueueAdapter, f"the adapter of stream provider {name!r}")
+            self.capabilities = capabilities_of(self._factory, f"stream provider {name!r}")
+            check_marks(services.grain_types(), name, self.capabilities)
             self._wire(services, name, options)
         except BaseException:
             await self._close_anyhow()
@@ -136,8 +142,16 @@ class PersistentStreams:
         self._wall_s = clock.wall_s
         records = OwnershipStore(store, name)
         self.dead_letters = DeadLetters(store, name)
-        limits, wait_s = options.publish_limits(), options.enqueue_wait_s
-        self._publishing = Publishing(self.adapter, mapper, limits, wait_s, clock)
+        self._publisher = SiloPublisher(
+            name,
+            self.adapter,
+            mapper,
+            options.publish_limits(),
+            options.send,
+            options.enqueue_wait_s,
+            clock,
+            services.new_tasks(),
+        )
         self.agents = AgentCalls(name, services, mapper, records, options.store)
         retention_s = options.absent_type_retention_s
         following = self._following = Following(name, services, retention_s, self._tell_agents)
@@ -166,7 +180,7 @@ class PersistentStreams:
         self.manager = QueueManager(queues, records, ownership, silo, begin)
         services.extensions.add("streams", Consumer)
         services.targets.add(StreamsTarget(name, services, self.manager), name)
-        services.targets.add(IngestTarget(self._publishing), name)
+        services.targets.add(IngestTarget(self._publisher), name)
 
     async def start(self, services: SiloServices, name: str, /) -> None:
         """Read queues, if this silo may. What fails is undone by `abort`."""
@@ -211,8 +225,10 @@ class PersistentStreams:
             self._closed = self._closing()
 
     async def aclose(self) -> None:
-        """Close the adapter; again is harmless."""
+        """End publishing and close the adapter; again is harmless."""
         adapter, self._opened = self._opened, None
+        if (publisher := getattr(self, "_publisher", None)) is not None:  # opening went so far
+            publisher.close(f"stream provider {self.name!r}: the silo has stopped")
         close = getattr(adapter, "aclose", None)
         if inspect.iscoroutinefunction(close):  # a malformed adapter may have none
             await close()
@@ -240,14 +256,23 @@ class PersistentStreams:
 
     def split(self, bodies: Sequence[bytes]) -> list[Sequence[bytes]]:
         """Cut a list of items into messages."""
-        return self._publishing.split(bodies)
+        return self._publisher.split(bodies)
 
     def publish(
-        self, stream: StreamId, bodies: Sequence[bytes], headers: Mapping[str, str] | None
+        self,
+        stream: StreamId,
+        parts: Sequence[Sequence[bytes]],
+        headers: Mapping[str, str] | None,
     ) -> Coroutine[Any, Any, Token | None]:
-        """Send one message. Raises ValueError (too large), QueueFull after `enqueue_wait_s`."""
-        return self.enqueue(OutMessage(stream, bodies, dict(headers or {})))
+        """Store messages of one stream, in order: all of them, or a prefix.
 
-    def enqueue(self, message: OutMessage, /) -> Coroutine[Any, Any, Token | None]:
-        """Store a message in the queue that carries its stream. Raises ValueError: too large."""
-        return self._publishing.enqueue(message)
+        Raises ValueError (too large), QueueFull or QueueUnavailable (after `enqueue_wait_s`),
+        PublishUnknown.
+        """
+        return self._publisher.publish(stream, parts, headers)
+
+    def store(
+        self, messages: Sequence[OutMessage], /
+    ) -> Coroutine[Any, Any, list[Token | StreamError | None]]:
+        """Store messages in the queues that carry their streams; the outcome of each."""
+        return self._publisher.store(messages)

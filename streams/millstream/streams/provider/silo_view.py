@@ -1,4 +1,4 @@
-"""What adapters, balancers and the queue manager see of their silo.
+"""What balancers and the queue manager see of their silo.
 
 Owns: what each of them gets of `SiloServices`. Invariant: none gets more than it needs.
 """
@@ -6,46 +6,14 @@ Owns: what each of them gets of `SiloServices`. Invariant: none gets more than i
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 from millstream.runtime import MillstreamError, Status
 from millstream.runtime.extending import SiloServices, Tasks
 from millstream.streams.contracts.identity import QueueId
-from millstream.streams.contracts.queue import QueueMapper
 
 from .target import StreamsTarget, target_of
 
-__all__ = ["ManagerSilo", "QueueSilos", "SiloContext"]
-
-
-class SiloContext:
-    """What an adapter sees of its silo (`AdapterContext`)."""
-
-    def __init__(self, services: SiloServices, mapper: QueueMapper) -> None:
-        self._services = services
-        self._mapper = mapper
-
-    @property
-    def mapper(self) -> QueueMapper | None:
-        return self._mapper
-
-    @property
-    def cluster(self) -> str:
-        return self._services.cluster
-
-    @property
-    def silo(self) -> str | None:
-        return self._services.address
-
-    @property
-    def tasks(self) -> Tasks:
-        return self._services.tasks
-
-    def grain(self, cls: type[Any], key: str, /) -> Any:
-        return self._services.grain(cls, key)
-
-    def wall_s(self) -> float:
-        return self._services.clock.wall_s()
+__all__ = ["ManagerSilo", "QueueSilos"]
 
 
 class _OwnSilo:

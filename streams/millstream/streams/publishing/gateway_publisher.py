@@ -12,10 +12,10 @@ from functools import cache
 
 import msgspec
 
-from millstream.runtime import ConfigError
+from millstream.runtime import ConfigError, StreamError
 from millstream.runtime.extending import Gateway
 from millstream.streams.contracts.identity import StreamId
-from millstream.streams.contracts.queue import OutMessage
+from millstream.streams.contracts.message import OutMessage
 from millstream.streams.contracts.token import Token
 
 from .ingest import IngestMessage, IngestTarget
@@ -43,13 +43,27 @@ class GatewayPublisher:
         return split_items(bodies, self._limits)
 
     async def publish(
-        self, stream: StreamId, bodies: Sequence[bytes], headers: Mapping[str, str] | None
+        self,
+        stream: StreamId,
+        parts: Sequence[Sequence[bytes]],
+        headers: Mapping[str, str] | None,
     ) -> Token | None:
-        """Send one message. Raises ConfigError (headers), ValueError (too large)."""
+        """Send messages in order. Raises ConfigError (headers), ValueError (too large)."""
         if headers:
             raise ConfigError("headers can be published from silos, not from clients")
-        check_size(OutMessage(stream, bodies), self._limits)
+        for bodies in parts:
+            check_size(OutMessage(stream, bodies), self._limits)
+        sent = 0
+        for bodies in parts:
+            try:
+                await self._send(stream, bodies)
+            except StreamError as error:
+                error.accepted_events += sent
+                raise
+            sent += len(bodies)
+        return None
+
+    async def _send(self, stream: StreamId, bodies: Sequence[bytes]) -> None:
         messages: list[IngestMessage] = [(stream.key, 0, [msgspec.Raw(body) for body in bodies])]
         publish, namespace = IngestTarget.publish, stream.namespace
         await self._gateway.call(str(stream), self._target, publish, namespace, "", messages)
-        return None

@@ -1,14 +1,14 @@
-"""How large messages are: cutting a list of encoded items, refusing what is too large. Pure."""
+"""How large messages and lists of them are: cutting, and refusing what is too large. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from millstream.runtime.extending import text_bytes
-from millstream.streams.contracts.queue import OutMessage
+from millstream.runtime.extending import check_fields, text_bytes
+from millstream.streams.contracts.message import OutMessage
 
-__all__ = ["PublishLimits", "check_size", "split_items"]
+__all__ = ["PublishLimits", "SendLimits", "check_size", "size_of", "split_items"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +26,22 @@ class PublishLimits:
         return PublishLimits(
             self.items_max, min(self.bytes_max, half), min(self.message_bytes_max, half)
         )
+
+
+@dataclass(frozen=True, slots=True)
+class SendLimits:
+    """Bounds of one list that is enqueued, and of what waits for it. Raises ConfigError.
+
+    `call_limit_s`: how long one call of the adapter may take; then its messages are unknown.
+    """
+
+    batch_messages_max: int = 1_000
+    batch_bytes_max: int = 1 << 20
+    waiting_bytes_max: int = 64 << 20
+    call_limit_s: float = 10.0
+
+    def __post_init__(self) -> None:
+        check_fields(self)
 
 
 def split_items(bodies: Sequence[bytes], limits: PublishLimits) -> list[Sequence[bytes]]:
@@ -46,11 +62,17 @@ def split_items(bodies: Sequence[bytes], limits: PublishLimits) -> list[Sequence
     return parts
 
 
-def check_size(message: OutMessage, limits: PublishLimits) -> None:
-    """Raise ValueError for a message that is larger than `message_bytes_max`."""
+def size_of(message: OutMessage) -> int:
+    """Bytes of a message's items and headers."""
     size = sum(map(len, message.items))
     if message.headers:
         size += text_bytes(message.headers) + text_bytes(message.headers.values())
+    return size
+
+
+def check_size(message: OutMessage, limits: PublishLimits) -> None:
+    """Raise ValueError for a message that is larger than `message_bytes_max`."""
+    size = size_of(message)
     if size > limits.message_bytes_max:
         raise ValueError(
             f"{message.stream}: a message of {size} bytes (items and headers); message_bytes_max "

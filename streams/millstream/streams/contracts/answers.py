@@ -1,0 +1,101 @@
+"""Looking at what a plug-in answered, before anything trusts it. Pure.
+
+Owns: the checks, and `AdapterFault`. Invariant: what passes has the types and the order that the
+contract promises; what does not is named with the adapter and the method.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from millstream.runtime import EnqueueFailed, QueueUnavailable, StreamError
+from millstream.runtime.extending import shown
+
+from .identity import StreamId
+from .message import QueueMessage
+from .token import Token
+
+__all__ = ["AdapterFault", "checked_messages", "checked_prefix", "checked_tokens", "fault_of"]
+
+
+class AdapterFault(QueueUnavailable):
+    """An adapter broke its contract: a wrong answer, an odd exception, no answer in time."""
+
+
+def fault_of(where: str, error: BaseException) -> StreamError:
+    """An adapter's exception as a stream error; its own are left as they are."""
+    if isinstance(error, StreamError):
+        return error
+    try:
+        text = str(error)
+    except Exception as another:
+        text = f"(its text cannot be made: {type(another).__name__})"
+    return AdapterFault(f"{where} raised {type(error).__name__}: {shown(text)}")
+
+
+def checked_tokens(answer: Any, count: int, where: str) -> list[Token | None]:
+    """What `enqueue` answered for `count` messages. Raises AdapterFault."""
+    if not isinstance(answer, Sequence) or isinstance(answer, str | bytes):
+        raise AdapterFault(f"{where} returned {_kind(answer)}, not a list of tokens")
+    if len(answer) != count:
+        raise AdapterFault(f"{where} returned {len(answer)} tokens for {count} messages")
+    return [_token(one, where) for one in answer]
+
+
+def checked_prefix(error: EnqueueFailed, count: int, where: str) -> list[Token | None]:
+    """The tokens of the stored prefix of `count` messages. Raises AdapterFault."""
+    accepted = error.accepted
+    if not isinstance(accepted, Sequence) or len(accepted) >= count:
+        raise AdapterFault(f"{where} raised EnqueueFailed that accepted all of {count} messages")
+    return [_token(one, where) for one in accepted]
+
+
+def _token(one: Any, where: str) -> Token | None:
+    if one is None or isinstance(one, Token):
+        return one
+    raise AdapterFault(f"{where} gave {_kind(one)} as a token")
+
+
+def checked_messages(
+    answer: Any, last: Token | None, is_ordered: bool, where: str
+) -> list[QueueMessage]:
+    """What `read` answered, without what is at or below `last` where tokens are in order.
+
+    Raises AdapterFault: not messages, or not in the order of their tokens.
+    """
+    if not isinstance(answer, Sequence) or isinstance(answer, str | bytes):
+        raise AdapterFault(f"{where} returned {_kind(answer)}, not a list of messages")
+    found: list[QueueMessage] = []
+    newest: Token | None = None
+    for message in answer:
+        _check_message(message, where)
+        if is_ordered and newest is not None and message.token <= newest:
+            raise AdapterFault(f"{where} returned {message.token} behind {newest}")
+        newest = message.token
+        if not is_ordered or last is None or message.token > last:
+            found.append(message)
+    return found
+
+
+def _check_message(message: Any, where: str) -> None:
+    if not isinstance(message, QueueMessage):
+        raise AdapterFault(f"{where} returned {_kind(message)} among its messages")
+    wrong = [
+        name
+        for name, is_right in (
+            ("token", isinstance(message.token, Token)),
+            ("stream", isinstance(message.stream, StreamId)),
+            ("items", isinstance(message.items, list | tuple)),
+            ("headers", isinstance(message.headers, Mapping)),
+        )
+        if not is_right
+    ]
+    if wrong:
+        name = wrong[0]
+        kind = _kind(getattr(message, name))
+        raise AdapterFault(f"{where} returned a message whose {name} is {kind}")
+
+
+def _kind(value: object) -> str:
+    return "None" if value is None else f"a {type(value).__name__}"

@@ -1,0 +1,58 @@
+"""Which queue carries a stream, and which silo wants to read which queue.
+
+Owns: the contracts of mappers and balancers. Not: implementations (`ownership.mapper`,
+`millstream.balancers`). Invariant: a mapper is pure; a balancer only says what its silo wants.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Protocol
+
+from millstream.runtime.extending import Tasks
+
+from .identity import QueueId, StreamId
+
+__all__ = ["QueueBalancer", "QueueMapper", "SiloSet"]
+
+
+class QueueMapper(Protocol):
+    """Which queue carries a stream. Pure: equal inputs give equal answers everywhere."""
+
+    @property
+    def epoch(self) -> int: ...
+    def queues(self) -> Sequence[QueueId]: ...
+    def queue_for(self, stream: StreamId, /) -> QueueId: ...
+
+
+class SiloSet(Protocol):
+    """The live silos that may own queues, as a balancer sees them."""
+
+    @property
+    def me(self) -> str: ...
+    @property
+    def tasks(self) -> Tasks:
+        """Tasks and timers that end with the silo."""
+        ...
+
+    def silos(self) -> Sequence[str]: ...
+    def names(self) -> Mapping[str, str]:
+        """Configured name by silo address."""
+        ...
+
+    def watch(self, changed: Callable[[], None], /) -> Callable[[], None]:
+        """Call back after each change; returns a function that ends it."""
+        ...
+
+
+class QueueBalancer(Protocol):
+    """Says which queues its silo wants; never starts, stops or releases anything."""
+
+    async def start(
+        self,
+        queues: Sequence[QueueId],
+        silos: SiloSet,
+        wanted: Callable[[Iterable[QueueId]], None],
+        /,
+    ) -> None: ...
+    async def aclose(self) -> None: ...

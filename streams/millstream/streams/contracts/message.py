@@ -1,0 +1,60 @@
+"""Messages on their way into a queue and out of it.
+
+Owns: the values that plug-ins are given and give. Invariant: all are frozen; items are encoded
+MessagePack values, which no provider looks into.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from .identity import StreamId
+from .token import Token
+
+__all__ = ["OutMessage", "Page", "ProducerMark", "QueueMessage"]
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerMark:
+    """Identifies a message of a producer, so that sending it twice stores it once."""
+
+    producer: str
+    seq: int
+
+
+@dataclass(frozen=True, slots=True)
+class OutMessage:
+    """Items of one stream on their way into a queue; `items` are encoded MessagePack values."""
+
+    stream: StreamId
+    items: Sequence[bytes]
+    headers: Mapping[str, str] = field(default_factory=dict)
+    mark: ProducerMark | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class QueueMessage:
+    """A stored message: `token` is that of its first item (index 0); item i has index i.
+
+    `enqueued_s`: wall clock, for lag figures. `attempt`: how often it was given out, this time
+    included; 0: the provider does not count. `lease_s`: what was left of its lease when `read`
+    returned; 0: none.
+    """
+
+    stream: StreamId
+    token: Token
+    items: Sequence[bytes]
+    headers: Mapping[str, str] = field(default_factory=dict)
+    enqueued_s: float = 0.0
+    attempt: int = 0
+    lease_s: float = 0.0
+
+
+class Page(NamedTuple):
+    """What a `QueueReader` found: read on at `next`; `at_end`: nothing is stored behind it yet."""
+
+    messages: Sequence[QueueMessage]
+    next: Token
+    at_end: bool

@@ -1,0 +1,126 @@
+"""Publishing from outside: clients and Spark send events to a gateway's `$ingest` target.
+
+Owns: the target. Not: the client's side of it (`gateway_publisher`). Invariants: a producer is
+known by its name and the namespace; its calls are stored in the order in which they arrive, one at
+a time; after one that failed, or whose caller went away, later calls of that producer are refused
+until it begins again at or before the failed sequence, so nothing overtakes a gap; a repeated
+sequence is stored once where the provider drops duplicates.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Sequence
+from typing import Protocol
+
+import msgspec
+
+from millstream.runtime import QueueUnavailable, StreamError
+from millstream.runtime.extending import SystemTarget
+from millstream.streams.contracts.identity import StreamId
+from millstream.streams.contracts.message import OutMessage, ProducerMark
+from millstream.streams.contracts.token import Token
+
+__all__ = ["IngestMessage", "IngestTarget"]
+
+PRODUCERS_MAX = 10_000
+IngestMessage = tuple[str, int, list[msgspec.Raw]]  # key, sequence (0: none), items
+
+
+class Store(Protocol):
+    """What keeps the messages: a stream provider."""
+
+    async def store(self, messages: Sequence[OutMessage], /) -> list[Token | StreamError | None]:
+        """The outcome of each message; per queue, a prefix of them is stored."""
+        ...
+
+
+class Producer:
+    """One producer's calls, in order."""
+
+    __slots__ = ("failed_at", "lock")
+
+    def __init__(self) -> None:
+        self.lock = asyncio.Lock()
+        self.failed_at: int | None = None
+
+
+class IngestTarget(SystemTarget):
+    """Stores what producers send, for one provider (`$ingest/<provider>`)."""
+
+    target_name = "$ingest"
+    open_to_clients = frozenset({"publish"})
+
+    def __init__(self, store: Store) -> None:
+        self._into = store
+        self._producers: OrderedDict[str, Producer] = OrderedDict()
+
+    async def publish(self, namespace: str, producer: str, messages: list[IngestMessage]) -> int:
+        """Store messages in order; returns how many were accepted (repeated ones count).
+
+        Raises the error of the first message that failed; per queue nothing behind it is stored.
+        """
+        if not producer:
+            await self._store(namespace, "", messages)
+            return len(messages)
+        identity = producer_of(namespace, producer)
+        known = self._known(identity)
+        async with known.lock:
+            return await self._publish_in_order(known, namespace, identity, messages)
+
+    async def _publish_in_order(
+        self, known: Producer, namespace: str, producer: str, messages: list[IngestMessage]
+    ) -> int:
+        first = messages[0][1] if messages else 0
+        if known.failed_at is not None and first > known.failed_at:
+            raise QueueUnavailable(
+                f"producer {producer}: sequence {known.failed_at} failed; begin again there, "
+                f"not at {first}"
+            )
+        failed_at, known.failed_at = known.failed_at, first  # unless it is known to be stored
+        if not messages:
+            known.failed_at = failed_at
+            return 0
+        await self._store(namespace, producer, messages, known)
+        known.failed_at = None
+        return len(messages)
+
+    async def _store(
+        self,
+        namespace: str,
+        producer: str,
+        messages: Sequence[IngestMessage],
+        known: Producer | None = None,
+    ) -> None:
+        """Store them; raises the error of the first that failed, and notes its sequence."""
+        outcomes = await self._into.store(
+            [
+                OutMessage(
+                    StreamId(namespace, key),
+                    [bytes(item) for item in items],
+                    {},
+                    ProducerMark(producer, seq) if producer else None,
+                )
+                for key, seq, items in messages
+            ]
+        )
+        for (_, seq, _), outcome in zip(messages, outcomes, strict=True):
+            if isinstance(outcome, StreamError):
+                if known is not None:
+                    known.failed_at = seq
+                raise outcome
+
+    def _known(self, producer: str) -> Producer:
+        known = self._producers.setdefault(producer, Producer())
+        self._producers.move_to_end(producer)
+        if len(self._producers) > PRODUCERS_MAX:
+            oldest = next(iter(self._producers))
+            if not self._producers[oldest].lock.locked():
+                del self._producers[oldest]
+        return known
+
+
+def producer_of(namespace: str, producer: str) -> str:
+    """What a producer is known by in the queues: a writer of two namespaces is two producers."""
+    return f"{len(namespace)}:{namespace}/{producer}"

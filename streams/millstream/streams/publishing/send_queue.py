@@ -1,0 +1,220 @@
+"""What waits to be enqueued in one queue, and what an answer of its adapter means for it. Pure.
+
+Owns: `SendQueue`, `Publish`. Not: calling the adapter (`sender`). Source: DESIGN 5,
+"Publishing"; spec/contract.md 9; Kafka's producer with one request in flight.
+Invariants:
+- messages are sent in the order in which their publishes were added, one list at a time;
+- of a publish a prefix is stored; what is refused or dropped is never sent again;
+- behind a failed sequence of a producer nothing of that producer is sent, so that the adapter
+  takes nothing for known that is not stored;
+- what waits holds at most `waiting_bytes_max`, or one publish.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+
+from millstream.runtime import (
+    PublishUnknown,
+    QueueFull,
+    QueueUnavailable,
+    StaleMapper,
+    StreamError,
+)
+from millstream.streams.contracts.message import OutMessage
+from millstream.streams.contracts.token import Token
+
+from .split import SendLimits, size_of
+
+__all__ = ["Publish", "SendQueue", "is_passing"]
+
+
+def is_passing(cause: StreamError) -> bool:
+    """May the same messages be accepted a little later?"""
+    return isinstance(cause, QueueFull | QueueUnavailable | StaleMapper)
+
+
+class Publish:
+    """Messages of one caller for one queue: all of them are stored, or a prefix.
+
+    `deadline_s`: until when a queue that is full, or away, is tried again; each message that is
+    accepted moves it on by `wait_s`.
+    """
+
+    __slots__ = (
+        "deadline_s",
+        "error",
+        "is_over",
+        "messages",
+        "size_bytes",
+        "tokens",
+        "wait_s",
+    )
+
+    def __init__(self, messages: Sequence[OutMessage], now_s: float, wait_s: float) -> None:
+        self.messages = messages
+        self.tokens: list[Token | None] = []  # of the messages that are stored
+        self.error: StreamError | None = None
+        self.wait_s = wait_s
+        self.deadline_s = now_s + wait_s
+        self.is_over = False
+        self.size_bytes = sum(map(size_of, messages))
+
+    @property
+    def producer(self) -> str:
+        """The producer of its messages, or ""."""
+        mark = self.messages[0].mark if self.messages else None
+        return "" if mark is None else mark.producer
+
+    def end(self, cause: StreamError | None = None) -> None:
+        """Every message is stored, or the next one failed; each caller gets its own error."""
+        self.is_over = True
+        if cause is not None:
+            self.error = type(cause)(*cause.args)
+            done = self.messages[: len(self.tokens)]
+            self.error.accepted_events = sum(len(message.items) for message in done)
+
+
+class SendQueue:
+    """The publishes of one silo to one queue."""
+
+    def __init__(self, queue: str, limits: SendLimits) -> None:
+        self._queue = queue
+        self._limits = limits
+        self._waiting: deque[Publish] = deque()
+        self._out: list[tuple[Publish, int]] = []  # of each publish, how many messages are out
+        self._bytes = 0
+
+    @property
+    def is_idle(self) -> bool:
+        """Does nothing wait, and is nothing out?"""
+        return not self._waiting
+
+    def add(self, publish: Publish) -> None:
+        """Let a publish wait. Raises QueueFull: too much waits already."""
+        limit = self._limits.waiting_bytes_max
+        if self._waiting and self._bytes + publish.size_bytes > limit:
+            raise QueueFull(
+                f"{self._queue}: {self._bytes} bytes wait to be enqueued in this silo; "
+                f"enqueue_waiting_bytes_max is {limit}: publish slower"
+            )
+        self._waiting.append(publish)
+        self._bytes += publish.size_bytes
+
+    def drop(self, publish: Publish) -> None:
+        """Its caller has gone: what is not out is never sent; what is out ends as it will."""
+        if publish.is_over:
+            return
+        out = next((count for one, count in self._out if one is publish), 0)
+        publish.messages = publish.messages[: len(publish.tokens) + out]
+        if not out:
+            publish.end()
+            self._leave([publish])
+
+    def batch(self) -> list[OutMessage]:
+        """The next list to enqueue, which is out from now on; [] if nothing waits."""
+        assert not self._out, f"{self._queue}: one list at a time"
+        found: list[OutMessage] = []
+        size, limits = 0, self._limits
+        for publish in self._waiting:
+            start = len(publish.tokens)
+            for message in publish.messages[start:] if not publish.is_over else ():
+                size += size_of(message)
+                is_full = size > limits.batch_bytes_max or len(found) >= limits.batch_messages_max
+                if found and is_full:
+                    return found
+                found.append(message)
+                self._note_out(publish)
+        return found
+
+    def _note_out(self, publish: Publish) -> None:
+        if self._out and self._out[-1][0] is publish:
+            self._out[-1] = (publish, self._out[-1][1] + 1)
+        else:
+            self._out.append((publish, 1))
+
+    def answered(
+        self, tokens: Sequence[Token | None], cause: StreamError | None, now_s: float
+    ) -> list[Publish]:
+        """The list that was out is stored as far as there are tokens, then came `cause`, if any.
+
+        Returns the publishes that are over; the rest is offered again by the next `batch`.
+        """
+        out, self._out = self._out, []
+        self._store(out, tokens, now_s)
+        rest = [publish for publish, _ in out if not publish.is_over]
+        ended = [publish for publish, _ in out if publish.is_over]
+        if cause is not None:
+            ended += self._fail(rest, cause, now_s)
+        self._leave(ended)
+        return ended
+
+    def _store(
+        self, out: Sequence[tuple[Publish, int]], tokens: Sequence[Token | None], now_s: float
+    ) -> None:
+        at = 0
+        for publish, count in out:
+            found = tokens[at : at + count]
+            at += count
+            publish.tokens.extend(found)
+            if found:
+                publish.deadline_s = now_s + publish.wait_s
+            if len(publish.tokens) == len(publish.messages):
+                publish.end()
+
+    def _fail(self, offered: Sequence[Publish], cause: StreamError, now_s: float) -> list[Publish]:
+        """End what failed of the publishes that were out and are not wholly stored."""
+        if isinstance(cause, PublishUnknown):
+            failed = list(offered)
+        elif is_passing(cause):
+            failed = [publish for publish in offered if publish.deadline_s <= now_s]
+        else:
+            failed = list(offered[:1])  # it is refused for good; those behind it were not tried
+        for publish in failed:
+            publish.end(cause)
+        if any(publish.producer for publish in failed):
+            failed += self._fail_behind(set(failed), cause)
+        return failed
+
+    def _fail_behind(self, failed: set[Publish], cause: StreamError) -> list[Publish]:
+        """End what waits behind a failed publish of its producer."""
+        producers: set[str] = set()
+        behind: list[Publish] = []
+        for publish in self._waiting:
+            if publish in failed:
+                producers.add(publish.producer)
+            elif publish.producer and publish.producer in producers and not publish.is_over:
+                publish.end(self._not_sent(publish.producer, cause))
+                behind.append(publish)
+        return behind
+
+    def _not_sent(self, producer: str, cause: StreamError) -> QueueUnavailable:
+        return QueueUnavailable(
+            f"{self._queue}: not sent, since what producer {producer!r} sent before it failed: "
+            f"{type(cause).__name__}: {cause}"
+        )
+
+    def _leave(self, ended: Sequence[Publish]) -> None:
+        """Publishes are over; those in the middle leave once all before them have."""
+        self._bytes -= sum(publish.size_bytes for publish in ended)
+        while self._waiting and self._waiting[0].is_over:
+            self._waiting.popleft()
+
+    def close(self, reason: str) -> list[Publish]:
+        """End all: what is out may be accepted, what waits was not sent."""
+        out, self._out = {publish for publish, _ in self._out}, []
+        ended = [publish for publish in self._waiting if not publish.is_over]
+        for publish in ended:
+            text = f"{self._queue}: {reason}"
+            publish.end(PublishUnknown(text) if publish in out else QueueUnavailable(text))
+        self._leave(ended)
+        return ended
+
+    def check(self) -> None:
+        """Assert the invariants."""
+        alive = [publish for publish in self._waiting if not publish.is_over]
+        assert self._bytes == sum(publish.size_bytes for publish in alive)
+        assert not self._waiting or not self._waiting[0].is_over
+        assert [one for one, _ in self._out] == alive[: len(self._out)]
+        assert all(len(one.tokens) < len(one.messages) for one in alive)

@@ -1,0 +1,171 @@
+"""Enqueueing in one queue: the driver of a `SendQueue`.
+
+Owns: `QueueSender`: one call of the adapter at a time, its time limit, the pause before it is tried
+again. Not: what an answer means (`send_queue`). Invariants: a call that is under way is not
+cancelled by its publishers; after `call_limit_s` its messages are unknown, it is cancelled, and
+what waits goes on without it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from typing import Protocol
+
+from millstream.runtime import EnqueueFailed, PublishUnknown, StreamError
+from millstream.runtime.extending import Backoff, Clock, Tasks
+from millstream.streams.contracts.answers import (
+    AdapterFault,
+    checked_prefix,
+    checked_tokens,
+    fault_of,
+)
+from millstream.streams.contracts.identity import QueueId
+from millstream.streams.contracts.message import OutMessage
+from millstream.streams.contracts.token import Token
+
+from .send_queue import Publish, SendQueue, is_passing
+
+__all__ = ["Enqueue", "QueueSender"]
+
+log = logging.getLogger("millstream.streams")
+
+RETRY = Backoff(0.02, 2, 0.5)
+
+
+class Enqueue(Protocol):
+    """The adapter's enqueue, with the mapper's epoch of the moment."""
+
+    async def __call__(
+        self, queue: QueueId, messages: Sequence[OutMessage], /
+    ) -> Sequence[Token | None]: ...
+
+
+class QueueSender:
+    """What one silo publishes to one queue.
+
+    Args:
+        name: of provider and adapter, for errors.
+        call_limit_s: how long one call of the adapter may take.
+    """
+
+    def __init__(
+        self,
+        waiting: SendQueue,
+        queue: QueueId,
+        enqueue: Enqueue,
+        name: str,
+        call_limit_s: float,
+        clock: Clock,
+        tasks: Tasks,
+    ) -> None:
+        self._waiting = waiting
+        self._queue = queue
+        self._enqueue = enqueue
+        self._where = f"{name}.enqueue of {queue}"
+        self._call_limit_s = call_limit_s
+        self._clock = clock
+        self._tasks = tasks
+        self._ends: dict[Publish, asyncio.Future[None]] = {}
+        self._task: asyncio.Task[None] | None = None
+        self._failures = 0  # in a row
+
+    async def publish(self, publish: Publish) -> None:
+        """Return when it is over: see its tokens and error. Raises QueueFull: too much waits.
+
+        Cancelled while it waits, it is never sent; while it is out, it ends as it will.
+        """
+        self._waiting.add(publish)
+        end = self._ends[publish] = asyncio.get_running_loop().create_future()
+        if self._task is None:
+            self._task = self._tasks.start(self._send())
+        try:
+            await end
+        finally:
+            del self._ends[publish]
+            self._waiting.drop(publish)
+
+    async def _send(self) -> None:
+        """Enqueue until nothing waits; given up if one call takes too long."""
+        me = self._task
+        while self._task is me and (batch := self._waiting.batch()):
+            limit = self._tasks.call_later(self._call_limit_s, self._too_late)
+            try:
+                tokens, cause = await self._call(batch)
+            finally:
+                limit.cancel()
+            if self._task is not me:
+                return
+            self._end(self._waiting.answered(tokens, cause, self._clock.now()))
+            await self._pause(cause, made_progress=bool(tokens))
+        if self._task is me:
+            self._task = None
+
+    async def _call(
+        self, batch: list[OutMessage]
+    ) -> tuple[Sequence[Token | None], StreamError | None]:
+        """What is stored, and why not the rest."""
+        count, me = len(batch), asyncio.current_task()
+        try:
+            return checked_tokens(await self._enqueue(self._queue, batch), count, self._where), None
+        except EnqueueFailed as error:
+            return self._prefix(error, count)
+        except AdapterFault as error:
+            return (), self._unknown(error)
+        except StreamError as error:
+            return (), error
+        except asyncio.CancelledError as error:
+            if self._task is not me:
+                raise  # given up, or the silo stops
+            if me is not None:
+                me.uncancel()  # only the adapter can have done that
+            return (), self._unknown(error)
+        except Exception as error:
+            return (), self._unknown(error)
+
+    def _prefix(
+        self, error: EnqueueFailed, count: int
+    ) -> tuple[Sequence[Token | None], StreamError | None]:
+        try:
+            tokens = checked_prefix(error, count, self._where)
+        except AdapterFault as fault:
+            return (), self._unknown(fault)
+        return tokens, fault_of(self._where, error.cause)
+
+    def _unknown(self, error: BaseException) -> PublishUnknown:
+        text = str(fault_of(self._where, error))
+        log.error("%s; whether its messages are stored is unknown", text)
+        return PublishUnknown(f"may have been accepted: {text}")
+
+    async def _pause(self, cause: StreamError | None, *, made_progress: bool) -> None:
+        if cause is None or made_progress or not is_passing(cause):
+            self._failures = 0
+            return
+        self._failures += 1
+        await asyncio.sleep(RETRY.whole_s(self._failures))
+
+    def _too_late(self) -> None:
+        """The adapter does not answer: what is out is unknown, what waits goes on."""
+        task, self._task = self._task, None
+        if task is None:
+            return
+        task.cancel()
+        text = f"{self._where} gave no answer for {self._call_limit_s:g} s (call_limit_s)"
+        cause = self._unknown(AdapterFault(text))
+        self._end(self._waiting.answered((), cause, self._clock.now()))
+        if not self._waiting.is_idle:
+            self._task = self._tasks.start(self._send())
+
+    def _end(self, publishes: Sequence[Publish]) -> None:
+        for publish in publishes:
+            end = self._ends.get(publish)
+            if end is not None and not end.done():
+                end.set_result(None)
+
+    def close(self, reason: str) -> None:
+        """End what is out and what waits."""
+        task, self._task = self._task, None
+        self._end(self._waiting.close(reason))
+        if task is not None:
+            task.cancel()

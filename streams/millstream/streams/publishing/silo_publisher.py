@@ -1,0 +1,130 @@
+"""Publishing from a silo: messages go to the queues that carry their streams.
+
+Owns: `SiloPublisher`. Not: waiting, retries and order within a queue (`sender`, `send_queue`),
+storing messages (an adapter). Invariant: per queue they are stored in order, all or a prefix.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+
+from millstream.runtime import NotInCluster, StreamError
+from millstream.runtime.extending import Clock, Tasks
+from millstream.streams.contracts.identity import QueueId, StreamId
+from millstream.streams.contracts.mapping import QueueMapper
+from millstream.streams.contracts.message import OutMessage
+from millstream.streams.contracts.queue import QueueAdapter
+from millstream.streams.contracts.token import Token
+
+from .send_queue import Publish, SendQueue
+from .sender import QueueSender
+from .split import PublishLimits, SendLimits, check_size, split_items
+
+__all__ = ["SiloPublisher"]
+
+
+class SiloPublisher:
+    """The publisher of one provider in one silo."""
+
+    def __init__(
+        self,
+        name: str,
+        adapter: QueueAdapter,
+        mapper: QueueMapper,
+        limits: PublishLimits,
+        send: SendLimits,
+        enqueue_wait_s: float,
+        clock: Clock,
+        tasks: Tasks,
+    ) -> None:
+        self._name = f"{type(adapter).__name__} of stream provider {name!r}"
+        self._adapter = adapter
+        self._mapper = mapper
+        self._limits = limits
+        self._send = send
+        self._enqueue_wait_s = enqueue_wait_s
+        self._clock = clock
+        self._tasks = tasks
+        self._senders: dict[QueueId, QueueSender] = {}
+        self._closed = ""
+
+    def split(self, bodies: Sequence[bytes]) -> list[Sequence[bytes]]:
+        """Cut a list of items into messages."""
+        return split_items(bodies, self._limits)
+
+    async def publish(
+        self,
+        stream: StreamId,
+        parts: Sequence[Sequence[bytes]],
+        headers: Mapping[str, str] | None,
+    ) -> Token | None:
+        """Store a list of messages of one stream, in order; the token of the last, if known.
+
+        Raises ValueError (too large), and what a queue's refusal is: `accepted_events` of it tells
+        how many were stored.
+        """
+        messages = [OutMessage(stream, bodies, dict(headers or {})) for bodies in parts]
+        for message in messages:
+            check_size(message, self._limits)
+        publish = self._publish_of(messages)
+        await self._sender(self._mapper.queue_for(stream)).publish(publish)
+        if publish.error is not None:
+            raise publish.error
+        return publish.tokens[-1] if publish.tokens else None
+
+    async def store(self, messages: Sequence[OutMessage]) -> list[Token | StreamError | None]:
+        """Store messages of any streams; the outcome of each, in order.
+
+        Per queue a prefix is stored; all behind it have its error. Raises ValueError (too large),
+        before anything is sent.
+        """
+        by_queue: dict[QueueId, list[int]] = {}
+        for at, message in enumerate(messages):
+            check_size(message, self._limits)
+            by_queue.setdefault(self._mapper.queue_for(message.stream), []).append(at)
+        outcomes: list[Token | StreamError | None] = [None] * len(messages)
+
+        async def send(queue: QueueId, places: Sequence[int]) -> None:
+            publish = self._publish_of([messages[at] for at in places])
+            try:
+                await self._sender(queue).publish(publish)
+            except StreamError as error:
+                publish.end(error)
+            for nth, at in enumerate(places):
+                is_stored = nth < len(publish.tokens)
+                outcomes[at] = publish.tokens[nth] if is_stored else publish.error
+
+        sends = [send(queue, places) for queue, places in by_queue.items()]
+        await (sends[0] if len(sends) == 1 else asyncio.gather(*sends))
+        return outcomes
+
+    def _publish_of(self, messages: Sequence[OutMessage]) -> Publish:
+        return Publish(messages, self._clock.now(), self._enqueue_wait_s)
+
+    def _sender(self, queue: QueueId) -> QueueSender:
+        if self._closed:
+            raise NotInCluster(self._closed)
+        sender = self._senders.get(queue)
+        if sender is None:
+            sender = self._senders[queue] = QueueSender(
+                SendQueue(queue, self._send),
+                queue,
+                self._enqueue,
+                self._name,
+                self._send.call_limit_s,
+                self._clock,
+                self._tasks,
+            )
+        return sender
+
+    async def _enqueue(
+        self, queue: QueueId, messages: Sequence[OutMessage], /
+    ) -> Sequence[Token | None]:
+        return await self._adapter.enqueue(queue, messages, self._mapper.epoch)
+
+    def close(self, reason: str) -> None:
+        """End what waits, and refuse what comes."""
+        self._closed = reason
+        for sender in self._senders.values():
+            sender.close(reason)

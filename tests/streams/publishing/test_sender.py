@@ -1,0 +1,210 @@
+"""Enqueueing in one queue: one call at a time, limits of time, odd adapters, lost publishers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextvars import Context
+from typing import Any
+
+import pytest
+
+from millstream.runtime import EnqueueFailed, PublishUnknown, QueueFull, QueueUnavailable
+from millstream.runtime.extending import Tasks
+from millstream.runtime.testing import Simulation, run
+from millstream.streams.contracts.identity import StreamId
+from millstream.streams.contracts.message import OutMessage
+from millstream.streams.contracts.suite import BenchClock
+from millstream.streams.contracts.token import Token
+from millstream.streams.publishing.send_queue import Publish, SendQueue
+from millstream.streams.publishing.sender import QueueSender
+from millstream.streams.publishing.split import SendLimits
+
+CALL_LIMIT_S = 0.05
+
+
+class Service:
+    """A queue whose calls end as the test says; by default they store."""
+
+    def __init__(self) -> None:
+        self.stored: list[str] = []
+        self.calls = 0
+        self.under_way = 0
+        self.answers: list[Callable[[list[str]], Any]] = []
+
+    async def __call__(self, queue: str, messages: Sequence[OutMessage], /) -> Any:
+        self.calls += 1
+        self.under_way += 1
+        assert self.under_way == 1, "one call at a time"
+        try:
+            await asyncio.sleep(0)
+            texts = [message.items[0].decode() for message in messages]
+            if not self.answers:
+                self.stored += texts
+                return [None] * len(texts)
+            answer = self.answers.pop(0)(texts)
+            return await answer if asyncio.iscoroutine(answer) else answer
+        finally:
+            self.under_way -= 1
+
+
+class Desk:
+    def __init__(self, limits: SendLimits | None = None) -> None:
+        self.service = Service()
+        self.tasks = Tasks(asyncio.get_running_loop(), Context)
+        self.clock = BenchClock()
+        self.sender = QueueSender(
+            SendQueue("q", limits or SendLimits()),
+            "q",
+            self.service,
+            "Odd of stream provider 'p'",
+            CALL_LIMIT_S,
+            self.clock,
+            self.tasks,
+        )
+
+    async def publish(self, *texts: str, wait_s: float = 5.0) -> Publish:
+        messages = [OutMessage(StreamId("n", "k"), [text.encode()]) for text in texts]
+        publish = Publish(messages, self.clock.now(), wait_s)
+        await self.sender.publish(publish)
+        return publish
+
+
+@pytest.fixture
+async def desk() -> AsyncIterator[Desk]:
+    desk = Desk()
+    yield desk
+    desk.sender.close("over")
+    await desk.tasks.aclose()
+
+
+def raises(error: BaseException) -> Callable[[list[str]], Any]:
+    def answer(texts: list[str]) -> Any:
+        raise error
+
+    return answer
+
+
+async def forever(*_: object) -> None:
+    await asyncio.Event().wait()
+
+
+async def test_what_comes_while_a_call_is_under_way_goes_together_in_the_next(desk: Desk) -> None:
+    ends = await asyncio.gather(*(desk.publish(text) for text in "abcd"))
+    assert desk.service.stored == list("abcd")
+    assert desk.service.calls <= 2
+    assert all(end.error is None for end in ends)
+
+
+async def test_a_full_queue_is_tried_again_and_nothing_overtakes(desk: Desk) -> None:
+    desk.service.answers = [
+        lambda texts: raises(EnqueueFailed([], QueueFull("full")))(texts),
+        raises(QueueUnavailable("away")),
+    ]
+    ends = await asyncio.gather(desk.publish("a"), desk.publish("b"))
+    assert desk.service.stored == ["a", "b"]
+    assert [end.error for end in ends] == [None, None]
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        lambda texts: None,
+        lambda texts: [],
+        lambda texts: [None] * (len(texts) + 1),
+        lambda texts: ["token"] * len(texts),
+        lambda texts: [(1, 2, 0)] * len(texts),
+        lambda texts: 7,
+        raises(ValueError("odd")),
+        raises(asyncio.CancelledError()),
+        raises(TimeoutError()),
+        raises(EnqueueFailed([None, None], QueueFull("full"))),
+        forever,
+    ],
+)
+async def test_after_an_odd_answer_the_outcome_is_unknown_and_the_next_publish_is_sent(
+    desk: Desk, answer: Callable[[list[str]], Any]
+) -> None:
+    desk.service.answers = [answer]
+    publish = await desk.publish("a")
+    assert isinstance(publish.error, PublishUnknown)
+    assert "Odd of stream provider 'p'.enqueue of q" in str(publish.error)
+    assert (await desk.publish("b")).error is None
+    assert desk.service.stored == ["b"]
+
+
+async def test_the_error_of_a_prefix_tells_how_much_is_stored(desk: Desk) -> None:
+    token = Token(1, 1)
+    desk.service.answers = [raises(EnqueueFailed([token], QueueFull("full")))]
+    desk.service.answers += [raises(QueueFull("full"))] * 9
+    publish = await desk.publish("a", "b", wait_s=0.0)
+    assert publish.tokens == [token]
+    assert isinstance(publish.error, QueueFull) and publish.error.accepted_events == 1
+
+
+async def test_a_publisher_that_goes_away_does_not_cancel_the_call_and_what_waits_is_not_sent(
+    desk: Desk,
+) -> None:
+    gate = asyncio.Event()
+
+    async def later(texts: list[str]) -> list[None]:
+        await gate.wait()
+        desk.service.stored += texts
+        return [None] * len(texts)
+
+    desk.service.answers = [later]
+    out = asyncio.create_task(desk.publish("out"))
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    waiting = asyncio.create_task(desk.publish("waiting"))
+    await asyncio.sleep(0)
+    out.cancel()
+    waiting.cancel()
+    await asyncio.gather(out, waiting, return_exceptions=True)
+    gate.set()
+    assert (await desk.publish("last")).error is None
+    assert desk.service.stored == ["out", "last"]
+
+
+async def test_an_adapter_that_swallows_its_cancellation_is_left_behind(desk: Desk) -> None:
+    gate = asyncio.Event()
+
+    async def stubborn(texts: list[str]) -> list[None]:
+        while not gate.is_set():
+            try:
+                await gate.wait()
+            except asyncio.CancelledError:
+                desk.service.under_way = 0
+        desk.service.under_way = 1
+        return [None] * len(texts)
+
+    desk.service.answers = [stubborn]
+    publish = await desk.publish("a")
+    assert isinstance(publish.error, PublishUnknown) and "call_limit_s" in str(publish.error)
+    assert (await desk.publish("b")).error is None
+    gate.set()
+    await asyncio.sleep(0)
+    assert desk.service.stored == ["b"]
+
+
+async def test_a_closed_sender_tells_what_was_out_and_what_was_not(desk: Desk) -> None:
+    desk.service.answers = [forever]
+    out = asyncio.create_task(desk.publish("a"))
+    for _ in range(3):
+        await asyncio.sleep(0)
+    waiting = asyncio.create_task(desk.publish("b"))
+    await asyncio.sleep(0)
+    desk.sender.close("the silo stops")
+    assert isinstance((await out).error, PublishUnknown)
+    assert isinstance((await waiting).error, QueueUnavailable)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_timers_that_fire_early_lose_nothing(seed: int) -> None:
+    async def main(simulation: Simulation) -> list[str]:
+        desk = Desk(SendLimits(batch_messages_max=1))
+        desk.service.answers = [raises(QueueFull("full"))] * 5
+        await asyncio.gather(*(desk.publish(text) for text in "abc"))
+        return desk.service.stored
+
+    assert run(main, seed).result == ["a", "b", "c"]
