@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 __all__ = ["NUMBER_BITS", "Numbering", "Origin"]
 
-NUMBER_BITS = 40
+NUMBER_BITS = 31
 BATCHES_MAX = 1 << (63 - NUMBER_BITS)
 NUMBERS_MAX = 1 << NUMBER_BITS
 
@@ -51,7 +51,7 @@ class Numbering:
         return self._used
 
     def take(self) -> int:
-        """The next sequence. Raises ValueError after 2**40 messages."""
+        """The next sequence. Raises ValueError after 2**31 messages."""
         if self._used >= NUMBERS_MAX:
             raise ValueError(f"a batch has more than {NUMBERS_MAX} messages in one partition")
         seq = self._base | self._used

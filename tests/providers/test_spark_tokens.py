@@ -11,7 +11,7 @@ pytest.importorskip("pyspark", reason="needs the extra `spark`")
 from pyspark_millstream.tokens import NUMBER_BITS, Numbering, Origin
 
 ORIGINS = st.builds(
-    Origin, st.sampled_from(["a", "b"]), st.integers(0, (1 << 23) - 1), st.integers(0, 3)
+    Origin, st.sampled_from(["a", "b"]), st.integers(0, (1 << 32) - 1), st.integers(0, 3)
 )
 
 
@@ -25,8 +25,8 @@ def marks(origin: Origin, count: int) -> list[tuple[str, int]]:
 
 def test_a_message_is_named_by_writer_partition_batch_and_number() -> None:
     assert marks(Origin("query-1", 3, 7), 2) == [
-        ("query-1/7", 3 << 40),
-        ("query-1/7", (3 << 40) + 1),
+        ("query-1/7", 3 << 31),
+        ("query-1/7", (3 << 31) + 1),
     ]
 
 
@@ -53,15 +53,15 @@ def test_sequences_of_a_producer_grow_from_batch_to_batch_below_63_bits(
         assert max(seq for _, seq in marks(before, count)) < seqs[0]
 
 
-@pytest.mark.parametrize("batch", [-1, 1 << 23])
+@pytest.mark.parametrize("batch", [-1, 1 << 32])
 def test_a_batch_id_that_does_not_fit_is_refused(batch: int) -> None:
-    with pytest.raises(ValueError, match=rf"batch id {batch} is not in 0..8388607"):
+    with pytest.raises(ValueError, match=rf"batch id {batch} is not in 0..4294967295"):
         Origin("w", batch, 0)
 
 
 def test_more_messages_than_fit_into_a_batch_are_refused() -> None:
-    numbering = Numbering(Origin("w", (1 << 23) - 1, 0))
+    numbering = Numbering(Origin("w", (1 << 32) - 1, 0))
     numbering._used = (1 << NUMBER_BITS) - 1
     assert numbering.take() == (1 << 63) - 1
-    with pytest.raises(ValueError, match="more than 1099511627776 messages"):
+    with pytest.raises(ValueError, match="more than 2147483648 messages"):
         numbering.take()
