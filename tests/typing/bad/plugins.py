@@ -334,9 +334,9 @@ class BalancesBlindly(Close):
     async def start(self, queues: Sequence[QueueId], wanted: Wanted) -> None: ...
 
 
-class BalancesWithList(Close):
+class BalancesWithNumbers(Close):
     async def start(
-        self, queues: Sequence[QueueId], silos: SiloSet, wanted: Callable[[list[QueueId]], None]
+        self, queues: Sequence[QueueId], silos: SiloSet, wanted: Callable[[list[int]], None]
     ) -> None: ...
 
 
@@ -347,7 +347,7 @@ take_balancer(DeploymentBalancer())
 take_balancer(BalancesWithoutAsync())  # E
 take_balancer(BalancesWithoutClose())  # E
 take_balancer(BalancesBlindly())  # E
-take_balancer(BalancesWithList())  # E
+take_balancer(BalancesWithNumbers())  # E
 
 
 # --- failure handlers ----------------------------------------------------------------------------
