@@ -100,6 +100,17 @@ def test_a_work_directory_with_something_in_it_is_refused(
     assert "is not empty" in captured.err and not captured.out
 
 
+@pytest.mark.parametrize("work", ["/proc/x", "file", "file/below"])
+def test_a_work_directory_that_cannot_be_made_is_refused(
+    work: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").touch()
+    path = str(tmp_path / work)  # an absolute path stays as it is
+    assert main(["demo", "flights", "--source", "csv", "--work", path]) == 1
+    captured = capsys.readouterr()
+    assert f"--work {path} cannot be used as a directory: " in captured.err and not captured.out
+
+
 @pytest.mark.parametrize("words", [["--help"], ["demo", "--help"], ["demo", "flights", "--help"]])
 def test_help_is_there(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from millstream.runtime import ConfigError
 from millstream.streams.contracts.identity import QueueId
@@ -27,6 +27,13 @@ def _check(what: str, number: object) -> None:
     if isinstance(number, int | float) and not isinstance(number, bool) and 0 <= number < math.inf:
         return
     raise ConfigError(f"{what} is {number!r}; it must be a finite number that is not negative")
+
+
+def listed(silos: object) -> Iterable[object]:
+    """What the names of silos are to be; one that is no list is its own member."""
+    if silos is None:
+        return ()
+    return silos if isinstance(silos, Iterable) else (silos,)
 
 
 class DeploymentBalancer:
@@ -47,9 +54,13 @@ class DeploymentBalancer:
         weights: Mapping[str, float] | None = None,
     ) -> None:
         _check("rebalance_delay_s", rebalance_delay_s)
-        if isinstance(silos, str):
+        if isinstance(silos, str) or not all(isinstance(one, str) for one in listed(silos)):
             raise ConfigError(f"silos is {silos!r}: give a list of names")
+        if weights is not None and not isinstance(weights, Mapping):
+            raise ConfigError(f"weights is {weights!r}: give a dict of shares by silo name")
         for name, weight in (weights or {}).items():
+            if not isinstance(name, str):
+                raise ConfigError(f"weights[{name!r}]: the name of a silo is a str")
             _check(f"weights[{name!r}]", weight)
         self._deployment = None if silos is None else tuple(silos)
         self._delay_s = rebalance_delay_s

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import inspect
+import math
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
@@ -22,9 +24,15 @@ from millstream.runtime import (
     RuntimeOptions,
     Silo,
     State,
+    always_interleave,
     grain,
+    one_way,
+    read_only,
+    shielded,
     state,
+    timeout,
 )
+from millstream.streams import StreamNamespace, subscribe
 
 T = TypeVar("T")
 
@@ -114,6 +122,32 @@ async def test_grains_of_other_types_and_keys_never_share_a_row() -> None:
         assert await silo.grain(Account, "eu/1").add() == 1
         assert await silo.grain(European, "1").add() == 1
         assert str(silo.grain(Account, "eu/1")) != str(silo.grain(European, "1"))
+
+
+# --- marks ---------------------------------------------------------------------------------------
+
+
+MARKS: dict[str, Callable[[Any], Any]] = {
+    "read_only": read_only,
+    "always_interleave": always_interleave,
+    "one_way": one_way,
+    "shielded": shielded,
+    "timeout(3)": timeout(3),
+    "subscribe(StreamNamespace('n'))": subscribe(StreamNamespace("n", int)),
+}
+
+
+@pytest.mark.parametrize("mark", MARKS)
+@pytest.mark.parametrize("target", [type("Desk", (), {}), 5, None, property(lambda self: 1)])
+def test_a_mark_is_for_methods(mark: str, target: Any) -> None:
+    with pytest.raises(DefinitionError, match=re.escape(f"`@{mark}` marks a method of a grain")):
+        MARKS[mark](target)
+
+
+@pytest.mark.parametrize("seconds", [math.inf, math.nan, 0, -1, "5", True, None])
+def test_a_time_out_is_a_finite_number_of_seconds(seconds: Any) -> None:
+    with pytest.raises(ConfigError, match=r"timeout\(.*\): write a positive, finite number"):
+        timeout(seconds)
 
 
 # --- options -------------------------------------------------------------------------------------

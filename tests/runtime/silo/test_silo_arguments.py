@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -9,13 +10,17 @@ import pytest
 
 from millstream.providers.sqlite import SqliteMembershipTable, SqliteStateStore
 from millstream.runtime import (
+    Client,
     ConfigError,
     Contract,
+    Env,
     Grain,
     LocalCluster,
     MemoryMembershipTable,
     MemoryStateStore,
+    NotInCluster,
     Silo,
+    TcpTransport,
     connect,
 )
 from millstream.runtime.extending import SiloPart
@@ -58,6 +63,17 @@ class Part(SiloPart):
         ("streams", {"": Part()}),
         ("streams", {"a/b": Part()}),
         ("parts", 5),
+        ("membership", 5),
+        ("membership", MemoryStateStore()),
+        ("membership", MemoryMembershipTable),
+        ("stores", 0),
+        ("streams", 0),
+        ("streams", []),
+        ("parts", []),
+        ("env", 5),
+        ("env", Env),
+        ("transport", 5),
+        ("transport", TcpTransport),
         ("options", {}),
         ("options", 5),
         ("membership_options", {}),
@@ -80,6 +96,48 @@ def test_a_local_cluster_takes_functions_that_make_parts() -> None:
     streams: Any = {"default": Part()}
     with pytest.raises(ConfigError, match="'default' is no function that makes one per silo"):
         LocalCluster(grains=[Desk], streams=streams)
+
+
+@pytest.mark.parametrize("name", ["grains", "stores", "streams", "parts"])
+def test_a_local_cluster_refuses_an_argument_of_another_kind_by_its_name(name: str) -> None:
+    arguments: dict[str, Any] = {"grains": [Desk], name: 5}
+    with pytest.raises(ConfigError, match=rf"LocalCluster\({name}=\.\.\.\) is 5"):
+        LocalCluster(**arguments)
+
+
+async def test_a_local_cluster_starts_no_silo_that_nobody_would_stop() -> None:
+    cluster, table = LocalCluster(grains=[Desk]), MemoryMembershipTable()
+    with pytest.raises(NotInCluster, match="not started, or has ended"):
+        await cluster.start_silo()
+    async with LocalCluster(grains=[Desk], membership=table) as cluster:
+        await cluster.start_silo()
+    version = table.view().version
+    with pytest.raises(NotInCluster, match="not started, or has ended"):
+        await cluster.start_silo()
+    assert table.view().version == version
+
+
+async def test_a_silo_that_starts_while_its_local_cluster_ends_is_stopped() -> None:
+    async with LocalCluster(grains=[Desk]) as cluster:
+        starting = asyncio.ensure_future(cluster.start_silo())
+        await asyncio.sleep(0)
+    with pytest.raises(NotInCluster, match="not started, or has ended"):
+        await starting
+    assert len(cluster.silos) == 1
+
+
+@pytest.mark.parametrize("name", ["env", "options", "cluster"])
+def test_a_client_refuses_an_argument_of_another_kind(name: str) -> None:
+    arguments: dict[str, Any] = {name: 5}
+    with pytest.raises(ConfigError, match=rf"connect\({name}=\.\.\.\) is 5"):
+        Client(["127.0.0.1:1"], **arguments)
+
+
+@pytest.mark.parametrize("namespace", [5, None, "arrivals"])
+async def test_a_stream_needs_a_namespace(namespace: Any) -> None:
+    async with Silo(grains=[Desk]) as silo:
+        with pytest.raises(TypeError, match=r"stream\(.*the first argument is a namespace"):
+            silo.stream(namespace, "a")
 
 
 @pytest.mark.parametrize("arguments", [{"options": 5}, {"options": {}}, {"cluster": 5}])

@@ -6,7 +6,14 @@ import pytest
 
 from millstream.balancers import DeploymentBalancer
 from millstream.providers.memory import MemoryQueues
-from millstream.runtime import ConfigError, Grain, LocalCluster, MemoryMembershipTable, Silo
+from millstream.runtime import (
+    ConfigError,
+    Grain,
+    LocalCluster,
+    MemoryMembershipTable,
+    NotHosted,
+    Silo,
+)
 from millstream.streams import Event, PersistentStreams, StreamNamespace, subscribe
 
 ORDERS = StreamNamespace("orders", str, provider="fast")
@@ -41,3 +48,13 @@ async def test_a_local_cluster_refuses_it_as_well() -> None:
 async def test_a_silo_with_the_provider_starts() -> None:
     async with Silo(grains=[Desk], streams={"fast": streams()}) as silo:
         assert silo.services.part("fast").name == "fast"
+
+
+async def test_a_client_that_publishes_to_a_provider_that_is_not_there_is_told_its_name() -> None:
+    async with LocalCluster(grains=[], streams={"slow": streams}) as cluster:
+        match = (
+            r"stream orders/a: the cluster has no stream provider 'fast': mend "
+            r"StreamNamespace\(provider=...\), or Silo\(streams=...\); .* it has: \$ingest/slow$"
+        )
+        with pytest.raises(NotHosted, match=match):
+            await cluster.stream(ORDERS, "a").publish("x")

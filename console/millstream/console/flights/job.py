@@ -77,8 +77,13 @@ def _work_directory(options: JobOptions, stack: ExitStack) -> Path:
         if options.keeps:
             return Path(tempfile.mkdtemp(prefix="millstream-"))
         return Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="millstream-")))
-    options.work.mkdir(parents=True, exist_ok=True)
-    if any(options.work.iterdir()):
+    try:
+        options.work.mkdir(parents=True, exist_ok=True)
+        is_empty = not any(options.work.iterdir())
+    except OSError as error:
+        why = error.strerror or error
+        raise ConfigError(f"--work {options.work} cannot be used as a directory: {why}") from None
+    if not is_empty:
         raise ConfigError(f"--work {options.work} is not empty: the grains would go on counting")
     return options.work.resolve()
 

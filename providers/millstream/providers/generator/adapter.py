@@ -52,6 +52,9 @@ class GeneratorQueues:
     ) -> None:
         if not what:
             raise ConfigError("GeneratorQueues(): name at least one namespace to generate")
+        for one in what:
+            if not isinstance(one, str):
+                check_kind("GeneratorQueues(what)", namespace_of(one), StreamNamespace)
         names = [one if isinstance(one, str) else namespace_of(one).name for one in what]
         if len(set(names)) < len(names):
             raise ConfigError(f"GeneratorQueues({', '.join(names)}): a namespace is repeated")

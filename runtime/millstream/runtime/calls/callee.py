@@ -31,6 +31,7 @@ from millstream.runtime.wire.outbox import Outbox
 
 from .cycles import check_cycle, name_blockers
 from .locator import Locator
+from .remote import EARLIER_PART, EARLIER_S, LONG_S
 
 __all__ = ["Callee", "InboundCall"]
 
@@ -84,7 +85,8 @@ class InboundCall:
             spec.is_interleaving,
             tuple(call.chain),
             call.caller,
-            ttl_s,
+            # what the caller allowed, less the time until it was sent: see `Remote`
+            ttl_s + EARLIER_S if ttl_s > LONG_S - EARLIER_S else ttl_s / (1 - EARLIER_PART),
             call.headers,
             None if group is None else self,
         )

@@ -167,8 +167,15 @@ class References:
         return self._build(self.kind_named(name or grain_type.name), grain_type, has_options)
 
     def stream(self, namespace: Openable[H], key: str, /) -> H:
-        """A typed stream handle."""
-        return namespace.open(self, key)
+        """A typed stream handle. Raises TypeError: no namespace, or a key that is not text."""
+        try:
+            opened = namespace.open
+        except AttributeError:
+            raise TypeError(
+                f"stream({shown(repr(namespace))}, ...): the first argument is a namespace, such "
+                'as StreamNamespace("arrivals", Item)'
+            ) from None
+        return opened(self, key)
 
 
 def modules_of(classes: Sequence[type[Any]]) -> list[ModuleType]:

@@ -17,7 +17,7 @@ from millstream.runtime.cluster.table import MemberInfo
 from millstream.runtime.definition.grain import Contract, Openable
 from millstream.runtime.env import Env
 from millstream.runtime.errors import ConfigError, NotInCluster, SiloUnavailable
-from millstream.runtime.options import RuntimeOptions
+from millstream.runtime.options import RuntimeOptions, check_kind
 from millstream.runtime.turns.request import other_loop
 from millstream.runtime.wire.address import Address
 from millstream.runtime.wire.greeting import Identity
@@ -49,14 +49,13 @@ class Client:
         transport: Transport | None = None,
     ) -> None:
         self._given = checked_gateways(gateways)
-        if not isinstance(cluster, str):
-            raise ConfigError(f"connect(cluster=...) is {cluster!r}; it must be a str")
+        check_kind("connect(cluster=...)", cluster, str)
         self._cluster = cluster
         self._options = RuntimeOptions() if options is None else options
-        if not isinstance(self._options, RuntimeOptions):
-            raise ConfigError(f"connect(options=...) is {options!r}; it must be RuntimeOptions")
-        self._env = env or Env()
-        self._transport = transport or TcpTransport()
+        check_kind("connect(options=...)", self._options, RuntimeOptions)
+        self._env = Env() if env is None else env
+        check_kind("connect(env=...)", self._env, Env)
+        self._transport = TcpTransport() if transport is None else transport
         self._engine: CallEngine | None = None
 
     @property

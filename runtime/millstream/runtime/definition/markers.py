@@ -6,13 +6,15 @@ overrides survive); marks of a method name are merged over the MRO, the most der
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import msgspec
 
-from millstream.runtime.errors import ConfigError
+from millstream.runtime.errors import ConfigError, DefinitionError
+from millstream.runtime.text import shown
 
 from .placement import RANDOM, Placement
 
@@ -69,12 +71,18 @@ class Flag(Mark):
 
     name: str
 
+    def __str__(self) -> str:
+        return f"`@{self.name}`"
+
 
 @dataclass(frozen=True, slots=True)
 class Timeout(Mark):
     """The deadline of a method, in seconds."""
 
     seconds: float
+
+    def __str__(self) -> str:
+        return f"`@timeout({self.seconds:g})`"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,7 +97,13 @@ class GrainOptions:
 
 
 def add_mark(fn: Any, mark: Mark) -> Any:
-    """Put a mark on a function and return the function."""
+    """Put a mark on a function and return the function. Raises DefinitionError: it is none."""
+    if isinstance(fn, type) or not callable(fn) or not hasattr(fn, "__dict__"):
+        where = getattr(fn, "__module__", "")
+        raise DefinitionError(
+            f"{where}{': ' if where else ''}{mark} marks a method of a grain, not "
+            f"{shown(repr(fn))}: write it above `async def`"
+        )
     marks: list[Mark] = fn.__dict__.setdefault(MARKS, [])
     marks.append(mark)
     return fn
@@ -146,8 +160,10 @@ def stopping(fn: SF, /) -> SF:
 
 def timeout(seconds: float, /) -> Callable[[AF], AF]:
     """Deadline of a method, in seconds, in place of `call_timeout_s`."""
-    if not isinstance(seconds, int | float) or not seconds > 0:
-        raise ConfigError(f"timeout({seconds!r}): write a positive number of seconds")
+    is_number = isinstance(seconds, int | float) and not isinstance(seconds, bool)
+    if not is_number or not 0 < seconds < math.inf:
+        text = f"timeout({shown(repr(seconds))}): write a positive, finite number of seconds"
+        raise ConfigError(text)
 
     def mark(method: AF) -> AF:
         add_mark(method, Timeout(float(seconds)))

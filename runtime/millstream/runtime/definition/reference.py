@@ -9,6 +9,7 @@ yes, as a type checker does.
 from __future__ import annotations
 
 import difflib
+import math
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
@@ -137,9 +138,11 @@ def with_options(
 
 
 def _checked_timeout(timeout: object) -> float:
-    if isinstance(timeout, bool) or not isinstance(timeout, int | float) or not timeout > 0:
-        raise ConfigError(f"with_options(timeout={timeout!r}): it must be > 0 seconds")
-    return float(timeout)
+    if isinstance(timeout, int | float) and not isinstance(timeout, bool):
+        if 0 < timeout < math.inf:
+            return float(timeout)
+    text = f"with_options(timeout={shown(repr(timeout))}): it must be > 0 seconds, and finite"
+    raise ConfigError(text)
 
 
 def _explain(grain_type: GrainType, name: str) -> str:

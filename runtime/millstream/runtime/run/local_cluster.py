@@ -15,10 +15,11 @@ from typing import TypeVar
 from millstream.runtime.client.client import Client
 from millstream.runtime.cluster.table import MembershipTable, MemoryMembershipTable
 from millstream.runtime.definition.grain import Contract, Grain, Openable
-from millstream.runtime.definition.storage import MemoryStateStore, StateStore
+from millstream.runtime.definition.storage import StateStore
 from millstream.runtime.env import Env
 from millstream.runtime.errors import ConfigError, NotInCluster
 from millstream.runtime.options import MembershipOptions, RuntimeOptions
+from millstream.runtime.silo.arguments import check_grains, makers_of, stores_of
 from millstream.runtime.silo.part import SiloPart
 from millstream.runtime.silo.silo import Silo
 from millstream.runtime.wire.transport import Transport
@@ -58,22 +59,20 @@ class LocalCluster:
     ) -> None:
         if isinstance(silos, bool) or not isinstance(silos, int) or silos < 1:
             raise ConfigError(f"LocalCluster(silos={silos!r}): start at least one, a whole number")
-        for name, make in [*(streams or {}).items(), *(parts or {}).items()]:
-            if not callable(make):
-                raise ConfigError(f"LocalCluster: {name!r} is no function that makes one per silo")
+        makers = makers_of("LocalCluster", streams=streams, parts=parts)
         self._count = silos
         self._cluster = cluster
-        self._grains = list(grains)
-        self._streams = dict(streams or {})
-        self._parts = dict(parts or {})
-        self._stores = dict(stores or {"default": MemoryStateStore()})
-        self._table = membership or MemoryMembershipTable()
+        self._grains = check_grains(grains, "LocalCluster")
+        self._streams, self._parts = makers["streams"], makers["parts"]
+        self._stores = stores_of(stores, "LocalCluster")
+        self._table = MemoryMembershipTable() if membership is None else membership
         self._options = options
         self._membership_options = membership_options
         self._env = env
         self._transport = transport
         self._stack = AsyncExitStack()
         self._client: Client | None = None
+        self._is_open = False
         self.silos: list[Silo] = []
 
     @property
@@ -92,7 +91,8 @@ class LocalCluster:
         return self.client.stream(namespace, key)
 
     async def start_silo(self) -> Silo:
-        """Start one more silo."""
+        """Start one more silo. Raises NotInCluster before the start and after the end."""
+        self._check_open()
         silo = Silo(
             grains=self._grains,
             cluster=self._cluster,
@@ -106,12 +106,26 @@ class LocalCluster:
             env=self._env,
             transport=self._transport,
         )
-        await self._stack.enter_async_context(silo)
+        await silo.start()
+        try:
+            self._check_open()  # it may have ended meanwhile
+        except NotInCluster:
+            await silo.stop()
+            raise
+        self._stack.push_async_exit(silo)
         self.silos.append(silo)
         return silo
 
+    def _check_open(self) -> None:
+        if not self._is_open:
+            raise NotInCluster(
+                "this cluster is not started, or has ended: start silos within "
+                "`async with LocalCluster(...)`"
+            )
+
     async def __aenter__(self) -> LocalCluster:
         refuse_while_importing("a cluster")
+        self._is_open = True
         try:
             for _ in range(self._count):
                 await self.start_silo()
@@ -124,6 +138,7 @@ class LocalCluster:
             )
             self._client = await self._stack.enter_async_context(client)
         except BaseException:
+            self._is_open = False
             await self._stack.aclose()
             raise
         return self
@@ -134,4 +149,5 @@ class LocalCluster:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
+        self._is_open = False
         await asyncio.shield(self._stack.aclose())

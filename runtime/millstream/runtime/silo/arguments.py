@@ -6,23 +6,35 @@ form of a part (`part`).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from millstream.runtime.definition.grain import Grain
+from millstream.runtime.definition.storage import MemoryStateStore
 from millstream.runtime.errors import ConfigError
 from millstream.runtime.text import is_text, shown
 from millstream.runtime.wire.address import Address
 
 from .part import SiloPart, check_part
 
-__all__ = ["check_grains", "check_kinds", "parts_of", "read_address", "stores_of"]
+__all__ = [
+    "check_grains",
+    "check_kinds",
+    "check_table",
+    "check_transport",
+    "makers_of",
+    "parts_of",
+    "read_address",
+    "stores_of",
+]
 
 STORE_METHODS = ("read", "write", "clear", "scan")
+TABLE_METHODS = ("read", "write", "heartbeat", "forget", "aclose")
+TRANSPORT_METHODS = ("connect", "listen", "listen_probe", "probe")
 
 
-def _refuse(name: str, value: object, wanted: str) -> ConfigError:
-    return ConfigError(f"Silo({name}=...) is {shown(repr(value))}; it must be {wanted}")
+def _refuse(name: str, value: object, wanted: str, of: str = "Silo") -> ConfigError:
+    return ConfigError(f"{of}({name}=...) is {shown(repr(value))}; it must be {wanted}")
 
 
 def check_kinds(**arguments: tuple[object, type]) -> None:
@@ -34,14 +46,43 @@ def check_kinds(**arguments: tuple[object, type]) -> None:
             raise _refuse(name, value, "text without a lone surrogate")
 
 
-def check_grains(grains: object) -> list[type[Grain]]:
-    """The classes that a silo hosts. Raises ConfigError."""
+def check_table(table: object) -> None:
+    """Raise ConfigError for what is no membership table."""
+    if not _has(table, TABLE_METHODS):
+        raise _refuse("membership", table, "a MembershipTable, or name:argument")
+
+
+def check_transport(transport: object) -> None:
+    """Raise ConfigError for what is no transport."""
+    if not _has(transport, TRANSPORT_METHODS):
+        raise _refuse("transport", transport, "a Transport")
+
+
+def _has(value: object, methods: Iterable[str]) -> bool:
+    """Is it an object, no class, with all of the methods?"""
+    return not isinstance(value, type) and all(
+        callable(getattr(value, method, None)) for method in methods
+    )
+
+
+def check_grains(grains: object, of: str = "Silo") -> list[type[Grain]]:
+    """The classes that a silo hosts. Raises ConfigError, naming what they were given to (`of`)."""
     if isinstance(grains, str | Mapping) or not hasattr(grains, "__iter__"):
-        raise _refuse("grains", grains, "a list of Grain classes")
+        raise _refuse("grains", grains, "a list of Grain classes", of)
     found = list(grains)
     for cls in found:
         if not (isinstance(cls, type) and issubclass(cls, Grain)) or cls is Grain:
-            raise ConfigError(f"Silo(grains=...): {cls!r} is not a Grain class")
+            raise ConfigError(f"{of}(grains=...): {cls!r} is not a Grain class")
+    return found
+
+
+def makers_of(of: str, **given: object) -> dict[str, Mapping[str, Any]]:
+    """Functions that make a part for each silo, by name, for each argument. Raises ConfigError."""
+    found = {option: _by_name(option, makers, of) for option, makers in given.items()}
+    for makers in found.values():
+        for name, make in makers.items():
+            if not callable(make):
+                raise ConfigError(f"{of}: {name!r} is no function that makes one per silo")
     return found
 
 
@@ -55,13 +96,14 @@ def read_address(option: str, text: object) -> Address:
         raise ConfigError(f"Silo({option}=...): {error}") from None
 
 
-def stores_of(stores: object) -> Mapping[str, Any]:
-    """The stores by name, or texts that name plug-ins. Raises ConfigError."""
-    found = _by_name("stores", stores)
+def stores_of(stores: object, of: str = "Silo") -> Mapping[str, Any]:
+    """The stores by name, or texts that name plug-ins; None: one in memory. Raises ConfigError."""
+    if stores is None:
+        return {"default": MemoryStateStore()}
+    found = _by_name("stores", stores, of)
     for name, store in found.items():
-        is_store = all(callable(getattr(store, method, None)) for method in STORE_METHODS)
-        if isinstance(store, type) or not (is_store or isinstance(store, str)):
-            raise _refuse("stores", {name: store}, "a StateStore each, or name:argument")
+        if not (isinstance(store, str) or _has(store, STORE_METHODS)):
+            raise _refuse("stores", {name: store}, "a StateStore each, or name:argument", of)
     return found
 
 
@@ -76,10 +118,13 @@ def parts_of(streams: object, others: object) -> dict[str, SiloPart]:
     return found
 
 
-def _by_name(option: str, given: object) -> Mapping[str, Any]:
+def _by_name(option: str, given: object, of: str = "Silo") -> Mapping[str, Any]:
+    if given is None:
+        return {}
     if not isinstance(given, Mapping):
-        raise _refuse(option, given, 'a dict by name, such as {"default": ...}')
+        raise _refuse(option, given, 'a dict by name, such as {"default": ...}', of)
     for name in given:
         if not isinstance(name, str) or not name or "/" in name or not is_text(name):
-            raise _refuse(option, name, "a dict by name; a name is text without `/`, not empty")
+            text = "a dict by name; a name is text without `/`, not empty"
+            raise _refuse(option, name, text, of)
     return given

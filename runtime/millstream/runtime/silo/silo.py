@@ -29,7 +29,7 @@ from millstream.runtime.cluster.table import (
 )
 from millstream.runtime.definition.grain import Contract, DeactivationReason, Grain, Openable
 from millstream.runtime.definition.placement import RANDOM
-from millstream.runtime.definition.storage import MemoryStateStore, StateStore
+from millstream.runtime.definition.storage import StateStore
 from millstream.runtime.env import Env
 from millstream.runtime.errors import ConfigError, MillstreamError, NotInCluster
 from millstream.runtime.options import MembershipOptions, RuntimeOptions
@@ -49,7 +49,15 @@ from millstream.runtime.wire.transport import (
 )
 
 from .agreement import agreement_of, check_stores, used_stores
-from .arguments import check_grains, check_kinds, parts_of, read_address, stores_of
+from .arguments import (
+    check_grains,
+    check_kinds,
+    check_table,
+    check_transport,
+    parts_of,
+    read_address,
+    stores_of,
+)
 from .assembly import SiloAssembly
 from .part import SiloPart, check_needed
 from .services import SiloServices
@@ -116,6 +124,8 @@ class Silo:
     ) -> None:
         options = RuntimeOptions() if options is None else options
         watching = MembershipOptions() if membership_options is None else membership_options
+        self._env = Env() if env is None else env
+        self._transport = TcpTransport() if transport is None else transport
         check_kinds(
             cluster=(cluster, str),
             name=(name, str),
@@ -123,27 +133,28 @@ class Silo:
             insecure=(insecure, bool),
             options=(options, RuntimeOptions),
             membership_options=(watching, MembershipOptions),
+            env=(self._env, Env),
         )
+        check_transport(self._transport)
         self._listen_at = read_address("address", address)
         self._advertised = read_address("advertise", advertise or address)
         check_door(self._listen_at, insecure, "Silo(address=...)")
         self._grains = check_grains(grains)
         self._cluster = cluster
         self._made: list[Any] = []
-        table = self._plugin("millstream.membership", membership)
-        self._table: MembershipTable = table or MemoryMembershipTable(env=env)
+        own = MemoryMembershipTable(env=env) if membership is None else membership
+        self._table: MembershipTable = self._plugin("millstream.membership", own)
+        check_table(self._table)
         self._stores: dict[str, StateStore] = {
             key: self._plugin("millstream.stores", store)
-            for key, store in stores_of(stores or {"default": MemoryStateStore()}).items()
+            for key, store in stores_of(stores).items()
         }
-        self._parts = parts_of(streams or {}, parts or {})
+        self._parts = parts_of(streams, parts)
         check_needed(self._all_grains(), self._parts)
         self._name = name
         self._can_own_queues = can_own_queues
         self._options = options
         self._membership_options = watching
-        self._env = env or Env()
-        self._transport = transport or TcpTransport()
         self._secret = b""
         stores = used_stores(self._stores, self._grains, self._parts)
         check_stores(self._table, stores)

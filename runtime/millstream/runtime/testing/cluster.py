@@ -19,6 +19,7 @@ from millstream.runtime.definition.grain import Grain
 from millstream.runtime.definition.storage import MemoryStateStore
 from millstream.runtime.errors import ConfigError, MillstreamError
 from millstream.runtime.options import MembershipOptions, RuntimeOptions
+from millstream.runtime.silo.arguments import check_grains, makers_of
 from millstream.runtime.silo.assembly import SiloAssembly
 from millstream.runtime.silo.part import SiloPart
 from millstream.runtime.silo.silo import Silo
@@ -72,14 +73,14 @@ class SimCluster:
         lacking: Mapping[str, Collection[type[Grain]]] | None = None,
         skew_s: float = 0.5,
     ) -> None:
-        if silos < 1:
-            raise ConfigError(f"SimCluster(silos={silos}): start at least one")
+        if isinstance(silos, bool) or not isinstance(silos, int) or silos < 1:
+            raise ConfigError(f"SimCluster(silos={silos!r}): start at least one")
         self.simulation = self._simulation = simulation
         self._cluster = cluster
-        self._grains = list(grains)
+        self._grains = check_grains(grains, "SimCluster")
         self._lacking = dict(lacking or {})
-        self._streams = dict(streams or {})
-        self._parts = dict(parts or {})
+        makers = makers_of("SimCluster", streams=streams, parts=parts)
+        self._streams, self._parts = makers["streams"], makers["parts"]
         self._options = options
         self._membership_options = membership_options
         self.names = tuple(f"silo-{number}" for number in range(silos))

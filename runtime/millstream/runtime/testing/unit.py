@@ -17,7 +17,7 @@ from millstream.runtime.definition.grain import Contract, Grain, Openable, const
 from millstream.runtime.definition.names import grain_id, row_key
 from millstream.runtime.definition.state import State, StateField, StoredState
 from millstream.runtime.definition.storage import MemoryStateStore
-from millstream.runtime.text import check_text
+from millstream.runtime.text import check_text, shown
 
 __all__ = ["UnitHome", "grain_of", "home_of", "writes_of"]
 
@@ -144,6 +144,14 @@ def grain_of(
     if not (isinstance(cls, type) and issubclass(cls, Grain)):
         raise TypeError(f"grain_of({cls!r}): give a Grain class")
     check_text("the key of a grain", key)
+    for name, given in {"state": state, "grains": grains, "streams": streams}.items():
+        if given is not None and not isinstance(given, Mapping):
+            raise TypeError(f"grain_of({name}={shown(repr(given))}): give a dict")
+    for name, fakes in {"grains": grains or {}, "streams": streams or {}}.items():
+        for at in fakes:
+            if not (isinstance(at, tuple) and len(at) == 2):
+                what = shown(repr(at))
+                raise TypeError(f"grain_of({name}=...): {what} is no pair of what and key")
     grain_type = cls.__millstream_type__
     grain_type.resolve()
     home = UnitHome(grain_type.name, key, grains or {}, streams or {}, headers or {})

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections.abc import Coroutine, Mapping
 from typing import Any, Protocol, TypeVar
 
@@ -156,6 +157,9 @@ class Activation(TurnRule):
 
     def keep_alive(self, seconds: float, /) -> None:
         """Not idle before `seconds` from now."""
+        is_number = isinstance(seconds, int | float) and not isinstance(seconds, bool)
+        if not is_number or math.isnan(seconds):
+            raise TypeError(f"{self}: keep_alive({shown(repr(seconds))}): write seconds, a number")
         self.ensure_mailbox().keep_until = asyncio.get_running_loop().time() + seconds
 
     def start_task(self, coro: Coroutine[Any, Any, T], /) -> asyncio.Task[T]:

@@ -12,7 +12,7 @@ from functools import cache
 
 import msgspec
 
-from millstream.runtime import ConfigError, StreamError
+from millstream.runtime import ConfigError, NotHosted, StreamError
 from millstream.runtime.extending import Gateway
 from millstream.streams.contracts.identity import StreamId
 from millstream.streams.contracts.message import OutMessage
@@ -35,6 +35,7 @@ class GatewayPublisher:
 
     def __init__(self, gateway: Gateway, provider: str) -> None:
         self._gateway = gateway
+        self._provider = provider
         self._limits = limits_of_clients(gateway.frame_bytes_max)
         self._target = f"{IngestTarget.target_name}/{provider}"
 
@@ -48,7 +49,8 @@ class GatewayPublisher:
         parts: Sequence[Sequence[bytes]],
         headers: Mapping[str, str] | None,
     ) -> Token | None:
-        """Send messages in order. Raises ConfigError (headers), ValueError (too large)."""
+        """Send messages in order. Raises ConfigError (headers), ValueError (too large), NotHosted
+        (no silo has the provider)."""
         if headers:
             raise ConfigError("headers can be published from silos, not from clients")
         for bodies in parts:
@@ -66,4 +68,10 @@ class GatewayPublisher:
     async def _send(self, stream: StreamId, bodies: Sequence[bytes]) -> None:
         messages: list[IngestMessage] = [(stream.key, 0, [msgspec.Raw(body) for body in bodies])]
         publish, namespace = IngestTarget.publish, stream.namespace
-        await self._gateway.call(str(stream), self._target, publish, namespace, "", messages)
+        try:
+            await self._gateway.call(str(stream), self._target, publish, namespace, "", messages)
+        except NotHosted as error:
+            raise NotHosted(
+                f"stream {stream}: the cluster has no stream provider {self._provider!r}: mend "
+                f"StreamNamespace(provider=...), or Silo(streams=...); {error}"
+            ) from None
