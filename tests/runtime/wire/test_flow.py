@@ -13,7 +13,7 @@ from tests.runtime.wire.pair import Office, Waits, call, outgoing, raw, visitor
 
 from millstream.runtime import Overloaded, SiloUnavailable
 from millstream.runtime.tasks import Tasks
-from millstream.runtime.wire.batch import SPARE_BYTES, call_bytes, cut, size_of
+from millstream.runtime.wire.batch import SPARE_BYTES, call_bytes, cut
 from millstream.runtime.wire.connection import REFUSALS_AT_ONCE
 from millstream.runtime.wire.message import (
     Call,
@@ -115,6 +115,20 @@ async def test_small_calls_that_were_cancelled_behind_a_full_link_are_never_sent
     assert [one.id for one in link.of(Call)][1:] == [ids[0], ids[2], ids[3]]
 
 
+async def test_when_all_that_a_full_link_left_is_cancelled_nothing_is_sent() -> None:
+    peer, link = outgoing(Office())
+    link.full_at = 0
+    peer.send_call(call(body=body(70 * KB)), Waits())
+    ids = [peer.send_call(call(), Waits()) for _ in range(4)]
+    await turn()
+    for call_id in ids:
+        peer.cancel_call(call_id)
+    written = peer._written_bytes
+    link.drain()
+    await turn()
+    assert peer._written_bytes == written and len(link.of(Call)) == 1
+
+
 async def test_a_call_that_no_frame_of_the_other_end_holds_is_refused() -> None:
     peer, _ = outgoing(Office(), frame_bytes_max=10 * KB)
     room = 10 * KB - SPARE_BYTES - call_bytes(call(body=body(300))) + 300
@@ -206,30 +220,34 @@ async def test_calls_with_large_keys_are_cut_into_frames_that_the_other_end_take
 )
 def test_every_part_of_a_call_counts(large: dict[str, Any]) -> None:
     one = call(1, **large)
-    assert len(encode_messages([one])) <= size_of(one)
+    assert len(encode_messages([one])) <= call_bytes(one) + SPARE_BYTES
     assert call_bytes(one) > 15 * KB
-    assert [len(batch) for batch, _ in cut([one] * 4, 64, 40 * KB)] == [2, 2]
+    assert cut([call_bytes(one) + SPARE_BYTES] * 4, 64, 40 * KB) == [2, 4]
 
 
 def test_no_characters_take_more_bytes_than_are_reckoned() -> None:
     one = call(1, key="😀" * 1000, headers={"😀": "😀"}, chain=["😀"] * 300)
-    assert len(encode_messages([one])) <= size_of(one)
+    assert len(encode_messages([one])) <= call_bytes(one) + SPARE_BYTES
 
 
 def test_many_headers_take_no_more_bytes_than_are_reckoned() -> None:
     names = [chr(0x1F600 + n // 60) + chr(0x1F600 + n % 60) * 9 for n in range(300)]
     one = call(1, headers={name: name for name in names})
-    assert len(encode_messages([one])) <= size_of(one)
+    assert len(encode_messages([one])) <= call_bytes(one) + SPARE_BYTES
 
 
 def test_batches_keep_order_and_both_limits() -> None:
-    sent = [call(number, body=body(100)) for number in range(1, 151)]
-    batches = cut(sent, 64, 1 << 20)
-    assert [len(batch) for batch, _ in batches] == [64, 64, 22]
-    assert [one for batch, _ in batches for one in batch] == sent
-    assert [size for _, size in batches] == [sum(map(size_of, batch)) for batch, _ in batches]
-    assert [len(batch) for batch, _ in cut(sent[:3], 64, 1)] == [1, 1, 1]
+    assert cut([400] * 150, 64, 1 << 20) == [64, 128, 150]
+    assert cut([400] * 5, 64, 800) == cut([400] * 5, 2, 1 << 20) == [2, 4, 5]
+    assert cut([100, 900, 100], 64, 500) == cut([400] * 3, 64, 1) == [1, 2, 3]
     assert cut([], 64, 1) == []
+
+
+async def test_a_batch_that_is_cut_keeps_the_order_of_its_messages() -> None:
+    peer, link = outgoing(Office())
+    ids = [peer.send_call(call(body=body(100)), Waits()) for _ in range(150)]
+    await turn()
+    assert [one.id for one in link.of(Call)] == ids and not peer._out_bytes
 
 
 # --- messages that cannot be written or read ------------------------------------------------------

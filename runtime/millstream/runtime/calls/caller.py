@@ -31,7 +31,7 @@ from .callee import Callee
 from .cycles import check_cycle, note_blockers
 from .locator import Destination, Locator
 from .remote import Remote
-from .waiting import LocalWait, Moved
+from .waiting import LocalWait, Moved, RemoteWait
 
 __all__ = ["Caller"]
 
@@ -272,6 +272,7 @@ class Caller:
         spec, attempt, options = request.spec, 0, self._turns.options
         request.target = f"{kind.name}/{key}"
         body = spec.arguments.encode(args)
+        wait: RemoteWait | None = None
         try:
             while attempt < options.redirects_max:
                 if destination is None:
@@ -287,19 +288,25 @@ class Caller:
                     destination, kind, key, len(body)
                 ):
                     try:
-                        answer = await self._remote.ask(
+                        wait = self._remote.send(
                             destination, kind.name, key, body, request, attempt
                         )
+                        answer = await wait.future
                     except SiloUnavailable as error:
                         if error.may_have_run:
                             raise
                         answer = Moved("")  # the connection broke before it was written
+                    except BaseException:  # cancelled, or the caller's coroutine is closed
+                        if wait is not None:
+                            destination.cancel_call(wait.call_id)
+                        raise
+                    wait = None
                     if type(answer) is not Moved:
                         return self._remote.take(spec, answer)
                     self._locator.moved(kind, key, destination, answer.silo)
                 attempt, destination = attempt + 1, None
         finally:
-            body = b""  # an error that is kept keeps its frames, and what they hold
+            body, wait = b"", None  # an error that is kept keeps its frames, and what they hold
         raise Rejected(
             f"{kind.name}/{key}: {spec.label} was sent on {options.redirects_max} times "
             "(redirects_max) without finding the grain"

@@ -62,29 +62,30 @@ class Remote:
         try:
             if not peer.is_ready:
                 await peer.ready(len(body))
-            return self.take(spec, await self.ask(peer, name, key, body, request, 0))
+            wait = self.send(peer, name, key, body, request, 0)
+            try:
+                return self.take(spec, await wait.future)
+            except BaseException:  # as for every call
+                peer.cancel_call(wait.call_id)
+                raise
         finally:
-            body = b""  # as in `ask`
+            body, wait = b"", None  # type: ignore[assignment]  # as for every call
 
-    async def ask(
+    def send(
         self, peer: Peer, name: str, key: str, body: bytes, request: Request, hops: int
-    ) -> Any:
-        """Send the call and wait for its answer; on cancellation tell the callee.
+    ) -> RemoteWait:
+        """Send the call; `wait.future` gives its answer.
 
-        The connection takes calls now: `ready()` has returned in this very step of the task.
+        The connection takes calls now: `ready()` has returned in this very step of the task. Who
+        waits no longer, cancelled or closed, gives the call up by `cancel_call(wait.call_id)`, and
+        keeps neither the body nor the wait, which may hold an exception: an error that is kept
+        keeps its frames. A coroutine here would be entered again at each wake-up.
         """
         wait = RemoteWait(self._turns.loop.create_future())
         call = self._message(name, key, body, request, hops)
-        body_bytes, body = len(body), b""  # an error that is kept keeps its frames, and these it
-        call_id = peer.send_call(call, wait, body_bytes)
-        call = None  # type: ignore[assignment]
-        try:
-            return await wait.future
-        except BaseException:  # cancelled, or the caller's coroutine is closed
-            peer.cancel_call(call_id)
-            raise
-        finally:
-            wait = None  # type: ignore[assignment]  # its future may hold an exception, and that us
+        body_bytes, body = len(body), b""
+        wait.call_id = peer.send_call(call, wait, body_bytes)
+        return wait
 
     def _message(self, name: str, key: str, body: bytes, request: Request, hops: int) -> Call:
         ttl_s = request.deadline - self._turns.loop.time()

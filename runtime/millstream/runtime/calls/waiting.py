@@ -70,6 +70,7 @@ class RemoteWait(msgspec.Struct, eq=False):
     """A caller that waits for an answer: the encoded result, RemoteFailure or Moved."""
 
     future: Any  # asyncio.Future
+    call_id: int = 0
 
     def reply(self, body: msgspec.Raw) -> None:
         if not self.future.done():

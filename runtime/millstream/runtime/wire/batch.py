@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from .message import Call, Failure, Message, Reply, encode_messages
+from .message import Call, Message, encode_messages
 
-__all__ = ["SPARE_BYTES", "UNSENDABLE", "call_bytes", "cut", "encode_what_can_be", "size_of"]
+__all__ = ["SPARE_BYTES", "UNSENDABLE", "call_bytes", "cut", "encode_what_can_be"]
 
 SPARE_BYTES = 256  # what the small parts of a message may take beside body and names
 LETTER_BYTES = 4  # of UTF-8, at most
@@ -40,32 +40,18 @@ def call_bytes(call: Call, body_bytes: int | None = None) -> int:
     return size + LETTER_BYTES * letters
 
 
-def size_of(message: Message) -> int:
-    """Bytes that a message takes in a frame, at most."""
-    if isinstance(message, Call):
-        return SPARE_BYTES + call_bytes(message)
-    if isinstance(message, Reply | Failure):
-        return SPARE_BYTES + len(memoryview(message.body))
-    return SPARE_BYTES
-
-
-def cut(
-    messages: Sequence[Message], messages_max: int, bytes_max: int
-) -> list[tuple[list[Message], int]]:
-    """Batches in order, each with its bytes; a message above `bytes_max` is alone in its batch."""
-    batches: list[tuple[list[Message], int]] = []
-    batch: list[Message] = []
-    size = 0
-    for message in messages:
-        grows_by = size_of(message)
-        if batch and (len(batch) >= messages_max or size + grows_by > bytes_max):
-            batches.append((batch, size))
-            batch, size = [], 0
-        batch.append(message)
+def cut(sizes: Sequence[int], messages_max: int, bytes_max: int) -> list[int]:
+    """Where batches of messages of so many bytes end; one above `bytes_max` is a batch alone."""
+    ends: list[int] = []
+    begin = size = 0
+    for at, grows_by in enumerate(sizes):
         size += grows_by
-    if batch:
-        batches.append((batch, size))
-    return batches
+        if at > begin and (at - begin >= messages_max or size > bytes_max):
+            ends.append(at)
+            begin, size = at, grows_by
+    if sizes:
+        ends.append(len(sizes))
+    return ends
 
 
 def encode_what_can_be(

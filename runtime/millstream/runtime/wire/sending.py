@@ -59,8 +59,10 @@ class Sending:
         self._batch_bytes_max = options.batch_bytes_max
         self._bytes_max = options.peer_bytes_max
         self._out: list[Message] = []
+        self._sizes: list[int] = []  # bytes that each of them takes, at most
         self._out_bytes = 0
         self._kept: dict[int, Call] = {}  # calls that a full link left in `_out`, by id
+        self._has_withdrawn = False  # calls in `_out` that are not sent any more
         self._written_bytes = 0
         self._is_marked = False
         self._is_writable = True
@@ -128,7 +130,7 @@ class Sending:
     def _break_calls(self, text: str) -> None:
         unsent = {message.id for message in self._out if isinstance(message, Call)}
         calls, self._calls = self._calls, {}
-        self._out, self._out_bytes, self._kept = [], 0, {}
+        self._out, self._sizes, self._out_bytes, self._kept = [], [], 0, {}
         for call_id, receiver in calls.items():
             receiver.broken(SiloUnavailable(text, may_have_run=call_id not in unsent))
         for waiter in self._waiters:
@@ -143,8 +145,10 @@ class Sending:
         if not self._is_marked:
             self._is_marked = True
             self._outbox.mark(self)
+        size_bytes += SPARE_BYTES
         self._out.append(message)
-        self._out_bytes += size_bytes + SPARE_BYTES
+        self._sizes.append(size_bytes)
+        self._out_bytes += size_bytes
 
     def send_call(self, call: Call, receiver: AnswerReceiver, body_bytes: int | None = None) -> int:
         """Send a call; returns its id. `body_bytes`: of its body, where they are known.
@@ -198,6 +202,7 @@ class Sending:
         if call is None:
             self.send(Cancel(call_id))
             return
+        self._has_withdrawn = True
         self._out_bytes -= call_bytes(call) + SPARE_BYTES
         call.body, call.key, call.headers, call.chain = NIL, "", None, []
 
@@ -207,34 +212,41 @@ class Sending:
         if not self._out or not self._greeted or self.is_closed:
             return
         if self._is_writable:
+            if self._has_withdrawn:
+                self._drop_withdrawn()
             out, self._out = self._out, []
-            size, self._out_bytes = self._out_bytes, 0
-            is_small = len(out) <= self._batch_messages_max and size <= self._batch_bytes_max
-            if is_small and not self._kept:
+            sizes, self._sizes = self._sizes, []
+            size, self._out_bytes, self._kept = self._out_bytes, 0, {}
+            if len(out) > self._batch_messages_max or size > self._batch_bytes_max:
+                self._write_some(out, sizes)
+            elif out:
                 self._write(out)
-            else:
-                self._write_some(out)
         if not self._is_writable:
             self._heed_answers()
 
-    def _write_some(self, out: list[Message]) -> None:
+    def _drop_withdrawn(self) -> None:
+        pairs = zip(self._out, self._sizes, strict=True)
+        left = [(one, size) for one, size in pairs if not self._is_withdrawn(one)]
+        self._out, self._sizes = [one for one, _ in left], [size for _, size in left]
+        self._has_withdrawn = False
+
+    def _write_some(self, out: list[Message], sizes: list[int]) -> None:
         """Write batch after batch until the link is full; keep the rest."""
-        self._kept = {}
-        out = [message for message in out if not self._is_withdrawn(message)]
-        batches = cut(out, self._batch_messages_max, self._batch_bytes_max)
-        for number, (batch, _) in enumerate(batches):
+        begin = 0
+        for end in cut(sizes, self._batch_messages_max, self._batch_bytes_max):
             if not self._is_writable:
-                self._keep(batches[number:])
+                self._keep(out[begin:], sizes[begin:])
                 return
-            self._write(batch)
+            self._write(out[begin:end])
+            begin = end
 
     def _is_withdrawn(self, message: Message) -> bool:
         return isinstance(message, Call) and message.id != 0 and message.id not in self._calls
 
-    def _keep(self, batches: Sequence[tuple[list[Message], int]]) -> None:
-        rest = [message for batch, _ in batches for message in batch]
+    def _keep(self, rest: list[Message], sizes: list[int]) -> None:
         self._out = [*rest, *self._out]
-        self._out_bytes += sum(size for _, size in batches)
+        self._sizes = [*sizes, *self._sizes]
+        self._out_bytes += sum(sizes)
         self._kept = {one.id: one for one in rest if isinstance(one, Call) and one.id}
 
     def _write(self, batch: Sequence[Message]) -> None:
