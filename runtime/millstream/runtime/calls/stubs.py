@@ -56,13 +56,15 @@ async def {name}{signature}:
     while _ms_up is not None and _ms_up.done:
         _ms_up = _ms_up.parent if _ms_up.same_task else None
     _ms_task = _ms_find_task()
-    _ms_hop = _ms_up is not None and _ms_up.task is _ms_task
-    if not _ms_hop and _ms_up is not _ms_from:
-        _ms_up = None
-    if _ms_act is None or (_ms_act.is_gated and (
-            _ms_act.running is None or _ms_has_waiting(_ms_name, _ms_act.key))) or (
-            _ms_up is not None and (
-            (_ms_up.depth + 1) % _ms_nest == 0 or _ms_up.depth >= _ms_longest)):
+    _ms_hop = _ms_deep = False
+    if _ms_up is not None:
+        _ms_hop = _ms_up.task is _ms_task
+        if _ms_hop or _ms_up is _ms_from:
+            _ms_deep = (_ms_up.depth + 1) % _ms_nest == 0 or _ms_up.depth >= _ms_longest
+        else:
+            _ms_up = None
+    if _ms_act is None or _ms_deep or (_ms_act.is_gated and (
+            _ms_act.running is None or _ms_has_waiting(_ms_name, _ms_act.key))):
         _ms_task = _ms_up = _ms_from = None
         return await _ms_call(_ms_kind, _ms_self._ms_key, _ms_spec_{index}, ({arguments}))
 {isolation}\
