@@ -1,5 +1,5 @@
-"""`python -m benchmarks calls|streams|activation|path [--rounds N] [--json] [--against REV,PEER]`
-and `python -m benchmarks bounds [WORD ...] [--size S] [--json]`.
+"""`python -m benchmarks calls|streams|activation|path|detection [--rounds N] [--json]
+[--against REV,PEER]` and `python -m benchmarks bounds [WORD ...] [--size S] [--json]`.
 
 Each subject of each round runs in a fresh process; rounds are interleaved; ratios are computed
 inside a round. Prints medians with [min..max]. A revision of git as a subject runs this tree's
@@ -41,6 +41,7 @@ SUITES = {
     },
     "activation": {"ours": ["ours.activation"], "xoscar": ["xoscar_peer.activation"]},
     "path": {"ours": ["path.figures"]},  # frames and modules: counted, not timed
+    "detection": {"ours": ["detection.stopped", "detection.isolated"]},
 }
 PEERS = {"xoscar": ["xoscar", "psutil"], "redis": ["redis"]}  # and the packages that they need
 SERVERS = {"redis": "redis-server"}

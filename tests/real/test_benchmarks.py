@@ -54,6 +54,17 @@ def test_activation_is_measured() -> None:
     assert set(figures) == {"activations_s", "first_calls_s", "bytes_per_grain"}
 
 
+def test_detection_is_measured() -> None:
+    figures = measured("detection")["figures"]["ours"]
+    faults = [
+        f"{fault}_{speed}" for fault in ("stopped", "isolated") for speed in ("default", "fast")
+    ]
+    assert set(figures) == {f"{fault}_{what}_s" for fault in faults for what in ("p50", "max")}
+    for fault in faults:
+        assert 0 < figures[f"{fault}_p50_s"]["median"] <= figures[f"{fault}_max_s"]["median"]
+    assert figures["stopped_fast_max_s"]["median"] < figures["stopped_default_p50_s"]["median"]
+
+
 def test_paths_are_counted() -> None:
     figures = measured("path")["figures"]["ours"]
     rows = {"direct", "suspending", "contended", "event", "remote_caller", "remote_callee"}
