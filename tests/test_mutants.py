@@ -8,7 +8,14 @@ from typing import Any
 
 import pytest
 from tests.mutants import __main__ as command
-from tests.mutants.planting import EQUIVALENT, ROOT, Mutant, Planter, equivalents, names_of
+from tests.mutants.planting import (
+    EQUIVALENT,
+    ROOT,
+    Mutant,
+    Planter,
+    equivalents,
+    names_of,
+)
 from tests.mutants.rooms import ROOMS
 
 SOURCE = """
@@ -91,6 +98,12 @@ def test_a_fault_leaves_the_variables_of_a_function_what_they_are() -> None:
     assert "        pass\n        return 1\n        if False:\n            h(a)\n" in changed
     source = "def f(a):\n    b = a\n    def g():\n        return b\n    return g\n"
     assert planted(source)["statement | b = a"].endswith("return g\n    if False:\n        b = a")
+
+
+def test_every_fault_of_a_loop_can_be_compiled() -> None:
+    source = "def f(a):\n    for b in a:\n        if b > 1:\n            continue\n        g(b)\n"
+    for changed in planted(source).values():
+        compile(changed, "loop", "exec")
 
 
 def judged(monkeypatch: pytest.MonkeyPatch, *, sees: bool, is_equivalent: bool) -> command.Judge:

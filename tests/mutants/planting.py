@@ -117,7 +117,8 @@ class Planter(ast.NodeTransformer):
         for kind, changed in changes(node) if self._functions else ():
             self.found.append((self._name(kind, node), int(getattr(node, "lineno", 0))))
             if len(self.found) - 1 == self._wanted:
-                self._dropped, self._depth = node, len(self._scope)
+                if not isinstance(node, ast.If | ast.While):  # their test is there, negated
+                    self._dropped, self._depth = node, len(self._scope)
                 return ast.copy_location(changed, node)
         found = self.generic_visit(node)
         self._statement = outer

@@ -13,6 +13,7 @@ CLUSTER, SILO, CLIENT = "tests/runtime/cluster", "tests/runtime/silo", "tests/ru
 OWNERSHIP, AGENT = "tests/streams/ownership", "tests/streams/agent"
 
 ACTIVATION = (
+    f"{TURNS}/test_turn_rule_core.py",
     f"{TURNS}/test_turn_rule_model.py",
     f"{TURNS}/test_turn_rule.py",
     f"{TURNS}/test_life_cycle.py",
@@ -27,7 +28,7 @@ NAMES = (f"{DEFINITION}/test_keys.py", f"{DEFINITION}/test_refusals.py")
 ROOMS: dict[str, dict[str, tuple[str, ...]]] = {
     "ground": {
         f"{RUNTIME}/backoff.py": (f"{GROUND}/test_backoff.py",),
-        f"{RUNTIME}/text.py": (*NAMES, f"{DEFINITION}/test_references.py"),
+        f"{RUNTIME}/text.py": (f"{GROUND}/test_text.py",),
     },
     "codec": {
         f"{RUNTIME}/codec/rules.py": (CODEC,),

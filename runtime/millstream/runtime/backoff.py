@@ -41,8 +41,6 @@ class Backoff:
         """The longest that `delay_s` may be; for who is alone, and needs no chance."""
         growths = attempt - 1
         # compared as logarithms: the power itself overflows when attempts never end
-        if self.factor > 1 and growths * math.log(self.factor) >= math.log(
-            self.ceiling_s / self.first_s
-        ):
+        if growths * math.log(self.factor) >= math.log(self.ceiling_s / self.first_s):
             return self.ceiling_s
         return min(self.ceiling_s, self.first_s * self.factor**growths)

@@ -1,0 +1,38 @@
+"""Text of others: what can be sent, how large it is, how it is shown."""
+
+from __future__ import annotations
+
+import pytest
+
+from millstream.runtime.text import check_text, is_text, shown, text_bytes
+
+LONE = "a\ud800"
+
+
+@pytest.mark.parametrize(("text", "is_sendable"), [("", True), ("é\n", True), (LONE, False)])
+def test_a_lone_surrogate_cannot_be_sent(text: str, is_sendable: bool) -> None:
+    assert is_text(text) is is_sendable
+
+
+def test_what_cannot_be_sent_is_refused_with_the_place_that_is_wrong() -> None:
+    check_text("key", "é")
+    with pytest.raises(TypeError, match=r"key, 'a\\ud800', has a lone surrogate at position 1"):
+        check_text("key", LONE)
+    with pytest.raises(TypeError, match="key is a str, not 7"):
+        check_text("key", 7)
+
+
+def test_a_text_has_as_many_bytes_as_it_takes_to_send_it() -> None:
+    assert text_bytes(["ab", "é", ""]) == 4
+    assert text_bytes([LONE]) == 4
+    assert text_bytes([]) == 0
+
+
+def test_a_long_text_is_cut_and_its_length_told() -> None:
+    assert shown("abc", 3) == "abc"
+    assert shown("abcd", 3) == "abc... (4 characters)"
+
+
+def test_what_is_shown_is_one_line() -> None:
+    assert shown("a é") == "a é"
+    assert shown("a\n\x1bé\ud800") == r"a\n\x1bé\ud800"
