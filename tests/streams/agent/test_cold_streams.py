@@ -7,8 +7,13 @@ from contextvars import Context
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
+from tests.conditions import until
+
 from millstream.runtime.extending import Tasks
 from millstream.streams import DeliveryOptions, QueueMessage, StreamId, Token
+from millstream.streams.agent import subscribers
+from millstream.streams.agent.attempts import LINES_MAX
 from millstream.streams.agent.subscriber import Subscriber
 from millstream.streams.agent.subscribers import Subscribers
 from millstream.streams.api.implicit import ImplicitSet
@@ -57,6 +62,10 @@ class Desk:
     def offer(self, subscriber: Subscriber, index: int) -> None:
         self.offered.append(subscriber.id)
 
+    def retry(self, subscriber: Subscriber) -> None: ...
+
+    def move(self, subscriber: Subscriber, after: Token | None) -> None: ...
+
     def drop(self, subscriber: Subscriber) -> None: ...
 
     def pump(self) -> None: ...
@@ -94,3 +103,29 @@ async def test_what_was_removed_and_made_again_meanwhile_is_there() -> None:
     desk.subscribers.detach(STREAM, "one")
     desk.subscribers.attach(STREAM, row("one"))
     assert await desk.answers(row("one")) == ["one"]
+
+
+async def test_a_lookup_that_raises_anything_is_asked_again_and_named(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(subscribers, "ASK_RETRY_S", 0)
+    desk = Desk()
+    answers: list[Exception | list[SubscriptionRow]] = [
+        KeyError("other"),
+        *(RuntimeError("no such provider") for _ in range(100)),
+        [row("one")],
+    ]
+
+    async def rows(stream: StreamId) -> list[SubscriptionRow]:
+        answer = answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    monkeypatch.setattr(desk, "rows", rows)
+    desk.subscribers.route(MESSAGE, 0)
+    await until(lambda: desk.offered == ["one"])
+    desk.subscribers.close()
+    said = [r.getMessage() for r in caplog.records if "notes/a" in r.getMessage()]
+    assert "KeyError: 'other'" in said[0] and "RuntimeError: no such provider" in said[1]
+    assert len(said) == LINES_MAX

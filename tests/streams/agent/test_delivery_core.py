@@ -25,6 +25,7 @@ from millstream.streams.agent.delivery import (
     GiveUpOutcome,
     Progress,
     Resume,
+    Retry,
     Sent,
     Tick,
     Unreachable,
@@ -405,6 +406,29 @@ def test_closed_delivery_ignores_the_reply_that_was_out() -> None:
     assert steps(delivery, Progress(4, None, 0.0, 0.0), Tick(1.0)) == ()
 
 
+def test_what_failed_is_tried_as_if_it_were_new_after_a_retry() -> None:
+    delivery = in_pause()
+    failed = delivery.next_token
+    steps(delivery, Retry())
+    assert delivery.next_token == failed and delivery.attempts == 0
+    delivery.check()
+
+
+def test_a_retry_while_the_failure_handler_thinks_overrules_its_pause() -> None:
+    delivery = given_up(4)
+    steps(delivery, Retry(), GivenUp("pause"))
+    assert delivery.state is State.READY and delivery.attempts == 0
+    delivery.check()
+
+
+def test_a_retry_is_of_one_item_only() -> None:
+    delivery = given_up(4)
+    steps(delivery, Retry(), GivenUp("skip"))
+    fail(delivery)
+    steps(delivery, GivenUp("pause"))
+    assert delivery.state is State.FAULTED
+
+
 # Every state with every event: how to get there, then the next state and the kinds of actions.
 
 IN_STATE: dict[State, Callable[[], Delivery]] = {
@@ -426,16 +450,19 @@ EVENTS: dict[str, Event] = {
     "skip": GivenUp("skip"),
     "pause": GivenUp("pause"),
     "resume": Resume(None),
+    "retry": Retry(),
 }
-# columns: wake sent done error lost early late skip pause resume; "state+Action" where one is due
+# columns: wake sent done error lost early late skip pause resume retry;
+# "state+Action" where one is due
 MATRIX = {
-    "ready": "ready+Deliver in_flight ! ! backoff+WaitUntil ready ready ! ! ready",
+    "ready": "ready+Deliver in_flight ! ! backoff+WaitUntil ready ready ! ! ready ready",
     "in_flight": "in_flight ! ready backoff+WaitUntil backoff+WaitUntil in_flight in_flight"
-    " ! ! in_flight",
-    "giving_up": "giving_up ! ! ! backoff+WaitUntil giving_up giving_up ready faulted giving_up",
-    "backoff": "backoff ! ! ! backoff backoff+WaitUntil ready ! ! ready",
-    "faulted": "faulted ! ! ! faulted faulted faulted ! ! ready",
-    "closed": "closed closed closed closed closed closed closed closed closed closed",
+    " ! ! in_flight in_flight",
+    "giving_up": "giving_up ! ! ! backoff+WaitUntil giving_up giving_up ready faulted giving_up"
+    " giving_up",
+    "backoff": "backoff ! ! ! backoff backoff+WaitUntil ready ! ! ready backoff",
+    "faulted": "faulted ! ! ! faulted faulted faulted ! ! ready ready",
+    "closed": "closed closed closed closed closed closed closed closed closed closed closed",
 }
 CELLS = [
     (state, event, cell)

@@ -10,7 +10,7 @@ Invariants:
 
     ready ──Sent──▶ in_flight ──Progress──▶ ready │ backoff │ giving_up │ closed
     backoff ──Tick──▶ ready │ giving_up         giving_up ──GivenUp──▶ ready │ faulted │ closed
-    faulted ──Resume──▶ ready │ closed           in_flight, giving_up ──Unreachable──▶ backoff
+    faulted ──Resume, Retry──▶ ready │ closed    in_flight, giving_up ──Unreachable──▶ backoff
 
 While the state is `ready`, the driver owes a `Wake` as soon as it has a call to spare. `closed` is
 the end: the driver drops the object, and the next message of the stream makes another one.
@@ -48,6 +48,7 @@ __all__ = [
     "GivenUp",
     "Progress",
     "Resume",
+    "Retry",
     "Sent",
     "Tick",
     "Unreachable",
@@ -167,7 +168,11 @@ class Resume(msgspec.Struct, frozen=True):
     token: Token | None
 
 
-Event = Wake | Sent | Progress | Unreachable | Tick | GivenUp | Resume
+class Retry(msgspec.Struct, frozen=True):
+    """Go on where it is, after a fault too: what failed is tried as if it were new."""
+
+
+Event = Wake | Sent | Progress | Unreachable | Tick | GivenUp | Resume | Retry
 
 
 # Actions.
@@ -216,6 +221,7 @@ class Delivery:
         "_cache",
         "_cursor",
         "_error",
+        "_is_retried",
         "_losses",
         "_options",
         "_out",
@@ -247,6 +253,7 @@ class Delivery:
         self._losses = 0  # calls in a row that told nothing
         self._error: Failure | None = None
         self._resume: Resume | None = None  # came while something was out
+        self._is_retried = False  # `Retry` came while the failure handler had the item
         self.stream = stream
         self.position = after
         self.window = min(options.max_batch, BATCH_FIRST if window is None else window)
@@ -286,6 +293,8 @@ class Delivery:
                 return self._given_up(event.outcome)
             case Resume():
                 return self._resumed(event)
+            case Retry():
+                return self._retried()
 
     def close(self) -> None:
         """The subscription, or its agent, ends; a reply that is still out will be ignored."""
@@ -329,6 +338,7 @@ class Delivery:
             self.position = self._out[done - 1].token
             self._attempts = 0
             self._error = None
+            self._is_retried = False
             self._cursor.advance(done)
         self._out = ()
 
@@ -398,6 +408,14 @@ class Delivery:
             return self._next()
         self._out = ()
         self.state = DeliveryState.FAULTED
+        return self._retried() if self._is_retried else ()
+
+    def _retried(self) -> Sequence[Action]:
+        self._is_retried = self.state is DeliveryState.GIVING_UP
+        if self.state is DeliveryState.FAULTED:
+            self._attempts = self._losses = 0
+            self._error = None
+            self.state = DeliveryState.READY
         return ()
 
     def _resumed(self, event: Resume) -> Sequence[Action]:
@@ -410,6 +428,7 @@ class Delivery:
         self._cursor.close()
         self._resume, self._out, self._error = None, (), None
         self._attempts = self._losses = 0
+        self._is_retried = False
         self.position = event.token
         at = self._cache.first_index(self.stream, event.token)
         if at is not None:

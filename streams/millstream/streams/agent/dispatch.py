@@ -3,8 +3,9 @@
 Owns: the calls that are out (at most `calls_out_max`), their order (round robin over subscriptions
 with work), timers of back-off. Not: what to send and when to retry (`delivery`), what becomes of
 events that are given up (`giving_up`).
-Invariants: one call at a time per subscription; after each step a delivery that is ready is queued
-and one that is closed is dropped; nothing is sent while paused.
+Invariants: one call at a time per subscription, also if it was ended and made again meanwhile;
+after each step a delivery that is ready is queued and one that is closed is dropped; nothing is
+sent while paused.
 """
 
 from __future__ import annotations
@@ -25,8 +26,9 @@ from millstream.runtime import (
 )
 from millstream.runtime.extending import Clock, Tasks
 from millstream.streams.consumer.batch import Delivered, WireBatch
-from millstream.streams.contracts.identity import QueueId
+from millstream.streams.contracts.identity import QueueId, StreamId
 from millstream.streams.contracts.item import Item
+from millstream.streams.contracts.token import Token
 
 from .attempts import AttemptLog
 from .cache import QueueCache
@@ -42,6 +44,8 @@ from .delivery import (
     GivenUp,
     GiveUp,
     Progress,
+    Resume,
+    Retry,
     Sent,
     Tick,
     Unreachable,
@@ -55,6 +59,7 @@ __all__ = ["Dispatch", "Outlet", "Source"]
 
 # not the handler's fault: wait and try again without end
 UNREACHABLE = (CallTimeout, ClusterError, NotHosted, Overloaded, Rejected, StorageError)
+SubscriptionKey = tuple[StreamId, str]
 ANSWER_S = 5.0  # for a handler's answer to arrive, beyond the handler's own time
 
 
@@ -130,6 +135,7 @@ class Dispatch:
         self._tasks = tasks
         self._attempt_log = AttemptLog(outlet.silo, source.queue)
         self._ready: deque[Subscriber] = deque()
+        self._out: dict[SubscriptionKey, Subscriber | None] = {}  # and who waits for its end
         self._timers: dict[asyncio.TimerHandle, None] = {}
         self._is_paused = False
         self._is_closed = False
@@ -158,6 +164,25 @@ class Dispatch:
         subscriber.delivery = delivery
         if not subscriber.is_faulted:
             self._queue(subscriber)
+
+    def retry(self, subscriber: Subscriber) -> None:
+        """It goes on where it is, after a fault too."""
+        subscriber.is_faulted = False
+        if subscriber.delivery is not None:
+            self._step(subscriber, subscriber.delivery, Retry())
+            self.pump()
+
+    def move(self, subscriber: Subscriber, after: Token | None) -> None:
+        """It goes on behind a token (None: at the oldest event held); what is out ends first."""
+        subscriber.is_faulted = False
+        if subscriber.delivery is not None:
+            self._step(subscriber, subscriber.delivery, Resume(after))
+        else:
+            subscriber.position = after
+            at = self._cache.first_index(subscriber.stream, after)
+            if at is not None:
+                self.offer(subscriber, at)
+        self.pump()
 
     def drop(self, subscriber: Subscriber) -> None:
         """The subscription ends: what is out will be ignored."""
@@ -191,7 +216,11 @@ class Dispatch:
         while self._ready and self.calls_out < self._calls_out_max and not self._is_paused:
             subscriber = self._ready.popleft()
             subscriber.is_queued = False
-            if subscriber.delivery is not None:
+            if subscriber.delivery is None:
+                continue
+            if subscriber.key in self._out:
+                self._out[subscriber.key] = subscriber  # the call of its predecessor is out
+            else:
                 self._step(subscriber, subscriber.delivery, Wake())
 
     def _step(self, subscriber: Subscriber, delivery: Delivery, event: Event) -> None:
@@ -210,6 +239,7 @@ class Dispatch:
             subscriber.is_redelivered = index is not None and index <= self._source.repeats_upto
             delivery.step(Sent(len(action.items), self._clock.now()))
             self.calls_out += 1
+            self._out[subscriber.key] = None
             self._tasks.start(self._deliver(subscriber, delivery, action.items, action.attempt))
         elif isinstance(action, WaitUntil):
             self._tick_at(subscriber, delivery, action.when_s)
@@ -230,6 +260,7 @@ class Dispatch:
     async def _deliver(
         self, subscriber: Subscriber, delivery: Delivery, items: Sequence[Item], attempt: int
     ) -> None:
+        rewinds = subscriber.rewinds
         try:
             event = await self._send(subscriber, items, attempt)
         except asyncio.CancelledError:
@@ -239,14 +270,14 @@ class Dispatch:
             task.uncancel()  # only a handler can have done that: it runs in this task
             event = self._failed(FailureKind.HANDLER, "the handler cancelled the task it runs in")
         finally:
-            self.calls_out -= 1
+            self._call_ended(subscriber)
         if self._is_closed:
             self._source.drained()
             return
         if isinstance(event, Progress):
             self.delivered_count += event.done
             if event.done:
-                subscriber.is_rewound = False
+                subscriber.rewinds_done = rewinds
         self._step(subscriber, delivery, event)
         if isinstance(event, Progress) and event.error is not None and delivery.attempts:
             self._attempt_log.failed(subscriber, delivery, event.error, event.at_s)
@@ -254,6 +285,12 @@ class Dispatch:
         self.pump()
         if self._is_paused:
             self._source.drained()
+
+    def _call_ended(self, subscriber: Subscriber) -> None:
+        self.calls_out -= 1
+        successor = self._out.pop(subscriber.key)
+        if successor is not None:
+            self._queue(successor)
 
     async def _send(self, subscriber: Subscriber, items: Sequence[Item], attempt: int) -> Event:
         """Call the consumer; every outcome becomes an event of the delivery core."""
@@ -334,6 +371,7 @@ class Dispatch:
             self.given_up_count += 1
             event = GivenUp(outcome)
         self._step(subscriber, delivery, event)
+        subscriber.is_faulted = delivery.state is DeliveryState.FAULTED
         self._source.progressed()
         self.pump()
 

@@ -66,7 +66,6 @@ class GiveUps:
         elif outcome == "pause":
             if subscriber.is_explicit:
                 await self._aftermath.fault(subscriber.stream, subscriber.id, failure.error)
-            subscriber.is_faulted = True
         log_outcome(failure, outcome)
         return outcome
 

@@ -26,10 +26,12 @@ class Subscriber:
         "is_faulted",
         "is_queued",
         "is_redelivered",
-        "is_rewound",
         "keeps_dead_letters",
+        "key",
         "options",
         "position",
+        "rewinds",
+        "rewinds_done",
         "sent_upto",
         "stream",
         "window",
@@ -49,6 +51,7 @@ class Subscriber:
         is_faulted: bool = False,
     ) -> None:
         self.id = subscription
+        self.key = (stream, subscription)  # the same for whoever comes after it
         self.stream = stream
         self.grain_type = grain_type
         self.grain_key = grain_key
@@ -63,4 +66,10 @@ class Subscriber:
         self.is_queued = False
         self.is_faulted = is_faulted  # by the runtime: its events stay in the cache, undelivered
         self.is_redelivered = False
-        self.is_rewound = False  # until its first call is answered
+        self.rewinds = 0  # how often it was moved back,
+        self.rewinds_done = 0  # and how many of these its consumer has heard of
+
+    @property
+    def is_rewound(self) -> bool:
+        """Is its consumer still to hear that what it has seen comes again?"""
+        return self.rewinds_done < self.rewinds

@@ -14,14 +14,14 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from typing import Protocol
 
-from millstream.runtime import MillstreamError
-from millstream.runtime.extending import Clock, Tasks
+from millstream.runtime.extending import Clock, Tasks, shown
 from millstream.streams.api.implicit import ImplicitSet, ImplicitSubscription
-from millstream.streams.api.rendezvous import SubscriptionRow
+from millstream.streams.api.rendezvous import HERE, SubscriptionRow
 from millstream.streams.contracts.identity import StreamId
 from millstream.streams.contracts.message import QueueMessage
 from millstream.streams.contracts.token import Token
 
+from .attempts import LineBudget
 from .cache import QueueCache
 from .delivery import DeliveryOptions
 from .subscriber import Subscriber
@@ -37,6 +37,8 @@ class Deliveries(Protocol):
     """What sends messages to subscriptions."""
 
     def offer(self, subscriber: Subscriber, index: int, /) -> None: ...
+    def retry(self, subscriber: Subscriber, /) -> None: ...
+    def move(self, subscriber: Subscriber, after: Token | None, /) -> None: ...
     def drop(self, subscriber: Subscriber, /) -> None: ...
     def pump(self) -> None: ...
 
@@ -50,7 +52,7 @@ class Known(Protocol):
         ...
 
     def rows(self, stream: StreamId, /) -> Awaitable[Sequence[SubscriptionRow]]:
-        """The explicit ones of a stream. Raises MillstreamError: ask again."""
+        """The explicit ones of a stream. Whatever it raises: ask again."""
         ...
 
 
@@ -89,6 +91,7 @@ class Subscribers:
         self._clock = clock
         self._tasks = tasks
         self._streams: dict[StreamId, StreamEntry] = {}
+        self._lines = LineBudget()
         self.unheard_count = 0
 
     def route(self, message: QueueMessage, index: int) -> None:
@@ -168,8 +171,8 @@ class Subscribers:
             try:
                 rows = await self._known.rows(stream)
                 break
-            except MillstreamError as error:
-                log.warning("subscriptions of %s are not known yet: %s", stream, error)
+            except Exception as error:  # the stream's own trouble, whatever it is
+                self._log_unknown(stream, error)
                 await asyncio.sleep(ASK_RETRY_S)
         for row in rows:
             if row.id not in entry.detached:
@@ -177,6 +180,13 @@ class Subscribers:
                 entry.subscribers.setdefault(row.id, new)
         entry.detached.clear()
         self._release(entry)
+
+    def _log_unknown(self, stream: StreamId, error: Exception) -> None:
+        left_out = self._lines.take(self._clock.now())
+        if left_out is not None:
+            name = type(error).__name__
+            text = "the subscriptions of %s are not known yet, its events wait: %s: %s%s"
+            log.warning(text, shown(str(stream)), name, error, left_out)
 
     def _release(self, entry: StreamEntry) -> None:
         cold, entry.cold = entry.cold or [], None
@@ -191,21 +201,16 @@ class Subscribers:
         if entry is None:
             return  # cold: the first event asks the rendezvous, which has the row
         entry.detached.discard(row.id)
-        old = entry.subscribers.pop(row.id, None)
-        if old is not None:
-            self._deliveries.drop(old)
-        subscriber = self._explicit(stream, row)
-        entry.subscribers[row.id] = subscriber
-        if row.start == "next":
-            subscriber.position = None if entry.newest is None else last_token(entry.newest)
-        elif entry.cold is None:
+        subscriber = entry.subscribers.setdefault(row.id, self._explicit(stream, row))
+        if row.start == HERE:
+            self._deliveries.retry(subscriber)
+        elif row.start == "next":
+            assert entry.newest is not None, f"{stream} is known, and had no event"
+            self._deliveries.move(subscriber, last_token(entry.newest))
+        else:
             after = None if row.start == "earliest" else before(Token.parse(row.start))
-            at = self._cache.first_index(stream, after)
-            subscriber.position = after
-            subscriber.is_rewound = True
-            if at is not None:
-                self._deliveries.offer(subscriber, at)
-                self._deliveries.pump()
+            subscriber.rewinds += 1
+            self._deliveries.move(subscriber, after)
 
     def detach(self, stream: StreamId, subscription: str) -> None:
         """A subscription was removed."""

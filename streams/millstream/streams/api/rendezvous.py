@@ -3,7 +3,9 @@
 Owns: subscription rows (one stored row each) and their states: pending, active, faulted, paused.
 Not: delivering (`agent`), implicit subscriptions (`subscribe`), which need no row. Invariants: a
 row is stored before anyone is told of it; `add` returns only when the agent that reads the
-stream's queue knows the subscription, or when no agent reads it, so every later event is seen.
+stream's queue knows the subscription, or when no agent reads it, so every later event is seen; a
+write that was refused, or whose answer was lost, ends the activation, so the next one reads what is
+stored.
 """
 
 from __future__ import annotations
@@ -12,14 +14,24 @@ from typing import Literal, Protocol
 
 import msgspec
 
-from millstream.runtime import Etag, Grain, StateStore, always_interleave, grain, read_only
+from millstream.runtime import (
+    Etag,
+    Grain,
+    StateStore,
+    StorageError,
+    StorageUnavailable,
+    always_interleave,
+    grain,
+    read_only,
+)
 from millstream.runtime.extending import services_of
 from millstream.streams.contracts.identity import StreamId
 
-__all__ = ["Rendezvous", "SubscriptionRow", "parse_rendezvous_key", "rendezvous_key"]
+__all__ = ["HERE", "Rendezvous", "SubscriptionRow", "parse_rendezvous_key", "rendezvous_key"]
 
 SEPARATOR, ESCAPE = "\x1f", "\x1b"
 ROWS_PER_SCAN = 1000
+HERE = "here"
 SubscriptionState = Literal["pending", "active", "faulted", "paused"]
 
 
@@ -43,7 +55,8 @@ class Carrier(Protocol):
 
 
 class SubscriptionRow(msgspec.Struct, array_like=True, frozen=True):
-    """One explicit subscription. `start` is `next`, `earliest`, or a token's text."""
+    """One explicit subscription. `start` is `here` (where it is), `next`, `earliest`, or a token's
+    text."""
 
     id: str
     grain_type: str
@@ -75,6 +88,11 @@ def escape(text: str) -> str:
 def unescape(text: str) -> str:
     """What `escape` was given."""
     return text.replace(f"{ESCAPE}1", SEPARATOR).replace(f"{ESCAPE}0", ESCAPE)
+
+
+def is_same(row: SubscriptionRow, known: SubscriptionRow) -> bool:
+    """Is it the one that is active already?"""
+    return known.state == "active" and known.is_batch == row.is_batch
 
 
 @grain(name="millstream.Rendezvous")
@@ -113,30 +131,62 @@ class Rendezvous(Grain):
         expect = self._rows[row.id][1] if row.id in self._rows else None
         data = msgspec.msgpack.encode(row)
         fence = services_of(self).fence
-        etag = await self._store().write(self._row_key(row.id), data, expect, fence)
+        try:
+            etag = await self._store().write(self._row_key(row.id), data, expect, fence)
+        except StorageError:
+            self.context.deactivate_when_idle()
+            raise
         self._rows[row.id] = (row, etag)
 
     async def add(self, row: SubscriptionRow) -> None:
-        """Store a subscription and attach it; an id that exists is attached anew."""
+        """Store a subscription and attach it; one that exists goes to `row.start`.
+
+        With `here` it goes on where it is, and a new one begins at `next`; one that is active
+        already is left alone.
+        """
+        found = self._rows.get(row.id)
+        if row.start == HERE and found is None:
+            row = msgspec.structs.replace(row, start="next")
+        elif row.start == HERE and found is not None and is_same(row, found[0]):
+            return
+        await self._attach(row)
+
+    async def resume(self, subscription: str, start: str) -> bool:
+        """Attach a subscription again, at `start`; False: there is none."""
+        found = self._rows.get(subscription)
+        if found is None:
+            return False
+        row = msgspec.structs.replace(found[0], start=start, state="pending", note="")
+        await self._attach(row)
+        return True
+
+    async def _attach(self, row: SubscriptionRow) -> None:
         await self._put(row)
         await self._agents().attach(self._stream(), row)
         await self._put(msgspec.structs.replace(row, state="active"))
 
-    async def ensure(self, row: SubscriptionRow) -> None:
-        """As `add`, but a subscription that is active goes on where it is."""
-        found = self._rows.get(row.id)
-        if found is None or found[0].state != "active" or found[0].is_batch != row.is_batch:
-            await self.add(row)
-
     async def remove(self, subscription: str) -> None:
-        """Forget a subscription; no effect if there is none."""
+        """Forget a subscription, here and in the agent; again is harmless.
+
+        After StorageUnavailable the row may be gone, and would not be found again: the agent is
+        told then, too.
+        """
         found = self._rows.get(subscription)
-        if found is None:
-            return
-        row, etag = found
-        await self._store().clear(self._row_key(subscription), etag, services_of(self).fence)
+        try:
+            if found is not None:
+                await self._clear(subscription, found[1])
+        except StorageUnavailable:
+            await self._agents().detach(self._stream(), subscription)
+            raise
+        await self._agents().detach(self._stream(), subscription)
+
+    async def _clear(self, subscription: str, etag: Etag) -> None:
+        try:
+            await self._store().clear(self._row_key(subscription), etag, services_of(self).fence)
+        except StorageError:
+            self.context.deactivate_when_idle()
+            raise
         del self._rows[subscription]
-        await self._agents().detach(self._stream(), row.id)
 
     async def change(self, subscription: str, state: SubscriptionState, note: str) -> None:
         """Set the state of a subscription, with the reason."""

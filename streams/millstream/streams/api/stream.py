@@ -11,8 +11,6 @@ from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from typing import Annotated, Any, Generic, Literal, Protocol, TypeVar
 from urllib.parse import quote
 
-from msgspec.structs import replace
-
 from millstream.runtime import ConfigError, Grain, StreamError
 from millstream.runtime.extending import (
     Codec,
@@ -29,7 +27,7 @@ from millstream.streams.publishing.gateway_publisher import GatewayPublisher
 
 from .event import Event
 from .handlers import check_explicit, is_batch_handler
-from .rendezvous import Rendezvous, SubscriptionRow, rendezvous_key
+from .rendezvous import HERE, Rendezvous, SubscriptionRow, rendezvous_key
 
 __all__ = ["Start", "Stream", "Subscription"]
 
@@ -152,7 +150,7 @@ class Stream(Generic[T]):
         /,
         *,
         name: str = "",
-        start: Start = "next",
+        start: Start | None = None,
     ) -> Subscription[T]:
         """Subscribe the grain that `handler` is a method of.
 
@@ -161,10 +159,10 @@ class Stream(Generic[T]):
                 is the namespace's item itself; its name begins with an underscore, or it is
                 marked by `@subscribe`, so that it is not callable through references.
             name: tells several subscriptions of one grain and handler apart; subscribing again
-                with the same one is the same subscription, which goes on where it is, unless
-                `start` says otherwise.
-            start: "next": events from now on; "earliest": what the queue still has; or a token,
-                whose event comes first.
+                with the same one is the same subscription.
+            start: None: a new subscription begins with the next event, one that exists goes on
+                where it is, after a fault too; "next": events from now on, whatever waits;
+                "earliest": what the queue still has; or a token, whose event comes first.
 
         Raises ConfigError, DefinitionError (the handler), StreamError (implicit only), TypeError
         (the name), before anything is stored.
@@ -181,7 +179,7 @@ class Stream(Generic[T]):
         consumer: LocalConsumer | None = extension_of(grain, "streams")
         if consumer is not None:
             consumer.joined(row.id)
-        await (rendezvous.ensure(row) if start == "next" else rendezvous.add(row))
+        await rendezvous.add(row)
         return Subscription(self, row.id, name, grain)
 
     def _row(self, grain: Any, handler: Any, name: str, start: str) -> SubscriptionRow:
@@ -222,6 +220,8 @@ class Stream(Generic[T]):
 
 def start_text(start: object) -> str:
     """A start as it is stored. Raises ConfigError for what is none."""
+    if start is None:
+        return HERE
     if isinstance(start, Token) or (isinstance(start, str) and start in STARTS):
         return str(start)
     raise ConfigError(f"start={start!r}: write 'next', 'earliest' or a Token (`Token.parse(text)`)")
@@ -279,16 +279,17 @@ class Subscription(Generic[T]):
             if consumer is not None:
                 consumer.left(self.id)
 
-    async def resume(self, *, start: Start = "next") -> None:
-        """Attach again, from `start`: after a fault, or to go back.
+    async def resume(self, *, start: Start | None = None) -> None:
+        """Attach again, after a fault, or to go elsewhere.
+
+        Args:
+            start: None: where it is, so that nothing is left out: what failed is tried anew; or
+                where `subscribe` would begin: "next" leaves out all that waits.
 
         Raises ConfigError (no such start), StreamError (it was unsubscribed).
         """
-        text, rendezvous = start_text(start), self._stream.rendezvous_grain()
-        found = [row for row in await rendezvous.rows() if row.id == self.id]
-        if not found:
+        if not await self._stream.rendezvous_grain().resume(self.id, start_text(start)):
             raise StreamError(f"{self.id} is not subscribed to {self._stream!r}")
-        await rendezvous.add(replace(found[0], start=text, state="pending", note=""))
 
 
 def publisher_of(runtime: Opener, provider: str) -> Publisher:

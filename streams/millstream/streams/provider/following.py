@@ -39,7 +39,7 @@ class Following:
         self.implicit = ImplicitSet()
 
     async def rows(self, stream: StreamId, /) -> Sequence[SubscriptionRow]:
-        """The explicit subscriptions of a stream. Raises MillstreamError."""
+        """The explicit subscriptions of a stream. Raises what calls raise."""
         key = rendezvous_key(self._provider, stream)
         return await self._services.grain(Rendezvous, key).rows_for_agent()
 
