@@ -22,6 +22,8 @@ from millstream.streams import QueueMessage, Token
 from millstream.streams.consumer import extension
 from millstream.streams.ownership import decision
 
+pytestmark = pytest.mark.slow
+
 SEEDS = range(1, 4)
 Read = Callable[[Sequence[QueueMessage]], Sequence[QueueMessage]]
 

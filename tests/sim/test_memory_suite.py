@@ -25,6 +25,8 @@ from millstream.runtime.testing import (
     run,
 )
 
+pytestmark = pytest.mark.slow
+
 T = TypeVar("T")
 SEEDS = range(1, 13)
 GRAIN = "millstream.MemoryQueue/default/q"
