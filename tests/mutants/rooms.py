@@ -17,9 +17,6 @@ ACTIVATION = (
     f"{TURNS}/test_turn_rule_model.py",
     f"{TURNS}/test_turn_rule.py",
     f"{TURNS}/test_life_cycle.py",
-    f"{TURNS}/test_contended_calls.py",
-    f"{TURNS}/test_turn_ends.py",
-    f"{TURNS}/test_ends_by_force.py",
 )
 VIEWS = (f"{CLUSTER}/test_votes_ring_partition.py",)
 RANGE = (f"{CLUSTER}/test_directory_range.py", f"{CLUSTER}/test_directory.py")
@@ -54,8 +51,8 @@ ROOMS: dict[str, dict[str, tuple[str, ...]]] = {
         f"{RUNTIME}/turns/turn_rule.py": ACTIVATION,
         f"{RUNTIME}/turns/mailbox.py": ACTIVATION,
         f"{RUNTIME}/turns/activation.py": ACTIVATION,
-        f"{RUNTIME}/turns/deadlines.py": (f"{TURNS}/test_cancellation_deadlines.py",),
-        f"{RUNTIME}/turns/budget.py": (f"{TURNS}/test_budget.py",),
+        f"{RUNTIME}/turns/deadlines.py": (f"{TURNS}/test_deadlines_core.py",),
+        f"{RUNTIME}/turns/budget.py": (f"{TURNS}/test_deadlines_core.py",),
     },
     "calls": {
         f"{RUNTIME}/calls/cycles.py": (

@@ -249,7 +249,8 @@ async def test_a_cancellation_while_a_caller_yields_does_not_lose_what_its_call_
     got: list[int] = []
 
     async def program() -> None:
-        budget.left, budget._is_waiting, budget._began_at = 1, True, 0.0
+        budget.left, budget._is_waiting = 1, True
+        budget._began_at = budget._looked_at = 0.0
         got.append(await desk.plain())
         await asyncio.sleep(0)
         got.append(-1)

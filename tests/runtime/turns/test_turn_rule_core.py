@@ -180,11 +180,12 @@ def test_who_refuses_the_turn_is_of_no_activation_and_the_next_gets_it() -> None
 
 def test_who_refuses_as_several_are_let_in_is_of_no_activation() -> None:
     activation = an_activation(State.CREATING)
-    entries = [Entry("read"), Entry("read", takes=False), Entry("plain", takes=False)]
+    entries = [Entry(takes=False), Entry("read"), Entry("read", takes=False)]
     for entry in (*entries, Entry("read")):
         activation.queue(entry)
     activation.go_on(State.VALID)
-    assert [entry.request.activation for entry in entries] == [activation, None, None]
+    assert [entry.request.activation for entry in entries] == [None, activation, None]
+    assert [entry.is_withdrawn for entry in entries] == [True, False, True]
     assert len(activation.blocking()) == 2
     activation.check()
 

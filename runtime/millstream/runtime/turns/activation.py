@@ -77,7 +77,7 @@ class Activation(TurnRule):
 
     def leave(self, request: Request) -> None:
         """The request's turn ended: hand the activation on."""
-        if self.mailbox is None and self.running is request:  # as `left`, without its frames
+        if self.mailbox is None:  # who runs is the request: as `left`, without its frames
             self.running = None
             self.is_gated = self.state is not VALID
             return

@@ -24,7 +24,6 @@ class Budget:
         self._loop = loop
         self._slice_s = slice_s
         self._size = self.left = TURNS_PER_LOOK_MAX
-        self._began_at = self._looked_at = loop.time()
         self._is_waiting = False  # for the loop to go round
 
     async def spend(self) -> None:

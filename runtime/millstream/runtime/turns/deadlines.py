@@ -34,18 +34,15 @@ class Deadlines:
         self._sweep_s = sweep_s
         self.groups: defaultdict[float, Group] = defaultdict(dict)
         self._slots: dict[int, Group] = {}
-        self._swept = int(loop.time() / sweep_s)  # slots up to this one are gone
         self._timer: asyncio.TimerHandle | None = None
         self.is_armed = False
 
     def slot(self, deadline_s: float) -> Group:
-        """The group of requests that are due in one sweep."""
+        """The group of requests that are due in one sweep; one that is over is due in the next."""
         try:
             at = int(deadline_s / self._sweep_s)
         except OverflowError:  # for ever
             at = FARTHEST
-        if at <= self._swept:
-            at = self._swept + 1
         found = self._slots.get(at)
         if found is None:
             found = self._slots[at] = {}
@@ -105,7 +102,6 @@ class Deadlines:
         """All of the slots that are over, and what is due of the present one."""
         present = int(now / self._sweep_s)
         over = sorted(at for at in self._slots if at < present)
-        self._swept = max(self._swept, present - 1)
         slot = self._slots.get(present, {})
         due = [request for at in over for request in self._slots.pop(at)]
         for request in [*due, *(one for one in slot if one.deadline <= now)]:
