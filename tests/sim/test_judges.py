@@ -98,17 +98,15 @@ def test_a_store_that_forgets_state_and_position_is_noticed(
 def test_a_position_that_is_not_stored_with_the_state_is_noticed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    commit = State.commit
-
-    async def forgets(self: State[Any], cursors: Any) -> None:
-        await commit(self, {})
+    async def forgets(self: State[Any], subscription: str, queue: str, cursor: Any) -> None:
+        await self.write()
 
     monkeypatch.setattr(State, "commit", forgets)
     assert is_noticed("streams", "twice: ['")
 
 
 def test_repeated_events_that_are_not_dropped_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(extension, "first_new", lambda items, last: 0)
+    monkeypatch.setattr(extension, "fresh_of", lambda items, last: range(len(items)))
     assert is_noticed("streams", "twice: ['")
 
 

@@ -137,7 +137,7 @@ async def test_writes_and_commits_are_stored_in_the_order_in_which_they_were_ask
     tally = made(store)
     asked = []
     for count, ask in enumerate(
-        [tally.write, tally.write, lambda: tally.commit({"s": (1, 1, 1)}), tally.write]
+        [tally.write, tally.write, lambda: tally.commit("s", "q", (1, 1, 1)), tally.write]
     ):
         tally.value.count = count
         asked.append(asyncio.create_task(ask()))
@@ -148,23 +148,23 @@ async def test_writes_and_commits_are_stored_in_the_order_in_which_they_were_ask
     assert [(data["count"], cursors) for data, cursors in store.written] == [
         (0, {}),
         (1, {}),
-        (2, {"s": [1, 1, 1]}),
-        (3, {"s": [1, 1, 1]}),
+        (2, {"s": {"q": [1, 1, 1]}}),
+        (3, {"s": {"q": [1, 1, 1]}}),
     ]
 
 
 async def test_two_commits_at_once_keep_each_others_positions() -> None:
     store = GatedStore()
     tally = made(store)
-    one = asyncio.create_task(tally.commit({"one": (1, 1, 0)}))
+    one = asyncio.create_task(tally.commit("one", "q", (1, 1, 0)))
     await until(lambda: len(store.gates) == 1)
-    two = asyncio.create_task(tally.commit({"two": (1, 2, 0)}))
+    two = asyncio.create_task(tally.commit("two", "q", (1, 2, 0)))
     await spin()
     await store.let(0)
     await store.let(1)
     await asyncio.gather(one, two)
-    assert tally.cursors == {"one": (1, 1, 0), "two": (1, 2, 0)}
-    assert store.written[-1][1] == {"one": [1, 1, 0], "two": [1, 2, 0]}
+    assert tally.cursors == {"one": {"q": (1, 1, 0)}, "two": {"q": (1, 2, 0)}}
+    assert store.written[-1][1] == {"one": {"q": [1, 1, 0]}, "two": {"q": [1, 2, 0]}}
 
 
 async def test_clear_sets_the_default_at_once_and_keeps_what_is_changed_after_it() -> None:

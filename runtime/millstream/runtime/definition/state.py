@@ -47,13 +47,24 @@ Cursor = tuple[int, int, int]
 
 
 class StoredState(msgspec.Struct, array_like=True):
-    """The row: encoded value (nil after `clear`), and stream positions by subscription."""
+    """The row: encoded value (nil after `clear`), and stream positions by subscription and queue.
+
+    Older rows have one position per subscription, of a queue that is not named: "".
+    """
 
     data: msgspec.Raw
-    cursors: dict[str, Cursor] = {}
+    cursors: Mapping[str, Cursor | dict[str, Cursor]] = {}
+
+    def positions(self) -> dict[str, dict[str, Cursor]]:
+        """The stream positions, whichever form they have."""
+        return {
+            subscription: found if isinstance(found, dict) else {OLD_FORM: found}
+            for subscription, found in self.cursors.items()
+        }
 
 
 ERROR_CHARS_MAX = 1000  # of an error in the log
+OLD_FORM = ""  # the queue of a position of which no queue is known
 NIL = msgspec.msgpack.encode(None)
 _decode_row = msgspec.msgpack.Decoder(StoredState).decode
 _encode_row = msgspec.msgpack.Encoder().encode
@@ -100,7 +111,7 @@ class State(Generic[S]):
         self._seen: bytes = NIL  # what the value was when it last equalled the store
         self._lock = asyncio.Lock()
         self._joinable: WaitingWrite | None = None  # the last write asked for, until it begins
-        self.cursors: dict[str, Cursor] = {}
+        self.cursors: dict[str, dict[str, Cursor]] = {}
         self.value: S = field.default()
 
     @property
@@ -122,7 +133,7 @@ class State(Generic[S]):
         try:
             stored = StoredState(msgspec.Raw(NIL)) if row is None else _decode_row(row.data)
             self._etag = None if row is None else row.etag
-            self._stored, self.cursors = bytes(stored.data), dict(stored.cursors)
+            self._stored, self.cursors = bytes(stored.data), stored.positions()
             self.restore()
         except (TypeError, ValueError, OverflowError) as error:
             raise StorageError(
@@ -153,14 +164,20 @@ class State(Generic[S]):
         seen = self._field.codec.encode(self.value)
         await asyncio.shield(self._begin(lambda: self._store_row(NIL, seen, {})))
 
-    async def commit(self, cursors: Mapping[str, Cursor]) -> None:
-        """Store the value and these stream positions in one write.
+    def cursor(self, subscription: str, queue: str) -> Cursor | None:
+        """How far a subscription is in a queue, as it is stored."""
+        found = self.cursors.get(subscription)
+        return None if found is None else found.get(queue, found.get(OLD_FORM))
+
+    async def commit(self, subscription: str, queue: str, cursor: Cursor) -> None:
+        """Store the value, and how far a subscription is in a queue, in one write.
 
         Who is cancelled meanwhile is cancelled after it: else the turn would end, and `restore`
         would go back behind what is just being stored.
         """
         data = self._encode()
-        write = self._begin(lambda: self._store_row(data, data, cursors))
+        new = {subscription: {queue: cursor}}
+        write = self._begin(lambda: self._store_row(data, data, new))
         cancelled: asyncio.CancelledError | None = None
         while not write.done():
             try:
@@ -226,13 +243,27 @@ class State(Generic[S]):
                 self._owner.conflicted()
                 raise
 
-    async def _store_row(self, data: bytes, seen: bytes, new: Mapping[str, Cursor]) -> None:
+    async def _store_row(
+        self, data: bytes, seen: bytes, new: Mapping[str, Mapping[str, Cursor]]
+    ) -> None:
         """Write the row: an encoded value, and positions of streams over those it has."""
         self._owner.check_running()
-        cursors = {**self.cursors, **new}
+        cursors = merged(self.cursors, new)
         row = _encode_row(StoredState(msgspec.Raw(data), cursors))
         self._etag = await self._store.write(self._key, row, self._etag, self._owner.version)
         self._stored, self._seen, self.cursors = data, seen, cursors
+
+
+def merged(
+    known: Mapping[str, Mapping[str, Cursor]], new: Mapping[str, Mapping[str, Cursor]]
+) -> dict[str, dict[str, Cursor]]:
+    """All positions; a new one takes the place of one in the old form, whose queue it was."""
+    found = {subscription: dict(queues) for subscription, queues in known.items()}
+    for subscription, queues in new.items():
+        own = found.setdefault(subscription, {})
+        own.pop(OLD_FORM, None)
+        own.update(queues)
+    return found
 
 
 class StateField(Generic[S]):

@@ -71,6 +71,11 @@ class Source(Protocol):
     @property
     def epoch(self) -> int: ...
     @property
+    def has_positions(self) -> bool:
+        """Do tokens rise within the queue, and does a message keep its own?"""
+        ...
+
+    @property
     def repeats_upto(self) -> int:
         """Index of the last message in the cache that a former owner may have delivered."""
         ...
@@ -309,6 +314,7 @@ class Dispatch:
             items,
             subscriber.options.handler_timeout_s,
             subscriber.is_rewound,
+            self._source.has_positions,
         )
         timeout_s = subscriber.options.handler_timeout_s + ANSWER_S
         try:

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 from millstream.runtime import QueueFenced
 from millstream.runtime.extending import Backoff, Clock, Tasks
-from millstream.streams.contracts.capability import Capability
+from millstream.streams.contracts.capability import Capability, has_positions
 from millstream.streams.contracts.identity import QueueId
 from millstream.streams.contracts.message import QueueMessage
 from millstream.streams.contracts.queue import Measurable, QueueAdapter, QueueReceiver
@@ -79,6 +79,7 @@ class PullingAgent:
         self.queue = queue
         self.epoch = epoch
         self._keeps_no_position = Capability.OWN_POSITION not in parts.capabilities
+        self.has_positions = has_positions(parts.capabilities)
         self._has_wakeup = Capability.WAKEUP in parts.capabilities
         self._start_after = checkpoint if self._keeps_no_position else None
         self.cache = QueueCache(options.cache, self._start_after)

@@ -282,10 +282,13 @@ def _check_provided(
 ) -> None:
     if mark.commit_with is None:
         return
-    if Capability.STABLE_TOKENS not in capabilities:
+    needed = (Capability.ORDERED, Capability.STABLE_TOKENS)
+    missing = [one.name for one in needed if one not in capabilities]
+    if missing:
         raise ConfigError(
-            f"{label}: commit_with needs a provider with stable tokens; "
-            f"{mark.namespace.provider!r} has none"
+            f"{label}: commit_with needs ORDERED and STABLE_TOKENS, so that a stored position "
+            f"tells what is done; stream provider {mark.namespace.provider!r} lacks "
+            f"{' and '.join(missing)}"
         )
     if grain_type.options.reentrant:
         raise ConfigError(

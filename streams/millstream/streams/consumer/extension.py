@@ -2,10 +2,10 @@
 
 Owns: the positions of one activation, and the commit of state and cursor. Not: running handlers
 (`run`), retries, and what to send (`agent`).
-Invariants: an item at or below the last token is acknowledged without running; a delivery of an
-older epoch than one seen is refused; with `commit_with`, what the reply calls done is stored, and
-a failed handler leaves no trace in the state; what this activation has unsubscribed is not handled,
-also where it was on its way already.
+Invariants: an item at or below the last token of its queue is acknowledged without running, but
+where tokens neither rise nor stay; a delivery of an older epoch than one seen is refused; with
+`commit_with`, what the reply calls done is stored, and a failed handler leaves no trace in the
+state; what this activation has unsubscribed is not handled, also where it was on its way already.
 """
 
 from __future__ import annotations
@@ -14,10 +14,9 @@ from typing import Any
 
 from millstream.runtime import State
 from millstream.runtime.extending import ExtendedGrain
-from millstream.streams.contracts.token import Token
 
 from .batch import Delivered, WireBatch
-from .run import HandlerRun, Position, first_new
+from .run import HandlerRun, Position, fresh_of
 
 __all__ = ["Consumer"]
 
@@ -61,47 +60,50 @@ class Consumer:
             return Delivered(0, is_fenced=True)
         position.epochs[batch.queue] = batch.epoch
         if batch.rewinds:
-            position.last = None
-        state = position.state
-        if state is not None and batch.subscription in state.cursors:
-            position.last = Token(*state.cursors[batch.subscription])
+            position.last.pop(batch.queue, None)
 
         def is_over() -> bool:
             return self._positions.get(batch.subscription) is not position
 
-        run = HandlerRun(batch, position, self._grain, is_over)
-        start = first_new(batch.items, position.last)
-        if start == len(batch.items):
-            return Delivered(start)
-        if state is None:
-            done, error = await run.items(start, len(batch.items))
-        else:
-            done, error = await self._commit(run, state, start)
+        last = position.last_of(batch)
+        fresh = fresh_of(batch.items, last) if batch.has_positions else range(len(batch.items))
+        if not fresh:
+            return Delivered(len(batch.items))
+        items = [batch.items[at] for at in fresh]
+        run = HandlerRun(batch, items, position, self._grain, is_over)
+        done, error = await self._run(run, position.state)
         if is_over():
             return Delivered(len(batch.items))  # unsubscribed meanwhile: nobody waits for the rest
-        if done:
-            position.last = batch.items[done - 1].token
-        return Delivered(done, error)
+        if done and batch.has_positions:
+            position.last[batch.queue] = run.items[done - 1].token
+        # what is known counts as done with what stands before it
+        return Delivered(fresh[done] if done < len(fresh) else len(batch.items), error)
 
-    async def _commit(self, run: HandlerRun, state: State[Any], start: int) -> tuple[int, bytes]:
+    async def _run(self, run: HandlerRun, state: State[Any] | None) -> tuple[int, bytes]:
+        """Run the items; how many are done, and stored where there is a state."""
+        if state is None:
+            return await run.upto(len(run.items))
+        try:
+            return await self._commit(run, state)
+        except BaseException:
+            state.restore()
+            raise
+
+    async def _commit(self, run: HandlerRun, state: State[Any]) -> tuple[int, bytes]:
         """Run the items, then store state and cursor in one write.
 
         If an item fails, the state goes back to what is stored, the items before it run again and
         are committed; the failing one is left to be tried alone.
         """
-        try:
-            done, error = await run.items(start, len(run.batch.items))
-            if error:
-                state.restore()
-                done_again, error_again = await run.items(start, done, is_again=True)
-                if error_again:
-                    state.restore()
-                    return start, error_again
-                assert done_again == done
-            if done > start:
-                token = run.batch.items[done - 1].token
-                await state.commit({run.batch.subscription: token})
-        except BaseException:
+        done, error = await run.upto(len(run.items))
+        if error:
             state.restore()
-            raise
+            done_again, error_again = await run.upto(done, is_again=True)
+            if error_again:
+                state.restore()
+                return 0, error_again
+            assert done_again == done
+        if done:
+            batch = run.batch
+            await state.commit(batch.subscription, batch.queue, run.items[done - 1].token)
         return done, error

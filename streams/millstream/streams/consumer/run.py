@@ -1,9 +1,9 @@
 """Running one delivery: the handler of a subscription, over the items that are new to it.
 
-Owns: `Position` (handler, last token, queue epochs), `HandlerRun`. Not: what becomes of the result,
-and the commit (`extension`). Invariants: the handlers of one run end within its time-out; what a
-handler does, raise or cancel, is told, and never ends the run's own task; what was cancelled from
-outside stays cancelled.
+Owns: `Position` (handler, last token and epoch of each queue), `HandlerRun`. Not: what becomes of
+the result, and the commit (`extension`). Invariants: the handlers of one run end within its
+time-out; what a handler does, raise or cancel, is told, and never ends the run's own task; what was
+cancelled from outside stays cancelled.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from millstream.streams.contracts.token import Token
 
 from .batch import WireBatch
 
-__all__ = ["HandlerRun", "Position", "first_new"]
+__all__ = ["HandlerRun", "Position", "fresh_of"]
 
 BATCH_MAX = 1 << 31  # an explicit handler that takes lists takes what a call brings
 
@@ -38,7 +38,7 @@ class Position:
 
     def __init__(self, grain: ExtendedGrain, batch: WireBatch) -> None:
         self.runtime = grain.runtime
-        self.last: Token | None = None
+        self.last: dict[str, Token] = {}  # by queue
         self.epochs: dict[str, int] = {}
         mark, self.handler = find_handler(grain, batch)
         self.codec: Codec[Any]
@@ -51,6 +51,13 @@ class Position:
         self.batch_max = mark.max_events if mark.is_batch else 0
         if mark.commit_name is not None:
             self.state = getattr(grain.grain, mark.commit_name)
+
+    def last_of(self, batch: WireBatch) -> Token | None:
+        """The last token of the batch's queue that is done: what is stored says it, if anything."""
+        stored = None
+        if self.state is not None:
+            stored = self.state.cursor(batch.subscription, batch.queue)
+        return self.last.get(batch.queue) if stored is None else Token(*stored)
 
 
 def find_handler(grain: ExtendedGrain, batch: WireBatch) -> tuple[SubscribeMark | None, Any]:
@@ -70,37 +77,42 @@ def find_handler(grain: ExtendedGrain, batch: WireBatch) -> tuple[SubscribeMark 
     return None, handler
 
 
-def first_new(items: Sequence[Item], last: Token | None) -> int:
-    """Index of the first item behind `last`; the number of items if there is none."""
-    if last is None or not items or items[0].token > last:
-        return 0
-    return next((at for at, item in enumerate(items) if item.token > last), len(items))
+def fresh_of(items: Sequence[Item], last: Token | None) -> Sequence[int]:
+    """Which items are behind `last`, and behind each other: those that are not known. Pure."""
+    fresh: list[int] = []
+    for at, item in enumerate(items):
+        if last is None or item.token > last:
+            last = item.token
+            fresh.append(at)
+    return fresh
 
 
 class HandlerRun:
-    """One delivery's handler calls."""
+    """One delivery's handler calls; `items` are those of the batch that are not known."""
 
-    __slots__ = ("_at", "_grain", "_is_over", "_position", "batch")
+    __slots__ = ("_at", "_grain", "_is_over", "_position", "batch", "items")
 
     def __init__(
         self,
         batch: WireBatch,
+        items: Sequence[Item],
         position: Position,
         grain: ExtendedGrain,
         is_over: Callable[[], bool],
     ) -> None:
         self.batch = batch
+        self.items = items
         self._position = position
         self._grain = grain
         self._is_over = is_over  # was the subscription ended since the run began?
         self._at = 0
 
-    async def items(self, start: int, end: int, *, is_again: bool = False) -> tuple[int, bytes]:
-        """Run items start..end-1; returns the first that is not done, and its error.
+    async def upto(self, end: int, *, is_again: bool = False) -> tuple[int, bytes]:
+        """Run items 0..end-1; returns the first that is not done, and its error.
 
         The run stops when the subscription ends, but for items that are only run again.
         """
-        self._at = start
+        self._at = 0
         task = asyncio.current_task()
         assert task is not None
         cancelling = task.cancelling()
@@ -132,7 +144,7 @@ class HandlerRun:
         """Run items `_at`..end-1; `_at` counts along."""
         handler, batch_max = self._position.handler, self._position.batch_max
         while self._at < end and (is_again or not self._is_over()):
-            part = self.batch.items[self._at : min(self._at + max(1, batch_max), end)]
+            part = self.items[self._at : min(self._at + max(1, batch_max), end)]
             events = self._events(part)
             await handler(events if batch_max else events[0])
             self._at += len(part)

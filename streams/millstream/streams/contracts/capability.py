@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from enum import Enum
 
-__all__ = ["Capability", "contradiction"]
+__all__ = ["Capability", "contradiction", "has_positions"]
 
 
 class Capability(Enum):
@@ -28,10 +28,18 @@ class Capability(Enum):
     SEALED = "sealed"  # the adapter is `Seals`: the number of queues may change while running
 
 
+def has_positions(declared: Collection[Capability]) -> bool:
+    """Is a token a position: do tokens rise within a queue, and does a message keep its own?
+
+    Without, nothing may be taken for known because of its token.
+    """
+    return {Capability.ORDERED, Capability.STABLE_TOKENS} <= set(declared)
+
+
 def contradiction(declared: Collection[Capability]) -> str:
     """Why these capabilities cannot go together; empty if they can (spec/contract.md 5)."""
     one = Capability
-    has_log = {one.ORDERED, one.STABLE_TOKENS} <= set(declared)
+    has_log = has_positions(declared)
     if one.REWIND in declared and not has_log:
         return "REWIND needs ORDERED and STABLE_TOKENS: a position must mean one place"
     if one.LEASED in declared and one.ITEM_ACK not in declared:

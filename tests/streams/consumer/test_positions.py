@@ -1,0 +1,298 @@
+"""What the consumer takes for known: by queue, by epoch, and only where tokens are positions."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+import pytest
+
+from millstream.balancers import DeploymentBalancer
+from millstream.providers.memory import MemoryQueues
+from millstream.runtime import ConfigError, Grain, MemoryStateStore, Silo, state
+from millstream.streams import (
+    Capability,
+    Event,
+    PersistentStreams,
+    StreamNamespace,
+    Token,
+    subscribe,
+)
+from millstream.streams.consumer.batch import Delivered, WireBatch
+from millstream.streams.consumer.extension import Consumer
+from millstream.streams.contracts.item import Item
+
+SEEN: dict[str, list[Any]] = defaultdict(list)
+BAD: set[int] = set()
+KEY = "a"
+
+
+@dataclass
+class Started:
+    at: int
+
+
+@dataclass
+class Ended:
+    after: int
+
+
+PLAIN = StreamNamespace("plain", int)
+COUNTED = StreamNamespace("counted", int)
+OTHERS = StreamNamespace("others", int)
+MOVES = StreamNamespace[Started | Ended]("moves")
+
+
+@dataclass
+class Tally:
+    items: list[int] = field(default_factory=list)
+
+
+@pytest.fixture(autouse=True)
+def clean() -> None:
+    SEEN.clear()
+    BAD.clear()
+
+
+class Reader(Grain):
+    tally = state(Tally)
+
+    @subscribe(PLAIN)
+    async def on_plain(self, event: Event[int]) -> None:
+        if event.item in BAD:
+            raise ValueError(event.item)
+        SEEN["plain"].append(event.item)
+
+    @subscribe(COUNTED, commit_with=tally)
+    async def on_counted(self, event: Event[int]) -> None:
+        self.tally.value.items.append(event.item)
+        if event.item in BAD:
+            raise ValueError(event.item)
+
+    @subscribe(OTHERS, commit_with=tally)
+    async def on_other(self, event: Event[int]) -> None:
+        self.tally.value.items.append(event.item)
+
+    @subscribe(MOVES)
+    async def on_move(self, event: Event[Started | Ended]) -> None:
+        SEEN["moves"].append(event.item)
+
+    async def tallied(self) -> list[int]:
+        return self.tally.value.items
+
+    async def clear(self) -> None:
+        await self.tally.clear()
+
+    async def stop(self) -> None:
+        self.context.deactivate_when_idle()
+
+
+class Desk:
+    """A silo, and deliveries to one of its grains as an agent would make them."""
+
+    def __init__(self, silo: Silo, store: MemoryStateStore) -> None:
+        self.silo, self.store = silo, store
+        self.reader = silo.grain(Reader, KEY)
+
+    async def deliver(
+        self,
+        *items: tuple[int, Any],
+        handler: str = "on_counted",
+        namespace: str = "counted",
+        queue: str = "q1",
+        epoch: int = 1,
+        **more: Any,
+    ) -> Delivered:
+        """Each item is its number in the queue and its value."""
+        batch = WireBatch(
+            f"implicit/{namespace}/Reader/{handler}",
+            handler,
+            namespace,
+            KEY,
+            queue,
+            epoch,
+            1,
+            False,
+            [Item(Token(1, seq), msgspec.msgpack.encode(value)) for seq, value in items],
+            **more,
+        )
+        call = self.silo.services.extensions.call
+        found: Delivered = await call("Reader", KEY, Consumer.deliver, (batch,), 5.0)
+        return found
+
+    async def tallied(self) -> list[int]:
+        return await self.reader.tallied()
+
+
+@pytest.fixture
+async def desk() -> AsyncIterator[Desk]:
+    store = MemoryStateStore()
+    streams = PersistentStreams(MemoryQueues(), balancer=DeploymentBalancer())
+    async with Silo(
+        grains=[Reader], stores={"default": store}, streams={"default": streams}
+    ) as silo:
+        yield Desk(silo, store)
+
+
+# --- within one queue
+
+
+async def test_an_item_that_comes_again_in_one_delivery_takes_effect_once(desk: Desk) -> None:
+    reply = await desk.deliver((1, 1), (2, 2), (1, 1), (2, 2), (3, 3), (3, 3))
+    assert (reply.done, await desk.tallied()) == (6, [1, 2, 3])
+
+
+async def test_an_older_item_between_newer_ones_is_acknowledged_without_running(
+    desk: Desk,
+) -> None:
+    await desk.deliver((9, 9))
+    reply = await desk.deliver((10, 10), (5, 5), (11, 11))
+    assert (reply.done, await desk.tallied()) == (3, [9, 10, 11])
+
+
+async def test_what_is_known_counts_as_done_up_to_the_item_that_fails(desk: Desk) -> None:
+    await desk.deliver((1, 1))
+    BAD.add(3)
+    reply = await desk.deliver((1, 1), (2, 2), (1, 1), (3, 3), (4, 4))
+    assert (reply.done, bool(reply.error)) == (3, True)
+    assert await desk.tallied() == [1, 2]
+
+
+async def test_what_was_done_before_a_failing_item_does_not_run_again_after_a_lost_reply(
+    desk: Desk,
+) -> None:
+    BAD.add(3)
+    items = [(n, n) for n in range(1, 5)]
+    plain: dict[str, Any] = {"handler": "on_plain", "namespace": "plain"}
+    assert (await desk.deliver(*items, **plain)).done == 2
+    BAD.clear()
+    assert (await desk.deliver(*items, **plain)).done == 4
+    assert SEEN["plain"] == [1, 2, 3, 4]
+
+
+async def test_without_positions_nothing_is_dropped_as_known(desk: Desk) -> None:
+    plain: dict[str, Any] = {"handler": "on_plain", "namespace": "plain", "has_positions": False}
+    await desk.deliver((5, 5), (3, 3), (3, 30), **plain)
+    await desk.deliver((1, 1), (5, 50), **plain)
+    assert SEEN["plain"] == [5, 3, 30, 1, 50]
+
+
+async def test_a_delivery_of_an_older_epoch_is_refused(desk: Desk) -> None:
+    assert not (await desk.deliver((1, 1), epoch=2)).is_fenced
+    assert (await desk.deliver((2, 2), epoch=1)) == Delivered(0, is_fenced=True)
+    assert not (await desk.deliver((1, 1), queue="q2", epoch=1)).is_fenced
+    assert await desk.tallied() == [1, 1]
+
+
+# --- several queues
+
+
+@pytest.mark.parametrize("wakes_anew", [False, True])
+async def test_a_stream_that_came_into_another_queue_loses_nothing(
+    desk: Desk, wakes_anew: bool
+) -> None:
+    await desk.deliver((100, 1), (101, 2), queue="of 8/5")
+    if wakes_anew:
+        await desk.reader.stop()
+    await desk.deliver((1, 3), (2, 4), queue="of 16/13", epoch=1)
+    await desk.deliver((101, 2), (102, 5), queue="of 8/5")
+    assert await desk.tallied() == [1, 2, 3, 4, 5]
+
+
+async def test_plain_handlers_have_a_position_in_each_queue_too(desk: Desk) -> None:
+    plain: dict[str, Any] = {"handler": "on_plain", "namespace": "plain"}
+    await desk.deliver((100, 1), queue="q1", **plain)
+    await desk.deliver((1, 2), queue="q2", **plain)
+    await desk.deliver((100, 1), (101, 3), queue="q1", **plain)
+    assert SEEN["plain"] == [1, 2, 3]
+
+
+async def test_a_rewind_goes_back_in_its_own_queue_only(desk: Desk) -> None:
+    plain: dict[str, Any] = {"handler": "on_plain", "namespace": "plain"}
+    await desk.deliver((1, 1), queue="q1", **plain)
+    await desk.deliver((1, 2), queue="q2", **plain)
+    await desk.deliver((1, 1), queue="q1", rewinds=True, **plain)
+    await desk.deliver((1, 2), queue="q2", **plain)
+    assert SEEN["plain"] == [1, 2, 1]
+
+
+# --- what is stored
+
+
+async def test_two_streams_into_one_state_keep_each_others_position(desk: Desk) -> None:
+    other: dict[str, Any] = {"handler": "on_other", "namespace": "others"}
+    await desk.deliver((1, 1))
+    await desk.deliver((1, 10), **other)
+    await desk.deliver((2, 2))
+    await desk.reader.stop()
+    await desk.deliver((1, 1), (2, 2), (3, 3))
+    await desk.deliver((1, 10), (2, 20), **other)
+    assert await desk.tallied() == [1, 10, 2, 3, 20]
+
+
+async def test_clear_keeps_the_positions(desk: Desk) -> None:
+    await desk.deliver((1, 1), (2, 2))
+    await desk.reader.clear()
+    await desk.reader.stop()
+    await desk.deliver((1, 1), (2, 2), (3, 3))
+    assert await desk.tallied() == [3]
+
+
+async def test_a_position_in_the_older_form_of_the_row_holds_for_the_queue_that_comes(
+    desk: Desk,
+) -> None:
+    subscription = "implicit/counted/Reader/on_counted"
+    await desk.deliver((5, 5))
+    ((key, row),) = [
+        found
+        for found in await desk.store.scan("", "", 100)
+        if subscription.encode() in found[1].data
+    ]
+    value, cursors = msgspec.msgpack.decode(row.data)
+    assert cursors == {subscription: {"q1": [1, 5, 0]}}
+    await desk.reader.stop()
+    old = msgspec.msgpack.encode([value, {subscription: [1, 5, 0]}])
+    await desk.store.write(key, old, row.etag, row.fence)
+    await desk.deliver((4, 4), (5, 5), (6, 6))
+    assert await desk.tallied() == [5, 6]
+    found = await desk.store.read(key)
+    assert found is not None
+    assert msgspec.msgpack.decode(found.data)[1] == {subscription: {"q1": [1, 6, 0]}}
+
+
+# --- what a handler gets
+
+
+async def test_items_of_a_union_arrive_as_what_they_are(desk: Desk) -> None:
+    items: Sequence[Started | Ended] = [Started(1), Ended(2)]
+    await desk.silo.stream(MOVES, KEY).publish_many(items)
+    while len(SEEN["moves"]) < 2:
+        await desk.silo.grain(Reader, KEY).tallied()
+    assert SEEN["moves"] == items
+
+
+# --- what a provider must promise
+
+
+class Unsure(MemoryQueues):
+    """Promises less than it keeps."""
+
+    lacking: frozenset[Capability] = frozenset()
+
+    @property
+    def capabilities(self) -> frozenset[Capability]:  # type: ignore[override]
+        return frozenset({*MemoryQueues().capabilities, Capability.OWN_POSITION}) - self.lacking
+
+
+@pytest.mark.parametrize("lacking", [Capability.ORDERED, Capability.STABLE_TOKENS])
+async def test_commit_with_is_refused_where_tokens_are_no_positions(lacking: Capability) -> None:
+    queues = Unsure()
+    queues.lacking = frozenset({lacking})
+    streams = PersistentStreams(queues, balancer=DeploymentBalancer())
+    match = rf"Reader\.on_counted: commit_with .* 'default' lacks {lacking.name}"
+    with pytest.raises(ConfigError, match=match):
+        async with Silo(grains=[Reader], streams={"default": streams}):
+            raise AssertionError("started")
