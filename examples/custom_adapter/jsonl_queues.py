@@ -1,11 +1,20 @@
-"""A queue adapter in about sixty lines: one append-only file of JSON lines per queue."""
+"""A queue adapter in about a hundred lines: one append-only file of JSON lines per queue.
+
+A message is numbered by where its line ends in the file, so numbers rise, stay, and are found again
+without an index. A crash may leave half a line: readers stop before it, and the next writer cuts it
+off. Files are touched in a thread, one call at a time, so no loop waits for a disk.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import base64
+import fcntl
+import itertools
 import json
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from io import FileIO
 from pathlib import Path
 
 from millstream.streams import (
@@ -14,13 +23,17 @@ from millstream.streams import (
     OutMessage,
     QueueId,
     QueueMessage,
+    QueueUnavailable,
     StreamId,
     Token,
 )
 
+ERA = 1  # raise it when files are thrown away: numbers begin anew
+BLOCK_BYTES = 4096
+
 
 class JsonLinesQueues:
-    """Queues in a directory: durable, in order; the runtime keeps the position."""
+    """Queues in a directory that all silos share; the runtime keeps the position."""
 
     capabilities = frozenset({Capability.DURABLE, Capability.ORDERED, Capability.STABLE_TOKENS})
 
@@ -28,27 +41,26 @@ class JsonLinesQueues:
         self._directory = directory
 
     async def open(self, provider: str, host: AdapterHost) -> JsonLinesAdapter:
-        (self._directory / provider).mkdir(parents=True, exist_ok=True)
-        return JsonLinesAdapter(self._directory / provider)
+        place = self._directory / provider
+        await asyncio.to_thread(place.mkdir, parents=True, exist_ok=True)
+        return JsonLinesAdapter(place)
 
 
 class JsonLinesAdapter:
     def __init__(self, directory: Path) -> None:
         self._directory = directory
+        self._one_at_a_time = asyncio.Lock()
 
     async def enqueue(
         self, queue: QueueId, messages: Sequence[OutMessage], mapper_epoch: int
     ) -> Sequence[Token | None]:
-        lines = [self._line(message) for message in messages]
-        with (self._directory / queue).open("ab") as file:
-            file.write(b"".join(lines))
-            file.flush()
-            os.fsync(file.fileno())  # accepted means: on the disk
-        return [None] * len(lines)
-
-    def _line(self, message: OutMessage) -> bytes:
-        items = [base64.b64encode(item).decode() for item in message.items]
-        return (json.dumps([*message.stream, items, dict(message.headers)]) + "\n").encode()
+        lines = [encoded(message) for message in messages]
+        try:
+            async with self._one_at_a_time:
+                ends = await asyncio.to_thread(append, self._directory / queue, lines)
+        except OSError as error:  # nothing is stored
+            raise QueueUnavailable(f"{queue}: {error}") from None
+        return [Token(ERA, end) for end in ends]
 
     def receiver(self, queue: QueueId, epoch: int) -> JsonLinesReceiver:
         return JsonLinesReceiver(self._directory / queue)
@@ -58,35 +70,16 @@ class JsonLinesAdapter:
 
 class JsonLinesReceiver:
     def __init__(self, path: Path) -> None:
-        self._path, self._offset, self._seq = path, 0, 0
+        self._path, self._at = path, 0
 
     async def start(self, after: Token | None) -> None:
-        self._path.touch()
-        self._offset = self._seq = 0
-        if after is not None:
-            self._next(lambda found: found[-1].token.seq >= after.seq)
-
-    def _next(self, is_enough: Callable[[list[QueueMessage]], bool]) -> list[QueueMessage]:
-        found: list[QueueMessage] = []
-        with self._path.open("rb") as file:
-            file.seek(self._offset)
-            while (line := file.readline()).endswith(b"\n"):
-                namespace, key, items, headers = json.loads(line)
-                bodies = [base64.b64decode(item) for item in items]
-                self._offset, self._seq = file.tell(), self._seq + 1
-                token = Token(1, self._seq)
-                found.append(QueueMessage(StreamId(namespace, key), token, bodies, headers))
-                if is_enough(found):
-                    break
-        return found
+        self._at = 0 if after is None else after.seq
 
     async def read(self, max_events: int, max_bytes: int, wait_s: float) -> Sequence[QueueMessage]:
-        def is_enough(found: list[QueueMessage]) -> bool:
-            size = sum(len(item) for message in found for item in message.items)
-            longest = max(len(item) for message in found for item in message.items)
-            return len(found) >= max_events or size + longest > max_bytes
-
-        return self._next(is_enough)
+        found = await asyncio.to_thread(lines_from, self._path, self._at, max_events, max_bytes)
+        if found:
+            self._at = found[-1].token.seq  # behind the await: a cancelled read has taken nothing
+        return found
 
     async def ack(self, upto: Token | None, also: Sequence[Token] = ()) -> None: ...
 
@@ -96,3 +89,59 @@ class JsonLinesReceiver:
         return ()
 
     async def aclose(self) -> None: ...
+
+
+def encoded(message: OutMessage) -> bytes:
+    items = [base64.b64encode(item).decode() for item in message.items]
+    return (json.dumps([*message.stream, items, dict(message.headers)]) + "\n").encode()
+
+
+def decoded(line: bytes, end: int) -> QueueMessage:
+    namespace, key, items, headers = json.loads(line)
+    bodies = [base64.b64decode(item) for item in items]
+    return QueueMessage(StreamId(namespace, key), Token(ERA, end), bodies, headers)
+
+
+def append(path: Path, lines: Sequence[bytes]) -> list[int]:
+    """Store lines, all or none; returns where each ends. Silos take turns by a lock of the file."""
+    data = b"".join(lines)
+    with path.open("ab+", buffering=0) as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        begin = file.truncate(end_of_lines(file))
+        try:
+            if file.write(data) < len(data):
+                raise OSError("the disk has no room for the whole list")
+            os.fsync(file.fileno())  # accepted means: on the disk
+        except OSError:
+            file.truncate(begin)
+            raise
+    return list(itertools.accumulate(map(len, lines), initial=begin))[1:]
+
+
+def end_of_lines(file: FileIO) -> int:
+    """Where the last whole line ends; what a crash left behind it was never accepted."""
+    end = file.seek(0, os.SEEK_END)
+    while end:
+        begin = max(0, end - BLOCK_BYTES)
+        file.seek(begin)
+        if (found := file.read(end - begin).rfind(b"\n")) >= 0:
+            return begin + found + 1
+        end = begin
+    return 0
+
+
+def lines_from(path: Path, begin: int, max_events: int, max_bytes: int) -> list[QueueMessage]:
+    """Messages behind a position, as far as the limits allow; one at least, if there is one."""
+    found: list[QueueMessage] = []
+    if not path.exists():
+        return found
+    with path.open("rb") as file:
+        file.seek(begin)
+        while (line := file.readline()).endswith(b"\n"):
+            message = decoded(line, file.tell())
+            max_events -= len(message.items)
+            max_bytes -= sum(map(len, message.items))
+            if found and (max_events < 0 or max_bytes < 0):
+                break
+            found.append(message)
+    return found

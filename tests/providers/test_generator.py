@@ -52,7 +52,7 @@ from millstream.streams import (
     Token,
     subscribe,
 )
-from millstream.streams.contracts.suite import BenchHost
+from millstream.streams.contracts.suite.host import BenchHost
 
 ROOT = Path(__file__).parent.parent.parent
 MAPPER = HashRingMapper(queues=4)

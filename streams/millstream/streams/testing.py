@@ -1,7 +1,23 @@
-"""The public name of the contract suite that authors of queue adapters run against their own."""
+"""The contract suite that authors of queue adapters run against their own.
+
+    @pytest.mark.parametrize("check", ADAPTER_CHECKS, ids=str)
+    async def test_my_queues_keep_the_contract(check, tmp_path):
+        await run_adapter_check(check, lambda: MyQueues(tmp_path))
+
+Owns: its public names.
+"""
 
 from __future__ import annotations
 
-from .contracts.suite import ADAPTER_CHECKS, AdapterBench, run_adapter_check
+from .contracts.suite.bench import AdapterBench
+from .contracts.suite.check import AdapterCheck
+from .contracts.suite.run import ADAPTER_CHECKS, run_adapter_check
+from .contracts.suite.verdict import ContractBroken
 
-__all__ = ["ADAPTER_CHECKS", "AdapterBench", "run_adapter_check"]
+__all__ = [
+    "ADAPTER_CHECKS",
+    "AdapterBench",
+    "AdapterCheck",
+    "ContractBroken",
+    "run_adapter_check",
+]

@@ -20,7 +20,7 @@ from millstream.streams import (
     subscribe,
 )
 from millstream.streams.contracts.factories import factory_of
-from millstream.streams.contracts.suite import BenchHost
+from millstream.streams.contracts.suite.host import BenchHost
 
 PINGS = StreamNamespace("pings", int)
 HEARD = asyncio.Event()

@@ -14,7 +14,7 @@ from millstream.runtime.extending import Tasks
 from millstream.runtime.testing import Simulation, run
 from millstream.streams.contracts.identity import StreamId
 from millstream.streams.contracts.message import OutMessage
-from millstream.streams.contracts.suite import BenchClock
+from millstream.streams.contracts.suite.host import BenchClock
 from millstream.streams.contracts.token import Token
 from millstream.streams.publishing.send_queue import Publish, SendQueue
 from millstream.streams.publishing.sender import QueueSender

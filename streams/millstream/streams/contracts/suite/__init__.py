@@ -1,0 +1,1 @@
+"""The contract suite of queue adapters: what a plug-in promises, one check per rule."""

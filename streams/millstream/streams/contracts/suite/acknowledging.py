@@ -1,0 +1,258 @@
+"""Positions, acknowledgements and epochs: what is done stays done, and nothing else is."""
+
+from __future__ import annotations
+
+from collections.abc import Coroutine
+from typing import Any
+
+from millstream.runtime import CursorTooOld, QueueFenced
+from millstream.streams.contracts.capability import Capability
+from millstream.streams.contracts.token import Token
+
+from .bench import AdapterBench, texts
+from .check import Checks
+from .guarded import GuardedReceiver
+from .verdict import ContractBroken, expect
+
+__all__ = ["acknowledging"]
+
+acknowledging = Checks()
+ORDERED, OWN_POSITION = Capability.ORDERED, Capability.OWN_POSITION
+DURABLE, FENCED, ITEM_ACK = Capability.DURABLE, Capability.FENCED, Capability.ITEM_ACK
+
+
+@acknowledging.check(generated=True)
+async def what_is_not_acknowledged_is_read_again(bench: AdapterBench) -> None:
+    """The next receiver reads it, with the same tokens if they are stable."""
+    wanted = await bench.publish("a", "b", "c")
+    first = await bench.begin()
+    before = await bench.collect(first, 3)
+    await first.aclose()
+    again = await bench.collect(await bench.begin(epoch=2), 3)
+    bench.same(again, wanted)
+    if bench.has(Capability.STABLE_TOKENS):
+        tokens = {text: m.token for m in before for text in texts([m])}
+        came = {text: m.token for m in again for text in texts([m])}
+        expect(came == tokens, f"the same tokens, {tokens}", came)
+
+
+@acknowledging.check(ORDERED, generated=True)
+async def what_is_acknowledged_is_not_read_again(bench: AdapterBench) -> None:
+    """`ack` covers everything up to its position; again, or an older one, changes nothing."""
+    wanted = await bench.publish("a", "b", "c", "d")
+    first = await bench.begin()
+    found = await bench.collect(first, 4)
+    for token in (found[1].token, found[1].token, found[0].token, None):
+        await first.ack(token)
+    await first.aclose()
+    again = await bench.collect(await bench.take_over(2, found[1].token), 2)
+    bench.same(again, wanted[2:])
+
+
+@acknowledging.check(ITEM_ACK, OWN_POSITION)
+async def single_messages_are_acknowledged(bench: AdapterBench) -> None:
+    """`ack(None, also)` in any order, and twice: these are done, their neighbours are not."""
+    await bench.publish("a", "b", "c", "d", "e")
+    first = await bench.begin()
+    found = {text: m.token for m in await bench.collect(first, 5) for text in texts([m])}
+    for done in (["d"], ["b", "d"], ["b"]):
+        await first.ack(None, [found[text] for text in done])
+    await first.aclose()
+    bench.same(await bench.everything(await bench.begin(2), 3), ["a", "c", "e"])
+
+
+@acknowledging.check(ITEM_ACK, OWN_POSITION, DURABLE)
+async def single_acknowledgements_survive_reopening(bench: AdapterBench) -> None:
+    """What was acknowledged by itself is done after a restart, too."""
+    await bench.publish("a", "b", "c")
+    first = await bench.begin()
+    found = {text: m.token for m in await bench.collect(first, 3) for text in texts([m])}
+    await first.ack(None, [found["b"]])
+    await bench.reopen()
+    bench.same(await bench.everything(await bench.begin(2), 2), ["a", "c"])
+
+
+@acknowledging.check(OWN_POSITION, DURABLE)
+async def its_own_position_survives_reopening(bench: AdapterBench) -> None:
+    """After a restart `start(None)` begins behind what was acknowledged."""
+    await bench.publish("a", "b")
+    first = await bench.begin()
+    await bench.acknowledge(first, await bench.collect(first, 2))
+    await bench.publish("c", "d")
+    await bench.reopen()
+    bench.same(await bench.everything(await bench.begin(2), 2), ["c", "d"])
+
+
+@acknowledging.check(OWN_POSITION)
+async def its_own_position_is_known_in_every_silo(bench: AdapterBench) -> None:
+    """The owner in another silo begins behind what the former one acknowledged."""
+    await bench.publish("a", "b", "c")
+    first = await bench.begin()
+    found = await bench.collect(first, 3)
+    done = found[:2] if bench.is_ordered else [m for m in found if texts([m]) != ["c"]]
+    await bench.acknowledge(first, done)
+    await first.aclose()
+    other = await bench.begin(2, silo=await bench.another_silo())
+    bench.same(await bench.everything(other, 1), ["c"])
+
+
+@acknowledging.check(ORDERED, generated=True)
+async def start_begins_behind_a_position(bench: AdapterBench) -> None:
+    """`start(after)` begins at the message behind it, whether that is acknowledged or not."""
+    wanted = await bench.publish("a", "b", "c", "d")
+    first = await bench.begin()
+    found = await bench.collect(first, 4)
+    await first.aclose()
+    for epoch, at in ((2, 0), (3, 2)):
+        receiver = await bench.begin(epoch, found[at].token)
+        count = len(wanted) - at - 1
+        bench.same(await bench.collect(receiver, count), wanted[at + 1 :])
+        await receiver.aclose()
+
+
+@acknowledging.check(ORDERED)
+async def start_behind_the_last_message_reads_what_comes_next(bench: AdapterBench) -> None:
+    """`start(after)` the last message: nothing is there until another one is accepted."""
+    await bench.publish("a", "b")
+    first = await bench.begin()
+    found = await bench.collect(first, 2)
+    await first.aclose()
+    second = await bench.begin(2, found[-1].token)
+    expect(not (came := await second.read(10, 1000, 0.0)), "nothing yet", came)
+    await bench.publish("c")
+    bench.same(await bench.everything(second, 1), ["c"])
+
+
+@acknowledging.check(ORDERED, OWN_POSITION)
+async def start_begins_at_the_later_position(bench: AdapterBench) -> None:
+    """`start(after)` begins at the later of `after` and the provider's own position."""
+    await bench.publish("a", "b", "c", "d")
+    first = await bench.begin()
+    found = await bench.collect(first, 4)
+    await first.ack(found[1].token)
+    await first.aclose()
+    for epoch, at, wanted in ((2, 0, ["c", "d"]), (3, 2, ["d"])):
+        receiver = await bench.begin(epoch, found[at].token)
+        bench.same(await bench.collect(receiver, len(wanted)), wanted)
+        await receiver.aclose()
+
+
+@acknowledging.check(ORDERED, excludes=(OWN_POSITION,))
+async def without_a_position_of_its_own_start_begins_where_it_is_told(bench: AdapterBench) -> None:
+    """Acknowledging moves no position that `start(after)` would keep to."""
+    await bench.publish("a", "b", "c")
+    first = await bench.begin()
+    found = await bench.collect(first, 3)
+    await first.ack(found[0].token)
+    await first.aclose()
+    bench.same(await bench.collect(await bench.begin(2, found[0].token), 2), ["b", "c"])
+
+
+@acknowledging.check(ORDERED)
+async def a_position_that_is_gone_is_said(bench: AdapterBench) -> None:
+    """`start(after)` before what is kept raises CursorTooOld(first), and reading begins there."""
+    if bench.forget is None:
+        print("skipped: a_position_that_is_gone_is_said: no `forget` is given")
+        return
+    await bench.publish("a", "b", "c", "d")
+    first = await bench.begin()
+    found = await bench.collect(first, 4)
+    await first.aclose()
+    await bench.forget(bench.queue, 2)
+    receiver = bench.receiver(2)
+    came = await start_too_old(receiver, found[0].token)
+    expect(came == found[2].token, f"CursorTooOld(first={found[2].token})", came)
+    bench.same(await bench.collect(receiver, 2), ["c", "d"])
+
+
+async def start_too_old(receiver: GuardedReceiver, after: Token) -> Token | None:
+    """What is kept first, as the error says."""
+    try:
+        await receiver.start(after)
+    except CursorTooOld as error:
+        first: Token | None = error.first
+        return first
+    raise ContractBroken("CursorTooOld", "no error")
+
+
+@acknowledging.check(generated=True)
+async def a_receiver_is_replaced_in_its_epoch(bench: AdapterBench) -> None:
+    """After a call that failed the owner opens another receiver of the same epoch."""
+    wanted = await bench.publish("a", "b", "c")
+    first = await bench.begin(3)
+    found = await bench.collect(first, 3)
+    await first.aclose()
+    after = found[0].token if bench.is_ordered else None
+    second = await bench.begin(3, after)
+    wanted = wanted[1:] if bench.is_ordered else wanted
+    again = await bench.collect(second, len(wanted))
+    bench.same(again, wanted)
+    await bench.acknowledge(second, again)
+
+
+@acknowledging.check(FENCED)
+async def an_older_epoch_is_fenced(bench: AdapterBench) -> None:
+    """`ack` and `start` of an older epoch raise QueueFenced and change nothing."""
+    wanted = await bench.publish("a", "b")
+    old = await bench.begin(1)
+    found = await bench.collect(old, 2)
+    new = await bench.begin(2, silo=await bench.another_silo())
+    await expect_fenced(bench.acknowledge(old, found), "ack")
+    await expect_fenced(bench.receiver(1).start(None), "start")
+    if not bench.has(Capability.LEASED):
+        bench.same(await bench.collect(new, 2), wanted)
+    await new.aclose()
+    await old.aclose()
+    bench.same(await bench.collect(await bench.begin(3), 2), wanted)
+
+
+@acknowledging.check(FENCED, OWN_POSITION)
+async def what_was_acknowledged_before_the_fence_counts(bench: AdapterBench) -> None:
+    """An `ack` that returned holds for the next epoch, which alone acknowledges from there on."""
+    await bench.publish("a", "b", "c")
+    old = await bench.begin(1)
+    found = await bench.collect(old, 3)
+    mine = sorted(found, key=lambda message: texts([message]))
+    await bench.acknowledge(old, mine[:1])
+    if bench.has(Capability.LEASED):
+        await old.release([message.token for message in mine[1:]], 0.0, False)
+    new = await bench.begin(2)
+    again = sorted(await bench.collect(new, 2), key=lambda message: texts([message]))
+    expect(texts(again) == ["b", "c"], "b and c", texts(again))
+    await bench.acknowledge(new, again[:1])
+    await expect_fenced(bench.acknowledge(old, mine[2:]), "ack")
+    await new.aclose()
+    bench.same(await bench.everything(await bench.begin(3), 1), ["c"])
+
+
+@acknowledging.check(FENCED, DURABLE)
+async def the_fence_survives_reopening(bench: AdapterBench) -> None:
+    """A restart does not let an older epoch in, nor keep the same one out."""
+    wanted = await bench.publish("a")
+    await bench.begin(5)
+    await bench.reopen()
+    await expect_fenced(bench.receiver(4).start(None), "start")
+    bench.same(await bench.collect(await bench.begin(5), 1), wanted)
+
+
+@acknowledging.check(FENCED)
+async def the_fence_is_of_one_queue(bench: AdapterBench) -> None:
+    """An epoch of one queue fences no other queue."""
+    other = bench.other_queue
+    if other is None:
+        return
+    wanted = await bench.publish("a")
+    receiver = await bench.begin(1)
+    await bench.begin(9, queue=other)
+    found = await bench.collect(receiver, 1)
+    bench.same(found, wanted)
+    await bench.acknowledge(receiver, found)
+
+
+async def expect_fenced(call: Coroutine[Any, Any, Any], what: str) -> None:
+    """Await a call that must raise QueueFenced."""
+    try:
+        await call
+    except QueueFenced:
+        return
+    raise ContractBroken(f"QueueFenced from {what} of an older epoch", "no error")

@@ -1,0 +1,277 @@
+"""The bench: opened adapters of one provider, and what checks need again and again.
+
+Owns: silos and receivers that a check opened, and their end. Invariant: checks see the adapter only
+through its contract, and every call of it through a guard.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Awaitable, Callable, Sequence
+
+from millstream.runtime import StreamError
+from millstream.streams.contracts.capability import Capability
+from millstream.streams.contracts.identity import QueueId, StreamId
+from millstream.streams.contracts.mapping import QueueMapper
+from millstream.streams.contracts.message import OutMessage, ProducerMark, QueueMessage
+from millstream.streams.contracts.queue import (
+    BringsMapper,
+    QueueAdapter,
+    QueueAdapterFactory,
+    QueueReceiver,
+)
+from millstream.streams.contracts.shapes import capabilities_of, require_shape
+from millstream.streams.contracts.token import Token
+
+from .guarded import START_LIMIT_S, GuardedAdapter, GuardedReader, GuardedReceiver, abandon, within
+from .host import BenchHost, BenchMapper, BenchWorld
+from .verdict import ContractBroken, expect
+
+__all__ = ["AdapterBench", "Forget", "Generated", "texts"]
+
+PROVIDER = "contract"
+EVENTS_MAX, BYTES_MAX = 1000, 1 << 20
+COLLECT_S = 10.0  # as long as messages that must come are waited for
+QUIET_S = 0.03  # as long as messages that must not come are waited for
+LONG_S = 5.0  # a wait that something ends
+SOON_S = 2.0  # what ends such a wait does it within
+POLL_S = 0.002  # between reads of a provider without WAKEUP
+Make = Callable[[], QueueAdapterFactory]
+Generated = Callable[[QueueId, int], Sequence[bytes]]
+Forget = Callable[[QueueId, int], Awaitable[None]]
+
+
+class AdapterBench:
+    """A provider under test. `adapter` is that of the first silo."""
+
+    def __init__(
+        self,
+        make: Make,
+        generated: Generated | None = None,
+        mapper: QueueMapper | None = None,
+        forget: Forget | None = None,
+    ) -> None:
+        self.generated = generated
+        self.forget = forget
+        self.capabilities: frozenset[Capability] = frozenset()
+        self.mapper: QueueMapper = mapper or BenchMapper()
+        self.adapter: GuardedAdapter
+        self._make = make
+        self._world = BenchWorld()
+        self._silos: list[GuardedAdapter] = []
+        self._receivers: list[GuardedReceiver | GuardedReader] = []
+        self._tasks: list[asyncio.Task[list[QueueMessage]]] = []
+
+    # -- life
+
+    async def open(self) -> None:
+        """Open the first silo; compares shapes with the contract. Raises ConfigError."""
+        self.adapter = await self.another_silo()
+        if isinstance(self.adapter.raw, BringsMapper):
+            self.mapper = self.adapter.raw.mapper(lambda: None)
+        require_shape(self.adapter.raw.receiver(self.queue, 1), QueueReceiver, "the receiver")
+
+    async def another_silo(self) -> GuardedAdapter:
+        """The same provider as opened in one more silo."""
+        factory = self._make()
+        require_shape(factory, QueueAdapterFactory, "the factory")
+        host = BenchHost(self.mapper, PROVIDER, self._world)
+        raw = await within(factory.open(PROVIDER, host), START_LIMIT_S, "open")
+        require_shape(raw, QueueAdapter, "the adapter")
+        self.capabilities = capabilities_of(factory, "the factory")
+        silo = GuardedAdapter(raw, self.capabilities)
+        self._silos.append(silo)
+        return silo
+
+    async def reopen(self) -> None:
+        """As after a restart of every silo: what is stored is opened anew."""
+        await self.aclose()
+        self.adapter = await self.another_silo()
+
+    async def aclose(self) -> None:
+        """End everything that was opened; an error there is found by checks of its own."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        for opened in (*self._receivers, *self._silos):
+            try:
+                await opened.aclose()
+            except (ContractBroken, StreamError):
+                continue
+        self._tasks, self._receivers, self._silos = [], [], []
+
+    # -- what is under test
+
+    def has(self, *capabilities: Capability) -> bool:
+        """Are all of them declared?"""
+        return self.capabilities.issuperset(capabilities)
+
+    @property
+    def is_ordered(self) -> bool:
+        return self.has(Capability.ORDERED)
+
+    @property
+    def is_read_only(self) -> bool:
+        """Does the provider refuse `enqueue`?"""
+        return self.generated is not None
+
+    @property
+    def queue(self) -> QueueId:
+        """The queue that most checks use."""
+        return self.mapper.queues()[0]
+
+    @property
+    def other_queue(self) -> QueueId | None:
+        """Another one, if the mapper has any."""
+        queues = self.mapper.queues()
+        return queues[1] if len(queues) > 1 else None
+
+    def stream(
+        self, number: int = 0, queue: QueueId | None = None, namespace: str = "n"
+    ) -> StreamId:
+        """The stream of this number among those of a queue."""
+        wanted = queue or self.queue
+        found = (StreamId(namespace, f"key/{n}") for n in range(10_000))
+        mine = (stream for stream in found if self.mapper.queue_for(stream) == wanted)
+        return next(itertools.islice(mine, number, None))
+
+    # -- writing
+
+    def message(
+        self, text: str, stream: StreamId | None = None, mark: ProducerMark | None = None
+    ) -> OutMessage:
+        """A message of one item, with a header."""
+        return OutMessage(stream or self.stream(), [text.encode()], {"h": text}, mark)
+
+    def marked(self, producer: str, *numbers: int) -> list[OutMessage]:
+        """Messages of a producer, one per sequence."""
+        return [self.message(f"{producer}{n}", None, ProducerMark(producer, n)) for n in numbers]
+
+    async def publish(self, *texts: str, queue: QueueId | None = None) -> list[str]:
+        """Enqueue one message per text, each by itself; returns what the queue begins with."""
+        queue = queue or self.queue
+        if self.generated is not None:
+            return [text_of(item) for item in self.generated(queue, len(texts))]
+        for text in texts:
+            message = self.message(text, self.stream(queue=queue))
+            await self.adapter.enqueue(queue, [message])
+        return list(texts)
+
+    def move_clock(self, by_s: float) -> None:
+        """Move the hosts' wall clock forward."""
+        self._world.bench_clock.moved_s += by_s
+
+    # -- reading
+
+    def receiver(
+        self, epoch: int = 1, queue: QueueId | None = None, silo: GuardedAdapter | None = None
+    ) -> GuardedReceiver:
+        """A receiver that is not started."""
+        found = (silo or self.adapter).receiver(queue or self.queue, epoch)
+        self._receivers.append(found)
+        return found
+
+    async def begin(
+        self,
+        epoch: int = 1,
+        after: Token | None = None,
+        *,
+        queue: QueueId | None = None,
+        silo: GuardedAdapter | None = None,
+    ) -> GuardedReceiver:
+        """A started receiver."""
+        found = self.receiver(epoch, queue, silo)
+        await found.start(after)
+        return found
+
+    async def take_over(
+        self, epoch: int, position: Token | None, silo: GuardedAdapter | None = None
+    ) -> GuardedReceiver:
+        """A receiver of a new owner, which begins as the runtime has it begin."""
+        is_kept = self.has(Capability.OWN_POSITION)
+        return await self.begin(epoch, None if is_kept else position, silo=silo)
+
+    async def collect(self, receiver: GuardedReceiver, count: int) -> list[QueueMessage]:
+        """Read until there are `count` messages. Raises ContractBroken: they do not come."""
+        loop, found = asyncio.get_running_loop(), list[QueueMessage]()
+        end_s = loop.time() + COLLECT_S
+        while len(found) < count:
+            most = count - len(found) if self.is_read_only else EVENTS_MAX
+            more = await receiver.read(most, BYTES_MAX, QUIET_S)
+            found += more
+            if not more:
+                is_late = loop.time() > end_s
+                expect(not is_late, f"{count - len(found)} more messages", texts(found))
+                await asyncio.sleep(POLL_S)
+        return found
+
+    async def everything(self, receiver: GuardedReceiver, count: int) -> list[QueueMessage]:
+        """Read `count` messages, acknowledging single ones at once, and then nothing."""
+        found = list[QueueMessage]()
+        while len(found) < count:
+            more = await self.collect(receiver, 1)
+            if not self.is_ordered:
+                await receiver.ack(None, [message.token for message in more])
+            found += more
+        more = await receiver.read(EVENTS_MAX, BYTES_MAX, QUIET_S)
+        expect(
+            len(found) == count and not more, f"{count} messages and no more", texts(found + more)
+        )
+        return found
+
+    def waiting(
+        self, receiver: GuardedReceiver, wait_s: float = LONG_S
+    ) -> asyncio.Task[list[QueueMessage]]:
+        """A read that is under way."""
+        task = asyncio.ensure_future(receiver.read(EVENTS_MAX, BYTES_MAX, wait_s))
+        self._tasks.append(task)
+        return task
+
+    async def acknowledge(
+        self, receiver: GuardedReceiver, messages: Sequence[QueueMessage]
+    ) -> Token | None:
+        """Say that messages are done, as the runtime does; returns the position."""
+        last = messages[-1].token if messages and self.is_ordered else None
+        await receiver.ack(last, () if self.is_ordered else [one.token for one in messages])
+        return last
+
+    def same(self, found: Sequence[QueueMessage], wanted: Sequence[str]) -> None:
+        """These are the messages: in this order, where there is one."""
+        came = texts(found)
+        is_so = came == list(wanted) if self.is_ordered else sorted(came) == sorted(wanted)
+        expect(is_so, f"{list(wanted)}", came)
+
+    def reader(self, silo: GuardedAdapter | None = None) -> GuardedReader:
+        """A reader of the queue."""
+        found = (silo or self.adapter).reader(self.queue)
+        self._receivers.append(found)
+        return found
+
+
+async def ended(task: asyncio.Task[list[QueueMessage]], what: str) -> None:
+    """A call that is under way ends soon, whichever way."""
+    done, _ = await asyncio.wait({task}, timeout=SOON_S)
+    expect(bool(done), f"{what} within {SOON_S:g} s", "it is still under way")
+
+
+async def cancel_read(receiver: GuardedReceiver, after_turns: int) -> None:
+    """Begin a read, and cancel it after some turns of the loop: it ends."""
+    call = receiver.raw.read(EVENTS_MAX, BYTES_MAX, LONG_S)
+    task = asyncio.ensure_future(call)
+    for _ in range(after_turns):
+        await asyncio.sleep(0)
+    task.cancel()
+    done, _ = await asyncio.wait({task}, timeout=SOON_S)
+    await abandon(task, call)
+    expect(bool(done), f"a read that is cancelled ends within {SOON_S:g} s", "it goes on")
+
+
+def text_of(item: bytes) -> str:
+    """An item as text; generated ones need not be text."""
+    return bytes(item).decode(errors="backslashreplace")
+
+
+def texts(messages: Sequence[QueueMessage]) -> list[str]:
+    """The items of messages, as text."""
+    return [text_of(item) for message in messages for item in message.items]

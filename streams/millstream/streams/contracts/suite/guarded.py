@@ -1,0 +1,213 @@
+"""An adapter behind a guard: every call has a limit, every answer is looked at.
+
+Owns: the limits of calls, and abandoning a call that never ends. Invariant: no adapter makes a
+check hang, unless it blocks the event loop itself; what it answers wrongly is `ContractBroken`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine, Sequence
+from datetime import datetime
+from typing import Any, TypeVar
+
+from millstream.runtime import EnqueueFailed, StreamError
+from millstream.streams.contracts.answers import (
+    AdapterFault,
+    checked_messages,
+    checked_prefix,
+    checked_tokens,
+)
+from millstream.streams.contracts.capability import Capability
+from millstream.streams.contracts.identity import QueueId, StreamId
+from millstream.streams.contracts.message import OutMessage, Page, QueueMessage
+from millstream.streams.contracts.queue import (
+    QueueAdapter,
+    QueueReader,
+    QueueReceiver,
+    Rewinds,
+    Seals,
+)
+from millstream.streams.contracts.token import Token
+
+from .verdict import ContractBroken, expect
+
+__all__ = ["GuardedAdapter", "GuardedReader", "GuardedReceiver", "abandon", "within"]
+
+CALL_LIMIT_S = 10.0
+START_LIMIT_S = 120.0  # a provider may recover there
+ABANDON_TURNS = 10
+T = TypeVar("T")
+
+
+async def within(call: Coroutine[Any, Any, T], limit_s: float, what: str) -> T:
+    """What a call of an adapter answers. Raises its StreamError, or ContractBroken."""
+    task = asyncio.ensure_future(call)
+    try:
+        done, _ = await asyncio.wait({task}, timeout=limit_s)
+    except asyncio.CancelledError:
+        await abandon(task, call)
+        raise
+    if not done:
+        await abandon(task, call)
+        raise ContractBroken(f"{what} ends within {limit_s:g} s", "it is still under way")
+    return result_of(task, what)
+
+
+def result_of(task: asyncio.Task[T], what: str) -> T:
+    """What a call that has ended answered. Raises its StreamError, or ContractBroken."""
+    wanted = f"{what} returns, or raises a StreamError"
+    if task.cancelled():
+        raise ContractBroken(wanted, "CancelledError, though nobody cancelled it")
+    error = task.exception()
+    if error is None:
+        return task.result()
+    if isinstance(error, StreamError | ContractBroken):
+        raise error
+    raise ContractBroken(wanted, f"{type(error).__name__}: {error}") from error
+
+
+async def abandon(task: asyncio.Task[Any], call: Coroutine[Any, Any, Any]) -> None:
+    """Cancel a call; one that swallows that is closed under its task, which then ends."""
+    task.cancel()
+    await _some_turns(task)
+    if not task.done():
+        try:
+            call.close()
+        except RuntimeError:
+            return  # it swallows that too: nothing ends it
+        task.cancel()
+        await _some_turns(task)
+    if task.done() and not task.cancelled():
+        task.exception()  # looked at, so nobody logs it
+
+
+async def _some_turns(task: asyncio.Task[Any]) -> None:
+    for _ in range(ABANDON_TURNS):
+        if task.done():
+            return
+        await asyncio.sleep(0)
+
+
+class GuardedReceiver:
+    """A receiver whose calls end, and whose answers are of the contract's shape."""
+
+    def __init__(self, raw: QueueReceiver, is_ordered: bool) -> None:
+        self.raw = raw
+        self._is_ordered = is_ordered
+
+    async def start(self, after: Token | None = None) -> None:
+        await within(self.raw.start(after), START_LIMIT_S, "start")
+
+    async def read(self, max_events: int, max_bytes: int, wait_s: float) -> list[QueueMessage]:
+        call = self.raw.read(max_events, max_bytes, wait_s)
+        answer = await within(call, wait_s + CALL_LIMIT_S, f"read(wait_s={wait_s:g})")
+        try:
+            return checked_messages(answer, None, self._is_ordered, "read")
+        except AdapterFault as fault:
+            raise ContractBroken(
+                "read returns messages in the order of tokens", str(fault)
+            ) from None
+
+    async def ack(self, upto: Token | None, also: Sequence[Token] = ()) -> None:
+        await within(self.raw.ack(upto, also), CALL_LIMIT_S, "ack")
+
+    async def release(self, tokens: Sequence[Token], delay_s: float, has_run: bool) -> None:
+        await within(self.raw.release(tokens, delay_s, has_run), CALL_LIMIT_S, "release")
+
+    async def extend(self, tokens: Sequence[Token], lease_s: float) -> Sequence[Token]:
+        lost = await within(self.raw.extend(tokens, lease_s), CALL_LIMIT_S, "extend")
+        is_right = isinstance(lost, Sequence) and all(one in tokens for one in lost)
+        expect(is_right, "extend returns those of the tokens that are lost", lost)
+        return lost
+
+    async def aclose(self) -> None:
+        await within(self.raw.aclose(), CALL_LIMIT_S, "aclose")
+
+
+class GuardedReader:
+    """A reader whose calls end, and whose answers are of the contract's shape."""
+
+    def __init__(self, raw: QueueReader) -> None:
+        self.raw = raw
+
+    async def bounds(self) -> tuple[Token | None, Token | None]:
+        answer = await within(self.raw.bounds(), CALL_LIMIT_S, "bounds")
+        is_right = isinstance(answer, tuple) and len(answer) == 2
+        is_right = is_right and all(one is None or isinstance(one, Token) for one in answer)
+        expect(is_right, "bounds returns two tokens, or None", answer)
+        return answer
+
+    async def seek(self, when: datetime) -> Token | None:
+        answer = await within(self.raw.seek(when), CALL_LIMIT_S, "seek")
+        expect(answer is None or isinstance(answer, Token), "seek returns a token or None", answer)
+        return answer
+
+    async def read_from(
+        self,
+        position: Token,
+        max_events: int,
+        max_bytes: int,
+        streams: frozenset[StreamId] | None = None,
+    ) -> Page:
+        call = self.raw.read_from(position, max_events, max_bytes, streams)
+        page = await within(call, CALL_LIMIT_S, "read_from")
+        expect(isinstance(page, Page), "read_from returns a Page", page)
+        expect(isinstance(page.next, Token), "Page.next is a token", page.next)
+        try:
+            return page._replace(messages=checked_messages(page.messages, None, True, "read_from"))
+        except AdapterFault as fault:
+            raise ContractBroken("a page has messages in order", str(fault)) from None
+
+    async def aclose(self) -> None:
+        await within(self.raw.aclose(), CALL_LIMIT_S, "the reader's aclose")
+
+
+class GuardedAdapter:
+    """An adapter whose calls end, and whose answers are of the contract's shape."""
+
+    def __init__(self, raw: QueueAdapter, capabilities: frozenset[Capability]) -> None:
+        self.raw = raw
+        self._is_ordered = Capability.ORDERED in capabilities
+
+    async def enqueue(
+        self, queue: QueueId, messages: Sequence[OutMessage], mapper_epoch: int = 1
+    ) -> list[Token | None]:
+        count = len(messages)
+        try:
+            call = self.raw.enqueue(queue, messages, mapper_epoch)
+            answer = await within(call, CALL_LIMIT_S, "enqueue")
+            return checked_tokens(answer, count, "enqueue")
+        except EnqueueFailed as error:
+            expect(isinstance(error.cause, StreamError), "the cause is a StreamError", error.cause)
+            self._check_prefix(error, count)
+            raise
+        except AdapterFault as fault:
+            raise ContractBroken(
+                "enqueue returns a token or None per message", str(fault)
+            ) from None
+
+    def _check_prefix(self, error: EnqueueFailed, count: int) -> None:
+        try:
+            checked_prefix(error, count, "enqueue")
+        except AdapterFault as fault:
+            raise ContractBroken("what is accepted is a prefix", str(fault)) from None
+
+    def receiver(self, queue: QueueId, epoch: int) -> GuardedReceiver:
+        return GuardedReceiver(self.raw.receiver(queue, epoch), self._is_ordered)
+
+    def reader(self, queue: QueueId) -> GuardedReader:
+        if not isinstance(self.raw, Rewinds):
+            raise ContractBroken("an adapter that declares REWIND has `reader`", "it has none")
+        return GuardedReader(self.raw.reader(queue))
+
+    async def seal(self, queue: QueueId, mapper_epoch: int, era: int) -> Token | None:
+        if not isinstance(self.raw, Seals):
+            raise ContractBroken("an adapter that declares SEALED has `seal`", "it has none")
+        barrier = await within(self.raw.seal(queue, mapper_epoch, era), CALL_LIMIT_S, "seal")
+        is_right = barrier is None or isinstance(barrier, Token)
+        expect(is_right, "seal returns a token or None", barrier)
+        return barrier
+
+    async def aclose(self) -> None:
+        await within(self.raw.aclose(), CALL_LIMIT_S, "the adapter's aclose")

@@ -1,0 +1,211 @@
+"""Single messages: given out, given back, held by a lease, and counted."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+from millstream.streams.contracts.capability import Capability
+from millstream.streams.contracts.message import QueueMessage
+from millstream.streams.contracts.token import Token
+
+from .bench import BYTES_MAX, EVENTS_MAX, QUIET_S, AdapterBench, texts
+from .check import Checks
+from .guarded import GuardedReceiver
+from .verdict import expect
+
+__all__ = ["leases"]
+
+leases = Checks()
+LEASED, ITEM_ACK, ORDERED = Capability.LEASED, Capability.ITEM_ACK, Capability.ORDERED
+LEASE_MAX_S = 5.0  # make the factory with a shorter one for the suite
+DELAY_S = 0.05
+HELD_S = 60.0
+
+
+@leases.check(ITEM_ACK, excludes=(ORDERED,))
+async def what_is_released_is_read_again(bench: AdapterBench) -> None:
+    """`release` gives these messages back, and no others, to whoever reads next."""
+    await bench.publish("a", "b", "c")
+    receiver = await bench.begin()
+    found = await bench.collect(receiver, 3)
+    mine = [message.token for message in found if texts([message]) != ["b"]]
+    await held(bench, receiver, found)
+    await receiver.release(mine, 0.0, False)
+    bench.same(await bench.everything(receiver, 2), ["a", "c"])
+
+
+async def held(
+    bench: AdapterBench, receiver: GuardedReceiver, messages: Sequence[QueueMessage]
+) -> None:
+    """Keep messages from coming again while a check looks at others."""
+    if bench.has(LEASED):
+        tokens = [message.token for message in messages]
+        lost = await receiver.extend(tokens, HELD_S)
+        expect(not lost, "messages that were just read can be held", lost)
+
+
+@leases.check(ITEM_ACK, excludes=(ORDERED,))
+async def a_released_message_waits_for_its_delay(bench: AdapterBench) -> None:
+    """`release(delay_s)`: it is not read before, and it is read behind that."""
+    await bench.publish("a")
+    receiver, loop = await bench.begin(), asyncio.get_running_loop()
+    tokens = [message.token for message in await bench.collect(receiver, 1)]
+    begin_s = loop.time()
+    await receiver.release(tokens, DELAY_S, True)
+    bench.same(await bench.collect(receiver, 1), ["a"])
+    took_s = loop.time() - begin_s
+    expect(took_s > DELAY_S / 2, f"the message after about {DELAY_S} s", f"after {took_s:.3f} s")
+
+
+@leases.check(ITEM_ACK, excludes=(ORDERED,))
+async def releasing_what_is_done_changes_nothing(bench: AdapterBench) -> None:
+    """A message that was acknowledged is not given back, nor one that was not read here."""
+    await bench.publish("a", "b")
+    receiver = await bench.begin()
+    tokens = [message.token for message in await bench.collect(receiver, 2)]
+    await receiver.ack(None, tokens)
+    await receiver.release([*tokens, Token(1 << 20, 1 << 40)], 0.0, True)
+    found = await receiver.read(EVENTS_MAX, BYTES_MAX, QUIET_S)
+    expect(not found, "nothing", texts(found))
+
+
+@leases.check(ITEM_ACK, excludes=(ORDERED,))
+async def only_what_has_run_counts_as_an_attempt(bench: AdapterBench) -> None:
+    """Where attempts are counted: `release(has_run=True)` is one; False is none, nor is closing."""
+    await bench.publish("a")
+    receiver = await bench.begin()
+    found = await one_held(bench, receiver)
+    attempts, wanted = [found.attempt], [1, 1, 2, 2, 3]
+    if found.attempt == 0:
+        return  # the provider does not count
+    for has_run in (False, True, None, True):
+        receiver = await give_back(bench, receiver, found.token, has_run)
+        found = await one_held(bench, receiver)
+        attempts.append(found.attempt)
+    expect(attempts == wanted, f"attempts {wanted}", attempts)
+
+
+async def one_held(bench: AdapterBench, receiver: GuardedReceiver) -> QueueMessage:
+    """Read the one message, and hold it."""
+    (found,) = await bench.collect(receiver, 1)
+    await held(bench, receiver, [found])
+    return found
+
+
+async def give_back(
+    bench: AdapterBench, receiver: GuardedReceiver, token: Token, has_run: bool | None
+) -> GuardedReceiver:
+    """Give the message back; None: by closing. Returns who reads on."""
+    if has_run is not None:
+        await receiver.release([token], 0.0, has_run)
+        return receiver
+    await receiver.aclose()
+    return await bench.begin()
+
+
+@leases.check(LEASED)
+async def a_message_says_what_is_left_of_its_lease(bench: AdapterBench) -> None:
+    """`lease_s` is above 0; for the suite it is at most 5 s, or it could not be waited for."""
+    await bench.publish("a")
+    await leased(bench, await bench.begin())
+
+
+async def leased(bench: AdapterBench, receiver: GuardedReceiver) -> QueueMessage:
+    """The one message, as it was read."""
+    (found,) = await bench.collect(receiver, 1)
+    is_so = 0 < found.lease_s <= LEASE_MAX_S
+    expect(is_so, f"a lease of more than 0 and at most {LEASE_MAX_S:g} s", found.lease_s)
+    return found
+
+
+@leases.check(LEASED)
+async def a_lease_that_runs_out_gives_the_message_back(bench: AdapterBench) -> None:
+    """It is not read again before its lease ends, and it is behind that; by this receiver, too."""
+    await bench.publish("a")
+    receiver, loop = await bench.begin(), asyncio.get_running_loop()
+    first = await leased(bench, receiver)
+    begin_s = loop.time()
+    (again,) = await bench.collect(receiver, 1)
+    took_s = loop.time() - begin_s
+    is_so = took_s > first.lease_s / 2
+    expect(is_so, f"the message after about {first.lease_s:g} s", f"after {took_s:.3f} s")
+    expect(again.attempt >= first.attempt, f"attempt {first.attempt} or more", again.attempt)
+    await receiver.ack(None, [again.token])
+    found = await receiver.read(EVENTS_MAX, BYTES_MAX, first.lease_s * 2)
+    expect(not found, "nothing: it was acknowledged", texts(found))
+
+
+@leases.check(LEASED)
+async def a_silent_owner_does_not_keep_messages(bench: AdapterBench) -> None:
+    """What an owner that is gone had read comes to the next one when its lease ends."""
+    await bench.publish("a", "b")
+    silent = await bench.begin(1)
+    await bench.collect(silent, 2)
+    other = await bench.begin(2, silo=await bench.another_silo())
+    bench.same(await bench.everything(other, 2), ["a", "b"])
+
+
+@leases.check(LEASED)
+async def extending_holds_a_message(bench: AdapterBench) -> None:
+    """`extend` keeps a message from coming again, and returns nothing for it."""
+    await bench.publish("a")
+    receiver = await bench.begin()
+    first = await leased(bench, receiver)
+    await held(bench, receiver, [first])
+    found = await receiver.read(EVENTS_MAX, BYTES_MAX, first.lease_s * 3)
+    expect(not found, "nothing while it is held", texts(found))
+    await receiver.ack(None, [first.token])
+
+
+@leases.check(LEASED)
+async def extending_says_what_is_lost(bench: AdapterBench) -> None:
+    """`extend` returns the tokens that are not held here: done, given back, or never read."""
+    await bench.publish("a", "b", "c")
+    receiver = await bench.begin()
+    found = await bench.collect(receiver, 3)
+    await held(bench, receiver, found)
+    done, back, kept = (message.token for message in found)
+    await receiver.ack(None, [done])
+    await receiver.release([back], HELD_S, False)
+    unknown = Token(1 << 20, 1 << 40)
+    lost = await receiver.extend([done, back, kept, unknown], HELD_S)
+    is_so = sorted(lost) == sorted([done, back, unknown])
+    expect(is_so, f"{[done, back, unknown]} are lost, {kept} is not", list(lost))
+
+
+@leases.check(LEASED)
+async def a_lease_that_another_owner_has_is_lost(bench: AdapterBench) -> None:
+    """`extend` of a message that was read by somebody else since returns it."""
+    await bench.publish("a")
+    silent = await bench.begin(1)
+    first = await leased(bench, silent)
+    other = await bench.begin(1, silo=await bench.another_silo())
+    (again,) = await bench.collect(other, 1)
+    await held(bench, other, [again])
+    lost = list(await silent.extend([first.token], HELD_S))
+    expect(lost == [first.token], f"[{first.token}]", lost)
+
+
+@leases.check(LEASED)
+async def closing_gives_back_at_once(bench: AdapterBench) -> None:
+    """`aclose` gives back what was read and not acknowledged, long before its lease ends."""
+    await bench.publish("a", "b", "c")
+    receiver = await bench.begin()
+    found = {text: m for m in await bench.collect(receiver, 3) for text in texts([m])}
+    await held(bench, receiver, list(found.values()))
+    await receiver.ack(None, [found["b"].token])
+    await receiver.aclose()
+    bench.same(await bench.everything(await bench.begin(2), 2), ["a", "c"])
+
+
+@leases.check(ITEM_ACK, excludes=(ORDERED,))
+async def neighbours_are_read_while_one_is_out(bench: AdapterBench) -> None:
+    """A message that is neither done nor given back holds nobody else up."""
+    await bench.publish("a")
+    receiver = await bench.begin()
+    await held(bench, receiver, await bench.collect(receiver, 1))
+    for number in range(5):
+        await bench.publish(str(number))
+        found = await bench.everything(receiver, 1)
+        expect(texts(found) == [str(number)], str(number), texts(found))

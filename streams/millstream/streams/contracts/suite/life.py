@@ -1,0 +1,101 @@
+"""Opening, closing, and what a provider says of itself."""
+
+from __future__ import annotations
+
+import asyncio
+
+from millstream.runtime import StreamError
+from millstream.streams.contracts.capability import Capability
+from millstream.streams.contracts.identity import StreamId
+from millstream.streams.contracts.queue import BringsMapper, QueueReader, Seals
+from millstream.streams.contracts.shapes import require_shape
+
+from .bench import AdapterBench, ended
+from .check import Checks
+from .verdict import expect
+
+__all__ = ["life"]
+
+life = Checks()
+
+
+@life.check(generated=True)
+async def what_is_declared_is_there(bench: AdapterBench) -> None:
+    """REWIND comes with `reader`, SEALED with `seal`."""
+    if bench.has(Capability.REWIND):
+        require_shape(bench.reader().raw, QueueReader, "the reader")
+    if bench.has(Capability.SEALED):
+        expect(isinstance(bench.adapter.raw, Seals), "an adapter with `seal`", bench.adapter.raw)
+
+
+@life.check(generated=True)
+async def queues_of_its_own_mapper_are_sound(bench: AdapterBench) -> None:
+    """A mapper is pure: it names each queue once, and puts every stream into one of them."""
+    if not isinstance(bench.adapter.raw, BringsMapper):
+        return
+    mapper, again = bench.mapper, bench.adapter.raw.mapper(lambda: None)
+    queues = list(mapper.queues())
+    is_so = bool(queues) and len(set(queues)) == len(queues) and queues == list(again.queues())
+    expect(is_so, "queues, each once, and the same when asked again", queues)
+    for number in range(100):
+        stream = StreamId("n", f"key/{number}")
+        came = (mapper.queue_for(stream), mapper.queue_for(stream), again.queue_for(stream))
+        expect(len(set(came)) == 1 and came[0] in queues, f"one queue of {queues}", came)
+
+
+@life.check()
+async def closing_a_receiver_ends_a_read_that_waits(bench: AdapterBench) -> None:
+    """`aclose` of a receiver ends its read that waits, whichever way."""
+    receiver = await bench.begin()
+    reading = bench.waiting(receiver)
+    await asyncio.sleep(0.005)
+    await receiver.aclose()
+    await ended(reading, "a read ends once its receiver is closed,")
+
+
+@life.check(generated=True)
+async def closing_twice_is_harmless(bench: AdapterBench) -> None:
+    """`aclose` may come again, before `start`, and to receivers of a closed adapter."""
+    receiver, unused = await bench.begin(), bench.receiver(1)
+    for _ in range(2):
+        await receiver.aclose()
+        await unused.aclose()
+    await bench.adapter.aclose()
+    await bench.adapter.aclose()
+    await receiver.aclose()
+
+
+@life.check()
+async def closing_one_silo_leaves_the_others_alone(bench: AdapterBench) -> None:
+    """`aclose` of an adapter ends that of its silo only."""
+    other = await bench.another_silo()
+    receiver = await bench.begin()
+    await other.aclose()
+    wanted = await bench.publish("a", "b")
+    bench.same(await bench.collect(receiver, 2), wanted)
+
+
+@life.check(generated=True)
+async def a_receiver_does_nothing_before_start(bench: AdapterBench) -> None:
+    """`receiver` alone takes no message, and fences nobody."""
+    wanted = await bench.publish("a", "b")
+    receiver = await bench.begin(epoch=1)
+    unused = bench.receiver(epoch=2)
+    found = await bench.collect(receiver, 2)
+    await bench.acknowledge(receiver, found)
+    bench.same(found, wanted)
+    await unused.aclose()
+
+
+@life.check(generated=True)
+async def a_provider_without_messages_of_others_refuses_them(bench: AdapterBench) -> None:
+    """Where `enqueue` is refused, it raises StreamError, and the queue is as it was."""
+    if not bench.is_read_only:
+        return
+    wanted = await bench.publish("a", "b")
+    try:
+        came: object = await bench.adapter.enqueue(bench.queue, [bench.message("x")])
+    except StreamError as error:
+        came = error
+    expect(isinstance(came, StreamError), "a StreamError", came)
+    bench.same(await bench.collect(await bench.begin(), 2), wanted)

@@ -1,0 +1,203 @@
+"""Reading: order, limits, waiting, and calls beside a read."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+
+from millstream.streams.contracts.capability import Capability
+from millstream.streams.contracts.message import OutMessage, QueueMessage
+from millstream.streams.contracts.token import Token
+
+from .bench import (
+    BYTES_MAX,
+    EVENTS_MAX,
+    LONG_S,
+    QUIET_S,
+    SOON_S,
+    AdapterBench,
+    cancel_read,
+    ended,
+    texts,
+)
+from .check import Checks
+from .guarded import GuardedReceiver
+from .verdict import expect
+
+__all__ = ["reading"]
+
+reading = Checks()
+GRACE_S = 1.0  # for a provider's own work beside a wait
+SHORT_S = 0.04
+CANCEL_TURNS = 12  # a read is cancelled after so many turns of the loop, and each fewer
+
+
+@reading.check(Capability.ORDERED, generated=True)
+async def messages_are_read_in_order_with_rising_tokens(bench: AdapterBench) -> None:
+    """Messages come in the order of acceptance, and their tokens rise."""
+    wanted = await bench.publish(*map(str, range(100)))
+    found = await bench.collect(await bench.begin(), 100)
+    bench.same(found, wanted)
+    for a, b in itertools.pairwise(message.token for message in found):
+        expect(a < b, f"a token above {a}", b)
+
+
+@reading.check()
+async def a_message_is_read_once(bench: AdapterBench) -> None:
+    """One receiver gives a message once, unless it was released or its lease ran out."""
+    receiver, wanted = await bench.begin(), list[str]()
+    found = list[QueueMessage]()
+    for number in range(5):
+        wanted += await bench.publish(str(number))
+        found += await bench.everything(receiver, 1)
+    bench.same(found, wanted)
+
+
+@reading.check()
+async def an_empty_queue_reads_as_nothing(bench: AdapterBench) -> None:
+    """[] when there is nothing, within `wait_s` and its own work; with `wait_s` 0 at once."""
+    receiver, loop = await bench.begin(), asyncio.get_running_loop()
+    for wait_s in (0.0, SHORT_S):
+        begin_s = loop.time()
+        found = await receiver.read(EVENTS_MAX, BYTES_MAX, wait_s)
+        took_s = loop.time() - begin_s
+        expect(not found, "no messages of an empty queue", texts(found))
+        is_kept = took_s < wait_s + GRACE_S
+        expect(is_kept, f"an answer within wait_s={wait_s:g} s", f"one after {took_s:.3f} s")
+
+
+@reading.check(Capability.WAKEUP)
+async def a_read_that_finds_nothing_has_waited(bench: AdapterBench) -> None:
+    """With WAKEUP [] comes when `wait_s` is over, or the agent would ask in a circle."""
+    receiver, loop = await bench.begin(), asyncio.get_running_loop()
+    begin_s = loop.time()
+    await receiver.read(EVENTS_MAX, BYTES_MAX, SHORT_S)
+    took_s = loop.time() - begin_s
+    expect(took_s > SHORT_S / 2, f"an answer after about {SHORT_S} s", f"one after {took_s:.3f} s")
+
+
+@reading.check(Capability.WAKEUP)
+async def a_read_that_waits_is_woken(bench: AdapterBench) -> None:
+    """With WAKEUP a read returns as soon as something is there, whichever silo sent it."""
+    receiver = await bench.begin()
+    for text, silo in (("here", bench.adapter), ("there", await bench.another_silo())):
+        waiting = bench.waiting(receiver)
+        await asyncio.sleep(0.005)
+        await silo.enqueue(bench.queue, [bench.message(text)])
+        await ended(waiting, f"a read that waits {LONG_S:g} s is woken")
+        expect(texts(waiting.result()) == [text], text, texts(waiting.result()))
+
+
+@reading.check()
+async def max_events_counts_events(bench: AdapterBench) -> None:
+    """At most `max_events` items, not messages; one message at least, and none is lost."""
+    await bench.adapter.enqueue(bench.queue, threes(bench, 6))
+    receiver = await bench.begin()
+    found = list[QueueMessage]()
+    for events_max, most in ((7, 2), (1, 1), (3, 1), (100, 6)):
+        more = await receiver.read(events_max, BYTES_MAX, QUIET_S)
+        limit = f"at most {most} messages of 3 items with max_events={events_max}"
+        expect(0 < len(more) <= most, f"one message at least, {limit}", len(more))
+        found += more
+    found += await bench.collect(receiver, 6 - len(found))
+    bench.same(found, [f"{n}{letter}" for n in range(6) for letter in "abc"])
+
+
+def threes(bench: AdapterBench, count: int) -> list[OutMessage]:
+    """Messages of three items."""
+    return [
+        OutMessage(bench.stream(), [f"{number}{letter}".encode() for letter in "abc"])
+        for number in range(count)
+    ]
+
+
+@reading.check(generated=True)
+async def max_events_bounds_single_events(bench: AdapterBench) -> None:
+    """At most `max_events`; the next read goes on behind them."""
+    wanted = await bench.publish(*map(str, range(10)))
+    receiver = await bench.begin()
+    found = list[QueueMessage]()
+    while len(found) < 9:
+        more = await receiver.read(3, BYTES_MAX, QUIET_S)
+        expect(0 < len(more) <= 3, "1 to 3 messages with max_events=3", len(more))
+        found += more
+    if bench.is_ordered:
+        expect(texts(found) == wanted[: len(found)], str(wanted), texts(found))
+
+
+@reading.check()
+async def max_bytes_bounds_a_read(bench: AdapterBench) -> None:
+    """At most `max_bytes` of items, but one message at least, however big it is."""
+    wanted = await bench.publish(*["x" * 100] * 6)
+    receiver = await bench.begin()
+    sizes = list[int]()
+    while sum(sizes) < 600:
+        bytes_max = 250 if len(sizes) < 2 else 1
+        found = await receiver.read(EVENTS_MAX, bytes_max, QUIET_S)
+        most = max(1, bytes_max // 100)
+        is_so = 1 <= len(found) <= most
+        expect(is_so, f"1 to {most} messages of 100 B with max_bytes={bytes_max}", len(found))
+        sizes += [len(message.items[0]) for message in found]
+    expect(len(sizes) == len(wanted), "6 messages", len(sizes))
+
+
+@reading.check()
+async def calls_go_beside_a_read_that_waits(bench: AdapterBench) -> None:
+    """`ack`, `release` and `extend` are answered while a read waits, and leave it alone."""
+    await bench.publish("a", "b")
+    receiver, loop = await bench.begin(), asyncio.get_running_loop()
+    found = await bench.collect(receiver, 2)
+    waiting = bench.waiting(receiver, LONG_S if bench.has(Capability.WAKEUP) else SHORT_S)
+    await asyncio.sleep(0.005)
+    begin_s = loop.time()
+    await beside(bench, receiver, [message.token for message in found])
+    took_s = loop.time() - begin_s
+    expect(took_s < SOON_S, f"answers within {SOON_S:g} s", f"{took_s:.3f} s")
+    await bench.publish("c")
+    await ended(waiting, "a read goes on beside other calls, and ends")
+    last = waiting.result() or await bench.collect(receiver, 1)
+    expect(texts(last) == ["c"], "c", texts(last))
+
+
+async def beside(bench: AdapterBench, receiver: GuardedReceiver, tokens: list[Token]) -> None:
+    """Every call that may be made while a read waits."""
+    if bench.has(Capability.LEASED):
+        await receiver.extend(tokens, LONG_S)
+    last = tokens[-1] if bench.is_ordered else None
+    await receiver.ack(last, () if bench.is_ordered else tokens)
+    if bench.has(Capability.ITEM_ACK):
+        await receiver.release(tokens, 0.0, False)
+
+
+@reading.check()
+async def a_cancelled_read_ends_and_nothing_is_lost(bench: AdapterBench) -> None:
+    """A read that is cancelled ends; the next receiver of the same epoch reads what it missed."""
+    position: Token | None = None
+    for turns in range(CANCEL_TURNS):
+        wanted = await bench.publish(f"a{turns}", f"b{turns}")
+        receiver = await bench.begin(1, position)
+        await cancel_read(receiver, turns)
+        await receiver.aclose()
+        receiver = await bench.begin(1, position)
+        found = await bench.collect(receiver, 2)
+        bench.same(found, wanted)
+        position = await bench.acknowledge(receiver, found)
+        await receiver.aclose()
+    await cancel_read(await bench.begin(1, position), 3)
+
+
+@reading.check()
+async def a_read_cancelled_while_it_waits_loses_nothing(bench: AdapterBench) -> None:
+    """A message that is accepted while a cancelled read ends is there for the next receiver."""
+    position: Token | None = None
+    for turns in range(CANCEL_TURNS):
+        receiver = await bench.begin(1, position)
+        sending = asyncio.ensure_future(bench.publish(f"a{turns}"))
+        await cancel_read(receiver, turns)
+        await sending
+        await receiver.aclose()
+        receiver = await bench.begin(1, position)
+        found = await bench.collect(receiver, 1)
+        bench.same(found, [f"a{turns}"])
+        position = await bench.acknowledge(receiver, found)
+        await receiver.aclose()

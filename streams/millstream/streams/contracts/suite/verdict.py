@@ -1,0 +1,35 @@
+"""What a check says of an adapter.
+
+Owns: `ContractBroken`, `expect`. Invariant: no check relies on an `assert` statement, so
+`python -O` refuses what plain `python` refuses.
+"""
+
+from __future__ import annotations
+
+__all__ = ["ContractBroken", "expect"]
+
+SHOWN_MAX = 400
+
+
+class ContractBroken(AssertionError):
+    """An adapter broke a rule of the contract.
+
+    Attributes: `check`: the name of the check; `rule`: what it holds the adapter to; `expected`;
+    `came`: what there was instead, as text of at most 400 characters.
+    """
+
+    def __init__(self, expected: str, came: object) -> None:
+        self.check = self.rule = ""
+        self.expected = expected
+        self.came = (came if isinstance(came, str) else repr(came))[:SHOWN_MAX]
+        super().__init__(expected, self.came)
+
+    def __str__(self) -> str:
+        named = f"{self.check}: {self.rule} " if self.check else ""
+        return f"{named}Expected: {self.expected}. Came: {self.came}."
+
+
+def expect(is_so: bool, expected: str, came: object) -> None:
+    """Raise ContractBroken unless it is so."""
+    if not is_so:
+        raise ContractBroken(expected, came)

@@ -1,0 +1,250 @@
+"""Writing to queues: what is accepted is stored, in order, once, and nothing else is."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Sequence
+
+from millstream.runtime import EnqueueFailed, StreamError
+from millstream.streams.contracts.capability import Capability
+from millstream.streams.contracts.message import OutMessage, ProducerMark
+from millstream.streams.contracts.token import Token
+
+from .bench import AdapterBench, texts
+from .check import Checks
+from .guarded import GuardedAdapter
+from .verdict import ContractBroken, expect
+
+__all__ = ["writing"]
+
+writing = Checks()
+FILL_LISTS, FILL_SIZE = 40, 7
+DEDUP = Capability.DEDUP
+
+
+@writing.check()
+async def messages_are_read_as_they_were_enqueued(bench: AdapterBench) -> None:
+    """Stream, items and headers come out as they went in."""
+    items = [b"one", b"", b"\x00\xff\n"]
+    odd = bench.stream(3, namespace="n/ü")
+    await bench.adapter.enqueue(bench.queue, [OutMessage(odd, items, {"x": "y\n", "ü": ""})])
+    (found,) = await bench.collect(await bench.begin(), 1)
+    came = (found.stream, [bytes(item) for item in found.items], dict(found.headers))
+    wanted = (odd, items, {"x": "y\n", "ü": ""})
+    expect(came == wanted, repr(wanted), came)
+    expect(found.token.index == 0, "the token of the first item, index 0", found.token)
+
+
+@writing.check()
+async def a_list_is_stored_whole(bench: AdapterBench) -> None:
+    """Every message of a list is stored, in its order, whichever streams it has."""
+    wanted = [str(number) for number in range(50)]
+    messages = [bench.message(text, bench.stream(n % 3)) for n, text in enumerate(wanted)]
+    await bench.adapter.enqueue(bench.queue, messages)
+    bench.same(await bench.everything(await bench.begin(), 50), wanted)
+
+
+@writing.check()
+async def tokens_that_enqueue_tells_are_those_that_are_read(bench: AdapterBench) -> None:
+    """With STABLE_TOKENS a token that `enqueue` returns is that of the message when it is read."""
+    messages = [bench.message(str(number)) for number in range(5)]
+    told = await bench.adapter.enqueue(bench.queue, messages)
+    if not bench.has(Capability.STABLE_TOKENS):
+        return
+    found = {
+        text: m.token for m in await bench.collect(await bench.begin(), 5) for text in texts([m])
+    }
+    for number, token in enumerate(told):
+        came = found[str(number)]
+        expect(token in (None, came), f"the token {token} of message {number}", came)
+
+
+@writing.check(generated=True)
+async def queues_are_independent(bench: AdapterBench) -> None:
+    """A message of one queue is not in another."""
+    here, other = await bench.publish("here"), bench.other_queue
+    if other is None:
+        return
+    there = await bench.publish("there", queue=other)
+    bench.same(await bench.collect(await bench.begin(queue=other), 1), there)
+    bench.same(await bench.collect(await bench.begin(), 1), here)
+
+
+@writing.check()
+async def two_silos_may_enqueue_at_the_same_time(bench: AdapterBench) -> None:
+    """Lists of two silos into one queue: nothing is lost or twice, each silo's order is kept."""
+    silos = {"a": bench.adapter, "b": await bench.another_silo()}
+    await asyncio.gather(*(send_lists(bench, silo, name) for name, silo in silos.items()))
+    found = await bench.everything(await bench.begin(), 60)
+    expect(len({m.token for m in found}) == 60, "60 different tokens", [m.token for m in found])
+    for name in silos:
+        mine = [text for text in texts(found) if text.startswith(name)]
+        wanted = [f"{name}{number:02}" for number in range(30)]
+        came = mine if bench.is_ordered else sorted(mine)
+        expect(came == wanted, str(wanted), came)
+
+
+async def send_lists(bench: AdapterBench, silo: GuardedAdapter, name: str) -> None:
+    """Ten lists of three, one after the other."""
+    for first in range(0, 30, 3):
+        messages = [bench.message(f"{name}{first + at:02}") for at in range(3)]
+        await silo.enqueue(bench.queue, messages)
+
+
+@writing.check()
+async def two_queues_may_be_enqueued_to_at_the_same_time(bench: AdapterBench) -> None:
+    """One call is under way per queue, not per adapter."""
+    other = bench.other_queue
+    if other is None:
+        return
+    await asyncio.gather(
+        *(bench.publish(*map(str, range(10)), queue=queue) for queue in (bench.queue, other))
+    )
+    for queue in (bench.queue, other):
+        receiver = await bench.begin(queue=queue)
+        bench.same(await bench.everything(receiver, 10), [str(number) for number in range(10)])
+
+
+@writing.check()
+async def a_full_queue_has_stored_a_prefix(bench: AdapterBench) -> None:
+    """EnqueueFailed names what is stored: the first ones of the list, and nothing behind them.
+
+    Needs a provider made with room for fewer than 280 messages; with more nothing is refused.
+    """
+    stored, refused = await fill(bench)
+    if not refused:
+        return
+    receiver = await bench.begin()
+    found = await bench.everything(receiver, len(stored))
+    bench.same(found, stored)
+    position = await bench.acknowledge(receiver, found)
+    await bench.adapter.enqueue(bench.queue, refused)
+    await receiver.aclose()
+    again = await bench.take_over(2, position)
+    wanted = [bytes(message.items[0]).decode() for message in refused]
+    bench.same(await bench.everything(again, len(wanted)), wanted)
+
+
+async def fill(bench: AdapterBench) -> tuple[list[str], Sequence[OutMessage]]:
+    """Enqueue lists until one is refused; returns what is stored, and the rest of that list."""
+    numbers, stored = itertools.count(), list[str]()
+    for _ in range(FILL_LISTS):
+        wanted = list(itertools.islice(numbers, FILL_SIZE))
+        messages = bench.marked("p", *wanted)
+        try:
+            await bench.adapter.enqueue(bench.queue, messages)
+        except StreamError as error:
+            accepted = len(error.accepted) if isinstance(error, EnqueueFailed) else 0
+            return [*stored, *(f"p{n}" for n in wanted[:accepted])], messages[accepted:]
+        stored += [f"p{n}" for n in wanted]
+    return stored, ()
+
+
+@writing.check(DEDUP)
+async def a_repeated_sequence_is_stored_once(bench: AdapterBench) -> None:
+    """A producer's sequence that was accepted is accepted again, and dropped; 0 is one of them."""
+    for numbers in ((0, 1), (0, 1, 2), (2,), (3, 3, 4)):
+        await bench.adapter.enqueue(bench.queue, bench.marked("p", *numbers))
+    await bench.publish("end")
+    wanted = ["p0", "p1", "p2", "p3", "p4", "end"]
+    bench.same(await bench.everything(await bench.begin(), 6), wanted)
+
+
+@writing.check(DEDUP)
+async def each_producer_has_its_own_sequences(bench: AdapterBench) -> None:
+    """What one producer has sent is not taken for another's, nor unmarked ones for any."""
+    for number in (0, 5, 1_000_000):
+        for producer in ("p", "q", "p/q"):
+            await bench.adapter.enqueue(bench.queue, bench.marked(producer, number))
+    await bench.publish("p0", "p0")
+    found = sorted(texts(await bench.everything(await bench.begin(), 11)))
+    wanted = sorted(
+        [*(f"{p}{n}" for p in ("p", "q", "p/q") for n in (0, 5, 1_000_000)), "p0", "p0"]
+    )
+    expect(found == wanted, str(wanted), found)
+
+
+@writing.check(DEDUP)
+async def a_sequence_is_known_per_queue(bench: AdapterBench) -> None:
+    """The same producer and sequence in another queue is another message."""
+    other = bench.other_queue
+    if other is None:
+        return
+    for queue in (bench.queue, other):
+        message = bench.message("p0", bench.stream(queue=queue), ProducerMark("p", 0))
+        await bench.adapter.enqueue(queue, [message])
+        bench.same(await bench.everything(await bench.begin(queue=queue), 1), ["p0"])
+
+
+@writing.check(DEDUP)
+async def a_sequence_is_known_in_every_silo(bench: AdapterBench) -> None:
+    """A producer goes on at another silo: what the first one stored is known there."""
+    await bench.adapter.enqueue(bench.queue, bench.marked("p", 0, 1))
+    other = await bench.another_silo()
+    await other.enqueue(bench.queue, bench.marked("p", 0, 1, 2))
+    bench.same(await bench.everything(await bench.begin(), 3), ["p0", "p1", "p2"])
+
+
+@writing.check(DEDUP)
+async def a_sequence_is_known_when_its_message_is_done(bench: AdapterBench) -> None:
+    """Acknowledging a message, and another owner, do not make its sequence new."""
+    await bench.adapter.enqueue(bench.queue, bench.marked("p", 0, 1))
+    receiver = await bench.begin()
+    position = await bench.acknowledge(receiver, await bench.collect(receiver, 2))
+    await receiver.aclose()
+    again = await bench.take_over(2, position)
+    await bench.adapter.enqueue(bench.queue, bench.marked("p", 0, 1, 2))
+    bench.same(await bench.everything(again, 1), ["p2"])
+
+
+@writing.check(DEDUP, Capability.DURABLE)
+async def a_sequence_is_known_after_reopening(bench: AdapterBench) -> None:
+    """What was accepted before a restart is known behind it."""
+    await bench.adapter.enqueue(bench.queue, bench.marked("p", 0, 1))
+    await bench.reopen()
+    await bench.adapter.enqueue(bench.queue, bench.marked("p", 0, 1, 2))
+    bench.same(await bench.everything(await bench.begin(), 3), ["p0", "p1", "p2"])
+
+
+@writing.check(Capability.DURABLE)
+async def messages_survive_reopening(bench: AdapterBench) -> None:
+    """What was accepted is there after a restart, before what comes then."""
+    await bench.publish("a", "b")
+    await bench.reopen()
+    await bench.publish("c")
+    bench.same(await bench.everything(await bench.begin(), 3), ["a", "b", "c"])
+
+
+@writing.check(Capability.DURABLE, Capability.ORDERED)
+async def tokens_rise_over_reopening(bench: AdapterBench) -> None:
+    """A restart does not begin numbers anew, though every message was done."""
+    await bench.publish("a", "b")
+    receiver = await bench.begin()
+    found = await bench.collect(receiver, 2)
+    position = await bench.acknowledge(receiver, found)
+    await bench.reopen()
+    await bench.publish("c")
+    (new,) = await bench.collect(await bench.take_over(2, position), 1)
+    expect_behind(found[-1].token, new.token)
+
+
+@writing.check(Capability.ORDERED)
+async def tokens_rise_over_epochs(bench: AdapterBench) -> None:
+    """Another owner reads on with higher tokens, though every message was done."""
+    last: Token | None = None
+    for epoch in (1, 2, 3):
+        await bench.publish(f"a{epoch}", f"b{epoch}")
+        receiver = await bench.take_over(epoch, last)
+        found = await bench.collect(receiver, 2)
+        bench.same(found, [f"a{epoch}", f"b{epoch}"])
+        if last is not None:
+            expect_behind(last, found[0].token)
+        last = await bench.acknowledge(receiver, found)
+        await receiver.aclose()
+
+
+def expect_behind(last: Token, new: Token) -> None:
+    """A token is higher than one before it."""
+    if not last < new:
+        raise ContractBroken(f"a token above {last}", str(new))

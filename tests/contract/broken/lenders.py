@@ -1,0 +1,148 @@
+"""Receivers that count, hold or give back single messages wrongly."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from tests.contract.broken.fault import refused_by
+from tests.contract.reference import ReferenceReceiver, Stored
+
+from millstream.streams import QueueMessage, Token
+
+Tokens = Sequence[Token]
+
+
+class KeepsWhatIsReleased(ReferenceReceiver):
+    async def release(self, tokens: Tokens, delay_s: float, has_run: bool, /) -> None: ...
+
+
+refused_by("what_is_released_is_read_again", "leases")(KeepsWhatIsReleased)
+refused_by("what_is_released_is_read_again", "tags")(KeepsWhatIsReleased)
+
+
+@refused_by("what_is_released_is_read_again", "leases")
+class ReleasesAll(ReferenceReceiver):
+    async def release(self, tokens: Tokens, delay_s: float, has_run: bool, /) -> None:
+        held = [one.token for one in self.shelf.stored]
+        await super().release(held, delay_s, has_run)
+
+
+@refused_by("a_released_message_waits_for_its_delay", "tags")
+class ReleasesAtOnce(ReferenceReceiver):
+    async def release(self, tokens: Tokens, delay_s: float, has_run: bool, /) -> None:
+        await super().release(tokens, 0.0, has_run)
+
+
+@refused_by("a_released_message_waits_for_its_delay", "leases")
+class DelaysForAnHour(ReferenceReceiver):
+    async def release(self, tokens: Tokens, delay_s: float, has_run: bool, /) -> None:
+        await super().release(tokens, delay_s * 3600, has_run)
+
+
+@refused_by("releasing_what_is_done_changes_nothing", "leases")
+class RevivesWhatIsDone(ReferenceReceiver):
+    async def release(self, tokens: Tokens, delay_s: float, has_run: bool, /) -> None:
+        for one in self.named(tokens):
+            one.is_done, one.ready_s = False, 0.0
+
+
+@refused_by("releasing_what_is_done_changes_nothing", "tags")
+class ChokesOnUnknownTokens(ReferenceReceiver):
+    async def release(self, tokens: Tokens, delay_s: float, has_run: bool, /) -> None:
+        by_token = {one.token: one for one in self.shelf.stored}
+        await super().release([by_token[one].token for one in tokens], delay_s, has_run)
+
+
+@refused_by("only_what_has_run_counts_as_an_attempt", "leases")
+class CountsEveryRelease(ReferenceReceiver):
+    async def release(self, tokens: Tokens, delay_s: float, has_run: bool, /) -> None:
+        await super().release(tokens, delay_s, True)
+
+
+@refused_by("only_what_has_run_counts_as_an_attempt", "leases")
+class CountsNoRelease(ReferenceReceiver):
+    async def release(self, tokens: Tokens, delay_s: float, has_run: bool, /) -> None:
+        await super().release(tokens, delay_s, False)
+
+
+@refused_by("only_what_has_run_counts_as_an_attempt", "tags")
+class ClosingCounts(ReferenceReceiver):
+    async def aclose(self) -> None:
+        for one in self.shelf.stored:
+            one.attempt += one.holder is self
+        await super().aclose()
+
+
+@refused_by("a_message_says_what_is_left_of_its_lease", "leases")
+class HidesLeases(ReferenceReceiver):
+    def give(self, one: Stored) -> QueueMessage:
+        return replace(super().give(one), lease_s=0.0)
+
+
+@refused_by("a_lease_that_runs_out_gives_the_message_back", "leases")
+class LeasesForever(ReferenceReceiver):
+    def give(self, one: Stored) -> QueueMessage:
+        found = super().give(one)
+        one.ready_s = 1e9
+        return found
+
+
+@refused_by("a_lease_that_runs_out_gives_the_message_back", "leases")
+class LeasesForLess(ReferenceReceiver):
+    def give(self, one: Stored) -> QueueMessage:
+        return replace(super().give(one), lease_s=1.0)
+
+
+@refused_by("a_silent_owner_does_not_keep_messages", "leases")
+class LeasesAreForItself(ReferenceReceiver):
+    def readable(self) -> list[Stored]:
+        return [one for one in super().readable() if one.holder in (None, self)]
+
+
+@refused_by("extending_holds_a_message", "leases")
+class ExtendsNothing(ReferenceReceiver):
+    async def extend(self, tokens: Tokens, lease_s: float, /) -> Tokens:
+        return ()
+
+
+@refused_by("extending_says_what_is_lost", "leases")
+class LosesNothing(ReferenceReceiver):
+    async def extend(self, tokens: Tokens, lease_s: float, /) -> Tokens:
+        await super().extend(tokens, lease_s)
+        return ()
+
+
+@refused_by("extending_says_what_is_lost", "leases")
+class LosesAll(ReferenceReceiver):
+    async def extend(self, tokens: Tokens, lease_s: float, /) -> Tokens:
+        lost = await super().extend(tokens, lease_s)
+        return tokens if lost else ()
+
+
+@refused_by("a_lease_that_another_owner_has_is_lost", "leases")
+class ExtendsWhatOthersHave(ReferenceReceiver):
+    def mine(self, tokens: Tokens) -> list[Stored]:
+        return [one for one in self.named(tokens) if not one.is_done]
+
+
+@refused_by("closing_gives_back_at_once", "leases")
+class ClosesWithoutGivingBack(ReferenceReceiver):
+    async def aclose(self) -> None:
+        self.is_closed = True
+        self.shelf.ring()
+
+
+@refused_by("closing_gives_back_at_once", "leases")
+class ClosingAcknowledges(ReferenceReceiver):
+    async def aclose(self) -> None:
+        for one in self.shelf.stored:
+            one.is_done = one.is_done or one.holder is self
+        await super().aclose()
+
+
+@refused_by("neighbours_are_read_while_one_is_out", "leases")
+class OneAtATime(ReferenceReceiver):
+    def readable(self) -> list[Stored]:
+        is_held = any(one.ready_s > self.now and not one.is_done for one in self.shelf.stored)
+        return [] if is_held else super().readable()

@@ -1,0 +1,17 @@
+"""Running the checks of the suite where waiting costs nothing."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
+
+from millstream.runtime.testing.world.loop import SimLoop
+
+T = TypeVar("T")
+
+
+def in_virtual_time(make: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    """What a coroutine returns, on a loop whose time is a number."""
+    with asyncio.Runner(loop_factory=SimLoop) as runner:
+        return runner.run(make())

@@ -1,0 +1,71 @@
+"""Every broken adapter is refused, by the check of the rule that it breaks; none makes it hang."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.contract.broken import lenders, readers, receivers, writers
+from tests.contract.broken.fault import FAULTS, Fault
+from tests.contract.in_virtual_time import in_virtual_time
+
+from millstream.streams.testing import ADAPTER_CHECKS, ContractBroken, run_adapter_check
+
+ROOT = Path(__file__).parent.parent.parent
+MODULES = (writers, receivers, lenders, readers)
+CHECKS = {check.name: check for check in ADAPTER_CHECKS}
+
+
+def refusal(fault: Fault) -> str:
+    """What the suite says of a broken adapter; fails if it passes."""
+    make = fault.maker()
+    forget = make().broker.forget
+    with pytest.raises(ContractBroken) as caught:
+        check = CHECKS[fault.check]
+        in_virtual_time(lambda: run_adapter_check(check, make, forget=forget))
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=str)
+def test_a_broken_adapter_is_refused(fault: Fault) -> None:
+    said = refusal(fault)
+    check = CHECKS[fault.check]
+    assert said.startswith(f"{check.name}: {check.rule} Expected: ")
+    assert "Came: " in said
+
+
+def test_every_check_refuses_something() -> None:
+    """A check that no broken adapter fails may check nothing."""
+    elsewhere = {"a_provider_without_messages_of_others_refuses_them"}  # test_queue_adapter.py
+    assert set(CHECKS) - {fault.check for fault in FAULTS} == elsewhere
+
+
+WITHOUT_ASSERTS = """
+from tests.contract.test_broken import FAULTS, refusal
+if __debug__: raise SystemExit("asserts are on")
+said = [refusal(fault) for fault in FAULTS[::9]]
+print(len(said))
+"""
+
+
+@pytest.mark.real
+def test_broken_adapters_are_refused_without_assert_statements() -> None:
+    command = [sys.executable, "-O", "-c", WITHOUT_ASSERTS]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert done.stdout.split() == [str(len(FAULTS[::9]))], done.stderr
+
+
+def test_what_swallows_cancellation_is_left_behind() -> None:
+    """Its call is closed under its task, so the loop has nothing left to end."""
+    fault = next(one for one in FAULTS if one.part is receivers.SwallowsCancellation)
+
+    async def left() -> set[asyncio.Task[Any]]:
+        with pytest.raises(ContractBroken):
+            await run_adapter_check(CHECKS[fault.check], fault.maker())
+        return {one for one in asyncio.all_tasks() if one is not asyncio.current_task()}
+
+    assert not in_virtual_time(left)

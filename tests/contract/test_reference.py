@@ -1,0 +1,21 @@
+"""The suite passes an adapter that keeps every rule, with whatever capabilities it declares."""
+
+from __future__ import annotations
+
+import pytest
+from tests.contract.in_virtual_time import in_virtual_time
+from tests.contract.reference import KINDS, Broker, ReferenceQueues
+
+from millstream.streams.testing import ADAPTER_CHECKS, AdapterCheck, run_adapter_check
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("check", ADAPTER_CHECKS, ids=str)
+def test_the_reference_keeps_the_contract(check: AdapterCheck, kind: str) -> None:
+    broker = Broker()
+
+    def make() -> ReferenceQueues:
+        return ReferenceQueues(broker, KINDS[kind])
+
+    forget = broker.forget
+    in_virtual_time(lambda: run_adapter_check(check, make, forget=forget))
