@@ -40,7 +40,7 @@ def test_a_broken_adapter_is_refused(fault: Fault) -> None:
 
 def test_every_check_refuses_something() -> None:
     """A check that no broken adapter fails may check nothing."""
-    elsewhere = {"a_provider_without_messages_of_others_refuses_them"}  # test_queue_adapter.py
+    elsewhere = {"a_provider_without_messages_of_others_refuses_them"}  # test_generator.py
     assert set(CHECKS) - {fault.check for fault in FAULTS} == elsewhere
 
 

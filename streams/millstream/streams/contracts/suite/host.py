@@ -22,16 +22,16 @@ BEGIN_S = 1_700_000_000.0
 
 
 class BenchClock:
-    """The loop's time, and wall time that the bench can move forward."""
+    """The loop's time, and a wall clock that stands still until the bench moves it."""
 
     def __init__(self) -> None:
-        self.moved_s = BEGIN_S - self.now()
+        self.moved_s = 0.0
 
     def now(self) -> float:
         return asyncio.get_running_loop().time()
 
     def wall_s(self) -> float:
-        return self.now() + self.moved_s
+        return BEGIN_S + self.moved_s
 
     def uniform(self, low: float, high: float, /) -> float:
         return low
