@@ -130,6 +130,7 @@ class Dispatch:
         calls_out_max: int,
         clock: Clock,
         tasks: Tasks,
+        calls: Tasks,
     ) -> None:
         self._source = source
         self._outlet = outlet
@@ -138,6 +139,7 @@ class Dispatch:
         self._calls_out_max = calls_out_max
         self._clock = clock
         self._tasks = tasks
+        self._calls = calls  # which outlive the agent: a hand-over ends no handler
         self._attempt_log = AttemptLog(outlet.silo, source.queue)
         self._ready: deque[Subscriber] = deque()
         self._out: dict[SubscriptionKey, Subscriber | None] = {}  # and who waits for its end
@@ -205,7 +207,7 @@ class Dispatch:
         self.pump()
 
     def close(self) -> None:
-        """End: replies that are still out are ignored."""
+        """End: calls that are out run on, and their replies are ignored."""
         self._is_closed = self._is_paused = True
         for timer in self._timers:
             timer.cancel()
@@ -245,7 +247,7 @@ class Dispatch:
             delivery.step(Sent(len(action.items), self._clock.now()))
             self.calls_out += 1
             self._out[subscriber.key] = None
-            self._tasks.start(self._deliver(subscriber, delivery, action.items, action.attempt))
+            self._calls.start(self._deliver(subscriber, delivery, action.items, action.attempt))
         elif isinstance(action, WaitUntil):
             self._tick_at(subscriber, delivery, action.when_s)
         elif isinstance(action, GiveUp):

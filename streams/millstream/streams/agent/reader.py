@@ -50,6 +50,7 @@ class AgentParts:
     known: Known
     clock: Clock
     new_tasks: Callable[[], Tasks]
+    calls: Tasks  # delivery calls, until the provider ends
 
 
 class PullingAgent:
@@ -92,6 +93,7 @@ class PullingAgent:
             calls_out_max=options.calls_out_max,
             clock=parts.clock,
             tasks=parts.new_tasks(),
+            calls=parts.calls,
         )
         self.subscribers = Subscribers(
             self.cache,

@@ -14,7 +14,7 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any
 
 from millstream.runtime import ConfigError, Grain, StreamError, TableView
-from millstream.runtime.extending import SiloServices, check_kind
+from millstream.runtime.extending import SiloServices, Tasks, check_kind
 from millstream.streams.agent.dead_letters import DeadLetters, FailureHandler, KeepDeadLetters
 from millstream.streams.agent.giving_up import GiveUps
 from millstream.streams.agent.options import StreamOptions
@@ -95,6 +95,7 @@ class PersistentStreams:
         self.dead_letters: DeadLetters
         self.agents: AgentCalls
         self._publisher: SiloPublisher
+        self._calls: Tasks | None = None
         self._wall_s: Callable[[], float]
         self._following: Following | None = None
         self._unwatch: Callable[[], None] = lambda: None
@@ -140,6 +141,7 @@ class PersistentStreams:
         """Make the parts, and let others call them."""
         mapper, store, clock = self.mapper, services.store(options.store), services.clock
         self._wall_s = clock.wall_s
+        self._calls = services.new_tasks()
         records = OwnershipStore(store, name)
         self.dead_letters = DeadLetters(store, name)
         self._publisher = SiloPublisher(
@@ -165,6 +167,7 @@ class PersistentStreams:
             known=following,
             clock=clock,
             new_tasks=services.new_tasks,
+            calls=self._calls,
         )
 
         def begin(
@@ -221,6 +224,8 @@ class PersistentStreams:
         self._follow_no_more()
         if self._following is not None:
             self.manager.abort()
+        if self._calls is not None:
+            self._calls.cancel()
         if self._closing is not None and (self._opened is not None or self._is_balanced):
             self._closed = self._closing()
 
@@ -229,6 +234,8 @@ class PersistentStreams:
         adapter, self._opened = self._opened, None
         if (publisher := getattr(self, "_publisher", None)) is not None:  # opening went so far
             publisher.close(f"stream provider {self.name!r}: the silo has stopped")
+        if self._calls is not None:
+            await self._calls.aclose()
         close = getattr(adapter, "aclose", None)
         if inspect.iscoroutinefunction(close):  # a malformed adapter may have none
             await close()
