@@ -4,7 +4,7 @@
 Each subject of each round runs in a fresh process; rounds are interleaved; ratios are computed
 inside a round. Prints medians with [min..max]. A revision of git as a subject runs this tree's
 workloads on that revision's code; rows that became worse by more than 5 % are marked, by the ratio
-of the two sides' quartiles on their better side (`quiet`): take eleven rounds on a busy machine.
+of the two sides' best rounds (`best`): take eleven rounds or more on a busy machine.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from typing import Any
 
 from benchmarks.bounds import table as bounds
 from benchmarks.bounds.programs import frozen_client
-from benchmarks.revision import ROOT, checked_out, environment, is_revision, is_worse, quiet
+from benchmarks.revision import ROOT, best, checked_out, environment, is_revision, is_worse
 
 SUITES = {
     "calls": {
@@ -196,9 +196,9 @@ def _ratios(rounds: list[Round], other: str) -> dict[str, dict[str, float]]:
 
 
 def _ratio(key: str, ours: list[float], theirs: list[float]) -> dict[str, float]:
-    """Of rounds, and of each side's quiet ones."""
+    """Of rounds, and of each side's best ones."""
     found = spread([one / other for one, other in zip(ours, theirs, strict=True)])
-    return {**found, "quiet": quiet(key, ours) / quiet(key, theirs)}
+    return {**found, "best": best(key, ours) / best(key, theirs)}
 
 
 def report(suite: str, rounds: int, against: list[str], as_json: bool) -> None:
@@ -214,7 +214,7 @@ def report(suite: str, rounds: int, against: list[str], as_json: bool) -> None:
                 line += f"  {subject} {text(figures[key])}"
         for other, ratios in summary["ours_relative_to"].items():
             if key in ratios:
-                line += f"  | of {other}: {text(ratios[key])} quiet {ratios[key]['quiet']:,.3g}"
+                line += f"  | of {other}: {text(ratios[key])} best {ratios[key]['best']:,.3g}"
         for other, keys in summary["worse_than"].items():
             if key in keys:
                 line += f"  WORSE than {other}"

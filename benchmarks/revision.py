@@ -17,12 +17,12 @@ from pathlib import Path
 
 __all__ = [
     "WORSE_SHARE",
+    "best",
     "checked_out",
     "environment",
     "is_rate",
     "is_revision",
     "is_worse",
-    "quiet",
 ]
 
 ROOT = Path(__file__).parent.parent
@@ -69,16 +69,16 @@ def is_rate(key: str) -> bool:
     return key.endswith("_s")
 
 
-def quiet(key: str, values: Sequence[float]) -> float:
-    """The quartile of a figure's rounds on its better side.
+def best(key: str, values: Sequence[float]) -> float:
+    """The best of a figure's rounds.
 
-    What else runs on the machine only ever makes a round worse, so the better rounds say what the
-    code costs; the very best is left out where there are five or more, since it may be luck.
+    What else runs on the machine only ever makes a round worse, so the best round says what the
+    code costs; on a busy machine even quartiles of identical code differ by a third.
     """
-    return sorted(values, reverse=is_rate(key))[(len(values) - 1) // 4]
+    return max(values) if is_rate(key) else min(values)
 
 
 def is_worse(key: str, ratio: Mapping[str, float]) -> bool:
-    """Whether a row's quiet ratio is worse by more than `WORSE_SHARE`."""
-    found = ratio["quiet"]
+    """Whether the ratio of a row's best rounds is worse by more than `WORSE_SHARE`."""
+    found = ratio["best"]
     return found < 1 - WORSE_SHARE if is_rate(key) else found > 1 + WORSE_SHARE
