@@ -455,6 +455,7 @@ def test_an_evicted_gateway_is_not_learnt_again_from_one_that_does_not_know() ->
     names = GatewayList(["a:1"])
     names.learn(["a:1@1", "b:1@1"])
     names.evict("b:1@1")
+    assert names.known == ["a:1@1"]
     for found in (["a:1@1"], ["a:1@1", "b:1@1"]):
         names.learn(found)
         assert names.known == ["a:1@1"]
@@ -525,6 +526,35 @@ def test_a_gateway_that_left_is_not_believed_until_it_is_another_one() -> None:
     assert names.known == ["b:1@1"]
     names.learn(["a:1@2", "b:1@1"])
     assert names.known == ["a:1@2", "b:1@1"]
+
+
+def test_who_said_goodbye_is_forgotten_when_nobody_tells_of_it_any_more() -> None:
+    names = GatewayList(["a:1"])
+    names.learn(["a:1@1", "b:1@1"])
+    names.leave("a:1@1")
+    names.learn(["b:1@1"])
+    names.learn(["a:1@1", "b:1@1"])
+    assert names.known == ["a:1@1", "b:1@1"]
+
+
+def test_the_only_gateway_is_known_as_long_as_there_is_one() -> None:
+    names = GatewayList(["a:1"])
+    assert not names.only
+    for known, only in (["b:1@1"], "b:1@1"), (["b:1@1", "c:1@1"], ""), (["c:1@1"], "c:1@1"):
+        names.learn(known)
+        assert names.only == only
+    names.leave("c:1@1")
+    assert not names.only
+
+
+def test_others_are_asked_in_turn() -> None:
+    class Five(Oddities):
+        def gateways_to_ask(self) -> list[str]:
+            return ["a", "b", "slow", "c", "d"]
+
+    watch = EvictionWatch(Five())
+    asked = [*watch._next(["slow"]), *watch._next(["slow"])]
+    assert sorted(asked) == ["a", "b", "c", "d"]
 
 
 def test_an_empty_list_is_no_news() -> None:

@@ -25,6 +25,7 @@ from millstream.runtime import (
 from millstream.runtime.cluster.agreement import check_agreement
 from millstream.runtime.cluster.table import MemberRow, TableView
 from millstream.runtime.extending import SiloPart
+from millstream.runtime.silo.agreement import AGREEMENT_BYTES_MAX, agreement_of
 from millstream.streams import HashRingMapper, PersistentStreams
 
 
@@ -122,6 +123,22 @@ async def test_silos_with_private_stores_agree() -> None:
 class Chatty(SiloPart):
     def agreement(self) -> Mapping[str, str]:
         return {"book": "x" * 5_000}
+
+
+class Exact(SiloPart):
+    def __init__(self, size: int) -> None:
+        self.size = size
+
+    def agreement(self) -> Mapping[str, str]:
+        return {"book": "x" * self.size}
+
+
+def test_what_a_silo_brings_may_have_just_so_many_bytes() -> None:
+    bare = agreement_of({}, MembershipOptions(), {"exact": Exact(0)})
+    spare = AGREEMENT_BYTES_MAX - sum(len(what) + len(text) for what, text in bare)
+    assert agreement_of({}, MembershipOptions(), {"exact": Exact(spare)})
+    with pytest.raises(ConfigError):
+        agreement_of({}, MembershipOptions(), {"exact": Exact(spare + 1)})
 
 
 def test_a_part_that_brings_too_much_is_refused() -> None:

@@ -190,6 +190,14 @@ def test_who_refuses_as_several_are_let_in_is_of_no_activation() -> None:
     activation.check()
 
 
+@pytest.mark.parametrize("takes", [True, False])
+def test_where_nobody_exclusive_came_in_the_gate_is_open(takes: bool) -> None:
+    activation = an_activation(State.CREATING)
+    activation.queue(Entry("interleave", takes))
+    activation.go_on(State.VALID)
+    assert not activation.is_gated and (activation.mailbox is None) is not takes
+
+
 @pytest.mark.parametrize("kind", ["read", "interleave"])
 def test_who_leaves_is_the_one_that_left(kind: str) -> None:
     activation, first = running(kind)

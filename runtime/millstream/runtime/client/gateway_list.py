@@ -43,7 +43,9 @@ class GatewayList:
         `only` says so quicker, where there is one.
         """
         known = self.known
-        start = hash_of(name) % len(known) if len(known) > 1 else 0
+        if not known:
+            return [*self._last]
+        start = hash_of(name) % len(known)
         return [*known[start:], *known[:start], *self._last]
 
     def learn(self, found: Sequence[str]) -> None:
@@ -73,7 +75,7 @@ class GatewayList:
         if names:
             self._last = list(dict.fromkeys([*self.given, *map(endpoint_of, names)]))
         self.known = names
-        self.only = names[0] if len(names) == 1 else ""
+        (self.only,) = names if len(names) == 1 else ("",)
 
     def check(self) -> None:
         """Assert the invariants."""
