@@ -145,13 +145,13 @@ class FaultyReceiver:
         await self._inner.aclose()
 
 
-def cluster_of(faults: Faults) -> LocalCluster:
+def cluster_of(faults: Faults, ack_every_s: float = 0.0) -> LocalCluster:
     def provider() -> PersistentStreams:
         return PersistentStreams(
             FaultyQueues(faults),
             mapper=HashRingMapper(queues=1),
             balancer=DeploymentBalancer(rebalance_delay_s=0.05),
-            options=StreamOptions(read_retry_s=0.01, flow=FlowOptions(ack_every_s=0.0)),
+            options=StreamOptions(read_retry_s=0.01, flow=FlowOptions(ack_every_s=ack_every_s)),
         )
 
     return LocalCluster(silos=1, grains=[Reader], streams={"default": provider})
@@ -186,7 +186,7 @@ class LateFaults(Faults):
 @pytest.mark.parametrize("method", ["ack", "aclose"])
 async def test_a_silo_frees_its_queue_whatever_the_adapter_raises_at_the_end(method: str) -> None:
     faults = LateFaults(method, lambda: ValueError("odd"))
-    async with cluster_of(faults) as cluster:
+    async with cluster_of(faults, ack_every_s=60.0) as cluster:
         await cluster.stream(LINES, "k").publish("a")
         await until_seen("a")
         faults.is_late = True
@@ -199,7 +199,7 @@ async def test_a_silo_frees_its_queue_whatever_the_adapter_raises_at_the_end(met
 
 async def test_a_hand_over_is_not_clean_if_the_last_acknowledgement_failed() -> None:
     faults = LateFaults("ack", lambda: ValueError("odd"))
-    async with cluster_of(faults) as cluster:
+    async with cluster_of(faults, ack_every_s=60.0) as cluster:
         await cluster.stream(LINES, "k").publish("a")
         await until_seen("a")
         faults.is_late = True

@@ -1,6 +1,8 @@
 """A durable queue service on a host of its own: what the streams suite reads and writes.
 
 Owns: one log per queue at the service, and the adapter that asks it over the simulated network.
+In some runs receivers misbehave: they raise, answer wrongly, give again what they gave, or never
+answer.
 Invariants: a message is appended at one instant; what was answered is never lost; who hears no
 answer learns PublishUnknown, and the message may be there. With `is_fenced` the service keeps the
 position and refuses owners of an older epoch; without, the queue record keeps it.
@@ -8,12 +10,13 @@ position and refuses owners of an older epoch; without, the queue record keeps i
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from millstream.runtime import PublishUnknown, QueueFenced, QueueUnavailable, StorageUnavailable
-from millstream.runtime.testing import Host, SimService, Simulation
+from millstream.runtime.testing import Host, SimService, Simulation, seeded_random
 from millstream.streams import (
     AdapterHost,
     Capability,
@@ -29,6 +32,7 @@ __all__ = ["LogService"]
 
 T = TypeVar("T")
 ERA = 1
+WRONG_ANSWERS: dict[str, Any] = {"None": None, "a number": 7, "None among messages": [None]}
 
 
 @dataclass(slots=True)
@@ -43,8 +47,12 @@ class Log:
 class LogService:
     """The logs; `queues_for(host)` gives a provider that reaches them from a host."""
 
-    def __init__(self, simulation: Simulation, *, is_fenced: bool) -> None:
+    def __init__(
+        self, simulation: Simulation, *, is_fenced: bool, fault_share: float = 0.0
+    ) -> None:
         self.is_fenced = is_fenced
+        self.fault_share = fault_share  # of the calls of receivers
+        self.rng = seeded_random(simulation.seed, "receivers")
         self.simulation = simulation
         self.service = SimService(simulation.network, "log")
         self._logs: dict[QueueId, Log] = {}
@@ -132,7 +140,7 @@ class LogReceiver:
         self._host = host
         self._queue = queue
         self._epoch = epoch
-        self._next = 0
+        self._first = self._next = 0
 
     async def start(self, after: Token | None) -> None:
         def act() -> int:
@@ -141,15 +149,21 @@ class LogReceiver:
             log.epoch = max(log.epoch, self._epoch)
             return log.acked if self._logs.is_fenced else 0
 
+        await self._misbehave("start")
         kept = await self._ask(act)
-        self._next = kept if after is None else after.seq
+        self._first = self._next = kept if after is None else max(kept, after.seq)
 
-    async def read(self, max_events: int, max_bytes: int, wait_s: float) -> Sequence[QueueMessage]:
+    async def read(self, max_events: int, max_bytes: int, wait_s: float) -> Any:
         def act() -> list[QueueMessage]:
             self._logs.check_epoch(self._queue, self._epoch)
             messages = self._logs.log(self._queue).messages
             return messages[self._next : self._next + max(1, max_events // 10)]
 
+        wrong = await self._misbehave("read")
+        if wrong == "repeat":
+            self._next = max(self._first, self._next - 3)
+        elif wrong:
+            return WRONG_ANSWERS[wrong]
         found = await self._ask(act)
         self._next += len(found)
         return found
@@ -161,6 +175,7 @@ class LogReceiver:
             if upto is not None:
                 log.acked = max(log.acked, upto.seq)
 
+        await self._misbehave("ack")
         await self._ask(act)
 
     async def release(self, tokens: Sequence[Token], delay_s: float, has_run: bool) -> None: ...
@@ -169,6 +184,22 @@ class LogReceiver:
         return ()
 
     async def aclose(self) -> None: ...
+
+    async def _misbehave(self, method: str) -> str:
+        """Perhaps raise, or never return; the wrong answer that is to be given, or ""."""
+        run, rng = current_run(), self._logs.rng
+        if run.is_over or rng.random() >= self._logs.fault_share:
+            return ""
+        wrong = ("repeat", *WRONG_ANSWERS) if method == "read" else ()
+        how = rng.choice(("raise", "cancel", "hang", *wrong))
+        run.figures["adapter faults"] += 1
+        if how == "raise":
+            raise ValueError("an odd adapter")
+        if how == "cancel":
+            raise asyncio.CancelledError
+        if how == "hang":
+            await asyncio.get_running_loop().create_future()
+        return how
 
     async def _ask(self, act: Callable[[], T]) -> T:
         try:

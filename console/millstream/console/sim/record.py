@@ -29,6 +29,7 @@ class Run:
         self.history = simulation.history
         self.figures: Counter[str] = Counter()
         self.violations: list[str] = []
+        self.is_over = False  # what comes from here on is judged, and nothing goes wrong any more
         self.epochs: dict[str, int] = {}  # by queue, of whoever took it last
         _current = self
 

@@ -50,12 +50,14 @@ from millstream.streams import (
     OwnershipOptions,
     PersistentStreams,
     QueueAdapterFactory,
+    QueueBalancer,
     StreamNamespace,
     StreamOptions,
     subscribe,
 )
 from millstream.streams.consumer.extension import Consumer
 
+from .fickle import FickleBalancer
 from .log_queues import LogService
 from .plan import make_plan
 from .programs import Programs
@@ -78,6 +80,9 @@ LISTENERS = ("ada", "bob")
 OPTIONS = StreamOptions(
     delivery=DeliveryOptions(retries=2, backoff=Backoff(0.05, 2, 0.5), handler_timeout_s=5.0),
     ownership=OwnershipOptions(poll_s=0.5),
+    start_limit_s=4.0,
+    read_limit_s=2.0,
+    call_limit_s=2.0,
 )
 
 
@@ -223,8 +228,8 @@ class StreamsRun(Run):
 
     def __init__(self, simulation: Simulation) -> None:
         super().__init__(simulation)
-        self.is_over = False
         self.cluster: SimCluster | None = None
+        self.is_fickle = seeded_random(simulation.seed, "is fickle").random() < 0.5
         self.accepted: dict[str, list[str]] = defaultdict(list)
         self.refused: dict[str, str] = {}  # items that are surely not stored, and why
 
@@ -254,10 +259,18 @@ class StreamsRun(Run):
         return PersistentStreams(
             self.queues_for(host),
             mapper=HashRingMapper(queues=QUEUES),
-            balancer=DeploymentBalancer(rebalance_delay_s=0.5),
+            balancer=self.balancer(host),
             options=OPTIONS,
             on_give_up=NotedLetters(),
         )
+
+    def balancer(self, host: Host) -> QueueBalancer:
+        """In half of the runs it changes its mind now and then."""
+        balancer = DeploymentBalancer(rebalance_delay_s=0.5)
+        if not self.is_fickle:
+            return balancer
+        rng = seeded_random(self.simulation.seed, "fickle", host.name, host.incarnation)
+        return FickleBalancer(balancer, rng)
 
     def is_dead(self, silo: str) -> bool:
         """Does the membership table call the silo dead?"""
@@ -272,7 +285,10 @@ class LogRun(StreamsRun):
 
     def __init__(self, simulation: Simulation) -> None:
         super().__init__(simulation)
-        self.logs = LogService(simulation, is_fenced=simulation.rng.random() < 0.5)
+        fault_share = seeded_random(simulation.seed, "fault share").choice((0.0, 0.002, 0.02))
+        self.logs = LogService(
+            simulation, is_fenced=simulation.rng.random() < 0.5, fault_share=fault_share
+        )
 
     def queues_for(self, host: Host) -> QueueAdapterFactory:
         """The log service, as one host reaches it."""

@@ -161,7 +161,7 @@ class Dispatch:
             subscriber.stream,
             subscriber.options,
             at=index,
-            after=subscriber.position,
+            after=subscriber.position if self._source.has_positions else None,
             window=subscriber.window,
             is_faulted=subscriber.is_faulted,
         )

@@ -73,10 +73,14 @@ class AckThrottle:
 
     def due(self, upto: Token | None, left: int, now_s: float) -> Token | None:
         """The token to acknowledge now, or None."""
-        if upto is None or upto == self._acked:
+        if upto is None or not self.has_moved(left):
             return None
         is_many = left - self._acked_left >= self._options.ack_every_events
         return upto if is_many or now_s >= self.next_s else None
+
+    def has_moved(self, left: int) -> bool:
+        """Is there more to acknowledge than was?"""
+        return left > self._acked_left
 
     @property
     def next_s(self) -> float:

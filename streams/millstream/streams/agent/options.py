@@ -38,7 +38,14 @@ class StreamOptions:
     """First wait of a provider that has to be polled; doubles up to `poll_ceiling_s`."""
     poll_ceiling_s: float = 0.5
     read_retry_s: float = 0.5
-    """Wait after a read that failed."""
+    """Wait after a call of the adapter that failed; doubles up to `read_retry_ceiling_s`."""
+    read_retry_ceiling_s: float = 10.0
+    start_limit_s: float = 120.0
+    """How long a receiver may take to start: a provider may have to recover there."""
+    read_limit_s: float = 10.0
+    """How long a read may take beyond its wait; then its receiver is left behind."""
+    call_limit_s: float = 10.0
+    """How long any other call of a receiver may take; then it is left behind."""
     enqueue_wait_s: float = field(default=5.0, metadata={"min": 0})
     """How long a publish tries at a queue that is full or away, before QueueFull or its like."""
     send: SendLimits = field(default_factory=SendLimits)
@@ -61,6 +68,11 @@ class StreamOptions:
         if self.poll_ceiling_s < self.poll_first_s:
             raise ConfigError(
                 f"poll_ceiling_s is {self.poll_ceiling_s}, below poll_first_s {self.poll_first_s}"
+            )
+        if self.read_retry_ceiling_s < self.read_retry_s:
+            raise ConfigError(
+                f"read_retry_ceiling_s is {self.read_retry_ceiling_s}, below read_retry_s "
+                f"{self.read_retry_s}"
             )
 
     def publish_limits(self) -> PublishLimits:

@@ -3,7 +3,8 @@
 Owns: one loop per queue, and the readers of this silo. Not: the decision (`decision.decide`), which
 queues are wanted (a balancer), reading. Invariants: a reader runs exactly while this silo owns its
 queue; it is paused before the record says so, stopped before the record is freed; the reader of a
-queue that another silo has taken is stopped, and writes nothing.
+queue that another silo has taken is stopped, and writes nothing; a lease that runs out stops it
+too, whether the store answers or not.
 """
 
 from __future__ import annotations
@@ -96,9 +97,10 @@ class Surroundings(Protocol):
 class OwnedQueue(Generic[R]):
     """One queue as this silo sees it."""
 
-    __slots__ = ("changed", "local", "reader", "task")
+    __slots__ = ("changed", "lease_timer", "local", "reader", "task")
 
     def __init__(self) -> None:
+        self.lease_timer: asyncio.TimerHandle | None = None
         self.local: Local = Unowned()
         self.reader: R | None = None
         self.changed = asyncio.Event()
@@ -241,6 +243,26 @@ class QueueManager(Generic[R]):
         before_s = self._loop.time()
         etag = await self._store.write(queue, record, None if stored is None else stored.etag)
         self._seen.saw(queue, etag, before_s)
+        self._watch_lease(queue, record, before_s)
+
+    def _watch_lease(self, queue: QueueId, record: QueueRecord, written_s: float) -> None:
+        """Be there when the lease runs out, also if the store does not answer then."""
+        owned = self._queues[queue]
+        if owned.lease_timer is not None:
+            owned.lease_timer.cancel()
+            owned.lease_timer = None
+        if record.lease_s:
+            end_s = written_s + record.lease_s
+            owned.lease_timer = self._silo.tasks.call_at(end_s, lambda: self._run_out(queue, owned))
+
+    def _run_out(self, queue: QueueId, owned: OwnedQueue[R]) -> None:
+        owned.lease_timer = None
+        if owned.reader is not None and not owned.reader.is_fenced:
+            text = "%s: its lease ran out, as the queue record could not be written in time"
+            log.warning(text, queue, extra=self._where(queue))
+            owned.reader.pause()
+            owned.reader.is_fenced = True
+            owned.changed.set()
 
     async def _acquire(
         self,
@@ -309,6 +331,9 @@ class QueueManager(Generic[R]):
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        for owned in self._queues.values():
+            if owned.lease_timer is not None:
+                owned.lease_timer.cancel()
         for queue, owned in self._queues.items():
             try:
                 if owned.reader is not None:
@@ -325,5 +350,7 @@ class QueueManager(Generic[R]):
         for owned in self._queues.values():
             if owned.task is not None:
                 owned.task.cancel()
+            if owned.lease_timer is not None:
+                owned.lease_timer.cancel()
             if owned.reader is not None:
                 owned.reader.abort()

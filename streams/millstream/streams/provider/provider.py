@@ -15,10 +15,10 @@ from typing import Any
 
 from millstream.runtime import ConfigError, Grain, StreamError, TableView
 from millstream.runtime.extending import SiloServices, Tasks, check_kind
+from millstream.streams.agent.agent import AgentParts, PullingAgent
 from millstream.streams.agent.dead_letters import DeadLetters, FailureHandler, KeepDeadLetters
 from millstream.streams.agent.giving_up import GiveUps
 from millstream.streams.agent.options import StreamOptions
-from millstream.streams.agent.reader import AgentParts, PullingAgent
 from millstream.streams.api.rendezvous import Rendezvous
 from millstream.streams.api.subscribe import check_marks
 from millstream.streams.consumer.extension import Consumer

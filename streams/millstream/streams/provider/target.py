@@ -11,7 +11,7 @@ from typing import Protocol
 import msgspec
 
 from millstream.runtime.extending import SiloServices, SystemTarget
-from millstream.streams.agent.reader import PullingAgent
+from millstream.streams.agent.agent import PullingAgent
 from millstream.streams.api.rendezvous import SubscriptionRow
 from millstream.streams.contracts.identity import QueueId, StreamId
 
@@ -22,7 +22,9 @@ class QueueStats(msgspec.Struct, array_like=True, frozen=True):
     """One queue as its owner sees it, for people and tools.
 
     `backlog`: events not read yet, 0 where the provider cannot tell; `cached`: read, and held
-    because of some subscription; `lag_s`: age of the oldest of these.
+    because of some subscription; `lag_s`: age of the oldest of these. `faults`: of the adapter's
+    receiver: what raised, was answered wrongly, or not in time; `gaps`: how often events were gone
+    before they were read.
     """
 
     queue: str
@@ -37,6 +39,8 @@ class QueueStats(msgspec.Struct, array_like=True, frozen=True):
     calls_out: int
     lag_s: float
     is_reading: bool
+    faults: int = 0
+    gaps: int = 0
 
 
 class SiloStats(msgspec.Struct, array_like=True, frozen=True):
@@ -129,4 +133,6 @@ def agent_stats(agent: PullingAgent, now_s: float) -> QueueStats:
         agent.dispatch.calls_out,
         max(0.0, now_s - (agent.cache.oldest_s or now_s)),
         agent.is_reading,
+        agent.fault_count,
+        agent.gap_count,
     )

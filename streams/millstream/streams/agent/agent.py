@@ -1,0 +1,344 @@
+"""A pulling agent: reads one queue into its cache and drives the deliveries from it.
+
+Owns: carrying out what the reader decides (`reader`), one timer, and how the parts are put
+together. Not: which subscriptions a stream has (`subscribers`), sending to consumers (`dispatch`),
+owning the queue (`manager`).
+Invariants: reads, deliveries and acknowledgements never wait for each other, except that reading
+stops while the cache is full; what the adapter does is contained here, named and counted; what is
+acknowledged is the minimum over all subscriptions.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from millstream.runtime.extending import Clock, Tasks
+from millstream.streams.contracts.capability import Capability, has_positions
+from millstream.streams.contracts.identity import QueueId
+from millstream.streams.contracts.message import QueueMessage
+from millstream.streams.contracts.queue import QueueAdapter, QueueReceiver
+from millstream.streams.contracts.token import Token
+
+from .attempts import LineBudget
+from .cache import QueueCache
+from .dispatch import Dispatch, Outlet
+from .giving_up import GiveUps
+from .options import StreamOptions
+from .reading.reader import ReaderCore, ReaderState
+from .reading.receiving import Receiving, end_tasks
+from .reading.steps import (
+    Ack,
+    Action,
+    Discard,
+    Event,
+    Fence,
+    Gap,
+    GoOn,
+    Hold,
+    Offer,
+    Open,
+    Progressed,
+    Read,
+    Say,
+    Tick,
+)
+from .subscribers import Known, Subscribers
+
+__all__ = ["AgentParts", "PullingAgent"]
+
+log = logging.getLogger("millstream.agent")
+
+FORGETS_PER_IDLE_TIME = 10
+PROGRESSED = Progressed()
+
+
+@dataclass(frozen=True, slots=True)
+class AgentParts:
+    """What the agents of one provider in one silo share."""
+
+    adapter: QueueAdapter
+    capabilities: frozenset[Capability]
+    options: StreamOptions
+    outlet: Outlet
+    give_ups: GiveUps
+    known: Known
+    clock: Clock
+    new_tasks: Callable[[], Tasks]
+    calls: Tasks  # delivery calls, until the provider ends
+
+
+class PullingAgent:
+    """Reads one queue in one epoch, until it is stopped or fenced.
+
+    Args:
+        checkpoint: where a former owner was, for providers that keep no position.
+        may_repeat: what is read may have been delivered by a former owner.
+        changed: called when the owner of the queue should decide anew.
+    """
+
+    def __init__(
+        self,
+        parts: AgentParts,
+        queue: QueueId,
+        epoch: int,
+        checkpoint: Token | None,
+        *,
+        may_repeat: bool = False,
+        changed: Callable[[QueueId], None],
+    ) -> None:
+        self._parts = parts
+        self._options = options = parts.options
+        self._clock = parts.clock
+        self._tasks = parts.new_tasks()
+        self._changed = changed
+        self.queue = queue
+        self.epoch = epoch
+        self._where = f"{parts.outlet.provider}: {queue}"
+        self.has_positions = has_positions(parts.capabilities)
+        self._keeps_no_position = Capability.OWN_POSITION not in parts.capabilities
+        after = checkpoint if self._keeps_no_position else None
+        self.cache = QueueCache(options.cache, after)
+        self.dispatch = Dispatch(
+            self,
+            parts.outlet,
+            self.cache,
+            parts.give_ups,
+            calls_out_max=options.calls_out_max,
+            clock=parts.clock,
+            tasks=parts.new_tasks(),
+            calls=parts.calls,
+        )
+        self.subscribers = Subscribers(
+            self.cache,
+            self.dispatch,
+            parts.known,
+            options.delivery,
+            progressed=self.progressed,
+            clock=parts.clock,
+            tasks=parts.new_tasks(),
+        )
+        self._core = ReaderCore(
+            self.cache,
+            options,
+            parts.capabilities,
+            where=self._where,
+            after=after,
+            may_repeat=may_repeat,
+            now_s=self._clock.now(),
+            wall_s=self._clock.wall_s(),
+        )
+        self._events: deque[Event] = deque()
+        self._is_stepping = False
+        self._is_closed = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._receiving: Receiving | None = None
+        self._lines = LineBudget()
+        self._forget_at_s = 0.0
+        self.is_acked = True  # False: the last acknowledgement failed, so what is done comes again
+        self.is_fenced = False
+        self.fault_count = 0  # of the adapter
+        self.gap_count = 0
+
+    # -- life
+
+    def start(self) -> None:
+        """Begin reading and delivering."""
+        self._step(Tick())
+
+    @property
+    def checkpoint(self) -> Token | None:
+        """Everything up to here is done; kept in the queue record for providers without one."""
+        return self.cache.acked_upto() if self._keeps_no_position else None
+
+    @property
+    def in_flight(self) -> int:
+        """Delivery calls that are out."""
+        return self.dispatch.calls_out
+
+    @property
+    def undone(self) -> int:
+        """Events that were read and are not done for each of their subscriptions.
+
+        One at least while the backlog that a former owner may have delivered is not read.
+        """
+        self.cache.purge()
+        return self.cache.events + self._core.may_repeat
+
+    @property
+    def is_reading(self) -> bool:
+        """Is a receiver open, and the queue this silo's?"""
+        return self._core.is_open and not self.is_fenced
+
+    @property
+    def state(self) -> ReaderState:
+        """Where reading stands."""
+        return self._core.state
+
+    @property
+    def read_count(self) -> int:
+        """Events that were read."""
+        return self._core.read_count
+
+    @property
+    def backlog(self) -> int:
+        """Events not read yet, when it was measured last."""
+        return 0 if self._receiving is None else self._receiving.backlog
+
+    @property
+    def repeats_upto(self) -> int:
+        """Index of the last message in the cache that a former owner may have delivered."""
+        return self._core.repeats_upto
+
+    def pause(self) -> None:
+        """Read no more and start no more deliveries; what is out goes on, and is kept."""
+        self.dispatch.pause()
+        self._step(Hold())
+
+    def resume(self) -> None:
+        """Undo a pause."""
+        self._step(GoOn())
+        self.dispatch.resume()
+
+    async def stop(self) -> None:
+        """Acknowledge what is done and let the queue go; repeatable. Ends in bounded time."""
+        self._close()
+        self.dispatch.close()
+        receiving, self._receiving = self._receiving, None
+        if receiving is not None:
+            if not self.is_fenced and self._core.has_unacked:
+                upto = self.cache.acked_upto()
+                self.is_acked = self._core.is_open and await receiving.last_ack(upto)
+            await receiving.close()
+        await end_tasks(list(self._tasks))
+
+    def abort(self) -> None:
+        """Stop without a word, as when the silo was evicted."""
+        self._close()
+        self.dispatch.close()
+        self._tasks.cancel()
+
+    def _close(self) -> None:
+        self._is_closed = True
+        self.subscribers.close()
+        if self._timer is not None:
+            self._timer.cancel()
+
+    # -- the reader
+
+    def _step(self, event: Event) -> None:
+        """Give the core an event, and do what it says; what comes of that follows behind."""
+        self._events.append(event)
+        if self._is_stepping:
+            return
+        self._is_stepping = True
+        try:
+            while self._events and not self._is_closed:
+                for action in self._core.step(self._events.popleft(), self._clock.now()):
+                    self._act(action)
+        finally:
+            self._is_stepping = False
+        self._set_timer()
+
+    def _act(self, action: Action) -> None:
+        match action:
+            case Offer():
+                self._offer(action.messages, action.first)
+            case Read():
+                if self._receiving is not None:
+                    self._receiving.read(action.events, action.size_bytes, action.wait_s)
+            case Ack():
+                if self._receiving is not None:
+                    self._receiving.ack(action.upto)
+                self._forget_idle_streams()
+            case Open():
+                self._open(action)
+            case Discard():
+                if self._receiving is not None:
+                    self._receiving.discard()
+            case Say():
+                self._say(action.text)
+            case Gap():
+                self._gap(action)
+            case Fence():
+                log.warning("%s: fenced in epoch %d: %s", self.queue, self.epoch, action.text)
+                self.dispatch.pause()
+                self.fenced()
+
+    def _open(self, action: Open) -> None:
+        def make() -> QueueReceiver:
+            return self._parts.adapter.receiver(self.queue, self.epoch)
+
+        limit_s = self._options.call_limit_s
+        self._receiving = Receiving(
+            action.serial, make, self._where, self._step, self._tasks, limit_s
+        )
+        self._receiving.open(action.after)
+
+    def _offer(self, messages: Sequence[QueueMessage], first: int) -> None:
+        for index, message in enumerate(messages, first):
+            self.subscribers.route(message, index)
+        self.dispatch.pump()
+        self._step(PROGRESSED)
+
+    def _say(self, text: str) -> None:
+        self.fault_count += 1
+        left_out = self._lines.take(self._clock.now())
+        if left_out is not None:
+            extra = {"silo": self._parts.outlet.silo, "queue": self.queue, "epoch": self.epoch}
+            log.warning("%s%s", text, left_out, extra=extra)
+
+    def _gap(self, gap: Gap) -> None:
+        self.gap_count += 1
+        log.error(
+            "%s: events behind %s are gone; reading goes on at %s",
+            self._where,
+            "the beginning" if gap.after is None else gap.after,
+            "the oldest that is kept" if gap.first is None else gap.first,
+            extra={"queue": self.queue, "epoch": self.epoch},
+        )
+
+    def _set_timer(self) -> None:
+        """One timer, for the earliest time that is wanted; one that comes too early asks again."""
+        when_s = math.inf if self._is_closed else self._core.wake_s()
+        timer = self._timer
+        if timer is not None and timer.when() <= when_s:
+            return
+        if timer is not None:
+            timer.cancel()
+            self._timer = None
+        if when_s < math.inf:
+            self._timer = self._tasks.call_at(when_s, self._tick)
+
+    def _tick(self) -> None:
+        self._timer = None
+        self._step(Tick())
+
+    def progressed(self) -> None:
+        """A delivery moved: there may be room, and something to acknowledge."""
+        self._step(PROGRESSED)
+
+    def fenced(self) -> None:
+        """Another silo reads the queue in a newer epoch: write nothing more."""
+        self.is_fenced = True
+        self._changed(self.queue)
+
+    def drained(self) -> None:
+        """A call that was out has ended while nothing new is sent."""
+        self._changed(self.queue)
+
+    def _forget_idle_streams(self) -> None:
+        """Now and then, as it looks at each stream."""
+        now_s, idle_s = self._clock.now(), self._options.stream_idle_s
+        if now_s >= self._forget_at_s:
+            self._forget_at_s = now_s + idle_s / FORGETS_PER_IDLE_TIME
+            self.subscribers.forget_idle(now_s - idle_s)
+
+    async def measure(self) -> None:
+        """Ask the provider how much is not read yet, if it can tell."""
+        if self._receiving is not None:
+            await self._receiving.measure()

@@ -1,0 +1,1 @@
+"""Reading one queue: the decisions, and the calls to its receiver."""

@@ -1,0 +1,391 @@
+"""Reading one queue: when to open a receiver, to read, to acknowledge, and to take another one.
+
+Owns: the position of reading, what was read and has no room yet, the timing of acknowledgements,
+the time limits of the adapter's calls, the replacement of receivers. Not: the calls (`receiving`),
+or what becomes of a message (`subscribers`, `dispatch`). Pure: `step(event, now_s) -> actions`.
+Invariants:
+- one receiver is in use at a time, and of it one read and one acknowledgement are out;
+- a receiver whose call failed (other than an acknowledgement) or was late is closed, and what it
+  says after that is ignored; the next one begins behind what was read last;
+- where tokens tell, no message is appended twice; a message is appended in the order of reading;
+- while paused nothing is read, and what a read brings that was out waits here, unseen;
+- a time that has come a little early costs nothing: it is asked for again.
+
+    starting ──Opened──▶ reading ◀──room──▶ full       any ──Hold──▶ paused ──GoOn──▶ any
+    reading, full ──Failed, late──▶ starting (next receiver)        any ──Overtaken──▶ fenced
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Collection, Sequence
+from enum import Enum
+
+from millstream.runtime.extending import Backoff
+from millstream.streams.agent.cache import QueueCache
+from millstream.streams.agent.flow import AckThrottle, read_grant
+from millstream.streams.agent.options import StreamOptions
+from millstream.streams.contracts.answers import AdapterFault, checked_messages
+from millstream.streams.contracts.capability import Capability, has_positions
+from millstream.streams.contracts.message import QueueMessage
+from millstream.streams.contracts.token import Token
+
+from .steps import (
+    Ack,
+    Acked,
+    Action,
+    Closed,
+    Discard,
+    Event,
+    Failed,
+    Fence,
+    Gap,
+    Gone,
+    GoOn,
+    Got,
+    Hold,
+    Offer,
+    Open,
+    Opened,
+    Overtaken,
+    Progressed,
+    Read,
+    Say,
+    Tick,
+)
+
+__all__ = ["ReaderCore", "ReaderState"]
+
+CLOCKS_APART_S = 60.0  # wall clocks of silos and queue servers differ by less
+
+
+class ReaderState(Enum):
+    """Where a reader stands."""
+
+    STARTING = "starting"  # no receiver is open
+    READING = "reading"
+    FULL = "full"  # what was read has no room yet
+    PAUSED = "paused"
+    FENCED = "fenced"  # another silo owns the queue; the end
+
+
+class Stage(Enum):
+    """Where the receiver stands."""
+
+    NONE = "none"
+    OPENING = "opening"
+    OPEN = "open"
+    CLOSING = "closing"
+
+
+class ReaderCore:
+    """The state of reading one queue in one epoch.
+
+    Args:
+        where: names provider and queue in what is said.
+        after: where a former owner was, for providers that keep no position.
+        may_repeat: what is read may have been delivered by a former owner.
+        wall_s: when the queue was acquired, by the wall clock.
+    """
+
+    def __init__(
+        self,
+        cache: QueueCache,
+        options: StreamOptions,
+        capabilities: Collection[Capability],
+        *,
+        where: str,
+        after: Token | None,
+        may_repeat: bool = False,
+        now_s: float = 0.0,
+        wall_s: float = 0.0,
+    ) -> None:
+        self._cache = cache
+        self._options = options
+        self._where = where
+        self._is_log = has_positions(capabilities)
+        self._has_wakeup = Capability.WAKEUP in capabilities
+        self._retries = Backoff(options.read_retry_s, 2, options.read_retry_ceiling_s)
+        self._polls = Backoff(options.poll_first_s, 2, options.poll_ceiling_s)
+        self._acks = AckThrottle(options.flow, after, now_s)
+        self._out: list[Action] = []
+        self._waiting: deque[QueueMessage] = deque()  # read, and not in the cache
+        self._stage = Stage.NONE
+        self._serial = 0
+        self._open_at_s = -math.inf  # no receiver is made before
+        self._read_at_s = -math.inf  # no read is begun before
+        self._ack_at_s = -math.inf  # no acknowledgement is sent before, after one that failed
+        self._start_until_s = math.inf
+        self._read_until_s = math.inf  # finite while a read is out
+        self._ack_until_s = math.inf  # finite while an acknowledgement is out
+        self._ack_out: tuple[Token, int] | None = None
+        self._failures = 0  # in a row
+        self._ack_failures = 0
+        self._empty_reads = 0
+        self._gap_first: Token | None = None
+        self._is_paused = False
+        self._young_s = wall_s + CLOCKS_APART_S
+        self._repeats_waiting = 0
+        self.position = after  # the last message that was read
+        self.may_repeat = may_repeat
+        self.repeats_upto = -1  # index of the last message that a former owner may have delivered
+        self.is_fenced = False
+        self.read_count = 0
+
+    @property
+    def state(self) -> ReaderState:
+        """Where the reader stands."""
+        if self.is_fenced:
+            return ReaderState.FENCED
+        if self._is_paused:
+            return ReaderState.PAUSED
+        if self._stage is not Stage.OPEN:
+            return ReaderState.STARTING
+        return ReaderState.FULL if self._waiting or not self._grant() else ReaderState.READING
+
+    @property
+    def is_open(self) -> bool:
+        """Is there a receiver that can be called?"""
+        return self._stage is Stage.OPEN
+
+    @property
+    def has_unacked(self) -> bool:
+        """Is something done that no receiver has taken the acknowledgement of?"""
+        self._cache.purge()
+        return self._acks.has_moved(self._cache.base)
+
+    def step(self, event: Event, now_s: float) -> Sequence[Action]:
+        """Apply an event; returns what to do, in order. What comes after the end is ignored."""
+        if self.is_fenced:
+            return ()
+        out = self._out = []
+        match event:
+            case Progressed() | Tick():
+                pass
+            case Got():
+                self._got(event, now_s)
+            case Acked():
+                self._acked(event, now_s)
+            case Opened() | Gone():
+                self._opened(event)
+            case Failed():
+                self._failed(event, now_s)
+            case Closed():
+                self._closed(event)
+            case Overtaken():
+                self._overtaken(event)
+            case Hold() | GoOn():
+                self._is_paused = isinstance(event, Hold)
+        if not self.is_fenced:
+            self._ask(now_s)
+        return out
+
+    # -- what the receiver says
+
+    def _opened(self, event: Opened | Gone) -> None:
+        if event.serial != self._serial or self._stage is not Stage.OPENING:
+            return
+        self._stage, self._start_until_s = Stage.OPEN, math.inf
+        if isinstance(event, Gone) and (event.first is None or event.first != self._gap_first):
+            self._gap_first = event.first
+            self._out.append(Gap(self.position, event.first))
+
+    def _got(self, event: Got, now_s: float) -> None:
+        if event.serial != self._serial or self._stage is not Stage.OPEN:
+            return  # it was let go of: the next one reads this again
+        self._read_until_s = math.inf
+        try:
+            messages = checked_messages(event.answer, self.position, self._is_log, event.where)
+        except AdapterFault as fault:
+            self._replace(str(fault), now_s)
+            return
+        self._failures = 0
+        self._mark_repeats(messages)
+        self._waiting.extend(messages)
+        if messages:
+            self.position = messages[-1].token
+        self._plan_read(bool(messages), now_s)
+
+    def _plan_read(self, has_found: bool, now_s: float) -> None:
+        """When to read next: a provider that cannot wake the reader is polled less and less."""
+        if has_found or self._has_wakeup:
+            self._empty_reads = 0
+            return
+        self._empty_reads += 1
+        self._read_at_s = now_s + self._polls.whole_s(self._empty_reads)
+
+    def _mark_repeats(self, messages: Sequence[QueueMessage]) -> None:
+        """After an unclean hand-over, what was stored before it may be known to its handlers.
+
+        That is the backlog: up to the first read that finds nothing, or a message that is younger
+        than the hand-over.
+        """
+        if self.may_repeat:
+            self.may_repeat = bool(messages) and messages[-1].enqueued_s < self._young_s
+            self._repeats_waiting += len(messages)
+
+    def _acked(self, event: Acked, now_s: float) -> None:
+        if event.serial != self._serial or self._ack_out is None:
+            return
+        upto, left = self._ack_out
+        self._ack_out, self._ack_until_s, self._ack_failures = None, math.inf, 0
+        self._acks.sent(upto, left, now_s)
+
+    def _failed(self, event: Failed, now_s: float) -> None:
+        if event.serial != self._serial or self._stage not in (Stage.OPENING, Stage.OPEN):
+            return
+        if event.method == "ack":
+            self._ack_failures += 1
+            self._ack_out, self._ack_until_s = None, math.inf
+            wait_s = self._retries.whole_s(self._ack_failures)
+            self._ack_at_s = now_s + wait_s
+            self._out.append(Say(f"{event.text}; it is acknowledged again in {wait_s:g} s"))
+        else:
+            self._replace(event.text, now_s)
+
+    def _replace(self, why: str, now_s: float) -> None:
+        """The receiver cannot be trusted any further: the next one reads on."""
+        self._failures += 1
+        wait_s = self._retries.whole_s(self._failures)
+        self._open_at_s = now_s + wait_s
+        self._stage = Stage.CLOSING
+        self._start_until_s = self._read_until_s = self._ack_until_s = math.inf
+        self._ack_out = None
+        if not self._is_log:  # the next one gives it again, and nothing would tell that it is known
+            self._waiting.clear()
+            self._repeats_waiting = 0
+        self._out += [Say(f"{why}; another receiver is made in {wait_s:g} s"), Discard()]
+
+    def _closed(self, event: Closed) -> None:
+        if event.serial == self._serial and self._stage is Stage.CLOSING:
+            self._stage = Stage.NONE
+
+    def _overtaken(self, event: Overtaken) -> None:
+        self.is_fenced = True
+        self._waiting.clear()
+        self._out.append(Fence(event.text))
+
+    # -- what is asked for
+
+    def _ask(self, now_s: float) -> None:
+        if self._stage is Stage.OPEN:
+            self._take()
+            if self._is_late(now_s):
+                return
+            self._ask_read(now_s)
+            self._ask_ack(now_s)
+        elif self._stage is Stage.NONE:
+            self._ask_open(now_s)
+        elif now_s >= self._start_until_s:
+            self._replace(self._no_answer("start", self._options.start_limit_s), now_s)
+
+    def _is_late(self, now_s: float) -> bool:
+        """Is a call out for too long? Then it is left behind, with its receiver."""
+        options = self._options
+        if now_s >= self._read_until_s:
+            limit_s = self._read_wait_s() + options.read_limit_s
+            self._replace(self._no_answer("read", limit_s), now_s)
+        elif now_s >= self._ack_until_s:
+            self._replace(self._no_answer("ack", options.call_limit_s), now_s)
+        return self._stage is not Stage.OPEN
+
+    def _no_answer(self, method: str, limit_s: float) -> str:
+        return f"{self._where}: {method} gave no answer for {limit_s:g} s, and is left behind"
+
+    def _ask_open(self, now_s: float) -> None:
+        if self._is_paused or now_s < self._open_at_s:
+            return
+        self._serial += 1
+        self._stage = Stage.OPENING
+        self._start_until_s = now_s + self._options.start_limit_s
+        self._out.append(Open(self._serial, self.position if self._is_log else None))
+
+    def _take(self) -> None:
+        """Append what waits, as far as there is room."""
+        waiting, cache = self._waiting, self._cache
+        if not waiting or self._is_paused:
+            return
+        cache.purge()
+        taken: list[QueueMessage] = []
+        first = index = -1
+        while waiting and cache.fits(waiting[0]):
+            message = waiting.popleft()
+            index = cache.append(message)
+            if not taken:
+                first = index
+            taken.append(message)
+            self.read_count += len(message.items)
+        if taken:
+            self._note_repeats(first, len(taken))
+            self._out.append(Offer(taken, first))
+
+    def _note_repeats(self, first: int, count: int) -> None:
+        repeated = min(count, self._repeats_waiting)
+        if repeated:
+            self._repeats_waiting -= repeated
+            self.repeats_upto = first + repeated - 1
+
+    def _grant(self) -> tuple[int, int] | None:
+        """What a read may bring now; None: nothing."""
+        grant = read_grant(self._cache.room(), self._options.flow)
+        return grant if grant.is_open else None
+
+    def _ask_read(self, now_s: float) -> None:
+        is_out = self._read_until_s < math.inf
+        if is_out or self._is_paused or self._waiting or now_s < self._read_at_s:
+            return
+        self._cache.purge()
+        grant = self._grant()
+        if grant is not None:
+            wait_s = self._read_wait_s()
+            self._read_until_s = now_s + wait_s + self._options.read_limit_s
+            self._out.append(Read(*grant, wait_s))
+
+    def _read_wait_s(self) -> float:
+        return self._options.read_wait_s if self._has_wakeup else 0.0
+
+    def _ask_ack(self, now_s: float) -> None:
+        if self._ack_out is not None or now_s < self._ack_at_s:
+            return
+        upto, left = self._cache.acked_upto(), self._cache.base
+        due = self._acks.due(upto, left, now_s)
+        if due is not None:
+            self._ack_out = (due, left)
+            self._ack_until_s = now_s + self._options.call_limit_s
+            self._out.append(Ack(due))
+
+    # -- time
+
+    def wake_s(self) -> float:
+        """When the next `Tick` is wanted; infinite: only an event goes on."""
+        if self.is_fenced or self._stage is Stage.CLOSING:
+            return math.inf
+        if self._stage is Stage.NONE:
+            return math.inf if self._is_paused else self._open_at_s
+        if self._stage is Stage.OPENING:
+            return self._start_until_s
+        return min(self._read_until_s, self._ack_until_s, self._next_read_s(), self._next_ack_s())
+
+    def _next_read_s(self) -> float:
+        is_out = self._read_until_s < math.inf
+        if is_out or self._is_paused or self._waiting or self._read_at_s == -math.inf:
+            return math.inf
+        return self._read_at_s if self._grant() else math.inf
+
+    def _next_ack_s(self) -> float:
+        if self._ack_out is not None or not self.has_unacked:
+            return math.inf
+        return max(self._acks.next_s, self._ack_at_s)
+
+    def check(self) -> None:
+        """Assert the invariants."""
+        is_open = self._stage is Stage.OPEN
+        assert is_open or self._read_until_s == self._ack_until_s == math.inf
+        assert (self._stage is Stage.OPENING) == (self._start_until_s < math.inf)
+        assert (self._ack_out is None) == (self._ack_until_s == math.inf)
+        assert 0 <= self._repeats_waiting <= len(self._waiting)
+        tokens = [message.token for message in self._waiting]
+        assert not self._is_log or tokens == sorted(set(tokens))
+        assert not self._waiting or not self._is_log or tokens[-1] == self.position
+        self._acks.check()

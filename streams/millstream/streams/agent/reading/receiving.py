@@ -1,0 +1,220 @@
+"""Calls to one receiver of a queue adapter, contained: whatever they raise, or if they never end.
+
+Owns: `Receiving`, the tasks in which one receiver is called. Not: what is called when, and for how
+long (`reader`). Invariants: what an adapter raises becomes an event, its CancelledError too; no
+call is cancelled before the receiver was closed; what does not end even then is left behind, and
+nobody waits for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+from millstream.runtime import CursorTooOld, QueueFenced
+from millstream.runtime.extending import Tasks
+from millstream.streams.contracts.answers import fault_of
+from millstream.streams.contracts.queue import Measurable, QueueReceiver
+from millstream.streams.contracts.token import Token
+
+from .steps import Acked, Closed, Event, Failed, Gone, Got, Opened, Overtaken
+
+__all__ = ["Receiving", "end_tasks"]
+
+log = logging.getLogger("millstream.agent")
+
+END_S = 1.0  # for a call to end that is cancelled
+
+
+class Receiving:
+    """One receiver.
+
+    Args:
+        make: makes it.
+        where: names provider and queue.
+        tell: takes what comes of the calls.
+        limit_s: how long `aclose`, or the last acknowledgement, may take.
+    """
+
+    def __init__(
+        self,
+        serial: int,
+        make: Callable[[], QueueReceiver],
+        where: str,
+        tell: Callable[[Event], None],
+        tasks: Tasks,
+        limit_s: float,
+    ) -> None:
+        self.serial = serial
+        self._make = make
+        self._where = where
+        self._tell = tell
+        self._tasks = tasks
+        self._limit_s = limit_s
+        self._wanted: tuple[int, int, float] | None = None  # the next read
+        self._parked: asyncio.Future[None] | None = None  # the reading task waits for one
+        self._reading: asyncio.Task[None] | None = None
+        self._acking: asyncio.Task[None] | None = None
+        self._measuring: asyncio.Task[None] | None = None
+        self._is_ended = False
+        self.backlog = 0  # events not read yet, when it was measured last
+        self.receiver: QueueReceiver | None = None
+
+    # -- calls
+
+    def open(self, after: Token | None) -> None:
+        """Make the receiver and start it; then it can be called."""
+        self._reading = self._tasks.start(self._run(after))
+
+    async def _run(self, after: Token | None) -> None:
+        event = await self._contained("start", lambda: self._start(after))
+        self._tell(event)
+        while isinstance(event, Opened | Gone | Got):
+            if self._wanted is None:
+                self._parked = asyncio.get_running_loop().create_future()
+                await self._parked
+            event = await self._contained("read", self._read)
+            self._tell(event)
+
+    async def _start(self, after: Token | None) -> Event:
+        self.receiver = self._make()
+        try:
+            await self.receiver.start(after)
+        except CursorTooOld as error:
+            return Gone(self.serial, error.first if isinstance(error.first, Token) else None)
+        return Opened(self.serial)
+
+    async def _read(self) -> Event:
+        assert self.receiver is not None and self._wanted is not None
+        (events, size_bytes, wait_s), self._wanted = self._wanted, None
+        answer = await self.receiver.read(events, size_bytes, wait_s)
+        return Got(self.serial, answer, self._at("read"))
+
+    def read(self, events: int, size_bytes: int, wait_s: float) -> None:
+        """Read next; one read is out at a time."""
+        self._wanted = (events, size_bytes, wait_s)
+        if self._parked is not None and not self._parked.done():
+            self._parked.set_result(None)
+
+    def ack(self, upto: Token | None, also: Sequence[Token] = ()) -> None:
+        """Acknowledge; one acknowledgement is out at a time."""
+
+        async def act() -> Event:
+            assert self.receiver is not None
+            await self.receiver.ack(upto, also)
+            return Acked(self.serial)
+
+        async def call() -> None:
+            event = await self._contained("ack", act)
+            self._acking = None
+            self._tell(event)
+
+        self._acking = self._tasks.start(call())
+
+    async def measure(self) -> None:
+        """Ask how much is not read yet, if the receiver can tell; waits no longer than the limit.
+
+        A call that is late goes on, and no other is made while it does.
+        """
+        receiver = self.receiver
+        if not isinstance(receiver, Measurable):
+            return
+
+        async def call() -> None:
+            try:
+                self.backlog = await receiver.backlog()
+            except Exception as error:  # whatever an adapter raises
+                log.info("%s", fault_of(self._at("backlog"), error))
+
+        if self._measuring is None or self._measuring.done():
+            self._measuring = self._tasks.start(call())
+        await asyncio.wait([self._measuring], timeout=self._limit_s)
+
+    async def _contained(self, method: str, call: Callable[[], Awaitable[Event]]) -> Event:
+        """Call, and make an event of what is raised."""
+        try:
+            return await call()
+        except QueueFenced as error:
+            return Overtaken(f"{self._at(method)}: {error}")
+        except (KeyboardInterrupt, SystemExit):
+            raise
+        except BaseException as error:
+            if self._is_ended:
+                raise
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():
+                task.uncancel()  # nobody but the adapter can have done that
+            return Failed(self.serial, method, str(fault_of(self._at(method), error)))
+
+    def _at(self, method: str) -> str:
+        return f"{self._where}: {type(self.receiver).__name__}.{method}"
+
+    # -- the end
+
+    def discard(self) -> None:
+        """Close it beside everything else; tells `Closed` when that is done, or took too long."""
+
+        async def close() -> None:
+            await self.close()
+            self._tell(Closed(self.serial))
+
+        self._tasks.start(close())
+
+    async def last_ack(self, upto: Token | None, also: Sequence[Token] = ()) -> bool:
+        """Acknowledge before the end, within the limit; False: it failed."""
+        receiver = self.receiver
+        if receiver is None:
+            return False
+        if self._acking is not None:
+            await asyncio.wait([self._acking], timeout=self._limit_s)
+        return await self._attempt("ack", lambda: receiver.ack(upto, also))
+
+    async def close(self) -> None:
+        """End: close the receiver, then what is still out; takes the limit and a little at most."""
+        self._is_ended = True
+        receiver = self.receiver
+        calls = [one for one in (self._reading, self._acking, self._measuring) if one is not None]
+        if receiver is not None:
+            await self._attempt("aclose", receiver.aclose)
+        left = await end_tasks(calls)
+        if left:
+            log.warning(
+                "%s: %d calls do not end although they were cancelled; they are left behind",
+                f"{self._where}: {type(receiver).__name__}",
+                left,
+            )
+
+    async def _attempt(self, method: str, call: Callable[[], Awaitable[Any]]) -> bool:
+        """A last step: whatever becomes of it, the queue is let go."""
+
+        async def contained() -> str:
+            try:
+                await call()
+            except (KeyboardInterrupt, SystemExit):
+                raise
+            except BaseException as error:
+                return str(fault_of(self._at(method), error))
+            return ""
+
+        task = self._tasks.start(contained())
+        await asyncio.wait([task], timeout=self._limit_s)
+        if task.done() and not task.cancelled() and not (said := task.result()):
+            return True
+        if not task.done():
+            said = f"{self._at(method)} gave no answer for {self._limit_s:g} s, and is left behind"
+            task.cancel()
+        log.warning("%s; the queue is let go", said)
+        return False
+
+
+async def end_tasks(tasks: Sequence[asyncio.Task[Any]]) -> int:
+    """Cancel tasks and wait a little; returns how many do not end."""
+    running = [task for task in tasks if not task.done() and task is not asyncio.current_task()]
+    for task in running:
+        task.cancel()
+    if not running:
+        return 0
+    _, left = await asyncio.wait(running, timeout=END_S)
+    return len(left)

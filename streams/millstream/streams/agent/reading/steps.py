@@ -1,0 +1,163 @@
+"""What the reader is told, and what it says is to be done.
+
+Owns: the events and actions of `ReaderCore`. Invariant: they are values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from millstream.streams.contracts.message import QueueMessage
+from millstream.streams.contracts.token import Token
+
+__all__ = [
+    "Ack",
+    "Acked",
+    "Action",
+    "Closed",
+    "Discard",
+    "Event",
+    "Failed",
+    "Fence",
+    "Gap",
+    "GoOn",
+    "Gone",
+    "Got",
+    "Hold",
+    "Offer",
+    "Open",
+    "Opened",
+    "Overtaken",
+    "Progressed",
+    "Read",
+    "Say",
+    "Tick",
+]
+
+
+# Events. `serial` is that of the receiver that speaks.
+
+
+class Opened(msgspec.Struct, frozen=True):
+    """`start` has returned."""
+
+    serial: int
+
+
+class Gone(msgspec.Struct, frozen=True):
+    """`start` has raised CursorTooOld: the receiver stands at `first`."""
+
+    serial: int
+    first: Token | None
+
+
+class Got(msgspec.Struct, frozen=True):
+    """`read` has returned this, whatever it is; `where` names adapter and method."""
+
+    serial: int
+    answer: object
+    where: str
+
+
+class Acked(msgspec.Struct, frozen=True):
+    """`ack` has returned."""
+
+    serial: int
+
+
+class Failed(msgspec.Struct, frozen=True):
+    """A call has raised; `method` is start, read or ack, `text` says where and what."""
+
+    serial: int
+    method: str
+    text: str
+
+
+class Closed(msgspec.Struct, frozen=True):
+    """The receiver is closed, or left behind."""
+
+    serial: int
+
+
+class Overtaken(msgspec.Struct, frozen=True):
+    """A call has raised QueueFenced."""
+
+    text: str
+
+
+class Hold(msgspec.Struct, frozen=True):
+    """Read no more."""
+
+
+class GoOn(msgspec.Struct, frozen=True):
+    """Undo a hold."""
+
+
+class Progressed(msgspec.Struct, frozen=True):
+    """There may be room in the cache, and something to acknowledge."""
+
+
+class Tick(msgspec.Struct, frozen=True):
+    """The time of `wake_s` may have come."""
+
+
+Event = Progressed | Got | Acked | Tick | Opened | Gone | Failed | Closed | Overtaken | Hold | GoOn
+
+
+# Actions.
+
+
+class Open(msgspec.Struct, frozen=True):
+    """Make a receiver, start it behind `after`; answer with Opened, Gone or Failed."""
+
+    serial: int
+    after: Token | None
+
+
+class Read(msgspec.Struct, frozen=True):
+    """Read; answer with Got or Failed."""
+
+    events: int
+    size_bytes: int
+    wait_s: float
+
+
+class Ack(msgspec.Struct, frozen=True):
+    """Acknowledge; answer with Acked or Failed."""
+
+    upto: Token
+
+
+class Discard(msgspec.Struct, frozen=True):
+    """Close the receiver, end what is out to it; answer with Closed, at last after a time limit."""
+
+
+class Offer(msgspec.Struct, frozen=True):
+    """These were appended to the cache, from absolute index `first` on: find who wants them."""
+
+    messages: Sequence[QueueMessage]
+    first: int
+
+
+class Say(msgspec.Struct, frozen=True):
+    """The adapter is at fault: count it, and say it."""
+
+    text: str
+
+
+class Gap(msgspec.Struct, frozen=True):
+    """What was stored between `after` and `first` cannot be read any more."""
+
+    after: Token | None
+    first: Token | None
+
+
+class Fence(msgspec.Struct, frozen=True):
+    """Another silo owns the queue: stop for good."""
+
+    text: str
+
+
+Action = Open | Read | Ack | Discard | Offer | Say | Gap | Fence

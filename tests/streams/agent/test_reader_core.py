@@ -1,0 +1,282 @@
+"""The reader's rules one by one: events in, actions out."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from millstream.streams import Capability, FlowOptions, QueueMessage, StreamId, StreamOptions, Token
+from millstream.streams.agent.cache import CacheLimits, QueueCache
+from millstream.streams.agent.reading.reader import ReaderCore
+from millstream.streams.agent.reading.steps import (
+    Ack,
+    Acked,
+    Action,
+    Closed,
+    Discard,
+    Event,
+    Failed,
+    Fence,
+    Gap,
+    Gone,
+    GoOn,
+    Got,
+    Hold,
+    Offer,
+    Open,
+    Opened,
+    Overtaken,
+    Progressed,
+    Read,
+    Say,
+    Tick,
+)
+
+A = StreamId("n", "a")
+LOG = frozenset({Capability.ORDERED, Capability.STABLE_TOKENS, Capability.WAKEUP})
+OPTIONS = StreamOptions(
+    cache=CacheLimits(events_max=4),
+    flow=FlowOptions(ack_every_events=100, ack_every_s=0.2),
+    read_retry_s=1.0,
+    read_retry_ceiling_s=4.0,
+)
+
+
+def message(seq: int, era: int = 1) -> QueueMessage:
+    return QueueMessage(A, Token(era, seq), [b"%d" % seq])
+
+
+class Desk:
+    """A reader whose messages nobody wants: each is done as soon as it is offered."""
+
+    def __init__(
+        self, capabilities: frozenset[Capability] = LOG, after: Token | None = None
+    ) -> None:
+        self.cache = QueueCache(OPTIONS.cache, after)
+        self.core = ReaderCore(
+            self.cache, OPTIONS, capabilities, where="p: queue-0", after=after, now_s=100.0
+        )
+        self.now_s = 100.0
+        self.offered: list[int] = []
+        self.is_busy = False  # subscriptions take their time
+
+    def step(self, event: Event) -> list[Action]:
+        actions = list(self.core.step(event, self.now_s))
+        self.core.check()
+        for action in actions:
+            if isinstance(action, Offer):
+                self.offered += [one.token.seq for one in action.messages]
+                for at in range(len(action.messages)):
+                    if not self.is_busy:
+                        self.cache.unpin(action.first + at)
+        return actions
+
+    def state(self) -> str:
+        return self.core.state.value
+
+    def opened(self) -> list[Action]:
+        (start,) = self.step(Tick())
+        assert isinstance(start, Open)
+        return self.step(Opened(start.serial))
+
+    def got(self, *messages: QueueMessage, serial: int = 1) -> list[Action]:
+        return self.step(Got(serial, messages, "p: R.read"))
+
+    def wait(self, seconds: float) -> list[Action]:
+        self.now_s += seconds
+        return self.step(Tick())
+
+
+def kinds(actions: Sequence[Action]) -> list[type[Action]]:
+    return [type(action) for action in actions]
+
+
+def test_it_opens_then_reads_then_offers_and_reads_on() -> None:
+    desk = Desk(after=Token(1, 7))
+    (start,) = desk.step(Tick())
+    assert start == Open(1, Token(1, 7)) and desk.state() == "starting"
+    (read,) = desk.step(Opened(1))
+    assert read == Read(4, OPTIONS.flow.read_bytes_max, OPTIONS.read_wait_s)
+    assert desk.state() == "reading"
+    assert kinds(desk.got(message(8), message(9)))[0] is Offer
+    assert desk.offered == [8, 9]
+
+
+def test_an_acknowledgement_timer_that_fires_early_is_asked_for_again() -> None:
+    desk = Desk()
+    desk.opened()
+    desk.got(message(1))
+    assert desk.step(Progressed()) == []  # too soon after the beginning
+    due_s = desk.core.wake_s()
+    assert due_s == 100.2
+    desk.now_s = due_s - 0.001
+    assert desk.step(Tick()) == [] and desk.core.wake_s() == due_s
+    desk.now_s = due_s
+    assert desk.step(Tick()) == [Ack(Token(1, 1))]
+    desk.step(Acked(1))
+    assert not desk.core.has_unacked
+
+
+def test_a_message_that_is_known_is_dropped_where_tokens_tell() -> None:
+    desk = Desk()
+    desk.opened()
+    desk.got(message(1), message(2))
+    desk.got(message(1), message(2), message(3))
+    assert desk.offered == [1, 2, 3]
+
+
+def test_nothing_is_dropped_as_known_where_tokens_are_not_stable() -> None:
+    own = frozenset({Capability.OWN_POSITION, Capability.WAKEUP})
+    for capabilities in (own, own | {Capability.ORDERED}, own | {Capability.STABLE_TOKENS}):
+        desk = Desk(capabilities)
+        desk.opened()
+        desk.got(message(5))
+        desk.got(message(5), message(1))
+        assert desk.offered == [5, 5, 1]
+
+
+def test_a_read_that_failed_is_repeated_by_another_receiver_behind_what_was_read() -> None:
+    desk = Desk()
+    desk.opened()
+    desk.got(message(1), message(2))
+    actions = desk.step(Failed(1, "read", "p: R.read raised ValueError: odd"))
+    assert kinds(actions) == [Say, Discard]
+    assert desk.state() == "starting"
+    assert desk.wait(1.0) == []  # it waits until the first one is closed
+    assert desk.step(Closed(1)) == [Open(2, Token(1, 2))]
+    desk.step(Opened(2))
+    desk.got(message(3), serial=1)  # the first one's answer after all
+    desk.got(message(2), message(3), serial=2)
+    assert desk.offered == [1, 2, 3]
+
+
+def test_failures_in_a_row_are_retried_less_and_less() -> None:
+    desk = Desk()
+    waits = []
+    desk.step(Tick())
+    for serial in range(1, 6):
+        desk.step(Failed(serial, "start", "down"))
+        desk.step(Closed(serial))
+        waits.append(desk.core.wake_s() - desk.now_s)
+        assert kinds(desk.wait(waits[-1])) == [Open]
+    assert waits == [1.0, 2.0, 4.0, 4.0, 4.0]
+
+
+def test_a_read_that_never_ends_is_left_behind() -> None:
+    desk = Desk()
+    desk.opened()
+    limit_s = OPTIONS.read_wait_s + OPTIONS.read_limit_s
+    assert desk.core.wake_s() == desk.now_s + limit_s
+    assert desk.wait(limit_s - 0.001) == []
+    said, discard = desk.wait(0.001)
+    assert isinstance(said, Say) and "read gave no answer for 15 s" in said.text
+    assert isinstance(discard, Discard)
+
+
+def test_a_start_that_never_ends_is_left_behind() -> None:
+    desk = Desk()
+    desk.step(Tick())
+    assert desk.wait(OPTIONS.start_limit_s - 0.001) == []
+    said, _ = desk.wait(0.001)
+    assert isinstance(said, Say) and "start gave no answer for 120 s" in said.text
+
+
+def test_an_acknowledgement_that_never_ends_is_sent_by_the_next_receiver() -> None:
+    desk = Desk()
+    desk.opened()
+    desk.got(message(1))
+    assert kinds(desk.wait(1.0)) == [Ack]
+    said, discard = desk.wait(OPTIONS.call_limit_s)
+    assert isinstance(said, Say) and "ack gave no answer" in said.text
+    assert isinstance(discard, Discard)
+    desk.step(Closed(1))
+    desk.wait(1.0)
+    assert Ack(Token(1, 1)) in desk.step(Opened(2))
+
+
+def test_an_acknowledgement_that_failed_is_sent_again_by_the_same_receiver() -> None:
+    desk = Desk()
+    desk.opened()
+    desk.got(message(1))
+    desk.wait(1.0)
+    assert kinds(desk.step(Failed(1, "ack", "p: R.ack raised KeyError: 1"))) == [Say]
+    assert desk.core.wake_s() == desk.now_s + 1.0
+    assert desk.wait(1.0) == [Ack(Token(1, 1))]
+
+
+def test_a_pause_keeps_what_a_read_brings_and_shows_it_to_nobody() -> None:
+    desk = Desk()
+    desk.opened()
+    assert desk.step(Hold()) == [] and desk.state() == "paused"
+    assert desk.got(message(1), message(2)) == []
+    assert desk.cache.events == 0
+    desk.step(GoOn())
+    desk.got(message(3))
+    assert desk.offered == [1, 2, 3]
+
+
+def test_a_pause_that_is_called_off_does_not_read_twice() -> None:
+    desk = Desk()
+    desk.opened()
+    desk.step(Hold())
+    assert desk.step(GoOn()) == []  # the read is still out
+
+
+def test_what_has_no_room_waits_and_nothing_more_is_read() -> None:
+    desk = Desk()
+    desk.is_busy = True
+    desk.opened()
+    assert kinds(desk.got(*map(message, range(1, 7)))) == [Offer]
+    assert desk.offered == [1, 2, 3, 4] and desk.state() == "full"
+    desk.cache.unpin(0)
+    desk.cache.unpin(1)
+    assert kinds(desk.step(Progressed())) == [Offer]
+    assert desk.offered == [1, 2, 3, 4, 5, 6]
+    for index in range(2, 6):
+        desk.cache.unpin(index)
+    assert Read in kinds(desk.step(Progressed()))
+
+
+def test_what_is_gone_is_a_gap_that_is_told_once() -> None:
+    desk = Desk(after=Token(1, 7))
+    desk.step(Tick())
+    gap, _ = desk.step(Gone(1, Token(1, 40)))
+    assert gap == Gap(Token(1, 7), Token(1, 40))
+    desk.step(Failed(1, "read", "down"))
+    desk.step(Closed(1))
+    desk.wait(1.0)
+    assert kinds(desk.step(Gone(2, Token(1, 40)))) == [Read]
+
+
+def test_what_an_adapter_returns_wrongly_replaces_its_receiver() -> None:
+    without_token = QueueMessage(A, None, [b"1"])  # type: ignore[arg-type]
+    without_headers = QueueMessage(A, Token(1, 1), [b"1"], None)  # type: ignore[arg-type]
+    answers = (None, 7, "text", [None], [without_token], [without_headers])
+    for answer in (*answers, [message(2), message(1)]):
+        desk = Desk()
+        desk.opened()
+        said, discard = desk.step(Got(1, answer, "p: R.read"))
+        assert isinstance(said, Say) and said.text.startswith("p: R.read returned")
+        assert isinstance(discard, Discard)
+
+
+def test_a_provider_that_cannot_wake_the_reader_is_polled_less_and_less() -> None:
+    desk = Desk(LOG - {Capability.WAKEUP})
+    desk.opened()
+    waits = []
+    for _ in range(8):
+        assert desk.got() == []
+        waits.append(round(desk.core.wake_s() - desk.now_s, 3))
+        (read,) = desk.wait(waits[-1])
+        assert isinstance(read, Read) and read.wait_s == 0.0
+    assert waits == [0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.5, 0.5]
+
+
+def test_nothing_is_done_behind_a_fence() -> None:
+    desk = Desk()
+    desk.opened()
+    assert desk.step(Overtaken("p: R.read: epoch 1 is over")) == [
+        Fence("p: R.read: epoch 1 is over")
+    ]
+    assert desk.state() == "fenced" and desk.core.wake_s() == math.inf
+    assert desk.got(message(1)) == [] and desk.wait(1000.0) == []

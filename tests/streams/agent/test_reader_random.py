@@ -1,0 +1,269 @@
+"""The reader beside a model: a provider that fails in every way, in any order of events.
+
+After each step: the invariants; what was appended is the log's beginning, once each, in order;
+what is acknowledged is done. Once faults stop, everything is appended and acknowledged.
+"""
+
+from __future__ import annotations
+
+import math
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from millstream.streams import Capability, FlowOptions, QueueMessage, StreamId, StreamOptions, Token
+from millstream.streams.agent.cache import CacheLimits, QueueCache
+from millstream.streams.agent.reading.reader import ReaderCore
+from millstream.streams.agent.reading.steps import (
+    Ack,
+    Acked,
+    Action,
+    Closed,
+    Discard,
+    Event,
+    Failed,
+    GoOn,
+    Got,
+    Hold,
+    Offer,
+    Open,
+    Opened,
+    Progressed,
+    Read,
+    Say,
+    Tick,
+)
+
+STREAMS = [StreamId("n", key) for key in "abc"]
+LOG = frozenset({Capability.ORDERED, Capability.STABLE_TOKENS})
+OPTIONS = StreamOptions(
+    cache=CacheLimits(events_max=6),
+    flow=FlowOptions(read_events_max=5, ack_every_events=3, ack_every_s=0.2),
+)
+
+
+class Provider:
+    """A log, and the receivers that were made; each has at most one call of a kind out."""
+
+    def __init__(self) -> None:
+        self.log: list[QueueMessage] = []
+        self.acked = 0
+        self.serial = 0
+        self.at: dict[int, int] = {}  # by serial: what it reads next
+        self.starting: int | None = None
+        self.reading: tuple[int, int] | None = None  # serial, events
+        self.acking: tuple[int, Token] | None = None
+        self.closing: int | None = None
+        self.old: list[Event] = []  # what receivers that were let go of may still say
+
+
+class Machine(RuleBasedStateMachine):
+    capabilities = LOG | {Capability.WAKEUP}
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.provider = Provider()
+        self.cache = QueueCache(OPTIONS.cache)
+        self.core = ReaderCore(
+            self.cache, OPTIONS, self.capabilities, where="p: q", after=None, now_s=0.0
+        )
+        self.now_s = 0.0
+        self.is_paused = False
+        self.appended: list[Token] = []
+        self.pinned: list[tuple[int, Token]] = []
+        self.done: set[Token] = set()
+        self.step(Tick())
+
+    def step(self, event: Event) -> None:
+        for action in self.core.step(event, self.now_s):
+            self.act(action)
+
+    def act(self, action: Action) -> None:
+        provider = self.provider
+        match action:
+            case Open():
+                assert provider.starting is None and provider.closing is None
+                assert provider.reading is None
+                provider.serial = provider.starting = action.serial
+                provider.at[action.serial] = (
+                    provider.acked if action.after is None else action.after.seq
+                )
+            case Read():
+                assert provider.reading is None and not self.is_paused
+                provider.reading = (provider.serial, action.events)
+            case Ack():
+                assert provider.acking is None
+                assert all(one.token in self.done for one in provider.log[: action.upto.seq])
+                provider.acking = (provider.serial, action.upto)
+            case Discard():
+                self.let_go()
+            case Offer():
+                for index, one in enumerate(action.messages, action.first):
+                    self.appended.append(one.token)
+                    self.pinned.append((index, one.token))
+                assert not self.is_paused
+            case Say():
+                pass
+            case _:
+                raise AssertionError(action)
+
+    def let_go(self) -> None:
+        provider = self.provider
+        provider.closing = provider.serial
+        if provider.reading is not None:
+            provider.old.append(Got(provider.serial, self.found(), "p: R.read"))
+        if provider.acking is not None:
+            provider.old.append(Acked(provider.serial))
+        provider.old += [Failed(provider.serial, "read", "late"), Opened(provider.serial)]
+        provider.starting = provider.reading = provider.acking = None
+
+    def found(self) -> list[QueueMessage]:
+        assert self.provider.reading is not None
+        serial, events = self.provider.reading
+        at = self.provider.at[serial]
+        found = self.provider.log[at : at + events]
+        self.provider.at[serial] = at + len(found)
+        return found
+
+    @rule(count=st.integers(1, 9), key=st.sampled_from(STREAMS))
+    def store(self, count: int, key: StreamId) -> None:
+        for _ in range(count):
+            seq = len(self.provider.log) + 1
+            self.provider.log.append(QueueMessage(key, Token(1, seq), [b"x"]))
+
+    @precondition(lambda self: self.provider.starting is not None)
+    @rule()
+    def start_ends(self) -> None:
+        serial, self.provider.starting = self.provider.starting, None
+        assert serial is not None
+        self.step(Opened(serial))
+
+    @precondition(lambda self: self.provider.reading is not None)
+    @rule(repeats=st.integers(0, 3))
+    def read_ends(self, repeats: int) -> None:
+        """Perhaps with what it gave before."""
+        assert self.provider.reading is not None
+        serial = self.provider.reading[0]
+        self.provider.at[serial] = max(0, self.provider.at[serial] - repeats)
+        found, self.provider.reading = self.found(), None
+        self.step(Got(serial, found, "p: R.read"))
+
+    @precondition(lambda self: self.provider.acking is not None)
+    @rule()
+    def ack_ends(self) -> None:
+        assert self.provider.acking is not None
+        (serial, upto), self.provider.acking = self.provider.acking, None
+        self.provider.acked = max(self.provider.acked, upto.seq)
+        self.step(Acked(serial))
+
+    @rule(method=st.sampled_from(["start", "read", "ack"]))
+    def fail(self, method: str) -> None:
+        provider = self.provider
+        if method == "start" and provider.starting is not None:
+            provider.starting = None
+        elif method == "read" and provider.reading is not None:
+            provider.reading = None
+        elif method == "ack" and provider.acking is not None:
+            provider.acking = None
+        else:
+            return
+        self.step(Failed(provider.serial, method, "down"))
+
+    @precondition(lambda self: self.provider.reading is not None)
+    @rule(answer=st.sampled_from([None, [None], 3, "text"]))
+    def answer_wrongly(self, answer: object) -> None:
+        assert self.provider.reading is not None
+        serial, self.provider.reading = self.provider.reading[0], None
+        self.step(Got(serial, answer, "p: R.read"))
+
+    @precondition(lambda self: self.provider.closing is not None)
+    @rule()
+    def close_ends(self) -> None:
+        serial, self.provider.closing = self.provider.closing, None
+        assert serial is not None
+        self.step(Closed(serial))
+
+    @precondition(lambda self: self.provider.old)
+    @rule(data=st.data())
+    def an_old_receiver_speaks(self, data: st.DataObject) -> None:
+        """Late, twice, in the wrong order."""
+        self.step(data.draw(st.sampled_from(self.provider.old)))
+
+    @rule(seconds=st.sampled_from([0.0, 0.001, 0.199, 1.0, 12.0, 130.0]))
+    def tick(self, seconds: float) -> None:
+        self.now_s += seconds
+        self.step(Tick())
+
+    @rule(early_s=st.sampled_from([0.0, 0.001]))
+    def timer(self, early_s: float) -> None:
+        """The timer that was asked for, perhaps a little early."""
+        when_s = self.core.wake_s()
+        if when_s < math.inf:
+            self.now_s = max(self.now_s, when_s - early_s)
+            self.step(Tick())
+
+    @precondition(lambda self: self.pinned)
+    @rule(data=st.data())
+    def finish(self, data: st.DataObject) -> None:
+        index, token = data.draw(st.sampled_from(self.pinned))
+        self.pinned.remove((index, token))
+        self.done.add(token)
+        self.cache.unpin(index)
+        self.step(Progressed())
+
+    @rule()
+    def pause(self) -> None:
+        self.is_paused = True
+        self.step(Hold())
+
+    @rule()
+    def go_on(self) -> None:
+        self.is_paused = False
+        self.step(GoOn())
+
+    @invariant()
+    def holds(self) -> None:
+        self.core.check()
+        self.cache.check()
+        wanted = [one.token for one in self.provider.log[: len(self.appended)]]
+        assert self.appended == wanted, "once each, in order"
+
+    def teardown(self) -> None:
+        """Faults stop: everything arrives."""
+        self.go_on()
+        for _ in range(1000):
+            if len(self.done) == len(self.provider.log) == self.provider.acked:
+                return
+            self.one_step_on()
+        raise AssertionError(f"{len(self.done)} of {len(self.provider.log)} are done")
+
+    def one_step_on(self) -> None:
+        provider = self.provider
+        if provider.closing is not None:
+            self.close_ends()
+        elif provider.starting is not None:
+            self.start_ends()
+        elif provider.acking is not None:
+            self.ack_ends()
+        elif self.pinned:
+            index, token = self.pinned.pop(0)
+            self.done.add(token)
+            self.cache.unpin(index)
+            self.step(Progressed())
+        elif provider.reading is not None and len(self.appended) < len(provider.log):
+            self.read_ends(0)
+        else:
+            self.timer(0.0)
+        self.holds()
+
+
+class PolledMachine(Machine):
+    capabilities = LOG
+
+
+TestReader = Machine.TestCase
+TestPolledReader = PolledMachine.TestCase
+TestReader.settings = TestPolledReader.settings = settings(
+    max_examples=60, stateful_step_count=60, deadline=None
+)

@@ -1,0 +1,177 @@
+"""What the manager does with its readers: paused in time, and stopped when a queue is lost."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from contextvars import Context
+
+from tests.conditions import spin, until
+
+from millstream.runtime import Etag, MemoryStateStore, Row, StorageUnavailable
+from millstream.runtime.extending import Tasks
+from millstream.streams import OwnershipOptions, Token
+from millstream.streams.ownership.manager import QueueManager
+from millstream.streams.ownership.record import OwnershipStore, QueueRecord, QueueState
+
+ME, OTHER = "127.0.0.1:1@1", "127.0.0.1:2@1"
+QUEUE = "queue-0"
+
+
+class FakeReader:
+    def __init__(self) -> None:
+        self.is_fenced = False
+        self.is_acked = True
+        self.checkpoint: Token | None = None
+        self.in_flight = 0
+        self.undone = 0
+        self.said: list[str] = []
+
+    def start(self) -> None:
+        self.said.append("start")
+
+    def pause(self) -> None:
+        self.said.append("pause")
+
+    def resume(self) -> None:
+        self.said.append("resume")
+
+    async def stop(self) -> None:
+        self.said.append("stop")
+
+    def abort(self) -> None:
+        self.said.append("abort")
+
+
+class Store(MemoryStateStore):
+    """Fails, or never answers, when it is told to."""
+
+    is_away = False
+    is_silent = False
+
+    async def _come(self) -> None:
+        while self.is_silent:
+            await asyncio.sleep(0)
+        if self.is_away:
+            raise StorageUnavailable("away")
+
+    async def read(self, key: str, /) -> Row | None:
+        await self._come()
+        return await super().read(key)
+
+    async def write(self, key: str, data: bytes, expect: Etag | None, fence: int, /) -> Etag:
+        await self._come()
+        return await super().write(key, data, expect, fence)
+
+
+class Desk:
+    me = ME
+
+    def __init__(self, options: OwnershipOptions) -> None:
+        self.store = Store()
+        self.records = OwnershipStore(self.store, "default")
+        self.readers: list[FakeReader] = []
+        self.tasks = Tasks(asyncio.get_running_loop(), Context)
+        self.manager = QueueManager([QUEUE], self.records, options, self, self._begin)
+
+    def live(self) -> frozenset[str]:
+        return frozenset({ME, OTHER})
+
+    def freed(self, queue: str, /) -> None: ...
+
+    def _begin(
+        self, queue: str, epoch: int, checkpoint: Token | None, *, may_repeat: bool
+    ) -> FakeReader:
+        self.readers.append(FakeReader())
+        return self.readers[-1]
+
+    async def record(self) -> QueueRecord:
+        stored = await self.records.read(QUEUE)
+        assert stored is not None
+        return stored.record
+
+    async def until_state(self, state: QueueState) -> QueueRecord:
+        async with asyncio.timeout(20):
+            while (record := await self.record()).state is not state:
+                await asyncio.sleep(0)
+        return record
+
+
+@asynccontextmanager
+async def owning(options: OwnershipOptions) -> AsyncIterator[Desk]:
+    """A manager that owns the queue."""
+    desk = Desk(options)
+    desk.manager.start()
+    desk.manager.want([QUEUE])
+    await until(lambda: bool(desk.readers))
+    assert desk.readers[0].said == ["start"]
+    yield desk
+    desk.manager.abort()
+    await desk.tasks.aclose()
+
+
+FAST = OwnershipOptions(poll_s=0.01, max_handoff_s=5.0, checkpoint_every_s=0.02)
+LEASED = OwnershipOptions(poll_s=0.01, lease_s=0.06)
+
+
+async def test_an_owner_that_lost_its_queue_stops_reading() -> None:
+    async with owning(FAST) as desk:
+        stored = await desk.records.read(QUEUE)
+        assert stored is not None
+        taken = QueueRecord(OTHER, stored.record.epoch + 1, QueueState.OWNED)
+        await desk.records.write(QUEUE, taken, stored.etag)
+        reader = desk.readers[0]
+        await until(lambda: reader.said == ["start", "stop"])
+        assert reader.is_fenced and desk.manager.agent(QUEUE) is None
+        assert await desk.record() == taken
+
+
+async def test_an_owner_that_is_fenced_by_the_provider_stops_reading() -> None:
+    async with owning(FAST) as desk:
+        desk.readers[0].is_fenced = True
+        desk.manager.wake(QUEUE)
+        await until(lambda: desk.readers[0].said == ["start", "stop"])
+
+
+async def test_the_position_is_stored_while_reading_and_never_goes_back() -> None:
+    async with owning(FAST) as desk:
+        for seq, wanted in ((4, 4), (9, 9), (7, 9)):
+            desk.readers[0].checkpoint = Token(1, seq)
+            async with asyncio.timeout(20):
+                while (await desk.record()).checkpoint != Token(1, wanted):
+                    await asyncio.sleep(0)
+            await spin(50)
+            assert (await desk.record()).checkpoint == Token(1, wanted)
+
+
+async def test_a_pause_is_recorded_and_called_off() -> None:
+    async with owning(FAST) as desk:
+        reader = desk.readers[0]
+        reader.in_flight = 1
+        desk.manager.want([])
+        record = await desk.until_state(QueueState.PAUSING)
+        assert reader.said == ["start", "pause"] and 0 < record.drain_by_s <= 5.0
+        desk.manager.want([QUEUE])
+        await desk.until_state(QueueState.OWNED)
+        await until(lambda: reader.said == ["start", "pause", "resume"])
+
+
+async def test_an_owner_stops_before_its_record_is_free() -> None:
+    async with owning(FAST) as desk:
+        desk.manager.want([])
+        record = await desk.until_state(QueueState.FREE)
+        assert desk.readers[0].said[-1] == "stop"
+        assert record.handoff is not None and record.handoff.clean
+
+
+async def test_a_lease_that_runs_out_stops_the_reader_although_the_store_is_away() -> None:
+    for fault in ("is_away", "is_silent"):
+        async with owning(LEASED) as desk:
+            setattr(desk.store, fault, True)
+            reader = desk.readers[0]
+            await until(lambda reader=reader: reader.is_fenced)  # type: ignore[misc]
+            assert "pause" in reader.said
+            setattr(desk.store, fault, False)
+            await until(lambda: len(desk.readers) > 1)  # it takes the queue again, in a new epoch
+            assert reader.said[-1] == "stop" and (await desk.record()).epoch == 2
