@@ -44,9 +44,8 @@ def is_text(value: str) -> bool:
 
 def text_bytes(texts: Iterable[str]) -> int:
     """Bytes of all of them in UTF-8. Never raises, so that what cannot be sent has a size, too."""
-    return sum(
-        len(text) if text.isascii() else len(text.encode(errors="surrogatepass")) for text in texts
-    )
+    text = "".join(texts)
+    return len(text) if text.isascii() else len(text.encode(errors="surrogatepass"))
 
 
 def shown(text: str, chars_max: int = SHOWN_CHARS_MAX) -> str:
