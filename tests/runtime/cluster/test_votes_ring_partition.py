@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable
 from itertools import pairwise
 from types import SimpleNamespace
@@ -12,10 +13,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millstream.runtime.cluster.changes import what_happened
+from millstream.runtime.cluster.changes import tell_changes, what_happened
 from millstream.runtime.cluster.directory.partition import Entry, Partition
 from millstream.runtime.cluster.member import Member
-from millstream.runtime.cluster.placement import choose_silo
+from millstream.runtime.cluster.placement import choose_silo, placement_in
 from millstream.runtime.cluster.ring import HASH_MAX, Ring, covers, gained, hash_of
 from millstream.runtime.cluster.table import (
     MemberRow,
@@ -583,3 +584,54 @@ def test_a_vote_counts_up_to_the_very_end_of_its_time() -> None:
     once = suspect(cluster(4), cluster(4).rows[0], ("s1:1@1",), NOW, OPTIONS)
     at_the_end = suspect(cluster(4), once, ("s2:1@1",), NOW + OPTIONS.vote_expires_s, OPTIONS)
     assert {voter for voter, _ in at_the_end.suspicions} == {"s1:1@1", "s2:1@1"}
+
+
+@pytest.mark.parametrize(("load", "chosen"), [(1, "b"), (0, "a")])
+def test_a_silo_that_has_not_told_its_load_counts_as_empty(load: int, chosen: str) -> None:
+    found = choose_silo(LEAST_ACTIVATIONS, ["a", "b"], "", "g", {"a": load}, lambda n: 0)
+    assert found == chosen
+
+
+def hosting(silo: str, strategy: str, kind: str = "K", status: Status = Status.ACTIVE) -> MemberRow:
+    return row(silo, status, grain_types=(kind,), placements=(("K", strategy),))
+
+
+def test_the_first_active_host_of_a_type_says_how_it_is_placed() -> None:
+    hosts = [
+        hosting("d:1@1", RANDOM.value),
+        hosting("a:1@1", HASHED.value, status=Status.STOPPING),
+        hosting("b:1@1", HASHED.value, kind="other"),
+        hosting("c:1@1", LEAST_ACTIVATIONS.value),
+    ]
+    assert placement_in(view(*hosts), "K") is LEAST_ACTIVATIONS
+    assert placement_in(view(*hosts[:3]), "K") is RANDOM
+    assert placement_in(view(), "K") is RANDOM
+
+
+def test_a_strategy_that_is_not_named_or_not_known_is_random() -> None:
+    assert placement_in(view(hosting("a:1@1", "of a later version")), "K") is RANDOM
+    assert placement_in(view(row("a:1@1", grain_types=("K",))), "K") is RANDOM
+
+
+@pytest.mark.parametrize(
+    ("status", "voters", "level"),
+    [
+        (Status.DEAD, ("b:1@1",), logging.WARNING),
+        (Status.DEAD, (), logging.INFO),
+        (Status.STOPPING, ("b:1@1",), logging.INFO),
+    ],
+)
+def test_only_an_eviction_is_a_warning(
+    caplog: pytest.LogCaptureFixture, status: Status, voters: tuple[str, ...], level: int
+) -> None:
+    after = row("a:1@1", status, suspicions=tuple((voter, NOW) for voter in voters))
+    with caplog.at_level(logging.INFO):
+        tell_changes("me:1@1", view(row("a:1@1"), row("b:1@1")), view(after, row("b:1@1")))
+    (record,) = caplog.records
+    assert record.levelno == level
+
+
+def test_what_was_so_before_the_first_view_is_not_told(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO):
+        tell_changes("me:1@1", view(version=0), view(row("a:1@1")))
+    assert not caplog.records

@@ -508,6 +508,12 @@ async def test_a_grain_is_kept_alive_from_now_on() -> None:
     assert before + 100.0 <= kept <= asyncio.get_running_loop().time() + 100.0
 
 
+@pytest.mark.parametrize("seconds", ["5", None, True, float("nan")])
+def test_a_grain_is_kept_alive_for_a_number_of_seconds(seconds: Any) -> None:
+    with pytest.raises(TypeError, match="write seconds, a number"):
+        an_activation().keep_alive(seconds)
+
+
 async def test_a_task_is_of_the_activation_until_it_ends_and_none_starts_afterwards() -> None:
     activation = an_activation()
 

@@ -32,8 +32,21 @@ def test_every_ip_address_is_read_as_it_is_printed(host: object, port: int) -> N
     assert Address.parse(str(address)) == address
 
 
-BAD = ["", "x", ":1", "x:", "x:65536", "x:-1", "x:1a", "::1:7700", "[::1]", "[::1]:", "[x]:1"]
-BAD += ["x y:1", "a@b:1", "x\n:1", "x:\u0661", "[]:1", "[::1:1", "x:" + "1" * 5000]
+BAD = [
+    "h:000080",
+    "",
+    "x",
+    ":1",
+    "x:",
+    "x:65536",
+    "x:-1",
+    "x:1a",
+    "::1:7700",
+    "[::1]",
+    "[::1]:",
+    "[x]:1",
+]
+BAD += ["x:000080", "x y:1", "a@b:1", "x\n:1", "x:\u0661", "[]:1", "[::1:1", "x:" + "1" * 5000]
 
 
 @pytest.mark.parametrize("text", BAD, ids=lambda text: repr(text[:12]))

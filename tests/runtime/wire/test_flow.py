@@ -13,7 +13,13 @@ from tests.runtime.wire.pair import Office, Waits, call, outgoing, raw, visitor
 
 from millstream.runtime import Overloaded, SiloUnavailable
 from millstream.runtime.tasks import Tasks
-from millstream.runtime.wire.batch import SPARE_BYTES, call_bytes, cut
+from millstream.runtime.wire.batch import (
+    LETTER_BYTES,
+    SPARE_BYTES,
+    TEXT_HEAD_BYTES,
+    call_bytes,
+    cut,
+)
 from millstream.runtime.wire.connection import REFUSALS_AT_ONCE
 from millstream.runtime.wire.message import (
     Call,
@@ -479,3 +485,9 @@ async def test_a_closed_connection_is_not_looked_after() -> None:
     assert pulse._timer is not None
     peer.close("over")
     assert pulse._timer is None and not pulse._peers
+
+
+def test_a_header_counts_with_its_name_and_its_text() -> None:
+    bare = call_bytes(call())
+    assert call_bytes(call(headers={"": ""})) == bare + 2 * TEXT_HEAD_BYTES
+    assert call_bytes(call(headers={"ab": "c"})) == bare + 2 * TEXT_HEAD_BYTES + 3 * LETTER_BYTES
