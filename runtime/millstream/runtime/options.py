@@ -10,7 +10,7 @@ from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field, fields
 from functools import cache
 from types import NoneType
-from typing import Any, get_args, get_origin, get_type_hints
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from .errors import ConfigError
 from .text import shown
@@ -63,6 +63,9 @@ def check_kind(what: str, value: object, kind: type[Any]) -> None:
 
 def _complaint(value: object, hint: Any, metadata: Mapping[str, float]) -> str:
     """What the value should be; empty if it is."""
+    if get_origin(hint) is Literal:
+        texts = list(map(repr, get_args(hint)))
+        return "" if repr(value) in texts else f"{', '.join(texts[:-1])} or {texts[-1]}"
     kinds = get_args(hint) or (hint,)
     lowest, highest = metadata.get("min"), metadata.get("max", math.inf)
     for kind in kinds:

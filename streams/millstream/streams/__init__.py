@@ -30,6 +30,13 @@ from .api.event import Event
 from .api.namespace import StreamNamespace
 from .api.stream import Start, Stream, Subscription
 from .api.subscribe import subscribe
+from .contracts.buffer import (
+    AutoCommit,
+    BufferConsumer,
+    BufferProducer,
+    BufferQueue,
+    BufferTopic,
+)
 from .contracts.capability import Capability
 from .contracts.host import AdapterHost
 from .contracts.identity import QueueId, StreamId
@@ -54,8 +61,13 @@ from .publishing.split import SendLimits
 
 __all__ = [
     "AdapterHost",
+    "AutoCommit",
     "Backoff",
     "BringsMapper",
+    "BufferConsumer",
+    "BufferProducer",
+    "BufferQueue",
+    "BufferTopic",
     "CacheLimits",
     "Capability",
     "CursorTooOld",

@@ -10,7 +10,7 @@ committed it.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Generic, Literal, TypeVar
 
@@ -118,14 +118,36 @@ class Partition(Generic[T]):
 
     def append(self, item: T) -> int:
         """Store an item and return its offset."""
-        chain = self._chain
-        if grows := chain.tail.is_full:
-            chain.grow(self._needed())
-        offset = chain.tail.end
-        chain.tail.append(item)
-        if grows:
-            self._release_to(self.first)
-        return offset
+        tail = self._chain.tail
+        if tail.count == tail.size:
+            return self._append_grown(item)
+        tail.append(item)
+        return tail.end - 1
+
+    def _append_grown(self, item: T) -> int:
+        self._grow()
+        tail = self._chain.tail
+        tail.append(item)
+        self._release_to(self.first)
+        return tail.end - 1
+
+    def extend(self, items: Sequence[T]) -> int:
+        """Store items in order; returns the offset behind them. Costs a slice per segment."""
+        at = 0
+        while at < len(items):
+            grows = self._chain.tail.is_full
+            if grows:
+                self._grow()
+            tail = self._chain.tail
+            part = items[at : at + tail.size - tail.count]
+            tail.extend(part)
+            at += len(part)
+            if grows:
+                self._release_to(self.first)
+        return self.end
+
+    def _grow(self) -> None:
+        self._chain.grow(self._needed())
 
     def register(self, group: str, start: Literal["earliest", "latest"] = "earliest") -> None:
         """Add a group; it holds back recycling from now on. Raises StreamError if it exists."""

@@ -8,7 +8,7 @@ reader that still points at it fails instead of reading newer items.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Generic, TypeVar, cast
 
 __all__ = ["Chain", "Segment", "Slots"]
@@ -21,10 +21,11 @@ Slots = list[T | None]
 class Segment(Generic[T]):
     """An array that holds the items at offsets `start` to `end` (exclusive)."""
 
-    __slots__ = ("_slots", "count", "next", "start")
+    __slots__ = ("_slots", "count", "next", "size", "start")
 
     def __init__(self, start: int, slots: Slots[T]) -> None:
         self._slots: Slots[T] | None = slots
+        self.size = len(slots)
         self.start = start
         self.count = 0
         self.next: Segment[T] | None = None
@@ -37,7 +38,7 @@ class Segment(Generic[T]):
     @property
     def is_full(self) -> bool:
         """Whether the next item needs another segment."""
-        return self.count == len(self.slots)
+        return self.count == self.size
 
     @property
     def slots(self) -> Slots[T]:
@@ -49,6 +50,13 @@ class Segment(Generic[T]):
         """Store an item in the next slot, of which there must be one."""
         self.slots[self.count] = item
         self.count += 1
+
+    def extend(self, items: Sequence[T]) -> None:
+        """Store items in the next slots, of which there must be enough."""
+        end = self.count + len(items)
+        assert end <= self.size, f"{len(items)} items for {self.size - self.count} slots"
+        self.slots[self.count : end] = items
+        self.count = end
 
     def copy(self, low: int, high: int) -> list[T]:
         """The items at offsets low..high-1, in a new list."""

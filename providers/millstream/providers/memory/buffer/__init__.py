@@ -1,0 +1,1 @@
+"""The buffer queue in memory, usable without a cluster."""

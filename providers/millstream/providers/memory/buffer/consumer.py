@@ -1,0 +1,220 @@
+"""Taking batches from the partitions of one consumer.
+
+Owns: `MemoryConsumer`, its turn among its partitions, and its wait. Not: positions (`partition`).
+Invariants: one loop at a time; a batch is of one partition and never changes; while one is not
+committed its partition gives it again; a partition with items is served within as many batches as
+the consumer has partitions; a wait leaves nothing behind, whatever ends it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Sequence
+from typing import Any, Generic, Protocol, TypeVar
+from weakref import ReferenceType, ref
+
+from millstream.providers.memory.offset import Offset
+from millstream.providers.memory.partition import NothingToCommit, Partition
+
+from .errors import ConcurrentUse
+from .options import GroupOptions
+from .producer import DONE
+
+__all__ = ["MemoryConsumer", "Stock", "Wakeable"]
+
+T = TypeVar("T")
+BATCHES_BEFORE_YIELD = 64  # a consumer that always finds something lets others run
+
+
+class Wakeable(Protocol):
+    """Waits for an item."""
+
+    def wake(self, at: int, /) -> None: ...
+
+
+class Stock(Protocol[T]):
+    """What a consumer takes from: a topic."""
+
+    partitions: list[Partition[T]]
+    waiting: list[dict[Any, None]]
+    is_closed: bool
+
+
+class MemoryConsumer(Generic[T]):
+    """One consumer of a group (`BufferConsumer`): `async for batch in consumer`."""
+
+    def __init__(
+        self, topic: Stock[T], group: str, partitions: range, options: GroupOptions
+    ) -> None:
+        self._topic = topic
+        self._group = group
+        self._mine = tuple(partitions)
+        self._options = options
+        self._turn = 0  # of the partition that is asked first
+        self._given: int | None = None  # the partition of the batch that was given last
+        self._loop: ReferenceType[Batches[T]] | None = None
+        self._wait: asyncio.Future[None] | None = None
+        self._is_ended = False
+        self._unbroken = 0
+        self._last: dict[int, int] = {}  # by partition, where its last batch began
+        self.again_count = 0  # batches that were given more than once
+
+    def __repr__(self) -> str:
+        ends = f"{self._mine[0]} to {self._mine[-1]}"
+        return f"consumer of group {self._group!r} for partitions {ends} of {self._topic!r}"
+
+    @property
+    def group(self) -> str:
+        """The name of its group."""
+        return self._group
+
+    @property
+    def partitions(self) -> Sequence[int]:
+        """The partitions that it takes from."""
+        return self._mine
+
+    @property
+    def given(self) -> tuple[int, int] | None:
+        """Partition and first offset of the batch that is not committed yet, if there is one."""
+        return None if self._given is None else (self._given, self._last[self._given])
+
+    def offsets(self) -> dict[int, Offset]:
+        """By partition: the offset of the first item that its group has not committed."""
+        partitions, group = self._topic.partitions, self._group
+        return {at: Offset.of(partitions[at].committed(group)) for at in self._mine}
+
+    # -- loop
+
+    def __aiter__(self) -> Batches[T]:
+        """Begin a loop. Raises ConcurrentUse while another one goes on."""
+        running = None if self._loop is None else self._loop()
+        if running is not None and not running.is_over:
+            raise ConcurrentUse(
+                f"{self!r} is in a loop already: leave it first, or make more consumers"
+            )
+        if self._options.auto_commit == "after":
+            self._given = None  # the loop before may have left in the middle of its batch
+        batches = Batches(self)
+        self._loop = ref(batches)
+        return batches
+
+    async def next_batch(self) -> list[T] | None:
+        """The next batch, once there is one; None at the end."""
+        if self._wait is not None:
+            raise ConcurrentUse(f"{self!r} is asked for two batches at once")
+        if self._options.auto_commit == "after" and self._given is not None:
+            self.commit()
+        if self._unbroken > BATCHES_BEFORE_YIELD:
+            await self._yield()
+        while True:
+            if batch := self._pull():
+                return batch
+            if self._is_ended or self._topic.is_closed:
+                return None
+            await self._arrival()
+
+    def _pull(self) -> list[T]:
+        """A batch of the first partition that has one, from the one whose turn it is on."""
+        mine, count = self._mine, len(self._mine)
+        self._given = None
+        for step in range(count if not self._is_ended else 0):
+            at = mine[(self._turn + step) % count]
+            partition = self._topic.partitions[at]
+            batch = partition.pull(self._group, self._options.batch_size)
+            if batch:
+                self._turn = (self._turn + step + 1) % count
+                self._give(partition, at)
+                return batch
+        return []
+
+    def _give(self, partition: Partition[T], at: int) -> None:
+        self._unbroken += 1
+        if self._options.auto_commit is True:
+            partition.commit(self._group)
+            return
+        self._given, start = at, partition.committed(self._group)
+        self.again_count += self._last.get(at) == start
+        self._last[at] = start
+
+    async def _yield(self) -> None:
+        """Let others run."""
+        self._unbroken = 0
+        self._wait = asyncio.get_running_loop().create_future()
+        self._wait.set_result(None)
+        try:
+            await asyncio.sleep(0)
+        finally:
+            self._wait = None
+
+    async def _arrival(self) -> None:
+        """Until an item comes into one of its partitions, or the end."""
+        self._unbroken = 0
+        wait = self._wait = asyncio.get_running_loop().create_future()
+        for at in self._mine:
+            self._topic.waiting[at][self] = None
+        try:
+            await wait
+        finally:
+            self._wait = None
+            for at in self._mine:
+                self._topic.waiting[at].pop(self, None)
+
+    def wake(self, at: int, /) -> None:
+        """Something came into a partition: it is asked first."""
+        wait = self._wait
+        if wait is not None and not wait.done():
+            if at in self._mine:
+                self._turn = self._mine.index(at)
+            wait.set_result(None)
+        for mine in self._mine:
+            self._topic.waiting[mine].pop(self, None)
+
+    def end(self) -> None:
+        """Its group is gone: its loop ends."""
+        self._is_ended = True
+        self.wake(self._mine[0])
+
+    # -- progress
+
+    def commit(self, count: int | None = None, /) -> Awaitable[None]:
+        """The last batch is done, or its first `count` items; it takes effect at once.
+
+        Raises NothingToCommit (no batch since the last commit, or auto_commit is on), ValueError.
+        """
+        if self._options.auto_commit is True:
+            raise NothingToCommit(f"{self!r} commits by itself (auto_commit=True)")
+        if self._given is None:
+            raise NothingToCommit(f"{self!r} was given no batch since its last commit")
+        partition = self._topic.partitions[self._given]
+        upto = None if count is None else partition.committed(self._group) + count
+        partition.commit(self._group, upto)
+        self._given = None
+        return DONE
+
+
+class Batches(Generic[T]):
+    """One loop over a consumer."""
+
+    __slots__ = ("__weakref__", "_consumer", "is_over")
+
+    def __init__(self, consumer: MemoryConsumer[T]) -> None:
+        self._consumer = consumer
+        self.is_over = False
+
+    def __aiter__(self) -> Batches[T]:
+        return self
+
+    async def __anext__(self) -> list[T]:
+        try:
+            batch = await self._consumer.next_batch()
+        except BaseException:
+            self.is_over = True  # who caught it may go on, unless another loop has begun
+            raise
+        if batch is None:
+            self.is_over = True
+            raise StopAsyncIteration
+        return batch
+
+    async def aclose(self) -> None:
+        """Leave the loop."""
+        self.is_over = True

@@ -1,0 +1,72 @@
+"""Items from other threads, on their way into the topic's loop.
+
+Owns: `Handover`. Invariants: items of one thread go in in its order; a burst wakes the loop once;
+at most `items_max` wait.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import deque
+from typing import Generic, Protocol, TypeVar
+
+from millstream.runtime import ConfigError, QueueFull
+
+__all__ = ["Handover", "Puts"]
+
+T = TypeVar("T")
+T_contra = TypeVar("T_contra", contravariant=True)
+
+
+class Puts(Protocol[T_contra]):
+    """What takes items in the loop."""
+
+    def try_produce(self, item: T_contra, /) -> bool: ...
+
+
+class Handover(Generic[T]):
+    """Between threads and a producer. `name`: of the topic, for errors."""
+
+    RETRY_S = 0.005  # while the topic is full
+
+    def __init__(self, producer: Puts[T], items_max: int, name: str) -> None:
+        self._producer = producer
+        self._items_max = items_max
+        self._name = name
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._items: deque[T] = deque()
+        self._lock = threading.Lock()
+        self._is_woken = False
+
+    def bind(self) -> None:
+        """The running loop is the topic's."""
+        self._loop = asyncio.get_running_loop()
+
+    def put(self, item: T) -> None:
+        """From any thread. Raises QueueFull, ConfigError: the topic has no loop yet."""
+        loop = self._loop
+        if loop is None:
+            raise ConfigError(f"{self._name} has no loop yet: make a consumer in it first")
+        with self._lock:
+            if len(self._items) >= self._items_max:
+                raise QueueFull(
+                    f"{self._name}: {self._items_max} items of other threads wait (handover_max)"
+                )
+            self._items.append(item)
+            must_wake, self._is_woken = not self._is_woken, True
+        if must_wake:
+            loop.call_soon_threadsafe(self._drain)
+
+    def _drain(self) -> None:
+        while True:
+            with self._lock:
+                if not self._items:
+                    self._is_woken = False
+                    return
+                item = self._items[0]
+            if not self._producer.try_produce(item):
+                assert self._loop is not None
+                self._loop.call_later(self.RETRY_S, self._drain)
+                return
+            self._items.popleft()
