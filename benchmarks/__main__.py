@@ -1,4 +1,4 @@
-"""`python -m benchmarks calls|streams|activation|path|detection [--rounds N] [--json]
+"""`python -m benchmarks calls|streams|activation|buffer|path|detection [--rounds N] [--json]
 [--against REV,PEER]` and `python -m benchmarks bounds [WORD ...] [--size S] [--json]`.
 
 Each subject of each round runs in a fresh process; rounds are interleaved; ratios are computed
@@ -39,11 +39,20 @@ SUITES = {
         "limit": ["limit_streams.streams"],
         "redis": ["redis_peer.streams"],
     },
+    "buffer": {
+        "ours": ["buffer.ours"],
+        "limit": ["buffer.deques"],
+        "asyncio": ["buffer.queues"],
+    },
     "activation": {"ours": ["ours.activation"], "xoscar": ["xoscar_peer.activation"]},
     "path": {"ours": ["path.figures"]},  # frames and modules: counted, not timed
     "detection": {"ours": ["detection.stopped", "detection.isolated"]},
 }
-PEERS = {"xoscar": ["xoscar", "psutil"], "redis": ["redis"]}  # and the packages that they need
+PEERS = {
+    "xoscar": ["xoscar", "psutil"],
+    "redis": ["redis"],
+    "asyncio": [],
+}  # and the packages that they need
 SERVERS = {"redis": "redis-server"}
 BETWEEN_SILOS = "silo_"  # these figures are compared with the others' two processes
 Round = dict[str, dict[str, float]]

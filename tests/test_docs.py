@@ -47,6 +47,7 @@ OPTION_CLASSES = {
     "OwnershipOptions": "millstream.streams",
     "RuntimeOptions": "millstream.runtime",
     "SendLimits": "millstream.streams",
+    "TopicOptions": "millstream.providers.memory",
     "StreamOptions": "millstream.streams",
     "WriteOptions": "pyspark_millstream.options",
     "WriterOptions": "millstream.providers.sqlite",

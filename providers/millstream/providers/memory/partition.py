@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Generic, Literal, TypeVar
+from typing import Generic, Literal, TypeVar, cast
 
 from millstream.runtime import ConfigError, CursorTooOld, StreamError
 
@@ -119,10 +119,12 @@ class Partition(Generic[T]):
     def append(self, item: T) -> int:
         """Store an item and return its offset."""
         tail = self._chain.tail
-        if tail.count == tail.size:
+        count = tail.count
+        if count == tail.size:
             return self._append_grown(item)
-        tail.append(item)
-        return tail.end - 1
+        tail.slots[count] = item  # `tail.append`, without its frame
+        tail.count = count + 1
+        return tail.start + count
 
     def _append_grown(self, item: T) -> int:
         self._grow()
@@ -170,18 +172,40 @@ class Partition(Generic[T]):
         """
         if count < 1:
             raise ValueError(f"count is {count}, it must be at least 1")
-        reader = self._reader(group)
-        low, high = reader.committed, min(reader.committed + count, self.end)
-        reader.pending = (low, high) if high > low else None
+        reader = self._readers.get(group) or self._reader(group)
+        low, tail = reader.committed, self._chain.tail
+        high = min(low + count, tail.start + tail.count)
+        if high <= low:
+            reader.pending = None
+            return []
+        reader.pending = (low, high)
+        return self._copy(reader, low, high)
+
+    def _copy(self, reader: Reader[T], low: int, high: int) -> list[T]:
+        segment = reader.segment
+        if high <= segment.start + segment.count:  # all in one array: no step but the copy
+            return cast("list[T]", segment.slots[low - segment.start : high - segment.start])
         reader.advance()
         return self._chain.copy(reader.segment, low, high)
+
+    def take(self, group: str, count: int) -> list[T]:
+        """`pull` and `commit` in one."""
+        reader = self._readers.get(group) or self._reader(group)
+        low, tail = reader.committed, self._chain.tail
+        high = min(low + count, tail.start + tail.count)
+        if high <= low:
+            reader.pending = None
+            return []
+        batch = self._copy(reader, low, high)
+        self._move(reader, high)
+        return batch
 
     def commit(self, group: str, upto: int | None = None) -> int:
         """Commit what was pulled last, or of it the items below `upto`; return the new offset.
 
         Raises NothingToCommit, ValueError (`upto` outside what was pulled); nothing changes then.
         """
-        reader = self._reader(group)
+        reader = self._readers.get(group) or self._reader(group)
         if reader.pending is None:
             raise NothingToCommit(f"group {group!r} has pulled nothing since {reader.committed}")
         low, high = reader.pending
@@ -242,13 +266,21 @@ class Partition(Generic[T]):
             raise ValueError(f"offset is {offset}, the end is {self.end}")
 
     def _move(self, reader: Reader[T], offset: int) -> None:
+        was_last = (
+            reader.committed <= self._released
+        )  # else another one holds back what is released
         reader.committed, reader.pending = offset, None
-        reader.advance()
-        self._release()
+        segment = reader.segment
+        if offset >= segment.start + segment.count:
+            reader.advance()
+        if was_last and len(self._readers) > 1:
+            self._release()
+        elif was_last:
+            self._release_to(offset)
 
     def _release(self) -> None:
         if self._readers:
-            self._release_to(min(reader.committed for reader in self._readers.values()))
+            self._release_to(min([reader.committed for reader in self._readers.values()]))
 
     def _release_to(self, offset: int) -> None:
         count = offset - self._released

@@ -21,10 +21,10 @@ Slots = list[T | None]
 class Segment(Generic[T]):
     """An array that holds the items at offsets `start` to `end` (exclusive)."""
 
-    __slots__ = ("_slots", "count", "next", "size", "start")
+    __slots__ = ("count", "next", "size", "slots", "start")
 
     def __init__(self, start: int, slots: Slots[T]) -> None:
-        self._slots: Slots[T] | None = slots
+        self.slots: Slots[T] = slots  # the array; gone once the segment has been recycled
         self.size = len(slots)
         self.start = start
         self.count = 0
@@ -39,12 +39,6 @@ class Segment(Generic[T]):
     def is_full(self) -> bool:
         """Whether the next item needs another segment."""
         return self.count == self.size
-
-    @property
-    def slots(self) -> Slots[T]:
-        """The array. Asserts that the segment has not been recycled."""
-        assert self._slots is not None, f"segment at {self.start} has been recycled"
-        return self._slots
 
     def append(self, item: T) -> None:
         """Store an item in the next slot, of which there must be one."""
@@ -73,7 +67,7 @@ class Segment(Generic[T]):
         """Take the array away, emptied so that the items can be collected."""
         slots = self.slots
         slots[:] = [None] * len(slots)
-        self._slots = None
+        del self.slots
         return slots
 
     def check(self) -> None:

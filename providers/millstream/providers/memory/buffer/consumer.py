@@ -49,7 +49,9 @@ class MemoryConsumer(Generic[T]):
         self._topic = topic
         self._group = group
         self._mine = tuple(partitions)
-        self._options = options
+        self._batch_size = options.batch_size
+        self._is_auto = options.auto_commit is True
+        self._commits_after = options.auto_commit == "after"
         self._turn = 0  # of the partition that is asked first
         self._given: int | None = None  # the partition of the batch that was given last
         self._loop: ReferenceType[Batches[T]] | None = None
@@ -92,7 +94,7 @@ class MemoryConsumer(Generic[T]):
             raise ConcurrentUse(
                 f"{self!r} is in a loop already: leave it first, or make more consumers"
             )
-        if self._options.auto_commit == "after":
+        if self._commits_after:
             self._given = None  # the loop before may have left in the middle of its batch
         batches = Batches(self)
         self._loop = ref(batches)
@@ -102,7 +104,7 @@ class MemoryConsumer(Generic[T]):
         """The next batch, once there is one; None at the end."""
         if self._wait is not None:
             raise ConcurrentUse(f"{self!r} is asked for two batches at once")
-        if self._options.auto_commit == "after" and self._given is not None:
+        if self._commits_after and self._given is not None:
             self.commit()
         if self._unbroken > BATCHES_BEFORE_YIELD:
             await self._yield()
@@ -113,26 +115,32 @@ class MemoryConsumer(Generic[T]):
                 return None
             await self._arrival()
 
-    def _pull(self) -> list[T]:
-        """A batch of the first partition that has one, from the one whose turn it is on."""
-        mine, count = self._mine, len(self._mine)
-        self._given = None
-        for step in range(count if not self._is_ended else 0):
-            at = mine[(self._turn + step) % count]
-            partition = self._topic.partitions[at]
-            batch = partition.pull(self._group, self._options.batch_size)
-            if batch:
-                self._turn = (self._turn + step + 1) % count
-                self._give(partition, at)
-                return batch
-        return []
+    def quick_batch(self) -> list[T] | None:
+        """The next batch if it is there, and nothing else is to be done."""
+        if self._wait is not None or self._unbroken > BATCHES_BEFORE_YIELD or self._commits_after:
+            return None
+        return self._pull()
 
-    def _give(self, partition: Partition[T], at: int) -> None:
-        self._unbroken += 1
-        if self._options.auto_commit is True:
-            partition.commit(self._group)
-            return
-        self._given, start = at, partition.committed(self._group)
+    def _pull(self) -> list[T] | None:
+        """A batch of the first partition that has one, from the one whose turn it is on."""
+        mine, group, size = self._mine, self._group, self._batch_size
+        count, turn = len(mine), self._turn
+        self._given = None
+        for step in range(turn, turn + count if not self._is_ended else turn):
+            at = mine[step % count]
+            partition = self._topic.partitions[at]
+            batch = partition.take(group, size) if self._is_auto else partition.pull(group, size)
+            if batch:
+                self._turn = (step + 1) % count
+                self._unbroken += 1
+                if not self._is_auto:
+                    self._note_given(at, partition.committed(group))
+                return batch
+        return None
+
+    def _note_given(self, at: int, start: int) -> None:
+        """A batch is out that is not committed."""
+        self._given = at
         self.again_count += self._last.get(at) == start
         self._last[at] = start
 
@@ -181,7 +189,7 @@ class MemoryConsumer(Generic[T]):
 
         Raises NothingToCommit (no batch since the last commit, or auto_commit is on), ValueError.
         """
-        if self._options.auto_commit is True:
+        if self._is_auto:
             raise NothingToCommit(f"{self!r} commits by itself (auto_commit=True)")
         if self._given is None:
             raise NothingToCommit(f"{self!r} was given no batch since its last commit")
@@ -205,6 +213,8 @@ class Batches(Generic[T]):
         return self
 
     async def __anext__(self) -> list[T]:
+        if batch := self._consumer.quick_batch():
+            return batch
         try:
             batch = await self._consumer.next_batch()
         except BaseException:

@@ -127,6 +127,12 @@ class PushGroup(Generic[T]):
             await consumer.commit()
         return True
 
+    async def drained(self) -> None:
+        """Until the topic is closed and the group has had all of it. Raises what stopped it."""
+        await asyncio.gather(*self._tasks)
+        if self.failed is not None:
+            raise self.failed
+
     async def stop(self, *, timeout_s: float | None = None) -> None:
         """Take no more batches, and wait for the handlers that run.
 

@@ -52,7 +52,6 @@ class MemoryTopic(Generic[T]):
             Partition(stored, freed=freed) for _ in range(options.partitions)
         ]
         self.waiting: list[dict[Wakeable, None]] = [{} for _ in self.partitions]
-        self.next_partition = 0  # of the next item without a key; counts without end
         self.is_closed = False
         self._was_blocked = False
         self._groups: dict[str, Sequence[MemoryConsumer[T]]] = {}
@@ -190,6 +189,7 @@ class MemoryTopic(Generic[T]):
     def close(self) -> None:
         """No more items: producers that wait fail, consumers end once they have had the rest."""
         self.is_closed = True
+        self._producer.close()
         if self.gate is not None:
             self.gate.close(f"{self!r} was closed")
         for at in range(len(self.partitions)):
