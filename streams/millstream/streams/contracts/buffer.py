@@ -10,14 +10,14 @@ of each group.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Iterable, Sequence
-from typing import Literal, Protocol, TypeVar
+from typing import Annotated, Literal, Protocol, TypeVar
 
 __all__ = ["AutoCommit", "BufferConsumer", "BufferProducer", "BufferQueue", "BufferTopic"]
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 T_contra = TypeVar("T_contra", contravariant=True)
-AutoCommit = bool | Literal["after"]
+AutoCommit = Annotated[bool | Literal["after"], "when a batch counts as done"]
 
 
 class BufferProducer(Protocol[T_contra]):
