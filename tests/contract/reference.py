@@ -321,7 +321,7 @@ class ReferenceReader:
         /,
     ) -> Page:
         kept = self.shelf.stored
-        if kept and position < kept[0].token and position.seq > 0:
+        if kept and position < kept[0].token:
             raise CursorTooOld("gone", first=kept[0].token)
         found, events, size_bytes = list[QueueMessage](), 0, 0
         for count, one in enumerate(one for one in kept if one.token >= position):

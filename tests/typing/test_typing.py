@@ -23,7 +23,7 @@ import pytest
 HERE = Path(__file__).parent
 ROOT = HERE.parent.parent
 SOURCES = [str(ROOT / name) for name in ("runtime", "streams", "providers", "balancers", "console")]
-SUBJECTS = ["buffers", "grains", "plugins", "silos", "streams"]
+SUBJECTS = ["adapters", "buffers", "grains", "plugins", "silos", "streams"]
 PUBLIC = [
     "millstream.runtime",
     "millstream.streams",

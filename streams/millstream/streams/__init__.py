@@ -42,6 +42,7 @@ from .contracts.host import AdapterHost
 from .contracts.identity import QueueId, StreamId
 from .contracts.mapping import QueueBalancer, QueueMapper, SiloSet
 from .contracts.message import OutMessage, Page, ProducerMark, QueueMessage
+from .contracts.push import PushReceiver, PushSource
 from .contracts.queue import (
     BringsMapper,
     Measurable,
@@ -89,6 +90,8 @@ __all__ = [
     "PersistentStreams",
     "ProducerMark",
     "PublishUnknown",
+    "PushReceiver",
+    "PushSource",
     "QueueAdapter",
     "QueueAdapterFactory",
     "QueueBalancer",

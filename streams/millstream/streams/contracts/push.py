@@ -1,0 +1,199 @@
+"""Sources that can only push: a receiver that buffers what they push until it is read.
+
+Owns: `PushReceiver`, what it asks of a source, and its limits. Not: connecting to the source.
+Invariants: what is held is bounded, and the source is paused before that; what was released is read
+again from here, so a source need not be able to take anything back; since it is not told, attempts
+are not counted (`QueueMessage.attempt` is 0).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import itertools
+from collections import deque
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
+from typing import Protocol
+
+from millstream.runtime import QueueFull
+
+from .capability import Capability
+from .message import QueueMessage
+from .token import Token
+
+__all__ = ["PushReceiver", "PushSource"]
+
+EVENTS_MAX = 1000
+BYTES_MAX = 4 << 20
+BEYOND_PAUSE = 2  # a paused source may push so many times the limits before it is refused
+
+
+class PushSource(Protocol):
+    """One queue of a broker that calls back, for one owner."""
+
+    async def start(self, push: Callable[[QueueMessage], None], after: Token | None, /) -> None:
+        """Begin to push what is behind a position; None: what is not acknowledged.
+
+        `push` never waits. It raises QueueFull if the source goes on pushing though it is paused.
+        """
+        ...
+
+    def pause(self) -> None:
+        """Push no more. What is on its way may still be pushed."""
+        ...
+
+    def resume(self) -> None:
+        """Go on behind the last message that was pushed."""
+        ...
+
+    async def ack(self, upto: Token | None, also: Sequence[Token], /) -> None:
+        """These are done, as `QueueReceiver.ack` has it."""
+        ...
+
+    async def aclose(self) -> None:
+        """Push no more; whoever starts next is given what is not acknowledged."""
+        ...
+
+
+class PushReceiver:
+    """A `QueueReceiver` over a source that can only push.
+
+    Args:
+        source: what pushes, for this queue and owner.
+        capabilities: those of the provider. With ITEM_ACK messages are kept from being read until
+            they are acknowledged, and count as held; without it they are held until they are read.
+        events_max: the source is paused while so many events are held, and goes on at half.
+        bytes_max: the same in bytes of items.
+    """
+
+    def __init__(
+        self,
+        source: PushSource,
+        capabilities: Collection[Capability],
+        *,
+        events_max: int = EVENTS_MAX,
+        bytes_max: int = BYTES_MAX,
+    ) -> None:
+        self._source = source
+        self._keeps = Capability.ITEM_ACK in capabilities
+        self._events_max = events_max
+        self._bytes_max = bytes_max
+        self._ready: deque[QueueMessage] = deque()
+        self._out: dict[Token, QueueMessage] = {}
+        self._delayed: list[tuple[float, int, QueueMessage]] = []
+        self._numbers = itertools.count()
+        self._events = 0
+        self._bytes = 0
+        self._is_paused = False
+        self._is_closed = False
+        self._changed = asyncio.Event()
+
+    # -- the source's side
+
+    def push(self, message: QueueMessage) -> None:
+        """Take a message. Raises QueueFull: the source goes on though it is paused."""
+        if self._is_closed:
+            return
+        if self._is_beyond(BEYOND_PAUSE):
+            raise QueueFull(
+                f"{self._events} events and {self._bytes} bytes are held, {BEYOND_PAUSE} times the "
+                "limit: the source must not push while it is paused"
+            )
+        self._hold(message, 1)
+        self._ready.append(replace(message, attempt=0) if message.attempt else message)
+        self._changed.set()
+
+    def _is_beyond(self, times: float) -> bool:
+        return self._events >= self._events_max * times or self._bytes >= self._bytes_max * times
+
+    def _hold(self, message: QueueMessage, sign: int) -> None:
+        """Count a message in (1) or out (-1), and pause the source or let it go on."""
+        self._events += sign * len(message.items)
+        self._bytes += sign * sum(map(len, message.items))
+        if not self._is_paused and self._is_beyond(1):
+            self._is_paused = True
+            self._source.pause()
+        elif self._is_paused and not self._is_closed and not self._is_beyond(0.5):
+            self._is_paused = False
+            self._source.resume()
+
+    # -- the reader's side
+
+    async def start(self, after: Token | None, /) -> None:
+        await self._source.start(self.push, after)
+
+    async def read(
+        self, max_events: int, max_bytes: int, wait_s: float, /
+    ) -> Sequence[QueueMessage]:
+        loop = asyncio.get_running_loop()
+        end_s = loop.time() + wait_s
+        while not self._is_closed:
+            self._ripen(loop.time())
+            if self._ready:
+                return self._take(max_events, max_bytes)
+            if loop.time() >= end_s:
+                break
+            soonest = [self._delayed[0][0]] if self._delayed else []
+            await self._wait(min([end_s, *soonest]))
+        return []
+
+    async def _wait(self, until_s: float) -> None:
+        self._changed.clear()
+        try:
+            async with asyncio.timeout_at(until_s):
+                await self._changed.wait()
+        except TimeoutError:
+            return
+
+    def _ripen(self, now_s: float) -> None:
+        """What was released and has waited is ready again."""
+        while self._delayed and self._delayed[0][0] <= now_s:
+            self._ready.append(heapq.heappop(self._delayed)[2])
+
+    def _take(self, max_events: int, max_bytes: int) -> list[QueueMessage]:
+        found: list[QueueMessage] = []
+        while self._ready:
+            message = self._ready[0]
+            max_events -= len(message.items)
+            max_bytes -= sum(map(len, message.items))
+            if found and (max_events < 0 or max_bytes < 0):
+                break
+            found.append(self._ready.popleft())
+        for message in found:
+            if self._keeps:
+                self._out[message.token] = message
+            else:
+                self._hold(message, -1)
+        return found
+
+    async def ack(self, upto: Token | None, also: Sequence[Token] = (), /) -> None:
+        await self._source.ack(upto, also)
+        for token in also if upto is None else [*also, *(t for t in self._out if t <= upto)]:
+            message = self._out.pop(token, None)
+            if message is not None:
+                self._hold(message, -1)
+
+    async def release(self, tokens: Sequence[Token], delay_s: float, has_run: bool, /) -> None:
+        """Give messages out again from here, behind `delay_s`."""
+        ready_s = asyncio.get_running_loop().time() + delay_s
+        for token in tokens:
+            message = self._out.pop(token, None)
+            if message is not None:
+                heapq.heappush(self._delayed, (ready_s, next(self._numbers), message))
+        self._changed.set()
+
+    async def extend(self, tokens: Sequence[Token], lease_s: float, /) -> Sequence[Token]:
+        """Nothing is leased: what is out is held until the owner ends."""
+        return [token for token in tokens if token not in self._out]
+
+    async def aclose(self) -> None:
+        """End; what is held is dropped here, and given out anew by the source."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        self._changed.set()
+        self._ready.clear()
+        self._out.clear()
+        self._delayed.clear()
+        await self._source.aclose()

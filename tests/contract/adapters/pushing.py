@@ -1,0 +1,131 @@
+"""A broker that calls back and cannot be asked, as MQTT with QoS 1: it pushes until it is paused,
+takes acknowledgements of single messages, and pushes again to the next session what has none.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from millstream.streams import (
+    AdapterHost,
+    Capability,
+    OutMessage,
+    PushReceiver,
+    QueueId,
+    QueueMessage,
+    Token,
+)
+
+Push = Callable[[QueueMessage], None]
+
+
+@dataclass(eq=False)
+class Topic:
+    """What is not acknowledged, in order; the one session that is told of it."""
+
+    kept: dict[int, QueueMessage] = field(default_factory=dict)
+    number: int = 0
+    session: Session | None = None
+
+
+class PushingBroker:
+    """The server, which outlives silos."""
+
+    def __init__(self) -> None:
+        self.topics: dict[QueueId, Topic] = {}
+
+    def topic(self, queue: QueueId) -> Topic:
+        return self.topics.setdefault(queue, Topic())
+
+    def publish(self, queue: QueueId, out: OutMessage, stamp_s: float) -> None:
+        topic = self.topic(queue)
+        topic.number += 1
+        token = Token(1, topic.number)
+        topic.kept[topic.number] = QueueMessage(out.stream, token, out.items, out.headers, stamp_s)
+        if topic.session is not None:
+            topic.session.wake()
+
+
+class Session:
+    """A `PushSource`: one subscriber's connection."""
+
+    def __init__(self, topic: Topic) -> None:
+        self._topic = topic
+        self._push: Push | None = None
+        self._pushed = 0
+        self._is_paused = False
+
+    async def start(self, push: Push, after: Token | None, /) -> None:
+        self._push = push
+        self._topic.session = self
+        self.wake()
+
+    def wake(self) -> None:
+        """The network's turn: what is kept is pushed soon."""
+        asyncio.get_running_loop().call_soon(self._go_on)
+
+    def _go_on(self) -> None:
+        for number, message in list(self._topic.kept.items()):
+            if self._push is None or self._is_paused:
+                return
+            if number > self._pushed:
+                self._pushed = number
+                self._push(message)
+
+    def pause(self) -> None:
+        self._is_paused = True
+
+    def resume(self) -> None:
+        self._is_paused = False
+        self.wake()
+
+    async def ack(self, upto: Token | None, also: Sequence[Token], /) -> None:
+        for token in also:
+            self._topic.kept.pop(token.seq, None)
+
+    async def aclose(self) -> None:
+        self._push = None
+        if self._topic.session is self:
+            self._topic.session = None
+
+
+class PushedQueues:
+    capabilities = frozenset(
+        {
+            Capability.DURABLE,
+            Capability.WAKEUP,
+            Capability.ITEM_ACK,
+            Capability.OWN_POSITION,
+            Capability.STABLE_TOKENS,
+        }
+    )
+
+    def __init__(self, broker: PushingBroker, events_max: int = 110) -> None:
+        self.broker = broker
+        self.events_max = events_max
+
+    async def open(self, provider: str, host: AdapterHost) -> PushedAdapter:
+        return PushedAdapter(self, host)
+
+
+class PushedAdapter:
+    def __init__(self, queues: PushedQueues, host: AdapterHost) -> None:
+        self._queues = queues
+        self._host = host
+
+    async def enqueue(
+        self, queue: QueueId, messages: Sequence[OutMessage], mapper_epoch: int
+    ) -> Sequence[Token | None]:
+        for message in messages:
+            await asyncio.sleep(0)
+            self._queues.broker.publish(queue, message, self._host.clock.wall_s())
+        return [None] * len(messages)
+
+    def receiver(self, queue: QueueId, epoch: int) -> PushReceiver:
+        session = Session(self._queues.broker.topic(queue))
+        found = self._queues
+        return PushReceiver(session, found.capabilities, events_max=found.events_max)
+
+    async def aclose(self) -> None: ...

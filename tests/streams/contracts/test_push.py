@@ -1,0 +1,136 @@
+"""A receiver over a source that can only push: bounded, pausing, giving out again."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+
+import pytest
+
+from millstream.runtime import QueueFull
+from millstream.streams import Capability, PushReceiver, QueueMessage, StreamId, Token
+
+ITEM_ACK = frozenset({Capability.ITEM_ACK, Capability.OWN_POSITION})
+LOG = frozenset({Capability.ORDERED, Capability.STABLE_TOKENS})
+
+
+class Source:
+    """Notes what it is told; a test pushes by hand."""
+
+    def __init__(self) -> None:
+        self.told = list[object]()
+        self.push: Callable[[QueueMessage], None]
+
+    async def start(self, push: Callable[[QueueMessage], None], after: Token | None, /) -> None:
+        self.push = push
+        self.told.append(after)
+
+    def pause(self) -> None:
+        self.told.append("pause")
+
+    def resume(self) -> None:
+        self.told.append("resume")
+
+    async def ack(self, upto: Token | None, also: Sequence[Token], /) -> None:
+        self.told.append((upto, list(also)))
+
+    async def aclose(self) -> None:
+        self.told.append("closed")
+
+    def push_all(self, *numbers: int, size: int = 1) -> None:
+        for number in numbers:
+            self.push(message(number, size))
+
+
+def message(number: int, size: int = 1, attempt: int = 1) -> QueueMessage:
+    return QueueMessage(StreamId("n", "k"), Token(1, number), [b"x" * size], attempt=attempt)
+
+
+async def started(
+    capabilities: frozenset[Capability] = LOG, events_max: int = 4, bytes_max: int = 1000
+) -> tuple[Source, PushReceiver]:
+    source = Source()
+    receiver = PushReceiver(source, capabilities, events_max=events_max, bytes_max=bytes_max)
+    await receiver.start(Token(1, 0))
+    assert source.told.pop() == Token(1, 0)
+    return source, receiver
+
+
+async def numbers(receiver: PushReceiver, events: int = 100) -> list[int]:
+    return [one.token.seq for one in await receiver.read(events, 10_000, 0.0)]
+
+
+async def test_a_full_buffer_pauses_the_source_until_it_is_half_empty() -> None:
+    source, receiver = await started()
+    source.push_all(1, 2, 3)
+    assert source.told == []
+    source.push_all(4, 5)
+    assert source.told == ["pause"]
+    assert await numbers(receiver, 3) == [1, 2, 3] and source.told == ["pause"]
+    assert await numbers(receiver, 1) == [4] and source.told == ["pause", "resume"]
+
+
+async def test_bytes_pause_the_source_too() -> None:
+    source, receiver = await started(bytes_max=100)
+    source.push_all(1, size=100)
+    assert source.told == ["pause"]
+    assert await numbers(receiver) == [1] and source.told == ["pause", "resume"]
+
+
+async def test_a_source_that_does_not_heed_a_pause_is_refused() -> None:
+    source, receiver = await started()
+    source.push_all(*range(1, 9))
+    with pytest.raises(QueueFull, match="must not push while it is paused"):
+        source.push_all(9)
+    assert await numbers(receiver) == list(range(1, 9))
+
+
+async def test_what_is_out_counts_until_it_is_acknowledged() -> None:
+    source, receiver = await started(ITEM_ACK)
+    source.push_all(1, 2, 3, 4)
+    assert await numbers(receiver) == [1, 2, 3, 4] and source.told == ["pause"]
+    await receiver.ack(None, [Token(1, 2), Token(1, 4), Token(1, 4)])
+    assert source.told == ["pause", (None, [Token(1, 2), Token(1, 4), Token(1, 4)])]
+    await receiver.ack(Token(1, 3))
+    assert source.told[-2:] == [(Token(1, 3), []), "resume"]
+
+
+async def test_what_is_released_is_read_again_from_here() -> None:
+    source, receiver = await started(ITEM_ACK)
+    source.push_all(1, 2)
+    await numbers(receiver)
+    await receiver.release([Token(1, 1), Token(9, 9)], 0.0, True)
+    (again,) = await receiver.read(10, 1000, 0.0)
+    assert (again.token.seq, again.attempt) == (1, 0)
+    assert source.told == []
+
+
+async def test_a_read_is_woken_when_a_delay_is_over() -> None:
+    source, receiver = await started(ITEM_ACK)
+    source.push_all(1)
+    await numbers(receiver)
+    await receiver.release([Token(1, 1)], 0.01, True)
+    assert await numbers(receiver) == []
+    async with asyncio.timeout(20):
+        (again,) = await receiver.read(10, 1000, 60.0)
+    assert again.token.seq == 1
+
+
+async def test_what_is_released_takes_room_until_it_is_done() -> None:
+    source, receiver = await started(ITEM_ACK)
+    source.push_all(1, 2, 3, 4)
+    await numbers(receiver)
+    await receiver.release([Token(1, n) for n in (1, 2, 3, 4)], 0.0, False)
+    assert source.told == ["pause"]
+    assert await numbers(receiver) == [1, 2, 3, 4]
+
+
+async def test_closing_ends_a_read_and_drops_what_is_held() -> None:
+    source, receiver = await started(ITEM_ACK)
+    reading = asyncio.ensure_future(receiver.read(10, 1000, 60.0))
+    await asyncio.sleep(0)
+    await receiver.aclose()
+    await receiver.aclose()
+    assert await reading == [] and source.told == ["closed"]
+    source.push_all(1)  # the network was not told yet
+    assert await numbers(receiver) == []

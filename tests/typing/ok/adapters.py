@@ -1,0 +1,87 @@
+"""The contract suite and the push receiver as adapter authors use them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import assert_type
+
+from millstream.runtime import EnqueueFailed
+from millstream.streams import (
+    AdapterHost,
+    Capability,
+    HashRingMapper,
+    OutMessage,
+    PushReceiver,
+    PushSource,
+    QueueAdapterFactory,
+    QueueId,
+    QueueMessage,
+    QueueReceiver,
+    Token,
+)
+from millstream.streams.testing import (
+    ADAPTER_CHECKS,
+    AdapterBench,
+    AdapterCheck,
+    ContractBroken,
+    run_adapter_check,
+)
+
+
+class Subscription:
+    """A source with parameter names of its own."""
+
+    async def start(self, callback: Callable[[QueueMessage], None], from_: Token | None) -> None:
+        self._callback = callback
+
+    def pause(self) -> None: ...
+    def resume(self) -> None: ...
+    async def ack(self, up_to: Token | None, single: Sequence[Token]) -> None: ...
+    async def aclose(self) -> None: ...
+
+
+class Feed:
+    capabilities = frozenset({Capability.ITEM_ACK, Capability.OWN_POSITION})
+
+    async def open(self, provider: str, host: AdapterHost) -> FeedAdapter:
+        return FeedAdapter()
+
+
+class FeedAdapter:
+    async def enqueue(
+        self, queue: QueueId, messages: Sequence[OutMessage], mapper_epoch: int
+    ) -> Sequence[Token | None]:
+        return [None] * len(messages)
+
+    def receiver(self, queue: QueueId, epoch: int) -> PushReceiver:
+        return PushReceiver(Subscription(), Feed.capabilities, events_max=10, bytes_max=1 << 20)
+
+    async def aclose(self) -> None: ...
+
+
+SOURCE: PushSource = Subscription()
+RECEIVER: QueueReceiver = PushReceiver(SOURCE, {Capability.ORDERED})
+FACTORY: QueueAdapterFactory = Feed()
+
+
+async def forget(queue: QueueId, count: int) -> None: ...
+
+
+async def check_all() -> None:
+    for check in ADAPTER_CHECKS:
+        assert_type(check, AdapterCheck)
+        why = await run_adapter_check(check, Feed)
+        assert_type(why, str)
+        await run_adapter_check(
+            check, Feed, lambda queue, count: [b""] * count, HashRingMapper(queues=2), forget
+        )
+
+
+async def run_by_hand(bench: AdapterBench) -> str:
+    try:
+        await ADAPTER_CHECKS[0].run(bench)
+    except ContractBroken as broken:
+        return f"{broken.check} {broken.rule} {broken.expected} {broken.came}"
+    except EnqueueFailed as error:
+        return str(error.cause)
+    return ""
