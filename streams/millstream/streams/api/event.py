@@ -21,7 +21,8 @@ class Event(msgspec.Struct, Generic[T_co], frozen=True):
     """One event of a stream.
 
     `attempt` counts from 1; `redelivered` says that it may have been delivered before: after a
-    failure, a lost reply, or a hand-over that was not clean.
+    failure, a lost reply, or a hand-over that was not clean. `subscription` is the id of the
+    subscription that it came by.
     """
 
     item: T_co
@@ -30,3 +31,4 @@ class Event(msgspec.Struct, Generic[T_co], frozen=True):
     attempt: int
     headers: Mapping[str, str]
     redelivered: bool = False
+    subscription: str = ""

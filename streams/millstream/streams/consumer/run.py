@@ -150,11 +150,20 @@ class HandlerRun:
             self._at += len(part)
 
     def _events(self, items: Sequence[Item]) -> list[Event[Any]]:
-        key, attempt, redelivered = self.batch.key, self.batch.attempt, self.batch.redelivered
+        batch = self.batch
+        key, attempt, redelivered = batch.key, batch.attempt, batch.redelivered
         values = self._position.codec.decode_many(
             [item.body for item in items], self._position.runtime
         )
         return [
-            Event(value, item.token, key, attempt, dict(item.headers or ()), redelivered)
+            Event(
+                value,
+                item.token,
+                key,
+                attempt,
+                dict(item.headers or ()),
+                redelivered,
+                batch.subscription,
+            )
             for value, item in zip(values, items, strict=True)
         ]

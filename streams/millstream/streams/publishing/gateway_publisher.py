@@ -12,7 +12,7 @@ from functools import cache
 
 import msgspec
 
-from millstream.runtime import ConfigError, NotHosted, StreamError
+from millstream.runtime import NotHosted, StreamError
 from millstream.runtime.extending import Gateway
 from millstream.streams.contracts.identity import StreamId
 from millstream.streams.contracts.message import OutMessage
@@ -49,24 +49,26 @@ class GatewayPublisher:
         parts: Sequence[Sequence[bytes]],
         headers: Mapping[str, str] | None,
     ) -> Token | None:
-        """Send messages in order. Raises ConfigError (headers), ValueError (too large), NotHosted
-        (no silo has the provider)."""
-        if headers:
-            raise ConfigError("headers can be published from silos, not from clients")
+        """Send messages in order. Raises ValueError (too large), NotHosted (no silo has the
+        provider)."""
+        sent_headers = dict(headers) if headers else None
         for bodies in parts:
-            check_size(OutMessage(stream, bodies), self._limits)
+            check_size(OutMessage(stream, bodies, sent_headers or {}), self._limits)
         sent = 0
         for bodies in parts:
             try:
-                await self._send(stream, bodies)
+                await self._send(stream, bodies, sent_headers)
             except StreamError as error:
                 error.accepted_events += sent
                 raise
             sent += len(bodies)
         return None
 
-    async def _send(self, stream: StreamId, bodies: Sequence[bytes]) -> None:
-        messages: list[IngestMessage] = [(stream.key, 0, [msgspec.Raw(body) for body in bodies])]
+    async def _send(
+        self, stream: StreamId, bodies: Sequence[bytes], headers: dict[str, str] | None
+    ) -> None:
+        items = [msgspec.Raw(body) for body in bodies]
+        messages = [IngestMessage(stream.key, 0, items, headers)]
         publish, namespace = IngestTarget.publish, stream.namespace
         try:
             await self._gateway.call(str(stream), self._target, publish, namespace, "", messages)

@@ -25,7 +25,15 @@ from millstream.streams.contracts.token import Token
 __all__ = ["IngestMessage", "IngestTarget"]
 
 PRODUCERS_MAX = 10_000
-IngestMessage = tuple[str, int, list[msgspec.Raw]]  # key, sequence (0: none), items
+
+
+class IngestMessage(msgspec.Struct, array_like=True, frozen=True):
+    """Items of one stream; `seq` is the producer's, 0 where it has no name."""
+
+    key: str
+    seq: int
+    items: list[msgspec.Raw]
+    headers: dict[str, str] | None = None
 
 
 class Store(Protocol):
@@ -72,7 +80,7 @@ class IngestTarget(SystemTarget):
     async def _publish_in_order(
         self, known: Producer, namespace: str, producer: str, messages: list[IngestMessage]
     ) -> int:
-        first = messages[0][1] if messages else 0
+        first = messages[0].seq if messages else 0
         if known.failed_at is not None and first > known.failed_at:
             raise QueueUnavailable(
                 f"producer {producer}: sequence {known.failed_at} failed; begin again there, "
@@ -97,18 +105,18 @@ class IngestTarget(SystemTarget):
         outcomes = await self._into.store(
             [
                 OutMessage(
-                    StreamId(namespace, key),
-                    [bytes(item) for item in items],
-                    {},
-                    ProducerMark(producer, seq) if producer else None,
+                    StreamId(namespace, one.key),
+                    [bytes(item) for item in one.items],
+                    one.headers or {},
+                    ProducerMark(producer, one.seq) if producer else None,
                 )
-                for key, seq, items in messages
+                for one in messages
             ]
         )
-        for (_, seq, _), outcome in zip(messages, outcomes, strict=True):
+        for one, outcome in zip(messages, outcomes, strict=True):
             if isinstance(outcome, StreamError):
                 if known is not None:
-                    known.failed_at = seq
+                    known.failed_at = one.seq
                 raise outcome
 
     def _known(self, producer: str) -> Producer:
