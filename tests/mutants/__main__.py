@@ -53,7 +53,6 @@ class Judge:
             rows = [self.judge_module(trials, path, tests) for path, tests in modules.items()]
             planted, seen = sum(row.planted for row in rows), sum(row.seen for row in rows)
             self.is_content = self.is_content and seen >= SEEN_SHARE_MIN * planted
-            self.rows += rows
 
     def tell_table(self) -> None:
         """A row for each module, and one for all."""
@@ -73,6 +72,7 @@ class Judge:
         if 0 < self.sample < len(chosen):
             chosen = random.Random(f"{self.seed}/{module}").sample(chosen, self.sample)
         row = Row(module)
+        self.rows.append(row)
         for mutant in chosen:
             self.count(row, mutant, trials.seen(mutant))
         return row

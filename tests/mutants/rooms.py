@@ -81,5 +81,12 @@ ROOMS: dict[str, dict[str, tuple[str, ...]]] = {
         f"{RUNTIME}/client/eviction_watch.py": (CLIENT,),
     },
     "ownership": {f"{STREAMS}/ownership/decision.py": (OWNERSHIP,)},
-    "agent": {f"{STREAMS}/agent/{name}.py": (AGENT,) for name in ("flow", "cache", "delivery")},
+    "agent": {
+        f"{STREAMS}/agent/flow.py": (f"{AGENT}/test_flow.py", AGENT),
+        f"{STREAMS}/agent/cache.py": (f"{AGENT}/test_cache.py", AGENT),
+        f"{STREAMS}/agent/delivery.py": (
+            f"{AGENT}/test_delivery_core.py",
+            f"{AGENT}/test_delivery_random.py",
+        ),
+    },
 }

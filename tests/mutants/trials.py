@@ -44,14 +44,14 @@ class Trials:
         self._orders: dict[str, list[pytest.Item]] = {}
 
     def prepare(self, module: str, tests: tuple[str, ...]) -> float:
-        """Run a module's tests without a fault; returns how long they take. Raises if they fail."""
+        """Run a module's tests without a fault; returns how long they take. A failure ends all."""
         chosen = [item for item in self._items if is_in(item, tests)]
         new = [item for item in chosen if item.nodeid not in self._took_s]
         failed = self._run(new, lambda: None, self._took_s)
         if failed is not None:  # once may be bad luck
             failed = self._run(new, lambda: None, self._took_s)
         if failed is not None:
-            raise SystemExit(f"{module}: {failed.nodeid} fails without any fault")
+            pytest.exit(f"{module}: {failed.nodeid} fails without any fault", 1)
         self._orders[module] = sorted(chosen, key=lambda item: self._rank(item, tests))
         return sum(self._took_s[item.nodeid] for item in chosen)
 
@@ -92,7 +92,7 @@ class Trials:
             _, status = os.waitpid(child, 0)
             shutil.rmtree(temporary, ignore_errors=True)
         if os.waitstatus_to_exitcode(status) == NOT_PLANTED:
-            raise SystemExit("a fault cannot be planted: its function has another number of cells")
+            pytest.exit("a fault cannot be planted: its function has another number of cells", 1)
         return items[last] if status else None
 
     def _usual_s(self, item: pytest.Item) -> float:

@@ -536,3 +536,11 @@ def test_delivery_options_refuse_what_cannot_work(wrong: dict[str, Any]) -> None
 
 def test_a_call_may_be_meant_to_take_as_long_as_it_may() -> None:
     assert DeliveryOptions(target_call_s=3.0, handler_timeout_s=3.0).target_call_s == 3.0
+
+
+def test_a_retry_that_was_asked_for_before_a_resume_means_nothing_after_it() -> None:
+    delivery = given_up(4)
+    steps(delivery, Retry(), Resume(Token(0, 1, 1)), GivenUp("pause"))
+    assert fail(delivery)
+    assert steps(delivery, GivenUp("pause")) == ()
+    assert delivery.state is State.FAULTED
