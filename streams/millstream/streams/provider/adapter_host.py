@@ -1,21 +1,20 @@
 """What an adapter sees of its silo.
 
-Owns: `SiloAdapterHost`, the era of a provider. Invariant: the era only rises, by compare-and-set.
+Owns: `SiloAdapterHost`. Not: the rows behind it (`ownership`).
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from millstream.runtime import Conflict, StateStore, StorageError
+from millstream.runtime import StateStore
 from millstream.runtime.extending import Clock, Members, SiloServices, Targets, Tasks
 from millstream.streams.contracts.identity import QueueId
 from millstream.streams.contracts.mapping import QueueMapper
+from millstream.streams.ownership.mapper_record import MapperRecords
 from millstream.streams.ownership.record import OwnershipStore, QueueState
 
 __all__ = ["SiloAdapterHost"]
-
-NO_FENCE = 0
 
 
 class SiloAdapterHost:
@@ -26,9 +25,13 @@ class SiloAdapterHost:
     ) -> None:
         self._services = services
         self._records = OwnershipStore(services.store(store), provider)
-        self._store = services.store(store)
+        self._mapper_records = MapperRecords(services.store(store), provider, mapper)
         self.provider = provider
         self.mapper = mapper
+
+    async def agree(self) -> None:
+        """Compare queues and mapper with what is stored. Raises ConfigError, StorageError."""
+        await self._mapper_records.agree()
 
     @property
     def cluster(self) -> str:
@@ -67,28 +70,7 @@ class SiloAdapterHost:
         return stored.record.owner, stored.record.epoch
 
     async def era(self) -> int:
-        row = await self._store.read(self._era_key)
-        return 0 if row is None else self._parsed(row.data)
+        return await self._mapper_records.era()
 
     async def raise_era(self, seen: int, /) -> int:
-        while True:
-            row = await self._store.read(self._era_key)
-            stored = 0 if row is None else self._parsed(row.data)
-            if stored > seen:
-                return stored
-            try:
-                expect = None if row is None else row.etag
-                data = str(seen + 1).encode()
-                await self._store.write(self._era_key, data, expect, NO_FENCE)
-            except Conflict:
-                continue
-            return seen + 1
-
-    @property
-    def _era_key(self) -> str:
-        return f"era/{self.provider}"
-
-    def _parsed(self, data: bytes) -> int:
-        if not data.isdigit():
-            raise StorageError(f"row {self._era_key!r} is {data[:40]!r}, which is not a number")
-        return int(data)
+        return await self._mapper_records.raise_era(seen)

@@ -127,6 +127,7 @@ class PersistentStreams:
         self._closing = lambda: services.new_tasks().start(self._close_anyhow())
         try:
             host = SiloAdapterHost(services, name, self.mapper, options.store)
+            await host.agree()
             self.adapter = self._opened = await self._factory.open(name, host)
             require_shape(self.adapter, QueueAdapter, f"the adapter of stream provider {name!r}")
             self.capabilities = capabilities_of(self._factory, f"stream provider {name!r}")

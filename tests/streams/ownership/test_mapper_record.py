@@ -1,0 +1,92 @@
+"""The row that keeps into how many queues a provider's streams go."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from tests.conditions import until
+
+from millstream.balancers import DeploymentBalancer
+from millstream.providers.memory import MemoryQueues
+from millstream.runtime import ConfigError, Grain, MemoryStateStore, Row, Silo, StorageError
+from millstream.streams import Event, HashRingMapper, PersistentStreams, StreamNamespace, subscribe
+from millstream.streams.ownership.mapper_record import MapperRecords
+
+LINES = StreamNamespace("lines", int)
+SEEN: list[int] = []
+
+
+class Reader(Grain):
+    @subscribe(LINES)
+    async def on_line(self, event: Event[int]) -> None:
+        SEEN.append(event.item)
+
+
+def silo_of(store: MemoryStateStore, queues: int, provider: str = "default") -> Silo:
+    streams = PersistentStreams(
+        MemoryQueues(), mapper=HashRingMapper(queues=queues), balancer=DeploymentBalancer()
+    )
+    grains = [Reader] if provider == "default" else []
+    return Silo(grains=grains, stores={"default": store}, streams={provider: streams})
+
+
+async def test_another_count_is_refused_also_when_the_whole_cluster_was_started_anew() -> None:
+    store = MemoryStateStore()
+    async with silo_of(store, 4):
+        pass
+    match = (
+        r"'default': its events are in 4 queues \(queue-0 to queue-3\), mapper epoch 1; this silo "
+        r"brings 8 queues \(queue-0 to queue-7\)"
+    )
+    with pytest.raises(ConfigError, match=match):
+        async with silo_of(store, 8):
+            raise AssertionError("started")
+    async with silo_of(store, 8, "another"):
+        pass
+    SEEN.clear()
+    async with silo_of(store, 4) as silo:
+        await silo.stream(LINES, "a").publish(1)
+        await until(lambda: SEEN == [1])
+
+
+async def test_of_two_that_are_first_one_decides() -> None:
+    store = MemoryStateStore()
+    few = MapperRecords(store, "p", HashRingMapper(queues=2))
+    many = MapperRecords(store, "p", HashRingMapper(queues=3))
+    ends = await asyncio.gather(few.agree(), many.agree(), few.agree(), return_exceptions=True)
+    assert [type(end) for end in ends] == [type(None), ConfigError, type(None)]
+
+
+async def test_other_names_are_other_queues() -> None:
+    store = MemoryStateStore()
+    await MapperRecords(store, "p", HashRingMapper(queues=2)).agree()
+    other = MapperRecords(store, "p", HashRingMapper(queues=2, prefix="lane"))
+    with pytest.raises(ConfigError, match="lane-0 to lane-1"):
+        await other.agree()
+
+
+class Late(MemoryStateStore):
+    """Lets another go first at each read."""
+
+    async def read(self, key: str, /) -> Row | None:
+        found = await super().read(key)
+        await asyncio.sleep(0)
+        return found
+
+
+async def test_silos_that_saw_one_era_raise_it_once_and_keep_the_queues() -> None:
+    store = Late()
+    ones = [MapperRecords(store, "p", HashRingMapper(queues=2)) for _ in range(5)]
+    assert await ones[0].era() == 0
+    assert await asyncio.gather(*(one.raise_era(0) for one in ones)) == [1] * 5
+    assert await ones[1].raise_era(1) == 2
+    await ones[2].agree()
+    assert await ones[3].era() == 2
+
+
+async def test_a_row_that_is_no_record_is_named() -> None:
+    store = MemoryStateStore()
+    store.put("mapper/p", b"\xc1", None, 0)
+    with pytest.raises(StorageError, match="'mapper/p' is not a mapper record"):
+        await MapperRecords(store, "p", HashRingMapper(queues=2)).agree()
