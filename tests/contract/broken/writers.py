@@ -259,3 +259,26 @@ class DrawsLots:
 class BringsLots(ReferenceAdapter):
     def mapper(self, changed: Callable[[], None], /) -> DrawsLots:
         return DrawsLots()
+
+
+@refused_by("a_list_that_was_cancelled_can_be_repeated", "memory")
+class KnowsBeforeItStores(ReferenceAdapter):
+    def accept(self, shelf: Shelf, message: OutMessage, mapper_epoch: int) -> Token | None:
+        return super().accept(shelf, replace(message, mark=None), mapper_epoch)
+
+    async def enqueue(self, queue: str, messages: Messages, mapper_epoch: int, /) -> Tokens:
+        known = self.broker.shelf(queue).known
+        new = [one for one in messages if one.mark and one.mark.seq > known.get("p", -1)]
+        known.update({one.mark.producer: one.mark.seq for one in new if one.mark})
+        await super().enqueue(queue, new, mapper_epoch)
+        return [None] * len(messages)
+
+
+@refused_by("a_list_that_was_cancelled_can_be_repeated", "leases")
+class StoresInSpiteOfAll(ReferenceAdapter):
+    async def enqueue(self, queue: str, messages: Messages, mapper_epoch: int, /) -> Tokens:
+        while True:
+            try:
+                await asyncio.sleep(3600)
+            except asyncio.CancelledError:
+                continue

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from typing import Any
 
 from millstream.runtime import StreamError
 from millstream.streams.contracts.capability import Capability
@@ -258,13 +259,18 @@ async def ended(task: asyncio.Task[list[QueueMessage]], what: str) -> None:
 async def cancel_read(receiver: GuardedReceiver, after_turns: int) -> None:
     """Begin a read, and cancel it after some turns of the loop: it ends."""
     call = receiver.raw.read(EVENTS_MAX, BYTES_MAX, LONG_S)
+    await cancel_call(call, after_turns, "a read")
+
+
+async def cancel_call(call: Coroutine[Any, Any, Any], after_turns: int, what: str) -> None:
+    """Begin a call, and cancel it after some turns of the loop: it ends, whichever way."""
     task = asyncio.ensure_future(call)
     for _ in range(after_turns):
         await asyncio.sleep(0)
     task.cancel()
     done, _ = await asyncio.wait({task}, timeout=SOON_S)
     await abandon(task, call)
-    expect(bool(done), f"a read that is cancelled ends within {SOON_S:g} s", "it goes on")
+    expect(bool(done), f"{what} that is cancelled ends within {SOON_S:g} s", "it goes on")
 
 
 def text_of(item: bytes) -> str:

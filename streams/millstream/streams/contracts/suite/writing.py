@@ -11,7 +11,7 @@ from millstream.streams.contracts.capability import Capability
 from millstream.streams.contracts.message import OutMessage, ProducerMark
 from millstream.streams.contracts.token import Token
 
-from .bench import AdapterBench, texts
+from .bench import AdapterBench, cancel_call, texts
 from .check import Checks
 from .guarded import GuardedAdapter
 from .verdict import ContractBroken, expect
@@ -20,6 +20,7 @@ __all__ = ["writing"]
 
 writing = Checks()
 FILL_LISTS, FILL_SIZE = 40, 7
+CANCEL_TURNS = 10
 DEDUP = Capability.DEDUP
 
 
@@ -205,6 +206,26 @@ async def a_sequence_is_known_after_reopening(bench: AdapterBench) -> None:
     await bench.reopen()
     await bench.adapter.enqueue(bench.queue, bench.marked("p", 0, 1, 2))
     bench.same(await bench.everything(await bench.begin(), 3), ["p0", "p1", "p2"])
+
+
+@writing.check(DEDUP)
+async def a_list_that_was_cancelled_can_be_repeated(bench: AdapterBench) -> None:
+    """`enqueue` is cancelled after its limit; repeated, it stores each message once, in order."""
+    wanted = list[str]()
+    for turns in range(CANCEL_TURNS):
+        numbers = range(turns * 3, turns * 3 + 3)
+        await cancel_enqueue(bench, bench.marked("p", *numbers), turns)
+        await bench.adapter.enqueue(bench.queue, bench.marked("p", *numbers))
+        wanted += [f"p{number}" for number in numbers]
+    bench.same(await bench.everything(await bench.begin(), len(wanted)), wanted)
+
+
+async def cancel_enqueue(
+    bench: AdapterBench, messages: Sequence[OutMessage], after_turns: int
+) -> None:
+    """Begin to enqueue, and cancel it after some turns of the loop: it ends."""
+    call = bench.adapter.raw.enqueue(bench.queue, messages, 1)
+    await cancel_call(call, after_turns, "an enqueue")
 
 
 @writing.check(Capability.DURABLE)
