@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from _pytest.mark import ParameterSet
 
 from millstream.balancers import DeploymentBalancer
 from millstream.providers.memory import MemoryOptions, MemoryQueues
@@ -25,18 +24,7 @@ class InASilo(MemoryQueues):
         return await super().open(provider, self.host)
 
 
-NOT_KEPT = {
-    "closing_a_receiver_ends_a_read_that_waits": "`aclose` does nothing: the read waits its time",
-}
-
-
-def marked(check: AdapterCheck) -> ParameterSet:
-    why = NOT_KEPT.get(check.name)
-    marks = [] if why is None else [pytest.mark.xfail(reason=why, strict=True)]
-    return pytest.param(check, id=check.name, marks=marks)
-
-
-@pytest.mark.parametrize("check", [marked(check) for check in ADAPTER_CHECKS])
+@pytest.mark.parametrize("check", ADAPTER_CHECKS, ids=str)
 async def test_the_memory_provider_keeps_the_contract(check: AdapterCheck) -> None:
     queues = InASilo()
     silo = Silo(

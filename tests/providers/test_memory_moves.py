@@ -138,7 +138,7 @@ async def test_sequences_are_known_after_a_move_though_all_was_acknowledged() ->
     store = MemoryStateStore()
     async with make_silo(store) as silo:
         await queue_of(silo).append([message("a", "p", 4), message("b", "q", 0)])
-        await queue_of(silo).acknowledge(9, 1, 2)
+        await queue_of(silo).acknowledge(9, 1, 2, [])
     async with make_silo(store) as silo:
         repeats = [message("a", "p", 4), message("b", "q", 0), message("c", "p", 5)]
         assert await queue_of(silo).append(repeats) == [(1, 0), (1, 0), (1, 3)]
@@ -152,7 +152,7 @@ async def test_content_above_a_capacity_that_was_lowered_is_kept_and_leaves_room
         queue = queue_of(silo)
         assert await queue.backlog() == 90
         assert await texts_of(queue) == (1, 1, "ab")
-        await queue.acknowledge(9, 1, 2)
+        await queue.acknowledge(9, 1, 2, [])
         assert await queue.append([message("c", items=10)]) == [(1, 3)]
     async with make_silo(store, capacity=10) as silo:
         assert await texts_of(queue_of(silo)) == (1, 3, "c")

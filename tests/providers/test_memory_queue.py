@@ -8,9 +8,11 @@ from collections.abc import AsyncIterator
 import pytest
 
 from millstream.balancers import DeploymentBalancer
-from millstream.providers.memory import MemoryOptions, MemoryQueues
+from millstream.providers.memory import MemoryOptions, MemoryQueues, queue_grain
+from millstream.providers.memory.adapter import MemoryAdapter
 from millstream.providers.memory.queue_grain import MemoryQueue, QueuedMessage
 from millstream.runtime import (
+    CursorTooOld,
     Etag,
     MemoryMembershipTable,
     MemoryStateStore,
@@ -60,7 +62,11 @@ async def test_a_repeated_sequence_is_stored_once_and_zero_is_a_sequence(
 
 async def test_an_older_reader_is_fenced(queue: MemoryQueue) -> None:
     await queue.begin(2)
-    for call in (queue.begin(1), queue.read(1, 1, 0, 10, 1000, 0.0), queue.acknowledge(1, 1, 1)):
+    for call in (
+        queue.begin(1),
+        queue.read(1, 1, 0, 10, 1000, 0.0),
+        queue.acknowledge(1, 1, 1, []),
+    ):
         with pytest.raises(QueueFenced, match="epoch 1 is older than 2"):
             await call
 
@@ -68,8 +74,8 @@ async def test_an_older_reader_is_fenced(queue: MemoryQueue) -> None:
 async def test_what_is_not_acknowledged_is_read_again(queue: MemoryQueue) -> None:
     await queue.append([message(text) for text in "abcd"])
     assert len((await queue.read(1, 1, 0, 2, 1000, 0.0)).messages) == 2
-    await queue.acknowledge(1, 1, 2)
-    await queue.acknowledge(1, 1, 1)
+    await queue.acknowledge(1, 1, 2, [])
+    await queue.acknowledge(1, 1, 1, [])
     assert await queue.begin(2) == (1, 2)
     found = await queue.read(2, 1, 0, 10, 1000, 0.0)
     assert (found.first_seq, [m.items for m in found.messages]) == (3, [[b"c"], [b"d"]])
@@ -83,11 +89,77 @@ async def test_backlog_is_what_was_not_read_yet(queue: MemoryQueue) -> None:
     assert await queue.backlog() == 4
     await queue.read(1, 1, 0, 2, 1000, 0.0)  # the same once more
     assert await queue.backlog() == 4
-    await queue.acknowledge(1, 1, 1)
+    await queue.acknowledge(1, 1, 1, [])
     await queue.read(1, 1, 1, 10, 1000, 0.0)
     assert await queue.backlog() == 0
     await queue.begin(2)  # another reader begins at what is not acknowledged
     assert await queue.backlog() == 4
+
+
+async def test_single_messages_that_are_done_give_their_room_back(queue: MemoryQueue) -> None:
+    await queue.append([message(text) for text in "abcdefghij"])  # full
+    await queue.begin(1)
+    await queue.read(1, 1, 0, 10, 1000, 0.0)
+    await queue.acknowledge(1, 1, 0, [2, 3, 3, 9, 10, 99])
+    await queue.acknowledge(1, 1, 0, [2])
+    assert await queue.append([message(text) for text in "klmn"]) == [(1, n) for n in range(11, 15)]
+    with pytest.raises(QueueFull):
+        await queue.append([message("o")])
+    await queue.begin(2)  # what is done stays done for the next reader
+    found = await queue.read(2, 1, 0, 20, 1000, 0.0)
+    held = [one.items[0].decode() for one in found.messages if not one.is_gone]
+    assert held == list("adefghklmn")
+    await queue.acknowledge(2, 1, 9, [])
+    assert await queue.backlog() == 0 and await queue.depth() == 5
+
+
+async def test_what_is_done_cannot_be_read_again() -> None:
+    """Of single ones nothing is said: they are left out; a position below what is kept is gone."""
+    async with make_silo(MemoryStateStore(), MemoryMembershipTable()) as silo:
+        adapter: MemoryAdapter = silo.services.part("default").adapter
+        texts = [b"a", b"b", b"c", b"d"]
+        await adapter.enqueue("q", [OutMessage(StreamId("n", "k"), [text]) for text in texts], 1)
+        receiver, reader = adapter.receiver("q", 1), adapter.reader("q")
+        await receiver.start(None)
+        found = [message.token for message in await receiver.read(10, 1000, 0.0)]
+        await receiver.ack(None, [found[1]])
+        page = await reader.read_from(found[0], 10, 1000, None)
+        assert [message.items for message in page.messages] == [[b"a"], [b"c"], [b"d"]]
+        await receiver.ack(found[0])
+        assert await reader.bounds() == (found[1], found[3])
+        await receiver.ack(found[2])
+        with pytest.raises(CursorTooOld) as refused:
+            await reader.read_from(found[2], 10, 1000, None)
+        assert refused.value.first == found[3]
+
+
+async def test_what_is_done_behind_an_older_message_is_bounded(
+    queue: MemoryQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(queue_grain, "SPAN_MAX", 5)
+    for number in range(1, 6):
+        await queue.append([message("x")])
+        await queue.acknowledge(1, 1, 0, [number] if number > 1 else [])
+    with pytest.raises(QueueFull, match="oldest event is not done"):
+        await queue.append([message("x")])
+    await queue.acknowledge(1, 1, 1, [])
+    await queue.append([message("x")])
+
+
+async def test_what_is_done_before_older_messages_survives_a_move() -> None:
+    store, table = MemoryStateStore(), MemoryMembershipTable()
+    async with make_silo(store, table) as silo:
+        queue = silo.grain(MemoryQueue, "default/q")
+        await queue.append([message(text) for text in "abcd"])
+        await queue.acknowledge(1, 1, 0, [1, 3])
+    async with make_silo(store, table) as silo:
+        queue = silo.grain(MemoryQueue, "default/q")
+        assert await queue.begin(2) == (1, 0)
+        found = await queue.read(2, 1, 0, 20, 1000, 0.0)
+        assert [one.items for one in found.messages if not one.is_gone] == [[b"b"], [b"d"]]
+        await queue.append([message(text) for text in "efghijkl"])
+        with pytest.raises(QueueFull):
+            await queue.append([message("m")])
 
 
 async def test_a_full_queue_refuses_and_takes_again_after_an_acknowledgement(
@@ -96,7 +168,7 @@ async def test_a_full_queue_refuses_and_takes_again_after_an_acknowledgement(
     await queue.append([message("a", "p", 1, items=10)])
     with pytest.raises(QueueFull, match="of 10 events .capacity_events."):
         await queue.append([message("b", "p", 2)])
-    await queue.acknowledge(1, 1, 1)
+    await queue.acknowledge(1, 1, 1, [])
     assert await queue.append([message("b", "p", 2)]) == [(1, 2)]
 
 
@@ -105,7 +177,7 @@ async def test_content_outlives_a_graceful_stop_and_keeps_its_numbers() -> None:
     async with make_silo(store, table) as silo:
         queue = silo.grain(MemoryQueue, "default/q")
         await queue.append([message(text, "p", at) for at, text in enumerate("abc")])
-        await queue.acknowledge(3, 1, 1)
+        await queue.acknowledge(3, 1, 1, [])
     async with make_silo(store, table) as silo:
         queue = silo.grain(MemoryQueue, "default/q")
         found = await queue.read(3, 1, 0, 10, 1000, 0.0)
@@ -169,7 +241,7 @@ async def test_a_sequence_that_was_refused_is_accepted_when_it_comes_again(
     with pytest.raises(QueueFull, match="one batch has 11 events"):
         await queue.append([message("b", "p", 1, items=11)])
     await queue.read(1, 1, 0, 10, 1000, 0.0)
-    await queue.acknowledge(1, 1, 1)
+    await queue.acknowledge(1, 1, 1, [])
     twice = [message("a", "p", 1), message("a", "p", 1)]
     assert await queue.append(twice) == [(1, 2), (1, 0)]
     assert await queue.backlog() == 1

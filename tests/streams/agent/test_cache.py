@@ -131,6 +131,20 @@ def test_ack_minimum_begins_at_the_position_read_from() -> None:
     assert cache.acked_upto() == Token(0, 7)
 
 
+def test_what_is_done_leaves_whatever_its_neighbours_do() -> None:
+    cache = QueueCache(CacheLimits(), notes="out_of_turn")
+    for seq in range(1, 9):
+        cache.unpin(cache.append(message_of((A, B)[seq % 2], seq, b"x" * 10)))
+    on_a, on_b = cache.open_cursor(A, 1), cache.open_cursor(B, 0)
+    on_a.advance(4)
+    assert cache.acked_upto() is None and (cache.events, cache.size_bytes) == (4, 40)
+    assert sorted(token.seq for token in cache.take_done()) == [2, 4, 6, 8]
+    on_b.advance(3)
+    assert cache.acked_upto() == Token(0, 6)
+    on_b.advance(1)
+    assert cache.acked_upto() == Token(0, 8) and cache.take_done() == []
+
+
 def test_message_without_items_is_acknowledged_in_its_place() -> None:
     cache = cache_with(message_of(A, 1, b"1"), message_of(A, 2), message_of(A, 3, b"3"))
     assert cache.open_cursor(A, 1).is_drained
@@ -228,16 +242,24 @@ class CacheMachine(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.cache = QueueCache(LIMITS)
+        self.cache = QueueCache(LIMITS, notes="out_of_turn")
         self.stored: list[Stored] = []
-        self.gone = 0
+        self.gone: set[int] = set()  # indices of what has left
+        self.done: list[Token] = []
         self.readers: list[Reader] = []
 
+    def held(self) -> list[Stored]:
+        return [one for index, one in enumerate(self.stored) if index not in self.gone]
+
+    def base(self) -> int:
+        held = (index for index in range(len(self.stored)) if index not in self.gone)
+        return next(held, len(self.stored))
+
     def events_held(self) -> int:
-        return sum(max(1, len(one.message.items)) for one in self.stored[self.gone :])
+        return sum(max(1, len(one.message.items)) for one in self.held())
 
     def bytes_held(self) -> int:
-        return sum(message_bytes(one.message) for one in self.stored[self.gone :])
+        return sum(message_bytes(one.message) for one in self.held())
 
     def is_done(self, one: Stored) -> bool:
         due = {token for reader in self.readers for token, _ in reader.due}
@@ -248,16 +270,24 @@ class CacheMachine(RuleBasedStateMachine):
         )
         return one.pins == 0 and not is_awaited
 
-    def after_purge(self) -> int:
-        gone = self.gone
-        while gone < len(self.stored) and self.is_done(self.stored[gone]):
-            gone += 1
-        return gone
+    def purged(self) -> None:
+        """Of each stream what is done at its beginning leaves, and each that has no items."""
+        held_up: set[StreamId] = set()
+        left: set[int] = set()
+        for index, one in enumerate(self.stored):
+            if index in self.gone:
+                continue
+            stream = one.message.stream
+            if one.message.items and (stream in held_up or not self.is_done(one)):
+                held_up.add(stream)
+            elif not one.pins:
+                left.add(index)
+        self.gone |= left
 
     def items_after(self, stream: StreamId, after: Token | None) -> list[tuple[Token, bytes]]:
         return [
             (token, body)
-            for one in self.stored[self.gone :]
+            for one in self.held()
             if one.message.stream == stream
             for token, body in zip(one.tokens(), one.message.items, strict=True)
             if after is None or token > after
@@ -271,7 +301,7 @@ class CacheMachine(RuleBasedStateMachine):
     def append(self, stream: StreamId, sizes: list[int], is_routed: bool) -> None:
         items = [bytes([65 + n % 26]) * size for n, size in enumerate(sizes)]
         message = message_of(stream, len(self.stored) + 1, *items)
-        is_alone = self.gone == len(self.stored)
+        is_alone = not self.held()
         events = self.events_held() + max(1, len(items))
         is_small = events <= 12 and self.bytes_held() + message_bytes(message) <= 60
         assert self.cache.fits(message) == (is_alone or is_small)
@@ -333,19 +363,26 @@ class CacheMachine(RuleBasedStateMachine):
 
     @rule()
     def purge(self) -> None:
-        self.gone = self.after_purge()
+        self.purged()
         self.cache.purge()
 
     @rule()
     def acknowledge(self) -> None:
-        self.gone = self.after_purge()
-        last = self.stored[self.gone - 1].message.token if self.gone else None
+        self.purged()
+        base = self.base()
+        last = self.stored[base - 1].message.token if base else None
         assert self.cache.acked_upto() == last
+        self.done += self.cache.take_done()
+        tokens = [one.message.token for one in self.stored]
+        above = {tokens[index] for index in self.gone if index > base}
+        assert len(set(self.done)) == len(self.done) and above <= set(self.done)
+        assert {tokens.index(token) for token in self.done} <= self.gone
 
     @invariant()
     def counts_are_those_of_the_list(self) -> None:
         self.cache.check()
-        assert self.cache.base == self.gone
+        assert self.cache.base == self.base()
+        assert self.cache.left == len(self.gone)
         assert self.cache.events == self.events_held()
         assert self.cache.size_bytes == self.bytes_held()
 
@@ -358,7 +395,7 @@ class CacheMachine(RuleBasedStateMachine):
     @invariant()
     def each_message_counts_the_cursors_that_stand_in_it(self) -> None:
         standing = [reader.cursor.index for reader in self.readers]
-        for slot in self.cache._slots:
+        for slot in self.cache._slots.values():
             assert slot.cursors == standing.count(slot.index)
 
 

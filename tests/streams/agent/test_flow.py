@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 
 from millstream.runtime.errors import ConfigError
 from millstream.streams.agent.flow import AckThrottle, FlowOptions, read_grant
-from millstream.streams.contracts.token import Token
 
 OPTIONS = FlowOptions(read_events_max=10, read_bytes_max=1_000, ack_every_events=4, ack_every_s=1.0)
 
@@ -31,36 +30,34 @@ def test_grant_is_closed_when_one_of_the_two_is_used_up() -> None:
 
 
 def test_throttle_waits_while_nothing_moved() -> None:
-    throttle = AckThrottle(OPTIONS, Token(0, 5), 0.0)
-    assert throttle.due(Token(0, 5), 0, 100.0) is None
-    assert throttle.due(None, 0, 100.0) is None
+    throttle = AckThrottle(OPTIONS, 0.0)
+    assert not throttle.has_moved(0) and not throttle.is_due(0, 100.0)
 
 
 def test_throttle_acknowledges_a_single_message_when_the_time_has_passed() -> None:
-    throttle = AckThrottle(OPTIONS, None, 10.0)
+    throttle = AckThrottle(OPTIONS, 10.0)
     assert throttle.next_s == 11.0
-    assert throttle.due(Token(0, 1), 1, 10.9) is None
-    assert throttle.due(Token(0, 1), 1, 11.0) == Token(0, 1)
+    assert not throttle.is_due(1, 10.9)
+    assert throttle.is_due(1, 11.0)
 
 
 def test_throttle_acknowledges_at_once_when_enough_is_done() -> None:
-    throttle = AckThrottle(OPTIONS, None, 10.0)
-    assert throttle.due(Token(0, 3), 3, 10.0) is None
-    assert throttle.due(Token(0, 4), 4, 10.0) == Token(0, 4)
+    throttle = AckThrottle(OPTIONS, 10.0)
+    assert not throttle.is_due(3, 10.0)
+    assert throttle.is_due(4, 10.0)
 
 
 def test_throttle_counts_anew_after_what_was_sent() -> None:
-    throttle = AckThrottle(OPTIONS, None, 0.0)
-    throttle.sent(Token(0, 4), 4, 2.0)
-    throttle.check()
-    assert throttle.due(Token(0, 4), 4, 99.0) is None
-    assert throttle.due(Token(0, 7), 7, 2.9) is None
-    assert throttle.due(Token(0, 8), 8, 2.9) == Token(0, 8)
+    throttle = AckThrottle(OPTIONS, 0.0)
+    throttle.sent(4, 2.0)
+    assert not throttle.is_due(4, 99.0)
+    assert not throttle.is_due(7, 2.9)
+    assert throttle.is_due(8, 2.9)
 
 
 def test_throttle_stays_due_until_the_receiver_took_it() -> None:
-    throttle = AckThrottle(OPTIONS, None, 0.0)
-    assert throttle.due(Token(0, 4), 4, 0.0) == throttle.due(Token(0, 4), 4, 0.0) == Token(0, 4)
+    throttle = AckThrottle(OPTIONS, 0.0)
+    assert throttle.is_due(4, 0.0) and throttle.is_due(4, 0.0)
 
 
 @pytest.mark.parametrize(

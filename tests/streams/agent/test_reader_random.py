@@ -93,7 +93,7 @@ class Machine(RuleBasedStateMachine):
                 assert provider.reading is None and not self.is_paused
                 provider.reading = (provider.serial, action.events)
             case Ack():
-                assert provider.acking is None
+                assert provider.acking is None and action.upto is not None
                 assert all(one.token in self.done for one in provider.log[: action.upto.seq])
                 provider.acking = (provider.serial, action.upto)
             case Discard():

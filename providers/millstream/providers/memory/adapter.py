@@ -7,31 +7,39 @@ enqueued (the runtime). Invariant: of a list a prefix is stored.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from datetime import datetime
 from typing import ClassVar
 
 from millstream.runtime import (
     CallTimeout,
     ClusterError,
+    CursorTooOld,
     EnqueueFailed,
     Grain,
+    MillstreamError,
     PublishUnknown,
     QueueUnavailable,
     StreamError,
+    with_options,
 )
 from millstream.runtime.extending import check_kind
 from millstream.streams import (
     AdapterHost,
     Capability,
     OutMessage,
+    Page,
     QueueId,
     QueueMessage,
     StreamId,
     Token,
 )
 
-from .queue_grain import MemoryOptions, MemoryQueue, QueuedMessage
+from .queue_grain import MemoryOptions, MemoryQueue, NumberedMessages, QueuedMessage
 
 __all__ = ["MemoryAdapter", "MemoryQueues", "MemoryReceiver"]
+
+
+ANSWER_S = 5.0  # for an answer to come, beyond the time that a read waits
 
 
 class MemoryQueues:
@@ -47,6 +55,8 @@ class MemoryQueues:
             Capability.WAKEUP,
             Capability.ORDERED,
             Capability.STABLE_TOKENS,
+            Capability.REWIND,
+            Capability.ITEM_ACK,
             Capability.OWN_POSITION,
             Capability.FENCED,
             Capability.DEDUP,
@@ -87,6 +97,9 @@ class MemoryAdapter:
                 raise EnqueueFailed(tokens, publish_error(error)) from None
             tokens += [Token(era, seq) if seq else None for era, seq in numbers]
         return tokens
+
+    def reader(self, queue: QueueId, /) -> MemoryReader:
+        return MemoryReader(self._queue(queue))
 
     def receiver(self, queue: QueueId, epoch: int, /) -> MemoryReceiver:
         return MemoryReceiver(self._queue(queue), epoch)
@@ -135,6 +148,8 @@ class MemoryReceiver:
     def __init__(self, queue: MemoryQueue, epoch: int) -> None:
         self._queue = queue
         self._epoch = epoch
+        self._patient = queue  # calls of it last as long as a read may
+        self._wait_s = -1.0
         self._era = 0
         self._after = 0
 
@@ -146,27 +161,22 @@ class MemoryReceiver:
     async def read(
         self, max_events: int, max_bytes: int, wait_s: float, /
     ) -> Sequence[QueueMessage]:
+        if wait_s != self._wait_s:
+            self._wait_s = wait_s
+            self._patient = with_options(self._queue, timeout=wait_s + ANSWER_S)
         try:
-            found = await self._queue.read(
+            found = await self._patient.read(
                 self._epoch, self._era, self._after, max_events, max_bytes, wait_s
             )
         except CallTimeout as error:
             raise QueueUnavailable(str(error)) from None
         self._era, self._after = found.era, found.first_seq - 1 + len(found.messages)
-        return [
-            QueueMessage(
-                StreamId(message.namespace, message.key),
-                Token(found.era, found.first_seq + at),
-                message.items,
-                message.headers or {},
-                message.enqueued_s,
-            )
-            for at, message in enumerate(found.messages)
-        ]
+        return held_in(found)
 
     async def ack(self, upto: Token | None, also: Sequence[Token] = (), /) -> None:
-        if upto is not None:
-            await self._queue.acknowledge(self._epoch, upto.era, upto.seq)
+        era = self._era if upto is None else upto.era
+        numbers = [token.seq for token in also if token.era == era]
+        await self._queue.acknowledge(self._epoch, era, 0 if upto is None else upto.seq, numbers)
 
     async def backlog(self) -> int:
         return await self._queue.backlog()
@@ -179,4 +189,57 @@ class MemoryReceiver:
         return ()
 
     async def aclose(self) -> None:
-        return None
+        try:
+            await self._queue.wake(self._epoch)
+        except MillstreamError:
+            return  # a read that waits there ends by itself
+
+
+class MemoryReader:
+    """Reads an in-memory queue beside its owner: what is not done is there."""
+
+    def __init__(self, queue: MemoryQueue) -> None:
+        self._queue = queue
+
+    async def bounds(self) -> tuple[Token | None, Token | None]:
+        era, first, last = await self._queue.bounds()
+        return (Token(era, first), Token(era, last)) if first <= last else (None, None)
+
+    async def seek(self, when: datetime, /) -> Token | None:
+        era, number = await self._queue.seek(when.timestamp())
+        return Token(era, number) if number else None
+
+    async def read_from(
+        self,
+        position: Token,
+        max_events: int,
+        max_bytes: int,
+        streams: frozenset[StreamId] | None,
+        /,
+    ) -> Page:
+        """What is done is left out, or raises CursorTooOld if all before it is done too."""
+        era, first, last = await self._queue.bounds()
+        if position < Token(era, first):
+            raise CursorTooOld(f"{position} is gone", first=Token(era, first))
+        found = await self._queue.look(position.seq, max_events, max_bytes)
+        following = found.first_seq + len(found.messages)
+        messages = [m for m in held_in(found) if streams is None or m.stream in streams]
+        return Page(messages, Token(found.era, max(following, position.seq)), following > last)
+
+    async def aclose(self) -> None:
+        """Nothing is held."""
+
+
+def held_in(found: NumberedMessages) -> list[QueueMessage]:
+    """Messages of a grain as the contract has them, without those that are done."""
+    return [
+        QueueMessage(
+            StreamId(message.namespace, message.key),
+            Token(found.era, found.first_seq + at),
+            message.items,
+            message.headers or {},
+            message.enqueued_s,
+        )
+        for at, message in enumerate(found.messages)
+        if not message.is_gone
+    ]

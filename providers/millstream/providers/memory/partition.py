@@ -243,6 +243,14 @@ class Partition(Generic[T]):
             raise ValueError(f"count is {count}, it must be at least 0")
         return self._chain.copy(self._chain.find(offset), offset, min(offset + count, self.end))
 
+    def replace(self, offset: int, item: T) -> T:
+        """Put an item in the place of a stored one, which is returned. Raises as `read_at`."""
+        self._refuse_outside(offset)
+        if offset == self.end:
+            raise ValueError(f"offset is {offset}, which is the end")
+        segment = self._chain.find(offset)
+        return segment.replace(offset, item)
+
     def trim(self) -> None:
         """Let go of every item that all groups have committed; it cannot be read again."""
         needed = self._needed()

@@ -58,6 +58,8 @@ CHUNK_MESSAGES = 2_000
 ROWS_PER_SCAN = 1_000
 KEEP_TRIES_MAX = 6
 KEEP_RETRY_S = 0.1
+LOOKED_AT_MAX = 4_096
+SPAN_MAX = 10_000_000  # messages from the oldest that is not done on; one that is done costs 8 B
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,6 +93,11 @@ class QueuedMessage(msgspec.Struct, array_like=True, frozen=True):
     enqueued_s: float
 
     @property
+    def is_gone(self) -> bool:
+        """Does it stand in the place of a message that is done? No stream has an empty name."""
+        return not self.namespace
+
+    @property
     def size_bytes(self) -> int:
         """Bytes of its items and texts, of which a frame has to hold all. Cost: O(items)."""
         texts = text_bytes((self.namespace, self.key))
@@ -103,6 +110,10 @@ def size_of(messages: Sequence[QueuedMessage]) -> tuple[int, int]:
     """Events and bytes of messages."""
     events = sum(len(message.items) for message in messages)
     return events, sum(message.size_bytes for message in messages)
+
+
+GONE = QueuedMessage("", "", [], None, "", 0, 0.0)
+"""In the place of a message that is done before older ones are."""
 
 
 class NumberedMessages(msgspec.Struct, array_like=True, frozen=True):
@@ -219,7 +230,7 @@ class MemoryQueue(Grain):
             for message in msgspec.msgpack.decode(row.data, type=list[QueuedMessage]):
                 events += len(message.items)
                 size_bytes += message.size_bytes
-                self._partition.append(message)
+                self._partition.append(GONE if message.is_gone else message)
                 self._note(message)
         # the capacity may have been lowered: what is here has room until the queue moves again
         options = self._options
@@ -300,8 +311,13 @@ class MemoryQueue(Grain):
         return numbers
 
     def _refuse_too_large(self, events: int, size_bytes: int) -> None:
-        """Raise QueueFull for what would never have room."""
+        """Raise QueueFull for what would never have room, or stand too far behind what waits."""
         options = self._options
+        if self._partition.depth(READER) >= SPAN_MAX:
+            raise QueueFull(
+                f"{self.key}: its oldest event is not done, and {SPAN_MAX:,} messages came since "
+                "(SPAN_MAX): see which subscription is paused or does not get on"
+            )
         if events > options.capacity_events or size_bytes > options.capacity_bytes:
             raise QueueFull(
                 f"{self.key}: one batch has {events} events of {size_bytes} bytes; "
@@ -364,19 +380,31 @@ class MemoryQueue(Grain):
         """Messages behind number `after` of `era`; waits up to `wait_s` for the first."""
         self._check_epoch(epoch)
         start = max(after, self._partition.committed(READER)) if era == self._era else 0
-        start = max(start, self._partition.committed(READER))
+        start = self._first_held(max(start, self._partition.committed(READER)))
         if start >= self._partition.end and wait_s > 0:
             await self._arrivals.wait(wait_s)
             self._check_epoch(epoch)
-        messages: list[QueuedMessage] = []
+        found = self._messages_at(start, max_events, max_bytes)
+        self._count_read(start, found)
+        return NumberedMessages(self._era, start + 1, found)
+
+    def _first_held(self, start: int) -> int:
+        """Behind the messages at `start` that are done, as far as one look goes."""
+        for at, message in enumerate(self._partition.read_at(start, LOOKED_AT_MAX), start):
+            if not message.is_gone:
+                return at
+        return min(start + LOOKED_AT_MAX, self._partition.end)
+
+    def _messages_at(self, start: int, max_events: int, max_bytes: int) -> list[QueuedMessage]:
+        """Messages from an offset on, within both limits, but one at least."""
+        found: list[QueuedMessage] = []
         for message in self._partition.read_at(start, max_events):
             max_events -= len(message.items)
             max_bytes -= message.size_bytes
-            if messages and (max_events < 0 or max_bytes < 0):
+            if found and (max_events < 0 or max_bytes < 0):
                 break
-            messages.append(message)
-        self._count_read(start, messages)
-        return NumberedMessages(self._era, start + 1, messages)
+            found.append(message)
+        return found
 
     def _count_read(self, start: int, messages: Sequence[QueuedMessage]) -> None:
         """What the reader gets for the first time counts as read."""
@@ -385,11 +413,26 @@ class MemoryQueue(Grain):
         self._read_end = max(self._read_end, start + len(messages))
 
     @always_interleave
-    async def acknowledge(self, epoch: int, era: int, upto: int) -> None:
-        """Forget messages up to and including a number; again, or an older one, is harmless."""
+    async def acknowledge(self, epoch: int, era: int, upto: int, also: list[int]) -> None:
+        """Forget messages up to and including a number, and single ones behind it.
+
+        Again, or an older one, is harmless. Single ones give their room back at once.
+        """
         self._check_epoch(epoch)
+        if era == self._era:
+            self._forget_upto(upto)
+            for number in also:
+                self._forget(number)
+
+    def _forget(self, number: int) -> None:
+        if self._partition.committed(READER) < number <= self._partition.end:
+            events, size_bytes = size_of([self._partition.replace(number - 1, GONE)])
+            self._room.release(events, size_bytes)
+            self._read_events = max(0, self._read_events - events)
+
+    def _forget_upto(self, upto: int) -> None:
         start = self._partition.committed(READER)
-        if era != self._era or upto <= start:
+        if upto <= start:
             return
         count = min(upto, self._partition.end) - start
         done = self._partition.pull(READER, count)
@@ -398,6 +441,43 @@ class MemoryQueue(Grain):
         events, size_bytes = size_of(done)
         self._room.release(events, size_bytes)
         self._read_events = max(0, self._read_events - events)
+
+    @always_interleave
+    async def wake(self, epoch: int) -> None:
+        """The reader of an epoch ends: if it waits, it waits no longer."""
+        if epoch == self._epoch:
+            self._arrivals.wake()
+
+    # -- readers beside it
+
+    @always_interleave
+    async def bounds(self) -> tuple[int, int, int]:
+        """(era, number of the first message that is held, of the last one); equal to (n, n-1) if
+        none is."""
+        return self._era, self._partition.committed(READER) + 1, self._partition.end
+
+    @always_interleave
+    @isolated
+    async def look(self, number: int, max_events: int, max_bytes: int) -> NumberedMessages:
+        """Messages from a number of this era on, also those that are done, as empty ones.
+
+        At most `max_events` messages are looked at, as many as have `max_bytes`, but one at least.
+        """
+        start = max(number - 1, self._partition.committed(READER))
+        found = self._messages_at(min(start, self._partition.end), max_events, max_bytes)
+        return NumberedMessages(self._era, start + 1, found)
+
+    @always_interleave
+    async def seek(self, when_s: float) -> tuple[int, int]:
+        """(era, number of the first message that was stored at or after a time; 0: none yet)."""
+        at = self._partition.committed(READER)
+        while at < self._partition.end:
+            for number, message in enumerate(self._partition.read_at(at, LOOKED_AT_MAX), at + 1):
+                if message.enqueued_s >= when_s and not message.is_gone:
+                    return self._era, number
+            await asyncio.sleep(0)
+            at = max(at + LOOKED_AT_MAX, self._partition.committed(READER))
+        return self._era, 0
 
     @always_interleave
     async def depth(self) -> int:

@@ -57,6 +57,13 @@ class Segment(Generic[T]):
         assert self.start <= low <= high <= self.end, f"{low}..{high} is not in this segment"
         return cast("list[T]", self.slots[low - self.start : high - self.start])
 
+    def replace(self, offset: int, item: T) -> T:
+        """Put an item in the place of a stored one, which is returned."""
+        assert self.start <= offset < self.end, f"{offset} is not in this segment"
+        old = self.slots[offset - self.start]
+        self.slots[offset - self.start] = item
+        return cast("T", old)
+
     def clear(self, low: int, high: int) -> None:
         """Let go of the items at offsets low..high-1: nobody reads them again."""
         assert self.start <= low <= high <= self.end, f"{low}..{high} is not in this segment"

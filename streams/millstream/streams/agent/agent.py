@@ -14,8 +14,8 @@ import asyncio
 import logging
 import math
 from collections import deque
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, replace
 
 from millstream.runtime.extending import Clock, Tasks
 from millstream.streams.contracts.capability import Capability, has_positions
@@ -25,7 +25,7 @@ from millstream.streams.contracts.queue import QueueAdapter, QueueReceiver
 from millstream.streams.contracts.token import Token
 
 from .attempts import LineBudget
-from .cache import QueueCache
+from .cache import Notes, QueueCache
 from .dispatch import Dispatch, Outlet
 from .giving_up import GiveUps
 from .options import StreamOptions
@@ -72,6 +72,25 @@ class AgentParts:
     calls: Tasks  # delivery calls, until the provider ends
 
 
+def cache_for(
+    options: StreamOptions, capabilities: Collection[Capability], after: Token | None
+) -> QueueCache:
+    """The cache of a queue with these capabilities.
+
+    What is not ordered is read only as fast as it is delivered: what waits here has lost its place
+    among what is more urgent.
+    """
+    limits = options.cache
+    is_ordered = Capability.ORDERED in capabilities
+    if not is_ordered:
+        limits = replace(limits, events_max=min(limits.events_max, options.calls_out_max))
+    if not is_ordered:
+        notes: Notes = "all"
+    else:
+        notes = "out_of_turn" if Capability.ITEM_ACK in capabilities else "none"
+    return QueueCache(limits, after, notes=notes)
+
+
 class PullingAgent:
     """Reads one queue in one epoch, until it is stopped or fenced.
 
@@ -102,7 +121,7 @@ class PullingAgent:
         self.has_positions = has_positions(parts.capabilities)
         self._keeps_no_position = Capability.OWN_POSITION not in parts.capabilities
         after = checkpoint if self._keeps_no_position else None
-        self.cache = QueueCache(options.cache, after)
+        self.cache = cache_for(options, parts.capabilities, after)
         self.dispatch = Dispatch(
             self,
             parts.outlet,
@@ -211,8 +230,8 @@ class PullingAgent:
         receiving, self._receiving = self._receiving, None
         if receiving is not None:
             if not self.is_fenced and self._core.has_unacked:
-                upto = self.cache.acked_upto()
-                self.is_acked = self._core.is_open and await receiving.last_ack(upto)
+                ack = self._core.last_ack()
+                self.is_acked = self._core.is_open and await receiving.last_ack(ack.upto, ack.also)
             await receiving.close()
         await end_tasks(list(self._tasks))
 
@@ -253,7 +272,7 @@ class PullingAgent:
                     self._receiving.read(action.events, action.size_bytes, action.wait_s)
             case Ack():
                 if self._receiving is not None:
-                    self._receiving.ack(action.upto)
+                    self._receiving.ack(action.upto, action.also)
                 self._forget_idle_streams()
             case Open():
                 self._open(action)

@@ -1,11 +1,12 @@
 """The cache of one queue: what was read and is not yet done by every subscription.
 
-Owns: messages in the order of arrival, where cursors are in them, the acknowledgement minimum.
-Not: when to read or acknowledge (`flow`), or what to deliver and when (`delivery`).
+Owns: messages by stream in the order of arrival, where cursors are in them, up to where everything
+is done. Not: when to read or acknowledge (`reading`), or what to deliver and when (`delivery`).
 Invariants:
 - at most `events_max` events and `bytes_max` bytes, save one message that is alone in the cache;
-- a message has an absolute index that never changes; messages leave from the front only;
-- what holds a message (a pin, or a cursor in it) holds all that came after it too;
+- a message has an absolute index that never changes; messages of a stream leave in their order,
+  whatever other streams do;
+- what holds a message (a pin, or a cursor in it) holds all of its stream that came after it;
 - an open cursor is at an undelivered item of its stream: an idle subscription has none;
 - nothing leaves but in `purge`: between two purges a cursor may be closed and opened elsewhere.
 
@@ -15,9 +16,10 @@ cost.
 
 from __future__ import annotations
 
-from collections import deque
+from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import msgspec
 
@@ -27,9 +29,10 @@ from millstream.streams.contracts.item import Item
 from millstream.streams.contracts.message import QueueMessage
 from millstream.streams.contracts.token import Token
 
-__all__ = ["CacheLimits", "Cursor", "QueueCache", "message_bytes"]
+__all__ = ["CacheLimits", "Cursor", "Notes", "QueueCache", "message_bytes"]
 
 MIB = 1 << 20
+Notes = Literal["none", "out_of_turn", "all"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,9 +57,13 @@ def headers_bytes(message: QueueMessage) -> int:
 
 
 class _Slot:
-    """A cached message, who holds it, and the next message of its stream."""
+    """A cached message, who holds it, and the next message of its stream.
+
+    `before`: the message that arrived just before it, whatever stream it is of; it may have left.
+    """
 
     __slots__ = (
+        "before",
         "cursors",
         "events",
         "headers_bytes",
@@ -67,9 +74,10 @@ class _Slot:
         "size_bytes",
     )
 
-    def __init__(self, message: QueueMessage, index: int) -> None:
+    def __init__(self, message: QueueMessage, index: int, before: Token | None) -> None:
         self.message = message
         self.index = index
+        self.before = before
         self.events = max(1, len(message.items))
         self.size_bytes = message_bytes(message)
         self.headers_bytes = headers_bytes(message) if message.headers else 0
@@ -184,22 +192,31 @@ class Cursor:
 class QueueCache:
     """The messages of one queue between reading and acknowledging.
 
-    `after` is the position from which the queue is read: nothing at or below it will come.
+    Args:
+        after: the position from which the queue is read: nothing at or below it will come.
+        notes: which tokens `take_done` gives: of all messages that leave, of those that leave
+            before older ones, or of none.
     """
 
-    def __init__(self, limits: CacheLimits, after: Token | None = None) -> None:
+    def __init__(
+        self, limits: CacheLimits, after: Token | None = None, *, notes: Notes = "none"
+    ) -> None:
         self._limits = limits
-        self._slots: deque[_Slot] = deque()
+        self._slots: OrderedDict[int, _Slot] = OrderedDict()
+        self._freed: dict[_Slot, None] = {}  # held by nobody any more, and perhaps free to leave
         self._next_index = 0
         self._events = 0
         self._bytes = 0
         self._lanes: dict[StreamId, _Lane] = {}
-        self._acked = after
+        self._newest = after
+        self._notes = notes
+        self._done: list[Token] = []
+        self.left = 0  # messages that have left
 
     @property
     def base(self) -> int:
-        """The absolute index of the oldest message: as many have left."""
-        return self._next_index - len(self._slots)
+        """The absolute index of the oldest message held: all before it are done."""
+        return next(iter(self._slots)) if self._slots else self._next_index
 
     @property
     def events(self) -> int:
@@ -214,7 +231,7 @@ class QueueCache:
     @property
     def oldest_s(self) -> float | None:
         """When the oldest message held was stored (wall clock); None while empty."""
-        return self._slots[0].message.enqueued_s if self._slots else None
+        return self._slots[self.base].message.enqueued_s if self._slots else None
 
     def room(self) -> tuple[int, int]:
         """Events and bytes that may still be read; (0, 0) when full. Purge first."""
@@ -239,9 +256,10 @@ class QueueCache:
         cursor. A message without items is kept in order for its acknowledgement only.
         """
         assert self.fits(message), f"message {message.token} exceeds the room {self.room()}"
-        slot = _Slot(message, self._next_index)
+        slot = _Slot(message, self._next_index, self._newest)
+        self._slots[slot.index] = slot
+        self._newest = message.token
         self._next_index += 1
-        self._slots.append(slot)
         self._events += slot.events
         self._bytes += slot.size_bytes
         if message.items:
@@ -287,58 +305,85 @@ class QueueCache:
         slot = self._slot(index)
         assert slot.pins > 0, f"message {index} is not pinned"
         slot.pins -= 1
+        if not slot.pins and not slot.cursors:
+            self._freed[slot] = None
 
     def _slot(self, index: int) -> _Slot:
-        at = index - self.base
-        assert 0 <= at < len(self._slots), f"{index} is not in {self.base}..{self._next_index}"
-        return self._slots[at]
+        slot = self._slots.get(index)
+        assert slot is not None, f"{index} is not in {self.base}..{self._next_index}, or has left"
+        return slot
 
     def purge(self) -> None:
-        """Drop the leading messages that nothing holds. Cost: O(messages dropped)."""
-        slots = self._slots
-        while slots and not slots[0].pins and not slots[0].cursors:
-            slot = slots.popleft()
-            self._events -= slot.events
-            self._bytes -= slot.size_bytes
-            self._acked = slot.message.token
-            if slot.message.items:
-                self._unlink(slot)
+        """Drop of each stream the leading messages that nothing holds. Cost: O(these)."""
+        freed = self._freed
+        while freed:
+            slot, _ = freed.popitem()
+            if not slot.message.items:
+                self._drop(slot)
+                continue
+            lane = self._lanes.get(slot.message.stream)
+            if lane is not None and lane.head is slot:
+                self._drop_leading(lane, slot)
 
-    def _unlink(self, slot: _Slot) -> None:
-        lane = self._lanes[slot.message.stream]
-        assert lane.head is slot, "the oldest message is the oldest of its stream"
-        if slot.next is None:
-            del self._lanes[slot.message.stream]
+    def _drop_leading(self, lane: _Lane, slot: _Slot | None) -> None:
+        while slot is not None and not slot.pins and not slot.cursors:
+            self._freed.pop(slot, None)
+            self._drop(slot)
+            slot = slot.next
+        if slot is None:
+            del self._lanes[lane.tail.message.stream]
         else:
-            lane.head = slot.next
+            lane.head = slot
+
+    def _drop(self, slot: _Slot) -> None:
+        if slot.pins or slot.cursors or slot.index not in self._slots:
+            return
+        notes = self._notes
+        if notes == "all" or (notes == "out_of_turn" and slot.index != self.base):
+            self._done.append(slot.message.token)
+        del self._slots[slot.index]
+        self.left += 1
+        self._events -= slot.events
+        self._bytes -= slot.size_bytes
 
     def acked_upto(self) -> Token | None:
-        """The acknowledgement minimum: this message and all before it are done. Purges first.
+        """This message and all that arrived before it are done. Purges first.
 
         None if nothing is known to be done.
         """
         self.purge()
-        return self._acked
+        return self._slots[self.base].before if self._slots else self._newest
+
+    def take_done(self) -> list[Token]:
+        """The messages that have left since this was asked last, as far as they are noted."""
+        done, self._done = self._done, []
+        return done
 
     def _moved(self, old: _Slot | None, new: _Slot | None) -> None:
         """A cursor goes from one message to another."""
         if old is not None:
             old.cursors -= 1
+            if not old.cursors and not old.pins:
+                self._freed[old] = None
         if new is not None:
             new.cursors += 1
 
     def check(self) -> None:
         """Assert the invariants. Cost: O(cache)."""
-        slots = list(self._slots)
+        slots = list(self._slots.values())
         assert self._events == sum(slot.events for slot in slots)
         assert self._bytes == sum(slot.size_bytes for slot in slots)
-        assert [slot.index for slot in slots] == list(range(self.base, self._next_index))
+        indices = [slot.index for slot in slots]
+        assert indices == list(self._slots) == sorted(indices)
+        assert self.left + len(slots) == self._next_index
         if len(slots) > 1:
             assert self._events <= self._limits.events_max
             assert self._bytes <= self._limits.bytes_max
         chained = [slot.index for lane in self._lanes.values() for slot in _chain(lane)]
         assert sorted(chained) == [slot.index for slot in slots if slot.message.items]
         assert all(slot.pins >= 0 and slot.cursors >= 0 for slot in slots)
+        heads = [lane.head for lane in self._lanes.values()]
+        assert all(head.pins or head.cursors or head in self._freed for head in heads)
 
 
 def _end_within(

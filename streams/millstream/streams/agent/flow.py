@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from millstream.runtime.extending import check_fields
-from millstream.streams.contracts.token import Token
 
 __all__ = ["AckThrottle", "FlowOptions", "ReadGrant", "read_grant"]
 
@@ -57,42 +56,35 @@ def read_grant(room: tuple[int, int], options: FlowOptions) -> ReadGrant:
 
 
 class AckThrottle:
-    """Decides when the moving minimum is worth an acknowledgement. One per reader.
+    """Decides when what is done is worth an acknowledgement. One per reader.
 
-    `left` is the number of messages that ever left the cache (`QueueCache.base`); `now_s` is the
-    loop's clock.
+    `left` is the number of messages that are done, as they are acknowledged: all that have left the
+    cache, or those before the oldest that is held. `now_s` is the loop's clock.
     """
 
-    __slots__ = ("_acked", "_acked_left", "_acked_s", "_options")
+    __slots__ = ("_acked_left", "_acked_s", "_options")
 
-    def __init__(self, options: FlowOptions, acked: Token | None, now_s: float) -> None:
+    def __init__(self, options: FlowOptions, now_s: float) -> None:
         self._options = options
-        self._acked = acked
         self._acked_left = 0
         self._acked_s = now_s
-
-    def due(self, upto: Token | None, left: int, now_s: float) -> Token | None:
-        """The token to acknowledge now, or None."""
-        if upto is None or not self.has_moved(left):
-            return None
-        is_many = left - self._acked_left >= self._options.ack_every_events
-        return upto if is_many or now_s >= self.next_s else None
 
     def has_moved(self, left: int) -> bool:
         """Is there more to acknowledge than was?"""
         return left > self._acked_left
+
+    def is_due(self, left: int, now_s: float) -> bool:
+        """Should it be acknowledged now?"""
+        if not self.has_moved(left):
+            return False
+        return left - self._acked_left >= self._options.ack_every_events or now_s >= self.next_s
 
     @property
     def next_s(self) -> float:
         """From when on a single message is enough."""
         return self._acked_s + self._options.ack_every_s
 
-    def sent(self, upto: Token, left: int, now_s: float) -> None:
-        """The receiver took the acknowledgement of `upto`; `left` as when `due` was asked."""
+    def sent(self, left: int, now_s: float) -> None:
+        """The receiver took an acknowledgement; `left` as when `is_due` was asked."""
         assert left >= self._acked_left, "messages do not come back into the cache"
-        self._acked, self._acked_left, self._acked_s = upto, left, now_s
-
-    def check(self) -> None:
-        """Assert the invariants."""
-        assert self._acked_left >= 0
-        assert self._acked is not None or self._acked_left == 0
+        self._acked_left, self._acked_s = left, now_s

@@ -108,7 +108,10 @@ class ReaderCore:
         self._has_wakeup = Capability.WAKEUP in capabilities
         self._retries = Backoff(options.read_retry_s, 2, options.read_retry_ceiling_s)
         self._polls = Backoff(options.poll_first_s, 2, options.poll_ceiling_s)
-        self._acks = AckThrottle(options.flow, after, now_s)
+        self._is_ordered = Capability.ORDERED in capabilities
+        self._acks_items = Capability.ITEM_ACK in capabilities or not self._is_ordered
+        self._acks = AckThrottle(options.flow, now_s)
+        self._also: list[Token] = []  # done, and not acknowledged by themselves
         self._out: list[Action] = []
         self._waiting: deque[QueueMessage] = deque()  # read, and not in the cache
         self._stage = Stage.NONE
@@ -119,7 +122,7 @@ class ReaderCore:
         self._start_until_s = math.inf
         self._read_until_s = math.inf  # finite while a read is out
         self._ack_until_s = math.inf  # finite while an acknowledgement is out
-        self._ack_out: tuple[Token, int] | None = None
+        self._ack_out: tuple[Ack, int] | None = None
         self._failures = 0  # in a row
         self._ack_failures = 0
         self._empty_reads = 0
@@ -153,7 +156,17 @@ class ReaderCore:
     def has_unacked(self) -> bool:
         """Is something done that no receiver has taken the acknowledgement of?"""
         self._cache.purge()
-        return self._acks.has_moved(self._cache.base)
+        return self._acks.has_moved(self._left())
+
+    def last_ack(self) -> Ack:
+        """All that is done, for the end; what is out now is in it."""
+        if self._ack_out is not None:
+            self._also += self._ack_out[0].also
+        return self._ack()
+
+    def _left(self) -> int:
+        """Messages that are done, as they are acknowledged: one by one, or in a row."""
+        return self._cache.left if self._acks_items else self._cache.base
 
     def step(self, event: Event, now_s: float) -> Sequence[Action]:
         """Apply an event; returns what to do, in order. What comes after the end is ignored."""
@@ -228,16 +241,16 @@ class ReaderCore:
     def _acked(self, event: Acked, now_s: float) -> None:
         if event.serial != self._serial or self._ack_out is None:
             return
-        upto, left = self._ack_out
+        _, left = self._ack_out
         self._ack_out, self._ack_until_s, self._ack_failures = None, math.inf, 0
-        self._acks.sent(upto, left, now_s)
+        self._acks.sent(left, now_s)
 
     def _failed(self, event: Failed, now_s: float) -> None:
         if event.serial != self._serial or self._stage not in (Stage.OPENING, Stage.OPEN):
             return
         if event.method == "ack":
             self._ack_failures += 1
-            self._ack_out, self._ack_until_s = None, math.inf
+            self._take_back_ack()
             wait_s = self._retries.whole_s(self._ack_failures)
             self._ack_at_s = now_s + wait_s
             self._out.append(Say(f"{event.text}; it is acknowledged again in {wait_s:g} s"))
@@ -250,12 +263,18 @@ class ReaderCore:
         wait_s = self._retries.whole_s(self._failures)
         self._open_at_s = now_s + wait_s
         self._stage = Stage.CLOSING
-        self._start_until_s = self._read_until_s = self._ack_until_s = math.inf
-        self._ack_out = None
+        self._start_until_s = self._read_until_s = math.inf
+        self._take_back_ack()
         if not self._is_log:  # the next one gives it again, and nothing would tell that it is known
             self._waiting.clear()
             self._repeats_waiting = 0
         self._out += [Say(f"{why}; another receiver is made in {wait_s:g} s"), Discard()]
+
+    def _take_back_ack(self) -> None:
+        """What was out is acknowledged again, with the next."""
+        if self._ack_out is not None:
+            self._also += self._ack_out[0].also
+        self._ack_out, self._ack_until_s = None, math.inf
 
     def _closed(self, event: Closed) -> None:
         if event.serial == self._serial and self._stage is Stage.CLOSING:
@@ -348,12 +367,23 @@ class ReaderCore:
     def _ask_ack(self, now_s: float) -> None:
         if self._ack_out is not None or now_s < self._ack_at_s:
             return
-        upto, left = self._cache.acked_upto(), self._cache.base
-        due = self._acks.due(upto, left, now_s)
-        if due is not None:
-            self._ack_out = (due, left)
+        self._cache.purge()
+        left = self._left()
+        if self._acks.is_due(left, now_s):
+            ack = self._ack()
+            self._ack_out = (ack, left)
             self._ack_until_s = now_s + self._options.call_limit_s
-            self._out.append(Ack(due))
+            self._out.append(ack)
+
+    def _ack(self) -> Ack:
+        """What is done; one by one only what is not in the row."""
+        if not self._acks_items:
+            return Ack(self._cache.acked_upto())
+        upto = self._cache.acked_upto() if self._is_ordered else None
+        also, self._also = self._also + self._cache.take_done(), []
+        if upto is not None and self._is_log:
+            also = [token for token in also if token > upto]
+        return Ack(upto, also)
 
     # -- time
 
@@ -388,4 +418,4 @@ class ReaderCore:
         tokens = [message.token for message in self._waiting]
         assert not self._is_log or tokens == sorted(set(tokens))
         assert not self._waiting or not self._is_log or tokens[-1] == self.position
-        self._acks.check()
+        assert self._acks_items or not self._also

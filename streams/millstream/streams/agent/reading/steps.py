@@ -127,7 +127,8 @@ class Read(msgspec.Struct, frozen=True):
 class Ack(msgspec.Struct, frozen=True):
     """Acknowledge; answer with Acked or Failed."""
 
-    upto: Token
+    upto: Token | None
+    also: Sequence[Token] = ()
 
 
 class Discard(msgspec.Struct, frozen=True):
