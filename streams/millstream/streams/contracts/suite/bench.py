@@ -265,7 +265,7 @@ async def cancel_read(receiver: GuardedReceiver, after_turns: int) -> None:
 async def cancel_call(call: Coroutine[Any, Any, Any], after_turns: int, what: str) -> None:
     """Begin a call, and cancel it after some turns of the loop: it ends, whichever way."""
     task = asyncio.ensure_future(call)
-    for _ in range(after_turns):
+    for _ in range(1 + after_turns):  # it has begun
         await asyncio.sleep(0)
     task.cancel()
     done, _ = await asyncio.wait({task}, timeout=SOON_S)
