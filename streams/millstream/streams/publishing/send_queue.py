@@ -48,6 +48,7 @@ class Publish:
         "is_over",
         "messages",
         "size_bytes",
+        "sizes_bytes",
         "tokens",
         "wait_s",
     )
@@ -59,7 +60,8 @@ class Publish:
         self.wait_s = wait_s
         self.deadline_s = now_s + wait_s
         self.is_over = False
-        self.size_bytes = sum(map(size_of, messages))
+        self.sizes_bytes = [size_of(message) for message in messages]
+        self.size_bytes = sum(self.sizes_bytes)
 
     @property
     def producer(self) -> str:
@@ -119,12 +121,12 @@ class SendQueue:
         size, limits = 0, self._limits
         for publish in self._waiting:
             start = len(publish.tokens)
-            for message in publish.messages[start:] if not publish.is_over else ():
-                size += size_of(message)
+            for at in range(start, 0 if publish.is_over else len(publish.messages)):
+                size += publish.sizes_bytes[at]
                 is_full = size > limits.batch_bytes_max or len(found) >= limits.batch_messages_max
                 if found and is_full:
                     return found
-                found.append(message)
+                found.append(publish.messages[at])
                 self._note_out(publish)
         return found
 

@@ -69,6 +69,9 @@ class QueueSender:
         self._tasks = tasks
         self._ends: dict[Publish, asyncio.Future[None]] = {}
         self._task: asyncio.Task[None] | None = None
+        self._idle: asyncio.Future[None] | None = None  # the task waits for a publish
+        self._called_s: float | None = None  # since when a call of the adapter is out
+        self._watch: asyncio.TimerHandle | None = None
         self._failures = 0  # in a row
 
     async def publish(self, publish: Publish) -> None:
@@ -78,29 +81,47 @@ class QueueSender:
         """
         self._waiting.add(publish)
         end = self._ends[publish] = asyncio.get_running_loop().create_future()
-        if self._task is None:
+        if self._task is None or self._task.done():
             self._task = self._tasks.start(self._send())
+        elif self._idle is not None and not self._idle.done():
+            self._idle.set_result(None)
         try:
             await end
         finally:
             del self._ends[publish]
-            self._waiting.drop(publish)
+            if not publish.is_over:
+                self._waiting.drop(publish)
 
     async def _send(self) -> None:
-        """Enqueue until nothing waits; given up if one call takes too long."""
-        me = self._task
-        while self._task is me and (batch := self._waiting.batch()):
-            limit = self._tasks.call_later(self._call_limit_s, self._too_late)
-            try:
-                tokens, cause = await self._call(batch)
-            finally:
-                limit.cancel()
+        """Enqueue what waits, for as long as no call takes too long."""
+        me, loop = self._task, asyncio.get_running_loop()
+        while self._task is me:
+            batch = self._waiting.batch()
+            if not batch:
+                self._idle = loop.create_future()
+                await self._idle
+                continue
+            self._called_s = self._clock.now()
+            if self._watch is None:
+                self._watch = self._tasks.call_later(self._call_limit_s, self._look)
+            tokens, cause = await self._call(batch)
             if self._task is not me:
                 return
+            self._called_s = None
             self._end(self._waiting.answered(tokens, cause, self._clock.now()))
-            await self._pause(cause, made_progress=bool(tokens))
-        if self._task is me:
-            self._task = None
+            if cause is not None:
+                await self._pause(cause, made_progress=bool(tokens))
+
+    def _look(self) -> None:
+        """Is a call late? One timer serves many calls, so that none of them pays for one."""
+        self._watch = None
+        if self._called_s is None:
+            return
+        left_s = self._called_s + self._call_limit_s - self._clock.now()
+        if left_s > 0:
+            self._watch = self._tasks.call_later(left_s, self._look)
+        else:
+            self._too_late()
 
     async def _call(
         self, batch: list[OutMessage]
@@ -138,8 +159,8 @@ class QueueSender:
         log.error("%s; whether its messages are stored is unknown", text)
         return PublishUnknown(f"may have been accepted: {text}")
 
-    async def _pause(self, cause: StreamError | None, *, made_progress: bool) -> None:
-        if cause is None or made_progress or not is_passing(cause):
+    async def _pause(self, cause: StreamError, *, made_progress: bool) -> None:
+        if made_progress or not is_passing(cause):
             self._failures = 0
             return
         self._failures += 1
@@ -147,10 +168,9 @@ class QueueSender:
 
     def _too_late(self) -> None:
         """The adapter does not answer: what is out is unknown, what waits goes on."""
-        task, self._task = self._task, None
-        if task is None:
-            return
-        task.cancel()
+        task, self._task, self._called_s = self._task, None, None
+        if task is not None:
+            task.cancel()
         text = f"{self._where} gave no answer for {self._call_limit_s:g} s (call_limit_s)"
         cause = self._unknown(AdapterFault(text))
         self._end(self._waiting.answered((), cause, self._clock.now()))
@@ -169,3 +189,5 @@ class QueueSender:
         self._end(self._waiting.close(reason))
         if task is not None:
             task.cancel()
+        if self._watch is not None:
+            self._watch.cancel()

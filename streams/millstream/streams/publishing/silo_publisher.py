@@ -64,10 +64,8 @@ class SiloPublisher:
         Raises ValueError (too large), and what a queue's refusal is: `accepted_events` of it tells
         how many were stored.
         """
-        messages = [OutMessage(stream, bodies, dict(headers or {})) for bodies in parts]
-        for message in messages:
-            check_size(message, self._limits)
-        publish = self._publish_of(messages)
+        shared = {} if headers is None else dict(headers)
+        publish = self._publish_of([OutMessage(stream, bodies, shared) for bodies in parts])
         await self._sender(self._mapper.queue_for(stream)).publish(publish)
         if publish.error is not None:
             raise publish.error
@@ -100,7 +98,11 @@ class SiloPublisher:
         return outcomes
 
     def _publish_of(self, messages: Sequence[OutMessage]) -> Publish:
-        return Publish(messages, self._clock.now(), self._enqueue_wait_s)
+        publish = Publish(messages, self._clock.now(), self._enqueue_wait_s)
+        if publish.size_bytes > self._limits.message_bytes_max:  # together; then one may be
+            for message in messages:
+                check_size(message, self._limits)
+        return publish
 
     def _sender(self, queue: QueueId) -> QueueSender:
         if self._closed:
