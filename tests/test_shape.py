@@ -154,6 +154,15 @@ def test_a_relative_import_is_read_as_what_it_names(source: str, module: str) ->
     assert module in imports_in(source, "millstream.streams.agent")
 
 
+TIMER_TIME = re.compile(r"\btimer\w*\.when\(")
+
+
+@pytest.mark.parametrize("path", ALL)
+def test_module_keeps_the_times_of_its_timers_itself(path: Path) -> None:
+    """On uvloop, what `call_at` gives for a time that has come has no `when`."""
+    assert not TIMER_TIME.search(path.read_text()), name_of(path)
+
+
 @pytest.mark.parametrize("path", ALL)
 def test_module_says_what_it_is_and_is_finished(path: Path) -> None:
     text = path.read_text()

@@ -17,6 +17,7 @@ class Arrivals:
     def __init__(self) -> None:
         self._waits: dict[asyncio.Future[None], float] = {}
         self._timer: asyncio.TimerHandle | None = None
+        self._timer_s = 0.0
         self._is_closed = False
 
     async def wait(self, seconds: float) -> None:
@@ -26,7 +27,7 @@ class Arrivals:
         loop = asyncio.get_running_loop()
         wait: asyncio.Future[None] = loop.create_future()
         due_s = self._waits[wait] = loop.time() + seconds
-        if self._timer is None or self._timer.when() > due_s:
+        if self._timer is None or self._timer_s > due_s:
             self._arm(loop, due_s)
         try:
             await wait
@@ -50,6 +51,7 @@ class Arrivals:
     def _arm(self, loop: asyncio.AbstractEventLoop, due_s: float) -> None:
         if self._timer is not None:
             self._timer.cancel()
+        self._timer_s = due_s  # what uvloop gives for a time that has come cannot tell
         self._timer = loop.call_at(due_s, self._tick, loop)
 
     def _tick(self, loop: asyncio.AbstractEventLoop) -> None:

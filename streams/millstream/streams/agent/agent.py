@@ -155,6 +155,7 @@ class PullingAgent:
         self._is_stepping = False
         self._is_closed = False
         self._timer: asyncio.TimerHandle | None = None
+        self._timer_s = math.inf
         self._receiving: Receiving | None = None
         self._lines = LineBudget()
         self._forget_at_s = 0.0
@@ -325,12 +326,15 @@ class PullingAgent:
         """One timer, for the earliest time that is wanted; one that comes too early asks again."""
         when_s = math.inf if self._is_closed else self._core.wake_s()
         timer = self._timer
-        if timer is not None and timer.when() <= when_s:
+        if timer is not None and self._timer_s <= when_s:
             return
         if timer is not None:
             timer.cancel()
             self._timer = None
         if when_s < math.inf:
+            self._timer_s = (
+                when_s  # what uvloop gives for a time that has come cannot tell
+            )
             self._timer = self._tasks.call_at(when_s, self._tick)
 
     def _tick(self) -> None:
