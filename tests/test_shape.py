@@ -160,7 +160,8 @@ TIMER_TIME = re.compile(r"\btimer\w*\.when\(")
 @pytest.mark.parametrize("path", ALL)
 def test_module_keeps_the_times_of_its_timers_itself(path: Path) -> None:
     """On uvloop, what `call_at` gives for a time that has come has no `when`."""
-    assert not TIMER_TIME.search(path.read_text()), name_of(path)
+    if "runtime/testing/" not in name_of(path):  # the simulator's own loop
+        assert not TIMER_TIME.search(path.read_text()), name_of(path)
 
 
 @pytest.mark.parametrize("path", ALL)

@@ -332,9 +332,7 @@ class PullingAgent:
             timer.cancel()
             self._timer = None
         if when_s < math.inf:
-            self._timer_s = (
-                when_s  # what uvloop gives for a time that has come cannot tell
-            )
+            self._timer_s = when_s  # what uvloop gives for a time that has come cannot tell
             self._timer = self._tasks.call_at(when_s, self._tick)
 
     def _tick(self) -> None:
