@@ -146,3 +146,19 @@ class OneAtATime(ReferenceReceiver):
     def readable(self) -> list[Stored]:
         is_held = any(one.ready_s > self.now and not one.is_done for one in self.shelf.stored)
         return [] if is_held else super().readable()
+
+
+@refused_by("a_token_of_a_former_receiver_settles_nothing_else", "tags")
+class ForgetsTheSession(ReferenceReceiver):
+    """Its tokens are tags that every receiver counts from 1."""
+
+    def tags(self) -> dict[int, Stored]:
+        found: dict[int, Stored] = self.__dict__.setdefault("given", {})
+        return found
+
+    def give(self, one: Stored) -> QueueMessage:
+        self.tags()[len(self.tags()) + 1] = one
+        return replace(super().give(one), token=Token(1, len(self.tags())))
+
+    def named(self, tokens: Tokens) -> list[Stored]:
+        return [self.tags()[token.seq] for token in tokens if token.seq in self.tags()]

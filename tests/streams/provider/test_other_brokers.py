@@ -72,7 +72,7 @@ async def test_a_source_that_only_pushes_is_heard_and_told_of_each_event() -> No
     def is_done() -> bool:
         return not any(topic.kept for topic in broker.topics.values())
 
-    await carry(PushedQueues(broker, events_max=8), HashRingMapper(queues=2), is_done)
+    await carry(PushedQueues(broker, events_max=40), HashRingMapper(queues=2), is_done)
     assert heard == {key: SENT for key in KEYS}
 
 

@@ -65,9 +65,27 @@ async def releasing_what_is_done_changes_nothing(bench: AdapterBench) -> None:
     receiver = await bench.begin()
     tokens = [message.token for message in await bench.collect(receiver, 2)]
     await receiver.ack(None, tokens)
+    await receiver.ack(None, [])
+    await receiver.release([], 0.0, True)
     await receiver.release([*tokens, Token(1 << 20, 1 << 40)], 0.0, True)
     found = await receiver.read(EVENTS_MAX, BYTES_MAX, QUIET_S)
     expect(not found, "nothing", texts(found))
+
+
+@leases.check(ITEM_ACK, excludes=(ORDERED,))
+async def a_token_of_a_former_receiver_settles_nothing_else(bench: AdapterBench) -> None:
+    """A token names one message: with the next receiver of the epoch it names no other one."""
+    await bench.publish("a", "b")
+    first = await bench.begin()
+    found = {text: m.token for m in await bench.collect(first, 2) for text in texts([m])}
+    await first.ack(None, [found["a"]])
+    await first.aclose()
+    second = await bench.begin()
+    await held(bench, second, await bench.collect(second, 1))
+    await second.ack(None, [found["a"]])
+    await second.release([found["a"]], 0.0, True)
+    await second.aclose()
+    bench.same(await bench.everything(await bench.begin(2), 1), ["b"])
 
 
 @leases.check(ITEM_ACK, excludes=(ORDERED,))
