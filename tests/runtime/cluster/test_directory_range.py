@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.runtime.cluster.directory_world import World
@@ -169,6 +170,18 @@ def test_the_next_view_with_the_same_ring_locks_nothing() -> None:
     assert not core.is_locked
 
 
+def test_before_its_first_view_a_range_owns_nothing_and_waits_for_one() -> None:
+    core = DirectoryRange(ME)
+    assert not core.is_alone and not core.is_locked
+    assert core.version == 0 and core.barrier == 0
+    assert core.owner_of("K", "k") is None
+    assert core.is_current(0)
+    assert lookup(core, "k") == Entry("", 0, 0)
+    assert core.step(Asked(7, Lookup("K", "k"), 1)) == [Refresh(1)]
+    assert [ask.after_s for ask in asks(core.step(ViewApplied(view(1, me=ACTIVE))))] == [0.0]
+    assert core.step(Told(ME, 1)) == [Reply(7, None)]
+
+
 def test_an_older_or_equal_view_changes_nothing() -> None:
     core = owning(OTHER, version=5)
     assert core.step(ViewApplied(view(5, me=ACTIVE))) == []
@@ -220,7 +233,8 @@ def test_a_member_that_cannot_be_reached_is_asked_again_ever_more_slowly() -> No
         [ask] = core.step(Failed(OTHER, 5, is_wrong=False))
         assert isinstance(ask, Ask) and ask.silo == OTHER and ask.round == 5
         pauses.append(ask.after_s)
-    assert pauses == sorted(pauses) and pauses[0] == 0.01 and pauses[-1] == 1.0
+    assert pauses[:7] == [0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64]
+    assert pauses[7:] == [1.0] * 93
     assert core.is_locked
 
 
@@ -346,6 +360,14 @@ def test_who_is_not_in_the_view_is_not_registered_and_not_named() -> None:
     assert lookup(core, key) == Entry(ME, 4, 6)
 
 
+def test_the_check_of_the_invariants_sees_a_question_that_could_be_answered() -> None:
+    core = owning(version=5)
+    core.check()
+    core._waiting[7] = Asked(7, Lookup("K", "k"), 5)
+    with pytest.raises(AssertionError, match="could be answered"):
+        core.check()
+
+
 def test_a_grain_of_another_owner_is_not_answered_for() -> None:
     core = owning(OTHER, version=5)
     assert lookup(core, key_of(core, OTHER)) == Entry("", 0, 5)
@@ -417,6 +439,25 @@ def test_a_view_during_a_sweep_begins_it_anew_and_starts_no_second_one() -> None
     assert not any(isinstance(action, Sweep) for action in second)
     assert core.step(Swept()) == []
     assert count(core) == 0
+
+
+def test_a_sweep_goes_through_every_grain_type() -> None:
+    core = owning(OTHER, version=5)
+    for kind in ("A", "B", "C"):
+        foreign = next(k for k in map(str, range(10_000)) if core.owner_of(kind, k) == ME)
+        core.step(Asked(1, Register(kind, foreign, OTHER, 1), 0))
+    key = key_of(core, ME)
+    register(core, key, ME, 1)
+    core.step(ViewApplied(view(6, me=ACTIVE, other=DEAD)))
+    assert [core.step(Swept()) for _ in range(4)] == [[Sweep()], [Sweep()], [Sweep()], []]
+    assert core._partition.keys() == [("K", [key])]
+
+
+def test_a_view_that_nobody_left_sweeps_nothing() -> None:
+    core = owning(OTHER, version=5)
+    register(core, key_of(core, ME), ME, 1)
+    assert core.step(ViewApplied(view(6, me=ACTIVE, other=ACTIVE))) == []
+    assert core.step(Swept()) == []
 
 
 def test_entries_of_a_silo_that_stopped_are_swept_when_it_is_gone() -> None:

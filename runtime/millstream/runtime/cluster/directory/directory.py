@@ -53,7 +53,7 @@ from .events import (
 )
 from .locations import Locations
 from .partition import Entry
-from .range import DirectoryRange, point_of
+from .range import RETRY, DirectoryRange, point_of
 
 __all__ = ["Directory", "DirectoryTarget", "Holder", "Members"]
 
@@ -63,8 +63,6 @@ R = TypeVar("R")
 log = logging.getLogger("millstream.directory")
 
 RETRIES_MAX = 60
-RETRY_FIRST_S = 0.01
-RETRY_CEILING_S = 1.0
 END_TRIES_MAX = 5
 SCANNED_MAX = 500  # activations looked at, and sent, before others have the loop
 
@@ -370,7 +368,7 @@ class Directory:
 
 async def pause(attempt: int) -> None:
     """Wait before another try, the longer the more were made."""
-    await asyncio.sleep(min(RETRY_FIRST_S * 2 ** min(attempt, 10), RETRY_CEILING_S))
+    await asyncio.sleep(RETRY.whole_s(attempt + 1))
 
 
 def is_registered_in(activation: Activation, segments: Sequence[Segment]) -> bool:

@@ -21,6 +21,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from millstream.runtime.backoff import Backoff
 from millstream.runtime.cluster.ring import Ring, Segment, covers, gained, hash_of, within
 from millstream.runtime.cluster.table import Status, TableView
 
@@ -50,8 +51,7 @@ __all__ = ["DirectoryRange", "point_of"]
 
 Actions = list[Action]
 
-RETRY_FIRST_S = 0.01
-RETRY_CEILING_S = 1.0
+RETRY = Backoff(first_s=0.01, factor=2.0, ceiling_s=1.0)
 WRONG_ANSWERS_MAX = 20
 SWEPT_ENTRIES_MAX = 1000  # in one step: about a millisecond
 
@@ -70,8 +70,8 @@ class Recovery:
     def asks(self, silo: str) -> Ask:
         """Ask, the sooner the less often it was tried."""
         tries = self.tries[silo]
-        pause_s = RETRY_FIRST_S * 2.0 ** min(tries - 1, 10) if tries else 0.0
-        return Ask(silo, self.round, tuple(self.segments), min(pause_s, RETRY_CEILING_S))
+        pause_s = RETRY.whole_s(tries) if tries else 0.0
+        return Ask(silo, self.round, tuple(self.segments), pause_s)
 
     def heard(self, silo: str) -> None:
         """Nothing more is expected of a silo."""
@@ -155,7 +155,7 @@ class DirectoryRange:
             return []
         ring = Ring(view.with_status(Status.ACTIVE))
         live = frozenset(row.silo for row in view.rows if row.status is not Status.DEAD)
-        is_next = view.version == self.version + 1 and self.version > 0
+        is_next = view.version == self.version + 1
         fresh = gained(self._ring if is_next else Ring([]), ring, self._me)
         has_lost = ring.silos != self._ring.silos or not self._live <= live
         self._ring, self._live, self.version = ring, live, view.version
