@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -54,8 +55,10 @@ class Given(Grain):
 
 
 class Desk(SiloPart):
-    grains = (Brought,)
     name = "the desk"
+
+    def grains(self, name: str, /) -> Sequence[type[Grain]]:
+        return (Brought,)
 
     async def open(self, services: SiloServices, name: str, /) -> None:
         self.services = services
@@ -89,7 +92,8 @@ async def test_an_extension_lives_with_its_grain_and_its_name_is_one_class_s() -
 
 
 class Half:
-    grains = ()
+    def grains(self, name: str) -> tuple[()]:
+        return ()
 
     async def open(self, services: SiloServices, name: str) -> None: ...
     def stop(self) -> None: ...

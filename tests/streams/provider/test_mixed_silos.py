@@ -77,21 +77,26 @@ class Places:
         self.providers: list[PersistentStreams] = []
 
     def silo(
-        self, *grains: type[Grain], reads: bool = True, name: str = "", **options: float
+        self,
+        *grains: type[Grain],
+        reads: bool = True,
+        name: str = "",
+        provider: str = "default",
+        **options: float,
     ) -> Silo:
         delivery = DeliveryOptions(retries=0, backoff=Backoff(0.01, 2, 0.05))
-        provider = PersistentStreams(
+        streams = PersistentStreams(
             MemoryQueues(),
             mapper=HashRingMapper(queues=4),
             balancer=DeploymentBalancer(rebalance_delay_s=0.05),
             options=StreamOptions(delivery=delivery, **options),  # type: ignore[arg-type]
         )
-        self.providers.append(provider)
+        self.providers.append(streams)
         return Silo(
             grains=list(grains),
             membership=self.table,
             stores={"default": self.store},
-            streams={"default": provider},
+            streams={provider: streams},
             can_own_queues=reads,
             membership_options=MembershipOptions(refresh_s=0.2),
             name=name,
@@ -205,3 +210,23 @@ async def test_while_two_versions_run_a_subscription_waits_for_the_one_that_has_
             await until_unheard_or_done(places)
         stats = [row for provider in places.providers[:1] for row in provider.stats()]
         assert sum(row.given_up for row in stats) == 0, "no event became a dead letter"
+
+
+FAR = StreamNamespace("far", int, provider="other", subscriptions="explicit")
+
+
+class FarReader(Grain):
+    async def listen(self) -> None:
+        await self.stream(FAR, self.key).subscribe(self._on_far)
+
+    async def _on_far(self, event: Event[int]) -> None:
+        see(self.key, event.item)
+
+
+async def test_silos_with_other_providers_keep_no_subscriptions_of_streams_they_lack() -> None:
+    places = Places()
+    async with places.silo(Other), places.silo(FarReader, provider="other") as far:
+        for key in KEYS:
+            await far.grain(FarReader, key).listen()
+            await far.stream(FAR, key).publish(1)
+        await until(lambda: all(SEEN[key] == [1] for key in KEYS))

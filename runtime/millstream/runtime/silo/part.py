@@ -26,9 +26,11 @@ class SiloPart(Protocol):
     Derive from it to inherit stages that do nothing; `millstream.streams.PersistentStreams` is one.
     """
 
-    @property
-    def grains(self) -> Sequence[type[Grain]]:
-        """Grain classes that the part brings; its silo hosts them."""
+    def grains(self, name: str, /) -> Sequence[type[Grain]]:
+        """Grain classes that the part brings under its name; its silo hosts them.
+
+        What needs the part itself is a class for each name: a grain goes to any silo of its type.
+        """
         return ()
 
     def agreement(self) -> Mapping[str, str]:
@@ -77,11 +79,9 @@ STAGES = ("open", "start", "stop", "aclose")
 def check_part(name: str, part: Any) -> None:
     """Refuse what is no `SiloPart`, and name all that it lacks. Raises ConfigError."""
     wrong = [f"no `async def {stage}`" for stage in STAGES if not _is_async(part, stage)]
-    for plain in ("abort", "agreement"):
+    for plain in ("grains", "abort", "agreement"):
         if not callable(getattr(part, plain, None)):
             wrong.append(f"no `def {plain}`")
-    if not hasattr(part, "grains"):
-        wrong.append("no `grains`")
     if wrong:
         raise ConfigError(
             f"part {name!r}: {type(part).__name__} is not a SiloPart: {'; '.join(wrong)}; derive "

@@ -342,15 +342,15 @@ class Silo:
             secret=self._secret,
         )
         holder.append(silo)
-        brought = [cls for part in self._parts.values() for cls in part.grains]
+        brought = [cls for name, part in self._parts.items() for cls in part.grains(name)]
         self._services = SiloServices(silo, row.name, brought)
         return silo
 
     def _all_grains(self) -> list[type[Grain]]:
         """The user's grains, and those that parts bring."""
         grains = list(self._grains)
-        for part in self._parts.values():
-            grains.extend(cls for cls in part.grains if cls not in grains)
+        for name, part in self._parts.items():
+            grains.extend(cls for cls in part.grains(name) if cls not in grains)
         return grains
 
     def _accept(self, link: Link) -> None:

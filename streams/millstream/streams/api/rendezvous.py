@@ -10,6 +10,7 @@ stored.
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Literal, Protocol
 
 import msgspec
@@ -27,7 +28,14 @@ from millstream.runtime import (
 from millstream.runtime.extending import services_of
 from millstream.streams.contracts.identity import StreamId
 
-__all__ = ["HERE", "Rendezvous", "SubscriptionRow", "parse_rendezvous_key", "rendezvous_key"]
+__all__ = [
+    "HERE",
+    "Rendezvous",
+    "SubscriptionRow",
+    "parse_rendezvous_key",
+    "rendezvous_key",
+    "rendezvous_of",
+]
 
 SEPARATOR, ESCAPE = "\x1f", "\x1b"
 ROWS_PER_SCAN = 1000
@@ -95,9 +103,11 @@ def is_same(row: SubscriptionRow, known: SubscriptionRow) -> bool:
     return known.state == "active" and known.is_batch == row.is_batch
 
 
-@grain(name="millstream.Rendezvous")
 class Rendezvous(Grain):
-    """Rendezvous of a stream's producers and consumers; the key names provider and stream."""
+    """Rendezvous of a stream's producers and consumers; the key names provider and stream.
+
+    Each provider has a class of its own, so that only silos that have the provider host it.
+    """
 
     def __init__(self) -> None:
         self._rows: dict[str, tuple[SubscriptionRow, Etag]] = {}
@@ -203,3 +213,10 @@ class Rendezvous(Grain):
     async def rows_for_agent(self) -> list[SubscriptionRow]:
         """As `rows`, also while a subscription is being attached."""
         return [row for row, _ in self._rows.values()]
+
+
+@cache  # one class for each provider, in every silo and client of the process
+def rendezvous_of(provider: str) -> type[Rendezvous]:
+    """The rendezvous grains of a provider."""
+    named: dict[str, object] = {"__module__": __name__, "__doc__": Rendezvous.__doc__}
+    return grain(name=f"millstream.Rendezvous.{provider}")(type("Rendezvous", (Rendezvous,), named))

@@ -27,7 +27,7 @@ from millstream.streams.publishing.gateway_publisher import GatewayPublisher
 
 from .event import Event
 from .handlers import check_explicit, is_batch_handler
-from .rendezvous import HERE, Rendezvous, SubscriptionRow, rendezvous_key
+from .rendezvous import HERE, Rendezvous, SubscriptionRow, rendezvous_key, rendezvous_of
 
 __all__ = ["Start", "Stream", "Subscription"]
 
@@ -213,7 +213,7 @@ class Stream(Generic[T]):
     def rendezvous_grain(self) -> Rendezvous:
         """The grain that keeps the stream's explicit subscriptions."""
         rendezvous: Rendezvous = self._runtime.grain(
-            Rendezvous, rendezvous_key(self._topic.provider, self.id)
+            rendezvous_of(self._topic.provider), rendezvous_key(self._topic.provider, self.id)
         )
         return rendezvous
 

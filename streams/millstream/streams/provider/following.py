@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 
 from millstream.runtime.extending import SiloServices
 from millstream.streams.api.implicit import ImplicitSet, implicit_in
-from millstream.streams.api.rendezvous import Rendezvous, SubscriptionRow, rendezvous_key
+from millstream.streams.api.rendezvous import SubscriptionRow, rendezvous_key, rendezvous_of
 from millstream.streams.contracts.identity import StreamId
 
 __all__ = ["Following"]
@@ -41,7 +41,7 @@ class Following:
     async def rows(self, stream: StreamId, /) -> Sequence[SubscriptionRow]:
         """The explicit subscriptions of a stream. Raises what calls raise."""
         key = rendezvous_key(self._provider, stream)
-        return await self._services.grain(Rendezvous, key).rows_for_agent()
+        return await self._services.grain(rendezvous_of(self._provider), key).rows_for_agent()
 
     def refresh(self) -> None:
         """See which implicit subscriptions hold in the present view."""

@@ -10,7 +10,7 @@ from typing import Any
 
 from millstream.runtime.extending import SiloServices
 from millstream.streams.agent.dead_letters import DeadLetter, DeadLetters, DeliveryFailure
-from millstream.streams.api.rendezvous import Rendezvous, rendezvous_key
+from millstream.streams.api.rendezvous import rendezvous_key, rendezvous_of
 from millstream.streams.consumer.batch import Delivered, WireBatch
 from millstream.streams.consumer.extension import Consumer
 from millstream.streams.contracts.identity import StreamId
@@ -44,4 +44,6 @@ class SiloOutlet:
     async def fault(self, stream: StreamId, subscription: str, note: str, /) -> None:
         """Mark an explicit subscription as faulted: its events wait until it is resumed."""
         key = rendezvous_key(self.provider, stream)
-        await self._services.grain(Rendezvous, key).change(subscription, "faulted", note)
+        await self._services.grain(rendezvous_of(self.provider), key).change(
+            subscription, "faulted", note
+        )

@@ -19,7 +19,7 @@ from millstream.streams.agent.agent import AgentParts, PullingAgent
 from millstream.streams.agent.dead_letters import DeadLetters, FailureHandler, KeepDeadLetters
 from millstream.streams.agent.giving_up import GiveUps
 from millstream.streams.agent.options import StreamOptions
-from millstream.streams.api.rendezvous import Rendezvous
+from millstream.streams.api.rendezvous import rendezvous_of
 from millstream.streams.api.subscribe import check_marks
 from millstream.streams.consumer.extension import Consumer
 from millstream.streams.contracts.capability import Capability
@@ -87,8 +87,6 @@ class PersistentStreams:
         self.capabilities: frozenset[Capability] = frozenset()  # of a function: once it has opened
         if not isinstance(self._factory, OpenedByFunction) or self._factory.capabilities:
             self.capabilities = capabilities_of(self._factory, "PersistentStreams(queues)")
-        brought: Sequence[type[Grain]] = getattr(self._factory, "grains", ())
-        self.grains: Sequence[type[Grain]] = (Rendezvous, *brought)
         self.name = ""
         self.adapter: QueueAdapter
         self.manager: QueueManager[PullingAgent]
@@ -111,6 +109,11 @@ class PersistentStreams:
         mapper = f"{kind} of {len(names)} queues, {ends}, epoch {self.mapper.epoch}"
         queues = type(self._factory).__qualname__
         return {"mapper": mapper, "queues": queues, "store": self._options.store}
+
+    def grains(self, name: str, /) -> Sequence[type[Grain]]:
+        """What the adapter brings, and who keeps the explicit subscriptions."""
+        brought: Sequence[type[Grain]] = getattr(self._factory, "grains", ())
+        return (rendezvous_of(name), *brought)
 
     # -- life
 
@@ -196,7 +199,7 @@ class PersistentStreams:
         self.manager.start()
         self._unwatch = services.members.watch(self._follow)
         self._is_balanced = True
-        silos = QueueSilos(services)
+        silos = QueueSilos(services, name)
         await self._balancer.start(self.mapper.queues(), silos, self.manager.want)
 
     def _follow(self, view: TableView) -> None:

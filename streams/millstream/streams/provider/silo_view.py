@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from millstream.runtime import MillstreamError, Status
-from millstream.runtime.extending import SiloServices, Tasks
+from millstream.runtime.extending import SiloServices, Tasks, kind_of
+from millstream.streams.api.rendezvous import rendezvous_of
 from millstream.streams.contracts.identity import QueueId
 
 from .target import StreamsTarget, target_of
@@ -32,12 +33,19 @@ class _OwnSilo:
 
 
 class QueueSilos(_OwnSilo):
-    """The silos that may read queues (`SiloSet`)."""
+    """The silos that have the provider and may read its queues (`SiloSet`)."""
+
+    def __init__(self, services: SiloServices, provider: str) -> None:
+        super().__init__(services)
+        self._hosted = kind_of(rendezvous_of(provider))  # by whoever has the provider, only
 
     def silos(self) -> Sequence[str]:
-        rows = self._services.members.view.rows
         return sorted(
-            row.silo for row in rows if row.status is Status.ACTIVE and row.can_own_queues
+            row.silo
+            for row in self._services.members.view.rows
+            if row.status is Status.ACTIVE
+            and row.can_own_queues
+            and self._hosted in row.grain_types
         )
 
     def names(self) -> Mapping[str, str]:
