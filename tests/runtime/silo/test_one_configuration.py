@@ -48,9 +48,10 @@ def streams(queues: int) -> PersistentStreams:
 
 
 async def test_eight_queues_here_and_four_there_do_not_join() -> None:
-    table, stores = MemoryMembershipTable(), {"default": MemoryStateStore()}
+    table = MemoryMembershipTable()
 
     def silo(name: str, queues: int) -> Silo:
+        stores = {"default": MemoryStateStore(private=True)}  # which says nothing of queues
         parts = {"default": streams(queues)}
         return Silo(grains=[], name=name, membership=table, stores=stores, streams=parts)
 
