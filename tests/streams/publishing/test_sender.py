@@ -32,7 +32,10 @@ class Service:
         self.under_way = 0
         self.answers: list[Callable[[list[str]], Any]] = []
 
-    async def __call__(self, queue: str, messages: Sequence[OutMessage], /) -> Any:
+    epoch = 7  # stands for a mapper, too
+
+    async def enqueue(self, queue: str, messages: Sequence[OutMessage], epoch: int, /) -> Any:
+        assert (queue, epoch) == ("q", 7)
         self.calls += 1
         self.under_way += 1
         assert self.under_way == 1, "one call at a time"
@@ -56,6 +59,7 @@ class Desk:
         self.sender = QueueSender(
             SendQueue("q", limits or SendLimits()),
             "q",
+            self.service,
             self.service,
             "Odd of stream provider 'p'",
             CALL_LIMIT_S,
@@ -94,6 +98,11 @@ async def test_what_comes_while_a_call_is_under_way_goes_together_in_the_next(de
     assert desk.service.stored == list("abcd")
     assert desk.service.calls <= 2
     assert all(end.error is None for end in ends)
+
+
+async def test_a_publish_of_nothing_is_over_at_once(desk: Desk) -> None:
+    assert (await desk.publish()).tokens == []
+    assert desk.service.calls == 0
 
 
 async def test_a_full_queue_is_tried_again_and_nothing_overtakes(desk: Desk) -> None:

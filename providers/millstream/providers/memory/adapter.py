@@ -79,9 +79,13 @@ class MemoryAdapter:
     def __init__(self, host: AdapterHost, options: MemoryOptions) -> None:
         self.host = host
         self.options = options
+        self._queues: dict[QueueId, MemoryQueue] = {}
 
     def _queue(self, queue: QueueId) -> MemoryQueue:
-        grain: MemoryQueue = self.host.grain(MemoryQueue, f"{self.host.provider}/{queue}")
+        grain = self._queues.get(queue)
+        if grain is None:
+            grain = self.host.grain(MemoryQueue, f"{self.host.provider}/{queue}")
+            self._queues[queue] = grain
         return grain
 
     async def enqueue(
@@ -125,7 +129,7 @@ def queued(message: OutMessage, enqueued_s: float) -> QueuedMessage:
 def parts_within(messages: Sequence[OutMessage], events_max: int) -> Iterator[Sequence[OutMessage]]:
     """Parts of at most `events_max` events, in order; one message may have more."""
     start = events = 0
-    for at, message in enumerate(messages):
+    for at, message in enumerate(messages if len(messages) > 1 else ()):
         events += len(message.items)
         if at > start and events > events_max:
             yield messages[start:at]

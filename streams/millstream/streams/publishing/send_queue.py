@@ -59,7 +59,7 @@ class Publish:
         self.error: StreamError | None = None
         self.wait_s = wait_s
         self.deadline_s = now_s + wait_s
-        self.is_over = False
+        self.is_over = not messages
         self.sizes_bytes = [size_of(message) for message in messages]
         self.size_bytes = sum(self.sizes_bytes)
 
@@ -117,6 +117,9 @@ class SendQueue:
     def batch(self) -> list[OutMessage]:
         """The next list to enqueue, which is out from now on; [] if nothing waits."""
         assert not self._out, f"{self._queue}: one list at a time"
+        if len(self._waiting) == 1 and len(self._waiting[0].messages) == 1:
+            self._out = [(self._waiting[0], 1)]  # most often, where events come one by one
+            return list(self._waiting[0].messages)
         found: list[OutMessage] = []
         size, limits = 0, self._limits
         for publish in self._waiting:

@@ -35,11 +35,18 @@ RETRY = Backoff(0.02, 2, 0.5)
 
 
 class Enqueue(Protocol):
-    """The adapter's enqueue, with the mapper's epoch of the moment."""
+    """What stores messages: an adapter."""
 
-    async def __call__(
-        self, queue: QueueId, messages: Sequence[OutMessage], /
+    async def enqueue(
+        self, queue: QueueId, messages: Sequence[OutMessage], mapper_epoch: int, /
     ) -> Sequence[Token | None]: ...
+
+
+class Epoch(Protocol):
+    """Which layout of queues holds: a mapper."""
+
+    @property
+    def epoch(self) -> int: ...
 
 
 class QueueSender:
@@ -54,7 +61,8 @@ class QueueSender:
         self,
         waiting: SendQueue,
         queue: QueueId,
-        enqueue: Enqueue,
+        adapter: Enqueue,
+        mapper: Epoch,
         name: str,
         call_limit_s: float,
         clock: Clock,
@@ -62,7 +70,8 @@ class QueueSender:
     ) -> None:
         self._waiting = waiting
         self._queue = queue
-        self._enqueue = enqueue
+        self._adapter = adapter
+        self._mapper = mapper
         self._where = f"{name}.enqueue of {queue}"
         self._call_limit_s = call_limit_s
         self._clock = clock
@@ -79,6 +88,8 @@ class QueueSender:
 
         Cancelled while it waits, it is never sent; while it is out, it ends as it will.
         """
+        if publish.is_over:
+            return  # it had nothing to send
         self._waiting.add(publish)
         end = self._ends[publish] = asyncio.get_running_loop().create_future()
         if self._task is None or self._task.done():
@@ -104,7 +115,7 @@ class QueueSender:
             self._called_s = self._clock.now()
             if self._watch is None:
                 self._watch = self._tasks.call_later(self._call_limit_s, self._look)
-            tokens, cause = await self._call(batch)
+            tokens, cause = await self._call(batch, me)
             if self._task is not me:
                 return
             self._called_s = None
@@ -124,12 +135,13 @@ class QueueSender:
             self._too_late()
 
     async def _call(
-        self, batch: list[OutMessage]
+        self, batch: list[OutMessage], me: asyncio.Task[None] | None
     ) -> tuple[Sequence[Token | None], StreamError | None]:
         """What is stored, and why not the rest."""
-        count, me = len(batch), asyncio.current_task()
+        count = len(batch)
         try:
-            return checked_tokens(await self._enqueue(self._queue, batch), count, self._where), None
+            found = await self._adapter.enqueue(self._queue, batch, self._mapper.epoch)
+            return checked_tokens(found, count, self._where), None
         except EnqueueFailed as error:
             return self._prefix(error, count)
         except AdapterFault as error:

@@ -112,18 +112,14 @@ class SiloPublisher:
             sender = self._senders[queue] = QueueSender(
                 SendQueue(queue, self._send),
                 queue,
-                self._enqueue,
+                self._adapter,
+                self._mapper,
                 self._name,
                 self._send.call_limit_s,
                 self._clock,
                 self._tasks,
             )
         return sender
-
-    async def _enqueue(
-        self, queue: QueueId, messages: Sequence[OutMessage], /
-    ) -> Sequence[Token | None]:
-        return await self._adapter.enqueue(queue, messages, self._mapper.epoch)
 
     def close(self, reason: str) -> None:
         """End what waits, and refuse what comes."""
