@@ -284,7 +284,8 @@ class Unsure(MemoryQueues):
 
     @property
     def capabilities(self) -> frozenset[Capability]:  # type: ignore[override]
-        return frozenset({*MemoryQueues().capabilities, Capability.OWN_POSITION}) - self.lacking
+        known = {*MemoryQueues().capabilities, Capability.OWN_POSITION}
+        return frozenset(known - self.lacking - {Capability.REWIND})  # which needs both
 
 
 @pytest.mark.parametrize("lacking", [Capability.ORDERED, Capability.STABLE_TOKENS])
