@@ -1,0 +1,132 @@
+"""The queues of one provider that one silo reads: wanted by its balancer, read by its agents.
+
+Owns: `QueueReading`, its beginning and end. Not: publishing, the adapter's life (`provider`).
+Invariants: agents run only between `start` and `stop`, or `abort`; the balancer is closed once,
+whatever fails; delivery calls end with `aclose`, after their agents.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from millstream.runtime import TableView
+from millstream.runtime.extending import SiloServices
+from millstream.streams.agent.agent import AgentParts, PullingAgent
+from millstream.streams.agent.dead_letters import DeadLetters
+from millstream.streams.agent.giving_up import GiveUps
+from millstream.streams.agent.options import StreamOptions
+from millstream.streams.contracts.capability import Capability
+from millstream.streams.contracts.identity import QueueId
+from millstream.streams.contracts.queue import QueueAdapter
+from millstream.streams.contracts.token import Token
+from millstream.streams.ownership.manager import QueueManager
+from millstream.streams.ownership.record import OwnershipStore
+
+from .following import Following
+from .outlet import SiloOutlet
+from .settings import Settings
+from .silo_view import ManagerSilo, QueueSilos
+from .target import QueueStats, agent_stats
+
+__all__ = ["QueueReading"]
+
+
+class QueueReading:
+    """What reads; made when the adapter is open.
+
+    Attributes: `manager`: who owns which queue here; `dead_letters`: where the failed ones end.
+    """
+
+    def __init__(
+        self,
+        provider: str,
+        settings: Settings,
+        options: StreamOptions,
+        adapter: QueueAdapter,
+        capabilities: frozenset[Capability],
+        services: SiloServices,
+    ) -> None:
+        store = services.store(options.store)
+        self._provider = provider
+        self._settings = settings
+        self._clock = services.clock
+        self._calls = services.new_tasks()
+        retention_s = options.absent_type_retention_s
+        self._following = Following(provider, services, retention_s, self._tell_agents)
+        self._unwatch: Callable[[], None] = lambda: None
+        self.is_balanced = False  # the balancer was started, and is not closed
+        self.dead_letters = DeadLetters(store, provider)
+        outlet = SiloOutlet(provider, services, self.dead_letters)
+        self._parts = AgentParts(
+            adapter=adapter,
+            capabilities=capabilities,
+            options=options,
+            outlet=outlet,
+            give_ups=GiveUps(settings.on_give_up, outlet),
+            known=self._following,
+            clock=services.clock,
+            new_tasks=services.new_tasks,
+            calls=self._calls,
+        )
+        self.manager: QueueManager[PullingAgent] = QueueManager(
+            settings.mapper.queues(),
+            OwnershipStore(store, provider),
+            options.ownership,
+            ManagerSilo(services, provider),
+            self._begin,
+        )
+
+    def _begin(
+        self, queue: QueueId, epoch: int, checkpoint: Token | None, *, may_repeat: bool
+    ) -> PullingAgent:
+        wake = self.manager.wake
+        return PullingAgent(
+            self._parts, queue, epoch, checkpoint, may_repeat=may_repeat, changed=wake
+        )
+
+    async def start(self, services: SiloServices) -> None:
+        """Read what the balancer wants. What fails is undone by `abort` and `close_balancer`."""
+        self._following.refresh()
+        self.manager.start()
+        self._unwatch = services.members.watch(self._follow)
+        self.is_balanced = True
+        settings, silos = self._settings, QueueSilos(services, self._provider)
+        await settings.balancer.start(settings.mapper.queues(), silos, self.manager.want)
+
+    def _follow(self, view: TableView) -> None:
+        self._following.refresh()
+        self.manager.wake_all()
+
+    def _tell_agents(self) -> None:
+        for agent in self.manager.agents():
+            agent.subscribers.follow_implicit()
+
+    def _follow_no_more(self) -> None:
+        self._unwatch()
+        self._following.close()
+
+    async def stop(self) -> None:
+        """Hand the queues over."""
+        self._follow_no_more()
+        await self.close_balancer()
+        await self.manager.stop()
+
+    def abort(self) -> None:
+        """Stop without a word."""
+        self._follow_no_more()
+        self.manager.abort()
+        self._calls.cancel()
+
+    async def close_balancer(self) -> None:
+        """Close it; again is harmless."""
+        if self.is_balanced:
+            self.is_balanced = False
+            await self._settings.balancer.aclose()
+
+    async def aclose(self) -> None:
+        """End the delivery calls that are still out."""
+        await self._calls.aclose()
+
+    def stats(self) -> list[QueueStats]:
+        """The queues that are read; their backlog is that of the last time it was asked."""
+        return [agent_stats(agent, self._clock.wall_s()) for agent in self.manager.agents()]

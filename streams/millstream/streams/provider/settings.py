@@ -1,0 +1,79 @@
+"""What `PersistentStreams` was given, as objects of the contracts' shapes.
+
+Owns: `Settings`, and what silos of one cluster must have alike of them. Invariant: what is wrong is
+refused when the provider is made, before a silo starts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from millstream.runtime import Grain
+from millstream.runtime.extending import check_kind
+from millstream.streams.agent.dead_letters import FailureHandler, KeepDeadLetters
+from millstream.streams.agent.options import StreamOptions
+from millstream.streams.contracts.capability import Capability
+from millstream.streams.contracts.factories import (
+    OpenAdapter,
+    OpenedByFunction,
+    balancer_of,
+    factory_of,
+)
+from millstream.streams.contracts.mapping import QueueBalancer, QueueMapper
+from millstream.streams.contracts.queue import QueueAdapterFactory
+from millstream.streams.contracts.shapes import capabilities_of, require_shape
+from millstream.streams.ownership.mapper import HashRingMapper
+
+__all__ = ["Settings", "settings_of"]
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """The parts that a user chose."""
+
+    factory: QueueAdapterFactory
+    mapper: QueueMapper
+    balancer: QueueBalancer
+    options: StreamOptions
+    on_give_up: FailureHandler
+
+    def declared(self) -> frozenset[Capability]:
+        """What the factory declares; of a function nothing is known until it has opened."""
+        if isinstance(self.factory, OpenedByFunction) and not self.factory.capabilities:
+            return frozenset()
+        return capabilities_of(self.factory, "PersistentStreams(queues)")
+
+    def brought(self) -> Sequence[type[Grain]]:
+        """Grain classes that the adapter needs."""
+        found: Sequence[type[Grain]] = getattr(self.factory, "grains", ())
+        return found
+
+    def agreement(self) -> Mapping[str, str]:
+        """Queues and mapper: where they differ, a stream would be in two queues."""
+        names, kind = self.mapper.queues(), type(self.mapper).__qualname__
+        ends = f"{names[0]} to {names[-1]}" if names else "none"
+        mapper = f"{kind} of {len(names)} queues, {ends}, epoch {self.mapper.epoch}"
+        queues = type(self.factory).__qualname__
+        return {"mapper": mapper, "queues": queues, "store": self.options.store}
+
+
+def settings_of(
+    queues: QueueAdapterFactory | OpenAdapter | str,
+    mapper: QueueMapper | None,
+    balancer: QueueBalancer | str,
+    options: StreamOptions | None,
+    on_give_up: FailureHandler | None,
+) -> Settings:
+    """Checked, and with the defaults. Raises ConfigError."""
+    found = Settings(
+        factory_of(queues),
+        HashRingMapper(queues=8) if mapper is None else mapper,
+        balancer_of(balancer),
+        StreamOptions() if options is None else options,
+        KeepDeadLetters() if on_give_up is None else on_give_up,
+    )
+    require_shape(found.mapper, QueueMapper, "PersistentStreams(mapper=...)")
+    check_kind("PersistentStreams(options=...)", found.options, StreamOptions)
+    require_shape(found.on_give_up, FailureHandler, "PersistentStreams(on_give_up=...)")
+    return found
