@@ -61,6 +61,7 @@ ROOMS: dict[str, dict[str, tuple[str, ...]]] = {
             CALLS,
         ),
         f"{RUNTIME}/calls/waiting.py": (
+            f"{CALLS}/test_waits.py",
             f"{TURNS}/test_turn_rule.py",
             f"{TURNS}/test_contended_calls.py",
             CALLS,

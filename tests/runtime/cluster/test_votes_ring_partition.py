@@ -631,6 +631,23 @@ def test_only_an_eviction_is_a_warning(
     assert record.levelno == level
 
 
+@pytest.mark.parametrize(
+    ("name", "line"),
+    [
+        ("shop", "a:1@1 (shop) is stopping (version 5)"),
+        ("a:1@1", "a:1@1 is stopping (version 5)"),
+        ("", "a:1@1 is stopping (version 5)"),
+    ],
+)
+def test_a_member_is_told_by_its_name_if_it_has_one_of_its_own(
+    caplog: pytest.LogCaptureFixture, name: str, line: str
+) -> None:
+    after = row("a:1@1", Status.STOPPING, name=name)
+    with caplog.at_level(logging.INFO):
+        tell_changes("me:1@1", view(row("a:1@1")), view(after, version=5))
+    assert caplog.messages == [line]
+
+
 def test_what_was_so_before_the_first_view_is_not_told(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO):
         tell_changes("me:1@1", view(version=0), view(row("a:1@1")))

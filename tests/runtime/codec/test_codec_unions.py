@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import datetime as dt
 import importlib
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, TypedDict
+from typing import Annotated, Any, Literal, NewType, TypedDict
 from uuid import UUID
 
 import pydantic
@@ -51,6 +52,8 @@ class Second(TypedDict):
     y: int
 
 
+Code = NewType("Code", str)
+
 WELL_TYPED: list[tuple[Any, Any]] = [
     (Landed | Diverted, Landed("BOS")),
     (Landed | Diverted, Diverted("JFK")),
@@ -67,6 +70,9 @@ WELL_TYPED: list[tuple[Any, Any]] = [
     (list[int] | tuple[int, ...], (1,)),
     (bytes | UUID, UUID(int=1)),
     (Literal["x"] | dt.date, "x"),
+    (Annotated[Landed, "arrives"] | Annotated[Diverted, "does not"], Diverted("JFK")),
+    (Code | dt.date, "BOS"),
+    (Landed | Diverted | Annotated[None, "unknown"], None),
 ]
 
 
@@ -88,6 +94,22 @@ def test_union_on_the_wire_is_member_name_and_value() -> None:
     data = build_codec(Landed | Diverted, PLACE).encode(Landed("BOS"))
     assert data == b"\x92\xa6Landed\x81\xa2at\xa3BOS"
     assert msgpack.unpackb(data) == ["Landed", {"at": "BOS"}]
+
+
+@pytest.mark.parametrize(
+    ("hint", "value", "tag"),
+    [
+        (list[int] | tuple[int, ...], [1], "list"),
+        (Literal["x"] | dt.date, "x", "Literal"),
+        (Annotated[Landed, "arrives"] | Diverted, Landed("BOS"), "Landed"),
+        (Code | dt.date, "BOS", "str"),
+        (Sequence[int] | Landed | Diverted, [1], "Sequence"),
+    ],
+)
+def test_what_stands_around_a_member_is_no_part_of_its_name(
+    hint: Any, value: Any, tag: str
+) -> None:
+    assert msgpack.unpackb(build_codec(hint, PLACE).encode(value))[0] == tag
 
 
 @pytest.mark.parametrize(

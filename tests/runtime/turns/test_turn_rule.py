@@ -30,6 +30,7 @@ from millstream.runtime import (
     timeout,
     with_options,
 )
+from millstream.runtime.text import shown
 from millstream.runtime.turns.request import current_request
 
 LOG: list[str] = []
@@ -499,6 +500,28 @@ async def test_a_cycle_over_two_silos_is_found_at_once(pair: LocalCluster) -> No
     with pytest.raises(CallCycle) as caught:
         await with_options(pair.silos[0].grain(Hopper, "a"), timeout=5).follow(["b", "a"])
     assert caught.value.path == ("Hopper/a", "Hopper/b", "Hopper/a")
+
+
+async def test_a_cycle_is_named_alike_whatever_the_keys_of_its_grains(pair: LocalCluster) -> None:
+    keys = ("a#1", "b\n2", "c" * 300)
+    for silo, key in zip(pair.silos, keys, strict=True):
+        await silo.grain(Hopper, key).follow([])
+    for number, key in enumerate(keys):
+        others = [*keys[number + 1 :], *keys[:number]]
+        with pytest.raises(CallCycle) as caught:
+            await with_options(pair.grain(Hopper, "before"), timeout=5).follow([key, *others, key])
+        names = [shown(f"Hopper/{one}") for one in (key, *others, key)]
+        assert caught.value.path == tuple(names)
+
+
+async def test_a_grain_that_the_call_itself_started_has_the_same_name_in_a_cycle(
+    pair: LocalCluster,
+) -> None:
+    for number in range(10):
+        keys = [f"{name}\n{number}" for name in "abc"]
+        with pytest.raises(CallCycle) as caught:
+            await with_options(pair.grain(Hopper, "first"), timeout=5).follow([*keys, keys[0]])
+        assert caught.value.path == tuple(shown(f"Hopper/{key}") for key in (*keys, keys[0]))
 
 
 async def test_a_cycle_over_three_silos_from_a_client_is_found_at_once(pair: LocalCluster) -> None:

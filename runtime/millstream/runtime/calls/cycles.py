@@ -16,9 +16,11 @@ __all__ = ["check_cycle", "name_blockers", "note_blockers"]
 def check_cycle(activation: Activation, request: Request) -> None:
     """Raise CallCycle if a turn that keeps the request waiting itself waits for the request."""
     if any(waits_for(blocking, request) for blocking in activation.blocking()):
-        waiters, target = path_to(request), str(activation)
-        start = max((i for i, name in enumerate(waiters) if name == target), default=0)
-        raise CallCycle(*waiters[start:], target)
+        target = str(activation)
+        path: list[str] = []
+        for name in path_to(request):  # what came before the target waits, and is no part of it
+            path = [name] if name == target else [*path, name]
+        raise CallCycle(*path, target)
 
 
 def name_blockers(activation: Activation) -> str:

@@ -8,9 +8,10 @@ Invariants: the names of the members differ, and no exact type fits two members;
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from types import NoneType
-from typing import Any, Union, get_origin
+from typing import Any, Union
 
 import msgspec
 import msgspec.inspect as mi
@@ -20,6 +21,8 @@ from millstream.runtime.errors import DefinitionError
 from .immutable import Passing, any_of, fast_types_of, passing_of
 from .rules import Rule, rule_for
 from .types import bare, inspect_hint, named, union_members
+
+Wrapper = Callable[[Any], object]
 
 __all__ = ["Wrapped", "needs_wrappers", "wrap_union"]
 
@@ -31,7 +34,7 @@ class Wrapped:
     `unwrap` gives the value back.
     """
 
-    __slots__ = ("_by_type", "_members", "_named", "_rule", "needs_runtime", "nodes", "wire")
+    __slots__ = ("_by_type", "_members", "_rule", "needs_runtime", "nodes", "wire")
 
     def __init__(self, hint: object, members: tuple[object, ...], subject: str) -> None:
         shapes = [
@@ -39,13 +42,11 @@ class Wrapped:
         ]
         self.needs_runtime = any(shape.needs_runtime for shape in shapes)
         self.nodes: list[mi.Type] = [shape.node for shape in shapes]
-        self._named = named(hint)
         self._rule = rule_for(hint)
-        rules = [rule_for(member) for member in members]
-        wrappers = [_wrapper(member) for member in members]
-        self._by_type = _index(hint, members, rules, wrappers, subject)
-        self._members = list(zip(rules, wrappers, strict=True))
-        self.wire: Any = Union[tuple(wrapper or NoneType for wrapper in wrappers)]  # noqa: UP007
+        self._members = [(rule_for(member), _wrapper(member)) for member in members]
+        _check_tags(members, subject)
+        self._by_type = _index(hint, self._members, subject)
+        self.wire: Any = Union[tuple(wrap or NoneType for _, wrap in self._members)]  # noqa: UP007
 
     @property
     def fast_types(self) -> frozenset[type]:
@@ -74,7 +75,7 @@ class Wrapped:
                 continue
             return inner if wrapper is None else wrapper(inner)
         self._rule.convert(value)
-        raise AssertionError(f"{self._named}: refused by each member, admitted by the union")
+        raise AssertionError("refused by each member, admitted by the union")
 
     @staticmethod
     def unwrap(value: Any) -> Any:
@@ -98,35 +99,35 @@ def wrap_union(hint: object, subject: str) -> Wrapped:
     return Wrapped(hint, union_members(hint), subject)
 
 
-def _wrapper(member: object) -> Callable[[Any], object] | None:
-    if member is None or member is NoneType:
+def _wrapper(member: object) -> Wrapper | None:
+    if bare(member) is NoneType:
         return None
     name = _tag(member)
     return msgspec.defstruct(f"W_{name}", [("v", member)], tag=name, array_like=True)
 
 
 def _tag(member: object) -> str:
-    origin: Any = get_origin(bare(member)) or bare(member)
-    return str(getattr(member, "__name__", None) or getattr(origin, "__name__", origin))
+    """Its name on the wire; every annotation that can be encoded has one."""
+    kind: Any = bare(member)
+    return str(kind.__name__)
+
+
+def _check_tags(members: tuple[object, ...], subject: str) -> None:
+    """Refuse members that the receiver could not tell apart."""
+    for tag, count in Counter(map(_tag, members)).items():
+        if count > 1:
+            raise DefinitionError(
+                f"{subject}: two members of the union are called `{tag}`, which is their"
+                " name on the wire; rename one"
+            )
 
 
 def _index(
-    hint: object,
-    members: tuple[object, ...],
-    rules: list[Rule],
-    wrappers: list[Callable[[Any], object] | None],
-    subject: str,
-) -> dict[type, Callable[[Any], object] | None]:
-    """Exact type to wrapper; refuses members that the wire or the sender could not tell apart."""
-    tags: dict[str, object] = {}
-    found: dict[type, Callable[[Any], object] | None] = {}
-    for member, rule, wrapper in zip(members, rules, wrappers, strict=True):
-        other = tags.setdefault(_tag(member), member)
-        if other is not member:
-            raise DefinitionError(
-                f"{subject}: two members of the union are called `{_tag(member)}`, which is their"
-                " name on the wire; rename one"
-            )
+    hint: object, members: list[tuple[Rule, Wrapper | None]], subject: str
+) -> dict[type, Wrapper | None]:
+    """Exact type to wrapper; refuses members that the sender could not tell apart."""
+    found: dict[type, Wrapper | None] = {}
+    for rule, wrapper in members:
         for kind in rule.direct:
             if kind in found:
                 raise DefinitionError(

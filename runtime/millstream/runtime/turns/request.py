@@ -18,6 +18,7 @@ from typing import Any, Protocol
 import msgspec
 
 from millstream.runtime.errors import CallTimeout, NotInCluster
+from millstream.runtime.text import shown
 
 __all__ = [
     "Occupied",
@@ -126,7 +127,9 @@ def live_request() -> Request | None:
 
 def turn_name(request: Request) -> str:
     """`Airport/BOS`, as shown in messages."""
-    return request.target or ("?" if request.activation is None else str(request.activation))
+    if request.activation is not None:
+        return str(request.activation)
+    return shown(request.target) if request.target else "?"
 
 
 def chain_of(request: Request, new_id: Callable[[], int]) -> list[str]:
@@ -160,5 +163,5 @@ def path_to(request: Request) -> list[str]:
     while request.same_task and not request.parent.done:
         request = request.parent
         names.append(turn_name(request))
-    names.extend(turn_id.partition("#")[0] for turn_id in request.chain)
+    names.extend(turn_id.rpartition("#")[0] for turn_id in request.chain)
     return names[::-1]
