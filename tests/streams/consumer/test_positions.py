@@ -233,12 +233,16 @@ async def test_two_streams_into_one_state_keep_each_others_position(desk: Desk) 
     assert await desk.tallied() == [1, 10, 2, 3, 20]
 
 
-async def test_clear_keeps_the_positions(desk: Desk) -> None:
+async def test_clear_keeps_the_positions_of_every_handler(desk: Desk) -> None:
+    other: dict[str, Any] = {"handler": "on_other", "namespace": "others"}
     await desk.deliver((1, 1), (2, 2))
+    await desk.deliver((1, 10), **other)
     await desk.reader.clear()
-    await desk.reader.stop()
     await desk.deliver((1, 1), (2, 2), (3, 3))
-    assert await desk.tallied() == [3]
+    await desk.reader.stop()
+    await desk.deliver((3, 3), (4, 4))
+    await desk.deliver((1, 10), (2, 20), **other)
+    assert await desk.tallied() == [3, 4, 20]
 
 
 async def test_a_position_in_the_older_form_of_the_row_holds_for_the_queue_that_comes(

@@ -18,7 +18,7 @@ from typing import Any
 import msgspec
 
 from millstream.providers.memory import MemoryOptions
-from millstream.runtime import MillstreamError
+from millstream.runtime import MillstreamError, PublishUnknown
 from millstream.runtime.testing import (
     Delivered,
     History,
@@ -35,6 +35,7 @@ from millstream.streams import (
     StreamId,
     StreamNamespace,
 )
+from millstream.streams.publishing.ingest import IngestMessage, IngestTarget, producer_of
 
 from .memory_queues import Era, Ledger, NotedQueues, StoredItem
 from .streams_suite import HANDLING_S, KEYS, RECOVERY_S, Publisher, StreamsRun, difference, play
@@ -43,6 +44,7 @@ __all__ = ["memory"]
 
 
 REPEAT_S = 0.2
+WRITE_S = 0.4  # less than `enqueue_wait_s`
 REPEATS_MAX = 30
 
 
@@ -81,6 +83,43 @@ class Repeater(Publisher):
         return []
 
 
+class Writer(Publisher):
+    """Writes from outside, as Spark does: numbered, with deadlines that are shorter than a full
+    queue makes a publish wait, and again until it hears that it is stored."""
+
+    def __init__(self, run: MemoryRun, host: Host, name: str) -> None:
+        super().__init__(run, host, name)
+        self._ledger = run.ledger
+        self._seq = 0
+
+    async def _send(
+        self, runtime: Any, namespace: StreamNamespace[str], key: str, items: list[str]
+    ) -> list[str]:
+        self._seq += 1
+        mark = ProducerMark(producer_of(namespace.name, self._name), self._seq)
+        for attempt in range(REPEATS_MAX):
+            tried = [f"{item}~{attempt}" for item in items]
+            try:
+                async with asyncio.timeout(WRITE_S):
+                    await self._call(runtime, namespace.name, key, tried)
+            except (MillstreamError, TimeoutError) as error:
+                failure = PublishUnknown(str(error)) if isinstance(error, TimeoutError) else error
+                if self._run.is_over:
+                    raise failure from None
+                self._failed(tried, failure)
+                await asyncio.sleep(REPEAT_S)
+            else:
+                return self._ledger.stored_by(mark) or tried
+        return []
+
+    async def _call(self, runtime: Any, namespace: str, key: str, items: list[str]) -> None:
+        bodies = [msgspec.Raw(msgspec.msgpack.encode(item)) for item in items]
+        messages = [IngestMessage(key, self._seq, bodies)]
+        target, publish = f"{IngestTarget.target_name}/default", IngestTarget.publish
+        caller = self._name
+        await runtime.gateway.call(caller, target, publish, namespace, self._name, messages)
+
+
 class MemoryRun(StreamsRun):
     """The notes of this suite. In some runs handlers are slow and queues small, so that they fill
     and move with what is in them."""
@@ -101,11 +140,11 @@ class MemoryRun(StreamsRun):
         return NotedQueues(self._options)
 
     def publisher(self, host: Host, name: str) -> Publisher:
-        """Some repeat what failed; a client cannot."""
-        is_repeater = (
-            name != "client" and seeded_random(self.simulation.seed, "kind", name).random() < 0.5
-        )
-        return Repeater(self, host, name) if is_repeater else Publisher(self, host, name)
+        """Some repeat what failed."""
+        is_repeater = seeded_random(self.simulation.seed, "kind", name).random() < 0.5
+        if not is_repeater:
+            return Publisher(self, host, name)
+        return (Writer if name == "client" else Repeater)(self, host, name)
 
     def check_orders(self, found: dict[str, list[str]]) -> list[str]:
         """Every order that cannot be lost had its effect once, in order."""
