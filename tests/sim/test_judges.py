@@ -71,7 +71,7 @@ def test_an_event_that_the_adapter_drops_is_noticed(monkeypatch: pytest.MonkeyPa
 def test_events_in_another_order_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     plant_read(monkeypatch, lambda found: [*found[1::-1], *found[2:]])
     monkeypatch.setattr(reader, "checked_messages", lambda answer, *_: list(answer))
-    assert is_noticed("streams", "not marked as redelivered")
+    assert is_noticed("streams", "took effect")
 
 
 def test_an_acknowledged_event_that_is_not_stored_is_noticed(

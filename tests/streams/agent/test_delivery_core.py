@@ -20,6 +20,8 @@ from millstream.streams.agent.delivery import (
     Event,
     Failure,
     FailureKind,
+    Fetch,
+    Fetched,
     GivenUp,
     GiveUp,
     GiveUpOutcome,
@@ -437,6 +439,7 @@ IN_STATE: dict[State, Callable[[], Delivery]] = {
     State.GIVING_UP: lambda: given_up(4),
     State.BACKOFF: lambda: in_backoff(),
     State.FAULTED: lambda: in_pause(),
+    State.LAGGING: lambda: lagging(),
     State.CLOSED: lambda: closed(),
 }
 EVENTS: dict[str, Event] = {
@@ -451,18 +454,20 @@ EVENTS: dict[str, Event] = {
     "pause": GivenUp("pause"),
     "resume": Resume(None),
     "retry": Retry(),
+    "fetched": Fetched(),
 }
-# columns: wake sent done error lost early late skip pause resume retry;
+# columns: wake sent done error lost early late skip pause resume retry fetched;
 # "state+Action" where one is due
 MATRIX = {
-    "ready": "ready+Deliver in_flight ! ! backoff+WaitUntil ready ready ! ! ready ready",
+    "ready": "ready+Deliver in_flight ! ! backoff+WaitUntil ready ready ! ! ready ready ready",
     "in_flight": "in_flight ! ready backoff+WaitUntil backoff+WaitUntil in_flight in_flight"
-    " ! ! in_flight in_flight",
+    " ! ! in_flight in_flight in_flight",
     "giving_up": "giving_up ! ! ! backoff+WaitUntil giving_up giving_up ready faulted giving_up"
-    " giving_up",
-    "backoff": "backoff ! ! ! backoff backoff+WaitUntil ready ! ! ready backoff",
-    "faulted": "faulted ! ! ! faulted faulted faulted ! ! ready ready",
-    "closed": "closed closed closed closed closed closed closed closed closed closed closed",
+    " giving_up giving_up",
+    "backoff": "backoff ! ! ! backoff backoff+WaitUntil ready ! ! ready backoff backoff",
+    "faulted": "faulted ! ! ! faulted faulted faulted ! ! ready ready faulted",
+    "lagging": "lagging ! ! ! lagging lagging lagging ! ! ready lagging ready",
+    "closed": "closed closed closed closed closed closed closed closed closed closed closed closed",
 }
 CELLS = [
     (state, event, cell)
@@ -492,6 +497,17 @@ def in_backoff() -> Delivery:
 def in_pause() -> Delivery:
     delivery = given_up(4)
     steps(delivery, GivenUp("pause"))
+    return delivery
+
+
+def lagging() -> Delivery:
+    """At the second message, whose items have left the cache."""
+    limits = CacheLimits(events_max=4, stream_events_max=1)
+    cache = QueueCache(limits, can_refill=True)
+    for seq in (1, 2):
+        cache.unpin(cache.append(QueueMessage(A, Token(0, seq), [b"x", b"y"])))
+    delivery = Delivery(cache, A, OPTIONS, at=1)
+    assert steps(delivery, Wake()) == (Fetch(),)
     return delivery
 
 

@@ -19,6 +19,7 @@ from millstream.streams.agent.delivery import (
     Event,
     Failure,
     FailureKind,
+    Fetch,
     GivenUp,
     GiveUp,
     Progress,
@@ -77,8 +78,8 @@ class Driver:
                     return self.step(Unreachable("store", self.now_s, 0.5))
                 self.dead.append(action.item.token)
                 return self.step(GivenUp("dead_letter"))
-            case Drained():
-                raise AssertionError("drained, but not closed")
+            case Fetch() | Drained():
+                raise AssertionError(f"{action} of a cache that has all, or is drained")
 
     def call(self, action: Deliver) -> Sequence[Action]:
         assert action.attempt == 1 or len(action.items) == 1, "a failed item is tried alone"

@@ -272,6 +272,19 @@ def test_a_provider_that_cannot_wake_the_reader_is_polled_less_and_less() -> Non
     assert waits == [0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.5, 0.5]
 
 
+def test_a_read_of_known_messages_is_not_the_end_of_what_a_former_owner_delivered() -> None:
+    desk = Desk(after=Token(1, 3))
+    desk.core.may_repeat = True
+    desk.core._young_s = 1e9
+    desk.opened()
+    desk.got(message(2), message(3))
+    desk.got(message(4))
+    assert desk.core.repeats_upto == 0 and desk.core.may_repeat
+    desk.got()
+    desk.got(message(5))
+    assert desk.core.repeats_upto == 0 and not desk.core.may_repeat
+
+
 def test_nothing_is_done_behind_a_fence() -> None:
     desk = Desk()
     desk.opened()

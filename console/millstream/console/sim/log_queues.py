@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any, TypeVar
 
 from millstream.runtime import PublishUnknown, QueueFenced, QueueUnavailable, StorageUnavailable
@@ -21,8 +22,10 @@ from millstream.streams import (
     AdapterHost,
     Capability,
     OutMessage,
+    Page,
     QueueId,
     QueueMessage,
+    StreamId,
     Token,
 )
 
@@ -48,8 +51,14 @@ class LogService:
     """The logs; `queues_for(host)` gives a provider that reaches them from a host."""
 
     def __init__(
-        self, simulation: Simulation, *, is_fenced: bool, fault_share: float = 0.0
+        self,
+        simulation: Simulation,
+        *,
+        is_fenced: bool,
+        can_rewind: bool = False,
+        fault_share: float = 0.0,
     ) -> None:
+        self.can_rewind = can_rewind
         self.is_fenced = is_fenced
         self.fault_share = fault_share  # of the calls of receivers
         self.rng = seeded_random(simulation.seed, "receivers")
@@ -96,11 +105,11 @@ class LogQueues:
     @property
     def capabilities(self) -> frozenset[Capability]:
         always = {Capability.DURABLE, Capability.ORDERED, Capability.STABLE_TOKENS}
-        return frozenset(
-            always | {Capability.OWN_POSITION, Capability.FENCED}
-            if self._logs.is_fenced
-            else always
-        )
+        if self._logs.is_fenced:
+            always |= {Capability.OWN_POSITION, Capability.FENCED}
+        if self._logs.can_rewind:
+            always.add(Capability.REWIND)
+        return frozenset(always)
 
     async def open(self, provider: str, host: AdapterHost) -> LogAdapter:
         return LogAdapter(self._logs, self._host, host.silo)
@@ -129,63 +138,21 @@ class LogAdapter:
         current_run().acquired(queue, self._silo, epoch)
         return LogReceiver(self._logs, self._host.name, queue, epoch)
 
+    def reader(self, queue: QueueId) -> LogReader:
+        return LogReader(self._logs, self._host.name, queue)
+
     async def aclose(self) -> None: ...
 
 
-class LogReceiver:
-    """One owner's way through a log."""
+class _Caller:
+    """Asks the service for one queue, well or badly."""
 
-    def __init__(self, logs: LogService, host: str, queue: QueueId, epoch: int) -> None:
+    def __init__(self, logs: LogService, host: str, queue: QueueId) -> None:
         self._logs = logs
         self._host = host
         self._queue = queue
-        self._epoch = epoch
-        self._first = self._next = 0
 
-    async def start(self, after: Token | None) -> None:
-        def act() -> int:
-            self._logs.check_epoch(self._queue, self._epoch)
-            log = self._logs.log(self._queue)
-            log.epoch = max(log.epoch, self._epoch)
-            return log.acked if self._logs.is_fenced else 0
-
-        await self._misbehave("start")
-        kept = await self._ask(act)
-        self._first = self._next = kept if after is None else max(kept, after.seq)
-
-    async def read(self, max_events: int, max_bytes: int, wait_s: float) -> Any:
-        def act() -> list[QueueMessage]:
-            self._logs.check_epoch(self._queue, self._epoch)
-            messages = self._logs.log(self._queue).messages
-            return messages[self._next : self._next + max(1, max_events // 10)]
-
-        wrong = await self._misbehave("read")
-        if wrong == "repeat":
-            self._next = max(self._first, self._next - 3)
-        elif wrong:
-            return WRONG_ANSWERS[wrong]
-        found = await self._ask(act)
-        self._next += len(found)
-        return found
-
-    async def ack(self, upto: Token | None, also: Sequence[Token] = ()) -> None:
-        def act() -> None:
-            self._logs.check_epoch(self._queue, self._epoch)
-            log = self._logs.log(self._queue)
-            if upto is not None:
-                log.acked = max(log.acked, upto.seq)
-
-        await self._misbehave("ack")
-        await self._ask(act)
-
-    async def release(self, tokens: Sequence[Token], delay_s: float, has_run: bool) -> None: ...
-
-    async def extend(self, tokens: Sequence[Token], lease_s: float) -> Sequence[Token]:
-        return ()
-
-    async def aclose(self) -> None: ...
-
-    async def _misbehave(self, method: str) -> str:
+    async def misbehave(self, method: str) -> str:
         """Perhaps raise, or never return; the wrong answer that is to be given, or ""."""
         run, rng = current_run(), self._logs.rng
         if run.is_over or rng.random() >= self._logs.fault_share:
@@ -206,3 +173,90 @@ class LogReceiver:
             return await self._logs.service.ask(self._host, act)
         except StorageUnavailable as error:
             raise QueueUnavailable(str(error)) from None
+
+
+class LogReceiver(_Caller):
+    """One owner's way through a log."""
+
+    def __init__(self, logs: LogService, host: str, queue: QueueId, epoch: int) -> None:
+        super().__init__(logs, host, queue)
+        self._epoch = epoch
+        self._first = self._next = 0
+
+    async def start(self, after: Token | None) -> None:
+        def act() -> int:
+            self._logs.check_epoch(self._queue, self._epoch)
+            log = self._logs.log(self._queue)
+            log.epoch = max(log.epoch, self._epoch)
+            return log.acked if self._logs.is_fenced else 0
+
+        await self.misbehave("start")
+        kept = await self._ask(act)
+        self._first = self._next = kept if after is None else max(kept, after.seq)
+
+    async def read(self, max_events: int, max_bytes: int, wait_s: float) -> Any:
+        def act() -> list[QueueMessage]:
+            self._logs.check_epoch(self._queue, self._epoch)
+            messages = self._logs.log(self._queue).messages
+            return messages[self._next : self._next + max(1, max_events // 10)]
+
+        wrong = await self.misbehave("read")
+        if wrong == "repeat":
+            self._next = max(self._first, self._next - 3)
+        elif wrong:
+            return WRONG_ANSWERS[wrong]
+        found = await self._ask(act)
+        self._next += len(found)
+        return found
+
+    async def ack(self, upto: Token | None, also: Sequence[Token] = ()) -> None:
+        def act() -> None:
+            self._logs.check_epoch(self._queue, self._epoch)
+            log = self._logs.log(self._queue)
+            if upto is not None:
+                log.acked = max(log.acked, upto.seq)
+
+        await self.misbehave("ack")
+        await self._ask(act)
+
+    async def release(self, tokens: Sequence[Token], delay_s: float, has_run: bool) -> None: ...
+
+    async def extend(self, tokens: Sequence[Token], lease_s: float) -> Sequence[Token]:
+        return ()
+
+    async def aclose(self) -> None: ...
+
+
+class LogReader(_Caller):
+    """Reads a log again, beside its owner."""
+
+    async def bounds(self) -> tuple[Token | None, Token | None]:
+        messages = await self._ask(lambda: self._logs.log(self._queue).messages)
+        return (messages[0].token, messages[-1].token) if messages else (None, None)
+
+    async def seek(self, when: datetime) -> Token | None:
+        messages = await self._ask(lambda: self._logs.log(self._queue).messages)
+        return next((one.token for one in messages if one.enqueued_s >= when.timestamp()), None)
+
+    async def read_from(
+        self,
+        position: Token,
+        max_events: int,
+        max_bytes: int,
+        streams: frozenset[StreamId] | None,
+    ) -> Any:
+        def act() -> Page:
+            messages = self._logs.log(self._queue).messages
+            looked_at = messages[max(0, position.seq - 1) :][: max(1, max_events // 10)]
+            found = [one for one in looked_at if streams is None or one.stream in streams]
+            following = max(position.seq, 1) + len(looked_at)
+            return Page(found, Token(ERA, following), following > len(messages))
+
+        wrong = await self.misbehave("read")
+        if wrong and wrong != "repeat":
+            return WRONG_ANSWERS[wrong]
+        page = await self._ask(act)
+        current_run().figures["read anew"] += len(page.messages)
+        return page
+
+    async def aclose(self) -> None: ...

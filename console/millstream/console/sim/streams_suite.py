@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter, defaultdict
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import msgspec
@@ -43,6 +43,7 @@ from millstream.runtime.testing import (
 )
 from millstream.streams import (
     Backoff,
+    CacheLimits,
     DeliveryFailure,
     DeliveryOptions,
     Event,
@@ -73,12 +74,15 @@ RECOVERY_S = 60.0
 VOTES_S = 5.0
 HANDLING_S = 0.005
 POISON_SHARE = 0.02
+SLOW_S = 8.0
+SLOW_SHARE = 0.05
+SMALL_CACHE = CacheLimits(events_max=40, stream_events_max=6, places_max=400)
 RUNTIME = RuntimeOptions(call_timeout_s=5.0, idle_after_s=4.0, collect_every_s=1.0)
 ORDERS = StreamNamespace("orders", str, subscriptions="implicit")
 TALK = StreamNamespace("talk", str, subscriptions="explicit")
 LISTENERS = ("ada", "bob")
 OPTIONS = StreamOptions(
-    delivery=DeliveryOptions(retries=2, backoff=Backoff(0.05, 2, 0.5), handler_timeout_s=5.0),
+    delivery=DeliveryOptions(retries=2, backoff=Backoff(0.05, 2, 0.5), handler_timeout_s=10.0),
     ownership=OwnershipOptions(poll_s=0.5),
     start_limit_s=4.0,
     read_limit_s=2.0,
@@ -108,6 +112,9 @@ async def note(grain: Grain, subscription: str, stream: str, event: Event[str]) 
     is_redelivered = event.redelivered or event.attempt > 1 or is_dead or is_late
     run.history.record(Delivered(stream, subscription, event.token, event.item, is_redelivered))
     longest_s = HANDLING_S if run.is_over else run.handling_s
+    is_slow = not run.is_over and stream.endswith(f"/{run.slow_key}") and run.slow_key != ""
+    if is_slow and run.simulation.rng.random() < SLOW_SHARE:
+        longest_s = SLOW_S
     await asyncio.sleep(run.simulation.rng.uniform(0.0, longest_s))
     if event.item.startswith("poison"):
         raise ValueError(f"{event.item} cannot be handled")
@@ -230,6 +237,9 @@ class StreamsRun(Run):
         super().__init__(simulation)
         self.cluster: SimCluster | None = None
         self.is_fickle = seeded_random(simulation.seed, "is fickle").random() < 0.5
+        rng = seeded_random(simulation.seed, "cache")
+        self.options = replace(OPTIONS, cache=rng.choice((CacheLimits(), SMALL_CACHE, SMALL_CACHE)))
+        self.slow_key = rng.choice(("", *KEYS))  # its handler takes SLOW_S now and then
         self.accepted: dict[str, list[str]] = defaultdict(list)
         self.refused: dict[str, str] = {}  # items that are surely not stored, and why
 
@@ -260,7 +270,7 @@ class StreamsRun(Run):
             self.queues_for(host),
             mapper=HashRingMapper(queues=QUEUES),
             balancer=self.balancer(host),
-            options=OPTIONS,
+            options=self.options,
             on_give_up=NotedLetters(),
         )
 
@@ -287,7 +297,10 @@ class LogRun(StreamsRun):
         super().__init__(simulation)
         fault_share = seeded_random(simulation.seed, "fault share").choice((0.0, 0.002, 0.02))
         self.logs = LogService(
-            simulation, is_fenced=simulation.rng.random() < 0.5, fault_share=fault_share
+            simulation,
+            is_fenced=simulation.rng.random() < 0.5,
+            can_rewind=seeded_random(simulation.seed, "can rewind").random() < 0.7,
+            fault_share=fault_share,
         )
 
     def queues_for(self, host: Host) -> QueueAdapterFactory:

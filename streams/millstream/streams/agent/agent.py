@@ -17,11 +17,11 @@ from collections import deque
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 
-from millstream.runtime.extending import Clock, Tasks
+from millstream.runtime.extending import Clock, Tasks, shown
 from millstream.streams.contracts.capability import Capability, has_positions
-from millstream.streams.contracts.identity import QueueId
+from millstream.streams.contracts.identity import QueueId, StreamId
 from millstream.streams.contracts.message import QueueMessage
-from millstream.streams.contracts.queue import QueueAdapter, QueueReceiver
+from millstream.streams.contracts.queue import QueueAdapter, QueueReader, QueueReceiver, Rewinds
 from millstream.streams.contracts.token import Token
 
 from .attempts import LineBudget
@@ -29,6 +29,7 @@ from .cache import Notes, QueueCache
 from .dispatch import Dispatch, Outlet
 from .giving_up import GiveUps
 from .options import StreamOptions
+from .reading.catching_up import CatchUp
 from .reading.reader import ReaderCore, ReaderState
 from .reading.receiving import Receiving, end_tasks
 from .reading.steps import (
@@ -88,7 +89,7 @@ def cache_for(
         notes: Notes = "all"
     else:
         notes = "out_of_turn" if Capability.ITEM_ACK in capabilities else "none"
-    return QueueCache(limits, after, notes=notes)
+    return QueueCache(limits, after, notes=notes, can_refill=Capability.REWIND in capabilities)
 
 
 class PullingAgent:
@@ -141,15 +142,16 @@ class PullingAgent:
             clock=parts.clock,
             tasks=parts.new_tasks(),
         )
-        self._core = ReaderCore(
+        self._core = self._new_core(after, may_repeat)
+        self._catch_up = CatchUp(
+            self._make_reader,
             self.cache,
+            self.dispatch,
             options,
-            parts.capabilities,
+            self._tasks,
             where=self._where,
-            after=after,
-            may_repeat=may_repeat,
-            now_s=self._clock.now(),
-            wall_s=self._clock.wall_s(),
+            say=self._say,
+            lost=self._lose,
         )
         self._events: deque[Event] = deque()
         self._is_stepping = False
@@ -163,6 +165,18 @@ class PullingAgent:
         self.is_fenced = False
         self.fault_count = 0  # of the adapter
         self.gap_count = 0
+
+    def _new_core(self, after: Token | None, may_repeat: bool) -> ReaderCore:
+        return ReaderCore(
+            self.cache,
+            self._options,
+            self._parts.capabilities,
+            where=self._where,
+            after=after,
+            may_repeat=may_repeat,
+            now_s=self._clock.now(),
+            wall_s=self._clock.wall_s(),
+        )
 
     # -- life
 
@@ -187,7 +201,7 @@ class PullingAgent:
         One at least while the backlog that a former owner may have delivered is not read.
         """
         self.cache.purge()
-        return self.cache.events + self._core.may_repeat
+        return self.cache.events + self.cache.away + self._core.may_repeat
 
     @property
     def is_reading(self) -> bool:
@@ -234,6 +248,7 @@ class PullingAgent:
                 ack = self._core.last_ack()
                 self.is_acked = self._core.is_open and await receiving.last_ack(ack.upto, ack.also)
             await receiving.close()
+        await self._catch_up.close()
         await end_tasks(list(self._tasks))
 
     def abort(self) -> None:
@@ -312,6 +327,21 @@ class PullingAgent:
             extra = {"silo": self._parts.outlet.silo, "queue": self.queue, "epoch": self.epoch}
             log.warning("%s%s", text, left_out, extra=extra)
 
+    def _make_reader(self) -> QueueReader:
+        adapter = self._parts.adapter
+        assert isinstance(adapter, Rewinds), "nothing is away where nothing can be read again"
+        return adapter.reader(self.queue)
+
+    def fetch(self) -> None:
+        """A subscription has come to items that are to be read anew."""
+        self._catch_up.wake()
+
+    def _lose(self, stream: StreamId, first: Token, count: int) -> None:
+        self.gap_count += 1
+        text = "%s: %d events of %s from %s on are gone; they are left out"
+        extra = {"queue": self.queue, "epoch": self.epoch}
+        log.error(text, self._where, count, shown(str(stream)), first, extra=extra)
+
     def _gap(self, gap: Gap) -> None:
         self.gap_count += 1
         log.error(
@@ -325,14 +355,13 @@ class PullingAgent:
     def _set_timer(self) -> None:
         """One timer, for the earliest time that is wanted; one that comes too early asks again."""
         when_s = math.inf if self._is_closed else self._core.wake_s()
-        timer = self._timer
-        if timer is not None and self._timer_s <= when_s:
+        if self._timer is not None and self._timer_s <= when_s:
             return
-        if timer is not None:
-            timer.cancel()
+        if self._timer is not None:
+            self._timer.cancel()
             self._timer = None
         if when_s < math.inf:
-            self._timer_s = when_s  # what uvloop gives for a time that has come cannot tell
+            self._timer_s = when_s  # uvloop's handle of a time that has come does not tell it
             self._timer = self._tasks.call_at(when_s, self._tick)
 
     def _tick(self) -> None:

@@ -8,7 +8,9 @@ Invariants:
   whatever other streams do;
 - what holds a message (a pin, or a cursor in it) holds all of its stream that came after it;
 - an open cursor is at an undelivered item of its stream: an idle subscription has none;
-- nothing leaves but in `purge`: between two purges a cursor may be closed and opened elsewhere.
+- nothing leaves but in `purge`: between two purges a cursor may be closed and opened elsewhere;
+- a message may be here as a place without its items ("away"), once its stream has more than its
+  share of a cache that fills; it counts against `places_max` alone, until it is filled.
 
 A message is linked to the next one of its stream, so a cursor skips what belongs to others at no
 cost.
@@ -17,17 +19,17 @@ cost.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, cast
 
-import msgspec
-
-from millstream.runtime.extending import check_fields, text_bytes
+from millstream.runtime.extending import check_fields
 from millstream.streams.contracts.identity import StreamId
 from millstream.streams.contracts.item import Item
 from millstream.streams.contracts.message import QueueMessage
 from millstream.streams.contracts.token import Token
+
+from .lane import Lane, Slot, chain, message_bytes
 
 __all__ = ["CacheLimits", "Cursor", "Notes", "QueueCache", "message_bytes"]
 
@@ -37,81 +39,21 @@ Notes = Literal["none", "out_of_turn", "all"]
 
 @dataclass(frozen=True, slots=True)
 class CacheLimits:
-    """Bounds of one queue's cache. Raises ConfigError."""
+    """Bounds of one queue's cache. Raises ConfigError.
+
+    Where the provider can be read again (REWIND), a stream with more than `stream_events_max` or
+    `stream_bytes_max` in a cache that is half full is *behind*: what comes for it is kept as a
+    place without items, at most `places_max`, and read anew when it is its turn.
+    """
 
     events_max: int = 16_384
     bytes_max: int = 64 * MIB
+    stream_events_max: int = 4_096
+    stream_bytes_max: int = 8 * MIB
+    places_max: int = 100_000
 
     def __post_init__(self) -> None:
         check_fields(self)
-
-
-def message_bytes(message: QueueMessage) -> int:
-    """What a message counts for against `bytes_max`: bodies and headers."""
-    return sum(map(len, message.items)) + headers_bytes(message)
-
-
-def headers_bytes(message: QueueMessage) -> int:
-    """Bytes of a message's headers, which go with each of its items on the wire."""
-    return text_bytes(message.headers) + text_bytes(message.headers.values())
-
-
-class _Slot:
-    """A cached message, who holds it, and the next message of its stream.
-
-    `before`: the message that arrived just before it, whatever stream it is of; it may have left.
-    """
-
-    __slots__ = (
-        "before",
-        "cursors",
-        "events",
-        "headers_bytes",
-        "index",
-        "message",
-        "next",
-        "pins",
-        "size_bytes",
-    )
-
-    def __init__(self, message: QueueMessage, index: int, before: Token | None) -> None:
-        self.message = message
-        self.index = index
-        self.before = before
-        self.events = max(1, len(message.items))
-        self.size_bytes = message_bytes(message)
-        self.headers_bytes = headers_bytes(message) if message.headers else 0
-        self.next: _Slot | None = None
-        self.pins = 1
-        self.cursors = 0
-
-    def items(self, start: int, end: int) -> list[Item]:
-        """Items start..end-1. Cost: O(items), about 0.3 µs each."""
-        era, seq, first = self.message.token
-        headers = dict(self.message.headers) if self.message.headers else None
-        bodies = self.message.items
-        return [Item(Token(era, seq, first + at), bodies[at], headers) for at in range(start, end)]
-
-    def last_token(self) -> Token:
-        """The token of the last item."""
-        era, seq, index = self.message.token
-        return Token(era, seq, index + self.events - 1)
-
-    def first_item(self, after: Token | None) -> int:
-        """The first item with a token above `after`; the number of items if there is none."""
-        token = self.message.token
-        if after is None or token > after:
-            return 0
-        if after >= self.last_token():
-            return len(self.message.items)
-        return after.index - token.index + 1  # strictly inside this message
-
-
-class _Lane(msgspec.Struct):
-    """The cached messages of one stream, as a chain from head to tail."""
-
-    head: _Slot
-    tail: _Slot
 
 
 class Cursor:
@@ -125,7 +67,7 @@ class Cursor:
 
     def __init__(self, cache: QueueCache, stream: StreamId) -> None:
         self._cache = cache
-        self._slot: _Slot | None = None
+        self._slot: Slot | None = None
         self._item = 0
         self.stream = stream
 
@@ -147,15 +89,33 @@ class Cursor:
         era, seq, first = self._slot.message.token
         return Token(era, seq, first + self._item)
 
+    @property
+    def message_token(self) -> Token | None:
+        """The token of the message in which it is; None when drained."""
+        return None if self._slot is None else self._slot.message.token
+
+    @property
+    def is_away(self) -> bool:
+        """Whether the items at which it is are to be read anew."""
+        return self._slot is not None and self._slot.is_away
+
+    def settle(self) -> None:
+        """Leave messages whose items turned out to be gone."""
+        slot = self._slot
+        while slot is not None and not slot.message.items:
+            slot = slot.next
+        if slot is not self._slot:
+            self.move_to(slot, 0)
+
     def peek(self, max_events: int, max_bytes: int) -> Sequence[Item]:
         """The next items, without moving: one at least while not drained, whatever its size.
 
-        Cost: O(items returned).
+        Up to the first that is away. Cost: O(items returned).
         """
         assert max_events >= 1, f"max_events is {max_events}"
         found: list[Item] = []
         slot, start, room = self._slot, self._item, max_bytes
-        while slot is not None:
+        while slot is not None and not slot.is_away:
             bodies = slot.message.items
             end = min(len(bodies), start + max_events - len(found))
             each = slot.headers_bytes
@@ -182,7 +142,7 @@ class Cursor:
         """Let go of everything; again is harmless."""
         self.move_to(None, 0)
 
-    def move_to(self, slot: _Slot | None, item: int) -> None:
+    def move_to(self, slot: Slot | None, item: int) -> None:
         """Stand at an item of a slot; None: behind everything."""
         if slot is not self._slot:
             self._cache._moved(self._slot, slot)
@@ -196,20 +156,28 @@ class QueueCache:
         after: the position from which the queue is read: nothing at or below it will come.
         notes: which tokens `take_done` gives: of all messages that leave, of those that leave
             before older ones, or of none.
+        can_refill: what is away can be read anew.
     """
 
     def __init__(
-        self, limits: CacheLimits, after: Token | None = None, *, notes: Notes = "none"
+        self,
+        limits: CacheLimits,
+        after: Token | None = None,
+        *,
+        notes: Notes = "none",
+        can_refill: bool = False,
     ) -> None:
         self._limits = limits
-        self._slots: OrderedDict[int, _Slot] = OrderedDict()
-        self._freed: dict[_Slot, None] = {}  # held by nobody any more, and perhaps free to leave
+        self._slots: OrderedDict[int, Slot] = OrderedDict()
+        self._freed: dict[Slot, None] = {}  # held by nobody any more, and perhaps free to leave
         self._next_index = 0
         self._events = 0
         self._bytes = 0
-        self._lanes: dict[StreamId, _Lane] = {}
+        self._lanes: dict[StreamId, Lane] = {}
         self._newest = after
         self._notes = notes
+        self._can_refill = can_refill
+        self._away: dict[Token, Slot] = {}
         self._done: list[Token] = []
         self.left = 0  # messages that have left
 
@@ -233,9 +201,16 @@ class QueueCache:
         """When the oldest message held was stored (wall clock); None while empty."""
         return self._slots[self.base].message.enqueued_s if self._slots else None
 
+    @property
+    def away(self) -> int:
+        """Messages that are here without their items."""
+        return len(self._away)
+
     def room(self) -> tuple[int, int]:
         """Events and bytes that may still be read; (0, 0) when full. Purge first."""
-        if not self._slots:
+        if len(self._away) >= self._limits.places_max:
+            return 0, 0
+        if not self._events:
             return self._limits.events_max, self._limits.bytes_max
         events = self._limits.events_max - self._events
         size_bytes = self._limits.bytes_max - self._bytes
@@ -243,7 +218,7 @@ class QueueCache:
 
     def fits(self, message: QueueMessage) -> bool:
         """Whether the message can be appended now; an empty cache takes one of any size."""
-        if not self._slots:
+        if not self._events or self._is_over_share(message):
             return True
         events = self._events + max(1, len(message.items))
         size_bytes = self._bytes + message_bytes(message)
@@ -256,23 +231,91 @@ class QueueCache:
         cursor. A message without items is kept in order for its acknowledgement only.
         """
         assert self.fits(message), f"message {message.token} exceeds the room {self.room()}"
-        slot = _Slot(message, self._next_index, self._newest)
+        slot = Slot(message, self._next_index, self._newest)
         self._slots[slot.index] = slot
+        is_over_share = self._is_over_share(message)
         self._newest = message.token
         self._next_index += 1
         self._events += slot.events
         self._bytes += slot.size_bytes
         if message.items:
             self._link(slot)
+        if is_over_share:
+            self._send_away(self._lanes[message.stream], slot)
         return slot.index
 
-    def _link(self, slot: _Slot) -> None:
+    def _is_over_share(self, message: QueueMessage) -> bool:
+        """Would its stream have more than its share of a cache that fills?"""
+        limits = self._limits
+        if not self._can_refill:
+            return False
+        if 2 * self._events < limits.events_max and 2 * self._bytes < limits.bytes_max:
+            return False
+        lane = self._lanes.get(message.stream)
+        if lane is None or not message.items:
+            return False
+        events = lane.events + len(message.items)
+        return (
+            events > limits.stream_events_max
+            or lane.size_bytes + message_bytes(message) > limits.stream_bytes_max
+        )
+
+    def _send_away(self, lane: Lane, slot: Slot) -> None:
+        """Keep the place of a message, and not its items."""
+        message = slot.message
+        blank = cast("Sequence[bytes]", range(len(message.items)))
+        slot.message = QueueMessage(
+            message.stream, message.token, blank, enqueued_s=message.enqueued_s
+        )
+        slot.is_away = True
+        self._away[message.token] = slot
+        self._count(lane, slot, -1)
+
+    def _count(self, lane: Lane | None, slot: Slot, sign: int) -> None:
+        self._events += sign * slot.events
+        self._bytes += sign * slot.size_bytes
+        if lane is not None:
+            lane.events += sign * slot.events
+            lane.size_bytes += sign * slot.size_bytes
+
+    def fill(self, message: QueueMessage) -> bool:
+        """A message that was read anew; False: it is not away, or another one."""
+        slot = self._away.get(message.token)
+        if slot is None or len(message.items) != len(slot.message.items):
+            return False
+        del self._away[message.token]
+        slot.message, slot.is_away = message, False
+        self._count(self._lanes[message.stream], slot, 1)
+        return True
+
+    def lose(self, stream: StreamId, first: Token, before: Token) -> int:
+        """What is away of a stream in [first, before) cannot be read anew: returns how many events.
+
+        Cursors in it have to `settle`.
+        """
+        lost = 0
+        lane = self._lanes.get(stream)
+        slot = None if lane is None else lane.head
+        while slot is not None and slot.message.token < before:
+            if slot.is_away and slot.message.token >= first:
+                lost += slot.events
+                del self._away[slot.message.token]
+                slot.message = QueueMessage(stream, slot.message.token, ())
+                slot.is_away = False
+                slot.events = slot.size_bytes = 0
+            slot = slot.next
+        return lost
+
+    def _link(self, slot: Slot) -> None:
         lane = self._lanes.get(slot.message.stream)
         if lane is None:
-            self._lanes[slot.message.stream] = _Lane(slot, slot)
+            lane = self._lanes[slot.message.stream] = Lane(slot, slot)
         else:
             lane.tail.next = slot
             lane.tail = slot
+        slot.is_linked = True
+        lane.events += slot.events
+        lane.size_bytes += slot.size_bytes
 
     def first_index(self, stream: StreamId, after: Token | None) -> int | None:
         """The message in which a subscription that saw `after` goes on; None if it is idle.
@@ -281,7 +324,7 @@ class QueueCache:
         """
         lane = self._lanes.get(stream)
         slot = None if lane is None else lane.head
-        while slot is not None and after is not None and slot.last_token() <= after:
+        while slot is not None and slot.is_at_most(after):
             slot = slot.next
         return None if slot is None else slot.index
 
@@ -298,6 +341,7 @@ class QueueCache:
             cursor.move_to(slot, item)
         else:
             cursor.move_to(slot.next, 0)
+        cursor.settle()
         return cursor
 
     def unpin(self, index: int) -> None:
@@ -308,7 +352,7 @@ class QueueCache:
         if not slot.pins and not slot.cursors:
             self._freed[slot] = None
 
-    def _slot(self, index: int) -> _Slot:
+    def _slot(self, index: int) -> Slot:
         slot = self._slots.get(index)
         assert slot is not None, f"{index} is not in {self.base}..{self._next_index}, or has left"
         return slot
@@ -318,24 +362,24 @@ class QueueCache:
         freed = self._freed
         while freed:
             slot, _ = freed.popitem()
-            if not slot.message.items:
-                self._drop(slot)
+            if not slot.is_linked:
+                self._drop(None, slot)
                 continue
             lane = self._lanes.get(slot.message.stream)
             if lane is not None and lane.head is slot:
                 self._drop_leading(lane, slot)
 
-    def _drop_leading(self, lane: _Lane, slot: _Slot | None) -> None:
+    def _drop_leading(self, lane: Lane, slot: Slot | None) -> None:
         while slot is not None and not slot.pins and not slot.cursors:
             self._freed.pop(slot, None)
-            self._drop(slot)
+            self._drop(lane, slot)
             slot = slot.next
         if slot is None:
             del self._lanes[lane.tail.message.stream]
         else:
             lane.head = slot
 
-    def _drop(self, slot: _Slot) -> None:
+    def _drop(self, lane: Lane | None, slot: Slot) -> None:
         if slot.pins or slot.cursors or slot.index not in self._slots:
             return
         notes = self._notes
@@ -343,8 +387,10 @@ class QueueCache:
             self._done.append(slot.message.token)
         del self._slots[slot.index]
         self.left += 1
-        self._events -= slot.events
-        self._bytes -= slot.size_bytes
+        if slot.is_away:
+            del self._away[slot.message.token]
+        else:
+            self._count(lane, slot, -1)
 
     def acked_upto(self) -> Token | None:
         """This message and all that arrived before it are done. Purges first.
@@ -359,28 +405,45 @@ class QueueCache:
         done, self._done = self._done, []
         return done
 
-    def _moved(self, old: _Slot | None, new: _Slot | None) -> None:
+    def _moved(self, old: Slot | None, new: Slot | None) -> None:
         """A cursor goes from one message to another."""
         if old is not None:
             old.cursors -= 1
             if not old.cursors and not old.pins:
                 self._freed[old] = None
+                self._strip(old)
         if new is not None:
             new.cursors += 1
+
+    def _strip(self, slot: Slot) -> None:
+        """A cursor has left it: somebody slower needs it, and if its stream is behind, not here."""
+        if not self._can_refill or slot.is_away or not slot.message.items:
+            return
+        lane, limits = self._lanes.get(slot.message.stream), self._limits
+        if lane is None or lane.head is slot or len(self._away) >= limits.places_max:
+            return
+        if lane.events > limits.stream_events_max or lane.size_bytes > limits.stream_bytes_max:
+            self._send_away(lane, slot)
 
     def check(self) -> None:
         """Assert the invariants. Cost: O(cache)."""
         slots = list(self._slots.values())
-        assert self._events == sum(slot.events for slot in slots)
-        assert self._bytes == sum(slot.size_bytes for slot in slots)
+        here = [slot for slot in slots if not slot.is_away]
+        assert self._events == sum(slot.events for slot in here)
+        assert self._bytes == sum(slot.size_bytes for slot in here)
+        assert self._away == {slot.message.token: slot for slot in slots if slot.is_away}
+        for lane in self._lanes.values():
+            held = [slot for slot in chain(lane) if not slot.is_away]
+            assert lane.events == sum(slot.events for slot in held)
+            assert lane.size_bytes == sum(slot.size_bytes for slot in held)
         indices = [slot.index for slot in slots]
         assert indices == list(self._slots) == sorted(indices)
         assert self.left + len(slots) == self._next_index
-        if len(slots) > 1:
+        if len(slots) > 1 and not self._can_refill:
             assert self._events <= self._limits.events_max
             assert self._bytes <= self._limits.bytes_max
-        chained = [slot.index for lane in self._lanes.values() for slot in _chain(lane)]
-        assert sorted(chained) == [slot.index for slot in slots if slot.message.items]
+        chained = [slot.index for lane in self._lanes.values() for slot in chain(lane)]
+        assert sorted(chained) == [slot.index for slot in slots if slot.is_linked]
         assert all(slot.pins >= 0 and slot.cursors >= 0 for slot in slots)
         heads = [lane.head for lane in self._lanes.values()]
         assert all(head.pins or head.cursors or head in self._freed for head in heads)
@@ -398,11 +461,3 @@ def _end_within(
         if room < 0 and (has_some or at > start):
             return at
     return end
-
-
-def _chain(lane: _Lane) -> Iterator[_Slot]:
-    slot: _Slot | None = lane.head
-    while slot is not None:
-        assert slot.next is not None or slot is lane.tail
-        yield slot
-        slot = slot.next

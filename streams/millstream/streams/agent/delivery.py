@@ -10,6 +10,7 @@ Invariants:
 
     ready ──Sent──▶ in_flight ──Progress──▶ ready │ backoff │ giving_up │ closed
     backoff ──Tick──▶ ready │ giving_up         giving_up ──GivenUp──▶ ready │ faulted │ closed
+    ready ──Wake──▶ lagging ──Fetched──▶ ready
     faulted ──Resume, Retry──▶ ready │ closed    in_flight, giving_up ──Unreachable──▶ backoff
 
 While the state is `ready`, the driver owes a `Wake` as soon as it has a call to spare. `closed` is
@@ -43,6 +44,8 @@ __all__ = [
     "Event",
     "Failure",
     "FailureKind",
+    "Fetch",
+    "Fetched",
     "GiveUp",
     "GiveUpOutcome",
     "GivenUp",
@@ -97,6 +100,7 @@ class DeliveryState(Enum):
     IN_FLIGHT = "in_flight"  # a call is out
     GIVING_UP = "giving_up"  # the failure handler has the item
     BACKOFF = "backoff"  # waits for a time
+    LAGGING = "lagging"  # its items have left the cache, and are read anew
     FAULTED = "faulted"  # given up with "pause"; its cursor keeps what is not done
     CLOSED = "closed"  # drained or closed; holds no cursor
 
@@ -172,7 +176,11 @@ class Retry(msgspec.Struct, frozen=True):
     """Go on where it is, after a fault too: what failed is tried as if it were new."""
 
 
-Event = Wake | Sent | Progress | Unreachable | Tick | GivenUp | Resume | Retry
+class Fetched(msgspec.Struct, frozen=True):
+    """The answer to `Fetch`: the items are here, or lost, or not yet."""
+
+
+Event = Wake | Sent | Progress | Unreachable | Tick | GivenUp | Resume | Retry | Fetched
 
 
 # Actions.
@@ -199,11 +207,15 @@ class WaitUntil(msgspec.Struct, frozen=True):
     when_s: float
 
 
+class Fetch(msgspec.Struct, frozen=True):
+    """Read the items anew; answer with `Fetched`."""
+
+
 class Drained(msgspec.Struct, frozen=True):
     """Nothing is left; the subscription is idle."""
 
 
-Action = Deliver | GiveUp | WaitUntil | Drained
+Action = Deliver | GiveUp | WaitUntil | Fetch | Drained
 
 
 class Delivery:
@@ -265,6 +277,11 @@ class Delivery:
         return self._cursor.index
 
     @property
+    def message_token(self) -> Token | None:
+        """The token of the message that is delivered next, or now; None at the end."""
+        return self._cursor.message_token
+
+    @property
     def attempts(self) -> int:
         """Failures of the item that is delivered next, or now."""
         return self._attempts
@@ -295,6 +312,10 @@ class Delivery:
                 return self._resumed(event)
             case Retry():
                 return self._retried()
+            case Fetched():
+                if self.state is DeliveryState.LAGGING:
+                    self.state = DeliveryState.READY
+                return ()
 
     def close(self) -> None:
         """The subscription, or its agent, ends; a reply that is still out will be ignored."""
@@ -305,8 +326,12 @@ class Delivery:
     def _wake(self) -> Sequence[Action]:
         if self.state is not DeliveryState.READY:
             return ()
+        self._cursor.settle()
         if self._cursor.is_drained:
             return self._next()
+        if self._cursor.is_away:
+            self.state = DeliveryState.LAGGING
+            return (Fetch(),)
         size = 1 if self._attempts else self.window
         self._out = self._cursor.peek(size, self._options.max_batch_bytes)
         return (Deliver(self._out, self._attempts + 1),)
@@ -371,7 +396,7 @@ class Delivery:
         return (WaitUntil(self._when_s),)
 
     def _unreachable(self, event: Unreachable) -> Sequence[Action]:
-        if self.state in (DeliveryState.BACKOFF, DeliveryState.FAULTED):
+        if self.state in (DeliveryState.BACKOFF, DeliveryState.FAULTED, DeliveryState.LAGGING):
             return ()
         if self._resume is not None:
             return self._reopen(self._resume)

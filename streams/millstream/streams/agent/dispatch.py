@@ -41,6 +41,8 @@ from .delivery import (
     Event,
     Failure,
     FailureKind,
+    Fetch,
+    Fetched,
     GivenUp,
     GiveUp,
     Progress,
@@ -78,6 +80,10 @@ class Source(Protocol):
     @property
     def repeats_upto(self) -> int:
         """Index of the last message in the cache that a former owner may have delivered."""
+        ...
+
+    def fetch(self) -> None:
+        """A subscription has come to items that are to be read anew."""
         ...
 
     def progressed(self) -> None:
@@ -143,6 +149,7 @@ class Dispatch:
         self._attempt_log = AttemptLog(outlet.silo, source.queue)
         self._ready: deque[Subscriber] = deque()
         self._out: dict[SubscriptionKey, Subscriber | None] = {}  # and who waits for its end
+        self._lagging: dict[SubscriptionKey, Subscriber] = {}
         self._timers: dict[asyncio.TimerHandle, None] = {}
         self._is_paused = False
         self._is_closed = False
@@ -213,6 +220,26 @@ class Dispatch:
             timer.cancel()
         self._tasks.cancel()
 
+    def lagging(self) -> dict[StreamId, Token]:
+        """Of each stream that waits for items to be read anew, the first such message."""
+        found: dict[StreamId, Token] = {}
+        for key, subscriber in list(self._lagging.items()):
+            delivery = subscriber.delivery
+            token = None if delivery is None else delivery.message_token
+            if delivery is None or token is None or delivery.state is not DeliveryState.LAGGING:
+                del self._lagging[key]
+            else:
+                found[subscriber.stream] = min(token, found.get(subscriber.stream, token))
+        return found
+
+    def fetched(self) -> None:
+        """Items came, or are lost: who waited for them looks again."""
+        lagging, self._lagging = self._lagging, {}
+        for subscriber in lagging.values():
+            if subscriber.delivery is not None:
+                self._step(subscriber, subscriber.delivery, Fetched())
+        self.pump()
+
     def _queue(self, subscriber: Subscriber) -> None:
         if not subscriber.is_queued:
             subscriber.is_queued = True
@@ -248,6 +275,9 @@ class Dispatch:
             self.calls_out += 1
             self._out[subscriber.key] = None
             self._calls.start(self._deliver(subscriber, delivery, action.items, action.attempt))
+        elif isinstance(action, Fetch):
+            self._lagging[subscriber.key] = subscriber
+            self._source.fetch()
         elif isinstance(action, WaitUntil):
             self._tick_at(subscriber, delivery, action.when_s)
         elif isinstance(action, GiveUp):

@@ -24,7 +24,8 @@ class QueueStats(msgspec.Struct, array_like=True, frozen=True):
     `backlog`: events not read yet, 0 where the provider cannot tell; `cached`: read, and held
     because of some subscription; `lag_s`: age of the oldest of these. `faults`: of the adapter's
     receiver: what raised, was answered wrongly, or not in time; `gaps`: how often events were gone
-    before they were read.
+    before they were read; `away`: messages of streams that are behind, which are read anew in
+    their turn.
     """
 
     queue: str
@@ -41,6 +42,7 @@ class QueueStats(msgspec.Struct, array_like=True, frozen=True):
     is_reading: bool
     faults: int = 0
     gaps: int = 0
+    away: int = 0
 
 
 class SiloStats(msgspec.Struct, array_like=True, frozen=True):
@@ -135,4 +137,5 @@ def agent_stats(agent: PullingAgent, now_s: float) -> QueueStats:
         agent.is_reading,
         agent.fault_count,
         agent.gap_count,
+        agent.cache.away,
     )

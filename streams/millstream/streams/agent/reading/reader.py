@@ -214,7 +214,8 @@ class ReaderCore:
             self._replace(str(fault), now_s)
             return
         self._failures = 0
-        self._mark_repeats(messages)
+        if messages or not event.answer:  # what is known all of it says nothing of the backlog
+            self._mark_repeats(messages)
         self._waiting.extend(messages)
         if messages:
             self.position = messages[-1].token

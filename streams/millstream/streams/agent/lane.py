@@ -1,0 +1,106 @@
+"""The cached messages of one stream: a chain of slots.
+
+Owns: `Slot`, `Lane`, what a message counts for. Not: who may be dropped, and when (`cache`).
+Invariants: a lane's slots are in the order of arrival; what is away keeps its place, its token and
+the number of its items.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import msgspec
+
+from millstream.runtime.extending import text_bytes
+from millstream.streams.contracts.item import Item
+from millstream.streams.contracts.message import QueueMessage
+from millstream.streams.contracts.token import Token
+
+__all__ = ["Lane", "Slot", "chain", "message_bytes"]
+
+
+def message_bytes(message: QueueMessage) -> int:
+    """What a message counts for against `bytes_max`: bodies and headers."""
+    return sum(map(len, message.items)) + headers_bytes(message)
+
+
+def headers_bytes(message: QueueMessage) -> int:
+    """Bytes of a message's headers, which go with each of its items on the wire."""
+    return text_bytes(message.headers) + text_bytes(message.headers.values())
+
+
+class Slot:
+    """A cached message, who holds it, and the next message of its stream.
+
+    `before`: the message that arrived just before it, whatever stream it is of; it may have left.
+    """
+
+    __slots__ = (
+        "before",
+        "cursors",
+        "events",
+        "headers_bytes",
+        "index",
+        "is_away",
+        "is_linked",
+        "message",
+        "next",
+        "pins",
+        "size_bytes",
+    )
+
+    def __init__(self, message: QueueMessage, index: int, before: Token | None) -> None:
+        self.message = message
+        self.is_away = False
+        self.is_linked = False  # into the chain of its stream: it had items
+        self.index = index
+        self.before = before
+        self.events = max(1, len(message.items))
+        self.size_bytes = message_bytes(message)
+        self.headers_bytes = headers_bytes(message) if message.headers else 0
+        self.next: Slot | None = None
+        self.pins = 1
+        self.cursors = 0
+
+    def items(self, start: int, end: int) -> list[Item]:
+        """Items start..end-1. Cost: O(items), about 0.3 µs each."""
+        era, seq, first = self.message.token
+        headers = dict(self.message.headers) if self.message.headers else None
+        bodies = self.message.items
+        return [Item(Token(era, seq, first + at), bodies[at], headers) for at in range(start, end)]
+
+    def last_token(self) -> Token:
+        """The token of the last item."""
+        era, seq, index = self.message.token
+        return Token(era, seq, index + self.events - 1)
+
+    def is_at_most(self, after: Token | None) -> bool:
+        """Has it nothing behind that token? So it is, too, once its items are lost."""
+        return not self.message.items or (after is not None and self.last_token() <= after)
+
+    def first_item(self, after: Token | None) -> int:
+        """The first item with a token above `after`; the number of items if there is none."""
+        token = self.message.token
+        if after is None or token > after:
+            return 0
+        if after >= self.last_token():
+            return len(self.message.items)
+        return after.index - token.index + 1  # strictly inside this message
+
+
+class Lane(msgspec.Struct):
+    """The cached messages of one stream, as a chain from head to tail; what is away not counted."""
+
+    head: Slot
+    tail: Slot
+    events: int = 0
+    size_bytes: int = 0
+
+
+def chain(lane: Lane) -> Iterator[Slot]:
+    """The slots of a lane, from head to tail."""
+    slot: Slot | None = lane.head
+    while slot is not None:
+        assert slot.next is not None or slot is lane.tail
+        yield slot
+        slot = slot.next
