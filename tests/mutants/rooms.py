@@ -7,9 +7,11 @@ come first in their folder: those of drivers see the same fault later, and take 
 from __future__ import annotations
 
 RUNTIME, STREAMS = "runtime/millstream/runtime", "streams/millstream/streams"
+MEMORY, BUFFER = "providers/millstream/providers/memory", "tests/providers/buffer"
 GROUND, CODEC, DEFINITION = "tests/runtime", "tests/runtime/codec", "tests/runtime/definition"
 WIRE, TURNS, CALLS = "tests/runtime/wire", "tests/runtime/turns", "tests/runtime/calls"
 CLUSTER, SILO, CLIENT = "tests/runtime/cluster", "tests/runtime/silo", "tests/runtime/client"
+CONTRACTS, PUBLISHING = "tests/streams/contracts", "tests/streams/publishing"
 OWNERSHIP, AGENT = "tests/streams/ownership", "tests/streams/agent"
 
 ACTIVATION = (
@@ -20,6 +22,8 @@ ACTIVATION = (
 )
 VIEWS = (f"{CLUSTER}/test_votes_ring_partition.py",)
 RANGE = (f"{CLUSTER}/test_directory_range.py", f"{CLUSTER}/test_directory.py")
+TOPICS = (f"{BUFFER}/test_buffer_vectors.py", f"{BUFFER}/test_buffer_model.py")
+PARTITIONS = ("tests/providers/test_memory_segments.py", "tests/providers/test_memory_bytes.py")
 NAMES = (f"{DEFINITION}/test_keys.py", f"{DEFINITION}/test_refusals.py")
 
 ROOMS: dict[str, dict[str, tuple[str, ...]]] = {
@@ -81,6 +85,16 @@ ROOMS: dict[str, dict[str, tuple[str, ...]]] = {
         f"{RUNTIME}/client/gateway_list.py": (CLIENT,),
         f"{RUNTIME}/client/eviction_watch.py": (CLIENT,),
     },
+    "contracts": {
+        f"{STREAMS}/contracts/answers.py": (f"{CONTRACTS}/test_answers.py",),
+        f"{STREAMS}/contracts/capability.py": (f"{CONTRACTS}/test_capability.py",),
+    },
+    "publishing": {
+        f"{STREAMS}/publishing/send_queue.py": (
+            f"{PUBLISHING}/test_send_queue.py",
+            f"{PUBLISHING}/test_sender.py",
+        ),
+    },
     "ownership": {f"{STREAMS}/ownership/decision.py": (OWNERSHIP,)},
     "agent": {
         f"{STREAMS}/agent/flow.py": (f"{AGENT}/test_flow.py", AGENT),
@@ -89,5 +103,14 @@ ROOMS: dict[str, dict[str, tuple[str, ...]]] = {
             f"{AGENT}/test_delivery_core.py",
             f"{AGENT}/test_delivery_random.py",
         ),
+    },
+    "memory": {
+        f"{MEMORY}/gate.py": ("tests/providers/test_memory_gate.py",),
+        f"{MEMORY}/room.py": ("tests/providers/test_memory_room.py",),
+        f"{MEMORY}/segments.py": PARTITIONS,
+        f"{MEMORY}/partition.py": PARTITIONS,
+        f"{MEMORY}/buffer/routing.py": TOPICS,
+        f"{MEMORY}/buffer/producer.py": TOPICS,
+        f"{MEMORY}/buffer/consumer.py": TOPICS,
     },
 }

@@ -79,6 +79,29 @@ async def test_gate_keeps_the_order_when_one_in_the_middle_is_cancelled() -> Non
     assert c.done()
 
 
+async def test_who_gives_up_in_the_middle_is_counted_no_more() -> None:
+    gate = await full_gate()
+    tasks = [await wait_for(gate, count) for count in (3, 2, 1)]
+    tasks[1].cancel()
+    await settle()
+    assert gate.waiting == 2
+    gate.release(3)
+    await tasks[0]
+    gate.release(3)
+    await tasks[2]
+    assert (gate.waiting, gate.free) == (0, 2)
+
+
+async def test_the_check_of_the_invariants_sees_one_who_waits_beside_free_room() -> None:
+    gate = await full_gate()
+    waits = await wait_for(gate, 2)
+    gate.check()
+    gate._free = 2
+    with pytest.raises(AssertionError):
+        gate.check()
+    waits.cancel()
+
+
 async def test_try_acquire_does_not_pass_one_who_waits() -> None:
     gate = await full_gate()
     waiting = await wait_for(gate, 3)

@@ -46,6 +46,42 @@ def test_publishes_are_put_together_in_order_up_to_the_limits() -> None:
     assert texts(queue.batch()) == "c"
 
 
+def test_a_queue_in_which_nothing_waits_has_no_list() -> None:
+    assert queue_of().batch() == []
+
+
+def test_publishes_of_one_event_each_go_in_one_list() -> None:
+    queue = queue_of(publish_of("a"), publish_of("b"))
+    assert texts(queue.batch()) == "ab"
+
+
+def test_each_publish_gets_the_tokens_of_its_own_messages() -> None:
+    publishes = [publish_of("a", "b", "c"), publish_of("d", "e"), publish_of("f", "g")]
+    queue = queue_of(*publishes)
+    assert texts(queue.batch()) == "abcdefg"
+    queue.check()
+    found = [Token(1, number) for number in range(7)]
+    assert queue.answered(found, None, 0.0) == publishes
+    assert [one.tokens for one in publishes] == [found[:3], found[3:5], found[5:]]
+
+
+def test_one_event_alone_is_out_once() -> None:
+    queue = queue_of(publish_of("a"))
+    assert texts(queue.batch()) == "a"
+    queue.check()
+
+
+def test_a_list_may_be_just_as_large_as_the_limit_of_bytes() -> None:
+    queue = queue_of(publish_of("a", "b", "c"), limits=SendLimits(batch_bytes_max=2))
+    assert texts(queue.batch()) == "ab"
+
+
+def test_what_waits_may_be_just_as_large_as_the_limit_of_bytes() -> None:
+    queue = queue_of(publish_of("a"), publish_of("bc"), limits=SendLimits(waiting_bytes_max=3))
+    with pytest.raises(QueueFull, match="3 bytes wait"):
+        queue.add(publish_of("d"))
+
+
 def test_a_list_is_cut_by_bytes_and_one_message_may_be_larger() -> None:
     queue = queue_of(publish_of("aaaa", "b", "c"), limits=SendLimits(batch_bytes_max=2))
     assert texts(queue.batch()) == "aaaa"

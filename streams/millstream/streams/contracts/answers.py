@@ -36,8 +36,7 @@ def fault_of(where: str, error: BaseException) -> StreamError:
 
 def checked_tokens(answer: Any, count: int, where: str) -> list[Token | None]:
     """What `enqueue` answered for `count` messages. Raises AdapterFault."""
-    if not isinstance(answer, Sequence) or isinstance(answer, str | bytes):
-        raise AdapterFault(f"{where} returned {_kind(answer)}, not a list of tokens")
+    _check_list(answer, "tokens", f"{where} returned")
     if len(answer) != count:
         raise AdapterFault(f"{where} returned {len(answer)} tokens for {count} messages")
     return [_token(one, where) for one in answer]
@@ -46,9 +45,15 @@ def checked_tokens(answer: Any, count: int, where: str) -> list[Token | None]:
 def checked_prefix(error: EnqueueFailed, count: int, where: str) -> list[Token | None]:
     """The tokens of the stored prefix of `count` messages. Raises AdapterFault."""
     accepted = error.accepted
-    if not isinstance(accepted, Sequence) or len(accepted) >= count:
+    _check_list(accepted, "tokens", f"{where} raised EnqueueFailed whose `accepted` is")
+    if len(accepted) >= count:
         raise AdapterFault(f"{where} raised EnqueueFailed that accepted all of {count} messages")
     return [_token(one, where) for one in accepted]
+
+
+def _check_list(answer: Any, what: str, where: str) -> None:
+    if not isinstance(answer, Sequence) or isinstance(answer, str | bytes):
+        raise AdapterFault(f"{where} {_kind(answer)}, not a list of {what}")
 
 
 def _token(one: Any, where: str) -> Token | None:
@@ -64,8 +69,7 @@ def checked_messages(
 
     Raises AdapterFault: not messages, or not in the order of their tokens.
     """
-    if not isinstance(answer, Sequence) or isinstance(answer, str | bytes):
-        raise AdapterFault(f"{where} returned {_kind(answer)}, not a list of messages")
+    _check_list(answer, "messages", f"{where} returned")
     found: list[QueueMessage] = []
     newest: Token | None = None
     for message in answer:
@@ -81,20 +85,15 @@ def checked_messages(
 def _check_message(message: Any, where: str) -> None:
     if not isinstance(message, QueueMessage):
         raise AdapterFault(f"{where} returned {_kind(message)} among its messages")
-    wrong = [
-        name
-        for name, is_right in (
-            ("token", isinstance(message.token, Token)),
-            ("stream", isinstance(message.stream, StreamId)),
-            ("items", isinstance(message.items, list | tuple)),
-            ("headers", isinstance(message.headers, Mapping)),
-        )
-        if not is_right
-    ]
-    if wrong:
-        name = wrong[0]
-        kind = _kind(getattr(message, name))
-        raise AdapterFault(f"{where} returned a message whose {name} is {kind}")
+    for name, is_right in (
+        ("token", isinstance(message.token, Token)),
+        ("stream", isinstance(message.stream, StreamId)),
+        ("items", isinstance(message.items, list | tuple)),
+        ("headers", isinstance(message.headers, Mapping)),
+    ):
+        if not is_right:
+            kind = _kind(getattr(message, name))
+            raise AdapterFault(f"{where} returned a message whose {name} is {kind}")
 
 
 def _kind(value: object) -> str:

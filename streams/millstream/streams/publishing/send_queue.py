@@ -117,14 +117,17 @@ class SendQueue:
     def batch(self) -> list[OutMessage]:
         """The next list to enqueue, which is out from now on; [] if nothing waits."""
         assert not self._out, f"{self._queue}: one list at a time"
-        if len(self._waiting) == 1 and len(self._waiting[0].messages) == 1:
-            self._out = [(self._waiting[0], 1)]  # most often, where events come one by one
-            return list(self._waiting[0].messages)
+        if len(self._waiting) == 1:
+            (publish,) = self._waiting
+            if len(publish.messages) == 1:  # most often, where events come one by one
+                self._out = [(publish, 1)]
+                return list(publish.messages)
         found: list[OutMessage] = []
         size, limits = 0, self._limits
         for publish in self._waiting:
-            start = len(publish.tokens)
-            for at in range(start, 0 if publish.is_over else len(publish.messages)):
+            if publish.is_over:
+                continue
+            for at in range(len(publish.tokens), len(publish.messages)):
                 size += publish.sizes_bytes[at]
                 is_full = size > limits.batch_bytes_max or len(found) >= limits.batch_messages_max
                 if found and is_full:
@@ -223,3 +226,4 @@ class SendQueue:
         assert not self._waiting or not self._waiting[0].is_over
         assert [one for one, _ in self._out] == alive[: len(self._out)]
         assert all(len(one.tokens) < len(one.messages) for one in alive)
+        assert all(count <= len(one.messages) - len(one.tokens) for one, count in self._out)

@@ -1,0 +1,164 @@
+"""What plug-ins answer is looked at before anything trusts it: each wrong answer is named."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from millstream.runtime import EnqueueFailed, QueueFull
+from millstream.streams.contracts.answers import (
+    AdapterFault,
+    checked_messages,
+    checked_prefix,
+    checked_tokens,
+    fault_of,
+)
+from millstream.streams.contracts.identity import StreamId
+from millstream.streams.contracts.message import QueueMessage
+from millstream.streams.contracts.token import Token
+
+FULL = QueueFull("full")
+ONE, TWO, THREE = (Token(1, number) for number in (1, 2, 3))
+
+
+def message_at(token: Token) -> QueueMessage:
+    return QueueMessage(StreamId("n", "k"), token, [b"x"])
+
+
+def refused(check: Callable[[], object]) -> str:
+    with pytest.raises(AdapterFault) as caught:
+        check()
+    return str(caught.value)
+
+
+class Textless(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("no text")
+
+
+# --- exceptions ----------------------------------------------------------------------------------
+
+
+def test_an_error_of_ours_is_left_as_it_is_and_any_other_is_named() -> None:
+    assert fault_of("q: enqueue", FULL) is FULL
+    fault = fault_of("q: enqueue", OSError("no\nroute"))
+    assert isinstance(fault, AdapterFault)
+    assert str(fault) == "q: enqueue raised OSError: no\\nroute"
+
+
+def test_an_error_whose_text_cannot_be_made_is_named_all_the_same() -> None:
+    text = str(fault_of("q: ack", Textless()))
+    assert text == "q: ack raised Textless: (its text cannot be made: RuntimeError)"
+
+
+# --- tokens --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("answer", [[ONE, None], (ONE, None)])
+def test_a_token_or_none_for_each_message_is_an_answer(answer: Any) -> None:
+    assert checked_tokens(answer, 2, "q") == [ONE, None]
+
+
+@pytest.mark.parametrize(
+    ("answer", "text"),
+    [
+        (None, "q returned None, not a list of tokens"),
+        ("ab", "q returned a str, not a list of tokens"),
+        (b"ab", "q returned a bytes, not a list of tokens"),
+        (iter([ONE, TWO]), "q returned a list_iterator, not a list of tokens"),
+        ([ONE], "q returned 1 tokens for 2 messages"),
+        ([ONE, TWO, THREE], "q returned 3 tokens for 2 messages"),
+        ([ONE, 2], "q gave a int as a token"),
+    ],
+)
+def test_any_other_answer_to_an_enqueue_is_a_fault(answer: Any, text: str) -> None:
+    assert refused(lambda: checked_tokens(answer, 2, "q")) == text
+
+
+def test_a_stored_prefix_is_shorter_than_the_list() -> None:
+    assert checked_prefix(EnqueueFailed([ONE, None], FULL), 3, "q") == [ONE, None]
+    assert checked_prefix(EnqueueFailed([], FULL), 1, "q") == []
+    whole = EnqueueFailed([ONE, TWO], FULL)
+    assert "accepted all of 2 messages" in refused(lambda: checked_prefix(whole, 2, "q"))
+
+
+@pytest.mark.parametrize(
+    ("accepted", "text"),
+    [
+        (2, "q raised EnqueueFailed whose `accepted` is a int, not a list of tokens"),
+        ("", "q raised EnqueueFailed whose `accepted` is a str, not a list of tokens"),
+        (b"a", "q raised EnqueueFailed whose `accepted` is a bytes, not a list of tokens"),
+        (["x"], "q gave a str as a token"),
+    ],
+)
+def test_a_prefix_that_is_no_list_of_tokens_is_a_fault(accepted: Any, text: str) -> None:
+    error = EnqueueFailed([], FULL)
+    error.accepted = accepted
+    assert refused(lambda: checked_prefix(error, 3, "q")) == text
+
+
+# --- messages ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("build", [list, tuple])
+def test_messages_at_or_below_the_last_are_left_out_where_tokens_are_in_order(
+    build: Callable[[Any], Any],
+) -> None:
+    answer = build(map(message_at, (ONE, TWO, THREE)))
+    assert checked_messages(answer, None, True, "q") == list(answer)
+    assert checked_messages(answer, TWO, True, "q") == [answer[2]]
+    assert checked_messages(answer, TWO, False, "q") == list(answer)
+
+
+@pytest.mark.parametrize(
+    ("tokens", "text"),
+    [
+        ((ONE, THREE, TWO), f"q returned {TWO} behind {THREE}"),
+        ((ONE, ONE), f"q returned {ONE} behind {ONE}"),
+    ],
+)
+def test_messages_out_of_order_are_a_fault_only_where_order_is_promised(
+    tokens: tuple[Token, ...], text: str
+) -> None:
+    answer = [message_at(token) for token in tokens]
+    assert refused(lambda: checked_messages(answer, None, True, "q")) == text
+    assert checked_messages(answer, None, False, "q") == answer
+
+
+@pytest.mark.parametrize(
+    ("answer", "text"),
+    [
+        (None, "q returned None, not a list of messages"),
+        ("ab", "q returned a str, not a list of messages"),
+        (b"ab", "q returned a bytes, not a list of messages"),
+        (iter([message_at(ONE)]), "q returned a list_iterator, not a list of messages"),
+        ([message_at(ONE), 2], "q returned a int among its messages"),
+    ],
+)
+def test_any_other_answer_to_a_read_is_a_fault(answer: Any, text: str) -> None:
+    assert refused(lambda: checked_messages(answer, None, True, "q")) == text
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "kind"),
+    [
+        ("token", (1, 1), "a tuple"),
+        ("stream", "n/k", "a str"),
+        ("items", b"x", "a bytes"),
+        ("headers", None, "None"),
+    ],
+)
+def test_a_part_of_a_message_that_has_another_type_is_named(
+    name: str, value: Any, kind: str
+) -> None:
+    odd = replace(message_at(ONE), **{name: value})
+    text = refused(lambda: checked_messages([odd], None, True, "q"))
+    assert text == f"q returned a message whose {name} is {kind}"
+
+
+def test_items_may_be_a_tuple_and_headers_any_mapping() -> None:
+    message = replace(message_at(ONE), items=(b"x",), headers={"a": "b"})
+    assert checked_messages([message], None, True, "q") == [message]
