@@ -390,10 +390,15 @@ class MemoryQueue(Grain):
 
     def _first_held(self, start: int) -> int:
         """Behind the messages at `start` that are done, as far as one look goes."""
-        for at, message in enumerate(self._partition.read_at(start, LOOKED_AT_MAX), start):
-            if not message.is_gone:
-                return at
-        return min(start + LOOKED_AT_MAX, self._partition.end)
+        count = 1  # nearly always the first one is held
+        while start < self._partition.end:
+            for at, message in enumerate(self._partition.read_at(start, count), start):
+                if not message.is_gone:
+                    return at
+            if count > 1:
+                return min(start + count, self._partition.end)
+            start, count = start + 1, LOOKED_AT_MAX
+        return start
 
     def _messages_at(self, start: int, max_events: int, max_bytes: int) -> list[QueuedMessage]:
         """Messages from an offset on, within both limits, but one at least."""

@@ -38,6 +38,7 @@ from .reading.steps import (
     Discard,
     Event,
     Fence,
+    Forget,
     Gap,
     GoOn,
     Hold,
@@ -295,6 +296,8 @@ class PullingAgent:
             case Discard():
                 if self._receiving is not None:
                     self._receiving.discard()
+            case Forget():
+                self.cache.forget(self.subscribers.let_go)
             case Say():
                 self._say(action.text)
             case Gap():

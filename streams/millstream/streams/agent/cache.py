@@ -19,7 +19,7 @@ cost.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal, cast
 
@@ -399,6 +399,18 @@ class QueueCache:
         """
         self.purge()
         return self._slots[self.base].before if self._slots else self._newest
+
+    def forget(self, let_go: Callable[[], None]) -> None:
+        """What is held is given again by the provider: that it leaves does not mean it is done.
+
+        `let_go` makes everybody who holds something let go of it.
+        """
+        self.purge()
+        done = self._done
+        let_go()
+        self.purge()
+        assert not self._slots, f"{len(self._slots)} messages are still held"
+        self._newest, self._done = None, done
 
     def take_done(self) -> list[Token]:
         """The messages that have left since this was asked last, as far as they are noted."""

@@ -224,6 +224,16 @@ class Subscribers:
             self._deliveries.drop(subscriber)
             self._progressed()
 
+    def let_go(self) -> None:
+        """Hold none of the messages that were routed; what is out ends without consequence."""
+        for entry in self._streams.values():
+            for _, index in entry.cold or ():
+                self._cache.unpin(index)
+            if entry.cold is not None:
+                entry.cold = []
+            for subscriber in entry.subscribers.values():
+                self._deliveries.drop(subscriber)
+
     def forget_idle(self, before_s: float) -> None:
         """Forget streams that had no event since `before_s` and have nothing undelivered."""
         idle = [

@@ -40,6 +40,7 @@ from .steps import (
     Event,
     Failed,
     Fence,
+    Forget,
     Gap,
     Gone,
     GoOn,
@@ -266,10 +267,11 @@ class ReaderCore:
         self._stage = Stage.CLOSING
         self._start_until_s = self._read_until_s = math.inf
         self._take_back_ack()
+        self._out += [Say(f"{why}; another receiver is made in {wait_s:g} s"), Discard()]
         if not self._is_log:  # the next one gives it again, and nothing would tell that it is known
             self._waiting.clear()
             self._repeats_waiting = 0
-        self._out += [Say(f"{why}; another receiver is made in {wait_s:g} s"), Discard()]
+            self._out.append(Forget())
 
     def _take_back_ack(self) -> None:
         """What was out is acknowledged again, with the next."""
@@ -372,6 +374,9 @@ class ReaderCore:
         left = self._left()
         if self._acks.is_due(left, now_s):
             ack = self._ack()
+            if ack.upto is None and not ack.also:
+                self._acks.sent(left, now_s)  # all that has left was forgotten
+                return
             self._ack_out = (ack, left)
             self._ack_until_s = now_s + self._options.call_limit_s
             self._out.append(ack)

@@ -21,6 +21,7 @@ __all__ = [
     "Event",
     "Failed",
     "Fence",
+    "Forget",
     "Gap",
     "GoOn",
     "Gone",
@@ -135,6 +136,10 @@ class Discard(msgspec.Struct, frozen=True):
     """Close the receiver, end what is out to it; answer with Closed, at last after a time limit."""
 
 
+class Forget(msgspec.Struct, frozen=True):
+    """Drop what is not under way, and acknowledge nothing of what is: it is given again."""
+
+
 class Offer(msgspec.Struct, frozen=True):
     """These were appended to the cache, from absolute index `first` on: find who wants them."""
 
@@ -161,4 +166,4 @@ class Fence(msgspec.Struct, frozen=True):
     text: str
 
 
-Action = Open | Read | Ack | Discard | Offer | Say | Gap | Fence
+Action = Open | Read | Ack | Discard | Forget | Offer | Say | Gap | Fence
