@@ -79,4 +79,6 @@ def test_an_unknown_peer_is_named() -> None:
     command = [sys.executable, "-m", "benchmarks", "calls", "--against", "orleans"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 1
-    assert "--against orleans: not one of xoscar, redis, none, nor a revision" in done.stderr
+    assert (
+        "--against orleans: not one of xoscar, redis, asyncio, none, nor a revision" in done.stderr
+    )

@@ -136,12 +136,14 @@ class SiloProcess:
 
     async def kill(self) -> None:
         """SIGKILL: no goodbye."""
-        self._let_go()
         process = self._process
-        if process is not None and process.returncode is None:
-            with suppress(ProcessLookupError):
-                process.kill()
-            await process.wait()
+        try:
+            if process is not None and process.returncode is None:
+                with suppress(ProcessLookupError):
+                    process.kill()
+                await process.wait()
+        finally:
+            self._let_go()  # not before: a child that sees the pipe close says goodbye
 
     def __del__(self) -> None:
         self._let_go()
