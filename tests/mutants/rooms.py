@@ -22,8 +22,17 @@ ACTIVATION = (
 )
 VIEWS = (f"{CLUSTER}/test_votes_ring_partition.py",)
 RANGE = (f"{CLUSTER}/test_directory_range.py", f"{CLUSTER}/test_directory.py")
-TOPICS = (f"{BUFFER}/test_buffer_vectors.py", f"{BUFFER}/test_buffer_model.py")
-PARTITIONS = ("tests/providers/test_memory_segments.py", "tests/providers/test_memory_bytes.py")
+TOPICS = (
+    f"{BUFFER}/test_producer.py",
+    f"{BUFFER}/test_consumer.py",
+    f"{BUFFER}/test_buffer_vectors.py",
+    f"{BUFFER}/test_buffer_model.py",
+)
+PARTITIONS = (
+    "tests/providers/test_memory_partition.py",
+    "tests/providers/test_memory_segments.py",
+    "tests/providers/test_memory_bytes.py",
+)
 NAMES = (f"{DEFINITION}/test_keys.py", f"{DEFINITION}/test_refusals.py")
 
 ROOMS: dict[str, dict[str, tuple[str, ...]]] = {

@@ -176,7 +176,6 @@ class Partition(Generic[T]):
         low, tail = reader.committed, self._chain.tail
         high = min(low + count, tail.start + tail.count)
         if high <= low:
-            reader.pending = None
             return []
         reader.pending = (low, high)
         return self._copy(reader, low, high)
@@ -185,8 +184,7 @@ class Partition(Generic[T]):
         segment = reader.segment
         if high <= segment.start + segment.count:  # all in one array: no step but the copy
             return cast("list[T]", segment.slots[low - segment.start : high - segment.start])
-        reader.advance()
-        return self._chain.copy(reader.segment, low, high)
+        return self._chain.copy(segment, low, high)
 
     def take(self, group: str, count: int) -> list[T]:
         """`pull` and `commit` in one."""
@@ -194,7 +192,6 @@ class Partition(Generic[T]):
         low, tail = reader.committed, self._chain.tail
         high = min(low + count, tail.start + tail.count)
         if high <= low:
-            reader.pending = None
             return []
         batch = self._copy(reader, low, high)
         self._move(reader, high)
@@ -314,7 +311,7 @@ class Partition(Generic[T]):
         held = {id(segment) for segment in self._chain}
         for reader in self._readers.values():
             assert id(reader.segment) in held
-            assert reader.segment.start <= reader.committed <= self.end
+            assert reader.segment.start <= reader.committed <= reader.segment.end
             assert reader.pending is None or (
                 reader.pending[0] == reader.committed < reader.pending[1] <= self.end
             )

@@ -106,7 +106,7 @@ class MemoryConsumer(Generic[T]):
             raise ConcurrentUse(f"{self!r} is asked for two batches at once")
         if self._commits_after and self._given is not None:
             self.commit()
-        if self._unbroken > BATCHES_BEFORE_YIELD:
+        if self._unbroken >= BATCHES_BEFORE_YIELD:
             await self._yield()
         while True:
             if batch := self._pull():
@@ -117,7 +117,7 @@ class MemoryConsumer(Generic[T]):
 
     def quick_batch(self) -> list[T] | None:
         """The next batch if it is there, and nothing else is to be done."""
-        if self._wait is not None or self._unbroken > BATCHES_BEFORE_YIELD or self._commits_after:
+        if self._wait is not None or self._unbroken >= BATCHES_BEFORE_YIELD or self._commits_after:
             return None
         return self._pull()
 
@@ -147,8 +147,7 @@ class MemoryConsumer(Generic[T]):
     async def _yield(self) -> None:
         """Let others run."""
         self._unbroken = 0
-        self._wait = asyncio.get_running_loop().create_future()
-        self._wait.set_result(None)
+        self._wait = asyncio.get_running_loop().create_future()  # who asks now is refused
         try:
             await asyncio.sleep(0)
         finally:
@@ -171,8 +170,7 @@ class MemoryConsumer(Generic[T]):
         """Something came into a partition: it is asked first."""
         wait = self._wait
         if wait is not None and not wait.done():
-            if at in self._mine:
-                self._turn = self._mine.index(at)
+            self._turn = self._mine.index(at)
             wait.set_result(None)
         for mine in self._mine:
             self._topic.waiting[mine].pop(self, None)

@@ -1,0 +1,121 @@
+"""A partition filled by lists and emptied by `take` is as one that takes items one by one."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import hypothesis.strategies as st
+import pytest
+from hypothesis import given, settings
+
+from millstream.providers.memory.partition import Partition, PartitionOptions
+from millstream.runtime import StreamError
+
+GROUPS = ("a", "b")
+STEPS = st.lists(
+    st.one_of(
+        st.tuples(st.just("put"), st.integers(0, 9)),
+        st.tuples(st.sampled_from(GROUPS), st.integers(1, 7)),
+        st.tuples(st.just("trim"), st.just(0)),
+    ),
+    max_size=40,
+)
+
+
+def state_of(partition: Partition[int], groups: tuple[str, ...]) -> object:
+    partition.check()
+    assert partition.first <= partition.released <= partition.end
+    if groups:
+        assert partition.released == min(map(partition.committed, groups))
+    return (
+        (partition.first, partition.released, partition.end),
+        (partition.segment_count, partition.spare_count),
+        [partition.committed(group) for group in groups],
+        partition.read_at(partition.first, partition.end - partition.first),
+    )
+
+
+@given(
+    STEPS,
+    st.integers(1, 4),
+    st.integers(0, 2),
+    st.integers(0, 2),
+    st.sampled_from(["retain", "drop_oldest"]),
+)
+@settings(max_examples=300, deadline=None)
+def test_lists_and_takes_do_what_single_items_and_commits_do(
+    steps: list[tuple[str, int]],
+    segment_size: int,
+    spare_max: int,
+    group_count: int,
+    on_no_group: Literal["retain", "drop_oldest"],
+) -> None:
+    options = PartitionOptions(segment_size, spare_max, on_no_group)
+    freed: list[list[int]] = [[], []]
+    by_list = Partition[int](options, 3, freed[0].append)
+    by_item = Partition[int](options, 3, freed[1].append)
+    groups, number = GROUPS[:group_count], 0
+    for group in groups:
+        by_list.register(group)
+        by_item.register(group)
+    for step, count in steps:
+        if step == "put":
+            items = list(range(number, number + count))
+            number += count
+            assert by_list.extend(items) == 3 + number
+            assert [by_item.append(item) for item in items] == [3 + item for item in items]
+        elif step == "trim":
+            by_list.trim()
+            by_item.trim()
+        elif step in groups:
+            batch = by_item.pull(step, count)
+            if batch:
+                by_item.commit(step)
+            assert by_list.take(step, count) == batch
+        assert state_of(by_list, groups) == state_of(by_item, groups)
+        assert sum(freed[0]) == sum(freed[1]) == by_list.released - 3
+
+
+def partition_of(count: int, segment_size: int = 2) -> Partition[int]:
+    partition = Partition[int](PartitionOptions(segment_size))
+    partition.extend(range(count))
+    return partition
+
+
+def test_every_stored_item_can_be_replaced_and_the_old_one_is_returned() -> None:
+    partition = partition_of(5)
+    assert [partition.replace(offset, -offset) for offset in range(5)] == [0, 1, 2, 3, 4]
+    assert partition.read_at(0, 9) == [0, -1, -2, -3, -4]
+    partition.check()
+
+
+def test_what_is_not_stored_cannot_be_replaced() -> None:
+    partition = partition_of(5)
+    with pytest.raises(ValueError, match="offset is 5, which is the end"):
+        partition.replace(5, 0)
+    with pytest.raises(ValueError, match="offset is 6, the end is 5"):
+        partition.replace(6, 0)
+
+
+def test_a_take_of_an_unknown_group_is_refused() -> None:
+    with pytest.raises(StreamError, match="'late' is not registered"):
+        partition_of(1).take("late", 1)
+
+
+def test_a_take_forgets_what_was_pulled() -> None:
+    partition = partition_of(3)
+    partition.register("a")
+    assert partition.pull("a", 2) == [0, 1]
+    assert partition.take("a", 1) == [0]
+    with pytest.raises(StreamError, match="nothing since 1"):
+        partition.commit("a")
+    assert partition.take("a", 9) == [1, 2]
+    assert partition.take("a", 9) == []
+
+
+def test_the_check_of_the_invariants_sees_an_item_where_none_is_stored() -> None:
+    partition = partition_of(1)
+    partition.check()
+    partition._chain.tail.slots[1] = 7
+    with pytest.raises(AssertionError):
+        partition.check()
