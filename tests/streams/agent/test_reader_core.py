@@ -285,6 +285,24 @@ def test_a_read_of_known_messages_is_not_the_end_of_what_a_former_owner_delivere
     assert desk.core.repeats_upto == 0 and not desk.core.may_repeat
 
 
+def test_what_waits_for_room_is_still_what_a_former_owner_may_have_delivered() -> None:
+    desk = Desk()
+    desk.core.may_repeat = True
+    desk.core._young_s = 1e9
+    desk.is_busy = True
+    desk.opened()
+    desk.got(*map(message, range(1, 7)))
+    desk.core.may_repeat = False  # the backlog is read to its end
+    assert desk.offered == [1, 2, 3, 4] and desk.core.has_repeats
+    desk.step(Hold())
+    for index in range(4):
+        desk.cache.unpin(index)
+    desk.step(Progressed())
+    assert desk.cache.events == 0 and desk.core.has_repeats
+    desk.step(GoOn())
+    assert desk.offered == [1, 2, 3, 4, 5, 6] and not desk.core.has_repeats
+
+
 def test_nothing_is_done_behind_a_fence() -> None:
     desk = Desk()
     desk.opened()

@@ -199,10 +199,10 @@ class PullingAgent:
     def undone(self) -> int:
         """Events that were read and are not done for each of their subscriptions.
 
-        One at least while the backlog that a former owner may have delivered is not read.
+        One at least while the backlog that a former owner may have delivered is not in the cache.
         """
         self.cache.purge()
-        return self.cache.events + self.cache.away + self._core.may_repeat
+        return self.cache.events + self.cache.away + self._core.has_repeats
 
     @property
     def is_reading(self) -> bool:

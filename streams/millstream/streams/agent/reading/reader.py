@@ -159,6 +159,11 @@ class ReaderCore:
         self._cache.purge()
         return self._acks.has_moved(self._left())
 
+    @property
+    def has_repeats(self) -> bool:
+        """May something that is not in the cache have been delivered by a former owner?"""
+        return self.may_repeat or self._repeats_waiting > 0
+
     def last_ack(self) -> Ack:
         """All that is done, for the end; what is out now is in it."""
         if self._ack_out is not None:
