@@ -103,6 +103,19 @@ async def test_rows_of_content_that_cannot_be_dropped_do_not_end_an_activation()
         assert await texts_of(queue_of(silo)) == (1, 1, "a")
 
 
+async def test_a_sequence_whose_message_is_done_is_known_after_a_move() -> None:
+    """What is behind an older message that is not done leaves by itself, and its producer too."""
+    store = MemoryStateStore()
+    async with make_silo(store) as silo:
+        queue = queue_of(silo)
+        await queue.append([message("a", "p", 1), message("b", "p", 2)])
+        await queue.begin(1)
+        await queue.acknowledge(1, 1, 0, [2])
+    async with make_silo(store) as silo:
+        assert await queue_of(silo).append([message("b", "p", 2)]) == [(1, 0)]
+        assert await queue_of(silo).append([message("c", "p", 3)]) == [(1, 3)]
+
+
 class Race(MemoryStateStore):
     """Lets another write come right after the queue's row was read."""
 

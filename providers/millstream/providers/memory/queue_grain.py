@@ -231,7 +231,6 @@ class MemoryQueue(Grain):
                 events += len(message.items)
                 size_bytes += message.size_bytes
                 self._partition.append(GONE if message.is_gone else message)
-                self._note(message)
         # the capacity may have been lowered: what is here has room until the queue moves again
         options = self._options
         self._room = Room(
@@ -353,6 +352,7 @@ class MemoryQueue(Grain):
         """The sequence is accepted: what comes with it again is dropped."""
         if not message.producer:
             return
+        assert message.seq > self._producers.get(message.producer, -1), "a sequence only rises"
         self._producers[message.producer] = message.seq
         self._producers.move_to_end(message.producer)
         if len(self._producers) > PRODUCERS_MAX:
