@@ -114,3 +114,31 @@ async def test_who_was_ended_has_nothing_to_commit() -> None:
     assert consumer.given is None
     with pytest.raises(NothingToCommit):
         consumer.commit()
+
+
+async def test_who_asks_while_a_consumer_lets_others_run_is_refused() -> None:
+    topic = topic_of()
+    consumer = consumer_of(topic, batch_size=1, auto_commit=True)
+    await topic.producer().produce_many(range(1000))
+    for _ in range(BATCHES_BEFORE_YIELD):
+        at_once(consumer.next_batch())
+    yielding = asyncio.ensure_future(consumer.next_batch())
+    await asyncio.sleep(0)
+    assert consumer.quick_batch() is None
+    with pytest.raises(ConcurrentUse):
+        await consumer.next_batch()
+    assert await yielding == [BATCHES_BEFORE_YIELD]
+
+
+async def test_another_loop_may_begin_once_one_was_left_or_has_ended() -> None:
+    topic = topic_of()
+    consumer = consumer_of(topic, auto_commit=True)
+    left = aiter(consumer)
+    with pytest.raises(ConcurrentUse):
+        aiter(consumer)
+    await left.aclose()
+    ended = aiter(consumer)
+    topic.close()
+    with pytest.raises(StopAsyncIteration):
+        await anext(ended)
+    assert aiter(consumer) is not ended
