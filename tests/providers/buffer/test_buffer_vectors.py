@@ -18,11 +18,13 @@ from millstream.providers.memory import (
     MemoryTopic,
     NothingToCommit,
     Offset,
+    Retries,
     TopicClosed,
+    TopicOptions,
     UnknownTopic,
 )
 from millstream.providers.memory.buffer.routing import dealt, partition_of_key
-from millstream.runtime import ConfigError, QueueFull, QueueUnavailable
+from millstream.runtime import ConfigError, QueueFull
 from millstream.streams import BufferQueue
 
 
@@ -395,7 +397,7 @@ async def test_a_closed_topic_takes_nothing_and_its_consumers_end_after_the_rest
     waiting = asyncio.ensure_future(topic.producer().produce(4))
     await asyncio.sleep(0)
     queue.close()
-    with pytest.raises(QueueUnavailable, match="closed"):
+    with pytest.raises(TopicClosed, match="closed: 0 items are in"):
         await waiting
     for put in (topic.producer().produce, topic.producer().try_produce):
         with pytest.raises(TopicClosed):
@@ -518,8 +520,6 @@ async def test_items_of_other_threads_wait_for_room_and_have_a_limit() -> None:
 
 
 def MemoryTopicOf(**options: Any) -> MemoryTopic[int]:
-    from millstream.providers.memory import TopicOptions
-
     return MemoryTopic("t", int, TopicOptions(**options))
 
 
@@ -546,7 +546,6 @@ async def test_a_handler_gets_every_batch_and_a_stop_waits_for_it() -> None:
 
 
 async def test_a_failed_batch_comes_again_and_after_all_attempts_is_given_up() -> None:
-    from millstream.providers.memory import Retries
     from millstream.streams import Backoff
 
     topic, dead = topic_of(), topic_of()
@@ -571,7 +570,6 @@ async def test_a_failed_batch_comes_again_and_after_all_attempts_is_given_up() -
 
 
 async def test_a_group_that_stops_at_a_failure_keeps_the_batch() -> None:
-    from millstream.providers.memory import Retries
 
     topic = topic_of(partitions=2)
 
@@ -604,3 +602,138 @@ async def test_a_handler_that_commits_may_do_so_in_part() -> None:
 def test_the_memory_queue_is_a_buffer_queue() -> None:
     queue: BufferQueue = MemoryBufferQueue()
     assert queue.topic("t", int).name == "t"
+
+
+ODD: Any = 5
+
+
+async def nothing(batch: list[int]) -> None: ...
+
+
+# --- what outsiders found ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("capacity", [None, 3])
+async def test_items_that_other_threads_put_before_the_end_are_in(capacity: int | None) -> None:
+    topic = topic_of(partitions=2, capacity=capacity)
+    (consumer,) = topic.consumers("g", auto_commit="after")
+
+    def produce() -> None:
+        for item in range(50):
+            topic.produce_threadsafe(item)
+
+    thread = threading.Thread(target=produce)
+    thread.start()
+    thread.join()
+    topic.close()
+    topic.close()
+    assert sorted([item async for batch in consumer for item in batch]) == list(range(50))
+    with pytest.raises(TopicClosed):
+        topic.produce_threadsafe(50)
+
+
+async def test_an_item_of_another_thread_without_a_key_stops_no_other(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    topic: MemoryTopic[Any] = topic_of(key=lambda item: item)
+    (consumer,) = topic.consumers("g", auto_commit=True)
+    for item in ("a", 5, "b"):
+        topic.produce_threadsafe(item)
+    await until(lambda: topic.depth("g") == [2])
+    assert list(map(str, await batch_of(consumer))) == ["a", "b"]
+    assert "has no key and is dropped" in caplog.text
+
+
+async def test_who_stops_waiting_for_the_end_of_a_group_ends_nothing() -> None:
+    topic, seen = topic_of(), list[int]()
+
+    async def handler(batch: list[int]) -> None:
+        seen.extend(batch)
+
+    group = topic.subscribe("g", handler)
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.001):
+            await group.drained()
+    await topic.producer().produce(1)
+    topic.close()
+    await group.drained()
+    assert seen == [1]
+
+
+async def test_a_handler_that_awaited_something_cancelled_has_failed_and_no_more() -> None:
+    topic, calls = topic_of(), list[list[int]]()
+
+    async def handler(batch: list[int]) -> None:
+        calls.append(batch)
+        if len(calls) == 1:
+            raise asyncio.CancelledError
+
+    group = topic.subscribe("g", handler)
+    await topic.producer().produce(1)
+    await until(lambda: topic.depth("g") == [0])
+    await group.stop()
+    assert calls == [[1], [1]] and group.failed is None
+
+
+async def test_a_last_resort_that_fails_stops_the_group_and_keeps_the_batch() -> None:
+    topic = topic_of()
+
+    async def handler(batch: list[int]) -> None:
+        raise ValueError("odd")
+
+    async def bury(batch: list[int], error: Exception) -> None:
+        raise KeyError("bury")
+
+    group = topic.subscribe("g", handler, retries=Retries(1, exhausted=bury))
+    await topic.producer().produce(1)
+    await until(lambda: group.failed is not None)
+    with pytest.raises(KeyError):
+        await group.drained()
+    assert topic.depth("g") == [1]
+
+
+@pytest.mark.parametrize(
+    "subscribe",
+    [
+        lambda topic: topic.subscribe("g", None),
+        lambda topic: topic.subscribe("g", lambda batch: None),
+        lambda topic: topic.subscribe("g", nothing, retries=5),
+        lambda topic: Retries(backoff=ODD),
+        lambda topic: Retries(exhausted=ODD),
+        lambda topic: Retries(attempts_max=-1),
+    ],
+)
+async def test_a_push_group_that_cannot_work_is_refused(subscribe: Any) -> None:
+    topic = topic_of()
+    with pytest.raises(ConfigError):
+        subscribe(topic)
+    assert topic.groups == ()
+
+
+async def test_a_batch_that_the_end_cuts_tells_what_is_in() -> None:
+    topic = topic_of(capacity=5)
+    (consumer,) = topic.consumers("g")
+    put = asyncio.ensure_future(topic.producer().produce_many(range(20)))
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    topic.close()
+    with pytest.raises(TopicClosed, match="5 items are in") as raised:
+        await put
+    assert raised.value.accepted_events == 5
+    assert await batch_of(consumer) == [0, 1, 2, 3, 4]
+
+
+async def test_a_put_is_an_awaitable_and_never_a_coroutine() -> None:
+    topic = topic_of(capacity=1)
+    topic.consumers("g")
+    puts = [topic.producer().produce(item) for item in range(2)]
+    assert not any(asyncio.iscoroutine(put) for put in puts)
+    done, waits = map(asyncio.ensure_future, puts)
+    await done
+    assert not waits.done()
+    waits.cancel()
+
+
+def test_a_topic_takes_every_option() -> None:
+    options = {field: getattr(TopicOptions(), field) for field in TopicOptions.__dataclass_fields__}
+    assert MemoryBufferQueue().topic("t", int, **options).options == TopicOptions()

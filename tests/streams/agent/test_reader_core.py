@@ -272,6 +272,22 @@ def test_a_provider_that_cannot_wake_the_reader_is_polled_less_and_less() -> Non
     assert waits == [0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.5, 0.5]
 
 
+def test_a_provider_that_says_it_wakes_the_reader_and_does_not_wait_is_polled() -> None:
+    """An empty answer at once, or the same message again, would hold the loop for ever."""
+
+    def reads(actions: Sequence[Action]) -> list[Read]:
+        return [action for action in actions if isinstance(action, Read)]
+
+    desk = Desk()
+    desk.opened()
+    assert len(reads(desk.got(message(1)))) == 1
+    for again in ((), (message(1),), ()):
+        assert reads(desk.got(*again)) == []
+        (read,) = reads(desk.wait(0.5))
+    desk.now_s += read.wait_s
+    assert len(reads(desk.got())) == 1  # it has waited
+
+
 def test_a_read_of_known_messages_is_not_the_end_of_what_a_former_owner_delivered() -> None:
     desk = Desk(after=Token(1, 3))
     desk.core.may_repeat = True

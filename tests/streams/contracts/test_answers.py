@@ -162,3 +162,33 @@ def test_a_part_of_a_message_that_has_another_type_is_named(
 def test_items_may_be_a_tuple_and_headers_any_mapping() -> None:
     message = replace(message_at(ONE), items=(b"x",), headers={"a": "b"})
     assert checked_messages([message], None, True, "q") == [message]
+
+
+@pytest.mark.parametrize(
+    ("changes", "text"),
+    [
+        ({"token": Token("1", 2)}, "a token whose era is '1'"),  # type: ignore[arg-type]
+        ({"token": Token(1, None)}, "a token whose seq is None"),  # type: ignore[arg-type]
+        ({"token": Token(1, 1 << 70)}, "a token whose seq is 11805916207"),
+        ({"token": Token(1 << 32, 1)}, "a token whose era is 4294967296"),
+        ({"token": Token(1, 1, -1)}, "a token whose index is -1"),
+        ({"token": Token(True, 1)}, "a token whose era is True"),
+        ({"stream": StreamId("n", 5)}, "a stream whose key is a int"),  # type: ignore[arg-type]
+        ({"stream": StreamId(b"n", "k")}, "a stream whose namespace is a bytes"),  # type: ignore[arg-type]
+        ({"items": [b"x", 5]}, "an item that is a int, not bytes"),
+        ({"items": ["x"]}, "an item that is a str, not bytes"),
+        ({"items": [None]}, "an item that is None, not bytes"),
+        ({"headers": {"n": 1}}, "the header ('n', 1): names and values are str"),
+        ({"headers": {b"n": "x"}}, "the header (b'n', 'x')"),
+    ],
+)
+def test_a_message_with_a_wrong_part_is_refused_whole(changes: dict[str, Any], text: str) -> None:
+    wrong = replace(message_at(ONE), **changes)
+    assert text in refused(lambda: checked_messages([wrong], None, True, "q: read"))
+
+
+def test_the_largest_token_and_any_kind_of_bytes_pass() -> None:
+    top = Token((1 << 32) - 1, (1 << 64) - 1, (1 << 32) - 1)
+    items: list[Any] = [b"x", bytearray(b"y"), memoryview(b"z")]
+    right = replace(message_at(top), items=items, headers={})
+    assert checked_messages([right], None, True, "q: read") == [right]

@@ -74,7 +74,7 @@ class MemoryOptions:
 
     capacity_events: int = 100_000
     capacity_bytes: int = 256 << 20
-    enqueue_wait_s: float = field(default=1.0, metadata={"min": 0})
+    enqueue_wait_s: float = field(default=0.25, metadata={"min": 0})
     store: str = "default"
 
     def __post_init__(self) -> None:
@@ -338,7 +338,7 @@ class MemoryQueue(Grain):
                 await room.acquire(events, size_bytes)
         except TimeoutError:
             raise QueueFull(
-                f"{self.key}: full for {options.enqueue_wait_s:g} s (enqueue_wait_s): it holds "
+                f"{self.key}: full, {options.enqueue_wait_s:g} s long at a time: "
                 f"{room.events_taken} of {options.capacity_events} events (capacity_events), "
                 f"{room.bytes_taken} of {options.capacity_bytes} bytes (capacity_bytes)"
             ) from None

@@ -18,6 +18,8 @@ from .token import Token
 
 __all__ = ["AdapterFault", "checked_messages", "checked_prefix", "checked_tokens", "fault_of"]
 
+TOKEN_LIMITS = (1 << 32, 1 << 64, 1 << 32)  # of era, seq and index, as they are stored
+
 
 class AdapterFault(QueueUnavailable):
     """An adapter broke its contract: a wrong answer, an odd exception, no answer in time."""
@@ -94,6 +96,25 @@ def _check_message(message: Any, where: str) -> None:
         if not is_right:
             kind = _kind(getattr(message, name))
             raise AdapterFault(f"{where} returned a message whose {name} is {kind}")
+    if wrong := _wrong_part(message):
+        raise AdapterFault(f"{where} returned a message with {wrong}")
+
+
+def _wrong_part(message: QueueMessage) -> str:
+    """What is wrong inside a message whose parts are of the right types; empty if nothing is."""
+    for value, limit, name in zip(message.token, TOKEN_LIMITS, Token._fields, strict=True):
+        if type(value) is not int or not 0 <= value < limit:
+            return f"a token whose {name} is {shown(repr(value))}"
+    for name, part in zip(StreamId._fields, message.stream, strict=True):
+        if not isinstance(part, str):
+            return f"a stream whose {name} is {_kind(part)}"
+    for item in message.items:
+        if not isinstance(item, bytes | bytearray | memoryview):
+            return f"an item that is {_kind(item)}, not bytes"
+    for header in message.headers.items():
+        if not (isinstance(header[0], str) and isinstance(header[1], str)):
+            return f"the header {shown(repr(header))}: names and values are str"
+    return ""
 
 
 def _kind(value: object) -> str:

@@ -40,10 +40,12 @@ class MemoryBufferQueue:
         *,
         partitions: int = 1,
         segment_size: int = 1024,
+        spare_max: int = 1,
         capacity: int | None = None,
         full_mode: FullMode = "wait",
         key: Callable[[T], str] | None = None,
         on_no_group: WithoutGroup = "retain",
+        handover_max: int = 100_000,
     ) -> MemoryTopic[T]:
         """Make a topic; the arguments are those of `TopicOptions`.
 
@@ -59,10 +61,12 @@ class MemoryBufferQueue:
         options = TopicOptions(
             partitions=partitions,
             segment_size=segment_size,
+            spare_max=spare_max,
             capacity=capacity,
             full_mode=full_mode,
             key=key,
             on_no_group=on_no_group,
+            handover_max=handover_max,
         )
         made = self._topics[name, item] = MemoryTopic(name, item, options)
         return made

@@ -7,13 +7,18 @@ at most `items_max` wait.
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
 from collections import deque
 from typing import Generic, Protocol, TypeVar
 
 from millstream.runtime import ConfigError, QueueFull
 
+from .errors import TopicClosed
+
 __all__ = ["Handover", "Puts"]
+
+log = logging.getLogger("millstream.buffer")
 
 T = TypeVar("T")
 T_contra = TypeVar("T_contra", contravariant=True)
@@ -38,6 +43,7 @@ class Handover(Generic[T]):
         self._items: deque[T] = deque()
         self._lock = threading.Lock()
         self._is_woken = False
+        self._is_closed = False
 
     def bind(self) -> None:
         """The running loop is the topic's."""
@@ -49,6 +55,8 @@ class Handover(Generic[T]):
         if loop is None:
             raise ConfigError(f"{self._name} has no loop yet: make a consumer in it first")
         with self._lock:
+            if self._is_closed:
+                raise TopicClosed(f"{self._name} was closed: it takes no more items")
             if len(self._items) >= self._items_max:
                 raise QueueFull(
                     f"{self._name}: {self._items_max} items of other threads wait (handover_max)"
@@ -65,8 +73,21 @@ class Handover(Generic[T]):
                     self._is_woken = False
                     return
                 item = self._items[0]
-            if not self._producer.try_produce(item):
+            try:
+                is_in = self._producer.try_produce(item)
+            except Exception:  # the topic's `key`, which its user wrote
+                log.exception("%s: an item of another thread has no key and is dropped", self._name)
+                is_in = True
+            if not is_in:
                 assert self._loop is not None
                 self._loop.call_later(self.RETRY_S, self._drain)
                 return
             self._items.popleft()
+
+    def close(self) -> list[T]:
+        """Take no more; returns what was taken and is not in yet."""
+        with self._lock:
+            self._is_closed = True
+            left = list(self._items)
+            self._items.clear()
+        return left

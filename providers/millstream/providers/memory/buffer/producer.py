@@ -7,17 +7,21 @@ for room slice by slice, and a cancellation leaves the slices that are in.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Generator, Iterable, Sequence
+import logging
+from collections.abc import Awaitable, Coroutine, Generator, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from millstream.providers.memory.gate import CapacityGate
 from millstream.providers.memory.partition import Partition
-from millstream.runtime import QueueFull
+from millstream.runtime import QueueFull, QueueUnavailable
 
+from .errors import TopicClosed
 from .options import TopicOptions
 from .routing import partition_of_key
 
 __all__ = ["MemoryProducer", "Shelves"]
+
+log = logging.getLogger("millstream.buffer")
 
 T = TypeVar("T")
 
@@ -36,6 +40,19 @@ class Done:
 
 
 DONE = Done()
+
+
+class Wait:
+    """An awaitable that waits: as `Done` no coroutine, so that a program finds out at once that
+    `create_task` takes neither; `asyncio.ensure_future` and `gather` take both."""
+
+    __slots__ = ("_coro",)
+
+    def __init__(self, coro: Coroutine[Any, Any, None]) -> None:
+        self._coro = coro
+
+    def __await__(self) -> Generator[Any, None, None]:
+        return self._coro.__await__()
 
 
 class Shelves(Protocol[T]):
@@ -69,8 +86,8 @@ class MemoryProducer(Generic[T]):
     def produce(self, item: T, /) -> Awaitable[None]:
         """Put one item; without a wait it is in before this returns.
 
-        Raises TopicClosed, QueueFull (full_mode="fail"); awaiting it raises QueueUnavailable if
-        the topic was closed while it waited.
+        Raises QueueFull (full_mode="fail") and TopicClosed, also when the topic is closed while it
+        waits. The result is awaitable, but no coroutine.
         """
         if not self._is_free:
             return self._produce(item)
@@ -95,12 +112,28 @@ class MemoryProducer(Generic[T]):
             return DONE
         if topic.options.full_mode == "fail":
             raise self._full(1)
-        return self._wait_and_put(gate, item, key)
+        return Wait(self._wait_and_put(gate, item, key))
 
     async def _wait_and_put(self, gate: CapacityGate, item: T, key: int | None) -> None:
-        self._topic.note_blocked()
-        await gate.acquire(1)
+        await self._room(gate, 1, 0)
         self._put(item, key)
+
+    async def _room(self, gate: CapacityGate, count: int, accepted: int) -> None:
+        """Wait for room. Raises TopicClosed, which tells how many items are in already."""
+        self._topic.note_blocked()
+        try:
+            await gate.acquire(count)
+        except QueueUnavailable as error:
+            closed = TopicClosed(f"{error}: {accepted} items are in, the others are not")
+            closed.accepted_events = accepted
+            raise closed from None
+
+    def put_at_the_end(self, item: T) -> None:
+        """Put an item that was taken before the end, whether there is room or not."""
+        try:
+            self._put(item, self._key(item))
+        except Exception:  # the topic's `key`, which its user wrote
+            log.exception("%r: an item of another thread has no key and is dropped", self._topic)
 
     def try_produce(self, item: T, /) -> bool:
         """Put one item now, or not at all. Raises TopicClosed."""
@@ -133,14 +166,13 @@ class MemoryProducer(Generic[T]):
                 return DONE
         if topic.options.full_mode == "fail":
             raise self._full(len(batch))
-        return self._wait_and_put_many(gate, batch)
+        return Wait(self._wait_and_put_many(gate, batch))
 
     async def _wait_and_put_many(self, gate: CapacityGate, batch: Sequence[T]) -> None:
         keys = self._keys(batch)
         for start in range(0, len(batch), gate.capacity):
             part = batch[start : start + gate.capacity]
-            self._topic.note_blocked()
-            await gate.acquire(len(part))
+            await self._room(gate, len(part), start)
             self._put_many(part, None if keys is None else keys[start : start + gate.capacity])
 
     def _full(self, count: int) -> QueueFull:

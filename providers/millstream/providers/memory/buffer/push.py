@@ -13,8 +13,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, Literal, TypeVar, cast
 
-from millstream.runtime import ConfigError
-from millstream.runtime.extending import Backoff
+from millstream.runtime import ConfigError, GrainError
+from millstream.runtime.extending import Backoff, check_kind
 
 from .consumer import MemoryConsumer
 
@@ -51,6 +51,9 @@ class Retries:
             raise ConfigError(f"attempts_max is {self.attempts_max!r}: write a whole number")
         if self.attempts_max < 0:
             raise ConfigError(f"attempts_max is {self.attempts_max}: 0 means without end")
+        check_kind("Retries.backoff", self.backoff, Backoff)
+        if self.exhausted is not None and not callable(self.exhausted):
+            raise ConfigError(f"Retries.exhausted is {self.exhausted!r}: give an async function")
         if self.on_exhausted not in ("skip", "stop"):
             raise ConfigError(f"on_exhausted is {self.on_exhausted!r}: write 'skip' or 'stop'")
 
@@ -84,7 +87,8 @@ class PushGroup(Generic[T]):
             try:
                 await self._handle(consumer, batch)
                 failures.pop(partition, None)
-            except Exception as error:
+            except (Exception, asyncio.CancelledError) as raised:
+                error = own_failure(raised)
                 before = failures.get(partition, (start, 0))
                 nth = before[1] + 1 if before[0] == start else 1
                 failures[partition] = start, nth
@@ -117,19 +121,28 @@ class PushGroup(Generic[T]):
             await asyncio.sleep(retries.backoff.whole_s(failures))
             return True
         if retries.on_exhausted == "stop":
-            self._is_stopping, self.failed = True, error
-            for other in self._consumers:
-                other.end()
+            self._end(error)
             return False
         if retries.exhausted is not None:
-            await retries.exhausted(batch, error)
+            try:
+                await retries.exhausted(batch, error)
+            except (Exception, asyncio.CancelledError) as raised:
+                self._end(own_failure(raised))
+                return False
         if consumer.given is not None:  # a handler that commits may have done so
             await consumer.commit()
         return True
 
+    def _end(self, error: Exception) -> None:
+        """Stop all of the group; the batch stays."""
+        self._is_stopping, self.failed = True, error
+        log.error("%s: a group of its handlers stops: %r", self._name, error, exc_info=error)
+        for consumer in self._consumers:
+            consumer.end()
+
     async def drained(self) -> None:
         """Until the topic is closed and the group has had all of it. Raises what stopped it."""
-        await asyncio.gather(*self._tasks)
+        await asyncio.wait(self._tasks)  # who waits no more ends nothing
         if self.failed is not None:
             raise self.failed
 
@@ -147,3 +160,13 @@ class PushGroup(Generic[T]):
         for ended in await asyncio.gather(*self._tasks, return_exceptions=True):
             if isinstance(ended, Exception):
                 self.failed = self.failed or ended
+
+
+def own_failure(raised: BaseException) -> Exception:
+    """A handler's failure as an error. Raises a cancellation that came from outside."""
+    if isinstance(raised, Exception):
+        return raised
+    task = asyncio.current_task()
+    if task is not None and task.cancelling():
+        raise raised
+    return GrainError("asyncio.CancelledError", "the handler awaited something that was cancelled")

@@ -8,6 +8,7 @@ group; a consumer that waits is woken by the first item of one of its partitions
 
 from __future__ import annotations
 
+import inspect
 import logging
 from collections.abc import Sequence
 from typing import Any, Generic, TypeVar
@@ -15,7 +16,7 @@ from typing import Any, Generic, TypeVar
 from millstream.providers.memory.gate import CapacityGate
 from millstream.providers.memory.partition import Partition, PartitionOptions
 from millstream.runtime import ConfigError
-from millstream.runtime.extending import check_text
+from millstream.runtime.extending import check_kind, check_text
 from millstream.streams.contracts.buffer import AutoCommit
 
 from .consumer import MemoryConsumer, Wakeable
@@ -47,7 +48,7 @@ class MemoryTopic(Generic[T]):
             options.spare_max,
             "drop_oldest" if options.on_no_group == "drop_oldest" else "retain",
         )
-        freed = None if self.gate is None else self.gate.release
+        freed = None if self.gate is None else self._freed
         self.partitions: list[Partition[T]] = [
             Partition(stored, freed=freed) for _ in range(options.partitions)
         ]
@@ -174,12 +175,22 @@ class MemoryTopic(Generic[T]):
 
         Call it in the topic's loop; `await stop()` of the result ends it.
         """
+        check_kind("subscribe(retries=...)", Retries() if retries is None else retries, Retries)
+        call = getattr(type(handler), "__call__", None)  # noqa: B004 - of an object, as of a function
+        if not (inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(call)):
+            raise ConfigError(f"{self!r}: subscribe({handler!r}): give an async function")
         if commit not in ("auto", "manual"):
             raise ConfigError(f"commit is {commit!r}: write 'auto' or 'manual'")
         made = self.consumers(group, concurrency, batch_size=batch_size, start=start)
         return PushGroup(repr(self), made, handler, commit == "manual", retries or Retries())
 
     # -- life
+
+    def _freed(self, count: int) -> None:
+        """Items need no room any more; those that came at the end had none."""
+        gate = self.gate
+        if gate is not None:
+            gate.release(min(count, gate.capacity - gate.free))
 
     def wake(self, at: int) -> None:
         """An item came into a partition: its waiting consumers go on."""
@@ -188,6 +199,10 @@ class MemoryTopic(Generic[T]):
 
     def close(self) -> None:
         """No more items: producers that wait fail, consumers end once they have had the rest."""
+        if self.is_closed:
+            return
+        for item in self._handover.close():
+            self._producer.put_at_the_end(item)
         self.is_closed = True
         self._producer.close()
         if self.gate is not None:

@@ -127,6 +127,7 @@ class ReaderCore:
         self._failures = 0  # in a row
         self._ack_failures = 0
         self._empty_reads = 0
+        self._read_begun_s = -math.inf
         self._gap_first: Token | None = None
         self._is_paused = False
         self._young_s = wall_s + CLOCKS_APART_S
@@ -228,8 +229,12 @@ class ReaderCore:
         self._plan_read(bool(messages), now_s)
 
     def _plan_read(self, has_found: bool, now_s: float) -> None:
-        """When to read next: a provider that cannot wake the reader is polled less and less."""
-        if has_found or self._has_wakeup:
+        """When to read next: what finds nothing is asked less and less, unless it has waited.
+
+        A provider that says it wakes the reader, and answers at once, would hold the loop.
+        """
+        has_waited = now_s - self._read_begun_s >= self._options.read_wait_s / 2
+        if has_found or (self._has_wakeup and has_waited):
             self._empty_reads = 0
             return
         self._empty_reads += 1
@@ -366,6 +371,7 @@ class ReaderCore:
         grant = self._grant()
         if grant is not None:
             wait_s = self._read_wait_s()
+            self._read_begun_s = now_s
             self._read_until_s = now_s + wait_s + self._options.read_limit_s
             self._out.append(Read(*grant, wait_s))
 
