@@ -610,7 +610,7 @@ ODD: Any = 5
 async def nothing(batch: list[int]) -> None: ...
 
 
-# --- what outsiders found ------------------------------------------------------------------------
+# --- what users tried ----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("capacity", [None, 3])
