@@ -20,8 +20,8 @@ test: $(STAMP)  ## every test, those of runtime and streams on both loops
 	MILLSTREAM_LOOP=uvloop $(BIN)/python -m pytest -q tests/runtime tests/streams \
 		--ignore tests/runtime/testing
 
-test-fast: $(STAMP)  ## what needs neither processes nor Spark
-	$(BIN)/python -m pytest -q -m "not real and not spark and not slow"
+test-fast: $(STAMP)  ## what needs neither processes nor Spark, by two processes
+	$(BIN)/python -m pytest -q -n 2 -m "not real and not spark and not slow"
 
 check: $(STAMP)  ## style, types, shape of the code
 	$(BIN)/ruff check .

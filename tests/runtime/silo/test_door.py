@@ -112,7 +112,7 @@ async def test_silos_find_the_secret_in_the_directory_of_their_table(tmp_path: P
         (DirectoryTarget, DirectoryTarget.lookup, ("Desk", "a", 1)),
         (GatewayTarget, GatewayTarget.load, ("x:1@1", 5)),
     ],
-    ids=str,
+    ids=lambda value: getattr(value, "__name__", "arguments"),
 )
 async def test_a_client_cannot_call_what_is_for_silos(
     target: type[SystemTarget], method: Any, arguments: tuple[Any, ...]

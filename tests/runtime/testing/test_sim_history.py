@@ -243,7 +243,7 @@ def test_checkers_say_how_much_they_looked_at() -> None:
         partial(check_live_after_repair, within_s=5),
         partial(check_all, live_within_s=5),
     ],
-    ids=str,
+    ids=lambda check: getattr(check, "func", check).__name__,
 )
 def test_a_checker_with_nothing_to_judge_is_an_error(check: Callable[[History], object]) -> None:
     for history in (told(), told(Repaired(), HostDown("a"))):

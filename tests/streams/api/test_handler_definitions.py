@@ -201,7 +201,9 @@ def test_a_handler_that_is_no_method_is_refused() -> None:
     refused(of_the_class, "class above", "remove `@classmethod`")
 
 
-@pytest.mark.parametrize("value", [None, 5, property(lambda self: None)], ids=repr)
+@pytest.mark.parametrize(
+    "value", [None, 5, property(lambda self: None)], ids=lambda value: type(value).__name__
+)
 def test_an_inherited_handler_that_is_replaced_by_a_value_is_named_with_its_class(
     value: object,
 ) -> None:
