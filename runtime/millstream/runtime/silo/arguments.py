@@ -65,7 +65,7 @@ def _has(value: object, methods: Iterable[str]) -> bool:
     )
 
 
-def check_grains(grains: object, of: str = "Silo") -> list[type[Grain]]:
+def check_grains(grains: Any, of: str = "Silo") -> list[type[Grain]]:
     """The classes that a silo hosts. Raises ConfigError, naming what they were given to (`of`)."""
     if isinstance(grains, str | Mapping) or not hasattr(grains, "__iter__"):
         raise _refuse("grains", grains, "a list of Grain classes", of)

@@ -200,11 +200,13 @@ class Receiving:
 
         task = self._tasks.start(contained())
         await asyncio.wait([task], timeout=self._limit_s)
-        if task.done() and not task.cancelled() and not (said := task.result()):
-            return True
+        said = f"{self._at(method)} gave no answer for {self._limit_s:g} s, and is left behind"
         if not task.done():
-            said = f"{self._at(method)} gave no answer for {self._limit_s:g} s, and is left behind"
             task.cancel()
+        elif task.cancelled():
+            said = f"{self._at(method)} was cancelled"
+        elif not (said := task.result()):
+            return True
         log.warning("%s; the queue is let go", said)
         return False
 
