@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import os
+import re
 from collections.abc import Callable, Mapping
 
 import pytest
@@ -26,6 +27,16 @@ def pytest_configure() -> None:
 def pytest_report_header() -> str:
     """Says which loop it is."""
     return f"event loop: {LOOP}"
+
+
+UNSTABLE_ID = re.compile(r" at 0x[0-9a-f]+|set\(\{[^}]*, ")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """A test has the same name in every process: none with an address, or a set of several."""
+    unstable = [item.nodeid for item in items if UNSTABLE_ID.search(item.nodeid)]
+    if unstable:
+        raise pytest.UsageError(f"give ids=... to the parameters of {unstable[0]}")
 
 
 def pytest_collection_finish() -> None:

@@ -6,6 +6,7 @@ import asyncio
 from collections import Counter
 
 import pytest
+import uvloop
 from tests.conditions import until
 
 from millstream.balancers import DeploymentBalancer
@@ -21,7 +22,6 @@ from millstream.streams import (
     subscribe,
 )
 
-uvloop = pytest.importorskip("uvloop")
 LINES = StreamNamespace("lines", int, subscriptions="implicit")
 SEEN: Counter[str] = Counter()
 

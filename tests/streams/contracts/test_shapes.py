@@ -538,7 +538,7 @@ def test_streams_refuse_a_malformed_factory_when_they_are_made(queues: Any, text
         (None, "None"),
         (Capability.ORDERED, "Capability.ORDERED"),
     ],
-    ids=repr,
+    ids=["a text in a set", "a text among capabilities", "a text", "None", "one"],
 )
 def test_streams_refuse_capabilities_that_are_none(declared: Any, wrong: str) -> None:
     queues: Any = Queues(None)
