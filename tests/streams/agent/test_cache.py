@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from millstream.runtime.errors import ConfigError
-from millstream.streams.agent.cache import CacheLimits, Cursor, QueueCache, message_bytes
+from millstream.streams.agent.cache import CacheLimits, Cursor, QueueCache
 from millstream.streams.contracts.identity import StreamId
 from millstream.streams.contracts.item import Item
-from millstream.streams.contracts.message import QueueMessage
+from millstream.streams.contracts.message import QueueMessage, content_bytes
 from millstream.streams.contracts.token import Token
 
 A, B = StreamId("n", "a"), StreamId("n", "b")
@@ -194,8 +194,8 @@ def test_append_refuses_what_does_not_fit() -> None:
 
 
 def test_message_bytes_counts_bodies_and_headers() -> None:
-    assert message_bytes(QueueMessage(A, Token(0, 1), [b"123", b"4"], {"ab": "cde"})) == 9
-    assert message_bytes(QueueMessage(A, Token(0, 1), [b"1"], {"\u00fc": "\u20ac"})) == 1 + 2 + 3
+    assert content_bytes([b"123", b"4"], {"ab": "cde"}) == 9
+    assert content_bytes([b"1"], {"\u00fc": "\u20ac"}) == 1 + 2 + 3
 
 
 def test_streams_that_left_leave_nothing_behind() -> None:
@@ -254,7 +254,9 @@ class CacheMachine(RuleBasedStateMachine):
 
     def check_fit(self, message: QueueMessage) -> None:
         events = self.events_held() + max(1, len(message.items))
-        is_small = events <= 12 and self.bytes_held() + message_bytes(message) <= 60
+        is_small = (
+            events <= 12 and self.bytes_held() + content_bytes(message.items, message.headers) <= 60
+        )
         assert self.cache.fits(message) == (not self.held() or is_small)
 
     def held(self) -> list[Stored]:
@@ -268,7 +270,7 @@ class CacheMachine(RuleBasedStateMachine):
         return sum(max(1, len(one.message.items)) for one in self.held())
 
     def bytes_held(self) -> int:
-        return sum(message_bytes(one.message) for one in self.held())
+        return sum(content_bytes(one.message.items, one.message.headers) for one in self.held())
 
     def is_done(self, one: Stored) -> bool:
         due = {token for reader in self.readers for token, _ in reader.due}

@@ -42,6 +42,7 @@ from millstream.runtime.extending import (
     text_bytes,
 )
 from millstream.streams import AdapterHost
+from millstream.streams.contracts.message import content_bytes
 
 from .arrivals import Arrivals
 from .partition import Partition
@@ -100,10 +101,7 @@ class QueuedMessage(msgspec.Struct, array_like=True, frozen=True):
     @property
     def size_bytes(self) -> int:
         """Bytes of its items and texts, of which a frame has to hold all. Cost: O(items)."""
-        texts = text_bytes((self.namespace, self.key))
-        if self.headers:
-            texts += text_bytes(self.headers) + text_bytes(self.headers.values())
-        return sum(map(len, self.items)) + texts
+        return content_bytes(self.items, self.headers) + text_bytes((self.namespace, self.key))
 
 
 def size_of(messages: Sequence[QueuedMessage]) -> tuple[int, int]:

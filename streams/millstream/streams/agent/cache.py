@@ -26,12 +26,12 @@ from typing import Literal, cast
 from millstream.runtime.extending import check_fields
 from millstream.streams.contracts.identity import StreamId
 from millstream.streams.contracts.item import Item
-from millstream.streams.contracts.message import QueueMessage
+from millstream.streams.contracts.message import QueueMessage, content_bytes
 from millstream.streams.contracts.token import Token
 
-from .lane import Lane, Slot, chain, message_bytes
+from .lane import Lane, Slot, chain
 
-__all__ = ["CacheLimits", "Cursor", "Notes", "QueueCache", "message_bytes"]
+__all__ = ["CacheLimits", "Cursor", "Notes", "QueueCache"]
 
 MIB = 1 << 20
 Notes = Literal["none", "out_of_turn", "all"]
@@ -221,7 +221,7 @@ class QueueCache:
         if not self._events or self._is_over_share(message):
             return True
         events = self._events + max(1, len(message.items))
-        size_bytes = self._bytes + message_bytes(message)
+        size_bytes = self._bytes + content_bytes(message.items, message.headers)
         return events <= self._limits.events_max and size_bytes <= self._limits.bytes_max
 
     def append(self, message: QueueMessage) -> int:
@@ -255,10 +255,8 @@ class QueueCache:
         if lane is None or not message.items:
             return False
         events = lane.events + len(message.items)
-        return (
-            events > limits.stream_events_max
-            or lane.size_bytes + message_bytes(message) > limits.stream_bytes_max
-        )
+        size_bytes = lane.size_bytes + content_bytes(message.items, message.headers)
+        return events > limits.stream_events_max or size_bytes > limits.stream_bytes_max
 
     def _send_away(self, lane: Lane, slot: Slot) -> None:
         """Keep the place of a message, and not its items."""

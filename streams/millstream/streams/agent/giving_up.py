@@ -13,6 +13,7 @@ from typing import Any, Protocol
 
 from millstream.runtime import MillstreamError
 from millstream.runtime.extending import shown
+from millstream.streams.contracts.answers import text_of
 from millstream.streams.contracts.identity import StreamId
 
 from .dead_letters import DeliveryFailure, FailureHandler
@@ -116,9 +117,5 @@ def log_outcome(failure: DeliveryFailure, outcome: str) -> None:
 def error_text(error: BaseException) -> str:
     """An error with its notes, which hold the callee's traceback, as text that can be stored."""
     notes = "\n".join(getattr(error, "__notes__", ()))
-    try:
-        said = str(error)
-    except Exception as another:
-        said = f"(its text cannot be made: {type(another).__name__})"
-    text = f"{type(error).__name__}: {said}\n{notes}".rstrip()
+    text = f"{type(error).__name__}: {text_of(error)}\n{notes}".rstrip()
     return text.encode("utf-8", "backslashreplace").decode()

@@ -1,6 +1,6 @@
 """The cached messages of one stream: a chain of slots.
 
-Owns: `Slot`, `Lane`, what a message counts for. Not: who may be dropped, and when (`cache`).
+Owns: `Slot`, `Lane`. Not: who may be dropped, and when (`cache`).
 Invariants: a lane's slots are in the order of arrival; what is away keeps its place, its token and
 the number of its items.
 """
@@ -11,22 +11,11 @@ from collections.abc import Iterator
 
 import msgspec
 
-from millstream.runtime.extending import text_bytes
 from millstream.streams.contracts.item import Item
-from millstream.streams.contracts.message import QueueMessage
+from millstream.streams.contracts.message import QueueMessage, content_bytes, headers_bytes
 from millstream.streams.contracts.token import Token
 
-__all__ = ["Lane", "Slot", "chain", "message_bytes"]
-
-
-def message_bytes(message: QueueMessage) -> int:
-    """What a message counts for against `bytes_max`: bodies and headers."""
-    return sum(map(len, message.items)) + headers_bytes(message)
-
-
-def headers_bytes(message: QueueMessage) -> int:
-    """Bytes of a message's headers, which go with each of its items on the wire."""
-    return text_bytes(message.headers) + text_bytes(message.headers.values())
+__all__ = ["Lane", "Slot", "chain"]
 
 
 class Slot:
@@ -56,8 +45,8 @@ class Slot:
         self.index = index
         self.before = before
         self.events = max(1, len(message.items))
-        self.size_bytes = message_bytes(message)
-        self.headers_bytes = headers_bytes(message) if message.headers else 0
+        self.size_bytes = content_bytes(message.items, message.headers)
+        self.headers_bytes = headers_bytes(message.headers)
         self.next: Slot | None = None
         self.pins = 1
         self.cursors = 0

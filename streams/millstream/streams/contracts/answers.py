@@ -16,7 +16,14 @@ from .identity import StreamId
 from .message import QueueMessage
 from .token import Token
 
-__all__ = ["AdapterFault", "checked_messages", "checked_prefix", "checked_tokens", "fault_of"]
+__all__ = [
+    "AdapterFault",
+    "checked_messages",
+    "checked_prefix",
+    "checked_tokens",
+    "fault_of",
+    "text_of",
+]
 
 TOKEN_LIMITS = (1 << 32, 1 << 64, 1 << 32)  # of era, seq and index, as they are stored
 
@@ -29,11 +36,15 @@ def fault_of(where: str, error: BaseException) -> StreamError:
     """An adapter's exception as a stream error; its own are left as they are."""
     if isinstance(error, StreamError):
         return error
+    return AdapterFault(f"{where} raised {type(error).__name__}: {shown(text_of(error))}")
+
+
+def text_of(error: BaseException) -> str:
+    """The text of somebody else's error, which may be unable to make it."""
     try:
-        text = str(error)
+        return str(error)
     except Exception as another:
-        text = f"(its text cannot be made: {type(another).__name__})"
-    return AdapterFault(f"{where} raised {type(error).__name__}: {shown(text)}")
+        return f"(its text cannot be made: {type(another).__name__})"
 
 
 def checked_tokens(answer: Any, count: int, where: str) -> list[Token | None]:

@@ -1,7 +1,7 @@
 """Messages on their way into a queue and out of it.
 
-Owns: the values that plug-ins are given and give. Invariant: all are frozen; items are encoded
-MessagePack values, which no provider looks into.
+Owns: the values that plug-ins are given and give, and how many bytes they count for. Invariant: all
+are frozen; items are encoded MessagePack values, which no provider looks into.
 """
 
 from __future__ import annotations
@@ -10,10 +10,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from millstream.runtime.extending import text_bytes
+
 from .identity import StreamId
 from .token import Token
 
-__all__ = ["OutMessage", "Page", "ProducerMark", "QueueMessage"]
+__all__ = ["OutMessage", "Page", "ProducerMark", "QueueMessage", "content_bytes", "headers_bytes"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,3 +60,13 @@ class Page(NamedTuple):
     messages: Sequence[QueueMessage]
     next: Token
     at_end: bool
+
+
+def headers_bytes(headers: Mapping[str, str] | None) -> int:
+    """Bytes of a message's headers."""
+    return text_bytes(headers) + text_bytes(headers.values()) if headers else 0
+
+
+def content_bytes(items: Sequence[bytes], headers: Mapping[str, str] | None) -> int:
+    """What a message counts for against every limit of bytes: items and headers."""
+    return sum(map(len, items)) + headers_bytes(headers)

@@ -22,10 +22,10 @@ from millstream.runtime import (
     StaleMapper,
     StreamError,
 )
-from millstream.streams.contracts.message import OutMessage
+from millstream.streams.contracts.message import OutMessage, content_bytes
 from millstream.streams.contracts.token import Token
 
-from .split import SendLimits, size_of
+from .split import SendLimits
 
 __all__ = ["Publish", "SendQueue", "is_passing"]
 
@@ -60,7 +60,7 @@ class Publish:
         self.wait_s = wait_s
         self.deadline_s = now_s + wait_s
         self.is_over = not messages
-        self.sizes_bytes = [size_of(message) for message in messages]
+        self.sizes_bytes = [content_bytes(message.items, message.headers) for message in messages]
         self.size_bytes = sum(self.sizes_bytes)
 
     @property

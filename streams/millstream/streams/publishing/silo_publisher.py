@@ -79,23 +79,26 @@ class SiloPublisher:
         """
         by_queue: dict[QueueId, list[int]] = {}
         for at, message in enumerate(messages):
-            check_size(message, self._limits)
             by_queue.setdefault(self._mapper.queue_for(message.stream), []).append(at)
-        outcomes: list[Token | StreamError | None] = [None] * len(messages)
-
-        async def send(queue: QueueId, places: Sequence[int]) -> None:
-            publish = self._publish_of([messages[at] for at in places])
-            try:
-                await self._sender(queue).publish(publish)
-            except StreamError as error:
-                publish.end(error)
-            for nth, at in enumerate(places):
-                is_stored = nth < len(publish.tokens)
-                outcomes[at] = publish.tokens[nth] if is_stored else publish.error
-
-        sends = [send(queue, places) for queue, places in by_queue.items()]
+        publishes = {
+            queue: self._publish_of([messages[at] for at in places])
+            for queue, places in by_queue.items()
+        }
+        sends = [self._offer(queue, publish) for queue, publish in publishes.items()]
         await (sends[0] if len(sends) == 1 else asyncio.gather(*sends))
+        outcomes: list[Token | StreamError | None] = [None] * len(messages)
+        for queue, publish in publishes.items():
+            stored = len(publish.tokens)
+            for nth, at in enumerate(by_queue[queue]):
+                outcomes[at] = publish.tokens[nth] if nth < stored else publish.error
         return outcomes
+
+    async def _offer(self, queue: QueueId, publish: Publish) -> None:
+        """Send a publish; a queue in which too much waits is its error, too."""
+        try:
+            await self._sender(queue).publish(publish)
+        except StreamError as error:
+            publish.end(error)
 
     def _publish_of(self, messages: Sequence[OutMessage]) -> Publish:
         publish = Publish(messages, self._clock.now(), self._enqueue_wait_s)

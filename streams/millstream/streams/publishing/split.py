@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from millstream.runtime.extending import check_fields, text_bytes
-from millstream.streams.contracts.message import OutMessage
+from millstream.runtime.extending import check_fields
+from millstream.streams.contracts.message import OutMessage, content_bytes
 
-__all__ = ["PublishLimits", "SendLimits", "check_size", "size_of", "split_items"]
+__all__ = ["PublishLimits", "SendLimits", "check_size", "split_items"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,17 +62,9 @@ def split_items(bodies: Sequence[bytes], limits: PublishLimits) -> list[Sequence
     return parts
 
 
-def size_of(message: OutMessage) -> int:
-    """Bytes of a message's items and headers."""
-    size = sum(map(len, message.items))
-    if message.headers:
-        size += text_bytes(message.headers) + text_bytes(message.headers.values())
-    return size
-
-
 def check_size(message: OutMessage, limits: PublishLimits) -> None:
     """Raise ValueError for a message that is larger than `message_bytes_max`."""
-    size = size_of(message)
+    size = content_bytes(message.items, message.headers)
     if size > limits.message_bytes_max:
         raise ValueError(
             f"{message.stream}: a message of {size} bytes (items and headers); message_bytes_max "
