@@ -1,0 +1,141 @@
+"""The queue adapters that the suite runs over: a table, and what each can do.
+
+Another adapter is one more entry of `ADAPTERS`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+from tests.contract.adapters.partitions import (
+    PartitionedBroker,
+    PartitionedQueues,
+    PartitionMapper,
+)
+from tests.contract.adapters.pushing import PushedQueues, PushingBroker
+from tests.contract.adapters.tags import LeasedQueues, LeasingBroker
+from tests.contract.test_example import jsonl
+
+from millstream.providers.generator import Generated, GeneratorOptions, GeneratorQueues
+from millstream.providers.memory import MemoryQueues
+from millstream.streams import (
+    Capability,
+    HashRingMapper,
+    QueueAdapterFactory,
+    QueueMapper,
+    StreamNamespace,
+)
+
+NUMBERS = StreamNamespace("numbers", int)
+PUBLISHES = "events can be published"
+"""Not a capability of the runtime's: the generator makes its events."""
+SURVIVES = "its content survives a crash"
+IN_ORDER = (PUBLISHES, Capability.ORDERED)
+EXACT = (PUBLISHES, Capability.ORDERED, Capability.STABLE_TOKENS)
+"""What lets a test compare lists: everything once and in order while nobody dies."""
+
+Need = str | Capability
+
+
+@dataclass(frozen=True)
+class Feed:
+    """Events that a test wants in streams of NUMBERS: the items 0 to `count - 1` of each key."""
+
+    keys: tuple[str, ...] = ("a", "b", "c")
+    count: int = 20
+
+    @property
+    def items(self) -> list[int]:
+        return list(range(self.count))
+
+
+@dataclass(frozen=True)
+class Ground:
+    """What an adapter's content may stand on: one per test and provider."""
+
+    directory: Path
+    feed: Feed
+    queues: int
+    partitions: PartitionedBroker
+    leases: LeasingBroker
+    pushes: PushingBroker
+
+    @classmethod
+    def fresh(cls, directory: Path, feed: Feed, queues: int) -> Ground:
+        return cls(
+            directory,
+            feed,
+            queues,
+            PartitionedBroker(queues),
+            LeasingBroker(capacity=100_000),
+            PushingBroker(),
+        )
+
+
+@dataclass(frozen=True)
+class Adapter:
+    """One entry: how a silo's factory is made over the ground that all silos share."""
+
+    name: str
+    make: Callable[[Ground], QueueAdapterFactory]
+    capabilities: frozenset[Capability]
+    also: frozenset[str] = frozenset({PUBLISHES})
+    mapper: Callable[[int], QueueMapper] = field(default=lambda count: HashRingMapper(queues=count))
+
+    def __str__(self) -> str:
+        return self.name
+
+    def lacks(self, needs: Iterable[Need]) -> list[str]:
+        """Which needs it does not meet, by name."""
+        able: set[Need] = {*self.capabilities, *self.also}
+        if Capability.DURABLE in self.capabilities:
+            able.add(SURVIVES)
+        missing = [need for need in needs if need not in able]
+        return [need.name if isinstance(need, Capability) else need for need in missing]
+
+
+def _generator(ground: Ground) -> QueueAdapterFactory:
+    return GeneratorQueues(
+        Generated(NUMBERS, lambda key, number: number),
+        options=GeneratorOptions(streams=ground.feed.keys, events_per_stream=ground.feed.count),
+    )
+
+
+def _lines(ground: Ground) -> QueueAdapterFactory:
+    found: QueueAdapterFactory = jsonl.JsonLinesQueues(ground.directory)
+    return found
+
+
+ADAPTERS = (
+    Adapter("memory", lambda ground: MemoryQueues(), MemoryQueues.capabilities),
+    Adapter(
+        "generator",
+        _generator,
+        GeneratorQueues.capabilities,
+        also=frozenset({SURVIVES}),  # it makes the same events again
+    ),
+    Adapter(
+        "partitions",
+        lambda ground: PartitionedQueues(ground.partitions),
+        PartitionedQueues.capabilities,
+        mapper=PartitionMapper,
+    ),
+    Adapter("pushed", lambda ground: PushedQueues(ground.pushes), PushedQueues.capabilities),
+    Adapter("leased", lambda ground: LeasedQueues(ground.leases), LeasedQueues.capabilities),
+    Adapter("lines", _lines, jsonl.JsonLinesQueues.capabilities),
+)
+
+
+def adapters_with(*needs: Need, only: str = "") -> list[object]:
+    """Parameters: every adapter; one that lacks something is skipped, and says what."""
+    chosen = [adapter for adapter in ADAPTERS if only in ("", adapter.name)]
+    return [_parameter(adapter, adapter.lacks(needs)) for adapter in chosen]
+
+
+def _parameter(adapter: Adapter, lacking: list[str]) -> object:
+    reason = f"{adapter} does not have: {', '.join(lacking)}"
+    marks = [pytest.mark.skip(reason=reason)] if lacking else []
+    return pytest.param(adapter, id=adapter.name, marks=marks)

@@ -1,0 +1,265 @@
+"""Where a row's test runs: a simulated cluster over one adapter, in virtual time.
+
+A test is `async def test_...(place: Place)`, decorated with `conforms(row, ...)`: it runs on a host
+of its own, beside a client; silos are on other hosts, and crash when it says so.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import inspect
+import os
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Concatenate, ParamSpec, TypeVar
+
+import pytest
+from tests.streams.conformance.actors import GRAINS, ears, forget_everything
+from tests.streams.conformance.adapters import (
+    EXACT,
+    Adapter,
+    Feed,
+    Ground,
+    Need,
+    adapters_with,
+)
+
+from millstream.balancers import DeploymentBalancer
+from millstream.runtime import Client, Grain, MemoryStateStore, RuntimeOptions, Silo
+from millstream.runtime.testing import SimCluster, Simulation, run
+from millstream.streams import (
+    FailureHandler,
+    PersistentStreams,
+    QueueAdapterFactory,
+    QueueBalancer,
+    QueueStats,
+    Stream,
+    StreamNamespace,
+    StreamOptions,
+)
+
+T = TypeVar("T")
+G = TypeVar("G", bound=Grain)
+P = ParamSpec("P")
+MAX_VIRTUAL_S = 48 * 3600.0
+LOOK_S = 0.01
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What a test wants to find."""
+
+    silos: int = 1
+    up: int | None = None
+    """How many of the silos run from the beginning; None: all."""
+    queues: int = 2
+    feed: Feed = field(default_factory=Feed)
+    grains: Sequence[type[Grain]] = ()
+    options: StreamOptions | None = None
+    runtime: RuntimeOptions | None = None
+    on_give_up: Callable[[], FailureHandler] | None = None
+    balancer: Callable[[], QueueBalancer] = DeploymentBalancer
+    store: Callable[[], MemoryStateStore] = MemoryStateStore
+    wrap: Callable[[QueueAdapterFactory], QueueAdapterFactory] | None = None
+    """Stands between the runtime and the adapter, in each silo."""
+    providers: Sequence[str] = ("default",)
+    seed: int = 1
+
+
+class Place:
+    """What a test works with."""
+
+    def __init__(
+        self, simulation: Simulation, adapter: Adapter, setting: Setting, directory: Path
+    ) -> None:
+        self.simulation = simulation
+        self.adapter = adapter
+        self.setting = setting
+        self.store = setting.store()
+        self.grounds = {
+            name: Ground.fresh(directory / name, setting.feed, setting.queues)
+            for name in setting.providers
+        }
+        self.cluster = SimCluster(
+            simulation,
+            silos=setting.silos,
+            grains=[*GRAINS, *setting.grains],
+            streams={name: functools.partial(self._provider, name) for name in setting.providers},
+            stores={"default": self.store},
+            options=setting.runtime,
+        )
+        self.client: Client
+
+    def _provider(self, name: str) -> PersistentStreams:
+        setting, factory = self.setting, self.adapter.make(self.grounds[name])
+        return PersistentStreams(
+            setting.wrap(factory) if setting.wrap else factory,
+            mapper=self.adapter.mapper(setting.queues),
+            balancer=setting.balancer(),
+            options=setting.options,
+            on_give_up=setting.on_give_up() if setting.on_give_up else None,
+        )
+
+    async def run(self, test: Callable[[Place], Awaitable[None]]) -> None:
+        """The driver: silos, then the test on its host."""
+        names = self.cluster.names
+        for name in names[: self.setting.up]:
+            self.cluster.boot(name)
+        await self.until(lambda: len(self.cluster.silos()) == len(names[: self.setting.up]))
+        await self.simulation.call(self.simulation.host("tester"), self._beside_a_client(test))
+        await self.cluster.close()
+
+    async def _beside_a_client(self, test: Callable[[Place], Awaitable[None]]) -> None:
+        async with self.new_client() as self.client:
+            await test(self)
+
+    # -- what happens
+
+    def new_client(self) -> Client:
+        return self.cluster.client(self.simulation.host("tester"))
+
+    def grain(self, cls: type[G], key: str) -> G:
+        return self.client.grain(cls, key)
+
+    def stream(self, namespace: StreamNamespace[T], key: str) -> Stream[T]:
+        return self.client.stream(namespace, key)
+
+    async def publish(self, namespace: StreamNamespace[T], key: str, *items: T) -> None:
+        """One message each, from the client."""
+        for item in items:
+            await self.stream(namespace, key).publish(item)
+
+    async def fed(self, namespace: StreamNamespace[int]) -> None:
+        """The setting's feed is in the streams; a generator has it there by itself."""
+        if "generator" != self.adapter.name:
+            for item in self.setting.feed.items:
+                for key in self.setting.feed.keys:
+                    await self.publish(namespace, key, item)
+
+    async def join(self, number: int) -> None:
+        """Start a silo that was not up, or had crashed; returns when all see it."""
+        before = len(self.cluster.silos())
+        self.cluster.boot(f"silo-{number}")
+        await self.until(lambda: len(self.cluster.silos()) == before + 1)
+
+    async def leave(self, number: int) -> None:
+        """Stop a silo in order, for good."""
+        await self.cluster.stop_silo(f"silo-{number}")
+        self.simulation.crash(f"silo-{number}")
+
+    def crash(self, number: int) -> None:
+        self.simulation.crash(f"silo-{number}")
+
+    async def until(self, condition: Callable[[], bool], within_s: float = 120) -> None:
+        """In virtual time. Raises TimeoutError."""
+        async with asyncio.timeout(within_s):
+            while not condition():
+                await asyncio.sleep(LOOK_S)
+
+    async def calm(self, for_s: float = 2.0) -> None:
+        """Virtual time goes by, in which what should not happen could."""
+        await asyncio.sleep(for_s)
+
+    async def until_heard(self, who: str, items: Iterable[int], *, in_order: bool = True) -> None:
+        """Until somebody has heard the items; then these, and nothing else comes.
+
+        Each once, and in this order, unless the adapter promises less: then each at least once.
+        """
+        wanted = list(items)
+        await self.until(lambda: set(ears.items(who)) >= set(wanted))
+        await self.calm()
+        heard = ears.items(who)
+        if self.adapter.lacks(EXACT[1:]):
+            heard, in_order = sorted(set(heard)), False
+        assert (heard if in_order else sorted(heard)) == (wanted if in_order else sorted(wanted))
+
+    # -- what can be seen
+
+    def silo(self, number: int = 0) -> Silo:
+        silo = self.cluster.silo(f"silo-{number}")
+        assert silo is not None, f"silo-{number} is not up"
+        return silo
+
+    def provider(self, number: int = 0, name: str = "default") -> PersistentStreams:
+        found: PersistentStreams = self.silo(number).services.part(name)
+        return found
+
+    def stats(self) -> list[QueueStats]:
+        """Of every queue that any silo reads."""
+        silos = self.cluster.silos()
+        return [row for silo in silos for row in silo.services.part("default").stats()]
+
+    def owners(self) -> dict[str, str]:
+        """Which silo reads which queue, by name."""
+        return {
+            row.queue: silo.services.name
+            for silo in self.cluster.silos()
+            for row in silo.services.part("default").stats()
+        }
+
+    async def until_owned(self) -> None:
+        """Until each queue has a reader."""
+        wanted = set(self.adapter.mapper(self.setting.queues).queues())
+        await self.until(lambda: set(self.owners()) == wanted)
+
+
+Test = Callable[Concatenate[Place, P], Coroutine[Any, Any, None]]
+
+
+def conforms(
+    *rows: int, needs: Sequence[Need] = (), only: str = "", **setting: Any
+) -> Callable[[Test[P]], Callable[..., None]]:
+    """A test of these rows, over every adapter that has what it needs.
+
+    Args:
+        only: an adapter's name, where the row is about it.
+        setting: those of `Setting`.
+    """
+
+    def decorate(test: Test[P]) -> Callable[..., None]:
+        def play(
+            adapter: Adapter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, **arguments: Any
+        ) -> None:
+            _without_threads(monkeypatch)
+            forget_everything()
+            found = Setting(**setting)
+
+            async def driver(simulation: Simulation) -> None:
+                place = Place(simulation, adapter, found, tmp_path)
+                await place.run(lambda place: test(place, **arguments))  # type: ignore[call-arg]
+
+            run(driver, found.seed, max_virtual_s=MAX_VIRTUAL_S)
+
+        functools.update_wrapper(play, test)
+        del play.__dict__["__wrapped__"]
+        play.__signature__ = _signature(test)  # type: ignore[attr-defined]
+        adapters = adapters_with(*needs, only=only)
+        marked: Callable[..., None] = pytest.mark.row(*rows)(play)
+        marked = pytest.mark.parametrize("adapter", adapters)(marked)
+        return marked
+
+    return decorate
+
+
+def _signature(test: Callable[..., Any]) -> inspect.Signature:
+    """Instead of the place, what a place is made of."""
+    found = inspect.signature(test)
+    own = [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY) for name in _MADE_OF]
+    others = [one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in found.parameters.values()]
+    return found.replace(parameters=[*own, *others[1:]])
+
+
+_MADE_OF = ("adapter", "tmp_path", "monkeypatch")
+
+
+def _without_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Virtual time knows no threads: what an adapter does in one is done at once."""
+
+    async def at_once(function: Callable[..., T], /, *args: Any, **kwargs: Any) -> T:
+        await asyncio.sleep(0)
+        return function(*args, **kwargs)
+
+    monkeypatch.setattr(asyncio, "to_thread", at_once)
+    monkeypatch.setattr(os, "fsync", lambda descriptor: None)
