@@ -60,6 +60,7 @@ ARGUMENT_TABLES = [
     ("streams", "## `@subscribe(namespace, ...)`", "millstream.streams:subscribe"),
     ("streams", "`PersistentStreams(queues,", "millstream.streams:PersistentStreams"),
     ("streams", "`DeploymentBalancer(*,", "millstream.balancers:DeploymentBalancer"),
+    ("streams", "`RingBalancer(*,", "millstream.balancers:RingBalancer"),
 ]
 
 

@@ -2,5 +2,7 @@
 
 from .best_fit import best_fit
 from .deployment import DeploymentBalancer
+from .lease import LeaseBalancer
+from .ring import RingBalancer
 
-__all__ = ["DeploymentBalancer", "best_fit"]
+__all__ = ["DeploymentBalancer", "LeaseBalancer", "RingBalancer", "best_fit"]

@@ -1,15 +1,13 @@
 """Balancing by deployment: a fixed list of silo names, or the live membership.
 
-Owns: `DeploymentBalancer` and when it computes anew. Not: acquiring or releasing queues. Source:
-Orleans' DeploymentBasedQueueBalancer without the maturity wait; Solace's rebalance delay.
-Invariants: the first answer comes at once; after a death the others take over at once; joins are
-collected for `rebalance_delay_s`, and never longer than three times that.
+Owns: `DeploymentBalancer`. Not: when it answers (`rounds`), who gets what (`best_fit`), acquiring
+or releasing queues. Source: Orleans' DeploymentBasedQueueBalancer. Invariants: with a list, a queue
+stays with its silo whoever is down; with the live membership, every silo works the same shares out
+of the same queue records, so that a queue moves only where the shares ask for it.
 """
 
 from __future__ import annotations
 
-import asyncio
-import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from millstream.runtime import ConfigError
@@ -17,16 +15,9 @@ from millstream.streams.contracts.identity import QueueId
 from millstream.streams.contracts.mapping import SiloSet
 
 from .best_fit import best_fit
+from .rounds import CALM_LOOK_S, LOOK_S, Rounds, Wish, check_number
 
 __all__ = ["DeploymentBalancer"]
-
-DELAYS_MAX = 3
-
-
-def _check(what: str, number: object) -> None:
-    if isinstance(number, int | float) and not isinstance(number, bool) and 0 <= number < math.inf:
-        return
-    raise ConfigError(f"{what} is {number!r}; it must be a finite number that is not negative")
 
 
 def listed(silos: object) -> Iterable[object]:
@@ -53,7 +44,7 @@ class DeploymentBalancer:
         rebalance_delay_s: float = 5.0,
         weights: Mapping[str, float] | None = None,
     ) -> None:
-        _check("rebalance_delay_s", rebalance_delay_s)
+        check_number("rebalance_delay_s", rebalance_delay_s)
         if isinstance(silos, str) or not all(isinstance(one, str) for one in listed(silos)):
             raise ConfigError(f"silos is {silos!r}: give a list of names")
         if weights is not None and not isinstance(weights, Mapping):
@@ -61,74 +52,44 @@ class DeploymentBalancer:
         for name, weight in (weights or {}).items():
             if not isinstance(name, str):
                 raise ConfigError(f"weights[{name!r}]: the name of a silo is a str")
-            _check(f"weights[{name!r}]", weight)
+            check_number(f"weights[{name!r}]", weight, may_be_zero=False)
         self._deployment = None if silos is None else tuple(silos)
         self._delay_s = rebalance_delay_s
         self._weights = dict(weights or {})
         self._queues: Sequence[QueueId] = ()
-        self._silos: SiloSet | None = None
-        self._wanted: Callable[[frozenset[QueueId]], None] = lambda queues: None
-        self._unwatch: Callable[[], None] | None = None
-        self._timer: asyncio.TimerHandle | None = None
-        self._first_change_s = 0.0
-        self._counted: frozenset[str] = frozenset()
+        self._silos: SiloSet
+        self._rounds: Rounds | None = None
 
     async def start(
         self,
         queues: Sequence[QueueId],
         silos: SiloSet,
-        wanted: Callable[[frozenset[QueueId]], None],
+        wanted: Callable[[Iterable[QueueId]], None],
         /,
     ) -> None:
         """Answer at once, and again after each change."""
-        self._queues, self._silos, self._wanted = queues, silos, wanted
-        self._unwatch = silos.watch(self._changed)
-        self._answer()
+        self._queues, self._silos = queues, silos
+        wish = self._shared if self._deployment is None else self._listed
+        self._rounds = Rounds(silos, self._delay_s, wanted, wish)
+        await self._rounds.start()
 
     async def aclose(self) -> None:
         """Answer no more."""
-        if self._unwatch is not None:
-            self._unwatch()
-            self._unwatch = None
-        self._cancel()
+        if self._rounds is not None:
+            await self._rounds.aclose()
 
-    def _changed(self) -> None:
-        assert self._silos is not None
-        present = frozenset(self._silos.silos())
-        if present == self._counted:
-            self._cancel()
-        elif self._counted - present:
-            self._answer()  # somebody is gone: nobody reads its queues
-        else:
-            self._answer_later()
+    async def _listed(self, counted: frozenset[str]) -> Wish:
+        """What the list gives to this silo."""
+        assert self._deployment is not None
+        me = self._silos.me
+        dealt = best_fit(self._queues, self._deployment, self._weights)
+        return Wish(frozenset(dealt.get(self._silos.names().get(me, me), ())))
 
-    def _answer_later(self) -> None:
-        assert self._silos is not None
-        now = asyncio.get_running_loop().time()
-        if self._timer is None:
-            self._first_change_s = now
-        self._cancel()
-        latest_s = self._first_change_s + DELAYS_MAX * self._delay_s
-        when_s = min(now + self._delay_s, latest_s)
-        self._timer = self._silos.tasks.call_at(when_s, self._answer)
-
-    def _cancel(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-
-    def _answer(self) -> None:
-        self._cancel()
-        assert self._silos is not None
-        present = self._silos.silos()
-        self._counted = frozenset(present)
-        names, me = self._silos.names(), self._silos.me
-        if me not in self._counted:
-            self._wanted(frozenset())
-            return
-        if self._deployment is not None:
-            dealt = best_fit(self._queues, self._deployment, self._weights)
-            self._wanted(frozenset(dealt.get(names.get(me, me), ())))
-            return
-        weights = {silo: self._weights.get(names.get(silo, silo), 1.0) for silo in present}
-        self._wanted(frozenset(best_fit(self._queues, present, weights)[me]))
+    async def _shared(self, counted: frozenset[str]) -> Wish:
+        """This silo's share of all queues."""
+        held = {queue: owner.silo for queue, owner in (await self._silos.owners()).items()}
+        names = self._silos.names()
+        weights = {silo: self._weights.get(names.get(silo, silo), 1.0) for silo in counted}
+        dealt = best_fit(self._queues, sorted(counted), weights, held)
+        is_settled = all(held.get(queue) == silo for silo in dealt for queue in dealt[silo])
+        return Wish(frozenset(dealt[self._silos.me]), CALM_LOOK_S if is_settled else LOOK_S)

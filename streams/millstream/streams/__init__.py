@@ -40,7 +40,7 @@ from .contracts.buffer import (
 from .contracts.capability import Capability
 from .contracts.host import AdapterHost
 from .contracts.identity import QueueId, StreamId
-from .contracts.mapping import QueueBalancer, QueueMapper, SiloSet
+from .contracts.mapping import QueueBalancer, QueueMapper, QueueOwner, SiloSet
 from .contracts.message import OutMessage, Page, ProducerMark, QueueMessage
 from .contracts.push import PushReceiver, PushSource
 from .contracts.queue import (
@@ -100,6 +100,7 @@ __all__ = [
     "QueueId",
     "QueueMapper",
     "QueueMessage",
+    "QueueOwner",
     "QueueReader",
     "QueueReceiver",
     "QueueStats",

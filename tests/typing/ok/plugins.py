@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Literal, assert_type
 
-from millstream.balancers import DeploymentBalancer, best_fit
+from millstream.balancers import DeploymentBalancer, LeaseBalancer, RingBalancer, best_fit
 from millstream.providers.memory import MemoryQueues
 from millstream.runtime import (
     Address,
@@ -48,6 +48,7 @@ from millstream.streams import (
     QueueId,
     QueueMapper,
     QueueMessage,
+    QueueOwner,
     QueueReader,
     QueueReceiver,
     QueueUnavailable,
@@ -206,7 +207,11 @@ class Everything:
         assert_type(silos.me, str)
         assert_type(silos.names(), Mapping[str, str])
         self._unwatch = silos.watch(lambda: wanted(frozenset(queues)))
-        wanted(frozenset(best_fit(queues, silos.silos())[silos.me]))
+        owners = await silos.owners()
+        assert_type(owners, Mapping[QueueId, QueueOwner])
+        held = {queue: owner.silo for queue, owner in owners.items() if not owner.has_lapsed}
+        assert_type(silos.lease_s, float)
+        wanted(frozenset(best_fit(queues, silos.silos(), held=held)[silos.me]))
 
     async def aclose(self) -> None:
         self._unwatch()
@@ -243,6 +248,7 @@ streams = PersistentStreams(
 )
 mixed = PersistentStreams(MemoryQueues(), balancer=Everything())
 shared = PersistentStreams(ListQueues(), balancer=DeploymentBalancer())
+balancers: list[QueueBalancer] = [RingBalancer(buckets=60), LeaseBalancer()]
 
 
 # --- state store, membership table, transport, stream provider -----------------------------------

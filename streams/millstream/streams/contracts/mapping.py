@@ -9,11 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Protocol
 
+from msgspec import Struct
+
 from millstream.runtime.extending import Tasks
 
 from .identity import QueueId, StreamId
 
-__all__ = ["QueueBalancer", "QueueMapper", "SiloSet"]
+__all__ = ["QueueBalancer", "QueueMapper", "QueueOwner", "SiloSet"]
 
 
 class QueueMapper(Protocol):
@@ -25,11 +27,29 @@ class QueueMapper(Protocol):
     def queue_for(self, stream: StreamId, /) -> QueueId: ...
 
 
+class QueueOwner(Struct, frozen=True):
+    """Who owns a queue, as its record says.
+
+    `is_pausing`: it is about to give the queue away. `has_lapsed`: its lease has run out, counted
+    from when this silo first saw the last renewal.
+    """
+
+    silo: str
+    epoch: int
+    is_pausing: bool = False
+    has_lapsed: bool = False
+
+
 class SiloSet(Protocol):
-    """The live silos that may own queues, as a balancer sees them."""
+    """The live silos that may own queues, and which they own, as a balancer sees them."""
 
     @property
     def me(self) -> str: ...
+    @property
+    def lease_s(self) -> float:
+        """The lease of an owner (`OwnershipOptions.lease_s`); 0: owners have none."""
+        ...
+
     @property
     def tasks(self) -> Tasks:
         """Tasks and timers that end with the silo."""
@@ -38,6 +58,10 @@ class SiloSet(Protocol):
     def silos(self) -> Sequence[str]: ...
     def names(self) -> Mapping[str, str]:
         """Configured name by silo address."""
+        ...
+
+    async def owners(self) -> Mapping[QueueId, QueueOwner]:
+        """The owner of each queue that has one. Raises StorageError."""
         ...
 
     def watch(self, changed: Callable[[], None], /) -> Callable[[], None]:

@@ -6,11 +6,13 @@ changes only by compare-and-set, and by nothing but `OwnershipStore`; it is neve
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Sequence
 from enum import Enum
 
 import msgspec
 
-from millstream.runtime import Etag, StateStore, StorageError
+from millstream.runtime import Etag, Row, StateStore, StorageError
 from millstream.runtime.extending import SiloAddress
 from millstream.streams.contracts.identity import QueueId
 from millstream.streams.contracts.token import Token
@@ -24,6 +26,7 @@ __all__ = [
     "with_checkpoint",
 ]
 
+READS_MAX = 64  # records that are read at once
 NO_FENCE = 0  # the record is fenced by its own epoch and etag
 
 
@@ -92,8 +95,18 @@ class OwnershipStore:
     async def read(self, queue: QueueId) -> StoredRecord | None:
         """The record, or None if the queue never had an owner. Raises StorageError."""
         row = await self._store.read(self._prefix + queue)
-        if row is None:
-            return None
+        return None if row is None else self._stored(queue, row)
+
+    async def read_all(self, queues: Sequence[QueueId]) -> dict[QueueId, StoredRecord]:
+        """The records of those queues that ever had an owner. Raises StorageError."""
+        found: dict[QueueId, StoredRecord] = {}
+        for start in range(0, len(queues), READS_MAX):
+            some = queues[start : start + READS_MAX]
+            records = await asyncio.gather(*map(self.read, some))
+            found |= {q: record for q, record in zip(some, records, strict=True) if record}
+        return found
+
+    def _stored(self, queue: QueueId, row: Row) -> StoredRecord:
         try:
             return StoredRecord(self._decoder.decode(row.data), row.etag)
         except msgspec.DecodeError as error:

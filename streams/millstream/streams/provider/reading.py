@@ -49,6 +49,8 @@ class QueueReading:
         store = services.store(options.store)
         self._provider = provider
         self._settings = settings
+        self._records = OwnershipStore(store, provider)
+        self._lease_s = options.ownership.lease_s
         self._clock = services.clock
         self._calls = services.new_tasks()
         retention_s = options.absent_type_retention_s
@@ -70,7 +72,7 @@ class QueueReading:
         )
         self.manager: QueueManager[PullingAgent] = QueueManager(
             settings.mapper.queues(),
-            OwnershipStore(store, provider),
+            self._records,
             options.ownership,
             ManagerSilo(services, provider),
             self._begin,
@@ -90,8 +92,9 @@ class QueueReading:
         self.manager.start()
         self._unwatch = services.members.watch(self._follow)
         self.is_balanced = True
-        settings, silos = self._settings, QueueSilos(services, self._provider)
-        await settings.balancer.start(settings.mapper.queues(), silos, self.manager.want)
+        queues = self._settings.mapper.queues()
+        silos = QueueSilos(services, self._provider, queues, self._records, self._lease_s)
+        await self._settings.balancer.start(queues, silos, self.manager.want)
 
     def _follow(self, view: TableView) -> None:
         self._following.refresh()

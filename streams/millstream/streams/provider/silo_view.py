@@ -5,12 +5,16 @@ Owns: what each of them gets of `SiloServices`. Invariant: none gets more than i
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Mapping, Sequence
 
 from millstream.runtime import MillstreamError, Status
 from millstream.runtime.extending import SiloServices, Tasks, kind_of
 from millstream.streams.api.rendezvous import rendezvous_of
 from millstream.streams.contracts.identity import QueueId
+from millstream.streams.contracts.mapping import QueueOwner
+from millstream.streams.ownership.decision import FirstSeen
+from millstream.streams.ownership.record import OwnershipStore, QueueState, StoredRecord
 
 from .target import StreamsTarget, target_of
 
@@ -33,11 +37,22 @@ class _OwnSilo:
 
 
 class QueueSilos(_OwnSilo):
-    """The silos that have the provider and may read its queues (`SiloSet`)."""
+    """The silos that have the provider and may read its queues, and who owns these (`SiloSet`)."""
 
-    def __init__(self, services: SiloServices, provider: str) -> None:
+    def __init__(
+        self,
+        services: SiloServices,
+        provider: str,
+        queues: Sequence[QueueId],
+        records: OwnershipStore,
+        lease_s: float,
+    ) -> None:
         super().__init__(services)
         self._hosted = kind_of(rendezvous_of(provider))  # by whoever has the provider, only
+        self._queues = queues
+        self._records = records
+        self._seen = FirstSeen()
+        self.lease_s = lease_s
 
     def silos(self) -> Sequence[str]:
         return sorted(
@@ -53,6 +68,21 @@ class QueueSilos(_OwnSilo):
 
     def watch(self, changed: Callable[[], None], /) -> Callable[[], None]:
         return self._services.members.watch(lambda view: changed())
+
+    async def owners(self) -> Mapping[QueueId, QueueOwner]:
+        found = await self._records.read_all(self._queues)
+        now_s = asyncio.get_running_loop().time()
+        return {
+            queue: self._owner(queue, stored, now_s)
+            for queue, stored in found.items()
+            if stored.record.state is not QueueState.FREE
+        }
+
+    def _owner(self, queue: QueueId, stored: StoredRecord, now_s: float) -> QueueOwner:
+        record, seen_s = stored.record, self._seen.saw(queue, stored.etag, now_s)
+        has_lapsed = record.lease_s > 0 and now_s >= seen_s + record.lease_s
+        is_pausing = record.state is QueueState.PAUSING
+        return QueueOwner(record.owner, record.epoch, is_pausing, has_lapsed)
 
 
 class ManagerSilo(_OwnSilo):

@@ -1,0 +1,157 @@
+"""When a balancer says anew what its silo wants.
+
+Owns: which silos count (`Counting`), and asking again (`Rounds`). Not: what is wanted, which each
+balancer answers. Source: Solace's rebalance delay; Orleans' balancers without the maturity wait.
+Invariants: the first answer comes at once; after a death the next one comes at once; joins are
+collected for the delay, and never longer than three times that; the manager hears of changes only;
+while the store is away, the last answer stands.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+from collections.abc import Callable, Coroutine, Iterable
+from typing import Any
+
+from msgspec import Struct
+
+from millstream.runtime import ConfigError, StorageError
+from millstream.streams.contracts.identity import QueueId
+from millstream.streams.contracts.mapping import SiloSet
+
+__all__ = ["CALM_LOOK_S", "LOOK_S", "Counting", "Rounds", "Wish", "check_number"]
+
+log = logging.getLogger("millstream.balancer")
+
+DELAYS_MAX = 3
+LOOK_S = 1.0
+"""How often the records are read until queues are where they belong."""
+CALM_LOOK_S = 10.0
+"""How often from then on, in case that something moved a queue."""
+
+
+def check_number(what: str, number: object, *, may_be_zero: bool = True) -> None:
+    """Raise ConfigError unless it is a finite number, above zero or zero."""
+    if isinstance(number, int | float) and not isinstance(number, bool) and 0 <= number < math.inf:
+        if number > 0 or may_be_zero:
+            return
+    least = "that is not negative" if may_be_zero else "above 0"
+    raise ConfigError(f"{what} is {number!r}; it must be a finite number {least}")
+
+
+class Wish(Struct, frozen=True):
+    """What a silo wants, and in how many seconds that may be another although no silo came or left.
+
+    `look_s`: inf: never.
+    """
+
+    queues: frozenset[QueueId]
+    look_s: float = math.inf
+
+
+class Counting:
+    """Which silos count: those that are gone stop at once, new ones begin after the delay."""
+
+    __slots__ = ("_delay_s", "_first_s", "counted", "due_s")
+
+    def __init__(self, delay_s: float) -> None:
+        self._delay_s = delay_s
+        self._first_s = 0.0
+        self.counted: frozenset[str] = frozenset()
+        self.due_s = math.inf
+
+    def see(self, present: frozenset[str], now_s: float) -> None:
+        """Note who is here; `due_s` is when that counts."""
+        if present == self.counted:
+            self.due_s = math.inf
+        elif self.counted - present:
+            self.due_s = now_s  # somebody is gone: nobody reads its queues
+        else:
+            if self.due_s == math.inf:
+                self._first_s = now_s
+            latest_s = self._first_s + DELAYS_MAX * self._delay_s
+            self.due_s = min(now_s + self._delay_s, latest_s)
+
+    def count(self, present: frozenset[str]) -> None:
+        """From now on these count."""
+        self.counted, self.due_s = present, math.inf
+
+
+class Rounds:
+    """Asks a balancer what its silo wants, whenever the answer may be another."""
+
+    def __init__(
+        self,
+        silos: SiloSet,
+        delay_s: float,
+        wanted: Callable[[Iterable[QueueId]], None],
+        wish: Callable[[frozenset[str]], Coroutine[Any, Any, Wish]],
+    ) -> None:
+        self._silos = silos
+        self._wanted = wanted
+        self._wish = wish
+        self._counting = Counting(delay_s)
+        self._changed = asyncio.Event()
+        self._look_at_s = math.inf
+        self._said: frozenset[QueueId] | None = None
+        self._unwatch: Callable[[], None] = lambda: None
+        self._task: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        """Answer, and go on answering."""
+        self._unwatch = self._silos.watch(self._see)
+        self._counting.count(self._present())
+        await self._answer()
+        self._task = self._silos.tasks.start(self._go_on())
+
+    async def aclose(self) -> None:
+        """Answer no more."""
+        self._unwatch()
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    def _present(self) -> frozenset[str]:
+        return frozenset(self._silos.silos())
+
+    def _see(self) -> None:
+        self._counting.see(self._present(), asyncio.get_running_loop().time())
+        self._changed.set()
+
+    async def _go_on(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            next_s = min(self._counting.due_s, self._look_at_s)
+            if loop.time() < next_s:
+                await self._rest(None if next_s == math.inf else next_s)
+                continue
+            if loop.time() >= self._counting.due_s:
+                self._counting.count(self._present())
+            try:
+                await self._answer()
+            except Exception:
+                log.exception("a balancer has failed; it is asked again in %g s", LOOK_S)
+                self._look_at_s = loop.time() + LOOK_S
+
+    async def _rest(self, until_s: float | None) -> None:
+        """Until then, or until a silo comes or goes."""
+        self._changed.clear()
+        try:
+            async with asyncio.timeout_at(until_s):
+                await self._changed.wait()
+        except TimeoutError:
+            return
+
+    async def _answer(self) -> None:
+        counted, loop = self._counting.counted, asyncio.get_running_loop()
+        try:
+            found = await self._wish(counted) if self._silos.me in counted else Wish(frozenset())
+        except StorageError as error:
+            log.warning("the records of queues cannot be read, nothing is moved: %s", error)
+            found = Wish(self._said or frozenset(), LOOK_S)
+        self._look_at_s = loop.time() + found.look_s
+        if found.queues != self._said:
+            self._said = found.queues
+            self._wanted(found.queues)
