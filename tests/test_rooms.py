@@ -23,6 +23,7 @@ FLOORS: dict[str, tuple[str, ...]] = {
     ),
     "streams": (
         "contracts",
+        "failures",
         "publishing",
         "api",
         "ownership",

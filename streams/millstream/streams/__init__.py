@@ -14,14 +14,6 @@ from millstream.runtime import (
 from millstream.runtime.extending import Backoff
 
 from .agent.cache import CacheLimits
-from .agent.dead_letters import (
-    DeadLetter,
-    DeadLetters,
-    DeliveryFailure,
-    FailureHandler,
-    GiveUpDecision,
-    KeepDeadLetters,
-)
 from .agent.delivery import DeliveryOptions
 from .agent.flow import FlowOptions
 from .agent.options import StreamOptions
@@ -54,6 +46,14 @@ from .contracts.queue import (
     Seals,
 )
 from .contracts.token import Token
+from .failures.dead_letters import DeadLetters, dead_letters
+from .failures.handler import (
+    DeliveryFailure,
+    FailureHandler,
+    GiveUpDecision,
+    KeepDeadLetters,
+)
+from .failures.letters import DeadLetter
 from .ownership.mapper import HashRingMapper
 from .ownership.options import OwnershipOptions
 from .provider.provider import PersistentStreams
@@ -120,5 +120,6 @@ __all__ = [
     "Subscription",
     "SubscriptionFaulted",
     "Token",
+    "dead_letters",
     "subscribe",
 ]

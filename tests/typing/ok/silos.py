@@ -62,9 +62,11 @@ from millstream.streams import (
     QueueStats,
     SiloStats,
     Stream,
+    StreamId,
     StreamNamespace,
     StreamOptions,
     SubscriptionFaulted,
+    dead_letters,
 )
 
 
@@ -170,6 +172,12 @@ async def client_program() -> None:
         assert_type(client, Client)
         assert_type(await client.grain(CounterApi, "a").add(1), int)
         await client.stream(WORDS, "a").publish("one")
+        letters = dead_letters(client, "default")
+        assert_type(letters, DeadLetters)
+        for letter in await letters.list("s", stream=StreamId("words", "a"), after="x", limit=5):
+            await letters.redrive(letter.id)
+            assert_type(await letters.delete(letter.id), bool)
+            assert_type(await letters.get(letter.id), DeadLetter)
 
 
 async def anywhere(runtime: Runtime) -> int:
@@ -214,6 +222,7 @@ async def look(streams: PersistentStreams, members: MembershipTable) -> list[str
     assert_type(streams.stats()[0].lag_s, float)
     assert_type(streams.dead_letters, DeadLetters)
     letters = await streams.dead_letters.list(limit=10)
+    assert_type([one.id async for one in streams.dead_letters.all("s")], list[str])
     assert_type(letters, Sequence[DeadLetter])
     assert_type(letters[0].failure.body, bytes)
     view = await members.read()

@@ -169,14 +169,15 @@ class State(Generic[S]):
         found = self.cursors.get(subscription)
         return None if found is None else found.get(queue, found.get(OLD_FORM))
 
-    async def commit(self, subscription: str, queue: str, cursor: Cursor) -> None:
-        """Store the value, and how far a subscription is in a queue, in one write.
+    async def commit(self, subscription: str, queue: str, cursor: Cursor | None) -> None:
+        """Store the value, and how far a subscription is in a queue (None: as it was), in one
+        write.
 
         Who is cancelled meanwhile is cancelled after it: else the turn would end, and `restore`
         would go back behind what is just being stored.
         """
         data = self._encode()
-        new = {subscription: {queue: cursor}}
+        new = {} if cursor is None else {subscription: {queue: cursor}}
         write = self._begin(lambda: self._store_row(data, data, new))
         cancelled: asyncio.CancelledError | None = None
         while not write.done():

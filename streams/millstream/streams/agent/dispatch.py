@@ -29,10 +29,10 @@ from millstream.streams.consumer.batch import Delivered, WireBatch
 from millstream.streams.contracts.identity import QueueId, StreamId
 from millstream.streams.contracts.item import Item
 from millstream.streams.contracts.token import Token
+from millstream.streams.failures.handler import DeliveryFailure
 
 from .attempts import AttemptLog
 from .cache import QueueCache
-from .dead_letters import DeliveryFailure
 from .delivery import (
     Action,
     Deliver,
@@ -392,6 +392,10 @@ class Dispatch:
             dict(item.headers or {}),
             action.attempts,
             action.error.text,
+            self._source.queue,
+            subscriber.grain_type,
+            subscriber.grain_key,
+            subscriber.handler,
         )
         try:
             outcome = await self._give_ups.decide(subscriber, delivery, failure)

@@ -15,8 +15,8 @@ from millstream.runtime import MillstreamError
 from millstream.runtime.extending import shown
 from millstream.streams.contracts.answers import text_of
 from millstream.streams.contracts.identity import StreamId
+from millstream.streams.failures.handler import DeliveryFailure, FailureHandler
 
-from .dead_letters import DeliveryFailure, FailureHandler
 from .delivery import Delivery, DeliveryState
 from .subscriber import Subscriber
 
@@ -25,6 +25,7 @@ __all__ = ["Aftermath", "GiveUps", "error_text"]
 log = logging.getLogger("millstream.delivery")
 
 OUTCOMES = ("dead_letter", "skip", "pause")
+ERROR_CHARS_MAX = 16_384  # of an error that is stored
 
 
 class Aftermath(Protocol):
@@ -118,4 +119,7 @@ def error_text(error: BaseException) -> str:
     """An error with its notes, which hold the callee's traceback, as text that can be stored."""
     notes = "\n".join(getattr(error, "__notes__", ()))
     text = f"{type(error).__name__}: {text_of(error)}\n{notes}".rstrip()
+    if len(text) > ERROR_CHARS_MAX:  # the end tells where it was raised
+        half = ERROR_CHARS_MAX // 2 - 20
+        text = f"{text[:half]}\n[{len(text) - 2 * half} characters]\n{text[-half:]}"
     return text.encode("utf-8", "backslashreplace").decode()

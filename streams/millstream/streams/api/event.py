@@ -22,7 +22,8 @@ class Event(msgspec.Struct, Generic[T_co], frozen=True):
 
     `attempt` counts from 1; `redelivered` says that it may have been delivered before: after a
     failure, a lost reply, or a hand-over that was not clean. `subscription` is the id of the
-    subscription that it came by.
+    subscription that it came by. `redriven`: it was given up, and comes again by hand, outside of
+    the order.
     """
 
     item: T_co
@@ -32,3 +33,4 @@ class Event(msgspec.Struct, Generic[T_co], frozen=True):
     headers: Mapping[str, str]
     redelivered: bool = False
     subscription: str = ""
+    redriven: bool = False

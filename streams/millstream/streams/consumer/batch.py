@@ -29,6 +29,7 @@ class WireBatch(msgspec.Struct, array_like=True, frozen=True):
     timeout_s: float = 60.0
     rewinds: bool = False  # it was resumed further back: what was seen comes again
     has_positions: bool = True  # tokens rise and stay: what is at or below the last one is known
+    redriven: bool = False  # given up, and here again by hand
 
 
 class Delivered(msgspec.Struct, array_like=True, frozen=True):

@@ -79,6 +79,12 @@ class Consumer:
         # what is known counts as done with what stands before it
         return Delivered(fresh[done] if done < len(fresh) else len(batch.items), error)
 
+    async def redrive(self, batch: WireBatch) -> Delivered:
+        """Run the handler over an event that was given up: no position knows of it."""
+        position = Position(self._grain, batch)
+        run = HandlerRun(batch, batch.items, position, self._grain, lambda: False)
+        return Delivered(*await self._run(run, position.state))
+
     async def _run(self, run: HandlerRun, state: State[Any] | None) -> tuple[int, bytes]:
         """Run the items; how many are done, and stored where there is a state."""
         if state is None:
@@ -105,5 +111,6 @@ class Consumer:
             assert done_again == done
         if done:
             batch = run.batch
-            await state.commit(batch.subscription, batch.queue, run.items[done - 1].token)
+            last = None if batch.redriven else run.items[done - 1].token
+            await state.commit(batch.subscription, batch.queue, last)
         return done, error

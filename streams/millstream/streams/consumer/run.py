@@ -164,6 +164,7 @@ class HandlerRun:
                 dict(item.headers or ()),
                 redelivered,
                 batch.subscription,
+                batch.redriven,
             )
             for value, item in zip(values, items, strict=True)
         ]

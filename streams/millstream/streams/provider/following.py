@@ -43,12 +43,16 @@ class Following:
         key = rendezvous_key(self._provider, stream)
         return await self._services.grain(rendezvous_of(self._provider), key).rows_for_agent()
 
+    def implicit_now(self) -> ImplicitSet:
+        """The implicit ones in the present view, also in a silo that reads no queues."""
+        now_s = self._services.clock.wall_s()
+        return implicit_in(self._services.members.view, self._provider, now_s, self._retention_s)
+
     def refresh(self) -> None:
         """See which implicit subscriptions hold in the present view."""
         self.close()
         now_s, before = self._services.clock.wall_s(), self.implicit
-        view = self._services.members.view
-        self.implicit = after = implicit_in(view, self._provider, now_s, self._retention_s)
+        self.implicit = after = self.implicit_now()
         if after.until_s is not None:
             wait_s = max(0.0, after.until_s - now_s)
             self._timer = self._services.tasks.call_later(wait_s, self.refresh)

@@ -9,21 +9,28 @@ from collections.abc import Coroutine
 from typing import Any
 
 from millstream.runtime.extending import SiloServices
-from millstream.streams.agent.dead_letters import DeadLetter, DeadLetters, DeliveryFailure
 from millstream.streams.api.rendezvous import rendezvous_key, rendezvous_of
 from millstream.streams.consumer.batch import Delivered, WireBatch
 from millstream.streams.consumer.extension import Consumer
 from millstream.streams.contracts.identity import StreamId
+from millstream.streams.failures.handler import DeliveryFailure
+from millstream.streams.failures.letters import DeadLetter, LetterRows, letter_id
 
 __all__ = ["SiloOutlet"]
 
 
 class SiloOutlet:
-    """The consumers and the dead letters of one provider (`Outlet`, `Aftermath`)."""
+    """The consumers and the dead letters of one provider (`Outlet`, `Aftermath`).
 
-    def __init__(self, provider: str, services: SiloServices, dead_letters: DeadLetters) -> None:
+    `are_known`: a token tells an event for good, so that one that is given up again is known.
+    """
+
+    def __init__(
+        self, provider: str, services: SiloServices, letters: LetterRows, are_known: bool
+    ) -> None:
         self._services = services
-        self._dead_letters = dead_letters
+        self._letters = letters
+        self._are_known = are_known
         self.provider = provider
         self.silo = services.address
 
@@ -39,7 +46,9 @@ class SiloOutlet:
 
     async def dead_letter(self, failure: DeliveryFailure, /) -> None:
         """Store a dead letter. Raises StorageError."""
-        await self._dead_letters.put(DeadLetter(failure, self._services.clock.wall_s()))
+        now_s = self._services.clock.wall_s()
+        unique = "" if self._are_known else f"{int(now_s * 1e6):016x}"
+        await self._letters.put(DeadLetter(failure, now_s, letter_id(failure, unique)))
 
     async def fault(self, stream: StreamId, subscription: str, note: str, /) -> None:
         """Mark an explicit subscription as faulted: its events wait until it is resumed."""

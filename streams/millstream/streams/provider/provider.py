@@ -17,7 +17,6 @@ from typing import Any
 from millstream.runtime import ConfigError, Grain, StreamError
 from millstream.runtime.extending import SiloServices
 from millstream.streams.agent.agent import PullingAgent
-from millstream.streams.agent.dead_letters import DeadLetters, FailureHandler
 from millstream.streams.agent.options import StreamOptions
 from millstream.streams.api.rendezvous import rendezvous_of
 from millstream.streams.api.subscribe import check_marks
@@ -29,6 +28,9 @@ from millstream.streams.contracts.message import OutMessage
 from millstream.streams.contracts.queue import QueueAdapter, QueueAdapterFactory
 from millstream.streams.contracts.shapes import capabilities_of, require_shape
 from millstream.streams.contracts.token import Token
+from millstream.streams.failures.dead_letters import DeadLetters
+from millstream.streams.failures.handler import FailureHandler
+from millstream.streams.failures.target import DeadLettersTarget
 from millstream.streams.ownership.manager import QueueManager
 from millstream.streams.ownership.record import OwnershipStore
 from millstream.streams.publishing.ingest import IngestTarget
@@ -37,6 +39,7 @@ from millstream.streams.publishing.silo_publisher import SiloPublisher
 from .adapter_host import SiloAdapterHost
 from .agents import AgentCalls
 from .reading import QueueReading
+from .redriving import Redriving
 from .settings import settings_of
 from .target import QueueStats, StreamsTarget
 
@@ -74,6 +77,7 @@ class PersistentStreams:
         self.name = ""
         self.adapter: QueueAdapter
         self.agents: AgentCalls
+        self.dead_letters: DeadLetters
         self._publisher: SiloPublisher | None = None
         self._reading: QueueReading | None = None
         self._opened: QueueAdapter | None = None  # the adapter, until it is closed
@@ -138,6 +142,10 @@ class PersistentStreams:
         services.extensions.add("streams", Consumer)
         services.targets.add(StreamsTarget(name, services, self.manager), name)
         services.targets.add(IngestTarget(publisher), name)
+        redriving = Redriving(name, services, self._reading.following, options.delivery)
+        letters = DeadLettersTarget(self._reading.letters, redriving)
+        services.targets.add(letters, name)
+        self.dead_letters = DeadLetters(letters)
 
     async def start(self, services: SiloServices, name: str, /) -> None:
         """Read queues, if this silo may. What fails is undone by `abort`."""
@@ -191,11 +199,6 @@ class PersistentStreams:
     def manager(self) -> QueueManager[PullingAgent]:
         """Which queues this silo reads."""
         return self._in_silo().manager
-
-    @property
-    def dead_letters(self) -> DeadLetters:
-        """The dead letters of the provider."""
-        return self._in_silo().dead_letters
 
     def stats(self) -> list[QueueStats]:
         """The queues that this silo reads; their backlog is that of the last time it was asked."""

@@ -12,13 +12,13 @@ from collections.abc import Callable
 from millstream.runtime import TableView
 from millstream.runtime.extending import SiloServices
 from millstream.streams.agent.agent import AgentParts, PullingAgent
-from millstream.streams.agent.dead_letters import DeadLetters
 from millstream.streams.agent.giving_up import GiveUps
 from millstream.streams.agent.options import StreamOptions
-from millstream.streams.contracts.capability import Capability
+from millstream.streams.contracts.capability import Capability, has_positions
 from millstream.streams.contracts.identity import QueueId
 from millstream.streams.contracts.queue import QueueAdapter
 from millstream.streams.contracts.token import Token
+from millstream.streams.failures.letters import LetterRows
 from millstream.streams.ownership.manager import QueueManager
 from millstream.streams.ownership.record import OwnershipStore
 
@@ -34,7 +34,8 @@ __all__ = ["QueueReading"]
 class QueueReading:
     """What reads; made when the adapter is open.
 
-    Attributes: `manager`: who owns which queue here; `dead_letters`: where the failed ones end.
+    Attributes: `manager`: who owns which queue here; `letters`: where the failed ones end;
+    `following`: which subscriptions there are.
     """
 
     def __init__(
@@ -54,18 +55,18 @@ class QueueReading:
         self._clock = services.clock
         self._calls = services.new_tasks()
         retention_s = options.absent_type_retention_s
-        self._following = Following(provider, services, retention_s, self._tell_agents)
+        self.following = Following(provider, services, retention_s, self._tell_agents)
         self._unwatch: Callable[[], None] = lambda: None
         self.is_balanced = False  # the balancer was started, and is not closed
-        self.dead_letters = DeadLetters(store, provider)
-        outlet = SiloOutlet(provider, services, self.dead_letters)
+        self.letters = LetterRows(store, provider)
+        outlet = SiloOutlet(provider, services, self.letters, has_positions(capabilities))
         self._parts = AgentParts(
             adapter=adapter,
             capabilities=capabilities,
             options=options,
             outlet=outlet,
             give_ups=GiveUps(settings.on_give_up, outlet),
-            known=self._following,
+            known=self.following,
             clock=services.clock,
             new_tasks=services.new_tasks,
             calls=self._calls,
@@ -88,7 +89,7 @@ class QueueReading:
 
     async def start(self, services: SiloServices) -> None:
         """Read what the balancer wants. What fails is undone by `abort` and `close_balancer`."""
-        self._following.refresh()
+        self.following.refresh()
         self.manager.start()
         self._unwatch = services.members.watch(self._follow)
         self.is_balanced = True
@@ -97,7 +98,7 @@ class QueueReading:
         await self._settings.balancer.start(queues, silos, self.manager.want)
 
     def _follow(self, view: TableView) -> None:
-        self._following.refresh()
+        self.following.refresh()
         self.manager.wake_all()
 
     def _tell_agents(self) -> None:
@@ -106,7 +107,7 @@ class QueueReading:
 
     def _follow_no_more(self) -> None:
         self._unwatch()
-        self._following.close()
+        self.following.close()
 
     async def stop(self) -> None:
         """Hand the queues over."""

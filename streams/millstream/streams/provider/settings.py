@@ -11,7 +11,6 @@ from dataclasses import dataclass
 
 from millstream.runtime import Grain
 from millstream.runtime.extending import check_kind
-from millstream.streams.agent.dead_letters import FailureHandler, KeepDeadLetters
 from millstream.streams.agent.options import StreamOptions
 from millstream.streams.contracts.capability import Capability
 from millstream.streams.contracts.factories import (
@@ -23,6 +22,7 @@ from millstream.streams.contracts.factories import (
 from millstream.streams.contracts.mapping import QueueBalancer, QueueMapper
 from millstream.streams.contracts.queue import QueueAdapterFactory
 from millstream.streams.contracts.shapes import capabilities_of, require_shape
+from millstream.streams.failures.handler import FailureHandler, KeepDeadLetters
 from millstream.streams.ownership.mapper import HashRingMapper
 
 __all__ = ["Settings", "settings_of"]

@@ -1,0 +1,104 @@
+"""Dead letters as they are stored: one row for each event and subscription.
+
+Owns: their rows and ids. Not: when they are written (`agent`), who may ask for them (`target`).
+Invariants: a letter is never replaced by another; where tokens stay, storing one again is harmless;
+where they do not, each has an id of its own, so that none is taken for known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from urllib.parse import quote
+
+import msgspec
+
+from millstream.runtime import Conflict, StateStore
+from millstream.streams.contracts.identity import StreamId
+
+from .handler import DeliveryFailure
+
+__all__ = ["LETTERS_MAX", "DeadLetter", "LetterRows", "letter_id"]
+
+LETTERS_MAX = 1_000  # that one `list` may ask for
+LIST_BYTES_MAX = 1 << 20  # of bodies and errors in one list; one letter may be larger
+ROWS_PER_SCAN = 16  # a row may be as large as a message
+SAFE = " :@#"
+
+
+class DeadLetter(msgspec.Struct, frozen=True):
+    """A stored failure, with the wall time at which it was given up, and its id."""
+
+    failure: DeliveryFailure
+    stored_s: float
+    id: str = ""
+
+
+def letter_id(failure: DeliveryFailure, unique: str = "") -> str:
+    """The id of a letter: printable text, ordered by subscription, stream and token.
+
+    Args:
+        unique: what tells it from others of that token, where a provider's tokens do not stay.
+    """
+    parts = (failure.subscription, *failure.stream, str(failure.token))
+    return "/".join([*(quote(part, safe=SAFE) for part in parts), *filter(None, (unique,))])
+
+
+class LetterRows:
+    """The dead letters of one provider, in its state store."""
+
+    def __init__(self, store: StateStore, provider: str) -> None:
+        self._store = store
+        self._prefix = f"dead/{provider}/"
+
+    async def put(self, letter: DeadLetter) -> None:
+        """Store a letter under its id; storing it again is harmless. Raises StorageUnavailable."""
+        try:
+            await self._store.write(
+                f"{self._prefix}{letter.id}", msgspec.msgpack.encode(letter), None, 0
+            )
+        except Conflict:
+            return  # stored by an earlier try whose answer was lost
+
+    async def list(
+        self, subscription: str, stream: StreamId | None, after: str, limit: int
+    ) -> Sequence[DeadLetter]:
+        """Up to `limit` letters behind the id `after`, in the order of ids; [] at the end."""
+        parts = [subscription] if stream is None else [subscription, *stream]
+        prefix = self._prefix + "".join(f"{quote(part, safe=SAFE)}/" for part in parts if part)
+        last = f"{self._prefix}{after}" if after else ""
+        found: list[DeadLetter] = []
+        size_bytes = 0
+        while len(found) < limit:
+            count = min(ROWS_PER_SCAN, limit - len(found))
+            rows = await self._store.scan(prefix, last, count)
+            for key, row in rows:
+                size_bytes += len(row.data)
+                if found and size_bytes > LIST_BYTES_MAX:
+                    return found
+                found.append(self._decode(key, row.data))
+                last = key
+            if len(rows) < count:
+                break
+        return found
+
+    def _decode(self, key: str, data: bytes) -> DeadLetter:
+        letter = msgspec.msgpack.decode(data, type=DeadLetter)
+        return msgspec.structs.replace(letter, id=key.removeprefix(self._prefix))
+
+    async def get(self, letter_id: str) -> DeadLetter | None:
+        """The letter of an id."""
+        key = f"{self._prefix}{letter_id}"
+        row = await self._store.read(key)
+        return None if row is None else self._decode(key, row.data)
+
+    async def delete(self, letter_id: str) -> bool:
+        """Forget a letter; False: there is none of that id."""
+        key = f"{self._prefix}{letter_id}"
+        row = await self._store.read(key)
+        if row is None:
+            return False
+        try:
+            await self._store.clear(key, row.etag, 0)
+        except Conflict:
+            return False  # letters do not change: somebody else has deleted it
+        return True

@@ -1,0 +1,62 @@
+"""What silos and clients ask a silo about the dead letters of one provider.
+
+Owns: the target `$dead_letters/<provider>`. Not: the rows (`letters`), how an event reaches its
+subscription (`Redriver`). Invariant: a letter is deleted only after its subscription has done it.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from millstream.runtime.extending import SystemTarget, shown
+from millstream.streams.contracts.identity import StreamId
+
+from .letters import LETTERS_MAX, DeadLetter, LetterRows
+
+__all__ = ["DeadLettersTarget", "Redriver"]
+
+
+class Redriver(Protocol):
+    """What gives an event to the subscription that failed."""
+
+    async def redrive(self, letter: DeadLetter, /) -> None:
+        """Returns when it is done. Raises what the handler raises, and what calls raise."""
+        ...
+
+
+class DeadLettersTarget(SystemTarget):
+    """The dead letters of one provider, as any of its silos gives them."""
+
+    target_name = "$dead_letters"
+    open_to_clients = frozenset({"page", "get", "delete", "redrive"})
+
+    def __init__(self, rows: LetterRows, redriver: Redriver) -> None:
+        self._rows = rows
+        self._redriver = redriver
+
+    async def page(
+        self, subscription: str, stream: StreamId | None, after: str, limit: int
+    ) -> list[DeadLetter]:
+        """Letters behind an id, in the order of ids. Raises ValueError (the limit)."""
+        if not 1 <= limit <= LETTERS_MAX:
+            raise ValueError(f"limit is {limit}; it must be 1 to {LETTERS_MAX}")
+        if stream is not None and not subscription:
+            raise ValueError(f"stream {stream}: name its subscription, too")
+        return [*await self._rows.list(subscription, stream, after, limit)]
+
+    async def get(self, letter_id: str) -> DeadLetter:
+        """One letter. Raises LookupError."""
+        letter = await self._rows.get(letter_id)
+        if letter is None:
+            raise LookupError(f"there is no dead letter {shown(letter_id)}")
+        return letter
+
+    async def delete(self, letter_id: str) -> bool:
+        """Forget a letter; False: there was none."""
+        return await self._rows.delete(letter_id)
+
+    async def redrive(self, letter_id: str) -> None:
+        """Give the event to its subscription again, and forget the letter once that is done."""
+        letter = await self.get(letter_id)
+        await self._redriver.redrive(letter)
+        await self._rows.delete(letter_id)

@@ -1,0 +1,75 @@
+"""Giving an event that was given up to its subscription again.
+
+Owns: `Redriving`. Not: the letter (`failures`), running the handler (`consumer`). Invariant: only
+the subscription that failed gets the event, and only while it exists.
+"""
+
+from __future__ import annotations
+
+from millstream.runtime import StreamError
+from millstream.runtime.extending import SiloServices, shown
+from millstream.streams.agent.delivery import DeliveryOptions
+from millstream.streams.api.implicit import is_implicit
+from millstream.streams.consumer.batch import WireBatch
+from millstream.streams.consumer.extension import Consumer
+from millstream.streams.contracts.item import Item
+from millstream.streams.failures.handler import DeliveryFailure
+from millstream.streams.failures.letters import DeadLetter
+
+from .following import Following
+
+__all__ = ["Redriving"]
+
+ANSWER_S = 5.0  # for the answer to arrive, beyond the handler's own time
+
+
+class Redriving:
+    """The subscriptions of one provider, for single events (`Redriver`)."""
+
+    def __init__(
+        self, provider: str, services: SiloServices, following: Following, options: DeliveryOptions
+    ) -> None:
+        self._provider = provider
+        self._services = services
+        self._following = following
+        self._timeout_s = options.handler_timeout_s
+
+    async def redrive(self, letter: DeadLetter, /) -> None:
+        """Returns when it is done. Raises what the handler raises, and what calls raise."""
+        failure = letter.failure
+        if not await self._exists(failure):
+            raise StreamError(
+                f"dead letter {shown(letter.id)}: subscription {shown(failure.subscription)} of "
+                f"{shown(str(failure.stream))} has ended: subscribe again, or delete the letter"
+            )
+        reply = await self._services.extensions.call(
+            failure.grain_type,
+            failure.grain_key,
+            Consumer.redrive,
+            (self._batch(failure),),
+            self._timeout_s + ANSWER_S,
+        )
+        if reply.error:
+            raise self._services.decode_error(reply.error)
+
+    async def _exists(self, failure: DeliveryFailure) -> bool:
+        if is_implicit(failure.subscription):
+            namespace = failure.stream.namespace
+            return failure.subscription in self._following.implicit_now().of(namespace)
+        rows = await self._following.rows(failure.stream)
+        return any(row.id == failure.subscription for row in rows)
+
+    def _batch(self, failure: DeliveryFailure) -> WireBatch:
+        item = Item(failure.token, failure.body, failure.headers or None)
+        return WireBatch(
+            failure.subscription,
+            failure.handler,
+            *failure.stream,
+            failure.queue,
+            0,
+            failure.attempts + 1,
+            True,
+            [item],
+            self._timeout_s,
+            redriven=True,
+        )

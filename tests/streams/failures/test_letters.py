@@ -1,0 +1,177 @@
+"""The rows of dead letters: one for each event and subscription, whatever was stored before."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from tests.conditions import spin
+
+from millstream.runtime import MemoryStateStore
+from millstream.streams import DeadLetter, DeadLetters, DeliveryFailure, StreamId, Token
+from millstream.streams.agent.giving_up import ERROR_CHARS_MAX, error_text
+from millstream.streams.failures.letters import LetterRows, letter_id
+from millstream.streams.failures.target import DeadLettersTarget
+from millstream.streams.provider.outlet import SiloOutlet
+
+
+def letter(
+    seq: int, subscription: str = "s", key: str = "a", index: int = 0, body: bytes = b"\x01"
+) -> DeadLetter:
+    stream, token = StreamId("lines", key), Token(1, seq, index)
+    failure = DeliveryFailure("p", subscription, stream, token, body, {}, 3, "ValueError: no")
+    return DeadLetter(failure, float(seq), letter_id(failure))
+
+
+class Nobody:
+    """Redrives nothing, and counts."""
+
+    def __init__(self) -> None:
+        self.redriven: list[str] = []
+        self.error: Exception | None = None
+
+    async def redrive(self, letter: DeadLetter, /) -> None:
+        await spin(1)
+        if self.error is not None:
+            raise self.error
+        self.redriven.append(letter.id)
+
+
+def letters_over(rows: LetterRows, redriver: Nobody | None = None) -> DeadLetters:
+    return DeadLetters(DeadLettersTarget(rows, redriver or Nobody()))
+
+
+async def test_each_event_that_is_given_up_has_its_own() -> None:
+    rows = LetterRows(MemoryStateStore(), "p")
+    given = [letter(1), letter(2), letter(2, index=1), letter(1, key="b"), letter(1, "t")]
+    for one in given:
+        await rows.put(one)
+    letters = letters_over(rows)
+    assert await letters.list() == given  # by subscription, stream, token
+    assert await letters.list("t") == [letter(1, "t")]
+    assert await letters.list("s", stream=StreamId("lines", "b")) == [letter(1, key="b")]
+    assert len(await letters.list(limit=2)) == 2
+
+
+async def test_one_that_is_stored_again_stays_as_it_was() -> None:
+    rows = LetterRows(MemoryStateStore(), "p")
+    await rows.put(letter(1))
+    await rows.put(DeadLetter(letter(1).failure, 99.0, letter(1).id))
+    assert await letters_over(rows).list() == [letter(1)]
+
+
+async def test_names_with_separators_are_not_taken_for_others() -> None:
+    rows = LetterRows(MemoryStateStore(), "p")
+    given = [letter(1, "s/lines", "a"), letter(1, "s", "lines/a"), letter(1, "s%2Flines", "a")]
+    for one in given:
+        await rows.put(one)
+    letters = letters_over(rows)
+    assert len(await letters.list()) == 3
+    assert [one.failure.stream.key for one in await letters.list("s")] == ["lines/a"]
+    assert all(" " not in one.id and one.id.isprintable() for one in await letters.list())
+
+
+async def test_letters_of_two_providers_are_apart() -> None:
+    store = MemoryStateStore()
+    await LetterRows(store, "p").put(letter(1))
+    assert not await letters_over(LetterRows(store, "q")).list()
+
+
+async def test_many_are_listed_page_by_page() -> None:
+    rows = LetterRows(MemoryStateStore(), "p")
+    given = [letter(seq) for seq in range(1, 251)]
+    for one in reversed(given):
+        await rows.put(one)
+    letters = letters_over(rows)
+    found: list[DeadLetter] = []
+    after, pages = "", 0
+    while page := await letters.list(after=after, limit=40):
+        found += page
+        after, pages = page[-1].id, pages + 1
+    assert found == given and pages == 7
+    assert [one async for one in letters.all()] == given
+    assert [one async for one in letters.all("s", stream=StreamId("lines", "a"))] == given
+
+
+async def test_a_page_has_a_limit_of_bytes_and_one_letter_at_least() -> None:
+    rows = LetterRows(MemoryStateStore(), "p")
+    big = bytes(700_000)
+    given = [letter(seq, body=big) for seq in (1, 2, 3)] + [letter(4, body=bytes(3 << 20))]
+    for one in given:
+        await rows.put(one)
+    letters = letters_over(rows)
+    assert [len(await letters.list(after=given[at].id)) for at in range(4)] == [1, 1, 1, 0]
+    assert [one async for one in letters.all()] == given
+
+
+@pytest.mark.parametrize("limit", [0, -1, 1001])
+async def test_a_page_of_another_size_is_refused(limit: int) -> None:
+    with pytest.raises(ValueError, match=f"limit is {limit}; it must be 1 to 1000"):
+        await letters_over(LetterRows(MemoryStateStore(), "p")).list(limit=limit)
+
+
+async def test_a_stream_without_its_subscription_is_refused() -> None:
+    with pytest.raises(ValueError, match="name its subscription"):
+        await letters_over(LetterRows(MemoryStateStore(), "p")).list(stream=StreamId("l", "a"))
+
+
+async def test_one_is_shown_and_deleted() -> None:
+    rows = LetterRows(MemoryStateStore(), "p")
+    for seq in (1, 2):
+        await rows.put(letter(seq))
+    letters = letters_over(rows)
+    assert await letters.get(letter(2).id) == letter(2)
+    assert await letters.delete(letter(2).id)
+    assert not await letters.delete(letter(2).id)
+    assert await letters.list() == [letter(1)]
+    with pytest.raises(LookupError, match="there is no dead letter"):
+        await letters.get(letter(2).id)
+
+
+async def test_one_that_was_redriven_is_forgotten_and_one_that_failed_again_is_not() -> None:
+    rows, redriver = LetterRows(MemoryStateStore(), "p"), Nobody()
+    for seq in (1, 2):
+        await rows.put(letter(seq))
+    letters = letters_over(rows, redriver)
+    await letters.redrive(letter(2).id)
+    redriver.error = ValueError("still")
+    with pytest.raises(ValueError, match="still"):
+        await letters.redrive(letter(1).id)
+    assert redriver.redriven == [letter(2).id]
+    assert await letters.list() == [letter(1)]
+    with pytest.raises(LookupError):
+        await letters.redrive(letter(2).id)
+
+
+class Silo:
+    """What the outlet of a silo needs to store a letter."""
+
+    address = "127.0.0.1:1@1"
+
+    def __init__(self) -> None:
+        self.now_s = 5.0
+        self.clock = self
+
+    def wall_s(self) -> float:
+        self.now_s += 1.0
+        return self.now_s
+
+
+@pytest.mark.parametrize("are_known", [True, False], ids=["tokens stay", "tokens do not stay"])
+async def test_where_tokens_do_not_stay_one_event_is_not_taken_for_another(
+    are_known: bool,
+) -> None:
+    rows = LetterRows(MemoryStateStore(), "p")
+    services: Any = Silo()
+    outlet = SiloOutlet("p", services, rows, are_known)
+    for body in (b"\x01", b"\x02"):
+        await outlet.dead_letter(letter(1, body=body).failure)
+    found = [one.failure.body for one in await letters_over(rows).list()]
+    assert found == ([b"\x01"] if are_known else [b"\x01", b"\x02"])
+
+
+def test_an_error_that_is_stored_has_a_limit_and_keeps_both_ends() -> None:
+    text = error_text(ValueError("begin" + "x" * 100_000 + "end"))
+    assert len(text) <= ERROR_CHARS_MAX
+    assert text.startswith("ValueError: begin") and text.endswith("end")
+    assert "characters]" in text
