@@ -75,7 +75,7 @@ async def test_a_queue_at_its_limit_of_bytes_refuses_and_takes_again_when_some_a
             await stream.publish(bytes(10 * KIB))
         GATE.set()
         await until(lambda: len(SEEN) == 9)
-        await until(lambda: queue_of(cluster)._room.bytes_taken == 0)
+        await until(lambda: queue_of(cluster)._log.room.bytes_taken == 0)
         await stream.publish(bytes(90 * KIB))
         await until(lambda: len(SEEN) == 10)
 
@@ -143,6 +143,6 @@ async def test_a_queue_holds_nothing_of_what_was_handled() -> None:
             await stream.publish(bytes(KIB))
         await until(lambda: len(SEEN) == 20)
         grain: MemoryQueue = queue_of(cluster)
-        await until(lambda: grain._partition.first == 20)
-        slots = grain._partition._chain.head.slots
+        await until(lambda: grain._log._partition.first == 20)
+        slots = grain._log._partition._chain.head.slots
         assert not any(slots)

@@ -8,7 +8,8 @@ import pytest
 
 from millstream.balancers import DeploymentBalancer
 from millstream.providers.memory import MemoryOptions, MemoryQueues
-from millstream.providers.memory.queue_grain import MemoryQueue, QueuedMessage
+from millstream.providers.memory.queue_grain import MemoryQueue
+from millstream.providers.memory.wire_form import QueuedMessage
 from millstream.runtime import (
     Conflict,
     Etag,

@@ -8,9 +8,10 @@ from collections.abc import AsyncIterator
 import pytest
 
 from millstream.balancers import DeploymentBalancer
-from millstream.providers.memory import MemoryOptions, MemoryQueues, queue_grain
+from millstream.providers.memory import MemoryOptions, MemoryQueues, queue_log
 from millstream.providers.memory.adapter import MemoryAdapter
-from millstream.providers.memory.queue_grain import MemoryQueue, QueuedMessage
+from millstream.providers.memory.queue_grain import MemoryQueue
+from millstream.providers.memory.wire_form import QueuedMessage
 from millstream.runtime import (
     CursorTooOld,
     Etag,
@@ -136,7 +137,7 @@ async def test_what_is_done_cannot_be_read_again() -> None:
 async def test_what_is_done_behind_an_older_message_is_bounded(
     queue: MemoryQueue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(queue_grain, "SPAN_MAX", 5)
+    monkeypatch.setattr(queue_log, "SPAN_MAX", 5)
     for number in range(1, 6):
         await queue.append([message("x")])
         await queue.acknowledge(1, 1, 0, [number] if number > 1 else [])

@@ -10,7 +10,8 @@ from tests.conditions import until
 
 from millstream.balancers import DeploymentBalancer
 from millstream.providers.memory import MemoryQueues
-from millstream.providers.memory.queue_grain import MemoryQueue, QueuedMessage
+from millstream.providers.memory.queue_grain import MemoryQueue
+from millstream.providers.memory.wire_form import QueuedMessage
 from millstream.runtime import Grain, LocalCluster, RuntimeOptions, Silo
 from millstream.streams import (
     CacheLimits,

@@ -8,14 +8,15 @@ crash reaches it; the provider's own code runs unchanged.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import ClassVar, NamedTuple
 
 import msgspec
 
 from millstream.providers.memory import MemoryQueues
 from millstream.providers.memory.adapter import MemoryAdapter, MemoryReceiver
-from millstream.providers.memory.queue_grain import GONE, READER, MemoryQueue, QueuedMessage
+from millstream.providers.memory.queue_grain import MemoryQueue
+from millstream.providers.memory.queue_log import QueueLog
 from millstream.runtime import PREFER_LOCAL, DeactivationReason, Grain, StorageUnavailable, grain
 from millstream.runtime.testing import (
     Activated,
@@ -25,7 +26,15 @@ from millstream.runtime.testing import (
     SiloDeclaredDead,
     SiloEnded,
 )
-from millstream.streams import AdapterHost, ProducerMark, QueueId
+from millstream.streams import (
+    AdapterHost,
+    OutMessage,
+    ProducerMark,
+    QueueId,
+    QueueMessage,
+    StreamId,
+    Token,
+)
 
 from .record import Run, current_run
 
@@ -53,41 +62,54 @@ class StoredItem(NamedTuple):
         return Era(self.queue, self.token[0])
 
 
+class Accepted(NamedTuple):
+    """A message as a queue accepted it."""
+
+    stream: StreamId
+    items: Sequence[bytes]
+    mark: ProducerMark | None = None
+
+    def is_held_as(self, held: QueueMessage | None) -> bool:
+        """Is this what a queue holds? None: it is done."""
+        return held is None or (held.stream, list(held.items)) == (self.stream, list(self.items))
+
+
 class Ledger:
     """What the queues of one run accepted, and when their content was lost."""
 
     def __init__(self, run: Run) -> None:
         self._run = run
-        self._messages: dict[Era, dict[int, QueuedMessage]] = {}
+        self._messages: dict[Era, dict[int, Accepted]] = {}
         self._begun_s: dict[Era, float] = {}
         self._held_s: dict[Era, float] = {}  # since when its last holder is there
         self._failures: list[tuple[float, str]] = []  # (when, queue): content was not kept
         self._items: dict[str, StoredItem] = {}
-        self._repeats: dict[ProducerMark, list[tuple[Era, QueuedMessage]]] = {}
+        self._repeats: dict[ProducerMark, list[tuple[Era, Accepted]]] = {}
 
-    def opened(self, era: Era, held_s: float, start: int, loaded: list[QueuedMessage]) -> None:
+    def opened(
+        self, era: Era, held_s: float, start: int, loaded: Sequence[QueueMessage | None]
+    ) -> None:
         """An activation serves an era, with what it loaded: the messages behind `start`."""
         known = self._messages.setdefault(era, {})
         self._held_s[era] = held_s
         self._begun_s.setdefault(era, self._run.simulation.loop.time())
-        self._run.figures["moved"] += sum(len(message.items) for message in loaded)
+        self._run.figures["moved"] += sum(len(one.items) for one in loaded if one is not None)
         wanted = [known[number] for number in sorted(known) if number > start]
         pairs = zip(loaded, wanted, strict=False)
-        if len(loaded) != len(wanted) or any(one not in (GONE, want) for one, want in pairs):
+        if len(loaded) != len(wanted) or not all(want.is_held_as(one) for one, want in pairs):
             self._run.violated(
                 f"{era} was loaded with {len(loaded)} messages behind {start}, "
-                f"{len(wanted)} were accepted: {[m.items for m in loaded[:2]]}"
+                f"{len(wanted)} were accepted: {loaded[:2]}"
             )
 
-    def accepted(self, era: Era, number: int, message: QueuedMessage) -> None:
+    def accepted(self, era: Era, number: int, message: Accepted) -> None:
         """A message has got a number."""
         known = self._messages[era]
         if number in known:
             self._run.violated(f"{era}: number {number} was given twice")
         known[number] = message
-        if message.producer:
-            mark = ProducerMark(message.producer, message.seq)
-            self._repeats.setdefault(mark, []).append((era, message))
+        if message.mark is not None:
+            self._repeats.setdefault(message.mark, []).append((era, message))
         for stored in stored_items(era, number, message):
             if stored.item in self._items:
                 self._run.violated(f"{era}: {stored.item} was stored twice")
@@ -120,7 +142,7 @@ class Ledger:
             stored
             for era, messages in self._messages.items()
             for number, message in messages.items()
-            if f"{message.namespace}/{message.key}" == stream
+            if f"{message.stream.namespace}/{message.stream.key}" == stream
             for stored in stored_items(era, number, message)
         ]
         return iter(sorted(found))
@@ -155,7 +177,7 @@ class Ledger:
         )
 
 
-def stored_items(era: Era, number: int, message: QueuedMessage) -> Iterator[StoredItem]:
+def stored_items(era: Era, number: int, message: Accepted) -> Iterator[StoredItem]:
     """The items of a message."""
     for index, body in enumerate(message.items):
         item = msgspec.msgpack.decode(body)
@@ -194,9 +216,25 @@ def ledger() -> Ledger:
     return found
 
 
+class NotedLog(QueueLog):
+    """A queue's content; what it accepts is noted."""
+
+    def _accept(self, message: OutMessage, enqueued_s: float) -> Token | None:
+        token = super()._accept(message, enqueued_s)
+        if token is None:
+            current_run().figures["repeats dropped"] += 1
+        else:
+            era = Era(self.key.rpartition("/")[2], token.era)
+            accepted = Accepted(message.stream, message.items, message.mark)
+            ledger().accepted(era, token.seq, accepted)
+        return token
+
+
 @grain(name=QUEUE_TYPE, placement=PREFER_LOCAL)
 class NotedQueue(MemoryQueue):
-    """The queue's grain; what it accepts and keeps is noted."""
+    """The queue's grain; what it loads and keeps is noted."""
+
+    log_class: ClassVar[type[QueueLog]] = NotedLog
 
     @property
     def _name(self) -> str:
@@ -206,9 +244,9 @@ class NotedQueue(MemoryQueue):
         """Note what was loaded."""
         held_s = current_run().simulation.loop.time()
         await super().on_activate()
-        start, count = self._partition.committed(READER), self._partition.depth(READER)
-        loaded = self._partition.read_at(start, count) if count else []
-        ledger().opened(Era(self._name, self._era), held_s, start, list(loaded))
+        log = self._log
+        loaded = log.content(log.done, log.depth) if log.depth else []
+        ledger().opened(Era(self._name, log.era), held_s, log.done, loaded)
 
     async def on_deactivate(self, reason: DeactivationReason, /) -> None:
         """Note whether the content was stored."""
@@ -217,14 +255,6 @@ class NotedQueue(MemoryQueue):
         except (StorageUnavailable, asyncio.CancelledError):
             ledger().not_kept(self._name)
             raise
-
-    def _accept(self, message: QueuedMessage) -> tuple[int, int]:
-        era, number = super()._accept(message)
-        if number:
-            ledger().accepted(Era(self._name, era), number, message)
-        else:
-            current_run().figures["repeats dropped"] += 1
-        return era, number
 
 
 class NotedQueues(MemoryQueues):

@@ -10,7 +10,7 @@ from .buffer.push import PushGroup, Retries
 from .buffer.topic import MemoryTopic
 from .offset import Offset
 from .partition import NothingToCommit
-from .queue_grain import MemoryOptions
+from .queue_log import MemoryOptions
 
 __all__ = [
     "ConcurrentUse",

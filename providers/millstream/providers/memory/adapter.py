@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from datetime import datetime
-from typing import ClassVar
+from typing import ClassVar, Protocol
 
 from millstream.runtime import (
     CallTimeout,
@@ -34,7 +34,9 @@ from millstream.streams import (
     Token,
 )
 
-from .queue_grain import MemoryOptions, MemoryQueue, NumberedMessages, QueuedMessage
+from .queue_grain import MemoryQueue
+from .queue_log import MemoryOptions, QueueLog
+from .wire_form import messages_of, queued
 
 __all__ = ["MemoryAdapter", "MemoryQueues", "MemoryReceiver"]
 
@@ -80,6 +82,7 @@ class MemoryAdapter:
         self.host = host
         self.options = options
         self._queues: dict[QueueId, MemoryQueue] = {}
+        self._logs: dict[QueueId, QueueLog] = {}  # of the queues in this silo
 
     def _queue(self, queue: QueueId) -> MemoryQueue:
         grain = self._queues.get(queue)
@@ -88,42 +91,68 @@ class MemoryAdapter:
             self._queues[queue] = grain
         return grain
 
+    def serves(self, queue: QueueId, log: QueueLog) -> None:
+        """A queue is in this silo: its content can be used without a call."""
+        self._logs[queue] = log
+
+    def serves_no_more(self, queue: QueueId, log: QueueLog) -> None:
+        """It is not any more, or about to move; again is harmless."""
+        if self._logs.get(queue) is log:
+            del self._logs[queue]
+
+    def log_of(self, queue: QueueId) -> QueueLog | None:
+        """The content of a queue that is in this silo."""
+        return self._logs.get(queue)
+
+    def enqueue_at_once(
+        self, queue: QueueId, messages: Sequence[OutMessage], mapper_epoch: int, /
+    ) -> Sequence[Token | None] | None:
+        """Store messages where the queue is in this silo and has room; else None."""
+        log = self._logs.get(queue)
+        if log is None or (
+            len(messages) > 1 and events_of(messages) > self.options.capacity_events
+        ):
+            return None
+        return log.append_now(messages, self.host.clock.wall_s())
+
     async def enqueue(
         self, queue: QueueId, messages: Sequence[OutMessage], mapper_epoch: int, /
     ) -> Sequence[Token | None]:
         """Store messages; waits for room up to `enqueue_wait_s`."""
-        grain, enqueued_s = self._queue(queue), self.host.clock.wall_s()
+        enqueued_s = self.host.clock.wall_s()
         tokens: list[Token | None] = []
         for part in parts_within(messages, self.options.capacity_events):
             try:
-                numbers = await grain.append([queued(message, enqueued_s) for message in part])
+                log = self._logs.get(queue)
+                if log is not None:
+                    tokens += await log.append(part, enqueued_s)
+                else:
+                    tokens += await self._send(queue, part, enqueued_s)
             except Exception as error:
                 raise EnqueueFailed(tokens, publish_error(error)) from None
-            tokens += [Token(era, seq) if seq else None for era, seq in numbers]
         return tokens
+
+    async def _send(
+        self, queue: QueueId, messages: Sequence[OutMessage], enqueued_s: float
+    ) -> list[Token | None]:
+        """Store messages in another silo."""
+        sent = [queued(message, enqueued_s) for message in messages]
+        numbers = await self._queue(queue).append(sent)
+        return [Token(era, seq) if seq else None for era, seq in numbers]
 
     def reader(self, queue: QueueId, /) -> MemoryReader:
         return MemoryReader(self._queue(queue))
 
     def receiver(self, queue: QueueId, epoch: int, /) -> MemoryReceiver:
-        return MemoryReceiver(self._queue(queue), epoch)
+        return MemoryReceiver(self, queue, self._queue(queue), epoch)
 
     async def aclose(self) -> None:
         """Nothing is held: the grains are the silo's."""
 
 
-def queued(message: OutMessage, enqueued_s: float) -> QueuedMessage:
-    """A message as the grain keeps it."""
-    mark = message.mark
-    return QueuedMessage(
-        message.stream.namespace,
-        message.stream.key,
-        list(message.items),
-        dict(message.headers) or None,
-        "" if mark is None else mark.producer,
-        0 if mark is None else mark.seq,
-        enqueued_s,
-    )
+def events_of(messages: Sequence[OutMessage]) -> int:
+    """Events of all messages."""
+    return sum(len(message.items) for message in messages)
 
 
 def parts_within(messages: Sequence[OutMessage], events_max: int) -> Iterator[Sequence[OutMessage]]:
@@ -146,13 +175,26 @@ def publish_error(error: Exception) -> StreamError:
     return QueueUnavailable(f"{type(error).__name__}: {error}")
 
 
-class MemoryReceiver:
-    """The read side of one in-memory queue, for one epoch."""
+class Logs(Protocol):
+    """The queues that are in this silo."""
 
-    def __init__(self, queue: MemoryQueue, epoch: int) -> None:
-        self._queue = queue
+    def log_of(self, queue: QueueId) -> QueueLog | None: ...
+
+
+class MemoryReceiver:
+    """The read side of one in-memory queue, for one epoch.
+
+    Args:
+        logs, queue: where its content is found, while it is in this silo.
+        grain: the queue, wherever it is.
+    """
+
+    def __init__(self, logs: Logs, queue: QueueId, grain: MemoryQueue, epoch: int) -> None:
+        self._logs = logs
+        self._id = queue
+        self._queue = grain
         self._epoch = epoch
-        self._patient = queue  # calls of it last as long as a read may
+        self._patient = grain  # calls of it last as long as a read may
         self._wait_s = -1.0
         self._era = 0
         self._after = 0
@@ -165,6 +207,19 @@ class MemoryReceiver:
     async def read(
         self, max_events: int, max_bytes: int, wait_s: float, /
     ) -> Sequence[QueueMessage]:
+        log = self._logs.log_of(self._id)
+        if log is None:
+            return await self._read_afar(max_events, max_bytes, wait_s)
+        start, found = await log.read(
+            self._epoch, self._era, self._after, max_events, max_bytes, wait_s
+        )
+        self._era, self._after = log.era, start + len(found)
+        return held(found)
+
+    async def _read_afar(
+        self, max_events: int, max_bytes: int, wait_s: float
+    ) -> Sequence[QueueMessage]:
+        """Read in another silo, or where the queue is about to be."""
         if wait_s != self._wait_s:
             self._wait_s = wait_s
             self._patient = with_options(self._queue, timeout=wait_s + ANSWER_S)
@@ -175,12 +230,16 @@ class MemoryReceiver:
         except CallTimeout as error:
             raise QueueUnavailable(str(error)) from None
         self._era, self._after = found.era, found.first_seq - 1 + len(found.messages)
-        return held_in(found)
+        return held(messages_of(found))
 
     async def ack(self, upto: Token | None, also: Sequence[Token] = (), /) -> None:
         era = self._era if upto is None else upto.era
         numbers = [token.seq for token in also if token.era == era]
-        await self._queue.acknowledge(self._epoch, era, 0 if upto is None else upto.seq, numbers)
+        number, log = 0 if upto is None else upto.seq, self._logs.log_of(self._id)
+        if log is None:
+            await self._queue.acknowledge(self._epoch, era, number, numbers)
+        else:
+            log.acknowledge(self._epoch, era, number, numbers)
 
     async def backlog(self) -> int:
         return await self._queue.backlog()
@@ -227,23 +286,13 @@ class MemoryReader:
             raise CursorTooOld(f"{position} is gone", first=Token(era, first))
         found = await self._queue.look(position.seq, max_events, max_bytes)
         following = found.first_seq + len(found.messages)
-        messages = [m for m in held_in(found) if streams is None or m.stream in streams]
+        messages = [m for m in held(messages_of(found)) if streams is None or m.stream in streams]
         return Page(messages, Token(found.era, max(following, position.seq)), following > last)
 
     async def aclose(self) -> None:
         """Nothing is held."""
 
 
-def held_in(found: NumberedMessages) -> list[QueueMessage]:
-    """Messages of a grain as the contract has them, without those that are done."""
-    return [
-        QueueMessage(
-            StreamId(message.namespace, message.key),
-            Token(found.era, found.first_seq + at),
-            message.items,
-            message.headers or {},
-            message.enqueued_s,
-        )
-        for at, message in enumerate(found.messages)
-        if not message.is_gone
-    ]
+def held(messages: list[QueueMessage | None]) -> Sequence[QueueMessage]:
+    """Messages without those that are done."""
+    return [message for message in messages if message is not None]

@@ -1,0 +1,395 @@
+"""What one in-memory queue holds: messages that are accepted and not yet acknowledged.
+
+Owns: `QueueLog`: their numbers, their room, what producers have sent already, the epoch of the
+reader. Not: where it is and how its content moves (`queue_grain`). Everything but waiting is plain:
+who is in the same silo uses it without a call.
+Invariants: a message is numbered when it is accepted, and keeps its number; a repeated sequence of
+a producer is not stored again; a reader of an older epoch is refused; what is done gives its room
+back at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
+
+from millstream.runtime import QueueFenced, QueueFull
+from millstream.runtime.extending import check_fields, text_bytes
+from millstream.streams import OutMessage, QueueMessage, Token
+from millstream.streams.contracts.message import content_bytes
+
+from .arrivals import Arrivals
+from .partition import Partition
+from .room import Room
+
+__all__ = ["Held", "MemoryOptions", "QueueLog"]
+
+READER = "agents"
+PRODUCERS_MAX = 10_000
+LOOKED_AT_MAX = 4_096
+NO_HEADERS: Mapping[str, str] = MappingProxyType({})
+SPAN_MAX = 10_000_000  # messages from the oldest that is not done on; one that is done costs 8 B
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryOptions:
+    """Limits of each in-memory queue. Raises ConfigError.
+
+    A publish to a queue with `capacity_events` events, or `capacity_bytes` bytes, that are not
+    acknowledged waits for room, first come first served, up to `enqueue_wait_s` at a time; the
+    publisher tries again up to `StreamOptions.enqueue_wait_s`, then it raises QueueFull. `store`
+    keeps what outlives an activation: the content of a queue whose silo stops gracefully.
+    """
+
+    capacity_events: int = 100_000
+    capacity_bytes: int = 256 << 20
+    enqueue_wait_s: float = field(default=0.25, metadata={"min": 0})
+    store: str = "default"
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+
+
+class Held:
+    """A message and what it takes of the room."""
+
+    __slots__ = ("events", "message", "size_bytes")
+
+    def __init__(self, message: QueueMessage) -> None:
+        self.message = message
+        self.events = len(message.items)
+        self.size_bytes = size_of(message)
+
+
+def size_of(message: QueueMessage | OutMessage) -> int:
+    """Bytes of its items and texts, of which a frame has to hold all. Cost: O(items)."""
+    return content_bytes(message.items, message.headers) + text_bytes(message.stream)
+
+
+class QueueLog:
+    """One queue of one provider, in one silo.
+
+    Args:
+        key: provider and queue, for errors.
+        era, epoch, start: where numbering and reading stand.
+        producers: the last sequence of each producer, the oldest first.
+    """
+
+    def __init__(
+        self,
+        key: str,
+        options: MemoryOptions,
+        era: int,
+        *,
+        epoch: int = 0,
+        start: int = 0,
+        producers: Mapping[str, int] | None = None,
+    ) -> None:
+        self.key = key
+        self._options = options
+        self._epoch = epoch
+        self._partition: Partition[Held | None] = Partition(start=start)
+        self._partition.register(READER, "earliest")
+        self._room = Room(options.capacity_events, options.capacity_bytes)
+        self._arrivals = Arrivals()
+        self._read_end = 0  # the reader has had the messages below this offset,
+        self._read_events = 0  # which are so many events that are not acknowledged
+        self._producers = OrderedDict(producers or {})
+        self.era = era
+        self.done = start  # messages up to this number are done
+        self.end = start  # number of the last message that was accepted
+
+    # -- life
+
+    def load(self, messages: Iterable[QueueMessage | None]) -> None:
+        """Take content of a former activation, in order; None: one that is done."""
+        events = size_bytes = 0
+        for message in messages:
+            held = None if message is None else Held(message)
+            if held is not None:
+                events += held.events
+                size_bytes += held.size_bytes
+            self.end = self._partition.append(held) + 1
+        # the capacity may have been lowered: what is here has room until the queue moves again
+        options = self._options
+        self._room = Room(
+            max(events, options.capacity_events), max(size_bytes, options.capacity_bytes)
+        )
+        self._room.try_acquire(events, size_bytes)
+
+    def stop_waits(self) -> None:
+        """The queue is about to move: readers that wait go, and come back to its next place."""
+        self._arrivals.close()
+
+    def close(self, reason: str) -> None:
+        """Accept nothing more."""
+        self._arrivals.close()
+        self._room.close(f"{self.key}: {reason}")
+
+    @property
+    def epoch(self) -> int:
+        """The epoch of the reader."""
+        return self._epoch
+
+    @property
+    def depth(self) -> int:
+        """Messages that are not done, and those behind them."""
+        return self.end - self.done
+
+    @property
+    def backlog(self) -> int:
+        """Events that are stored and not read yet."""
+        return self._room.events_taken - self._read_events
+
+    @property
+    def room(self) -> Room:
+        """What is taken of the capacity."""
+        return self._room
+
+    @property
+    def producers(self) -> dict[str, int]:
+        """The last sequence of each producer, the oldest first."""
+        return dict(self._producers)
+
+    def content(self, start: int, count: int) -> list[QueueMessage | None]:
+        """Messages behind number `start`; None in the place of one that is done."""
+        return [
+            None if held is None else held.message for held in self._partition.read_at(start, count)
+        ]
+
+    # -- producers
+
+    def append_now(
+        self, messages: Sequence[OutMessage], enqueued_s: float
+    ) -> list[Token | None] | None:
+        """Accept messages in order; returns the token of each, None for a repeated one.
+
+        None instead of a list: there is no room now. Raises QueueFull: there never will be.
+        """
+        if len(messages) == 1 and messages[0].mark is None:  # nearly always: no list of its own
+            events, size_bytes = len(messages[0].items), size_of(messages[0])
+        else:
+            fresh = [message for message in messages if not self._is_known(message)]
+            events = sum(len(message.items) for message in fresh)
+            size_bytes = sum(map(size_of, fresh))
+        self._refuse_too_large(events, size_bytes)
+        if not self._room.try_acquire(events, size_bytes):
+            return None
+        return self._accept_all(messages, events, size_bytes, enqueued_s)
+
+    async def append(self, messages: Sequence[OutMessage], enqueued_s: float) -> list[Token | None]:
+        """The same, and waits for room, first come first served. Raises QueueFull."""
+        tokens = self.append_now(messages, enqueued_s)
+        if tokens is not None:
+            return tokens
+        fresh = [message for message in messages if not self._is_known(message)]
+        events = sum(len(message.items) for message in fresh)
+        size_bytes = sum(map(size_of, fresh))
+        await self._wait_for_room(events, size_bytes)
+        return self._accept_all(messages, events, size_bytes, enqueued_s)
+
+    def _accept_all(
+        self, messages: Sequence[OutMessage], events: int, size_bytes: int, enqueued_s: float
+    ) -> list[Token | None]:
+        """Store messages for which there is room, and give back what repeated ones do not need."""
+        tokens = [self._accept(message, enqueued_s) for message in messages]
+        if None in tokens:  # repeated before, while it waited, or in this very list
+            found = zip(messages, tokens, strict=True)
+            accepted = [message for message, token in found if token is not None]
+            events -= sum(len(message.items) for message in accepted)
+            self._room.release(events, size_bytes - sum(map(size_of, accepted)))
+        self._arrivals.wake()
+        return tokens
+
+    def _refuse_too_large(self, events: int, size_bytes: int) -> None:
+        """Raise QueueFull for what would never have room, or stand too far behind what waits."""
+        options = self._options
+        if self.end - self.done >= SPAN_MAX:
+            raise QueueFull(
+                f"{self.key}: its oldest event is not done, and {SPAN_MAX:,} messages came since "
+                "(SPAN_MAX): see which subscription is paused or does not get on"
+            )
+        if events > options.capacity_events or size_bytes > options.capacity_bytes:
+            raise QueueFull(
+                f"{self.key}: one batch has {events} events of {size_bytes} bytes; "
+                f"capacity_events is {options.capacity_events}, capacity_bytes is "
+                f"{options.capacity_bytes}"
+            )
+
+    def _accept(self, message: OutMessage, enqueued_s: float) -> Token | None:
+        """Store a message and note its sequence, in one step; None for a repeated one."""
+        mark = message.mark
+        if mark is not None:
+            if self._is_known(message):
+                return None
+            self._note(mark.producer, mark.seq)
+        headers = dict(message.headers) if message.headers else NO_HEADERS
+        token = Token(self.era, self.end + 1)
+        kept = QueueMessage(message.stream, token, list(message.items), headers, enqueued_s)
+        self.end = self._partition.append(Held(kept)) + 1
+        return token
+
+    async def _wait_for_room(self, events: int, size_bytes: int) -> None:
+        options, room = self._options, self._room
+        try:
+            async with asyncio.timeout(options.enqueue_wait_s):
+                await room.acquire(events, size_bytes)
+        except TimeoutError:
+            raise QueueFull(
+                f"{self.key}: full, {options.enqueue_wait_s:g} s long at a time: "
+                f"{room.events_taken} of {options.capacity_events} events (capacity_events), "
+                f"{room.bytes_taken} of {options.capacity_bytes} bytes (capacity_bytes)"
+            ) from None
+
+    def _is_known(self, message: OutMessage) -> bool:
+        """Has this producer's sequence been accepted?"""
+        mark = message.mark
+        return mark is not None and mark.seq <= self._producers.get(mark.producer, -1)
+
+    def _note(self, producer: str, seq: int) -> None:
+        """The sequence is accepted: what comes with it again is dropped."""
+        self._producers[producer] = seq
+        self._producers.move_to_end(producer)
+        if len(self._producers) > PRODUCERS_MAX:
+            self._producers.popitem(last=False)
+
+    # -- the reader
+
+    def begin(self, epoch: int) -> int:
+        """Fence older readers; returns the number of the last message that is done."""
+        self.check_epoch(epoch)
+        self._read_end, self._read_events = self.done, 0
+        return self.done
+
+    def check_epoch(self, epoch: int) -> None:
+        """Raise QueueFenced for an older epoch than one that was seen."""
+        if epoch < self._epoch:
+            raise QueueFenced(f"{self.key}: epoch {epoch} is older than {self._epoch}")
+        self._epoch = epoch
+
+    async def read(
+        self, epoch: int, era: int, after: int, max_events: int, max_bytes: int, wait_s: float
+    ) -> tuple[int, list[QueueMessage | None]]:
+        """Messages behind number `after` of `era`; waits up to `wait_s` for the first.
+
+        Returns the number that the first of them stands behind, and they.
+        """
+        self.check_epoch(epoch)
+        start = max(after, self.done) if era == self.era else self.done
+        if start < self.end:
+            start = self._first_held(start)
+        if start >= self.end and wait_s > 0:
+            await self._arrivals.wait(wait_s)
+            self.check_epoch(epoch)
+        found, events = self._messages_at(start, max_events, max_bytes)
+        self._count_read(start, found, events)
+        return start, found
+
+    def _first_held(self, start: int) -> int:
+        """Behind the messages at `start` that are done, as far as one look goes."""
+        end, count = self.end, 1  # nearly always the first one is held
+        while start < end:
+            for at, held in enumerate(self._partition.read_at(start, count), start):
+                if held is not None:
+                    return at
+            if count > 1:
+                return min(start + count, end)
+            start, count = start + 1, LOOKED_AT_MAX
+        return start
+
+    def _messages_at(
+        self, start: int, max_events: int, max_bytes: int
+    ) -> tuple[list[QueueMessage | None], int]:
+        """Messages from an offset on, within both limits, but one at least; and their events."""
+        found: list[QueueMessage | None] = []
+        events = 0
+        for held in self._partition.read_at(start, max_events):
+            if held is None:
+                found.append(None)
+                continue
+            max_bytes -= held.size_bytes
+            if found and (events + held.events > max_events or max_bytes < 0):
+                break
+            events += held.events
+            found.append(held.message)
+        return found, events
+
+    def _count_read(self, start: int, messages: Sequence[QueueMessage | None], events: int) -> None:
+        """What the reader gets for the first time counts as read."""
+        known = self._read_end - start
+        if known > 0:
+            fresh = messages[known:]
+            events = sum(len(message.items) for message in fresh if message is not None)
+        self._read_events += events
+        self._read_end = max(self._read_end, start + len(messages))
+
+    def acknowledge(self, epoch: int, era: int, upto: int, also: Sequence[int]) -> None:
+        """Forget messages up to and including a number, and single ones behind it.
+
+        Again, or an older one, is harmless. Single ones give their room back at once.
+        """
+        self.check_epoch(epoch)
+        if era == self.era:
+            self._forget_upto(upto)
+            for number in also:
+                self._forget(number)
+
+    def _forget(self, number: int) -> None:
+        if self.done < number <= self._partition.end:
+            self._free([self._partition.replace(number - 1, None)])
+
+    def _forget_upto(self, upto: int) -> None:
+        start = self.done
+        if upto <= start:
+            return
+        count = min(upto, self.end) - start
+        done = self._partition.pull(READER, count)
+        self.done = self._partition.commit(READER)
+        self._partition.trim()
+        self._free(done)
+
+    def _free(self, messages: Sequence[Held | None]) -> None:
+        held = [one for one in messages if one is not None]
+        events = sum(one.events for one in held)
+        self._room.release(events, sum(one.size_bytes for one in held))
+        self._read_events = max(0, self._read_events - events)
+
+    def wake(self, epoch: int) -> None:
+        """The reader of an epoch ends: if it waits, it waits no longer."""
+        if epoch == self._epoch:
+            self._arrivals.wake()
+
+    # -- readers beside it
+
+    def look(
+        self, number: int, max_events: int, max_bytes: int
+    ) -> tuple[int, list[QueueMessage | None]]:
+        """Messages from a number of this era on, also those that are done, as None.
+
+        At most `max_events` messages are looked at, as many as have `max_bytes`, but one at least.
+        Returns the number that the first of them stands behind, and they.
+        """
+        start = min(max(number - 1, self.done), self.end)
+        return start, self._messages_at(start, max_events, max_bytes)[0]
+
+    async def seek(self, when_s: float) -> int:
+        """Number of the first message that was stored at or after a time; 0: none yet."""
+        at = self.done
+        while at < self.end:
+            for number, held in enumerate(self._partition.read_at(at, LOOKED_AT_MAX), at + 1):
+                if held is not None and held.message.enqueued_s >= when_s:
+                    return number
+            await asyncio.sleep(0)
+            at = max(at + LOOKED_AT_MAX, self.done)
+        return 0
+
+    def check(self) -> None:
+        """Assert the invariants. Cost: O(stored)."""
+        self._partition.check()
+        assert (self.done, self.end) == (self._partition.committed(READER), self._partition.end)
+        held = [one for one in self._partition.read_at(self.done, self.depth) if one is not None]
+        assert self._room.events_taken == sum(one.events for one in held)
+        assert self._room.bytes_taken == sum(one.size_bytes for one in held)
