@@ -162,6 +162,19 @@ class ReferenceAdapter:
             await receiver.aclose()
 
 
+class PromptAdapter(ReferenceAdapter):
+    """Stores at once where the whole list has room and is of the present mapper."""
+
+    def enqueue_at_once(
+        self, queue: QueueId, messages: Sequence[OutMessage], mapper_epoch: int, /
+    ) -> Sequence[Token | None] | None:
+        shelf = self.broker.shelf(queue)
+        taken = sum(not self.is_done(shelf, one) for one in shelf.stored)
+        if taken + len(messages) > self.broker.capacity or mapper_epoch < shelf.mapper_epoch:
+            return None
+        return [self.accept(shelf, message, mapper_epoch) for message in messages]
+
+
 class ReferenceReceiver:
     """The owner's read side: by position in a log, else by what is free."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from tests.contract.in_virtual_time import in_virtual_time
-from tests.contract.reference import KINDS, Broker, ReferenceQueues
+from tests.contract.reference import KINDS, Broker, PromptAdapter, ReferenceQueues
 
 from millstream.streams.testing import ADAPTER_CHECKS, AdapterCheck, run_adapter_check
 
@@ -16,6 +16,20 @@ def test_the_reference_keeps_the_contract(check: AdapterCheck, kind: str) -> Non
 
     def make() -> ReferenceQueues:
         return ReferenceQueues(broker, KINDS[kind])
+
+    forget = broker.forget
+    in_virtual_time(lambda: run_adapter_check(check, make, forget=forget))
+
+
+@pytest.mark.parametrize("kind", ["ledger", "tags"])
+@pytest.mark.parametrize("check", ADAPTER_CHECKS, ids=str)
+def test_one_that_stores_at_once_keeps_the_contract(check: AdapterCheck, kind: str) -> None:
+    broker = Broker()
+
+    def make() -> ReferenceQueues:
+        queues = ReferenceQueues(broker, KINDS[kind])
+        queues.adapter_class = PromptAdapter
+        return queues
 
     forget = broker.forget
     in_virtual_time(lambda: run_adapter_check(check, make, forget=forget))

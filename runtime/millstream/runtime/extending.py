@@ -40,11 +40,13 @@ from .silo.services import (
 )
 from .tasks import Tasks
 from .text import check_text, shown, text_bytes
+from .turns.budget import Budget
 from .wire.address import SiloAddress
 from .wire.secret import secret_in_file
 
 __all__ = [
     "Backoff",
+    "Budget",
     "Clock",
     "Codec",
     "Declaration",

@@ -37,6 +37,7 @@ from .contracts.message import OutMessage, Page, ProducerMark, QueueMessage
 from .contracts.push import PushReceiver, PushSource
 from .contracts.queue import (
     BringsMapper,
+    EnqueuesAtOnce,
     Measurable,
     QueueAdapter,
     QueueAdapterFactory,
@@ -77,6 +78,7 @@ __all__ = [
     "DeliveryFailure",
     "DeliveryOptions",
     "EnqueueFailed",
+    "EnqueuesAtOnce",
     "Event",
     "FailureHandler",
     "FlowOptions",

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from tests.contract.broken.fault import refused_by
-from tests.contract.reference import ReferenceAdapter, Shelf
+from tests.contract.reference import PromptAdapter, ReferenceAdapter, Shelf
 
 from millstream.runtime import EnqueueFailed, PublishUnknown, QueueFull, StreamError
 from millstream.streams import OutMessage, ProducerMark, StreamId, Token
@@ -282,3 +282,59 @@ class StoresInSpiteOfAll(ReferenceAdapter):
                 await asyncio.sleep(3600)
             except asyncio.CancelledError:
                 continue
+
+
+@refused_by("a_list_is_stored_whole")
+class StoresAPrefixAtOnceAndAgain(PromptAdapter):
+    def enqueue_at_once(
+        self, queue: str, messages: Messages, mapper_epoch: int, /
+    ) -> Tokens | None:
+        super().enqueue_at_once(queue, messages[:2], mapper_epoch)
+        return None
+
+
+@refused_by("a_list_is_stored_whole", "tags")
+class StoresAtOnceAndThenFails(PromptAdapter):
+    def enqueue_at_once(
+        self, queue: str, messages: Messages, mapper_epoch: int, /
+    ) -> Tokens | None:
+        super().enqueue_at_once(queue, messages, mapper_epoch)
+        raise QueueFull("after all")
+
+
+@refused_by("messages_are_read_as_they_were_enqueued")
+class ForgetsWhatItStoresAtOnce(PromptAdapter):
+    def enqueue_at_once(
+        self, queue: str, messages: Messages, mapper_epoch: int, /
+    ) -> Tokens | None:
+        return [None] * len(messages)
+
+
+@refused_by("a_list_is_stored_whole")
+class TellsTooFewTokensAtOnce(PromptAdapter):
+    def enqueue_at_once(
+        self, queue: str, messages: Messages, mapper_epoch: int, /
+    ) -> Tokens | None:
+        tokens = super().enqueue_at_once(queue, messages, mapper_epoch)
+        return None if tokens is None else tokens[1:]
+
+
+@refused_by("messages_are_read_as_they_were_enqueued")
+class RaisesSomethingAtOnce(PromptAdapter):
+    def enqueue_at_once(
+        self, queue: str, messages: Messages, mapper_epoch: int, /
+    ) -> Tokens | None:
+        raise KeyError(queue)
+
+
+@refused_by("each_producer_has_its_own_sequences")
+class MixesUpProducersAtOnce(PromptAdapter):
+    def enqueue_at_once(
+        self, queue: str, messages: Messages, mapper_epoch: int, /
+    ) -> Tokens | None:
+        mark = messages[0].mark
+        if mark is not None and mark.seq <= max(
+            self.broker.shelf(queue).known.values(), default=-1
+        ):
+            return [None] * len(messages)
+        return super().enqueue_at_once(queue, messages, mapper_epoch)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from millstream.runtime import EnqueueFailed, PublishUnknown, QueueFull, QueueUnavailable
-from millstream.runtime.extending import Tasks
+from millstream.runtime.extending import Budget, Tasks
 from millstream.runtime.testing import Simulation, run
 from millstream.streams.contracts.identity import StreamId
 from millstream.streams.contracts.message import OutMessage
@@ -52,8 +52,8 @@ class Service:
 
 
 class Desk:
-    def __init__(self, limits: SendLimits | None = None) -> None:
-        self.service = Service()
+    def __init__(self, limits: SendLimits | None = None, service: Service | None = None) -> None:
+        self.service = service or Service()
         self.tasks = Tasks(asyncio.get_running_loop(), Context)
         self.clock = BenchClock()
         self.sender = QueueSender(
@@ -65,6 +65,7 @@ class Desk:
             CALL_LIMIT_S,
             self.clock,
             self.tasks,
+            Budget(asyncio.get_running_loop(), 0.001),
         )
 
     async def publish(self, *texts: str, wait_s: float = 5.0) -> Publish:
@@ -217,3 +218,100 @@ def test_timers_that_fire_early_lose_nothing(seed: int) -> None:
         return desk.service.stored
 
     assert run(main, seed).result == ["a", "b", "c"]
+
+
+# --- storing at once ------------------------------------------------------------------------------
+
+
+class PromptService(Service):
+    """Stores without waiting where it is told an answer to give, else as the others do."""
+
+    def __init__(self, *at_once: Any) -> None:
+        super().__init__()
+        self.at_once = list(at_once)  # of the next calls: True: stored; None; tokens; an error
+        self.asked = 0
+
+    def enqueue_at_once(self, queue: str, messages: Sequence[OutMessage], epoch: int, /) -> Any:
+        assert (queue, epoch) == ("q", 7)
+        assert self.under_way == 0, "one call at a time"
+        self.asked += 1
+        answer = self.at_once.pop(0) if self.at_once else None
+        if isinstance(answer, BaseException):
+            raise answer
+        if answer is True:
+            self.stored += [message.items[0].decode() for message in messages]
+            return [None] * len(messages)
+        return answer
+
+
+async def test_what_is_stored_at_once_needs_no_call_and_no_task() -> None:
+    service = PromptService(True, True)
+    desk = Desk(service=service)
+    assert (await desk.publish("a", "b")).tokens == [None, None]
+    assert (await desk.publish("c")).error is None
+    assert (service.stored, service.calls, len(desk.tasks)) == (["a", "b", "c"], 0, 0)
+
+
+@pytest.mark.parametrize("answer", [None, QueueFull("full"), QueueUnavailable("away")])
+async def test_what_is_not_stored_at_once_is_enqueued(answer: Any) -> None:
+    service = PromptService(answer)
+    desk = Desk(service=service)
+    publish = await desk.publish("a", "b")
+    assert (publish.error, publish.tokens) == (None, [None, None])
+    assert (service.stored, service.calls, service.asked) == (["a", "b"], 1, 1)
+
+
+@pytest.mark.parametrize(
+    "answer", [[], ["token"], 7, ValueError("odd"), asyncio.CancelledError("odd")], ids=repr
+)
+async def test_an_odd_answer_at_once_leaves_it_unknown_what_is_stored(answer: Any) -> None:
+    service = PromptService(answer, True)
+    desk = Desk(service=service)
+    publish = await desk.publish("a")
+    assert isinstance(publish.error, PublishUnknown) and "enqueue_at_once of q" in str(
+        publish.error
+    )
+    assert (await desk.publish("b")).error is None
+    assert (service.stored, service.calls) == (["b"], 0)
+
+
+async def test_nothing_is_stored_at_once_before_what_waits() -> None:
+    service = PromptService(None, True, True)
+    desk = Desk(service=service)
+    first = asyncio.ensure_future(desk.publish("a"))
+    await asyncio.sleep(0)
+    await asyncio.gather(first, desk.publish("b"), desk.publish("c"))
+    assert (service.stored, service.asked) == (["a", "b", "c"], 1)
+    await desk.publish("d")
+    assert (service.stored[-1], service.asked) == ("d", 2)
+
+
+async def test_a_list_that_is_too_long_for_one_call_is_not_stored_at_once() -> None:
+    service = PromptService(True, True)
+    desk = Desk(SendLimits(batch_messages_max=2), service)
+    await desk.publish("a", "b", "c")
+    assert (service.asked, service.calls) == (0, 2)
+    desk = Desk(SendLimits(batch_bytes_max=3), service)
+    await desk.publish("aa", "bb")
+    assert service.asked == 0
+    await desk.publish("aaaaa")  # one message is never cut
+    assert service.asked == 1
+
+
+async def test_publishing_at_once_yields_to_the_loop() -> None:
+    service = PromptService(*[True] * 100_000)
+    desk = Desk(service=service)
+    turns = 0
+
+    async def count() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    counting = asyncio.ensure_future(count())
+    began_s = asyncio.get_running_loop().time()
+    while asyncio.get_running_loop().time() < began_s + 0.03 and service.at_once:
+        await desk.publish("a")
+    counting.cancel()
+    assert turns >= 5

@@ -20,6 +20,7 @@ from millstream.runtime.definition.storage import StateStore
 from millstream.runtime.errors import ConfigError
 from millstream.runtime.options import RuntimeOptions
 from millstream.runtime.tasks import Tasks
+from millstream.runtime.turns.budget import Budget
 
 from .assembly import SiloAssembly
 from .extended import ExtendedGrain, activation_of
@@ -139,7 +140,8 @@ class Extensions:
 class SiloServices:
     """One silo, as its parts see it.
 
-    Attributes: `members`, `targets`, `extensions`, `clock`; `tasks`, which end with the silo.
+    Attributes: `members`, `targets`, `extensions`, `clock`; `tasks`, which end with the silo;
+    `budget`, by which work that never suspends yields to the loop.
     """
 
     def __init__(self, silo: SiloAssembly, name: str, brought: Collection[type[Grain]]) -> None:
@@ -152,6 +154,7 @@ class SiloServices:
         self.extensions = Extensions(silo)
         self.clock: Clock = SiloClock(silo)
         self.tasks = self.new_tasks()
+        self.budget: Budget = silo.turns.budget
 
     @property
     def cluster(self) -> str:

@@ -17,7 +17,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 
-from millstream.runtime.extending import Clock, Tasks, shown
+from millstream.runtime.extending import Budget, Clock, Tasks, shown
 from millstream.streams.contracts.capability import Capability, has_positions
 from millstream.streams.contracts.identity import QueueId, StreamId
 from millstream.streams.contracts.message import QueueMessage
@@ -72,6 +72,7 @@ class AgentParts:
     clock: Clock
     new_tasks: Callable[[], Tasks]
     calls: Tasks  # delivery calls, until the provider ends
+    budget: Budget  # of the silo
 
 
 def cache_for(
@@ -313,7 +314,13 @@ class PullingAgent:
 
         limit_s = self._options.call_limit_s
         self._receiving = Receiving(
-            action.serial, make, self._where, self._step, self._tasks, limit_s
+            action.serial,
+            make,
+            self._where,
+            self._step,
+            self._tasks,
+            limit_s,
+            self._parts.budget,
         )
         self._receiving.open(action.after)
 

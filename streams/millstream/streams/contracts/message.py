@@ -69,4 +69,5 @@ def headers_bytes(headers: Mapping[str, str] | None) -> int:
 
 def content_bytes(items: Sequence[bytes], headers: Mapping[str, str] | None) -> int:
     """What a message counts for against every limit of bytes: items and headers."""
-    return sum(map(len, items)) + headers_bytes(headers)
+    size = len(items[0]) if len(items) == 1 else sum(map(len, items))
+    return size + headers_bytes(headers) if headers else size

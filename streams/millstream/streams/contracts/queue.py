@@ -21,6 +21,7 @@ from .token import Token
 
 __all__ = [
     "BringsMapper",
+    "EnqueuesAtOnce",
     "Measurable",
     "QueueAdapter",
     "QueueAdapterFactory",
@@ -141,6 +142,21 @@ class QueueReader(Protocol):
         ...
 
     async def aclose(self) -> None: ...
+
+
+@runtime_checkable
+class EnqueuesAtOnce(Protocol):
+    """An adapter that can often store without waiting, as a queue in this process can."""
+
+    def enqueue_at_once(
+        self, queue: QueueId, messages: Sequence[OutMessage], mapper_epoch: int, /
+    ) -> Sequence[Token | None] | None:
+        """Store the whole list now, as `enqueue` would; None: it would have to wait.
+
+        All of the list is stored or nothing: with None, or a StreamError, nothing is, and the
+        runtime calls `enqueue`. It is asked only while no call of `enqueue` is under way.
+        """
+        ...
 
 
 @runtime_checkable

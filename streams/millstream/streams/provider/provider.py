@@ -25,7 +25,7 @@ from millstream.streams.contracts.factories import OpenAdapter
 from millstream.streams.contracts.identity import StreamId
 from millstream.streams.contracts.mapping import QueueBalancer, QueueMapper
 from millstream.streams.contracts.message import OutMessage
-from millstream.streams.contracts.queue import QueueAdapter, QueueAdapterFactory
+from millstream.streams.contracts.queue import EnqueuesAtOnce, QueueAdapter, QueueAdapterFactory
 from millstream.streams.contracts.shapes import capabilities_of, require_shape
 from millstream.streams.contracts.token import Token
 from millstream.streams.failures.dead_letters import DeadLetters
@@ -117,7 +117,10 @@ class PersistentStreams:
         host = SiloAdapterHost(services, name, self.mapper, store)
         await host.agree()
         self.adapter = self._opened = await factory.open(name, host)
-        require_shape(self.adapter, QueueAdapter, f"the adapter of stream provider {name!r}")
+        where = f"the adapter of stream provider {name!r}"
+        require_shape(self.adapter, QueueAdapter, where)
+        if isinstance(self.adapter, EnqueuesAtOnce):
+            require_shape(self.adapter, EnqueuesAtOnce, where)
         self.capabilities = capabilities_of(factory, f"stream provider {name!r}")
         check_marks(services.grain_types(), name, self.capabilities)
 
@@ -133,6 +136,7 @@ class PersistentStreams:
             options.enqueue_wait_s,
             services.clock,
             services.new_tasks(),
+            services.budget,
         )
         records = OwnershipStore(services.store(options.store), name)
         self.agents = AgentCalls(name, services, self.mapper, records, options.store)

@@ -70,6 +70,7 @@ class QueueReading:
             clock=services.clock,
             new_tasks=services.new_tasks,
             calls=self._calls,
+            budget=services.budget,
         )
         self.manager: QueueManager[PullingAgent] = QueueManager(
             settings.mapper.queues(),

@@ -93,6 +93,15 @@ class SendQueue:
         """Does nothing wait, and is nothing out?"""
         return not self._waiting
 
+    def takes_alone(self, publish: Publish) -> bool:
+        """Is nothing before it, and would it be one list?"""
+        if self._waiting:
+            return False
+        count, limits = len(publish.messages), self._limits
+        return count == 1 or (
+            count <= limits.batch_messages_max and publish.size_bytes <= limits.batch_bytes_max
+        )
+
     def add(self, publish: Publish) -> None:
         """Let a publish wait. Raises QueueFull: too much waits already."""
         limit = self._limits.waiting_bytes_max

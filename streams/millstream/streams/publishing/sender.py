@@ -1,20 +1,20 @@
 """Enqueueing in one queue: the driver of a `SendQueue`.
 
 Owns: `QueueSender`: one call of the adapter at a time, its time limit, the pause before it is tried
-again. Not: what an answer means (`send_queue`). Invariants: a call that is under way is not
-cancelled by its publishers; after `call_limit_s` its messages are unknown, it is cancelled, and
-what waits goes on without it.
+again; storing at once, where nothing waits and the adapter can. Not: what an answer means
+(`send_queue`). Invariants: a call that is under way is not cancelled by its publishers; after
+`call_limit_s` its messages are unknown, it is cancelled, and what waits goes on without it.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from millstream.runtime import EnqueueFailed, PublishUnknown, StreamError
-from millstream.runtime.extending import Backoff, Clock, Tasks
+from millstream.runtime.extending import Backoff, Budget, Clock, Tasks
 from millstream.streams.contracts.answers import (
     AdapterFault,
     checked_prefix,
@@ -23,6 +23,7 @@ from millstream.streams.contracts.answers import (
 )
 from millstream.streams.contracts.identity import QueueId
 from millstream.streams.contracts.message import OutMessage
+from millstream.streams.contracts.queue import EnqueuesAtOnce
 from millstream.streams.contracts.token import Token
 
 from .send_queue import Publish, SendQueue, is_passing
@@ -32,6 +33,9 @@ __all__ = ["Enqueue", "QueueSender"]
 log = logging.getLogger("millstream.streams")
 
 RETRY = Backoff(0.02, 2, 0.5)
+
+
+AtOnce = Callable[[QueueId, Sequence[OutMessage], int], Sequence[Token | None] | None]
 
 
 class Enqueue(Protocol):
@@ -55,6 +59,7 @@ class QueueSender:
     Args:
         name: of provider and adapter, for errors.
         call_limit_s: how long one call of the adapter may take.
+        budget: of the silo; what never suspends yields by it.
     """
 
     def __init__(
@@ -67,15 +72,19 @@ class QueueSender:
         call_limit_s: float,
         clock: Clock,
         tasks: Tasks,
+        budget: Budget,
     ) -> None:
         self._waiting = waiting
         self._queue = queue
         self._adapter = adapter
+        self._at_once = adapter.enqueue_at_once if isinstance(adapter, EnqueuesAtOnce) else None
         self._mapper = mapper
         self._where = f"{name}.enqueue of {queue}"
+        self._where_at_once = f"{name}.enqueue_at_once of {queue}"
         self._call_limit_s = call_limit_s
         self._clock = clock
         self._tasks = tasks
+        self._budget = budget
         self._ends: dict[Publish, asyncio.Future[None]] = {}
         self._task: asyncio.Task[None] | None = None
         self._idle: asyncio.Future[None] | None = None  # the task waits for a publish
@@ -90,6 +99,13 @@ class QueueSender:
         """
         if publish.is_over:
             return  # it had nothing to send
+        if self._at_once is not None and self._waiting.takes_alone(publish):
+            self._store_at_once(self._at_once, publish)
+            if publish.is_over:
+                self._budget.left -= 1  # `spend`, without its frame
+                if not self._budget.left:
+                    await self._budget.pause()
+                return
         self._waiting.add(publish)
         end = self._ends[publish] = asyncio.get_running_loop().create_future()
         if self._task is None or self._task.done():
@@ -102,6 +118,24 @@ class QueueSender:
             del self._ends[publish]
             if not publish.is_over:
                 self._waiting.drop(publish)
+
+    def _store_at_once(self, at_once: AtOnce, publish: Publish) -> None:
+        """Store it here and now; if that cannot be, it is not over, and nothing is stored."""
+        messages = publish.messages
+        try:
+            answer = at_once(self._queue, messages, self._mapper.epoch)
+            if answer is not None:
+                publish.tokens = checked_tokens(answer, len(messages), self._where_at_once)
+                publish.is_over = True
+        except AdapterFault as error:
+            publish.end(self._unknown(error))
+        except StreamError:
+            return  # `enqueue` says it again
+        except (KeyboardInterrupt, SystemExit):
+            raise
+        except BaseException as error:  # CancelledError too: only the adapter can have raised it
+            fault = fault_of(self._where_at_once, error)
+            publish.end(self._unknown(fault))
 
     async def _send(self) -> None:
         """Enqueue what waits, for as long as no call takes too long."""

@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Mapping, Sequence
 
 from millstream.runtime import NotInCluster, StreamError
-from millstream.runtime.extending import Clock, Tasks
+from millstream.runtime.extending import Budget, Clock, Tasks
 from millstream.streams.contracts.identity import QueueId, StreamId
 from millstream.streams.contracts.mapping import QueueMapper
 from millstream.streams.contracts.message import OutMessage
@@ -37,6 +37,7 @@ class SiloPublisher:
         enqueue_wait_s: float,
         clock: Clock,
         tasks: Tasks,
+        budget: Budget,
     ) -> None:
         self._name = f"{type(adapter).__name__} of stream provider {name!r}"
         self._adapter = adapter
@@ -46,6 +47,7 @@ class SiloPublisher:
         self._enqueue_wait_s = enqueue_wait_s
         self._clock = clock
         self._tasks = tasks
+        self._budget = budget
         self._senders: dict[QueueId, QueueSender] = {}
         self._closed = ""
 
@@ -121,6 +123,7 @@ class SiloPublisher:
                 self._send.call_limit_s,
                 self._clock,
                 self._tasks,
+                self._budget,
             )
         return sender
 

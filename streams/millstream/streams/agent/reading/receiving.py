@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from millstream.runtime import CursorTooOld, QueueFenced
-from millstream.runtime.extending import Tasks
+from millstream.runtime.extending import Budget, Tasks
 from millstream.streams.contracts.answers import fault_of
 from millstream.streams.contracts.queue import Measurable, QueueReceiver
 from millstream.streams.contracts.token import Token
@@ -36,6 +36,7 @@ class Receiving:
         where: names provider and queue.
         tell: takes what comes of the calls.
         limit_s: how long `aclose`, or the last acknowledgement, may take.
+        budget: of the silo: reads that find something at once yield by it.
     """
 
     def __init__(
@@ -46,6 +47,7 @@ class Receiving:
         tell: Callable[[Event], None],
         tasks: Tasks,
         limit_s: float,
+        budget: Budget,
     ) -> None:
         self.serial = serial
         self._make = make
@@ -53,6 +55,7 @@ class Receiving:
         self._tell = tell
         self._tasks = tasks
         self._limit_s = limit_s
+        self._budget = budget
         self._wanted: tuple[int, int, float] | None = None  # the next read
         self._parked: asyncio.Future[None] | None = None  # the reading task waits for one
         self._reading: asyncio.Task[None] | None = None
@@ -77,6 +80,9 @@ class Receiving:
                 await self._parked
             event = await self._contained("read", self._read)
             self._tell(event)
+            self._budget.left -= 1  # `spend`, without its frame
+            if not self._budget.left:
+                await self._budget.pause()
 
     async def _start(self, after: Token | None) -> Event:
         self.receiver = self._make()
