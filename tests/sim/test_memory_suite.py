@@ -41,7 +41,7 @@ def is_noticed(what: str) -> bool:
 
 def test_content_that_a_stop_does_not_store_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     async def forget(self: MemoryQueue, reason: Any) -> None:
-        self._adapter.serves_no_more(self._queue, self._log)
+        self._adapter.logs.serves_no_more(self._queue, self._log)
         self._log.close("it forgets")
 
     monkeypatch.setattr(MemoryQueue, "on_deactivate", forget)

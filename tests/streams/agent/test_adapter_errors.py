@@ -99,6 +99,7 @@ class FaultyAdapter:
         self._faults = faults
         self.options: Any = getattr(inner, "options", None)  # the queue's grain asks for these
         self.host: Any = getattr(inner, "host", None)
+        self.logs: Any = getattr(inner, "logs", None)
 
     async def enqueue(
         self, queue: QueueId, messages: Sequence[OutMessage], mapper_epoch: int

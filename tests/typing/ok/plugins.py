@@ -32,6 +32,7 @@ from millstream.streams import (
     CursorTooOld,
     DeliveryFailure,
     EnqueueFailed,
+    EnqueuesAtOnce,
     FailureHandler,
     GiveUpDecision,
     HashRingMapper,
@@ -172,6 +173,8 @@ def take_apart(adapter: QueueAdapter, message: QueueMessage) -> None:
     assert_type(message.stream.namespace, str)
     assert_type(message.token, Token)
     assert_type(message.items, Sequence[bytes])
+    if isinstance(adapter, EnqueuesAtOnce):
+        adapter.enqueue_at_once("q", [], 1)
     if isinstance(adapter, Rewinds):
         assert_type(adapter.reader("queue-0"), QueueReader)
     if isinstance(message, Rewinds):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from datetime import datetime
-from typing import ClassVar, Protocol
+from typing import ClassVar
 
 from millstream.runtime import (
     CallTimeout,
@@ -34,8 +34,9 @@ from millstream.streams import (
     Token,
 )
 
+from .local_logs import LocalLogs
 from .queue_grain import MemoryQueue
-from .queue_log import MemoryOptions, QueueLog
+from .queue_log import MemoryOptions
 from .wire_form import messages_of, queued
 
 __all__ = ["MemoryAdapter", "MemoryQueues", "MemoryReceiver"]
@@ -82,7 +83,7 @@ class MemoryAdapter:
         self.host = host
         self.options = options
         self._queues: dict[QueueId, MemoryQueue] = {}
-        self._logs: dict[QueueId, QueueLog] = {}  # of the queues in this silo
+        self.logs = LocalLogs()
 
     def _queue(self, queue: QueueId) -> MemoryQueue:
         grain = self._queues.get(queue)
@@ -91,24 +92,11 @@ class MemoryAdapter:
             self._queues[queue] = grain
         return grain
 
-    def serves(self, queue: QueueId, log: QueueLog) -> None:
-        """A queue is in this silo: its content can be used without a call."""
-        self._logs[queue] = log
-
-    def serves_no_more(self, queue: QueueId, log: QueueLog) -> None:
-        """It is not any more, or about to move; again is harmless."""
-        if self._logs.get(queue) is log:
-            del self._logs[queue]
-
-    def log_of(self, queue: QueueId) -> QueueLog | None:
-        """The content of a queue that is in this silo."""
-        return self._logs.get(queue)
-
     def enqueue_at_once(
         self, queue: QueueId, messages: Sequence[OutMessage], mapper_epoch: int, /
     ) -> Sequence[Token | None] | None:
         """Store messages where the queue is in this silo and has room; else None."""
-        log = self._logs.get(queue)
+        log = self.logs.find(queue)
         if log is None or (
             len(messages) > 1 and events_of(messages) > self.options.capacity_events
         ):
@@ -123,7 +111,7 @@ class MemoryAdapter:
         tokens: list[Token | None] = []
         for part in parts_within(messages, self.options.capacity_events):
             try:
-                log = self._logs.get(queue)
+                log = self.logs.find(queue)
                 if log is not None:
                     tokens += await log.append(part, enqueued_s)
                 else:
@@ -144,7 +132,7 @@ class MemoryAdapter:
         return MemoryReader(self._queue(queue))
 
     def receiver(self, queue: QueueId, epoch: int, /) -> MemoryReceiver:
-        return MemoryReceiver(self, queue, self._queue(queue), epoch)
+        return MemoryReceiver(self.logs, queue, self._queue(queue), epoch)
 
     async def aclose(self) -> None:
         """Nothing is held: the grains are the silo's."""
@@ -175,12 +163,6 @@ def publish_error(error: Exception) -> StreamError:
     return QueueUnavailable(f"{type(error).__name__}: {error}")
 
 
-class Logs(Protocol):
-    """The queues that are in this silo."""
-
-    def log_of(self, queue: QueueId) -> QueueLog | None: ...
-
-
 class MemoryReceiver:
     """The read side of one in-memory queue, for one epoch.
 
@@ -189,7 +171,7 @@ class MemoryReceiver:
         grain: the queue, wherever it is.
     """
 
-    def __init__(self, logs: Logs, queue: QueueId, grain: MemoryQueue, epoch: int) -> None:
+    def __init__(self, logs: LocalLogs, queue: QueueId, grain: MemoryQueue, epoch: int) -> None:
         self._logs = logs
         self._id = queue
         self._queue = grain
@@ -207,7 +189,7 @@ class MemoryReceiver:
     async def read(
         self, max_events: int, max_bytes: int, wait_s: float, /
     ) -> Sequence[QueueMessage]:
-        log = self._logs.log_of(self._id)
+        log = self._logs.find(self._id)
         if log is None:
             return await self._read_afar(max_events, max_bytes, wait_s)
         start, found = await log.read(
@@ -235,7 +217,7 @@ class MemoryReceiver:
     async def ack(self, upto: Token | None, also: Sequence[Token] = (), /) -> None:
         era = self._era if upto is None else upto.era
         numbers = [token.seq for token in also if token.era == era]
-        number, log = 0 if upto is None else upto.seq, self._logs.log_of(self._id)
+        number, log = 0 if upto is None else upto.seq, self._logs.find(self._id)
         if log is None:
             await self._queue.acknowledge(self._epoch, era, number, numbers)
         else:

@@ -33,6 +33,7 @@ from millstream.runtime import (
 from millstream.runtime.extending import isolated, services_of, stopping
 from millstream.streams import AdapterHost, QueueId
 
+from .local_logs import LocalLogs
 from .queue_log import MemoryOptions, QueueLog
 from .wire_form import (
     NumberedMessages,
@@ -61,13 +62,8 @@ class Opened(Protocol):
     def options(self) -> MemoryOptions: ...
     @property
     def host(self) -> AdapterHost: ...
-    def serves(self, queue: QueueId, log: QueueLog) -> None:
-        """A queue is in this silo: the adapter may use it without a call."""
-        ...
-
-    def serves_no_more(self, queue: QueueId, log: QueueLog) -> None:
-        """It is not any more, or about to move; again is harmless."""
-        ...
+    @property
+    def logs(self) -> LocalLogs: ...
 
 
 @grain(name="millstream.MemoryQueue", placement=PREFER_LOCAL)
@@ -113,7 +109,7 @@ class MemoryQueue(Grain):
         if self._is_stopping:
             self._log.stop_waits()
         else:
-            adapter.serves(self._queue, self._log)
+            adapter.logs.serves(self._queue, self._log)
 
     @property
     def _row_key(self) -> str:
@@ -177,12 +173,12 @@ class MemoryQueue(Grain):
     def _stopping(self) -> None:
         """The queue is about to move."""
         self._is_stopping = True
-        self._adapter.serves_no_more(self._queue, self._log)
+        self._adapter.logs.serves_no_more(self._queue, self._log)
         self._log.stop_waits()
 
     async def on_deactivate(self, reason: DeactivationReason, /) -> None:
         """Store the content, so that the next activation goes on with it."""
-        self._adapter.serves_no_more(self._queue, self._log)
+        self._adapter.logs.serves_no_more(self._queue, self._log)
         log = self._log
         log.close("the queue moves")
         chunks = 0
