@@ -7,6 +7,7 @@ whatever fails; delivery calls end with `aclose`, after their agents.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 
 from millstream.runtime import TableView
@@ -22,6 +23,7 @@ from millstream.streams.failures.letters import LetterRows
 from millstream.streams.ownership.manager import QueueManager
 from millstream.streams.ownership.record import OwnershipStore
 
+from .audit import Audit
 from .following import Following
 from .outlet import SiloOutlet
 from .settings import Settings
@@ -57,6 +59,7 @@ class QueueReading:
         retention_s = options.absent_type_retention_s
         self.following = Following(provider, services, retention_s, self._tell_agents)
         self._unwatch: Callable[[], None] = lambda: None
+        self._audit: asyncio.Task[None] | None = None
         self.is_balanced = False  # the balancer was started, and is not closed
         self.letters = LetterRows(store, provider)
         outlet = SiloOutlet(provider, services, self.letters, has_positions(capabilities))
@@ -96,6 +99,8 @@ class QueueReading:
         self.is_balanced = True
         queues = self._settings.mapper.queues()
         silos = QueueSilos(services, self._provider, queues, self._records, self._lease_s)
+        audit = Audit(self._provider, queues, silos, ManagerSilo(services, self._provider))
+        self._audit = services.tasks.start(audit.run())
         await self._settings.balancer.start(queues, silos, self.manager.want)
 
     def _follow(self, view: TableView) -> None:
@@ -108,6 +113,8 @@ class QueueReading:
 
     def _follow_no_more(self) -> None:
         self._unwatch()
+        if self._audit is not None:
+            self._audit.cancel()
         self.following.close()
 
     async def stop(self) -> None:
