@@ -13,7 +13,7 @@ from millstream.runtime import Etag, MemoryStateStore, Row, StorageUnavailable
 from millstream.runtime.extending import Tasks
 from millstream.streams import OwnershipOptions, Token
 from millstream.streams.ownership.manager import QueueManager
-from millstream.streams.ownership.record import OwnershipStore, QueueRecord, QueueState
+from millstream.streams.ownership.record import OwnershipStore, Progress, QueueRecord, QueueState
 
 ME, OTHER = "127.0.0.1:1@1", "127.0.0.1:2@1"
 QUEUE = "queue-0"
@@ -23,9 +23,11 @@ class FakeReader:
     def __init__(self) -> None:
         self.is_fenced = False
         self.is_acked = True
-        self.checkpoint: Token | None = None
+        self.progress: Progress | None = None
+        self.kept: list[Progress] = []
+        self.is_urgent = False
         self.in_flight = 0
-        self.undone = 0
+        self.has_repeats = False
         self.said: list[str] = []
 
     def start(self) -> None:
@@ -36,6 +38,12 @@ class FakeReader:
 
     def resume(self) -> None:
         self.said.append("resume")
+
+    def stored(self, progress: Progress) -> None:
+        self.kept.append(progress)
+
+    def handoff(self) -> Progress | None:
+        return self.progress
 
     async def stop(self) -> None:
         self.said.append("stop")
@@ -80,9 +88,7 @@ class Desk:
 
     def freed(self, queue: str, /) -> None: ...
 
-    def _begin(
-        self, queue: str, epoch: int, checkpoint: Token | None, *, may_repeat: bool
-    ) -> FakeReader:
+    def _begin(self, queue: str, epoch: int, progress: Progress, *, may_repeat: bool) -> FakeReader:
         self.readers.append(FakeReader())
         return self.readers[-1]
 
@@ -137,12 +143,12 @@ async def test_an_owner_that_is_fenced_by_the_provider_stops_reading() -> None:
 async def test_the_position_is_stored_while_reading_and_never_goes_back() -> None:
     async with owning(FAST) as desk:
         for seq, wanted in ((4, 4), (9, 9), (7, 9)):
-            desk.readers[0].checkpoint = Token(1, seq)
+            desk.readers[0].progress = Progress(Token(1, seq))
             async with asyncio.timeout(20):
-                while (await desk.record()).checkpoint != Token(1, wanted):
+                while (await desk.record()).frontier != Token(1, wanted):
                     await asyncio.sleep(0)
             await spin(50)
-            assert (await desk.record()).checkpoint == Token(1, wanted)
+            assert (await desk.record()).frontier == Token(1, wanted)
 
 
 async def test_a_pause_is_recorded_and_called_off() -> None:

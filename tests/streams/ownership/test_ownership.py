@@ -25,15 +25,19 @@ from millstream.streams.ownership.decision import (
     Unowned,
     Wait,
     decide,
+    is_stored,
 )
 from millstream.streams.ownership.options import OwnershipOptions
 from millstream.streams.ownership.record import (
+    BehindAt,
     Handoff,
     OwnershipStore,
+    Progress,
     QueueRecord,
     QueueState,
     StoredRecord,
-    with_checkpoint,
+    handed_over,
+    with_progress,
 )
 
 ME, OTHER, GONE = "me:1@1", "other:1@1", "gone:1@1"
@@ -41,6 +45,7 @@ NOW_S = 100.0
 OPTIONS = OwnershipOptions(max_handoff_s=3, poll_s=1, force_after_s=2)
 FREE, OWNED, PAUSING = QueueState.FREE, QueueState.OWNED, QueueState.PAUSING
 TEN = Token(0, 10)
+LATE = BehindAt("notes", "a", "sub", Token(0, 3))
 
 
 def situation(
@@ -49,11 +54,11 @@ def situation(
     *,
     is_wanted: bool = True,
     seen_s: float = NOW_S,
-    checkpoint: Token | None = None,
+    progress: Progress | None = None,
     in_flight: int = 0,
 ) -> Situation:
     live = frozenset({ME, OTHER})
-    return Situation(record, seen_s, NOW_S, ME, live, is_wanted, local, checkpoint, in_flight)
+    return Situation(record, seen_s, NOW_S, ME, live, is_wanted, local, progress, in_flight)
 
 
 def record(owner: str, epoch: int = 4, state: QueueState = OWNED, **rest: Any) -> QueueRecord:
@@ -161,10 +166,19 @@ def test_every_write_keeps_or_raises_the_epoch_and_names_its_owner(
             assert cell in ("Keep", "Wait", "Lost")
 
 
-def test_acquiring_keeps_the_checkpoint_and_clears_the_hand_off() -> None:
-    free = record("", state=FREE, checkpoint=TEN, handoff=Handoff(True, 0))
+def test_acquiring_keeps_the_progress_and_clears_the_hand_off() -> None:
+    done = ((Token(0, 12), Token(0, 19)),)
+    free = record("", state=FREE, frontier=TEN, behind=(LATE,), handoff=Handoff(True, 0, done))
     decision = decide(situation(free, Unowned()), OwnershipOptions(lease_s=30.0))
-    assert decision == Acquire(record(ME, 5, checkpoint=TEN, lease_s=30.0), is_forced=False)
+    new = record(ME, 5, frontier=TEN, behind=(LATE,), lease_s=30.0)
+    assert decision == Acquire(new, is_forced=False, progress=Progress(TEN, (LATE,), done))
+
+
+def test_who_takes_a_queue_without_consent_knows_who_is_behind() -> None:
+    dead = record(GONE, frontier=TEN, behind=(LATE,))
+    decision = decide(situation(dead, Unowned()), OPTIONS)
+    assert isinstance(decision, Acquire) and decision.progress == Progress(TEN, (LATE,))
+    assert (decision.record.frontier, decision.record.behind) == (TEN, (LATE,))
 
 
 @pytest.mark.parametrize("name", ["mine", "other_dead", "other_overdue", "other_lease_over"])
@@ -190,18 +204,18 @@ def test_a_record_without_an_agent_is_freed_as_not_clean() -> None:
 
 
 @pytest.mark.parametrize(("seen_s", "is_written"), [(95.0, True), (95.5, False)])
-def test_a_checkpoint_that_moved_is_written_when_its_time_has_come(
-    seen_s: float, is_written: bool
-) -> None:
+def test_progress_is_written_when_its_time_has_come(seen_s: float, is_written: bool) -> None:
     options = OwnershipOptions(checkpoint_every_s=5.0)
-    moved = situation(record(ME), Owned(4), seen_s=seen_s, checkpoint=TEN)
-    written = Renew(record(ME, checkpoint=TEN))
+    moved = situation(record(ME), Owned(4), seen_s=seen_s, progress=Progress(TEN))
+    written = Renew(record(ME, frontier=TEN))
     assert decide(moved, options) == (written if is_written else Keep())
 
 
 def test_pausing_says_how_long_the_owner_drains() -> None:
-    paused = decide(situation(record(ME), Owned(4), is_wanted=False, checkpoint=TEN), OPTIONS)
-    assert paused == Pause(record(ME, state=PAUSING, drain_by_s=3.0, checkpoint=TEN))
+    paused = decide(
+        situation(record(ME), Owned(4), is_wanted=False, progress=Progress(TEN)), OPTIONS
+    )
+    assert paused == Pause(record(ME, state=PAUSING, drain_by_s=3.0, frontier=TEN))
 
 
 def test_renewing_a_lease_does_not_lengthen_the_drain_time() -> None:
@@ -212,16 +226,20 @@ def test_renewing_a_lease_does_not_lengthen_the_drain_time() -> None:
 
 
 @pytest.mark.parametrize(("in_flight", "deadline_s"), [(0, 999.0), (3, NOW_S)])
-def test_freeing_leaves_checkpoint_and_hand_off(in_flight: int, deadline_s: float) -> None:
-    stored = record(ME, state=PAUSING, drain_by_s=3.0, checkpoint=Token(0, 2), lease_s=60.0)
+def test_freeing_leaves_progress_and_hand_off(in_flight: int, deadline_s: float) -> None:
+    stored = record(ME, state=PAUSING, drain_by_s=3.0, frontier=Token(0, 2), lease_s=60.0)
     freed = decide(
         situation(
-            stored, Pausing(4, deadline_s), is_wanted=False, checkpoint=TEN, in_flight=in_flight
+            stored,
+            Pausing(4, deadline_s),
+            is_wanted=False,
+            progress=Progress(TEN),
+            in_flight=in_flight,
         ),
         OPTIONS,
     )
     handoff = Handoff(clean=in_flight == 0, in_flight=in_flight)
-    assert freed == Free(record("", state=FREE, checkpoint=TEN, handoff=handoff))
+    assert freed == Free(record("", state=FREE, frontier=TEN, handoff=handoff))
 
 
 @pytest.mark.parametrize(
@@ -240,11 +258,72 @@ def test_draining_owner_waits_no_longer_than_its_deadline() -> None:
     assert decide(busy, OPTIONS) == Wait(100.4)
 
 
-def test_checkpoint_never_goes_back() -> None:
-    stored = record(ME, checkpoint=TEN)
-    assert with_checkpoint(stored, None) == stored
-    assert with_checkpoint(stored, Token(0, 9)) == stored
-    assert with_checkpoint(stored, Token(1, 0)).checkpoint == Token(1, 0)
+def test_the_frontier_never_goes_back_and_takes_who_is_behind_along() -> None:
+    stored = record(ME, frontier=TEN, behind=(LATE,))
+    assert with_progress(stored, None) is stored
+    assert with_progress(stored, Progress(Token(0, 9))) is stored
+    assert with_progress(stored, Progress(None)) is stored
+    assert with_progress(stored, Progress(TEN, (LATE,))) is stored
+    assert with_progress(stored, Progress(TEN)) == record(ME, frontier=TEN)
+    later = BehindAt("notes", "a", "sub", Token(0, 7))
+    moved = with_progress(stored, Progress(Token(1, 0), (later,)))
+    assert moved == record(ME, frontier=Token(1, 0), behind=(later,))
+
+
+def test_somebody_who_waits_for_the_record_does_not_wait_for_the_next_write() -> None:
+    moved = situation(record(ME), Owned(4), seen_s=NOW_S, progress=Progress(TEN))
+    urgent = msgspec.structs.replace(moved, is_urgent=True)
+    assert decide(moved, OPTIONS) == Keep()
+    assert decide(urgent, OPTIONS) == Renew(record(ME, frontier=TEN))
+    assert decide(msgspec.structs.replace(urgent, progress=None), OPTIONS) == Keep()
+
+
+def test_progress_is_stored_where_it_was_read_or_written() -> None:
+    progress, old = Progress(TEN, (LATE,)), StoredRecord(record(ME), "1")
+    same = StoredRecord(record(ME, frontier=TEN, behind=(LATE,)), "1")
+    assert is_stored(progress, same, Keep()) and not is_stored(progress, old, Keep())
+    assert is_stored(progress, old, Renew(same.record))
+    assert not is_stored(progress, old, Renew(record(ME, frontier=TEN)))
+    assert not is_stored(progress, None, Keep())
+
+
+@pytest.mark.parametrize(
+    ("progress", "is_acked", "is_clean"),
+    [
+        (Progress(TEN), True, True),
+        (Progress(TEN), False, True),  # the record tells what the provider was not told
+        (Progress(None), False, False),
+        (None, True, True),
+        (None, False, False),
+    ],
+)
+def test_a_queue_that_is_let_go_says_all_that_its_owner_knows(
+    progress: Progress | None, is_acked: bool, is_clean: bool
+) -> None:
+    done = ((Token(0, 12), Token(0, 19)),)
+    if progress is not None:
+        progress = msgspec.structs.replace(progress, done=done)
+    free = record("", state=FREE, handoff=Handoff(True, 0))
+    new = handed_over(free, progress, is_acked=is_acked)
+    assert new.handoff == Handoff(is_clean, 0, () if progress is None else done)
+    assert new.frontier == (None if progress is None else progress.frontier)
+
+
+async def test_a_record_of_an_older_version_is_read() -> None:
+    rows = MemoryStateStore()
+    old = {
+        "owner": ME,
+        "epoch": 7,
+        "state": "owned",
+        "drain_by_s": 0.0,
+        "checkpoint": [1, 2, 3],
+        "handoff": {"clean": True, "in_flight": 0},
+        "lease_s": 0.0,
+    }
+    await rows.write("queue/orders/q-0", msgspec.msgpack.encode(old), None, 0)
+    stored = await OwnershipStore(rows, "orders").read("q-0")
+    assert stored is not None
+    assert stored.record == record(ME, 7, frontier=Token(1, 2, 3), handoff=Handoff(True, 0))
 
 
 def test_first_seen_is_kept_per_version_and_queue() -> None:
@@ -274,14 +353,14 @@ async def test_store_gives_back_what_was_written_under_its_key() -> None:
     store = OwnershipStore(rows, "orders")
     assert await store.read("q-0") is None
     full = record(
-        ME, 2**64 - 1, PAUSING, drain_by_s=1.5, checkpoint=Token(1, 2**64 - 1, 3),
+        ME, 2**64 - 1, PAUSING, drain_by_s=1.5, frontier=Token(1, 2**64 - 1, 3),
         handoff=Handoff(False, 2), lease_s=9.0,
     )  # fmt: skip
     etag = await store.write("q-0", full, None)
     assert await store.read("q-0") == StoredRecord(full, etag)
     ((key, row),) = await rows.scan("", "", 10)
     assert (key, row.fence) == ("queue/orders/q-0", 0)
-    assert msgspec.msgpack.decode(row.data)["checkpoint"] == [1, 2**64 - 1, 3]
+    assert msgspec.msgpack.decode(row.data)["frontier"] == [1, 2**64 - 1, 3]
 
 
 async def test_store_refuses_a_write_that_expects_another_version() -> None:

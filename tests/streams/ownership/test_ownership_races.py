@@ -37,9 +37,10 @@ from millstream.streams.ownership.decision import (
 from millstream.streams.ownership.options import OwnershipOptions
 from millstream.streams.ownership.record import (
     OwnershipStore,
+    Progress,
     QueueRecord,
     StoredRecord,
-    with_checkpoint,
+    with_progress,
 )
 
 T = TypeVar("T")
@@ -78,7 +79,7 @@ class Silo:
         self.seen = FirstSeen()
         self.read: tuple[StoredRecord | None, float] | None = None
         self.write: Write | None = None
-        self.checkpoint: Token | None = None
+        self.progress: Progress | None = None
         self.in_flight = 0
 
     @property
@@ -90,7 +91,7 @@ class Silo:
         stored, seen_s = self.read
         return Situation(
             None if stored is None else stored.record, seen_s, now_s, self.name, self.view,
-            self.is_wanted, self.local, self.checkpoint, self.in_flight,
+            self.is_wanted, self.local, self.progress, self.in_flight,
         )  # fmt: skip
 
 
@@ -135,8 +136,8 @@ class OwnershipMachine(RuleBasedStateMachine):
             return etag
         is_new_owner = new.owner not in ("", before.owner)
         assert new.epoch - before.epoch in ((1,) if is_new_owner else (0, 1))
-        if before.checkpoint is not None:
-            assert new.checkpoint is not None and new.checkpoint >= before.checkpoint
+        if before.frontier is not None:
+            assert new.frontier is not None and new.frontier >= before.frontier
         return etag
 
     def some(self, ask: int, silos: list[Silo]) -> Silo:
@@ -189,7 +190,7 @@ class OwnershipMachine(RuleBasedStateMachine):
 
     @precondition(lambda self: self.owners())
     @rule(ask=ASKS, seq=st.integers(0, 50))
-    def save_checkpoint(self, ask: int, seq: int) -> None:
+    def save_progress(self, ask: int, seq: int) -> None:
         """The agent moves on (or a buggy one goes back), and the manager stores it."""
         silo = self.some(ask, self.owners())
         if silo.read is None or silo.write is not None:
@@ -197,8 +198,8 @@ class OwnershipMachine(RuleBasedStateMachine):
         stored = silo.read[0]
         if stored is None or (stored.record.owner, stored.record.epoch) != (silo.name, silo.epoch):
             return
-        silo.checkpoint = Token(0, seq)
-        self.start_write(silo, with_checkpoint(stored.record, silo.checkpoint), None)
+        silo.progress = Progress(Token(0, seq))
+        self.start_write(silo, with_progress(stored.record, silo.progress), None)
 
     @precondition(lambda self: self.writers())
     @rule(ask=ASKS)
@@ -214,7 +215,7 @@ class OwnershipMachine(RuleBasedStateMachine):
         silo.read = StoredRecord(write.record, etag), silo.seen.saw(QUEUE, etag, write.started_s)
         match write.decision:
             case Acquire(new):
-                silo.local, silo.checkpoint = Owned(new.epoch), new.checkpoint
+                silo.local, silo.progress = Owned(new.epoch), write.decision.progress
             case Renew(new):
                 silo.local = Owned(new.epoch)
 

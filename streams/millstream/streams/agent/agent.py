@@ -23,6 +23,7 @@ from millstream.streams.contracts.identity import QueueId, StreamId
 from millstream.streams.contracts.message import QueueMessage
 from millstream.streams.contracts.queue import QueueAdapter, QueueReader, QueueReceiver, Rewinds
 from millstream.streams.contracts.token import Token
+from millstream.streams.ownership.record import Progress
 
 from .attempts import LineBudget
 from .cache import Notes, QueueCache
@@ -30,6 +31,7 @@ from .dispatch import Dispatch, Outlet
 from .giving_up import GiveUps
 from .options import StreamOptions
 from .reading.catching_up import CatchUp
+from .reading.done_before import DoneBefore
 from .reading.reader import ReaderCore, ReaderState
 from .reading.receiving import Receiving, end_tasks
 from .reading.steps import (
@@ -57,6 +59,7 @@ log = logging.getLogger("millstream.agent")
 
 FORGETS_PER_IDLE_TIME = 10
 PROGRESSED = Progressed()
+DONE_MAX = 4096  # ranges above the frontier in a hand-off; what is done beyond comes again
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +101,7 @@ class PullingAgent:
     """Reads one queue in one epoch, until it is stopped or fenced.
 
     Args:
-        checkpoint: where a former owner was, for providers that keep no position.
+        progress: where a former owner was, as the record says it.
         may_repeat: what is read may have been delivered by a former owner.
         changed: called when the owner of the queue should decide anew.
     """
@@ -108,7 +111,7 @@ class PullingAgent:
         parts: AgentParts,
         queue: QueueId,
         epoch: int,
-        checkpoint: Token | None,
+        progress: Progress,
         *,
         may_repeat: bool = False,
         changed: Callable[[QueueId], None],
@@ -123,7 +126,7 @@ class PullingAgent:
         self._where = f"{parts.outlet.provider}: {queue}"
         self.has_positions = has_positions(parts.capabilities)
         self._keeps_no_position = Capability.OWN_POSITION not in parts.capabilities
-        after = checkpoint if self._keeps_no_position else None
+        after = progress.frontier if self.has_positions else None
         self.cache = cache_for(options, parts.capabilities, after)
         self.dispatch = Dispatch(
             self,
@@ -144,7 +147,7 @@ class PullingAgent:
             clock=parts.clock,
             tasks=parts.new_tasks(),
         )
-        self._core = self._new_core(after, may_repeat)
+        self._core = self._new_core(after, DoneBefore(progress.done), may_repeat)
         self._catch_up = CatchUp(
             self._make_reader,
             self.cache,
@@ -168,13 +171,16 @@ class PullingAgent:
         self.fault_count = 0  # of the adapter
         self.gap_count = 0
 
-    def _new_core(self, after: Token | None, may_repeat: bool) -> ReaderCore:
+    def _new_core(
+        self, after: Token | None, done_before: DoneBefore, may_repeat: bool
+    ) -> ReaderCore:
         return ReaderCore(
             self.cache,
             self._options,
             self._parts.capabilities,
             where=self._where,
             after=after,
+            done_before=done_before,
             may_repeat=may_repeat,
             now_s=self._clock.now(),
             wall_s=self._clock.wall_s(),
@@ -187,14 +193,43 @@ class PullingAgent:
         self._step(Tick())
 
     @property
-    def checkpoint(self) -> Token | None:
-        """Everything up to here is done; kept in the queue record for providers without one."""
-        return self.cache.acked_upto() if self._keeps_no_position else None
+    def progress(self) -> Progress | None:
+        """What the queue record should say; None where the provider keeps the position itself."""
+        return Progress(self.cache.acked_upto()) if self._keeps_no_position else None
+
+    def stored(self, progress: Progress) -> None:
+        """The queue record says this now."""
+
+    def handoff(self) -> Progress | None:
+        """All that the next owner can use; None where a token is no position."""
+        if not self.has_positions:
+            return None
+        frontier = self.cache.acked_upto()
+        done = self.cache.done_ranges(DONE_MAX)
+        done += self._core.done_before.above(done[-1][1] if done else frontier)
+        return Progress(frontier, done=tuple(done[:DONE_MAX]))
 
     @property
     def in_flight(self) -> int:
         """Delivery calls that are out."""
         return self.dispatch.calls_out
+
+    @property
+    def is_urgent(self) -> bool:
+        """Does somebody wait until the record has the progress?"""
+        return False
+
+    @property
+    def has_repeats(self) -> bool:
+        """May something that is not done have been delivered, here or by a former owner?
+
+        Asked for once it is paused.
+        """
+        if not self.has_positions:
+            return self.undone > 0
+        self.cache.purge()
+        is_backlog = self.cache.base <= self._core.repeats_upto
+        return is_backlog or self._core.has_repeats or self.subscribers.has_tried()
 
     @property
     def undone(self) -> int:

@@ -28,6 +28,7 @@ from millstream.streams.contracts.identity import StreamId
 from millstream.streams.contracts.item import Item
 from millstream.streams.contracts.message import QueueMessage, content_bytes
 from millstream.streams.contracts.token import Token
+from millstream.streams.ownership.record import TokenRange
 
 from .lane import Lane, Slot, chain
 
@@ -398,6 +399,19 @@ class QueueCache:
         self.purge()
         return self._slots[self.base].before if self._slots else self._newest
 
+    def done_ranges(self, count_max: int) -> list[TokenRange]:
+        """Messages above `acked_upto` that are done, as ranges, the oldest ones. Purge first.
+
+        Only where tokens are positions. Cost: O(messages held).
+        """
+        ranges: list[TokenRange] = []
+        held: Token | None = None
+        for slot in self._slots.values():
+            _add_range(ranges, held, slot.before)
+            held = slot.message.token
+        _add_range(ranges, held, self._newest)
+        return ranges[:count_max]
+
     def forget(self, let_go: Callable[[], None]) -> None:
         """What is held is given again by the provider: that it leaves does not mean it is done.
 
@@ -457,6 +471,12 @@ class QueueCache:
         assert all(slot.pins >= 0 and slot.cursors >= 0 for slot in slots)
         heads = [lane.head for lane in self._lanes.values()]
         assert all(head.pins or head.cursors or head in self._freed for head in heads)
+
+
+def _add_range(ranges: list[TokenRange], held: Token | None, last: Token | None) -> None:
+    """The messages between one that is held and the end of what came behind it."""
+    if held is not None and last is not None and last > held:
+        ranges.append((Token(held.era, held.seq + 1), last))
 
 
 def _end_within(

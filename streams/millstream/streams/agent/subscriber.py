@@ -70,6 +70,14 @@ class Subscriber:
         self.rewinds_done = 0  # and how many of these its consumer has heard of
 
     @property
+    def has_tried(self) -> bool:
+        """Was something sent that is not done?"""
+        following = None if self.delivery is None else self.delivery.next_token
+        if following is None or self.sent_upto is None:
+            return False
+        return following <= self.sent_upto
+
+    @property
     def is_rewound(self) -> bool:
         """Is its consumer still to hear that what it has seen comes again?"""
         return self.rewinds_done < self.rewinds

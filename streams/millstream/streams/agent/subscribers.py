@@ -96,6 +96,9 @@ class Subscribers:
 
     def route(self, message: QueueMessage, index: int) -> None:
         """Give a message that was just appended to the subscriptions of its stream."""
+        if not message.items:  # done by a former owner
+            self._cache.unpin(index)
+            return
         entry = self._streams.get(message.stream)
         if entry is None:
             entry = self._meet(message.stream)
@@ -245,6 +248,14 @@ class Subscribers:
         ]
         for stream in idle:
             del self._streams[stream]
+
+    def has_tried(self) -> bool:
+        """Was something delivered that is not done? Cost: O(subscriptions known)."""
+        return any(
+            subscriber.has_tried
+            for entry in self._streams.values()
+            for subscriber in entry.subscribers.values()
+        )
 
     @property
     def stream_count(self) -> int:

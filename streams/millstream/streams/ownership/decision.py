@@ -5,7 +5,7 @@ pausing and draining deliveries (the manager).
 Invariants:
 - every write is a compare-and-set on the version that was decided about;
 - each acquisition is epoch + 1, so an epoch has one owner and epochs only rise;
-- the checkpoint never goes back, whoever writes it;
+- the frontier never goes back, whoever writes it;
 - nobody's clock is compared with another's: a record holds durations, and an observer counts them
   from when it first saw that version of the row (never earlier than it was written). The owner
   counts its own lease from just before its write.
@@ -26,10 +26,9 @@ import msgspec
 from millstream.runtime import Etag
 from millstream.runtime.extending import SiloAddress
 from millstream.streams.contracts.identity import QueueId
-from millstream.streams.contracts.token import Token
 
 from .options import OwnershipOptions
-from .record import Handoff, QueueRecord, QueueState, with_checkpoint
+from .record import Handoff, Progress, QueueRecord, QueueState, StoredRecord, with_progress
 
 __all__ = [
     "Acquire",
@@ -47,6 +46,7 @@ __all__ = [
     "Unowned",
     "Wait",
     "decide",
+    "is_stored",
 ]
 
 
@@ -74,8 +74,9 @@ class Situation(msgspec.Struct, frozen=True):
     """All that a decision depends on.
 
     `live`: every silo that is not dead, stopping ones too, from a view read *after* the record:
-    else a new owner looks dead. `seen_s`: see `FirstSeen`. `checkpoint` and `in_flight`: of this
-    silo's agent, if it owns the queue; `undone`: events it has read that are not done.
+    else a new owner looks dead. `seen_s`: see `FirstSeen`. Of this silo's agent, if it owns the
+    queue: `progress`; `is_urgent`: somebody waits until that is stored; `in_flight`: deliveries
+    that are out; `has_repeats`: something that is not done may have been delivered before.
     """
 
     record: QueueRecord | None
@@ -85,27 +86,29 @@ class Situation(msgspec.Struct, frozen=True):
     live: Set[SiloAddress]
     is_wanted: bool
     local: Local
-    checkpoint: Token | None = None
+    progress: Progress | None = None
     in_flight: int = 0
-    undone: int = 0
+    has_repeats: bool = False
+    is_urgent: bool = False
 
 
 class Acquire(msgspec.Struct, frozen=True):
-    """Write the record; then read the queue from its checkpoint, in its epoch.
+    """Write the record; then read the queue from `progress` on, in its epoch.
 
     `is_forced`: the former owner did not let go, so its deliveries may still run. `may_repeat`:
-    events after the checkpoint may have been delivered by a former owner.
+    what is not done may have been delivered by a former owner.
     """
 
     record: QueueRecord
     is_forced: bool
     may_repeat: bool = False
+    progress: Progress = Progress()
 
 
 class Renew(msgspec.Struct, frozen=True):
     """Write the record: still owned in the same epoch.
 
-    For a lease that is renewed, a checkpoint that moved, a pause that is called off.
+    For a lease that is renewed, progress, a pause that is called off.
     """
 
     record: QueueRecord
@@ -157,12 +160,15 @@ def _decide_unowned(now: Situation, options: OwnershipOptions) -> Decision:
     if not now.is_wanted:
         # its agent is gone: what was out when it ended is not known any more
         return Free(_freed(record, now, is_known=False)) if record and is_mine else Keep()
-    if record is None or record.state is QueueState.FREE:
-        is_clean = record is None or (record.handoff is not None and record.handoff.clean)
-        return Acquire(_acquired(record, now, options), is_forced=False, may_repeat=not is_clean)
+    if record is None:
+        return Acquire(_acquired(record, now, options), is_forced=False)
+    new = _acquired(record, now, options)
+    if record.state is QueueState.FREE:
+        is_clean = record.handoff is not None and record.handoff.clean
+        return Acquire(new, False, not is_clean, record.progress)
     takeable_s = _takeable_s(record, now, options)
     if is_mine or now.now_s >= takeable_s:
-        return Acquire(_acquired(record, now, options), is_forced=True, may_repeat=True)
+        return Acquire(new, True, True, record.progress)
     return Wait(min(takeable_s, now.now_s + options.poll_s))
 
 
@@ -183,8 +189,9 @@ def _decide_owned(now: Situation, options: OwnershipOptions, epoch: int) -> Deci
     if not now.is_wanted:
         return Pause(_pausing(record, now, options.max_handoff_s))
     is_paused = record.state is QueueState.PAUSING  # a pause whose answer was lost
-    has_moved = with_checkpoint(record, now.checkpoint) is not record
+    has_moved = with_progress(record, now.progress) is not record
     is_due = has_moved and now.now_s >= now.seen_s + options.checkpoint_every_s
+    is_due = is_due or (has_moved and now.is_urgent)
     if is_paused or is_due or now.now_s >= _renewal_s(record, now):
         return Renew(_held(record, now))
     return Keep()
@@ -229,32 +236,44 @@ def _acquired(record: QueueRecord | None, now: Situation, options: OwnershipOpti
         owner=now.me,
         epoch=1 if record is None else record.epoch + 1,
         state=QueueState.OWNED,
-        checkpoint=None if record is None else record.checkpoint,
         lease_s=options.lease_s,
+        frontier=None if record is None else record.frontier,
+        behind=() if record is None else record.behind,
     )
 
 
 def _held(record: QueueRecord, now: Situation) -> QueueRecord:
     return msgspec.structs.replace(
-        with_checkpoint(record, now.checkpoint), state=QueueState.OWNED, drain_by_s=0.0
+        with_progress(record, now.progress), state=QueueState.OWNED, drain_by_s=0.0
     )
 
 
 def _pausing(record: QueueRecord, now: Situation, drain_by_s: float) -> QueueRecord:
     return msgspec.structs.replace(
-        with_checkpoint(record, now.checkpoint), state=QueueState.PAUSING, drain_by_s=drain_by_s
+        with_progress(record, now.progress), state=QueueState.PAUSING, drain_by_s=drain_by_s
     )
 
 
 def _freed(record: QueueRecord, now: Situation, *, is_known: bool = True) -> QueueRecord:
-    is_clean = is_known and now.in_flight == now.undone == 0
+    is_clean = is_known and now.in_flight == 0 and not now.has_repeats
     return msgspec.structs.replace(
-        with_checkpoint(record, now.checkpoint),
+        with_progress(record, now.progress),
         owner="",
         state=QueueState.FREE,
         drain_by_s=0.0,
         handoff=Handoff(clean=is_clean, in_flight=now.in_flight),
         lease_s=0.0,
+    )
+
+
+def is_stored(progress: Progress, read: StoredRecord | None, decision: Decision) -> bool:
+    """Is that progress in the record: in what was read, or in what was written then?"""
+    record = None if read is None else read.record
+    if isinstance(decision, Renew | Pause):
+        record = decision.record
+    return record is not None and (record.frontier, record.behind) == (
+        progress.frontier,
+        progress.behind,
     )
 
 

@@ -14,12 +14,9 @@ import logging
 from collections.abc import Iterable, Sequence
 from typing import Generic, Protocol, TypeVar
 
-from msgspec.structs import replace
-
 from millstream.runtime import Conflict, MillstreamError, StorageError
 from millstream.runtime.extending import SiloAddress, Tasks
 from millstream.streams.contracts.identity import QueueId
-from millstream.streams.contracts.token import Token
 
 from .decision import (
     Acquire,
@@ -37,9 +34,10 @@ from .decision import (
     Unowned,
     Wait,
     decide,
+    is_stored,
 )
 from .options import OwnershipOptions
-from .record import OwnershipStore, QueueRecord, StoredRecord
+from .record import OwnershipStore, Progress, QueueRecord, StoredRecord, handed_over
 
 __all__ = ["BeginReading", "QueueManager", "Reader", "Surroundings"]
 
@@ -54,11 +52,21 @@ class Reader(Protocol):
     @property
     def is_acked(self) -> bool: ...
     @property
-    def checkpoint(self) -> Token | None: ...
+    def progress(self) -> Progress | None: ...
+    @property
+    def is_urgent(self) -> bool: ...
     @property
     def in_flight(self) -> int: ...
     @property
-    def undone(self) -> int: ...
+    def has_repeats(self) -> bool: ...
+    def stored(self, progress: Progress) -> None:
+        """This is in the record now."""
+        ...
+
+    def handoff(self) -> Progress | None:
+        """All that the next owner can use, once it has stopped."""
+        ...
+
     def start(self) -> None: ...
     def pause(self) -> None: ...
     def resume(self) -> None: ...
@@ -74,7 +82,7 @@ class BeginReading(Protocol[R_co]):
     """Makes the reader of a queue that was just acquired."""
 
     def __call__(
-        self, queue: QueueId, epoch: int, checkpoint: Token | None, *, may_repeat: bool
+        self, queue: QueueId, epoch: int, progress: Progress, *, may_repeat: bool
     ) -> R_co: ...
 
 
@@ -191,6 +199,7 @@ class QueueManager(Generic[R]):
             return 0.0
         stored = await self._store.read(queue)
         now = self._loop.time()
+        progress = None if reader is None else reader.progress
         situation = Situation(
             record=None if stored is None else stored.record,
             seen_s=self._seen.saw(queue, None if stored is None else stored.etag, now),
@@ -199,11 +208,16 @@ class QueueManager(Generic[R]):
             live=self._silo.live(),
             is_wanted=queue in self._wanted and not self._is_stopping,
             local=owned.local,
-            checkpoint=None if reader is None else reader.checkpoint,
+            progress=progress,
             in_flight=0 if reader is None else reader.in_flight,
-            undone=0 if reader is None else reader.undone,
+            has_repeats=reader is not None and reader.has_repeats,
+            is_urgent=reader is not None and reader.is_urgent,
         )
-        return await self._act(queue, owned, stored, decide(situation, self._options))
+        decision = decide(situation, self._options)
+        wait_s = await self._act(queue, owned, stored, decision)
+        if reader is not None and progress is not None and is_stored(progress, stored, decision):
+            reader.stored(progress)
+        return wait_s
 
     async def _act(
         self,
@@ -278,7 +292,7 @@ class QueueManager(Generic[R]):
             return  # another silo was first: read again
         owned.local = Owned(record.epoch)
         owned.reader = self._begin(
-            queue, record.epoch, record.checkpoint, may_repeat=decision.may_repeat
+            queue, record.epoch, decision.progress, may_repeat=decision.may_repeat
         )
         owned.reader.start()
         how = "; its last owner is gone or did not answer" if decision.is_forced else ""
@@ -295,8 +309,7 @@ class QueueManager(Generic[R]):
         reader, owned.reader, owned.local = owned.reader, None, Unowned()
         if reader is not None:
             await reader.stop()
-            if not reader.is_acked and reader.checkpoint is None and record.handoff is not None:
-                record = replace(record, handoff=replace(record.handoff, clean=False))
+            record = handed_over(record, reader.handoff(), is_acked=reader.is_acked)
         await self._write(queue, stored, record)
         is_clean = record.handoff is not None and record.handoff.clean
         what = "all that it read is done" if is_clean else "what is not done comes again there"

@@ -1,7 +1,8 @@
 """The row of one queue: who owns it, in which epoch, and how far it is done.
 
 Owns: `QueueRecord`, and where it is stored. Not: what is written when (`decision`). Invariants: it
-changes only by compare-and-set, and by nothing but `OwnershipStore`; it is never deleted.
+changes only by compare-and-set, and by nothing but `OwnershipStore`; it is never deleted; frontier
+and `behind` are of one instant, so that what the frontier has passed is done, or is behind.
 """
 
 from __future__ import annotations
@@ -18,15 +19,20 @@ from millstream.streams.contracts.identity import QueueId
 from millstream.streams.contracts.token import Token
 
 __all__ = [
+    "BehindAt",
     "Handoff",
     "OwnershipStore",
+    "Progress",
     "QueueRecord",
     "QueueState",
     "StoredRecord",
-    "with_checkpoint",
+    "TokenRange",
+    "handed_over",
+    "with_progress",
 ]
 
 READS_MAX = 64  # records that are read at once
+TokenRange = tuple[Token, Token]  # of messages, both ends included
 NO_FENCE = 0  # the record is fenced by its own epoch and etag
 
 
@@ -38,15 +44,44 @@ class QueueState(Enum):
     PAUSING = "pausing"
 
 
+class BehindAt(msgspec.Struct, frozen=True, array_like=True):
+    """A subscription that is behind the frontier of its queue.
+
+    `position`: the first item that is not done. `is_rewound`: it was moved back, and its consumer
+    has not heard of that.
+    """
+
+    namespace: str
+    key: str
+    subscription: str
+    position: Token
+    is_rewound: bool = False
+
+
+class Progress(msgspec.Struct, frozen=True):
+    """How far the owner of a queue is, at one instant.
+
+    `frontier`: up to here everything is done by every subscription that is not in `behind`.
+    `done`: ranges of messages above the frontier that are done by all. `floor`: up to here all are
+    done by those behind too; it is not stored.
+    """
+
+    frontier: Token | None = None
+    behind: tuple[BehindAt, ...] = ()
+    done: tuple[TokenRange, ...] = ()
+    floor: Token | None = None
+
+
 class Handoff(msgspec.Struct, frozen=True):
     """How the last owner left.
 
-    `clean`: all that it had read was done, so nothing after the checkpoint was ever delivered.
-    `in_flight`: deliveries that were still out.
+    `clean`: nothing that was delivered is not done, so what comes is new to its handlers.
+    `in_flight`: deliveries that were still out. `done`: see `Progress`.
     """
 
     clean: bool
     in_flight: int
+    done: tuple[TokenRange, ...] = ()
 
 
 class QueueRecord(msgspec.Struct, frozen=True):
@@ -54,8 +89,9 @@ class QueueRecord(msgspec.Struct, frozen=True):
 
     `drain_by_s`: while pausing, the owner has drained at most so many seconds after the write.
     `lease_s`: the owner writes again within so many seconds; 0: it has no lease.
-    `checkpoint`: everything up to here is done; for providers that keep no position themselves.
+    `frontier`, `behind`: see `Progress`; where tokens are positions.
     `handoff`: set by the owner that let go, cleared by the next one.
+    `checkpoint`: the frontier, in rows of older versions; only read.
     """
 
     owner: SiloAddress
@@ -65,13 +101,50 @@ class QueueRecord(msgspec.Struct, frozen=True):
     checkpoint: Token | None = None
     handoff: Handoff | None = None
     lease_s: float = 0.0
+    frontier: Token | None = None
+    behind: tuple[BehindAt, ...] = ()
+
+    @property
+    def progress(self) -> Progress:
+        """From where the next owner reads."""
+        done = () if self.handoff is None else self.handoff.done
+        return Progress(self.frontier, self.behind, done)
 
 
-def with_checkpoint(record: QueueRecord, checkpoint: Token | None) -> QueueRecord:
-    """The record with this checkpoint, unless it already has a later one."""
-    if checkpoint is None or (record.checkpoint is not None and checkpoint <= record.checkpoint):
+def with_progress(record: QueueRecord, progress: Progress | None) -> QueueRecord:
+    """The record with this progress, unless the frontier would go back."""
+    if progress is None:
         return record
-    return msgspec.structs.replace(record, checkpoint=checkpoint)
+    known, new = record.frontier, progress.frontier
+    if known is not None and (new is None or new < known):
+        return record
+    if new == known and progress.behind == record.behind:
+        return record
+    return msgspec.structs.replace(record, frontier=new, behind=progress.behind)
+
+
+def handed_over(record: QueueRecord, progress: Progress | None, *, is_acked: bool) -> QueueRecord:
+    """The record of a queue that is let go, with all that its owner knows.
+
+    `is_acked`: False: the provider was not told of all that is done, and gives it again where the
+    record does not say so either.
+    """
+    assert record.handoff is not None, f"{record}"
+    new = with_progress(record, progress)
+    is_told = is_acked or new.frontier is not None
+    handoff = msgspec.structs.replace(
+        record.handoff,
+        clean=record.handoff.clean and is_told,
+        done=() if progress is None else progress.done,
+    )
+    return msgspec.structs.replace(new, handoff=handoff)
+
+
+def upgraded(record: QueueRecord) -> QueueRecord:
+    """What an older version has written, as this one writes it."""
+    if record.checkpoint is None:
+        return record
+    return msgspec.structs.replace(record, checkpoint=None, frontier=record.checkpoint)
 
 
 class StoredRecord(msgspec.Struct, frozen=True):
@@ -108,7 +181,7 @@ class OwnershipStore:
 
     def _stored(self, queue: QueueId, row: Row) -> StoredRecord:
         try:
-            return StoredRecord(self._decoder.decode(row.data), row.etag)
+            return StoredRecord(upgraded(self._decoder.decode(row.data)), row.etag)
         except msgspec.DecodeError as error:
             raise StorageError(f"{self._prefix}{queue} is not a queue record: {error}") from None
 

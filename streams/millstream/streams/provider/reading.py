@@ -18,10 +18,9 @@ from millstream.streams.agent.options import StreamOptions
 from millstream.streams.contracts.capability import Capability, has_positions
 from millstream.streams.contracts.identity import QueueId
 from millstream.streams.contracts.queue import QueueAdapter
-from millstream.streams.contracts.token import Token
 from millstream.streams.failures.letters import LetterRows
 from millstream.streams.ownership.manager import QueueManager
-from millstream.streams.ownership.record import OwnershipStore
+from millstream.streams.ownership.record import OwnershipStore, Progress
 
 from .audit import Audit
 from .following import Following
@@ -84,11 +83,11 @@ class QueueReading:
         )
 
     def _begin(
-        self, queue: QueueId, epoch: int, checkpoint: Token | None, *, may_repeat: bool
+        self, queue: QueueId, epoch: int, progress: Progress, *, may_repeat: bool
     ) -> PullingAgent:
         wake = self.manager.wake
         return PullingAgent(
-            self._parts, queue, epoch, checkpoint, may_repeat=may_repeat, changed=wake
+            self._parts, queue, epoch, progress, may_repeat=may_repeat, changed=wake
         )
 
     async def start(self, services: SiloServices) -> None:

@@ -31,6 +31,7 @@ from millstream.streams.contracts.capability import Capability, has_positions
 from millstream.streams.contracts.message import QueueMessage
 from millstream.streams.contracts.token import Token
 
+from .done_before import DoneBefore
 from .steps import (
     Ack,
     Acked,
@@ -85,7 +86,8 @@ class ReaderCore:
 
     Args:
         where: names provider and queue in what is said.
-        after: where a former owner was, for providers that keep no position.
+        after: where a former owner was, where tokens are positions.
+        done_before: what it had done above that.
         may_repeat: what is read may have been delivered by a former owner.
         wall_s: when the queue was acquired, by the wall clock.
     """
@@ -98,6 +100,7 @@ class ReaderCore:
         *,
         where: str,
         after: Token | None,
+        done_before: DoneBefore | None = None,
         may_repeat: bool = False,
         now_s: float = 0.0,
         wall_s: float = 0.0,
@@ -115,6 +118,7 @@ class ReaderCore:
         self._also: list[Token] = []  # done, and not acknowledged by themselves
         self._out: list[Action] = []
         self._waiting: deque[QueueMessage] = deque()  # read, and not in the cache
+        self.done_before = done_before or DoneBefore()
         self._stage = Stage.NONE
         self._serial = 0
         self._open_at_s = -math.inf  # no receiver is made before
@@ -223,6 +227,8 @@ class ReaderCore:
         self._failures = 0
         if messages or not event.answer:  # what is known all of it says nothing of the backlog
             self._mark_repeats(messages)
+        if self.done_before:
+            messages = self.done_before.blanked(messages)
         self._waiting.extend(messages)
         if messages:
             self.position = messages[-1].token

@@ -1,0 +1,47 @@
+"""What a former owner has done above the frontier, which is read again and not delivered again.
+
+Owns: `DoneBefore`. Pure. Invariants: tokens are asked for in rising order; what has been passed is
+forgotten.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Sequence
+
+from millstream.streams.contracts.message import QueueMessage
+from millstream.streams.contracts.token import Token
+from millstream.streams.ownership.record import TokenRange
+
+__all__ = ["DoneBefore"]
+
+
+class DoneBefore:
+    """Ranges of messages that are done, as a hand-off names them; falsy once all are passed."""
+
+    __slots__ = ("_ranges",)
+
+    def __init__(self, ranges: Iterable[TokenRange] = ()) -> None:
+        self._ranges = deque(ranges)
+
+    def __bool__(self) -> bool:
+        return bool(self._ranges)
+
+    def blanked(self, messages: Sequence[QueueMessage]) -> list[QueueMessage]:
+        """The same messages, without the items of those that are done."""
+        return [
+            QueueMessage(one.stream, one.token, (), enqueued_s=one.enqueued_s)
+            if self._has(one.token)
+            else one
+            for one in messages
+        ]
+
+    def _has(self, token: Token) -> bool:
+        ranges = self._ranges
+        while ranges and ranges[0][1] < token:
+            ranges.popleft()
+        return bool(ranges) and ranges[0][0] <= token
+
+    def above(self, token: Token | None) -> list[TokenRange]:
+        """What is left of them above a message."""
+        return [one for one in self._ranges if token is None or one[1] > token]

@@ -1,0 +1,62 @@
+"""After a clean hand-off, who was ahead of the slowest sees nothing twice."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from millstream.streams import CacheLimits, QueueMessage, StreamId, Token
+from millstream.streams.agent.cache import QueueCache
+from millstream.streams.agent.reading.done_before import DoneBefore
+
+STREAMS = [StreamId("n", key) for key in "abc"]
+HANDED = st.lists(st.lists(st.booleans(), max_size=12), max_size=4)
+
+
+def test_messages_that_are_done_have_no_items() -> None:
+    done = DoneBefore([(Token(1, 3), Token(1, 4)), (Token(1, 7), Token(2, 1))])
+    messages = [QueueMessage(STREAMS[0], Token(1, seq), [b"x"]) for seq in range(2, 10)]
+    kept = [one.token.seq for one in done.blanked(messages) if one.items]
+    assert kept == [2, 5, 6]
+    assert done and done.above(Token(1, 9)) == [(Token(1, 7), Token(2, 1))]
+    assert [bool(one.items) for one in done.blanked([*messages[:0], _of(2, 1), _of(2, 2)])] == [
+        False,
+        True,
+    ]
+    assert not done and done.above(None) == []
+
+
+def _of(era: int, seq: int) -> QueueMessage:
+    return QueueMessage(STREAMS[0], Token(era, seq), [b"x"])
+
+
+@given(handed=HANDED, keys=st.lists(st.sampled_from(STREAMS), min_size=12, max_size=12))
+def test_each_message_is_done_once_over_any_number_of_owners(
+    handed: list[list[bool]], keys: list[StreamId]
+) -> None:
+    """Each owner reads on from the frontier and does some of it, in the order of each stream."""
+    log = [QueueMessage(key, Token(1, seq), [b"x"]) for seq, key in enumerate(keys, 1)]
+    done: list[Token] = []
+    frontier: Token | None = None
+    ranges = DoneBefore()
+    for owner in [*handed, [True] * 99]:
+        cache = QueueCache(CacheLimits(), frontier)
+        for message in ranges.blanked([one for one in log if not frontier or one.token > frontier]):
+            index = cache.append(message)
+            cache.unpin(index)
+            if message.items:
+                cursor = cache.open_cursor(message.stream, index)
+                wants = owner[len(done)] if len(done) < len(owner) else False
+                if wants and _is_first(cache, index):
+                    done.append(message.token)
+                    cursor.close()
+        frontier = cache.acked_upto()
+        ranges = DoneBefore(cache.done_ranges(100))
+    assert sorted(done) == [one.token for one in log]
+
+
+def _is_first(cache: QueueCache, index: int) -> bool:
+    """Streams are done in their order: nothing of it is held before that message."""
+    cache.purge()
+    slot = cache._slots[index]
+    return cache._lanes[slot.message.stream].head is slot
