@@ -13,6 +13,8 @@ from typing import Any
 
 from millstream.runtime.run import RUN_OPTIONS, run_program
 
+from .dead_letters import add_dead_letters
+
 __all__ = ["main"]
 
 INTERRUPTED = 130
@@ -30,6 +32,8 @@ def parser() -> argparse.ArgumentParser:
     demos = demo.add_subparsers(dest="demo", required=True)
     add_flights(demos.add_parser("flights", help="a year of flights through a cluster"))
     add_sim(commands.add_parser("sim", help="simulate clusters under trouble, in virtual time"))
+    letters = commands.add_parser("dead-letters", help="events that were given up")
+    add_dead_letters(letters)
     return top
 
 

@@ -1,0 +1,167 @@
+"""`millstream dead-letters`: lists, shows, redrives and deletes events that were given up.
+
+Owns: the arguments, and what is printed. Not: the letters (`millstream.streams`). Invariant: what
+an event or an error holds cannot steer the terminal.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime
+
+import msgspec
+
+from millstream.runtime import MillstreamError, connect
+from millstream.streams import DeadLetter, DeadLetters, dead_letters
+
+__all__ = ["add_dead_letters"]
+
+LINES_MAX = 100
+
+
+def add_dead_letters(command: argparse.ArgumentParser) -> None:
+    """Commands and options of `millstream dead-letters`."""
+    actions = command.add_subparsers(dest="action", required=True)
+    ls = actions.add_parser("ls", help="list them, a line each")
+    show = actions.add_parser("show", help="print one wholly")
+    redrive = actions.add_parser("redrive", help="give events to their subscriptions again")
+    delete = actions.add_parser("delete", help="forget them")
+    for action in (ls, show, redrive, delete):
+        add_cluster(action)
+    for action in (ls, redrive, delete):
+        action.add_argument("--subscription", default="", help="those of this subscription only")
+    ls.add_argument("--after", default="", metavar="ID", help="begin behind this letter")
+    ls.add_argument("--limit", type=int, default=LINES_MAX, help=f"lines at most ({LINES_MAX})")
+    show.add_argument("id", help="as `ls` prints it")
+    for action in (redrive, delete):
+        action.add_argument("id", nargs="*", help="as `ls` prints them")
+        action.add_argument("--all", action="store_true", help="every one, as `ls` lists them")
+    command.set_defaults(run=run_dead_letters)
+
+
+def add_cluster(action: argparse.ArgumentParser) -> None:
+    """Where the letters are."""
+    action.add_argument(
+        "--gateway", action="append", metavar="HOST:PORT", help="a silo (127.0.0.1:7700)"
+    )
+    action.add_argument("--cluster", default="dev", help="the cluster's name (dev)")
+    action.add_argument("--provider", default="default", help="the stream provider (default)")
+
+
+def run_dead_letters(arguments: argparse.Namespace) -> int:
+    """Do it; returns the exit code."""
+    is_many = arguments.action in ("redrive", "delete")
+    if is_many and bool(arguments.id) == arguments.all:
+        return fail("name letters by their ids, or say --all", 2)
+    if is_many and arguments.id and arguments.subscription:
+        return fail("--subscription goes with --all, not with ids", 2)
+    try:
+        return asyncio.run(act(arguments))
+    except (MillstreamError, LookupError, ValueError) as error:
+        return fail(f"{type(error).__name__}: {error}", 1)
+
+
+def fail(text: str, code: int) -> int:
+    """Say what is wrong."""
+    print(f"millstream dead-letters: {plain(text)}", file=sys.stderr)
+    return code
+
+
+async def act(arguments: argparse.Namespace) -> int:
+    """Connect, and do what is asked. Raises what clients raise."""
+    gateways = arguments.gateway or ["127.0.0.1:7700"]
+    async with connect(*gateways, cluster=arguments.cluster) as client:
+        letters = dead_letters(client, arguments.provider)
+        if arguments.action == "ls":
+            return await print_list(letters, arguments)
+        if arguments.action == "show":
+            print(whole(await letters.get(arguments.id)))
+            return 0
+        return await do_each(letters, arguments)
+
+
+async def print_list(letters: DeadLetters, arguments: argparse.Namespace) -> int:
+    """A line for each."""
+    after, left = arguments.after, arguments.limit
+    while left > 0:
+        found = await letters.list(arguments.subscription, after=after, limit=min(left, LINES_MAX))
+        if not found:
+            return 0
+        for letter in found:
+            print(line(letter))
+        after, left = found[-1].id, left - len(found)
+    print(f"there may be more: --after '{plain(after)}'", file=sys.stderr)
+    return 0
+
+
+async def do_each(letters: DeadLetters, arguments: argparse.Namespace) -> int:
+    """Redrive or delete; those that fail are told, and the others go on."""
+    failed = 0
+    async for letter_id in chosen(letters, arguments):
+        try:
+            if arguments.action == "redrive":
+                await letters.redrive(letter_id)
+            elif not await letters.delete(letter_id):
+                raise LookupError("there is no such letter")
+        except Exception as error:  # a handler may raise anything
+            failed += 1
+            fail(f"{letter_id}: {type(error).__name__}: {error}", 1)
+        else:
+            print(f"{'redriven' if arguments.action == 'redrive' else 'deleted'} {letter_id}")
+    return 1 if failed else 0
+
+
+async def chosen(letters: DeadLetters, arguments: argparse.Namespace) -> AsyncIterator[str]:
+    """The ids that were named, or all of a subscription."""
+    for letter_id in arguments.id:
+        yield letter_id
+    if arguments.all:
+        async for letter in letters.all(arguments.subscription):
+            yield letter.id
+
+
+def line(letter: DeadLetter) -> str:
+    """One letter in a line: id, time, attempts, the error's first line."""
+    error = letter.failure.error.partition("\n")[0]
+    return plain(f"{letter.id}  {when(letter)}  {letter.failure.attempts} attempts  {error}")
+
+
+def whole(letter: DeadLetter) -> str:
+    """All of one letter."""
+    failure = letter.failure
+    rows = {
+        "id": letter.id,
+        "given up": when(letter),
+        "stream": f"{failure.provider}: {failure.stream} ({failure.queue})",
+        "subscription": failure.subscription,
+        "handler": f"{failure.grain_type}/{failure.grain_key}.{failure.handler}",
+        "token": str(failure.token),
+        "attempts": str(failure.attempts),
+        **{f"header {name}": value for name, value in failure.headers.items()},
+        "item": item_text(failure.body),
+    }
+    width = max(map(len, rows)) + 2
+    lines = [plain(f"{name + ':':<{width}}{value}") for name, value in rows.items()]
+    return "\n".join([*lines, "", *map(plain, failure.error.split("\n"))])
+
+
+def when(letter: DeadLetter) -> str:
+    """When it was given up."""
+    return datetime.fromtimestamp(letter.stored_s, UTC).strftime("%Y-%m-%d %H:%M:%SZ")
+
+
+def item_text(body: bytes) -> str:
+    """An item as JSON, where its type can be told so; else as Python writes it."""
+    value = msgspec.msgpack.decode(body)
+    try:
+        return msgspec.json.encode(value).decode()
+    except (TypeError, ValueError, OverflowError):
+        return repr(value)
+
+
+def plain(text: str) -> str:
+    """Text of one line, whose control characters are shown."""
+    return "".join(one if one.isprintable() else repr(one)[1:-1] for one in text)
