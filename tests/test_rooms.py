@@ -28,6 +28,7 @@ FLOORS: dict[str, tuple[str, ...]] = {
         "api",
         "ownership",
         "consumer",
+        "inbox",
         "agent",
         "provider",
         "ground",

@@ -113,6 +113,10 @@ class Opener(Protocol):
         """The silo's part of a name. Raises ConfigError."""
         ...
 
+    def new_name(self) -> str:
+        """A name that nothing else in the life of the cluster has."""
+        ...
+
     def check_running(self) -> None:
         """Raise NotInCluster unless started and not ended."""
         ...

@@ -21,6 +21,7 @@ from .api import stream_codec as stream_codec
 from .api.event import Event
 from .api.namespace import StreamNamespace
 from .api.stream import Start, Stream, Subscription
+from .api.stream_events import StreamEvents
 from .api.subscribe import subscribe
 from .contracts.buffer import (
     AutoCommit,
@@ -116,6 +117,7 @@ __all__ = [
     "Start",
     "Stream",
     "StreamError",
+    "StreamEvents",
     "StreamId",
     "StreamNamespace",
     "StreamOptions",

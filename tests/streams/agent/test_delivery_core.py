@@ -423,6 +423,18 @@ def test_a_retry_while_the_failure_handler_thinks_overrules_its_pause() -> None:
     delivery.check()
 
 
+def test_a_retry_ends_a_wait_and_its_late_tick_does_not_end_the_next_one() -> None:
+    delivery = delivery_of(4)
+    send(delivery)
+    (wait,) = steps(delivery, Unreachable("gone", 0.0, 0.0))
+    assert isinstance(wait, WaitUntil) and delivery.state is State.BACKOFF
+    steps(delivery, Retry())
+    send(delivery)
+    (later,) = steps(delivery, Unreachable("gone", 5.0, 0.0))
+    assert steps(delivery, Tick(wait.when_s)) == (later,)
+    delivery.check()
+
+
 def test_a_retry_is_of_one_item_only() -> None:
     delivery = given_up(4)
     steps(delivery, Retry(), GivenUp("skip"))
@@ -464,7 +476,7 @@ MATRIX = {
     " ! ! in_flight in_flight in_flight",
     "giving_up": "giving_up ! ! ! backoff+WaitUntil giving_up giving_up ready faulted giving_up"
     " giving_up giving_up",
-    "backoff": "backoff ! ! ! backoff backoff+WaitUntil ready ! ! ready backoff backoff",
+    "backoff": "backoff ! ! ! backoff backoff+WaitUntil ready ! ! ready ready backoff",
     "faulted": "faulted ! ! ! faulted faulted faulted ! ! ready ready faulted",
     "lagging": "lagging ! ! ! lagging lagging lagging ! ! ready lagging ready",
     "closed": "closed closed closed closed closed closed closed closed closed closed closed closed",

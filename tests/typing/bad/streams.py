@@ -189,6 +189,23 @@ async def wrong_arguments(runtime: Runtime) -> None:
     await relay.relay("BOS")  # E
 
 
+# --- programs that read --------------------------------------------------------------------------
+
+
+async def follow(runtime: Runtime) -> None:
+    landings = runtime.stream(LANDINGS, "BOS")
+    async for event in landings.consume("audit"):  # E
+        print(event)
+    with landings.consume() as events:  # E
+        print(events)
+    async with landings.consume(name="audit", start="last") as events:  # E
+        for event in events:  # E
+            print(event)
+        async for event in events:
+            wrong: Event[Diverted] = event  # E
+            print(wrong)
+
+
 # --- explicit subscriptions ----------------------------------------------------------------------
 
 

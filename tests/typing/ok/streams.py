@@ -19,6 +19,7 @@ from millstream.streams import (
     Event,
     Start,
     Stream,
+    StreamEvents,
     StreamId,
     StreamNamespace,
     Subscription,
@@ -179,6 +180,22 @@ async def pass_a_stream(runtime: Runtime) -> None:
     relay = runtime.grain(Relay, "a")
     landings = runtime.stream(LANDINGS, "BOS")
     assert_type(await relay.relay(landings, "N1"), Stream[Landed])
+
+
+# --- programs that read --------------------------------------------------------------------------
+
+
+async def follow(runtime: Runtime, after: Token) -> int:
+    delays = 0
+    async with runtime.stream(LANDINGS, "BOS").consume() as events:
+        assert_type(events, StreamEvents[Landed])
+        assert_type(events.subscription, str)
+        async for event in events:
+            assert_type(event, Event[Landed])
+            delays += event.item.delay_min
+    async with runtime.stream(ENDS, "BOS").consume(name="a", start=after, events_max=5) as ends:
+        assert_type((await anext(ends)).item, Landed | Diverted)
+    return delays
 
 
 # --- explicit subscriptions ----------------------------------------------------------------------

@@ -87,12 +87,18 @@ class References:
         self._classes: dict[type[Any], type[Any]] = {}
         self._views: dict[tuple[str, type[Any]], type[Any]] = {}
         self._optioned: dict[tuple[str, type[Any]], type[OptionedReference]] = {}
+        self._names = 0
         for cls in grains:
             self._host(cls)
 
     def open(self, build: BuildClass, gateway: Gateway | None) -> None:
         """From now on reference classes can be made: `build(kind, type, has_options)`."""
         self._build, self.gateway = build, gateway
+
+    def new_name(self) -> str:
+        """A name that nothing else in the life of the cluster has."""
+        self._names += 1
+        return f"{self.address}.{self._names}"
 
     # -- kinds
 

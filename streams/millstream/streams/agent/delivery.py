@@ -11,7 +11,8 @@ Invariants:
     ready ──Sent──▶ in_flight ──Progress──▶ ready │ backoff │ giving_up │ closed
     backoff ──Tick──▶ ready │ giving_up         giving_up ──GivenUp──▶ ready │ faulted │ closed
     ready ──Wake──▶ lagging ──Fetched──▶ ready
-    faulted ──Resume, Retry──▶ ready │ closed    in_flight, giving_up ──Unreachable──▶ backoff
+    faulted, backoff ──Resume, Retry──▶ ready │ closed
+    in_flight, giving_up ──Unreachable──▶ backoff
 
 While the state is `ready`, the driver owes a `Wake` as soon as it has a call to spare. `closed` is
 the end: the driver drops the object, and the next message of the stream makes another one.
@@ -437,7 +438,7 @@ class Delivery:
 
     def _retried(self) -> Sequence[Action]:
         self._is_retried = self.state is DeliveryState.GIVING_UP
-        if self.state is DeliveryState.FAULTED:
+        if self.state in (DeliveryState.FAULTED, DeliveryState.BACKOFF):
             self._attempts = self._losses = 0
             self._error = None
             self.state = DeliveryState.READY

@@ -58,6 +58,9 @@ class StreamOptions:
     """Bytes of items and headers in one message; a larger one is refused."""
     stream_idle_s: float = 1800.0
     """A stream without events for this long is forgotten by its agent."""
+    consumer_silence_s: float = 60.0
+    """How long nothing may be heard of a program that consumes a stream; then its subscription
+    ends, if it has no name, and is not delivered to, if it has one."""
 
     absent_type_retention_s: float = 86_400.0
     """How long events wait for a grain type that no silo hosts any more: its implicit

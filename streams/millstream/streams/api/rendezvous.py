@@ -10,12 +10,15 @@ stored.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from functools import cache
 from typing import Literal, Protocol
 
 import msgspec
 
 from millstream.runtime import (
+    CallError,
+    ClusterError,
     Etag,
     Grain,
     StateStore,
@@ -28,6 +31,9 @@ from millstream.runtime import (
 from millstream.runtime.extending import services_of
 from millstream.streams.contracts.identity import StreamId
 
+from .inbox import Inbox, inbox_of
+from .stream_key import SEPARATOR, join_key, split_key
+
 __all__ = [
     "HERE",
     "Rendezvous",
@@ -37,7 +43,6 @@ __all__ = [
     "rendezvous_of",
 ]
 
-SEPARATOR, ESCAPE = "\x1f", "\x1b"
 ROWS_PER_SCAN = 1000
 HERE = "here"
 SubscriptionState = Literal["pending", "active", "faulted", "paused"]
@@ -64,7 +69,7 @@ class Carrier(Protocol):
 
 class SubscriptionRow(msgspec.Struct, array_like=True, frozen=True):
     """One explicit subscription. `start` is `here` (where it is), `next`, `earliest`, or a token's
-    text."""
+    text. `session`: of a consumer outside the cluster, how often it has come; 0: a grain."""
 
     id: str
     grain_type: str
@@ -75,27 +80,19 @@ class SubscriptionRow(msgspec.Struct, array_like=True, frozen=True):
     name: str = ""
     state: SubscriptionState = "pending"
     note: str = ""
+    session: int = 0
+    is_ephemeral: bool = False
 
 
 def rendezvous_key(provider: str, stream: StreamId) -> str:
     """The key of a stream's rendezvous grain: another one for each provider and stream."""
-    return SEPARATOR.join(map(escape, (provider, stream.namespace, stream.key)))
+    return join_key(provider, *stream)
 
 
 def parse_rendezvous_key(key: str) -> tuple[str, StreamId]:
     """Provider and stream of a rendezvous grain."""
-    provider, namespace, stream = map(unescape, key.split(SEPARATOR))
+    provider, namespace, stream = split_key(key)
     return provider, StreamId(namespace, stream)
-
-
-def escape(text: str) -> str:
-    """A text without separators; most are left as they are."""
-    return text.replace(ESCAPE, f"{ESCAPE}0").replace(SEPARATOR, f"{ESCAPE}1")
-
-
-def unescape(text: str) -> str:
-    """What `escape` was given."""
-    return text.replace(f"{ESCAPE}1", SEPARATOR).replace(f"{ESCAPE}0", ESCAPE)
 
 
 def is_same(row: SubscriptionRow, known: SubscriptionRow) -> bool:
@@ -161,6 +158,30 @@ class Rendezvous(Grain):
             return
         await self._attach(row)
 
+    async def join(self, row: SubscriptionRow) -> int:
+        """A consumer outside the cluster comes, perhaps again; returns the number of its session.
+
+        As `add`, but that what waits to be tried again is tried at once.
+        """
+        found = self._rows.get(row.id)
+        session = 1 if found is None else found[0].session + 1
+        start = "next" if row.start == HERE and found is None else row.start
+        await self._attach(msgspec.structs.replace(row, start=start, session=session))
+        if row.is_ephemeral:
+            await self._inbox(row).look()  # who never comes is missed there
+        return session
+
+    def _inbox(self, row: SubscriptionRow) -> Inbox:
+        return self.grain(inbox_of(parse_rendezvous_key(self.key)[0]), row.grain_key)
+
+    async def wake(self, subscription: str) -> SubscriptionRow | None:
+        """What waits to be tried again is tried at once; its row, None: there is none."""
+        found = self._rows.get(subscription)
+        if found is None:
+            return None
+        await self._agents().attach(self._stream(), msgspec.structs.replace(found[0], start=HERE))
+        return found[0]
+
     async def resume(self, subscription: str, start: str) -> bool:
         """Attach a subscription again, at `start`; False: there is none."""
         found = self._rows.get(subscription)
@@ -196,7 +217,10 @@ class Rendezvous(Grain):
         except StorageError:
             self.context.deactivate_when_idle()
             raise
-        del self._rows[subscription]
+        row, _ = self._rows.pop(subscription)
+        if row.session:
+            with suppress(CallError, ClusterError):  # who takes next is told as well
+                await self._inbox(row).close()
 
     async def change(self, subscription: str, state: SubscriptionState, note: str) -> None:
         """Set the state of a subscription, with the reason."""

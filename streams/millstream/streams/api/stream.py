@@ -27,11 +27,15 @@ from millstream.streams.publishing.gateway_publisher import GatewayPublisher
 
 from .event import Event
 from .handlers import check_explicit, is_batch_handler
+from .inbox import EPHEMERAL, inbox_id, inbox_key, inbox_name, inbox_of, is_ephemeral
 from .rendezvous import HERE, Rendezvous, SubscriptionRow, rendezvous_key, rendezvous_of
+from .stream_events import Outside, StreamEvents
 
 __all__ = ["Start", "Stream", "Subscription"]
 
 T = TypeVar("T")
+EVENTS_MAX = 10_000
+"""The most events that a program may ask to hold."""
 STARTS = ("next", "earliest")
 Start = Annotated[Literal["next", "earliest"] | Token, "where an explicit subscription begins"]
 Handler = Callable[[Event[T]], Coroutine[Any, Any, None]]
@@ -192,6 +196,57 @@ class Stream(Generic[T]):
             is_batch=is_batch_handler(handler),
             start=start,
             name=name,
+        )
+
+    def consume(
+        self, *, name: str = "", start: Start | None = None, events_max: int = 100
+    ) -> StreamEvents[T]:
+        """Read the stream in a program that is no grain, such as a web handler:
+        `async with stream.consume() as events: async for event in events: ...`.
+
+        An event is acknowledged when the next one is asked for, or the block ends without an
+        exception; what is not acknowledged comes again. Once the block has begun, every later
+        event is seen. Gateways and silos that end are passed over.
+
+        Args:
+            name: of a subscription that stays when the program leaves, and goes on where it was;
+                who comes last under a name has it. Without one the subscription ends with the
+                block, or when nothing is heard of the program for `consumer_silence_s`.
+            start: as for `subscribe`.
+            events_max: events that the program holds at most; the cluster keeps the rest.
+
+        Raises ConfigError (start, events_max, name), StreamError (implicit only).
+        """
+        if self._topic.subscriptions == "implicit":
+            raise StreamError(f"{self._topic!r} takes implicit subscriptions only")
+        check_text("the name of a subscription", name)
+        if name.startswith(EPHEMERAL):
+            raise ConfigError(f"consume(name={name!r}): a name does not begin with {EPHEMERAL!r}")
+        if type(events_max) is not int or not 1 <= events_max <= EVENTS_MAX:
+            raise ConfigError(f"consume(events_max={events_max!r}): 1 to {EVENTS_MAX:,}")
+        given = name or f"{EPHEMERAL}{self._runtime.new_name()}"
+        return StreamEvents(self._outside(given, start_text(start), events_max))
+
+    def _outside(self, name: str, start: str, events_max: int) -> Outside:
+        provider, key = self.provider, inbox_key(self.provider, self.id, name)
+        row = SubscriptionRow(
+            id=inbox_id(provider, self.id, name),
+            grain_type=inbox_name(provider),
+            grain_key=key,
+            handler="",
+            is_batch=True,
+            start=start,
+            name=name,
+            is_ephemeral=is_ephemeral(name),
+        )
+        return Outside(
+            row.id,
+            self._key,
+            self._runtime.grain(inbox_of(provider), key),
+            lambda: self.rendezvous_grain().join(row),
+            self._topic.codec,
+            self._runtime,
+            events_max,
         )
 
     async def subscriptions(self, grain: Grain) -> list[Subscription[T]]:

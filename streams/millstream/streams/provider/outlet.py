@@ -8,13 +8,16 @@ from __future__ import annotations
 from collections.abc import Coroutine
 from typing import Any
 
+from millstream.runtime import with_options
 from millstream.runtime.extending import SiloServices
+from millstream.streams.api.inbox import inbox_name
 from millstream.streams.api.rendezvous import rendezvous_key, rendezvous_of
 from millstream.streams.consumer.batch import Delivered, WireBatch
 from millstream.streams.consumer.extension import Consumer
 from millstream.streams.contracts.identity import StreamId
 from millstream.streams.failures.handler import DeliveryFailure
 from millstream.streams.failures.letters import DeadLetter, LetterRows, letter_id
+from millstream.streams.inbox.inbox import inbox_grain_of
 
 __all__ = ["SiloOutlet"]
 
@@ -31,6 +34,7 @@ class SiloOutlet:
         self._services = services
         self._letters = letters
         self._are_known = are_known
+        self._inbox_kind = inbox_name(provider)
         self.provider = provider
         self.silo = services.address
 
@@ -38,6 +42,9 @@ class SiloOutlet:
         self, kind: str, key: str, batch: WireBatch, timeout_s: float, /
     ) -> Coroutine[Any, Any, Delivered]:
         """Call the consumer of a grain. Raises what calls raise."""
+        if kind == self._inbox_kind:
+            inbox = self._services.grain(inbox_grain_of(self.provider), key)
+            return with_options(inbox, timeout=timeout_s).deliver(batch)
         return self._services.extensions.call(kind, key, Consumer.deliver, (batch,), timeout_s)
 
     def error_of(self, data: bytes, /) -> Exception:

@@ -31,6 +31,7 @@ from millstream.streams.contracts.token import Token
 from millstream.streams.failures.dead_letters import DeadLetters
 from millstream.streams.failures.handler import FailureHandler
 from millstream.streams.failures.target import DeadLettersTarget
+from millstream.streams.inbox.inbox import inbox_grain_of
 from millstream.streams.ownership.manager import QueueManager
 from millstream.streams.ownership.record import OwnershipStore
 from millstream.streams.publishing.ingest import IngestTarget
@@ -89,8 +90,13 @@ class PersistentStreams:
         return self._settings.agreement()
 
     def grains(self, name: str, /) -> Sequence[type[Grain]]:
-        """What the adapter brings, and who keeps the explicit subscriptions."""
-        return (rendezvous_of(name), *self._settings.brought())
+        """What the adapter brings, who keeps the explicit subscriptions, and inboxes."""
+        return (rendezvous_of(name), inbox_grain_of(name), *self._settings.brought())
+
+    @property
+    def consumer_silence_s(self) -> float:
+        """How long nothing may be heard of a consumer outside."""
+        return self._settings.options.consumer_silence_s
 
     # -- life
 

@@ -1,0 +1,30 @@
+"""Keys of grains that stand for streams: several texts in one.
+
+Owns: joining and splitting. Invariant: other texts give another key.
+"""
+
+from __future__ import annotations
+
+__all__ = ["SEPARATOR", "join_key", "split_key"]
+
+SEPARATOR, ESCAPE = "\x1f", "\x1b"
+
+
+def join_key(*parts: str) -> str:
+    """One key of several texts."""
+    return SEPARATOR.join(map(_escape, parts))
+
+
+def split_key(key: str) -> list[str]:
+    """What `join_key` was given."""
+    return list(map(_unescape, key.split(SEPARATOR)))
+
+
+def _escape(text: str) -> str:
+    """A text without separators; most are left as they are."""
+    return text.replace(ESCAPE, f"{ESCAPE}0").replace(SEPARATOR, f"{ESCAPE}1")
+
+
+def _unescape(text: str) -> str:
+    """What `_escape` was given."""
+    return text.replace(f"{ESCAPE}1", SEPARATOR).replace(f"{ESCAPE}0", ESCAPE)

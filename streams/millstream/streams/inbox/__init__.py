@@ -1,0 +1,1 @@
+"""The inboxes of consumers outside the cluster."""
