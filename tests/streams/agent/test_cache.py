@@ -145,6 +145,14 @@ def test_what_is_done_leaves_whatever_its_neighbours_do() -> None:
     assert cache.acked_upto() == Token(0, 8) and cache.take_done() == []
 
 
+def test_what_is_let_go_of_is_not_done() -> None:
+    cache = QueueCache(CacheLimits(), notes="all")
+    done, held = (cache.append(message_of(A, seq, b"1")) for seq in (1, 2))
+    cache.unpin(done)
+    cache.forget(lambda: cache.unpin(held))
+    assert cache.take_done() == [Token(0, 1)]
+
+
 def test_message_without_items_is_acknowledged_in_its_place() -> None:
     cache = cache_with(message_of(A, 1, b"1"), message_of(A, 2), message_of(A, 3, b"3"))
     assert cache.open_cursor(A, 1).is_drained

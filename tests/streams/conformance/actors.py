@@ -39,6 +39,8 @@ class Ears:
         """How many events each call brought."""
         self.gates: dict[int, asyncio.Event] = {}
         """Items whose handlers wait."""
+        self.held: dict[str, asyncio.Event] = {}
+        """Who waits with every event."""
         self.waiting: list[int] = []
         self.failing: dict[int, int] = {}
         """How often the handler of an item fails yet."""
@@ -64,6 +66,9 @@ async def hear(who: str, event: Event[int]) -> None:
     if event.item in ears.gates:
         ears.waiting.append(event.item)
         await ears.gates[event.item].wait()
+    if who in ears.held:
+        ears.waiting.append(event.item)
+        await ears.held[who].wait()
     if ears.failing.get(event.item, 0) > 0:
         ears.failing[event.item] -= 1
         raise ValueError(f"{event.item} fails")

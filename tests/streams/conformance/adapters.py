@@ -33,6 +33,7 @@ NUMBERS = StreamNamespace("numbers", int)
 PUBLISHES = "events can be published"
 """Not a capability of the runtime's: the generator makes its events."""
 SURVIVES = "its content survives a crash"
+HOLDS = "what is read stays with its reader, however long it takes"
 IN_ORDER = (PUBLISHES, Capability.ORDERED)
 EXACT = (PUBLISHES, Capability.ORDERED, Capability.STABLE_TOKENS)
 """What lets a test compare lists: everything once and in order while nobody dies."""
@@ -93,6 +94,8 @@ class Adapter:
         able: set[Need] = {*self.capabilities, *self.also}
         if Capability.DURABLE in self.capabilities:
             able.add(SURVIVES)
+        if Capability.LEASED not in self.capabilities:
+            able.add(HOLDS)
         missing = [need for need in needs if need not in able]
         return [need.name if isinstance(need, Capability) else need for need in missing]
 

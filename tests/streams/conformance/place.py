@@ -10,7 +10,7 @@ import asyncio
 import functools
 import inspect
 import os
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, TypeVar
@@ -25,6 +25,7 @@ from tests.streams.conformance.adapters import (
     Need,
     adapters_with,
 )
+from tests.streams.conformance.watched import forget_the_watch
 
 from millstream.balancers import DeploymentBalancer
 from millstream.runtime import Client, Grain, MemoryStateStore, RuntimeOptions, Silo
@@ -65,6 +66,8 @@ class Setting:
     wrap: Callable[[QueueAdapterFactory], QueueAdapterFactory] | None = None
     """Stands between the runtime and the adapter, in each silo."""
     providers: Sequence[str] = ("default",)
+    failing: Mapping[int, int] = field(default_factory=dict)
+    """How often the handlers of an item fail, from before the first silo on."""
     seed: int = 1
 
 
@@ -133,10 +136,11 @@ class Place:
 
     async def fed(self, namespace: StreamNamespace[int]) -> None:
         """The setting's feed is in the streams; a generator has it there by itself."""
+        items = self.setting.feed.items
         if "generator" != self.adapter.name:
-            for item in self.setting.feed.items:
+            for begin in range(0, len(items), 5):
                 for key in self.setting.feed.keys:
-                    await self.publish(namespace, key, item)
+                    await self.stream(namespace, key).publish_many(items[begin : begin + 5])
 
     async def join(self, number: int) -> None:
         """Start a silo that was not up, or had crashed; returns when all see it."""
@@ -148,6 +152,14 @@ class Place:
         """Stop a silo in order, for good."""
         await self.cluster.stop_silo(f"silo-{number}")
         self.simulation.crash(f"silo-{number}")
+
+    async def restart(self, number: int = 0) -> None:
+        """Stop a silo in order and start it again; returns when its queues are read."""
+        before = len(self.cluster.silos())
+        await self.cluster.stop_silo(f"silo-{number}")
+        await self.until(lambda: len(self.cluster.silos()) == before)
+        await self.until_owned()
+        await self.calm()  # until the client tries the address again
 
     def crash(self, number: int) -> None:
         self.simulation.crash(f"silo-{number}")
@@ -174,6 +186,10 @@ class Place:
         if self.adapter.lacks(EXACT[1:]):
             heard, in_order = sorted(set(heard)), False
         assert (heard if in_order else sorted(heard)) == (wanted if in_order else sorted(wanted))
+
+    async def until_came(self, who: str, *items: int) -> None:
+        """Until somebody has heard these, whatever else came."""
+        await self.until(lambda: set(ears.items(who)) >= set(items))
 
     # -- what can be seen
 
@@ -224,7 +240,9 @@ def conforms(
         ) -> None:
             _without_threads(monkeypatch)
             forget_everything()
+            forget_the_watch()
             found = Setting(**setting)
+            ears.failing.update(found.failing)
 
             async def driver(simulation: Simulation) -> None:
                 place = Place(simulation, adapter, found, tmp_path)

@@ -323,10 +323,10 @@ class PullingAgent:
             case Read():
                 if self._receiving is not None:
                     self._receiving.read(action.events, action.size_bytes, action.wait_s)
+                self._forget_idle_streams()
             case Ack():
                 if self._receiving is not None:
                     self._receiving.ack(action.upto, action.also)
-                self._forget_idle_streams()
             case Open():
                 self._open(action)
             case Discard():

@@ -418,7 +418,7 @@ class QueueCache:
         `let_go` makes everybody who holds something let go of it.
         """
         self.purge()
-        done = self._done
+        done, self._done = self._done, []
         let_go()
         self.purge()
         assert not self._slots, f"{len(self._slots)} messages are still held"
