@@ -219,8 +219,8 @@ def ledger() -> Ledger:
 class NotedLog(QueueLog):
     """A queue's content; what it accepts is noted."""
 
-    def _accept(self, message: OutMessage, enqueued_s: float) -> Token | None:
-        token = super()._accept(message, enqueued_s)
+    def _accept(self, message: OutMessage, enqueued_s: float, size_bytes: int) -> Token | None:
+        token = super()._accept(message, enqueued_s, size_bytes)
         if token is None:
             current_run().figures["repeats dropped"] += 1
         else:

@@ -235,6 +235,10 @@ class Partition(Generic[T]):
 
         Costs a step per segment before the offset. Raises CursorTooOld, ValueError.
         """
+        tail = self._chain.tail
+        low = offset - tail.start
+        if count >= 0 and 0 <= low <= tail.count and offset >= self._cleared:  # as a rule
+            return cast("list[T]", tail.slots[low : min(low + count, tail.count)])
         self._refuse_outside(offset)
         if count < 0:
             raise ValueError(f"count is {count}, it must be at least 0")

@@ -58,15 +58,19 @@ class Held:
 
     __slots__ = ("events", "message", "size_bytes")
 
-    def __init__(self, message: QueueMessage) -> None:
+    def __init__(self, message: QueueMessage, size_bytes: int) -> None:
         self.message = message
         self.events = len(message.items)
-        self.size_bytes = size_of(message)
+        self.size_bytes = size_bytes
 
 
 def size_of(message: QueueMessage | OutMessage) -> int:
     """Bytes of its items and texts, of which a frame has to hold all. Cost: O(items)."""
-    return content_bytes(message.items, message.headers) + text_bytes(message.stream)
+    namespace, key = message.stream
+    names = len(namespace) + len(key)
+    if not (namespace.isascii() and key.isascii()):
+        names = text_bytes(message.stream)
+    return content_bytes(message.items, message.headers) + names
 
 
 class QueueLog:
@@ -108,7 +112,7 @@ class QueueLog:
         """Take content of a former activation, in order; None: one that is done."""
         events = size_bytes = 0
         for message in messages:
-            held = None if message is None else Held(message)
+            held = None if message is None else Held(message, size_of(message))
             if held is not None:
                 events += held.events
                 size_bytes += held.size_bytes
@@ -195,7 +199,10 @@ class QueueLog:
         self, messages: Sequence[OutMessage], events: int, size_bytes: int, enqueued_s: float
     ) -> list[Token | None]:
         """Store messages for which there is room, and give back what repeated ones do not need."""
-        tokens = [self._accept(message, enqueued_s) for message in messages]
+        if len(messages) == 1:
+            tokens = [self._accept(messages[0], enqueued_s, size_bytes)]
+        else:
+            tokens = [self._accept(one, enqueued_s, size_of(one)) for one in messages]
         if None in tokens:  # repeated before, while it waited, or in this very list
             found = zip(messages, tokens, strict=True)
             accepted = [message for message, token in found if token is not None]
@@ -219,7 +226,7 @@ class QueueLog:
                 f"{options.capacity_bytes}"
             )
 
-    def _accept(self, message: OutMessage, enqueued_s: float) -> Token | None:
+    def _accept(self, message: OutMessage, enqueued_s: float, size_bytes: int) -> Token | None:
         """Store a message and note its sequence, in one step; None for a repeated one."""
         mark = message.mark
         if mark is not None:
@@ -229,7 +236,7 @@ class QueueLog:
         headers = dict(message.headers) if message.headers else NO_HEADERS
         token = Token(self.era, self.end + 1)
         kept = QueueMessage(message.stream, token, list(message.items), headers, enqueued_s)
-        self.end = self._partition.append(Held(kept)) + 1
+        self.end = self._partition.append(Held(kept, size_bytes)) + 1
         return token
 
     async def _wait_for_room(self, events: int, size_bytes: int) -> None:

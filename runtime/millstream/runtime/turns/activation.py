@@ -77,9 +77,17 @@ class Activation(TurnRule):
 
     def leave(self, request: Request) -> None:
         """The request's turn ended: hand the activation on."""
-        if self.mailbox is None:  # who runs is the request: as `left`, without its frames
+        box = self.mailbox
+        if box is None:  # who runs is the request: as `left`, without its frames
             self.running = None
             self.is_gated = self.state is not VALID
+            return
+        is_alone = self.running is request and self.state is VALID and box.extensions
+        if is_alone and not (
+            box.waiting or box.readers or box.interleaving or box.is_awaited or box.stop
+        ):  # the same
+            box.first_turn_due = self.is_gated = False
+            self.running = None
             return
         entry = self.hand_over(request)
         if entry is not None:

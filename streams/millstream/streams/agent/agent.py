@@ -363,7 +363,7 @@ class PullingAgent:
         for index, message in enumerate(messages, first):
             self.subscribers.route(message, index)
         self.dispatch.pump()
-        self._step(PROGRESSED)
+        self.progressed()
 
     def _say(self, text: str) -> None:
         self.fault_count += 1
@@ -415,7 +415,8 @@ class PullingAgent:
 
     def progressed(self) -> None:
         """A delivery moved: there may be room, and something to acknowledge."""
-        self._step(PROGRESSED)
+        if not self._core.rests(self._clock.now()):
+            self._step(PROGRESSED)
 
     def fenced(self) -> None:
         """Another silo reads the queue in a newer epoch: write nothing more."""

@@ -171,7 +171,7 @@ class QueueCache:
         self._limits = limits
         self._slots: OrderedDict[int, Slot] = OrderedDict()
         self._freed: dict[Slot, None] = {}  # held by nobody any more, and perhaps free to leave
-        self._next_index = 0
+        self.next_index = 0  # of the message that is appended next
         self._events = 0
         self._bytes = 0
         self._lanes: dict[StreamId, Lane] = {}
@@ -185,7 +185,7 @@ class QueueCache:
     @property
     def base(self) -> int:
         """The absolute index of the oldest message held: all before it are done."""
-        return next(iter(self._slots)) if self._slots else self._next_index
+        return next(iter(self._slots)) if self._slots else self.next_index
 
     @property
     def events(self) -> int:
@@ -232,11 +232,11 @@ class QueueCache:
         cursor. A message without items is kept in order for its acknowledgement only.
         """
         assert self.fits(message), f"message {message.token} exceeds the room {self.room()}"
-        slot = Slot(message, self._next_index, self._newest)
+        slot = Slot(message, self.next_index, self._newest)
         self._slots[slot.index] = slot
         is_over_share = self._is_over_share(message)
         self._newest = message.token
-        self._next_index += 1
+        self.next_index += 1
         self._events += slot.events
         self._bytes += slot.size_bytes
         if message.items:
@@ -353,7 +353,7 @@ class QueueCache:
 
     def _slot(self, index: int) -> Slot:
         slot = self._slots.get(index)
-        assert slot is not None, f"{index} is not in {self.base}..{self._next_index}, or has left"
+        assert slot is not None, f"{index} is not in {self.base}..{self.next_index}, or has left"
         return slot
 
     def purge(self) -> None:
@@ -462,7 +462,7 @@ class QueueCache:
             assert lane.size_bytes == sum(slot.size_bytes for slot in held)
         indices = [slot.index for slot in slots]
         assert indices == list(self._slots) == sorted(indices)
-        assert self.left + len(slots) == self._next_index
+        assert self.left + len(slots) == self.next_index
         if len(slots) > 1 and not self._can_refill:
             assert self._events <= self._limits.events_max
             assert self._bytes <= self._limits.bytes_max

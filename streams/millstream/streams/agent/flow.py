@@ -79,6 +79,11 @@ class AckThrottle:
             return False
         return left - self._acked_left >= self._options.ack_every_events or now_s >= self.next_s
 
+    def rests(self, most_left: int, now_s: float) -> bool:
+        """Is nothing due until `next_s`, though as many as `most_left` were done?"""
+        few = most_left - self._acked_left < self._options.ack_every_events
+        return few and now_s < self._acked_s + self._options.ack_every_s
+
     @property
     def next_s(self) -> float:
         """From when on a single message is enough."""

@@ -7,6 +7,7 @@ contract promises; what does not is named with the adapter and the method.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 from millstream.runtime import EnqueueFailed, QueueUnavailable, StreamError
@@ -25,7 +26,9 @@ __all__ = [
     "text_of",
 ]
 
-TOKEN_LIMITS = (1 << 32, 1 << 64, 1 << 32)  # of era, seq and index, as they are stored
+TOKEN_LIMITS = ERA_END, SEQ_END, INDEX_END = (1 << 32, 1 << 64, 1 << 32)  # as they are stored
+EMPTY_TYPES = frozenset({dict, MappingProxyType})
+BYTES = frozenset({bytes})
 
 
 class AdapterFault(QueueUnavailable):
@@ -49,9 +52,12 @@ def text_of(error: BaseException) -> str:
 
 def checked_tokens(answer: Any, count: int, where: str) -> list[Token | None]:
     """What `enqueue` answered for `count` messages. Raises AdapterFault."""
-    _check_list(answer, "tokens", f"{where} returned")
+    if type(answer) is not list:
+        _check_list(answer, "tokens", f"{where} returned")
     if len(answer) != count:
         raise AdapterFault(f"{where} returned {len(answer)} tokens for {count} messages")
+    if count == 1 and type(answer) is list and type(answer[0]) is Token:
+        return answer
     return [_token(one, where) for one in answer]
 
 
@@ -82,17 +88,40 @@ def checked_messages(
 
     Raises AdapterFault: not messages, or not in the order of their tokens.
     """
-    _check_list(answer, "messages", f"{where} returned")
+    if type(answer) is not list:
+        _check_list(answer, "messages", f"{where} returned")
     found: list[QueueMessage] = []
     newest: Token | None = None
     for message in answer:
-        _check_message(message, where)
+        if type(message) is not QueueMessage or not _is_plain(message):
+            _check_message(message, where)
         if is_ordered and newest is not None and message.token <= newest:
             raise AdapterFault(f"{where} returned {message.token} behind {newest}")
         newest = message.token
         if not is_ordered or last is None or message.token > last:
             found.append(message)
     return found
+
+
+def _is_plain(message: QueueMessage) -> bool:
+    """Is every part of the very type that it should be, and in range? Nearly always."""
+    stream, token, headers = message.stream, message.token, message.headers
+    if type(stream) is not StreamId or type(token) is not Token or type(message.items) is not list:
+        return False
+    if (
+        headers
+        or type(headers) not in EMPTY_TYPES
+        or not BYTES.issuperset(map(type, message.items))
+    ):
+        return False
+    era, seq, index = token
+    return (
+        type(stream[0]) is type(stream[1]) is str
+        and type(era) is type(seq) is type(index) is int
+        and 0 <= era < ERA_END
+        and 0 <= seq < SEQ_END
+        and 0 <= index < INDEX_END
+    )
 
 
 def _check_message(message: Any, where: str) -> None:

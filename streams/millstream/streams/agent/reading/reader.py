@@ -132,6 +132,7 @@ class ReaderCore:
         self._ack_failures = 0
         self._empty_reads = 0
         self._read_begun_s = -math.inf
+        self._now_s = now_s
         self._gap_first: Token | None = None
         self._is_paused = False
         self._young_s = wall_s + CLOCKS_APART_S
@@ -179,10 +180,24 @@ class ReaderCore:
         """Messages that are done, as they are acknowledged: one by one, or in a row."""
         return self._cache.left if self._acks_items else self._cache.base
 
+    def rests(self, now_s: float) -> bool:
+        """Would `Progressed` change nothing? Then `wake_s` is soon enough for what it tells.
+
+        A read is out, nothing waits for room, and no acknowledgement is due for a while.
+        """
+        return (
+            self._read_until_s < math.inf
+            and not self._waiting
+            and now_s < self._read_until_s
+            and now_s < self._ack_until_s
+            and self._acks.rests(self._cache.next_index, now_s)
+        )
+
     def step(self, event: Event, now_s: float) -> Sequence[Action]:
         """Apply an event; returns what to do, in order. What comes after the end is ignored."""
         if self.is_fenced:
             return ()
+        self._now_s = now_s
         out = self._out = []
         match event:
             case Progressed() | Tick():
@@ -427,9 +442,13 @@ class ReaderCore:
         return self._read_at_s if self._grant() else math.inf
 
     def _next_ack_s(self) -> float:
-        if self._ack_out is not None or not self.has_unacked:
+        if self._ack_out is not None:
             return math.inf
-        return max(self._acks.next_s, self._ack_at_s)
+        if self.has_unacked:
+            return max(self._acks.next_s, self._ack_at_s)
+        # what is held may be done by then, and nobody says so while the reader rests
+        is_due_later = self._cache.base < self._cache.next_index and self._now_s < self._acks.next_s
+        return self._acks.next_s if is_due_later else math.inf
 
     def check(self) -> None:
         """Assert the invariants."""
