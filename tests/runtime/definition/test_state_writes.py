@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Coroutine
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 import pytest
@@ -16,6 +17,7 @@ from millstream.runtime import Etag, MemoryStateStore, NotInCluster, Row, Storag
 from millstream.runtime.definition.names import grain_id, parse_grain_id, row_key
 from millstream.runtime.definition.state import State
 
+T = TypeVar("T")
 KEY = "Counter/a/tally"
 
 
@@ -39,6 +41,9 @@ class Owner:
 
     def conflicted(self) -> None:
         self.conflicts += 1
+
+    def start_task(self, coro: Coroutine[Any, Any, T], /) -> asyncio.Task[T]:
+        return asyncio.ensure_future(coro)
 
 
 class GatedStore(MemoryStateStore):

@@ -169,6 +169,18 @@ async def wrong_items(runtime: Runtime) -> None:
     await runtime.stream(WORDS, "BOS").publish(b"N1")  # E
 
 
+class Outgoing(Grain):
+    tally = state(Tally)
+
+    async def wrong_outboxes(self) -> None:
+        words = self.stream(WORDS, "BOS")
+        words.publish_with("x")  # E
+        words.publish_with(self.tally, 5)  # E
+        words.publish_with(Outgoing.tally, "x")  # E
+        words.publish_with(self.tally.value, "x")  # E
+        await words.publish_with(self.tally, "x")  # E
+
+
 async def forgotten_await(runtime: Runtime) -> None:
     landings = runtime.stream(LANDINGS, "BOS")
     landings.publish(Landed("N1"))  # E

@@ -77,6 +77,8 @@ class Airport(Grain):
         assert_type(event.attempt, int)
         assert_type(event.headers, Mapping[str, str])
         assert_type(event.redelivered, bool)
+        assert_type(event.redriven, bool)
+        self.stream(WORDS, event.key).publish_with(self.tally, "x", headers={"trace": "1"})
         self.tally.value.flights += 1
 
     @subscribe(ENDS)

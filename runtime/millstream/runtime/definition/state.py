@@ -4,7 +4,8 @@ Owns: `state(...)`, `StateField`, `State`. Not: where rows are kept (`storage`).
 write of a state at a time, in the order in which they were asked for; what is stored is the value
 as it was when the write was asked for, or at a later call that joined it; a write's own
 bookkeeping is never cancelled half-way; a conflict ends the activation, so the next one reads
-what is stored. Positions of streams (`cursors`) live in the same row and change in the same write.
+what is stored. Positions of streams (`cursors`) and what is to be sent (`parcels`) live in the same
+row and change in the same write.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import sys
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import (
     TYPE_CHECKING,
     Any,
@@ -33,6 +34,7 @@ from millstream.runtime.errors import Conflict, DefinitionError, StorageError
 from millstream.runtime.text import shown
 
 from .names import check_name
+from .parcels import ParcelRow, Parcels
 from .storage import Etag, StateStore
 
 if TYPE_CHECKING:
@@ -43,17 +45,22 @@ __all__ = ["Cursor", "State", "StateField", "StateOwner", "state"]
 log = logging.getLogger("millstream.state")
 
 S = TypeVar("S")
+T = TypeVar("T")
 Cursor = tuple[int, int, int]
 
 
 class StoredState(msgspec.Struct, array_like=True):
-    """The row: encoded value (nil after `clear`), and stream positions by subscription and queue.
+    """The row: encoded value (nil after `clear`), stream positions by subscription and queue, and
+    what is to be sent (`ParcelRow`).
 
     Older rows have one position per subscription, of a queue that is not named: "".
     """
 
     data: msgspec.Raw
     cursors: Mapping[str, Cursor | dict[str, Cursor]] = {}
+    origin: str = ""
+    first: int = 1
+    parcels: Sequence[bytes] = ()
 
     def positions(self) -> dict[str, dict[str, Cursor]]:
         """The stream positions, whichever form they have."""
@@ -74,28 +81,32 @@ class StateOwner(Protocol):
     """What a state asks of the activation that it belongs to.
 
     `version`: the fence of its writes. `check_running()` raises NotInCluster once the silo has
-    ended. `conflicted()`: what is in memory is not what is stored.
+    ended. `conflicted()`: what is in memory is not what is stored. `start_task` starts a task that
+    ends with the activation.
     """
 
     @property
     def version(self) -> int: ...
     def check_running(self) -> None: ...
     def conflicted(self) -> None: ...
+    def start_task(self, coro: Coroutine[Any, Any, T], /) -> asyncio.Task[T]: ...
 
 
 class WaitingWrite:
     """A write that waits for the one before it; until it begins, a later `write()` may join it."""
 
-    __slots__ = ("data", "task")
+    __slots__ = ("data", "parcels_upto", "task")
 
     data: bytes
+    parcels_upto: int
     task: asyncio.Task[None]
 
 
 class State(Generic[S]):
     """One state of one activation.
 
-    `runtime`: the silo to which references and streams in the value belong.
+    `runtime`: the silo to which references and streams in the value belong. Attribute `parcels`:
+    what parts of the silo store with the value, to be sent then.
     """
 
     def __init__(
@@ -112,12 +123,18 @@ class State(Generic[S]):
         self._lock = asyncio.Lock()
         self._joinable: WaitingWrite | None = None  # the last write asked for, until it begins
         self.cursors: dict[str, dict[str, Cursor]] = {}
+        self.parcels = Parcels()
         self.value: S = field.default()
 
     @property
     def etag(self) -> str | None:
         """Etag of the row that was last read or written; None: there is none."""
         return self._etag
+
+    @property
+    def key(self) -> str:
+        """The key of the row, unique in its store."""
+        return self._key
 
     @property
     def exists(self) -> bool:
@@ -134,6 +151,7 @@ class State(Generic[S]):
             stored = StoredState(msgspec.Raw(NIL)) if row is None else _decode_row(row.data)
             self._etag = None if row is None else row.etag
             self._stored, self.cursors = bytes(stored.data), stored.positions()
+            self.parcels.load(ParcelRow(stored.origin, stored.first, stored.parcels))
             self.restore()
         except (TypeError, ValueError, OverflowError) as error:
             raise StorageError(
@@ -144,6 +162,7 @@ class State(Generic[S]):
 
     def restore(self) -> None:
         """Decode the value again from what was last read or written."""
+        self.parcels.restore()
         if self._stored == NIL:
             self.value = self._field.default()
             self._seen = self._field.codec.encode(self.value)
@@ -162,7 +181,8 @@ class State(Generic[S]):
         """Set the default, and store that there is no value; the positions of streams stay."""
         self.value = self._field.default()
         seen = self._field.codec.encode(self.value)
-        await asyncio.shield(self._begin(lambda: self._store_row(NIL, seen, {})))
+        upto = self.parcels.asked()
+        await asyncio.shield(self._begin(lambda: self._store_row(NIL, seen, {}, upto)))
 
     def cursor(self, subscription: str, queue: str) -> Cursor | None:
         """How far a subscription is in a queue, as it is stored."""
@@ -178,7 +198,8 @@ class State(Generic[S]):
         """
         data = self._encode()
         new = {} if cursor is None else {subscription: {queue: cursor}}
-        write = self._begin(lambda: self._store_row(data, data, new))
+        upto = self.parcels.asked()
+        write = self._begin(lambda: self._store_row(data, data, new, upto))
         cancelled: asyncio.CancelledError | None = None
         while not write.done():
             try:
@@ -194,6 +215,19 @@ class State(Generic[S]):
         data = self._encode()
         if data != self._seen:
             await self._write_data(data)
+
+    async def trim(self) -> None:
+        """Store the row without the parcels that are sent; the value is as it was stored."""
+        if not self.parcels.is_trimmed:
+            self.parcels.began()
+            await asyncio.shield(self._begin(self._store_trimmed))
+
+    async def _store_trimmed(self) -> None:
+        await self._store_row(self._stored, self._seen, {}, self.parcels.stored)
+
+    def start_task(self, coro: Coroutine[Any, Any, T], /) -> asyncio.Task[T]:
+        """Start a task that ends with the activation. Raises NotInCluster: it has ended."""
+        return self._owner.start_task(coro)
 
     def _encode(self) -> bytes:
         """The value as it is stored; decoded once, so that every row can be read again."""
@@ -211,16 +245,18 @@ class State(Generic[S]):
         if waiting is None:
             waiting = WaitingWrite()
             waiting.data = data
+            waiting.parcels_upto = self.parcels.asked()
             waiting.task = self._begin(lambda: self._write_waiting(waiting))
             self._joinable = waiting
         else:
             waiting.data = data
+            waiting.parcels_upto = self.parcels.joined()
         await asyncio.shield(waiting.task)
 
     async def _write_waiting(self, waiting: WaitingWrite) -> None:
         if self._joinable is waiting:
             self._joinable = None  # what changes from now on needs a later write
-        await self._store_row(waiting.data, waiting.data, {})
+        await self._store_row(waiting.data, waiting.data, {}, waiting.parcels_upto)
 
     def _begin(self, write: Callable[[], Coroutine[Any, Any, None]]) -> asyncio.Task[None]:
         """Run one write to its end after those before it, even if its caller is cancelled."""
@@ -231,6 +267,7 @@ class State(Generic[S]):
 
     def _ended(self, write: asyncio.Task[None]) -> None:
         """Take the error of a write whose caller may be gone; a conflict has ended the grain."""
+        self.parcels.ended()
         error = None if write.cancelled() else write.exception()
         if error is not None:
             text = shown(str(error), ERROR_CHARS_MAX)
@@ -245,14 +282,18 @@ class State(Generic[S]):
                 raise
 
     async def _store_row(
-        self, data: bytes, seen: bytes, new: Mapping[str, Mapping[str, Cursor]]
+        self, data: bytes, seen: bytes, new: Mapping[str, Mapping[str, Cursor]], parcels_upto: int
     ) -> None:
-        """Write the row: an encoded value, and positions of streams over those it has."""
+        """Write the row: an encoded value, positions of streams over those it has, and what is to
+        be sent."""
         self._owner.check_running()
         cursors = merged(self.cursors, new)
-        row = _encode_row(StoredState(msgspec.Raw(data), cursors))
+        parcels = self.parcels.row(parcels_upto)
+        fields = (msgspec.Raw(data), cursors, *parcels)
+        row = _encode_row(fields if parcels.origin else fields[:2])
         self._etag = await self._store.write(self._key, row, self._etag, self._owner.version)
         self._stored, self._seen, self.cursors = data, seen, cursors
+        self.parcels.wrote(parcels)
 
 
 def merged(

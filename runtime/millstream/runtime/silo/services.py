@@ -16,6 +16,7 @@ from millstream.runtime.cluster.table import MemberRow, TableView
 from millstream.runtime.codec.failures import rebuild
 from millstream.runtime.definition.grain import Contract, Grain
 from millstream.runtime.definition.grain_type import GrainType
+from millstream.runtime.definition.state import State
 from millstream.runtime.definition.storage import StateStore
 from millstream.runtime.errors import ConfigError
 from millstream.runtime.options import RuntimeOptions
@@ -201,6 +202,10 @@ class SiloServices:
     def part(self, name: str, /) -> Any:
         """The silo's part of a name. Raises ConfigError."""
         return self._silo.part(name)
+
+    def send_parcels(self, found: Callable[[State[Any], Callable[[str], Any]], None]) -> None:
+        """Call `found(state, part)` for each state that is activated with parcels in its row."""
+        self._silo.catalog.on_parcels = lambda state: found(state, self._silo.part)
 
     def has_brought(self, cls: type[Grain]) -> bool:
         """Does a part bring the class?"""

@@ -89,6 +89,7 @@ class Catalog:
         self.count = 0
         self.on_started: Callable[[Activation], None] | None = None
         self.on_ended: Callable[[Activation], None] | None = None
+        self.on_parcels: Callable[[State[Any]], None] | None = None  # a state came with some
 
     # -- finding
 
@@ -177,6 +178,8 @@ class Catalog:
             activation.grain = self._construct(activation)
             for state in states_of(activation.grain).values():
                 await state.read()
+                if state.parcels.has_unsent and self.on_parcels is not None:
+                    self.on_parcels(state)
             if activation.kind.has_activate_hook:
                 await self._run_hook(
                     activation, "on_activate", self._turns.options.activation_timeout_s

@@ -11,7 +11,7 @@ from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from typing import Annotated, Any, Generic, Literal, Protocol, TypeVar
 from urllib.parse import quote
 
-from millstream.runtime import ConfigError, Grain, StreamError
+from millstream.runtime import ConfigError, Grain, State, StreamError
 from millstream.runtime.extending import (
     Codec,
     Opener,
@@ -24,6 +24,7 @@ from millstream.runtime.extending import (
 from millstream.streams.contracts.identity import StreamId
 from millstream.streams.contracts.token import Token
 from millstream.streams.publishing.gateway_publisher import GatewayPublisher
+from millstream.streams.publishing.outbox import outbox_of
 
 from .event import Event
 from .handlers import check_explicit, is_batch_handler
@@ -132,6 +133,31 @@ class Stream(Generic[T]):
         if headers is not None:
             check_headers(headers)
         return await publisher.publish(self.id, [[self._encode(item)]], headers)
+
+    def publish_with(
+        self, state: State[Any], item: T, /, *, headers: Mapping[str, str] | None = None
+    ) -> None:
+        """Publish one event with the next write of a state: both happen, or neither.
+
+        The event is stored in the row of the state, and sent once that is written: by `commit_with`
+        before the delivery is acknowledged, else in the background. It has a number of that state,
+        so that it is in its queue once, however often it is sent. A handler that fails leaves no
+        event behind. Nothing is awaited.
+
+        Args:
+            state: a state of the calling grain, such as `self.tally`.
+
+        Raises TypeError (no state, wrong item), ValueError (too large), ConfigError (a provider
+        without DEDUP), QueueFull (`OUTBOX_EVENTS_MAX` or `OUTBOX_BYTES_MAX` of this state wait).
+        """
+        if not isinstance(state, State):
+            raise TypeError(f"publish_with({state!r}, ...): give a state of the grain: self.tally")
+        if self._runtime.gateway is not None:
+            raise ConfigError("publish_with is for grains: a client has no state")
+        if headers is not None:
+            check_headers(headers)
+        body = self._encode(item)
+        outbox_of(state, self._runtime.part).add(self.provider, self.id, body, headers)
 
     async def publish_many(
         self, items: Iterable[T], /, *, headers: Mapping[str, str] | None = None

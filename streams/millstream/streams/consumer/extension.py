@@ -68,6 +68,7 @@ class Consumer:
         last = position.last_of(batch)
         fresh = fresh_of(batch.items, last) if batch.has_positions else range(len(batch.items))
         if not fresh:
+            await sent_with(position.state)  # stored by a delivery that was not answered
             return Delivered(len(batch.items))
         items = [batch.items[at] for at in fresh]
         run = HandlerRun(batch, items, position, self._grain, is_over)
@@ -113,4 +114,12 @@ class Consumer:
             batch = run.batch
             last = None if batch.redriven else run.items[done - 1].token
             await state.commit(batch.subscription, batch.queue, last)
+            await sent_with(state)
         return done, error
+
+
+async def sent_with(state: State[Any] | None) -> None:
+    """Wait until what is stored with a state is sent: nobody else would wake the grain for it."""
+    sender = None if state is None else state.parcels.sender
+    if sender is not None:
+        await sender.sent()

@@ -21,6 +21,7 @@ from millstream.streams.agent.options import StreamOptions
 from millstream.streams.api.rendezvous import rendezvous_of
 from millstream.streams.api.subscribe import check_marks
 from millstream.streams.consumer.extension import Consumer
+from millstream.streams.contracts.capability import Capability
 from millstream.streams.contracts.factories import OpenAdapter
 from millstream.streams.contracts.identity import StreamId
 from millstream.streams.contracts.mapping import QueueBalancer, QueueMapper
@@ -35,6 +36,7 @@ from millstream.streams.inbox.inbox import inbox_grain_of
 from millstream.streams.ownership.manager import QueueManager
 from millstream.streams.ownership.record import OwnershipStore
 from millstream.streams.publishing.ingest import IngestTarget
+from millstream.streams.publishing.outbox import resume_outbox
 from millstream.streams.publishing.silo_publisher import SiloPublisher
 
 from .adapter_host import SiloAdapterHost
@@ -150,6 +152,7 @@ class PersistentStreams:
             name, self._settings, options, self.adapter, self.capabilities, services
         )
         services.extensions.add("streams", Consumer)
+        services.send_parcels(resume_outbox)
         services.targets.add(StreamsTarget(name, services, self.manager), name)
         services.targets.add(IngestTarget(publisher), name)
         redriving = Redriving(name, services, self._reading.following, options.delivery)
@@ -236,6 +239,18 @@ class PersistentStreams:
         PublishUnknown.
         """
         return self._publishing().publish(stream, parts, headers)
+
+    def admit(self, message: OutMessage, /) -> str:
+        """Check a message for an outbox; returns a name that no other call returns.
+
+        Raises ConfigError (repeats would be stored twice), ValueError (too large).
+        """
+        if Capability.DEDUP not in self.capabilities:
+            raise ConfigError(
+                f"stream provider {self.name!r} has no DEDUP: what publish_with sends again would "
+                "be stored twice"
+            )
+        return self._publishing().admit(message)
 
     def store(
         self, messages: Sequence[OutMessage], /

@@ -73,6 +73,12 @@ class SiloPublisher:
             raise publish.error
         return publish.tokens[-1] if publish.tokens else None
 
+    def admit(self, message: OutMessage) -> str:
+        """Check a message; returns a name that no other call returns. Raises ValueError."""
+        check_size(message, self._limits)
+        wall_us, chance = int(self._clock.wall_s() * 1e6), self._clock.uniform(0.0, 1.0)
+        return f"{wall_us:x}-{int(chance * 2**52):013x}"
+
     async def store(self, messages: Sequence[OutMessage]) -> list[Token | StreamError | None]:
         """Store messages of any streams; the outcome of each, in order.
 

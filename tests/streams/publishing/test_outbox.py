@@ -1,0 +1,305 @@
+"""The outbox of a state: what is published with a write is sent once that is stored, not before."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+import pytest
+from tests.conditions import spin, until
+
+from millstream.balancers import DeploymentBalancer
+from millstream.providers.memory import MemoryOptions, MemoryQueues
+from millstream.runtime import (
+    ConfigError,
+    Grain,
+    LocalCluster,
+    MemoryStateStore,
+    Overloaded,
+    QueueFull,
+    State,
+    connect,
+    state,
+)
+from millstream.streams import (
+    Backoff,
+    DeliveryOptions,
+    Event,
+    HashRingMapper,
+    OutMessage,
+    PersistentStreams,
+    StreamId,
+    StreamNamespace,
+    StreamOptions,
+    Token,
+    dead_letters,
+    subscribe,
+)
+from millstream.streams.publishing import outbox
+from millstream.streams.publishing.outbox import OUTBOX_EVENTS_MAX, outbox_of, resume_outbox
+
+T = TypeVar("T")
+
+
+@dataclass
+class Tally:
+    items: list[str] = field(default_factory=list)
+
+
+class Holder:
+    tally = state(Tally)
+
+
+class Owner:
+    version = 7
+
+    def check_running(self) -> None: ...
+    def conflicted(self) -> None: ...
+    def start_task(self, coro: Coroutine[Any, Any, T], /) -> asyncio.Task[T]:
+        return asyncio.ensure_future(coro)
+
+
+class Queues:
+    """A provider that keeps what it accepts, and refuses what it is told to."""
+
+    def __init__(self) -> None:
+        self.stored: list[tuple[str, bytes]] = []
+        self.marks: list[int] = []
+        self.producers: set[str] = set()
+        self.refuses: Callable[[OutMessage], bool] = lambda message: False
+        self.calls = 0
+
+    def admit(self, message: OutMessage, /) -> str:
+        return "origin"
+
+    async def store(self, messages: Sequence[OutMessage], /) -> list[Token | Exception | None]:
+        self.calls += 1
+        await asyncio.sleep(0)
+        return [self._accept(message) for message in messages]
+
+    def _accept(self, message: OutMessage) -> Exception | None:
+        if self.refuses(message):
+            return QueueFull("full")
+        assert message.mark is not None
+        self.stored += [(message.stream.key, bytes(item)) for item in message.items]
+        self.marks.append(message.mark.seq)
+        self.producers.add(message.mark.producer)
+        return None
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(outbox, "TRIM_AFTER_S", 0.02)
+    monkeypatch.setattr(outbox, "RETRY", Backoff(0.001, 1.0, 0.001))
+
+
+def made(store: MemoryStateStore) -> State[Tally]:
+    return State(Holder.__dict__["tally"], Owner(), store, "Holder/a/tally", None)
+
+
+def add(one: State[Tally], queues: Queues, *keys: str) -> None:
+    box = outbox_of(one, lambda name: queues)
+    for key in keys:
+        box.add("default", StreamId("n", key), key.encode(), None)
+
+
+async def test_what_is_stored_is_sent_in_order_and_leaves_the_row() -> None:
+    queues, store = Queues(), MemoryStateStore()
+    one = made(store)
+    add(one, queues, "a", "b", "c")
+    await spin()
+    assert not queues.stored
+    await one.write()
+    await until(lambda: one.parcels.is_trimmed)
+    assert queues.stored == [("a", b"a"), ("b", b"b"), ("c", b"c")]
+    assert queues.marks == [1, 2, 3] and queues.producers == {"outbox/Holder/a/tally/origin"}
+    again = made(store)
+    await again.read()
+    assert not again.parcels.has_unsent and again.parcels.last == 3
+
+
+async def test_what_was_stored_and_not_sent_is_sent_by_the_next_activation() -> None:
+    queues, store = Queues(), MemoryStateStore()
+    queues.refuses = lambda message: True
+    one = made(store)
+    add(one, queues, "a", "b")
+    await one.write()
+    queues.refuses = lambda message: False
+    again = made(store)
+    await again.read()
+    resume_outbox(again, lambda name: queues)
+    await outbox_of(again, lambda name: queues).sent()
+    assert queues.marks[:2] == [1, 2]
+
+
+async def test_a_queue_that_is_full_delays_no_other_and_its_events_keep_their_order() -> None:
+    queues = Queues()
+    queues.refuses = lambda message: message.stream.key == "full" and queues.calls < 4
+    one = made(MemoryStateStore())
+    add(one, queues, "full", "b", "full", "c")
+    await one.write()
+    await until(lambda: not one.parcels.has_unsent)
+    assert queues.stored == [("b", b"b"), ("c", b"c"), ("full", b"full"), ("full", b"full")]
+    assert queues.marks == [2, 4, 1, 3]
+
+
+async def test_an_outbox_has_a_limit_and_one_large_event_fits() -> None:
+    queues = Queues()
+    one = made(MemoryStateStore())
+    box = outbox_of(one, lambda name: queues)
+    box.add("default", StreamId("n", "a"), bytes(5 << 20), None)
+    with pytest.raises(QueueFull, match="OUTBOX_BYTES_MAX 4194304"):
+        box.add("default", StreamId("n", "a"), b"x", None)
+    other = made(MemoryStateStore())
+    for _ in range(OUTBOX_EVENTS_MAX):
+        add(other, queues, "k")
+    with pytest.raises(QueueFull, match="1000 events wait"):
+        add(other, queues, "k")
+
+
+async def test_who_waits_for_sending_is_told_when_it_takes_too_long(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(outbox, "SENT_WAIT_S", 0.02)
+    queues = Queues()
+    queues.refuses = lambda message: True
+    one = made(MemoryStateStore())
+    add(one, queues, "a")
+    await one.write()
+    with pytest.raises(Overloaded, match="1 events are not sent yet"):
+        await outbox_of(one, lambda name: queues).sent()
+    queues.refuses = lambda message: False
+    await outbox_of(one, lambda name: queues).sent()
+    assert queues.marks == [1]
+
+
+async def test_a_provider_that_raises_is_asked_again() -> None:
+    queues = Queues()
+
+    def raise_twice(message: OutMessage) -> bool:
+        if queues.calls < 3:
+            raise ConfigError("no such part")
+        return False
+
+    queues.refuses = raise_twice
+    one = made(MemoryStateStore())
+    add(one, queues, "a")
+    await one.write()
+    await until(lambda: not one.parcels.has_unsent)
+    assert queues.marks == [1]
+
+
+# --- through a cluster ---------------------------------------------------------------------------
+
+INPUTS = StreamNamespace("inputs", str, subscriptions="implicit")
+OUTPUTS = StreamNamespace("outputs", str, subscriptions="implicit")
+SEEN: dict[str, list[str]] = defaultdict(list)
+FAIL: dict[str, int] = {}
+
+
+@pytest.fixture(autouse=True)
+def clean() -> None:
+    SEEN.clear()
+    FAIL.clear()
+
+
+class Stage(Grain):
+    tally = state(Tally)
+
+    @subscribe(INPUTS, commit_with=tally)
+    async def on_input(self, event: Event[str]) -> None:
+        self.tally.value.items.append(event.item)
+        stream = self.stream(OUTPUTS, self.key)
+        stream.publish_with(self.tally, event.item.upper(), headers={"from": event.key})
+        if FAIL.get(event.item, 0) > 0:
+            FAIL[event.item] -= 1
+            raise ValueError(event.item)
+
+    async def say(self, text: str) -> None:
+        self.stream(OUTPUTS, self.key).publish_with(self.tally, text)
+        await self.tally.write()
+
+    async def say_nothing(self, text: str) -> None:
+        self.stream(OUTPUTS, self.key).publish_with(self.tally, text)
+
+    async def items(self) -> list[str]:
+        return self.tally.value.items
+
+
+class Sink(Grain):
+    @subscribe(OUTPUTS)
+    async def on_output(self, event: Event[str]) -> None:
+        SEEN[self.key].append(event.item)
+        SEEN["headers"].append(event.headers.get("from", ""))
+
+
+def provider() -> PersistentStreams:
+    delivery = DeliveryOptions(retries=1, backoff=Backoff(0.001))
+    return PersistentStreams(
+        MemoryQueues(MemoryOptions()),
+        mapper=HashRingMapper(queues=2),
+        balancer=DeploymentBalancer(rebalance_delay_s=0.05),
+        options=StreamOptions(delivery=delivery, message_bytes_max=10_000),
+    )
+
+
+def cluster_of(silos: int = 1) -> LocalCluster:
+    return LocalCluster(silos=silos, grains=[Stage, Sink], streams={"default": provider})
+
+
+async def test_what_a_handler_publishes_with_its_state_comes_once_also_when_it_is_run_again() -> (
+    None
+):
+    FAIL.update(b=1, d=5)
+    async with cluster_of(2) as cluster:
+        await cluster.stream(INPUTS, "k").publish_many("abcde")
+        await until(lambda: len(SEEN["k"]) == 4)
+        assert SEEN["k"] == [*"ABCE"] and set(SEEN["headers"]) == {"k"}
+        assert await cluster.grain(Stage, "k").items() == [*"abce"]
+        (letter,) = await dead_letters(cluster).list()
+        FAIL.clear()
+        await dead_letters(cluster).redrive(letter.id)
+        await until(lambda: SEEN["k"] == [*"ABCED"])
+
+
+async def test_a_method_publishes_with_what_it_writes_and_not_with_what_it_does_not() -> None:
+    async with cluster_of() as cluster:
+        stage = cluster.grain(Stage, "k")
+        await stage.say("one")
+        await until(lambda: SEEN["k"] == ["one"])
+        await stage.say_nothing("two")
+        await spin(200)
+        assert SEEN["k"] == ["one"]
+        await stage.say("three")
+        await until(lambda: SEEN["k"] == ["one", "two", "three"])
+
+
+class Misuse(Grain):
+    tally = state(Tally)
+
+    async def without_state(self) -> None:
+        self.stream(OUTPUTS, "k").publish_with("tally", "x")  # type: ignore[arg-type]
+
+    async def wrong_item(self) -> None:
+        self.stream(OUTPUTS, "k").publish_with(self.tally, 5)  # type: ignore[arg-type]
+
+    async def too_large(self) -> None:
+        self.stream(OUTPUTS, "k").publish_with(self.tally, "x" * 20_000)
+
+
+async def test_what_cannot_be_published_is_refused_where_it_is_said() -> None:
+    cluster = LocalCluster(silos=1, grains=[Misuse], streams={"default": provider})
+    async with cluster:
+        misuse = cluster.grain(Misuse, "m")
+        with pytest.raises(TypeError, match="give a state of the grain"):
+            await misuse.without_state()
+        with pytest.raises(TypeError, match="item"):
+            await misuse.wrong_item()
+        with pytest.raises(ValueError, match="message_bytes_max"):
+            await misuse.too_large()
+        async with connect(cluster.silos[0].address.partition("@")[0]) as client:
+            with pytest.raises(ConfigError, match="a client has no state"):
+                client.stream(OUTPUTS, "k").publish_with(made(MemoryStateStore()), "x")
