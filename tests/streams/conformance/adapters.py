@@ -34,6 +34,7 @@ PUBLISHES = "events can be published"
 """Not a capability of the runtime's: the generator makes its events."""
 SURVIVES = "its content survives a crash"
 HOLDS = "what is read stays with its reader, however long it takes"
+LEAVES_POSITION = "the position of a queue is left to the runtime"
 IN_ORDER = (PUBLISHES, Capability.ORDERED)
 EXACT = (PUBLISHES, Capability.ORDERED, Capability.STABLE_TOKENS)
 """What lets a test compare lists: everything once and in order while nobody dies."""
@@ -96,6 +97,8 @@ class Adapter:
             able.add(SURVIVES)
         if Capability.LEASED not in self.capabilities:
             able.add(HOLDS)
+        if Capability.OWN_POSITION not in self.capabilities:
+            able.add(LEAVES_POSITION)
         missing = [need for need in needs if need not in able]
         return [need.name if isinstance(need, Capability) else need for need in missing]
 

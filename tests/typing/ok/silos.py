@@ -218,6 +218,7 @@ store: StateStore = MemoryStateStore()
 
 
 async def look(streams: PersistentStreams, members: MembershipTable) -> list[str]:
+    await streams.measure()
     assert_type(streams.stats(), list[QueueStats])
     assert_type(streams.stats()[0].lag_s, float)
     assert_type(streams.dead_letters, DeadLetters)

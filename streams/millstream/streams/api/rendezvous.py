@@ -27,6 +27,7 @@ from millstream.runtime import (
     always_interleave,
     grain,
     read_only,
+    shielded,
 )
 from millstream.runtime.extending import services_of
 from millstream.streams.contracts.identity import StreamId
@@ -196,9 +197,11 @@ class Rendezvous(Grain):
         await self._agents().attach(self._stream(), row)
         await self._put(msgspec.structs.replace(row, state="active"))
 
+    @shielded
     async def remove(self, subscription: str) -> None:
         """Forget a subscription, here and in the agent; again is harmless.
 
+        Who asks may end meanwhile (an inbox does, as it is closed by this): the agent is told.
         After StorageUnavailable the row may be gone, and would not be found again: the agent is
         told then, too.
         """

@@ -214,8 +214,12 @@ class PersistentStreams:
         return self._in_silo().manager
 
     def stats(self) -> list[QueueStats]:
-        """The queues that this silo reads; their backlog is that of the last time it was asked."""
+        """The queues that this silo reads; their backlog is that of the last `measure`."""
         return self._in_silo().stats()
+
+    async def measure(self) -> None:
+        """Ask the adapter for the backlogs of these queues, where it can tell (`Measurable`)."""
+        await self._in_silo().measure()
 
     # -- publishing
 

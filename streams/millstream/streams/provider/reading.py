@@ -139,5 +139,9 @@ class QueueReading:
         await self._calls.aclose()
 
     def stats(self) -> list[QueueStats]:
-        """The queues that are read; their backlog is that of the last time it was asked."""
+        """The queues that are read; their backlog is that of the last `measure`."""
         return [agent_stats(agent, self._clock.wall_s()) for agent in self.manager.agents()]
+
+    async def measure(self) -> None:
+        """Ask for the backlogs, where the adapter can tell."""
+        await asyncio.gather(*(agent.measure() for agent in self.manager.agents()))
