@@ -57,6 +57,7 @@ class Store(MemoryStateStore):
 
     is_away = False
     is_silent = False
+    writes = 0
 
     async def _come(self) -> None:
         while self.is_silent:
@@ -70,6 +71,7 @@ class Store(MemoryStateStore):
 
     async def write(self, key: str, data: bytes, expect: Etag | None, fence: int, /) -> Etag:
         await self._come()
+        self.writes += 1
         return await super().write(key, data, expect, fence)
 
 
@@ -181,3 +183,35 @@ async def test_a_lease_that_runs_out_stops_the_reader_although_the_store_is_away
             setattr(desk.store, fault, False)
             await until(lambda: len(desk.readers) > 1)  # it takes the queue again, in a new epoch
             assert reader.said[-1] == "stop" and (await desk.record()).epoch == 2
+
+
+async def test_a_queue_that_is_not_wanted_is_paused_at_once_store_or_no_store() -> None:
+    for fault in ("is_away", "is_silent"):
+        async with owning(FAST) as desk:
+            setattr(desk.store, fault, True)
+            await spin(50)
+            desk.manager.want([])
+            assert desk.readers[0].said == ["start", "pause"]
+            setattr(desk.store, fault, False)
+            await desk.until_state(QueueState.FREE)
+
+
+async def test_a_reader_is_not_resumed_by_a_write_that_ends_when_its_queue_is_not_wanted() -> None:
+    async with owning(FAST) as desk:
+        reader = desk.readers[0]
+        reader.in_flight = 1
+        reader.progress = Progress(Token(1, 7))
+        desk.store.is_silent = True
+        await spin(200)  # the write of the progress is under way
+        desk.manager.want([])
+        desk.store.is_silent = False
+        await desk.until_state(QueueState.PAUSING)
+        assert reader.said == ["start", "pause"]
+
+
+async def test_an_idle_queue_is_given_away_in_one_write() -> None:
+    async with owning(FAST) as desk:
+        before = desk.store.writes
+        desk.manager.want([])
+        await desk.until_state(QueueState.FREE)
+        assert desk.store.writes == before + 1

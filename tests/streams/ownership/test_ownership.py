@@ -16,6 +16,7 @@ from millstream.streams.ownership.decision import (
     FirstSeen,
     Free,
     Keep,
+    Left,
     Local,
     Owned,
     Pause,
@@ -86,6 +87,7 @@ RECORDS: dict[str, tuple[QueueRecord | None, float]] = {
     "other_overdue": (record(OTHER, state=PAUSING, drain_by_s=3.0), 95.0),
     "other_pausing_lease_over": (record(OTHER, state=PAUSING, drain_by_s=9.0, lease_s=5.0), 95.0),
 }
+LET_GO = record("", state=FREE, frontier=TEN, handoff=Handoff(True, 0))
 # name: the local state in epoch 4, whether the queue is wanted, deliveries in flight
 LOCALS: dict[str, tuple[Local, bool, int]] = {
     "unowned_wanted": (Unowned(), True, 0),
@@ -96,18 +98,20 @@ LOCALS: dict[str, tuple[Local, bool, int]] = {
     "pausing_idle": (Pausing(4, 102.0), False, 0),
     "pausing_busy": (Pausing(4, 102.0), False, 7),
     "pausing_late": (Pausing(4, 100.0), False, 7),
+    "left_wanted": (Left(4, LET_GO), True, 0),
+    "left": (Left(4, LET_GO), False, 0),
 }
-ALL_LOST = "Lost Lost Lost Lost Lost Lost"
+ALL_LOST = "Lost Lost Lost Lost Lost Lost Lost Lost"
 # columns: the local states above; "Force" is an Acquire without consent
 MATRIX = {
     "none": f"Acquire Keep {ALL_LOST}",
     "free": f"Acquire Keep {ALL_LOST}",
-    "mine": "Force Free Keep Pause Renew Free Wait Free",
+    "mine": "Force Free Keep Pause Renew Free Pause Free Acquire Free",
     "mine_older": f"Force Free {ALL_LOST}",
     "mine_newer": f"Force Free {ALL_LOST}",
-    "mine_pausing": "Force Free Renew Pause Renew Free Wait Free",
-    "mine_lease_fresh": "Force Free Keep Pause Renew Free Wait Free",
-    "mine_lease_due": "Force Free Renew Pause Renew Free Pause Free",
+    "mine_pausing": "Force Free Renew Pause Renew Free Wait Free Acquire Free",
+    "mine_lease_fresh": "Force Free Keep Pause Renew Free Pause Free Acquire Free",
+    "mine_lease_due": "Force Free Renew Pause Renew Free Pause Free Acquire Free",
     "mine_lease_over": f"Force Free {ALL_LOST}",
     "other": f"Wait Keep {ALL_LOST}",
     "other_same_epoch": f"Wait Keep {ALL_LOST}",
@@ -197,6 +201,13 @@ def test_who_takes_a_free_queue_repeats_nothing_after_a_clean_hand_off(
     assert isinstance(decision, Acquire) and decision.may_repeat is may_repeat
 
 
+def test_what_an_owner_left_is_said_until_the_record_has_it() -> None:
+    left = situation(record(ME, lease_s=9.0), Left(4, LET_GO), is_wanted=False, seen_s=NOW_S)
+    assert decide(left, OPTIONS) == Free(LET_GO)
+    back = decide(msgspec.structs.replace(left, is_wanted=True), OPTIONS)
+    assert back == Acquire(record(ME, 5, frontier=TEN), False, False, Progress(TEN))
+
+
 def test_a_record_without_an_agent_is_freed_as_not_clean() -> None:
     """Its agent is gone: nobody knows what was out when it ended."""
     freed = decide(situation(record(ME), Unowned(), is_wanted=False), OPTIONS)
@@ -254,7 +265,8 @@ def test_waiting_ends_at_the_next_poll_or_when_the_queue_may_be_taken(
 
 
 def test_draining_owner_waits_no_longer_than_its_deadline() -> None:
-    busy = situation(record(ME), Pausing(4, 100.4), is_wanted=False, in_flight=1)
+    stored = record(ME, state=PAUSING, drain_by_s=3.0)
+    busy = situation(stored, Pausing(4, 100.4), is_wanted=False, in_flight=1)
     assert decide(busy, OPTIONS) == Wait(100.4)
 
 

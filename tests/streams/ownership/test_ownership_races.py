@@ -24,6 +24,7 @@ from millstream.streams.ownership.decision import (
     Decision,
     FirstSeen,
     Free,
+    Left,
     Local,
     Lost,
     Owned,
@@ -173,8 +174,8 @@ class OwnershipMachine(RuleBasedStateMachine):
                 silo.local = Unowned()
         if isinstance(decision, Pause) and isinstance(silo.local, Owned):
             silo.local = Pausing(silo.local.epoch, now_s + self.options.max_handoff_s)
-        if isinstance(decision, Free):
-            silo.local = Unowned()
+        if isinstance(decision, Free) and silo.epoch is not None:
+            silo.local = Left(silo.epoch, decision.record)
 
     @rule(ask=ASKS)
     def act(self, ask: int) -> None:
@@ -198,6 +199,8 @@ class OwnershipMachine(RuleBasedStateMachine):
         stored = silo.read[0]
         if stored is None or (stored.record.owner, stored.record.epoch) != (silo.name, silo.epoch):
             return
+        if isinstance(silo.local, Left):
+            return
         silo.progress = Progress(Token(0, seq))
         self.start_write(silo, with_progress(stored.record, silo.progress), None)
 
@@ -218,6 +221,8 @@ class OwnershipMachine(RuleBasedStateMachine):
                 silo.local, silo.progress = Owned(new.epoch), write.decision.progress
             case Renew(new):
                 silo.local = Owned(new.epoch)
+            case Free():
+                silo.local = Unowned()
 
     def learn_after_conflict(self, silo: Silo) -> None:
         """An owner that was overtaken knows after this one write."""

@@ -10,7 +10,7 @@ Invariants:
   from when it first saw that version of the row (never earlier than it was written). The owner
   counts its own lease from just before its write.
 
-    free ──Acquire──▶ owned ──Pause──▶ pausing ──Free──▶ free
+    free ──Acquire──▶ owned ──Pause──▶ pausing ──Free──▶ free        (owned ──Free──▶ free: idle)
                         ▲  ◀──Renew──┘       pausing, owned ──Acquire of another silo──▶ owned
 
 An owner that was overtaken learns it as `Lost`, at the latest after its next write, which fails.
@@ -36,6 +36,7 @@ __all__ = [
     "FirstSeen",
     "Free",
     "Keep",
+    "Left",
     "Local",
     "Lost",
     "Owned",
@@ -67,7 +68,14 @@ class Pausing(msgspec.Struct, frozen=True):
     deadline_s: float
 
 
-Local = Unowned | Owned | Pausing
+class Left(msgspec.Struct, frozen=True):
+    """This silo's agent of this epoch has ended in order; the record is still to say so."""
+
+    epoch: int
+    freed: QueueRecord
+
+
+Local = Unowned | Owned | Pausing | Left
 
 
 class Situation(msgspec.Struct, frozen=True):
@@ -152,6 +160,8 @@ def decide(situation: Situation, options: OwnershipOptions) -> Decision:
             return _decide_owned(situation, options, epoch)
         case Pausing(epoch, deadline_s):
             return _decide_pausing(situation, options, epoch, deadline_s)
+        case Left(epoch, freed):
+            return _decide_left(situation, options, epoch, freed)
 
 
 def _decide_unowned(now: Situation, options: OwnershipOptions) -> Decision:
@@ -164,12 +174,17 @@ def _decide_unowned(now: Situation, options: OwnershipOptions) -> Decision:
         return Acquire(_acquired(record, now, options), is_forced=False)
     new = _acquired(record, now, options)
     if record.state is QueueState.FREE:
-        is_clean = record.handoff is not None and record.handoff.clean
-        return Acquire(new, False, not is_clean, record.progress)
+        return _taken(record, new)
     takeable_s = _takeable_s(record, now, options)
     if is_mine or now.now_s >= takeable_s:
         return Acquire(new, True, True, record.progress)
     return Wait(min(takeable_s, now.now_s + options.poll_s))
+
+
+def _taken(free: QueueRecord, new: QueueRecord) -> Acquire:
+    """The acquisition of a queue that its last owner has let go."""
+    is_clean = free.handoff is not None and free.handoff.clean
+    return Acquire(new, False, not is_clean, free.progress)
 
 
 def _takeable_s(record: QueueRecord, now: Situation, options: OwnershipOptions) -> float:
@@ -208,9 +223,17 @@ def _decide_pausing(
     if now.in_flight == 0 or now.now_s >= deadline_s:
         return Free(_freed(record, now))
     renewal_s = _renewal_s(record, now)
-    if now.now_s >= renewal_s:
+    if record.state is QueueState.OWNED or now.now_s >= renewal_s:
         return Pause(_pausing(record, now, deadline_s - now.now_s))
     return Wait(min(deadline_s, renewal_s, now.now_s + options.poll_s))
+
+
+def _decide_left(
+    now: Situation, options: OwnershipOptions, epoch: int, freed: QueueRecord
+) -> Decision:
+    if _still_mine(now, epoch) is None:
+        return Lost()  # or the write that freed it came through, though its answer did not
+    return _taken(freed, _acquired(freed, now, options)) if now.is_wanted else Free(freed)
 
 
 def _still_mine(now: Situation, epoch: int) -> QueueRecord | None:

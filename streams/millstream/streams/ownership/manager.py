@@ -2,9 +2,10 @@
 
 Owns: one loop per queue, and the readers of this silo. Not: the decision (`decision.decide`), which
 queues are wanted (a balancer), reading. Invariants: a reader runs exactly while this silo owns its
-queue; it is paused before the record says so, stopped before the record is freed; the reader of a
-queue that another silo has taken is stopped, and writes nothing; a lease that runs out stops it
-too, whether the store answers or not.
+queue; it is paused as soon as the queue is not wanted, whether the store answers or not, and before
+the record says so; stopped before the record is freed; the reader of a queue that another silo has
+taken is stopped, and writes nothing; a lease that runs out stops it too. How a hand-over ended is
+kept until the record says it.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from .decision import (
     FirstSeen,
     Free,
     Keep,
+    Left,
     Local,
     Lost,
     Owned,
@@ -148,7 +150,21 @@ class QueueManager(Generic[R]):
         wanted = frozenset(queues)
         changed, self._wanted = self._wanted ^ wanted, wanted
         for queue in sorted(changed):
+            self._pause_unwanted(queue)
             self.wake(queue)
+
+    def _pause_unwanted(self, queue: QueueId) -> None:
+        """Read and send no more from now on; the record is told next."""
+        owned = self._queues.get(queue)
+        if owned is None or self._is_wanted(queue) or owned.reader is None:
+            return
+        if isinstance(owned.local, Owned):
+            deadline_s = self._loop.time() + self._options.max_handoff_s
+            owned.local = Pausing(owned.local.epoch, deadline_s)
+            owned.reader.pause()
+
+    def _is_wanted(self, queue: QueueId) -> bool:
+        return queue in self._wanted and not self._is_stopping
 
     def wake(self, queue: QueueId) -> None:
         """Something about a queue changed: decide again."""
@@ -193,6 +209,7 @@ class QueueManager(Generic[R]):
 
     async def _decide(self, queue: QueueId, owned: OwnedQueue[R]) -> float | None:
         """Read, decide, act; returns how long nothing needs to be looked at (None: until woken)."""
+        self._pause_unwanted(queue)
         reader = owned.reader
         if reader is not None and reader.is_fenced:
             await self._drop(queue, owned)
@@ -206,7 +223,7 @@ class QueueManager(Generic[R]):
             now_s=now,
             me=self._silo.me,
             live=self._silo.live(),
-            is_wanted=queue in self._wanted and not self._is_stopping,
+            is_wanted=self._is_wanted(queue),
             local=owned.local,
             progress=progress,
             in_flight=0 if reader is None else reader.in_flight,
@@ -239,17 +256,19 @@ class QueueManager(Generic[R]):
                 await self._acquire(queue, owned, stored, decision)
             case Renew(record=record):
                 await self._write(queue, stored, record)
-                if isinstance(owned.local, Pausing) and owned.reader is not None:
-                    owned.reader.resume()
-                owned.local = Owned(record.epoch)
+                self._go_on(queue, owned)
             case Pause(record=record):
-                if not isinstance(owned.local, Pausing) and owned.reader is not None:
-                    owned.reader.pause()
-                    owned.local = Pausing(record.epoch, now + self._options.max_handoff_s)
                 await self._write(queue, stored, record)
             case Free(record=record):
                 await self._free(queue, owned, stored, record)
         return 0.0
+
+    def _go_on(self, queue: QueueId, owned: OwnedQueue[R]) -> None:
+        """It is still this silo's; if it was paused, and is wanted again, it is read on."""
+        if isinstance(owned.local, Pausing) and self._is_wanted(queue):
+            owned.local = Owned(owned.local.epoch)
+            if owned.reader is not None:
+                owned.reader.resume()
 
     async def _write(
         self, queue: QueueId, stored: StoredRecord | None, record: QueueRecord
@@ -306,11 +325,13 @@ class QueueManager(Generic[R]):
         stored: StoredRecord | None,
         record: QueueRecord,
     ) -> None:
-        reader, owned.reader, owned.local = owned.reader, None, Unowned()
+        reader = owned.reader
         if reader is not None:
             await reader.stop()
             record = handed_over(record, reader.handoff(), is_acked=reader.is_acked)
+            owned.reader, owned.local = None, Left(record.epoch, record)
         await self._write(queue, stored, record)
+        owned.local = Unowned()
         is_clean = record.handoff is not None and record.handoff.clean
         what = "all that it read is done" if is_clean else "what is not done comes again there"
         extra = self._where(queue, record.epoch)
@@ -318,13 +339,16 @@ class QueueManager(Generic[R]):
         self._silo.freed(queue)
 
     async def _drop(self, queue: QueueId, owned: OwnedQueue[R]) -> None:
-        """The queue belongs to another silo now."""
+        """The queue belongs to another silo now, or nobody."""
+        was_left = isinstance(owned.local, Left)
         reader, owned.reader, owned.local = owned.reader, None, Unowned()
         if reader is not None:
             reader.is_fenced = True
             await reader.stop()
             text = "%s: another silo took it over; what is not done comes again there"
             log.warning(text, queue, extra=self._where(queue))
+        elif was_left:
+            self._silo.freed(queue)
 
     def _where(self, queue: QueueId, epoch: int | None = None) -> dict[str, object]:
         """What a log line is about, for programs that read it."""
@@ -337,6 +361,7 @@ class QueueManager(Generic[R]):
         """Hand every queue over: pause, drain, free. Bounded by the hand-off time."""
         self._is_stopping, self._wanted = True, frozenset()
         for queue in self._queues:
+            self._pause_unwanted(queue)
             self.wake(queue)
         if tasks := self._tasks():
             limit_s = self._options.max_handoff_s + self._options.force_after_s

@@ -1,0 +1,203 @@
+"""A cluster whose queues are moved by hand: two silos that read, one with the grains, a log."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Callable, Coroutine, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from tests.contract.reference import LEDGER, Broker, ReferenceQueues
+
+from millstream.runtime import Grain, RuntimeOptions
+from millstream.runtime.extending import extension_of
+from millstream.runtime.testing import SimCluster, Simulation, current_host, run
+from millstream.streams import (
+    Capability,
+    DeliveryOptions,
+    Event,
+    HashRingMapper,
+    OwnershipOptions,
+    PersistentStreams,
+    QueueId,
+    SiloSet,
+    StreamNamespace,
+    StreamOptions,
+    subscribe,
+)
+from millstream.streams.consumer.extension import Consumer
+from millstream.streams.ownership.record import OwnershipStore, QueueRecord
+
+__all__ = ["NOTES", "QUEUE", "Desk", "Seen", "play"]
+
+NOTES = StreamNamespace("notes", str)
+QUEUE = "queue-0"
+READERS = ("silo-0", "silo-1")
+
+
+@dataclass(frozen=True)
+class Seen:
+    """One run of a handler: `epoch` is that of the agent that sent the event."""
+
+    item: str
+    at_s: float
+    epoch: int
+    redelivered: bool
+
+
+@dataclass
+class Notes:
+    """What the handlers of one run have seen."""
+
+    begun: list[Seen] = field(default_factory=list)
+    ended: list[str] = field(default_factory=list)
+    gates: dict[str, asyncio.Event] = field(default_factory=lambda: defaultdict(asyncio.Event))
+    shut: set[str] = field(default_factory=set)
+
+    def items(self) -> list[str]:
+        return [one.item for one in self.begun]
+
+    def of(self, epoch: int) -> list[tuple[str, bool]]:
+        return [(one.item, one.redelivered) for one in self.begun if one.epoch == epoch]
+
+
+NOW: list[Notes] = []  # the notes of the run that is under way
+
+
+class Reader(Grain):
+    """Handles an event when its gate is open."""
+
+    @subscribe(NOTES)
+    async def on_note(self, event: Event[str]) -> None:
+        notes, consumer = NOW[-1], extension_of(self, "streams")
+        assert isinstance(consumer, Consumer)
+        epoch = max(e for epochs in consumer.epochs().values() for e in epochs.values())
+        now_s = asyncio.get_running_loop().time()
+        notes.begun.append(Seen(event.item, now_s, epoch, event.redelivered))
+        if event.item in notes.shut:
+            await notes.gates[event.item].wait()
+        notes.ended.append(event.item)
+
+
+class ByHand:
+    """A balancer that wants what it is told to."""
+
+    def __init__(self) -> None:
+        self.want: Callable[[Iterable[QueueId]], None] = lambda queues: None
+
+    async def start(
+        self,
+        queues: Sequence[QueueId],
+        silos: SiloSet,
+        wanted: Callable[[Iterable[QueueId]], None],
+        /,
+    ) -> None:
+        self.want = wanted
+
+    async def aclose(self) -> None:
+        self.want = lambda queues: None
+
+
+class Desk:
+    """What a test moves."""
+
+    def __init__(
+        self,
+        simulation: Simulation,
+        ownership: OwnershipOptions,
+        capabilities: frozenset[Capability],
+    ) -> None:
+        self.simulation = simulation
+        self.notes = Notes()
+        self.broker = Broker()
+        self.balancers: dict[str, ByHand] = {}
+        self._capabilities = capabilities
+        self._options = StreamOptions(
+            ownership=ownership, delivery=DeliveryOptions(max_batch=2, handler_timeout_s=50.0)
+        )
+        self.cluster = SimCluster(
+            simulation,
+            silos=3,
+            grains=[Reader],
+            streams={"default": self._provider},
+            lacking={name: [Reader] for name in READERS},
+            options=RuntimeOptions(idle_after_s=3600.0),
+        )
+        simulation.network.set_latency(0.0005, 0.001)
+
+    def _provider(self) -> PersistentStreams:
+        host = current_host()
+        assert host is not None
+        balancer = self.balancers[host.name] = ByHand()
+        return PersistentStreams(
+            ReferenceQueues(self.broker, self._capabilities),
+            mapper=HashRingMapper(queues=1),
+            balancer=balancer,
+            options=self._options,
+        )
+
+    @property
+    def now_s(self) -> float:
+        return self.simulation.loop.time()
+
+    def give(self, name: str | None) -> None:
+        """From now on this silo wants the queue, and no other does."""
+        for other, balancer in self.balancers.items():
+            balancer.want([QUEUE] if other == name else [])
+
+    async def publish(self, *items: str, key: str = "B") -> None:
+        silo = self.cluster.silo("silo-2")
+        assert silo is not None
+        await silo.stream(NOTES, key).publish_many(list(items))
+
+    async def record(self) -> QueueRecord:
+        stored = await OwnershipStore(self.cluster.stores["default"], "default").read(QUEUE)
+        assert stored is not None
+        return stored.record
+
+    async def until(self, condition: Callable[[], bool], within_s: float = 30.0) -> None:
+        async with asyncio.timeout(within_s):
+            while not condition():
+                await asyncio.sleep(0.01)
+
+    async def until_owner(self, name: str) -> None:
+        async with asyncio.timeout(60):
+            while (await self.record()).owner.split(":")[0] != name:
+                await asyncio.sleep(0.01)
+
+    def shut(self, *items: str) -> None:
+        """Handlers of these wait until they are opened."""
+        self.notes.shut |= set(items)
+
+    def open(self, *items: str) -> None:
+        for item in items:
+            self.notes.gates[item].set()
+
+
+def play(
+    test: Callable[[Desk], Coroutine[Any, Any, None]],
+    *,
+    seed: int = 1,
+    capabilities: frozenset[Capability] = LEDGER,
+    ownership: OwnershipOptions | None = None,
+) -> None:
+    """Run a test with a cluster in virtual time; silo-0 owns the queue."""
+
+    async def main(simulation: Simulation) -> None:
+        desk = Desk(simulation, ownership or OwnershipOptions(), capabilities)
+        NOW.append(desk.notes)
+        await desk.cluster.start()
+        desk.give("silo-0")
+        await asyncio.sleep(2.0)
+        await desk.until_owner("silo-0")
+        await test(desk)
+        for gate in desk.notes.gates.values():
+            gate.set()
+        desk.notes.shut.clear()
+        await desk.cluster.close()
+
+    try:
+        run(main, seed)
+    finally:
+        NOW.clear()

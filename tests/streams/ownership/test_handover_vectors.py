@@ -1,0 +1,125 @@
+"""The vectors of a graceful hand-over: B1 to B5 of one key, moved from one silo to another."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from tests.contract.reference import LEDGER, MEMORY
+from tests.streams.ownership.handing import Desk, play
+
+from millstream.streams import Capability, OwnershipOptions
+
+KINDS = {"ledger": LEDGER, "memory": MEMORY, "log": LEDGER - {Capability.OWN_POSITION}}
+every_kind = pytest.mark.parametrize("capabilities", KINDS.values(), ids=KINDS)
+FIRST, SECOND = 1, 2  # epochs of the two owners
+
+
+async def two_out(desk: Desk) -> None:
+    """B1 and B2 are out, B3 waits."""
+    desk.shut("B1", "B2")
+    await desk.publish("B1", "B2")
+    await desk.until(lambda: desk.notes.items() == ["B1"])
+    await desk.publish("B3")
+    await asyncio.sleep(0.2)
+
+
+@every_kind
+def test_b9_7_what_is_out_ends_at_the_old_owner_and_the_rest_goes_to_the_new_one(
+    capabilities: frozenset[Capability],
+) -> None:
+    async def test(desk: Desk) -> None:
+        await two_out(desk)
+        started_s = desk.now_s
+        desk.give("silo-1")
+        await asyncio.sleep(0.5)
+        await desk.publish("B4")
+        await asyncio.sleep(0.5)
+        assert desk.notes.items() == ["B1"]
+        desk.open("B1", "B2")
+        await desk.until(lambda: len(desk.notes.ended) == 4)
+        await desk.publish("B5")
+        await desk.until(lambda: len(desk.notes.ended) == 5)
+        assert desk.notes.of(FIRST) == [("B1", False), ("B2", False)]
+        assert desk.notes.of(SECOND) == [("B3", False), ("B4", False), ("B5", False)]
+        pause_s = desk.notes.begun[2].at_s - started_s
+        assert 1.0 <= pause_s < 1.1
+
+    play(test, capabilities=capabilities)
+
+
+@every_kind
+def test_b9_8_what_is_not_done_in_time_comes_again_first_and_says_so(
+    capabilities: frozenset[Capability],
+) -> None:
+    async def test(desk: Desk) -> None:
+        await two_out(desk)
+        desk.open("B1")
+        await desk.until(lambda: desk.notes.ended == ["B1"])
+        started_s = desk.now_s
+        desk.give("silo-1")
+        await desk.publish("B4", "B5")
+        await desk.until_owner("silo-1")
+        assert 3.0 <= desk.now_s - started_s < 3.2
+        await asyncio.sleep(1.0)
+        desk.open("B2")
+        await desk.until(lambda: desk.notes.ended[-1:] == ["B5"])
+        assert [item for item in desk.notes.ended if item != "B1"] == ["B2", "B3", "B4", "B5"]
+
+    play(test, capabilities=capabilities)
+
+
+@every_kind
+def test_b9_9_without_hand_over_time_nothing_is_waited_for(
+    capabilities: frozenset[Capability],
+) -> None:
+    async def test(desk: Desk) -> None:
+        await two_out(desk)
+        started_s = desk.now_s
+        desk.give("silo-1")
+        await desk.until_owner("silo-1")
+        assert desk.now_s - started_s < 0.1
+        desk.open("B1", "B2")
+        await desk.until(lambda: desk.notes.ended[-1:] == ["B3"])
+
+    play(test, capabilities=capabilities, ownership=OwnershipOptions(max_handoff_s=0.0))
+
+
+def test_b9_10_an_owner_that_dies_while_it_drains_is_waited_for_no_more() -> None:
+    async def test(desk: Desk) -> None:
+        await two_out(desk)
+        desk.give("silo-1")
+        await asyncio.sleep(0.5)
+        desk.simulation.crash("silo-0")
+        assert desk.cluster.table is not None
+        silo = desk.cluster.silo("silo-1")
+        assert silo is not None
+        async with asyncio.timeout(30):
+            while any(m.name == "silo-0" and m.status.value != "dead" for m in silo.members()):
+                await asyncio.sleep(0.01)
+        noticed_s = desk.now_s
+        await desk.until_owner("silo-1")
+        assert desk.now_s - noticed_s < 0.1
+        desk.open("B1", "B2")
+        await desk.until(lambda: desk.notes.ended[-1:] == ["B3"])
+
+    play(test, ownership=OwnershipOptions(max_handoff_s=50.0))
+
+
+def test_b9_11_streams_of_a_queue_wait_for_what_is_out_of_it_and_no_longer() -> None:
+    """The queue moves as a whole: A waits for B, for as long as one delivery of B takes."""
+
+    async def test(desk: Desk) -> None:
+        await two_out(desk)
+        await desk.publish("A1", key="A")
+        await asyncio.sleep(0.1)
+        desk.give("silo-1")
+        await desk.publish("A2", key="A")
+        await asyncio.sleep(1.0)
+        assert desk.notes.items() == ["B1", "A1"]
+        desk.open("B1", "B2")
+        opened_s = desk.now_s
+        await desk.until(lambda: "A2" in desk.notes.ended and "B3" in desk.notes.ended)
+        assert desk.now_s - opened_s < 0.2
+
+    play(test)
