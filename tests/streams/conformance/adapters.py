@@ -34,6 +34,7 @@ PUBLISHES = "events can be published"
 """Not a capability of the runtime's: the generator makes its events."""
 SURVIVES = "its content survives a crash"
 HOLDS = "what is read stays with its reader, however long it takes"
+UNORDERED = "it promises no order"
 LEAVES_POSITION = "the position of a queue is left to the runtime"
 IN_ORDER = (PUBLISHES, Capability.ORDERED)
 EXACT = (PUBLISHES, Capability.ORDERED, Capability.STABLE_TOKENS)
@@ -97,6 +98,8 @@ class Adapter:
             able.add(SURVIVES)
         if Capability.LEASED not in self.capabilities:
             able.add(HOLDS)
+        if Capability.ORDERED not in self.capabilities:
+            able.add(UNORDERED)
         if Capability.OWN_POSITION not in self.capabilities:
             able.add(LEAVES_POSITION)
         missing = [need for need in needs if need not in able]
@@ -135,9 +138,11 @@ ADAPTERS = (
 )
 
 
-def adapters_with(*needs: Need, only: str = "") -> list[object]:
+def adapters_with(*needs: Need, only: str = "", whichever: bool = False) -> list[object]:
     """Parameters: every adapter; one that lacks something is skipped, and says what."""
     chosen = [adapter for adapter in ADAPTERS if only in ("", adapter.name)]
+    if whichever:
+        chosen = [adapter for adapter in chosen if not adapter.lacks(needs)][:1]
     return [_parameter(adapter, adapter.lacks(needs)) for adapter in chosen]
 
 

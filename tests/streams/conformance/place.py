@@ -68,7 +68,6 @@ class Setting:
     providers: Sequence[str] = ("default",)
     failing: Mapping[int, int] = field(default_factory=dict)
     """How often the handlers of an item fail, from before the first silo on."""
-    seed: int = 1
 
 
 class Place:
@@ -170,7 +169,7 @@ class Place:
             while not condition():
                 await asyncio.sleep(LOOK_S)
 
-    async def calm(self, for_s: float = 2.0) -> None:
+    async def calm(self, for_s: float = 1.0) -> None:
         """Virtual time goes by, in which what should not happen could."""
         await asyncio.sleep(for_s)
 
@@ -225,18 +224,29 @@ Test = Callable[Concatenate[Place, P], Coroutine[Any, Any, None]]
 
 
 def conforms(
-    *rows: int, needs: Sequence[Need] = (), only: str = "", **setting: Any
+    *rows: int,
+    needs: Sequence[Need] = (),
+    only: str = "",
+    whichever: bool = False,
+    seeds: Sequence[int] = (1,),
+    **setting: Any,
 ) -> Callable[[Test[P]], Callable[..., None]]:
     """A test of these rows, over every adapter that has what it needs.
 
     Args:
         only: an adapter's name, where the row is about it.
+        whichever: the adapter makes no difference to it: the first one that can will do.
+        seeds: one run for each; timers of even ones fire early.
         setting: those of `Setting`.
     """
 
     def decorate(test: Test[P]) -> Callable[..., None]:
         def play(
-            adapter: Adapter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, **arguments: Any
+            adapter: Adapter,
+            seed: int,
+            tmp_path: Path,
+            monkeypatch: pytest.MonkeyPatch,
+            **arguments: Any,
         ) -> None:
             _without_threads(monkeypatch)
             forget_everything()
@@ -248,14 +258,16 @@ def conforms(
                 place = Place(simulation, adapter, found, tmp_path)
                 await place.run(lambda place: test(place, **arguments))  # type: ignore[call-arg]
 
-            run(driver, found.seed, max_virtual_s=MAX_VIRTUAL_S)
+            run(driver, seed, max_virtual_s=MAX_VIRTUAL_S)
 
         functools.update_wrapper(play, test)
         del play.__dict__["__wrapped__"]
         play.__signature__ = _signature(test)  # type: ignore[attr-defined]
-        adapters = adapters_with(*needs, only=only)
+        adapters = adapters_with(*needs, only=only, whichever=whichever)
         marked: Callable[..., None] = pytest.mark.row(*rows)(play)
         marked = pytest.mark.parametrize("adapter", adapters)(marked)
+        ids = [f"seed {seed}" for seed in seeds] if len(seeds) > 1 else [pytest.HIDDEN_PARAM]
+        marked = pytest.mark.parametrize("seed", seeds, ids=ids)(marked)
         return marked
 
     return decorate
@@ -269,7 +281,7 @@ def _signature(test: Callable[..., Any]) -> inspect.Signature:
     return found.replace(parameters=[*own, *others[1:]])
 
 
-_MADE_OF = ("adapter", "tmp_path", "monkeypatch")
+_MADE_OF = ("adapter", "seed", "tmp_path", "monkeypatch")
 
 
 def _without_threads(monkeypatch: pytest.MonkeyPatch) -> None:

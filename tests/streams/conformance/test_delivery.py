@@ -84,7 +84,7 @@ async def test_what_one_producer_awaits_comes_in_its_order_beside_others(place: 
         assert own == [n * 10 + i for i in TEN]
 
 
-@conforms(7, needs=[PUBLISHES], silos=2)
+@conforms(7, needs=[PUBLISHES], silos=2, whichever=True)
 async def test_every_consumer_hears_every_item_of_every_client(place: Place) -> None:
     for key in "abc":
         await place.grain(Listener, key).listen("s")
@@ -124,7 +124,7 @@ async def test_one_grain_that_subscribes_twice_before_the_producer_hears_everyth
         assert [one.item for one in ears.by["a"] if one.subscription == found] == TEN
 
 
-@conforms(12, needs=[PUBLISHES])
+@conforms(12, needs=[PUBLISHES], whichever=True)
 async def test_two_subscriptions_of_one_grain_hear_two_clients(place: Place) -> None:
     for name in ("one", "two"):
         await place.grain(Listener, "a").listen("s", name)
@@ -168,7 +168,7 @@ async def test_a_grain_that_hears_its_own_stream_does_not_wait_for_itself(
 
 
 @pytest.mark.parametrize("cls", [Echo, ReentrantEcho])
-@conforms(14, needs=[PUBLISHES], grains=[Echo, ReentrantEcho])
+@conforms(14, needs=[PUBLISHES], grains=[Echo, ReentrantEcho], whichever=True)
 async def test_a_grain_that_published_first_may_hear_its_own_stream_later(
     place: Place, cls: type[Echo]
 ) -> None:
@@ -210,7 +210,12 @@ async def test_an_event_wakes_a_consumer_that_was_collected_with_its_producer(
     assert ears.woken.count("Listener/a") == 2
 
 
-@conforms(16, needs=[PUBLISHES], runtime=RuntimeOptions(idle_after_s=60, collect_every_s=10))
+@conforms(
+    16,
+    needs=[PUBLISHES],
+    runtime=RuntimeOptions(idle_after_s=60, collect_every_s=10),
+    whichever=True,
+)
 async def test_nothing_stays_active_for_a_stream_on_which_nothing_happens(place: Place) -> None:
     await place.grain(Listener, "a").listen("s")
     await place.publish(LINES, "s", 0)
@@ -250,7 +255,7 @@ class HearingText(Hearing[str]):
     """One of its kinds."""
 
 
-@conforms(19, grains=[HearingText])
+@conforms(19, grains=[HearingText], whichever=True)
 async def test_a_mark_of_a_generic_base_class_is_that_of_each_kind_of_it(place: Place) -> None:
     await place.fed(NUMBERS)
     for key in place.setting.feed.keys:
@@ -281,7 +286,7 @@ class Looker(Grain):
         baskets["looker"] = list(event.item.things)
 
 
-@conforms(20, needs=[PUBLISHES], grains=[Eater, Looker])
+@conforms(20, needs=[PUBLISHES], grains=[Eater, Looker], whichever=True)
 async def test_consumers_and_publisher_share_no_object(place: Place) -> None:
     baskets.clear()
     basket = Basket(["bread"])
@@ -320,7 +325,7 @@ class Lambda(Grain):
         return len(await self.stream(LINES, "s").subscriptions(self))
 
 
-@conforms(24, needs=[PUBLISHES], grains=[Lambda])
+@conforms(24, needs=[PUBLISHES], grains=[Lambda], whichever=True)
 async def test_a_handler_that_is_no_method_of_the_grain_is_refused_and_not_stored(
     place: Place,
 ) -> None:
@@ -329,7 +334,7 @@ async def test_a_handler_that_is_no_method_of_the_grain_is_refused_and_not_store
     assert await place.grain(Lambda, "a").subscriptions() == 0
 
 
-@conforms(25, needs=[PUBLISHES], silos=3, queues=6)
+@conforms(25, needs=[PUBLISHES], silos=3, queues=6, whichever=True)
 async def test_a_client_of_one_gateway_reaches_streams_of_every_silo(place: Place) -> None:
     await place.until_owned()
     keys = [f"k{number}" for number in range(20)]

@@ -38,7 +38,7 @@ async def test_a_store_that_takes_no_subscription_fails_the_call_and_the_next_on
     await place.until_heard("a", TEN)
 
 
-@conforms(100, 105, needs=[PUBLISHES], store=TroubledStore)
+@conforms(100, 105, needs=[PUBLISHES], store=TroubledStore, whichever=True)
 async def test_a_store_that_loses_the_answer_leaves_a_count_that_is_right(place: Place) -> None:
     listener = place.grain(Listener, "a")
     store_of(place).losing["subscription/"] = 1
@@ -68,7 +68,7 @@ async def test_a_store_that_cannot_be_read_fails_the_subscriber_and_loses_no_sub
         await place.until_heard(key, TEN)
 
 
-@conforms(103, needs=[PUBLISHES])
+@conforms(103, needs=[PUBLISHES], whichever=True)
 async def test_a_consumer_has_a_subscription_and_a_producer_has_none(place: Place) -> None:
     consumer, other = place.grain(Listener, "a"), place.grain(Listener, "b")
     await place.grain(Producer, "p").publish("s", TEN)
@@ -78,7 +78,7 @@ async def test_a_consumer_has_a_subscription_and_a_producer_has_none(place: Plac
     assert await other.subscriptions("s") == [] == await consumer.subscriptions("t")
 
 
-@conforms(105, needs=[PUBLISHES])
+@conforms(105, needs=[PUBLISHES], whichever=True)
 async def test_each_subscription_that_is_made_and_ended_is_one_more_and_one_less(
     place: Place,
 ) -> None:
@@ -169,7 +169,12 @@ async def test_a_consumer_unsubscribes_after_a_restart_of_every_silo(place: Plac
     assert ears.items("a") == []
 
 
-@conforms(110, needs=[PUBLISHES], runtime=RuntimeOptions(idle_after_s=30, collect_every_s=5))
+@conforms(
+    110,
+    needs=[PUBLISHES],
+    runtime=RuntimeOptions(idle_after_s=30, collect_every_s=5),
+    whichever=True,
+)
 async def test_everything_that_was_collected_comes_back_with_the_next_event(place: Place) -> None:
     """Rendezvous, producer and consumer have ended, each in its turn."""
     found = await place.grain(Listener, "a").listen("s")
@@ -182,7 +187,7 @@ async def test_everything_that_was_collected_comes_back_with_the_next_event(plac
     assert set(ears.items("a")) == {0, 1, 2}
 
 
-@conforms(113, needs=[PUBLISHES])
+@conforms(113, needs=[PUBLISHES], whichever=True)
 async def test_a_provider_that_nobody_has_is_refused_by_name(place: Place) -> None:
     unknown = StreamNamespace("numbers", int, provider="unknown")
     with pytest.raises(ConfigError, match="unknown"):
