@@ -1,5 +1,5 @@
-"""`python -m benchmarks calls|streams|activation|buffer|path|detection [--rounds N] [--json]
-[--against REV,PEER]` and `python -m benchmarks bounds [WORD ...] [--size S] [--json]`.
+"""`python -m benchmarks calls|streams|activation|buffer|path|detection|handover [--rounds N]
+[--json] [--against REV,PEER]` and `python -m benchmarks bounds [WORD ...] [--size S] [--json]`.
 
 Each subject of each round runs in a fresh process; rounds are interleaved; ratios are computed
 inside a round. Prints medians with [min..max]. A revision of git as a subject runs this tree's
@@ -47,6 +47,7 @@ SUITES = {
     "activation": {"ours": ["ours.activation"], "xoscar": ["xoscar_peer.activation"]},
     "path": {"ours": ["path.figures"]},  # frames and modules: counted, not timed
     "detection": {"ours": ["detection.stopped", "detection.isolated"]},
+    "handover": {"ours": ["handover.brief_handlers", "handover.long_handlers"]},
 }
 PEERS = {
     "xoscar": ["xoscar", "psutil"],

@@ -65,6 +65,15 @@ def test_detection_is_measured() -> None:
     assert figures["stopped_fast_max_s"]["median"] < figures["stopped_default_p50_s"]["median"]
 
 
+def test_hand_overs_are_measured() -> None:
+    figures = measured("handover")["figures"]["ours"]
+    for kind in ("brief", "long"):
+        assert figures[f"{kind}_lost"]["median"] == 0
+        assert figures[f"{kind}_moves"]["median"] >= 20
+        assert figures[f"{kind}_streams_moved"]["median"] > figures[f"{kind}_interrupted"]["median"]
+        assert figures[f"{kind}_moved_pause_max_ms"]["median"] > 0
+
+
 def test_paths_are_counted() -> None:
     figures = measured("path")["figures"]["ours"]
     rows = {"direct", "suspending", "contended", "event", "remote_caller", "remote_callee"}
