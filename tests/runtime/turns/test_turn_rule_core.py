@@ -70,7 +70,8 @@ class Ended:
 def an_activation(state: State = State.VALID, limit: int = 9) -> Activation:
     kind: Any = SimpleNamespace(name="K", waiting_calls_max=limit, silo="me:1@1")
     owner: Any = Ended()
-    activation = Activation(owner, kind, "k", 1)
+    kind.owner = owner
+    activation = Activation(kind, "k", 1)
     if state is not State.CREATING:
         activation.become(state)
     return activation

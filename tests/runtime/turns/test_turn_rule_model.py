@@ -61,7 +61,8 @@ class RuleBesideModel(RuleBasedStateMachine):
         owner: Any = SimpleNamespace(end=self._end)
         self.kind: Any = SimpleNamespace(name="K", waiting_calls_max=self.LIMIT)
         kind: Any = self.kind
-        self.activation = Activation(owner, kind, "k", 1)
+        kind.owner = owner
+        self.activation = Activation(kind, "k", 1)
         self.granted: list[int] = []
         self.moved: list[int] = []
         self.count = 0
@@ -211,7 +212,8 @@ def test_letting_one_in_does_not_look_at_all_ten_thousand_that_wait() -> None:
 def test_the_gate_is_closed_while_callers_wait_for_the_location() -> None:
     owner: Any = SimpleNamespace()
     kind: Any = SimpleNamespace(name="K", waiting_calls_max=6)
-    activation = Activation(owner, kind, "k", 1)
+    kind.owner = owner
+    activation = Activation(kind, "k", 1)
     activation.become(ActivationState.VALID)
     assert not activation.is_gated
     activation.await_callers(True)
@@ -224,7 +226,8 @@ def test_the_gate_is_closed_while_callers_wait_for_the_location() -> None:
 def an_activation() -> Activation:
     owner: Any = SimpleNamespace()
     kind: Any = SimpleNamespace(name="K", waiting_calls_max=6)
-    return Activation(owner, kind, "k", 1)
+    kind.owner = owner
+    return Activation(kind, "k", 1)
 
 
 def test_who_comes_after_the_end_is_sent_where_the_grain_went() -> None:

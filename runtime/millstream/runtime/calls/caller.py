@@ -97,8 +97,8 @@ class Caller:
         key: str,
         spec: MethodSpec,
         args: tuple[Any, ...],
-        timeout_s: float | None,
-        headers: Headers,
+        timeout_s: float | None = None,
+        headers: Headers = None,
         waiting: Request | None = None,
         begun: list[Request] | None = None,
     ) -> Coroutine[Any, Any, Any]:

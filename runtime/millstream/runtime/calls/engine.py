@@ -46,6 +46,7 @@ class CallEngine:
 
     callee: Callee
     caller: Caller
+    stubs: StubBuilder
 
     def __init__(
         self,
@@ -102,8 +103,8 @@ class CallEngine:
         self.caller = Caller(
             turns, self.remote, locator, self.callee, self._shielded, self._env.new_context
         )
-        stubs = StubBuilder(turns, self.caller, locator, activations, references.optioned)
-        references.open(stubs.build, gateway)
+        self.stubs = StubBuilder(turns, self.caller, locator, activations, references.optioned)
+        references.open(self.stubs.build, gateway)
 
     async def aclose(self, reason: str) -> None:
         """End everything that is pending, and every connection; `reason` is for later callers."""

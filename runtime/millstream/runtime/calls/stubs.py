@@ -1,4 +1,5 @@
-"""Reference classes: one generated `async def` stub per method, with the direct turn inside.
+"""Reference classes: one generated `async def` stub per method, with the direct turn inside;
+and the same for methods of extensions.
 
 Owns: the source text of stubs and the order of steps of a direct turn. Invariants: a direct turn
 happens only if the target is here, valid, idle and nobody waits (not `is_gated`), or after it has
@@ -11,8 +12,8 @@ from __future__ import annotations
 
 import inspect
 import linecache
-from collections.abc import Callable, Mapping
-from functools import partial
+from collections.abc import Callable, Coroutine, Mapping
+from functools import cache, partial
 from textwrap import indent
 from typing import Any
 
@@ -29,8 +30,9 @@ from millstream.runtime.turns.run import Turns
 from .caller import Caller
 from .locator import Locator
 
-__all__ = ["StubBuilder"]
+__all__ = ["ExtensionCall", "StubBuilder"]
 
+ExtensionCall = Callable[..., Coroutine[Any, Any, Any]]
 SHORTEST_S = 0.001  # of what is left to a call whose activation ended while it waited
 INT_MIN, INT_MAX = -(2**63), 2**64 - 1  # what MessagePack carries
 INT_QUICK = 2**30 - 1  # ints of one digit, which Python compares in place
@@ -38,7 +40,7 @@ INT_QUICK = 2**30 - 1  # ints of one digit, which Python compares in place
 SLOW = """\
 async def {name}{signature}:
     return await _ms_call(
-        _ms_kind, _ms_self._ms_key, _ms_spec_{index}, ({arguments}){options})
+        _ms_kind, {key}, _ms_spec_{index}, ({arguments}){options})
 """
 
 # The order of its steps counts; each of them is in the tests of turns/.
@@ -51,7 +53,7 @@ async def {name}{signature}:
 # 5. What the runtime itself did to the task (deadline, cancellation swallowed) becomes its error.
 DIRECT = """\
 async def {name}{signature}:
-    _ms_act = _ms_activations.get(_ms_self._ms_key)
+    _ms_act = _ms_activations.get({key})
     _ms_up = _ms_from = _ms_get()
     while _ms_up is not None and _ms_up.done:
         _ms_up = _ms_up.parent if _ms_up.same_task else None
@@ -66,7 +68,7 @@ async def {name}{signature}:
     if _ms_act is None or _ms_deep or (_ms_act.is_gated and (
             _ms_act.running is None or _ms_has_waiting(_ms_name, _ms_act.key))):
         _ms_task = _ms_up = _ms_from = None
-        return await _ms_call(_ms_kind, _ms_self._ms_key, _ms_spec_{index}, ({arguments}))
+        return await _ms_call(_ms_kind, {key}, _ms_spec_{index}, ({arguments}))
 {isolation}\
     _ms_until = _ms_time() + _ms_seconds_{index}
     _ms_group = _ms_group_{index}
@@ -93,14 +95,14 @@ async def {name}{signature}:
                 _ms_finish(_ms_req)
                 _ms_task = _ms_up = _ms_from = None
                 return await _ms_call(
-                    _ms_kind, _ms_self._ms_key, _ms_spec_{index}, ({arguments}),
+                    _ms_kind, {key}, _ms_spec_{index}, ({arguments}),
                     _ms_max(_ms_req.deadline - _ms_time(), {shortest}))
         else:
             _ms_act.is_gated = True
             _ms_act.is_used = True
             _ms_act.running = _ms_req
         _ms_set(_ms_req)
-        _ms_value = await _ms_fn_{index}(_ms_act.grain{passed})
+        _ms_value = await _ms_fn_{index}({target}{passed})
     except _ms_BaseException as _ms_error:
         _ms_bad = _ms_settle(_ms_req, _ms_error)
     else:
@@ -196,6 +198,20 @@ class StubBuilder:
         base = OptionedReference if has_options else Reference
         return type(f"{grain_type.cls.__name__}Reference", (base,), body)
 
+    def build_extension(self, kind: GrainKind, spec: MethodSpec) -> ExtensionCall:
+        """A method of an extension as a function of the grain's key and the arguments."""
+        assert spec.extension and spec.is_internal
+        namespace = self._names(kind)
+        self._bind(namespace, 0, spec)
+        make, name = self._turns.extension_of, spec.extension
+        namespace["_ms_extension"] = lambda activation: make(activation, name)
+        namespace["_ms_call"] = self._caller.call_here
+        hosted = kind.hosted
+        source = _extension_source(spec, hosted is not None and _may_be_direct(hosted, spec))
+        exec(_extension_code(source), namespace)
+        found: ExtensionCall = namespace[f"_ms_stub_{spec.name}"]
+        return found
+
     def _names(self, kind: GrainKind) -> dict[str, Any]:
         turns, deadlines = self._turns, self._turns.deadlines
         return {
@@ -267,6 +283,31 @@ def _may_be_direct(grain_type: GrainType, spec: MethodSpec) -> bool:
     return options.direct and not (options.reentrant or special or writes)
 
 
+def _extension_source(spec: MethodSpec, is_direct: bool) -> str:
+    names = [parameter.name for parameter in spec.parameters]
+    return (DIRECT if is_direct else SLOW).format(
+        name=f"_ms_stub_{spec.name}",
+        shortest=SHORTEST_S,
+        index=0,
+        key="_ms_key",
+        target="_ms_extension(_ms_act)",
+        signature=f"({', '.join(['_ms_key', *names])})",
+        arguments="".join(f"{name}, " for name in names),
+        options="",
+        passed="".join(f", {name}" for name in names),
+        isolation="",
+        result="",
+    )
+
+
+@cache
+def _extension_code(source: str) -> Any:
+    """Compiled; the text is the same for every type of grain."""
+    filename = f"<millstream extension {source[10 : source.index('(')]}>"
+    linecache.cache[filename] = (len(source), None, source.splitlines(True), filename)
+    return compile(source, filename, "exec")
+
+
 def _stub_source(
     index: int, spec: MethodSpec, own: MethodSpec, is_plain: bool, is_direct: bool
 ) -> str:
@@ -275,6 +316,8 @@ def _stub_source(
         name=f"_ms_stub_{spec.name}",
         shortest=SHORTEST_S,
         index=index,
+        key="_ms_self._ms_key",
+        target="_ms_act.grain",
         signature=_signature(index, spec),
         arguments="".join(f"{name}, " for name in names),
         options="" if is_plain else ", _ms_self._ms_timeout_s, _ms_self._ms_headers",

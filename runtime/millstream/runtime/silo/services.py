@@ -8,9 +8,11 @@ inside the runtime is given it.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Coroutine, Sequence
+from copy import copy
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 from weakref import WeakKeyDictionary
 
+from millstream.runtime.calls.stubs import ExtensionCall
 from millstream.runtime.calls.system_target import Targets
 from millstream.runtime.cluster.table import MemberRow, TableView
 from millstream.runtime.codec.failures import rebuild
@@ -96,10 +98,11 @@ class SiloClock:
 class Extensions:
     """What this silo's activations are extended by, and calls to extensions, wherever they are."""
 
-    __slots__ = ("_added", "_silo")
+    __slots__ = ("_added", "_methods", "_silo")
 
     def __init__(self, silo: SiloAssembly) -> None:
         self._silo = silo
+        self._methods: dict[tuple[str, object, float], ExtensionCall] = {}
         self._added: dict[str, type[Any]] = {}
 
     def add(self, name: str, cls: Callable[[ExtendedGrain], Any]) -> None:
@@ -136,6 +139,25 @@ class Extensions:
         spec = method.__millstream_spec__  # type: ignore[attr-defined]
         found = self._silo.references.kind_named(kind)
         return self._silo.engine.caller.call_here(found, key, spec, args, timeout_s, None)
+
+    def method(
+        self,
+        kind: str,
+        method: Callable[Concatenate[Any, P], Coroutine[Any, Any, R]],
+        timeout_s: float,
+    ) -> Callable[Concatenate[str, P], Coroutine[Any, Any, R]]:
+        """The same as a function of key and arguments, to be kept: a call of it costs less.
+
+        One is made for each combination, of which there should be few.
+        """
+        made = self._methods.get((kind, method, timeout_s))
+        if made is None:
+            spec = copy(method.__millstream_spec__)  # type: ignore[attr-defined]
+            spec.timeout_s = timeout_s
+            found = self._silo.references.kind_named(kind)
+            made = self._silo.engine.stubs.build_extension(found, spec)
+            self._methods[kind, method, timeout_s] = made
+        return made
 
 
 class SiloServices:

@@ -10,54 +10,37 @@ import asyncio
 import logging
 import math
 from collections.abc import Coroutine, Mapping
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from millstream.runtime.definition.grain import DeactivationReason, Runtime
 from millstream.runtime.definition.names import grain_id
 from millstream.runtime.errors import GrainError, NotInCluster
 from millstream.runtime.text import shown
 
-from .kind import GrainKind
+from .kind import GrainKind, Owner
 from .mailbox import WaitingEntry
 from .request import Request, live_request
 from .turn_rule import CREATING, GONE, VALID, ActivationState, Admissions, TurnRule
 
-__all__ = ["Activation", "ActivationState", "Owner"]
+__all__ = ["Activation", "ActivationState"]
 
 T = TypeVar("T")
 
 log = logging.getLogger("millstream.turns")
 
 
-class Owner(Protocol):
-    """What an activation asks of the catalog that made it."""
-
-    def end(self, activation: Activation, reason: DeactivationReason, /) -> None:
-        """Begin its end: no turn runs in it."""
-
-    def deactivate(self, activation: Activation, reason: DeactivationReason, /) -> None:
-        """End it once its running turns have ended."""
-
-    def check_running(self) -> None:
-        """Raise NotInCluster once the silo has ended."""
-
-    def extension_of(self, activation: Activation, name: str, /) -> Any:
-        """The extension of a name, made on first use; None if the silo has none of it."""
-
-
 class Activation(TurnRule):
     """The one live instance of a grain in this silo."""
 
-    __slots__ = ("grain", "id", "key", "kind", "owner", "version")
+    __slots__ = ("grain", "id", "key", "kind", "version")
 
-    def __init__(self, owner: Owner, kind: GrainKind, key: str, activation_id: int) -> None:
+    def __init__(self, kind: GrainKind, key: str, activation_id: int) -> None:
         self.is_gated = True
         self.running = None
         self.mailbox = None
         self.state = CREATING
         self.is_used = True
         self.grain: Any = None
-        self.owner = owner
         self.kind = kind
         self.key = key
         self.version = 0
@@ -65,6 +48,13 @@ class Activation(TurnRule):
 
     def __str__(self) -> str:
         return shown(f"{self.kind.name}/{self.key}")
+
+    @property
+    def owner(self) -> Owner:
+        """The catalog that made it."""
+        owner = self.kind.owner
+        assert owner is not None
+        return owner
 
     # -- driving the rule
 

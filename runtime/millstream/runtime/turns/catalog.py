@@ -125,7 +125,8 @@ class Catalog:
         if not self.is_accepting:
             raise Rejected(f"{self._silo} is stopping: no new activation of {kind.name}")
         self._next_id += 1
-        activation = activations[key] = Activation(self, kind, key, self._next_id)
+        kind.owner = self
+        activation = activations[key] = Activation(kind, key, self._next_id)
         self.count += 1
         if kind.is_simple and self.registrar.register_now(activation):
             self._start_simple(activation)

@@ -1,18 +1,37 @@
 """One grain type as one process sees it: what the paths of a call need, worked out once.
 
 Owns: `GrainKind`. Not: activations (`catalog`), the definition itself (`definition`). Invariant:
-nothing in it changes, so whoever has a call or an activation may read it at any time.
+nothing in it changes but who owns its activations, which is set before there is one; so whoever has
+a call or an activation may read it at any time.
 """
 
 from __future__ import annotations
 
-from millstream.runtime.definition.grain import Grain, Runtime
+from typing import Any, Protocol
+
+from millstream.runtime.definition.grain import DeactivationReason, Grain, Runtime
 from millstream.runtime.definition.grain_type import GrainType
 from millstream.runtime.definition.markers import Flag
 from millstream.runtime.definition.method import MethodSpec
 from millstream.runtime.errors import NotHosted
 
-__all__ = ["GrainKind"]
+__all__ = ["GrainKind", "Owner"]
+
+
+class Owner(Protocol):
+    """What the activations of a kind ask of the catalog that makes them."""
+
+    def end(self, activation: Any, reason: DeactivationReason, /) -> None:
+        """Begin its end: no turn runs in it."""
+
+    def deactivate(self, activation: Any, reason: DeactivationReason, /) -> None:
+        """End it once its running turns have ended."""
+
+    def check_running(self) -> None:
+        """Raise NotInCluster once the silo has ended."""
+
+    def extension_of(self, activation: Any, name: str, /) -> Any:
+        """The extension of a name, made on first use; None if the silo has none of it."""
 
 
 class GrainKind:
@@ -34,6 +53,7 @@ class GrainKind:
         "is_reentrant",
         "is_simple",
         "name",
+        "owner",
         "runtime",
         "silo",
         "stopping_hook",
@@ -50,6 +70,7 @@ class GrainKind:
         waiting_calls_max: int,
     ) -> None:
         self.name = name
+        self.owner: Owner | None = None  # one for all activations of it, so that they need no field
         self.hosted = hosted
         self.runtime = runtime
         self.silo = silo

@@ -45,7 +45,7 @@ class SiloOutlet:
         if kind == self._inbox_kind:
             inbox = self._services.grain(inbox_grain_of(self.provider), key)
             return with_options(inbox, timeout=timeout_s).deliver(batch)
-        return self._services.extensions.call(kind, key, Consumer.deliver, (batch,), timeout_s)
+        return self._services.extensions.method(kind, Consumer.deliver, timeout_s)(key, batch)
 
     def error_of(self, data: bytes, /) -> Exception:
         """The error in a reply."""
