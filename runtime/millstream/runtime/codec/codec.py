@@ -100,6 +100,16 @@ class Codec(Generic[T]):
         except Exception as error:
             raise TypeError(reason(error)) from None
 
+    def encode_many(self, values: Sequence[T]) -> list[bytes]:
+        """What `encode` gives for each; a third of its cost where the types need no help of ours.
+
+        Raises TypeError as `encode` does.
+        """
+        if self.direct.issuperset(map(type, values)):
+            with suppress(Exception):  # `encode` says what is wrong
+                return list(map(encode_any, values))
+        return [self.encode(value) for value in values]
+
     def decode(self, data: Data, runtime: object = None) -> T:
         """The value of the declared type. Raises TypeError that names the path inside the value."""
         try:

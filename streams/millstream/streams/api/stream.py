@@ -121,6 +121,12 @@ class Stream(Generic[T]):
         except (TypeError, ValueError, OverflowError) as error:
             raise TypeError(f"{self._topic!r}: item: {error}") from None
 
+    def _encode_many(self, items: Sequence[T]) -> list[bytes]:
+        try:
+            return self._topic.codec.encode_many(items)
+        except (TypeError, ValueError, OverflowError) as error:
+            raise TypeError(f"{self._topic!r}: item: {error}") from None
+
     async def publish(
         self, item: T, /, *, headers: Mapping[str, str] | None = None
     ) -> Token | None:
@@ -171,7 +177,7 @@ class Stream(Generic[T]):
         publisher = publisher_of(self._runtime, self._topic.provider)
         if headers is not None:
             check_headers(headers)
-        bodies = [self._encode(item) for item in items]
+        bodies = self._encode_many(list(items))
         return await publisher.publish(self.id, publisher.split(bodies), headers)
 
     async def subscribe(

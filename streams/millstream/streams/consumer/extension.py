@@ -70,7 +70,9 @@ class Consumer:
         if not fresh:
             await sent_with(position.state)  # stored by a delivery that was not answered
             return Delivered(len(batch.items))
-        items = [batch.items[at] for at in fresh]
+        items = batch.items
+        if len(fresh) < len(items):
+            items = [items[at] for at in fresh]
         run = HandlerRun(batch, items, position, self._grain, is_over)
         done, error = await self._run(run, position.state)
         if is_over():

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from operator import lt
 from typing import Any
 
 from millstream.runtime import CallTimeout, GrainError, Rejected, State
@@ -79,6 +80,11 @@ def find_handler(grain: ExtendedGrain, batch: WireBatch) -> tuple[SubscribeMark 
 
 def fresh_of(items: Sequence[Item], last: Token | None) -> Sequence[int]:
     """Which items are behind `last`, and behind each other: those that are not known. Pure."""
+    tokens = [item.token for item in items]
+    if last is not None:
+        tokens.insert(0, last)
+    if all(map(lt, tokens, tokens[1:])):
+        return range(len(items))  # as a rule
     fresh: list[int] = []
     for at, item in enumerate(items):
         if last is None or item.token > last:
@@ -178,15 +184,16 @@ class HandlerRun:
         values = self._position.codec.decode_many(
             [item.body for item in items], self._position.runtime
         )
+        subscription = batch.subscription
         return [
             Event(
                 value,
                 item.token,
                 key,
                 attempt,
-                dict(item.headers or ()),
+                dict(item.headers) if item.headers else {},
                 redelivered,
-                batch.subscription,
+                subscription,
                 batch.redriven,
             )
             for value, item in zip(values, items, strict=True)

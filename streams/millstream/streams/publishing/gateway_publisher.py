@@ -15,7 +15,6 @@ import msgspec
 from millstream.runtime import NotHosted, StreamError
 from millstream.runtime.extending import Gateway
 from millstream.streams.contracts.identity import StreamId
-from millstream.streams.contracts.message import OutMessage
 from millstream.streams.contracts.token import Token
 
 from .ingest import IngestMessage, IngestTarget
@@ -53,7 +52,7 @@ class GatewayPublisher:
         provider)."""
         sent_headers = dict(headers) if headers else None
         for bodies in parts:
-            check_size(OutMessage(stream, bodies, sent_headers or {}), self._limits)
+            check_size(stream, bodies, sent_headers, self._limits)
         sent = 0
         for bodies in parts:
             try:

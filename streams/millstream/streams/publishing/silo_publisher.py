@@ -85,6 +85,10 @@ class SiloPublisher:
         Per queue a prefix is stored; all behind it have its error. Raises ValueError (too large),
         before anything is sent.
         """
+        if len(messages) == 1:  # most often, where events come one by one
+            publish = self._publish_of(messages)
+            await self._offer(self._mapper.queue_for(messages[0].stream), publish)
+            return [publish.tokens[0] if publish.tokens else publish.error]
         by_queue: dict[QueueId, list[int]] = {}
         for at, message in enumerate(messages):
             by_queue.setdefault(self._mapper.queue_for(message.stream), []).append(at)
@@ -112,7 +116,7 @@ class SiloPublisher:
         publish = Publish(messages, self._clock.now(), self._enqueue_wait_s)
         if publish.size_bytes > self._limits.message_bytes_max:  # together; then one may be
             for message in messages:
-                check_size(message, self._limits)
+                check_size(message.stream, message.items, message.headers, self._limits)
         return publish
 
     def _sender(self, queue: QueueId) -> QueueSender:

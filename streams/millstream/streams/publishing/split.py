@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from millstream.runtime.extending import check_fields
-from millstream.streams.contracts.message import OutMessage, content_bytes
+from millstream.streams.contracts.identity import StreamId
+from millstream.streams.contracts.message import content_bytes
 
 __all__ = ["PublishLimits", "SendLimits", "check_size", "split_items"]
 
@@ -49,6 +50,8 @@ def split_items(bodies: Sequence[bytes], limits: PublishLimits) -> list[Sequence
 
     A single item may be larger than the limit of bytes.
     """
+    if 0 < len(bodies) <= limits.items_max and sum(map(len, bodies)) <= limits.bytes_max:
+        return [bodies]
     parts: list[Sequence[bytes]] = []
     start = size = 0
     for at, body in enumerate(bodies):
@@ -62,11 +65,16 @@ def split_items(bodies: Sequence[bytes], limits: PublishLimits) -> list[Sequence
     return parts
 
 
-def check_size(message: OutMessage, limits: PublishLimits) -> None:
+def check_size(
+    stream: StreamId,
+    items: Sequence[bytes],
+    headers: Mapping[str, str] | None,
+    limits: PublishLimits,
+) -> None:
     """Raise ValueError for a message that is larger than `message_bytes_max`."""
-    size = content_bytes(message.items, message.headers)
+    size = content_bytes(items, headers)
     if size > limits.message_bytes_max:
         raise ValueError(
-            f"{message.stream}: a message of {size} bytes (items and headers); message_bytes_max "
+            f"{stream}: a message of {size} bytes (items and headers); message_bytes_max "
             f"is {limits.message_bytes_max}, and at most half of frame_bytes_max"
         )
