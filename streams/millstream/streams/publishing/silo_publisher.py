@@ -75,7 +75,7 @@ class SiloPublisher:
 
     def admit(self, message: OutMessage) -> str:
         """Check a message; returns a name that no other call returns. Raises ValueError."""
-        check_size(message, self._limits)
+        check_size(message.stream, message.items, message.headers, self._limits)
         wall_us, chance = int(self._clock.wall_s() * 1e6), self._clock.uniform(0.0, 1.0)
         return f"{wall_us:x}-{int(chance * 2**52):013x}"
 
