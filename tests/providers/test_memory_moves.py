@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import msgspec
 import pytest
 
 from millstream.balancers import DeploymentBalancer
 from millstream.providers.memory import MemoryOptions, MemoryQueues
-from millstream.providers.memory.queue_grain import MemoryQueue
-from millstream.providers.memory.wire_form import QueuedMessage
+from millstream.providers.memory.queue_grain import CHUNK_MESSAGES, MemoryQueue
+from millstream.providers.memory.wire_form import QueuedMessage, StoredQueue
 from millstream.runtime import (
     Conflict,
     Etag,
@@ -19,7 +20,7 @@ from millstream.runtime import (
     Silo,
     StorageUnavailable,
 )
-from millstream.streams import PersistentStreams
+from millstream.streams import PersistentStreams, QueueMessage, Token
 
 ROW = "memory-queue/default/q"
 
@@ -170,3 +171,45 @@ async def test_content_above_a_capacity_that_was_lowered_is_kept_and_leaves_room
         assert await queue.append([message("c", items=10)]) == [(1, 3)]
     async with make_silo(store, capacity=10) as silo:
         assert await texts_of(queue_of(silo)) == (1, 3, "c")
+
+
+async def test_content_of_several_rows_comes_back_with_its_numbers() -> None:
+    """More messages than one row takes: the next reader sees the same tokens, here and there."""
+    store, count = MemoryStateStore(), 2 * CHUNK_MESSAGES + 5
+    async with make_silo(store, capacity=2 * count) as silo:
+        queue = queue_of(silo)
+        await queue.append([message(str(n)) for n in range(count)])
+        await queue.begin(1)
+        await queue.acknowledge(1, 1, 3, [7, CHUNK_MESSAGES + 1])
+    left = [n for n in range(3, count) if n + 1 not in (7, CHUNK_MESSAGES + 1)]
+    async with make_silo(store, capacity=2 * count) as silo:
+        queue = queue_of(silo)
+        found = await queue.read(9, 1, 0, count, 1 << 20, 0.0)
+        numbered = enumerate(found.messages, found.first_seq)
+        assert {seq: int(one.items[0]) for seq, one in numbered if one.items} == {
+            n + 1: n for n in left
+        }
+        receiver = silo.services.part("default").adapter.receiver("q", 10)
+        await receiver.start(None)
+        read: list[QueueMessage] = []
+        while messages := await receiver.read(1000, 1 << 20, 0.0):
+            read += [one for one in messages if one.items]
+        assert [(one.token, int(one.items[0])) for one in read] == [
+            (Token(1, n + 1), n) for n in left
+        ]
+        assert await queue.append([message("next")]) == [(1, count + 1)]
+
+
+async def test_an_activation_that_ends_leaves_what_a_newer_one_has_stored() -> None:
+    """Its silo was thought dead: another activation took the queue, and has stored its content."""
+    store = MemoryStateStore()
+    silo = make_silo(store)
+    await silo.start()
+    await queue_of(silo).append([message("old")])
+    mark = store.get(ROW)
+    assert mark is not None
+    newer = msgspec.msgpack.encode(StoredQueue(2, True, 0, 5, 0, ""))
+    store.put(ROW, newer, mark.etag, mark.fence)
+    await silo.stop()
+    kept = store.get(ROW)
+    assert kept is not None and kept.data == newer
