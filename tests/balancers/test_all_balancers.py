@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from tests.balancers.deals import Cluster, Manager, Silos
 
 from millstream.balancers import DeploymentBalancer, LeaseBalancer, RingBalancer
-from millstream.balancers.ring import ring_owner
 from millstream.runtime.testing import Random, Simulation, run, seeded_random
 from millstream.streams import QueueBalancer
 
@@ -107,24 +106,3 @@ def test_once_membership_is_stable_every_queue_has_exactly_one_wanter(
     if kind != "ring":
         sizes = trial.cluster.sizes()
         assert max(sizes) - min(sizes) <= 1
-
-
-@given(
-    queues=st.integers(1, 40),
-    silos=st.sets(st.integers(0, 30).map(lambda n: f"silo-{n}"), min_size=1, max_size=8),
-    more=st.integers(31, 40).map(lambda n: f"silo-{n}"),
-)
-def test_on_the_ring_a_newcomer_only_takes_and_a_leaver_only_gives(
-    queues: int, silos: set[str], more: str
-) -> None:
-    names = [f"queue-{n}" for n in range(queues)]
-    before = ring_owner(names, sorted(silos), 30)
-    after = ring_owner(names, sorted(silos | {more}), 30)
-    assert set(before) == set(after) == set(names)
-    assert {after[queue] for queue in names if after[queue] != before[queue]} <= {more}
-
-
-def test_the_ring_is_frozen() -> None:
-    names = [f"queue-{n}" for n in range(8)]
-    found = ring_owner(names, ["a", "b", "c"], 30)
-    assert "".join(found[queue] for queue in names) == "acaaaaab"

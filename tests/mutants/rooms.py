@@ -13,6 +13,7 @@ WIRE, TURNS, CALLS = "tests/runtime/wire", "tests/runtime/turns", "tests/runtime
 CLUSTER, SILO, CLIENT = "tests/runtime/cluster", "tests/runtime/silo", "tests/runtime/client"
 CONTRACTS, PUBLISHING = "tests/streams/contracts", "tests/streams/publishing"
 OWNERSHIP, AGENT = "tests/streams/ownership", "tests/streams/agent"
+BALANCING, BALANCERS = "balancers/millstream/balancers", "tests/balancers"
 
 ACTIVATION = (
     f"{TURNS}/test_turn_rule_core.py",
@@ -104,7 +105,22 @@ ROOMS: dict[str, dict[str, tuple[str, ...]]] = {
             f"{PUBLISHING}/test_sender.py",
         ),
     },
-    "ownership": {f"{STREAMS}/ownership/decision.py": (OWNERSHIP,)},
+    "ownership": {
+        f"{STREAMS}/ownership/decision.py": (
+            f"{OWNERSHIP}/test_ownership.py",
+            f"{OWNERSHIP}/test_ownership_races.py",
+        ),
+        f"{STREAMS}/ownership/unread.py": (f"{OWNERSHIP}/test_unread.py",),
+    },
+    "balancers": {
+        f"{BALANCING}/best_fit.py": (f"{BALANCERS}/test_best_fit.py",),
+        f"{BALANCING}/lease.py": (f"{BALANCERS}/test_lease.py",),
+        f"{BALANCING}/ring.py": (f"{BALANCERS}/test_ring.py",),
+        f"{BALANCING}/rounds.py": (
+            f"{BALANCERS}/test_rounds.py",
+            f"{BALANCERS}/test_deployment.py",
+        ),
+    },
     "agent": {
         f"{STREAMS}/agent/flow.py": (f"{AGENT}/test_flow.py", AGENT),
         f"{STREAMS}/agent/cache.py": (f"{AGENT}/test_cache.py", AGENT),

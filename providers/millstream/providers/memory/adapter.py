@@ -63,6 +63,7 @@ class MemoryQueues:
             Capability.OWN_POSITION,
             Capability.FENCED,
             Capability.DEDUP,
+            Capability.SEALED,
         }
     )
 
@@ -97,9 +98,9 @@ class MemoryAdapter:
     ) -> Sequence[Token | None] | None:
         """Store messages where the queue is in this silo and has room; else None."""
         log = self.logs.find(queue)
-        if log is None or (
-            len(messages) > 1 and events_of(messages) > self.options.capacity_events
-        ):
+        if log is None or mapper_epoch < log.eras.mapper_epoch:
+            return None
+        if len(messages) > 1 and events_of(messages) > self.options.capacity_events:
             return None
         return log.append_now(messages, self.host.clock.wall_s())
 
@@ -113,20 +114,29 @@ class MemoryAdapter:
             try:
                 log = self.logs.find(queue)
                 if log is not None:
-                    tokens += await log.append(part, enqueued_s)
+                    tokens += await log.append(part, enqueued_s, mapper_epoch)
                 else:
-                    tokens += await self._send(queue, part, enqueued_s)
+                    tokens += await self._send(queue, part, enqueued_s, mapper_epoch)
             except Exception as error:
                 raise EnqueueFailed(tokens, publish_error(error)) from None
         return tokens
 
     async def _send(
-        self, queue: QueueId, messages: Sequence[OutMessage], enqueued_s: float
+        self,
+        queue: QueueId,
+        messages: Sequence[OutMessage],
+        enqueued_s: float,
+        mapper_epoch: int,
     ) -> list[Token | None]:
         """Store messages in another silo."""
         sent = [queued(message, enqueued_s) for message in messages]
-        numbers = await self._queue(queue).append(sent)
+        numbers = await self._queue(queue).append(sent, mapper_epoch)
         return [Token(era, seq) if seq else None for era, seq in numbers]
+
+    async def seal(self, queue: QueueId, mapper_epoch: int, era: int, /) -> Token | None:
+        """Refuse older mapper epochs from now on; returns the last message before that."""
+        barrier, number = await self._queue(queue).seal(mapper_epoch, era)
+        return Token(barrier, number) if number else None
 
     def reader(self, queue: QueueId, /) -> MemoryReader:
         return MemoryReader(self._queue(queue))
@@ -183,7 +193,7 @@ class MemoryReceiver:
 
     async def start(self, after: Token | None, /) -> None:
         self._era, self._after = await self._queue.begin(self._epoch)
-        if after is not None and after.era == self._era:
+        if after is not None and after.era >= self._era:
             self._after = max(self._after, after.seq)
 
     async def read(
@@ -215,9 +225,10 @@ class MemoryReceiver:
         return held(messages_of(found))
 
     async def ack(self, upto: Token | None, also: Sequence[Token] = (), /) -> None:
-        era = self._era if upto is None else upto.era
-        numbers = [token.seq for token in also if token.era == era]
-        number, log = 0 if upto is None else upto.seq, self._logs.find(self._id)
+        era = self._era  # of the content; what was read of an older one is not here any more
+        numbers = [token.seq for token in also if token.era >= era]
+        number = 0 if upto is None or upto.era < era else upto.seq
+        log = self._logs.find(self._id)
         if log is None:
             await self._queue.acknowledge(self._epoch, era, number, numbers)
         else:
@@ -247,8 +258,10 @@ class MemoryReader:
         self._queue = queue
 
     async def bounds(self) -> tuple[Token | None, Token | None]:
-        era, first, last = await self._queue.bounds()
-        return (Token(era, first), Token(era, last)) if first <= last else (None, None)
+        first_era, first, last_era, last = await self._queue.bounds()
+        if first > last:
+            return None, None
+        return Token(first_era, first), Token(last_era, last)
 
     async def seek(self, when: datetime, /) -> Token | None:
         era, number = await self._queue.seek(when.timestamp())
@@ -263,13 +276,15 @@ class MemoryReader:
         /,
     ) -> Page:
         """What is done is left out, or raises CursorTooOld if all before it is done too."""
-        era, first, last = await self._queue.bounds()
+        era, first, _, last = await self._queue.bounds()
         if position < Token(era, first):
             raise CursorTooOld(f"{position} is gone", first=Token(era, first))
         found = await self._queue.look(position.seq, max_events, max_bytes)
         following = found.first_seq + len(found.messages)
-        messages = [m for m in held(messages_of(found)) if streams is None or m.stream in streams]
-        return Page(messages, Token(found.era, max(following, position.seq)), following > last)
+        everything = held(messages_of(found))
+        messages = [m for m in everything if streams is None or m.stream in streams]
+        newest = max((m.token.era for m in everything), default=position.era)
+        return Page(messages, Token(newest, max(following, position.seq)), following > last)
 
     async def aclose(self) -> None:
         """Nothing is held."""

@@ -33,6 +33,7 @@ from millstream.runtime import (
 from millstream.runtime.extending import isolated, services_of, stopping
 from millstream.streams import AdapterHost, QueueId
 
+from .eras import Eras
 from .local_logs import LocalLogs
 from .queue_log import MemoryOptions, QueueLog
 from .wire_form import (
@@ -101,8 +102,10 @@ class MemoryQueue(Grain):
         if row is not None and row.is_clean:
             await self._load(row, adapter.options)
         else:
-            era = await adapter.host.raise_era(await adapter.host.era())
-            self._log = self.log_class(self.key, adapter.options, era)
+            host = adapter.host
+            era = await host.raise_era(await host.era())
+            eras = Eras(era, mapper_epoch=await host.mapper_epoch())
+            self._log = self.log_class(self.key, adapter.options, era, eras=eras)
         await self._take(found)
         await self._clear_chunks()  # from here on nobody reads them
         self.context.keep_alive(FOREVER_S)
@@ -149,7 +152,13 @@ class MemoryQueue(Grain):
             messages += msgspec.msgpack.decode(found.data, type=list[QueuedMessage])
         producers = dict(row.producers)
         self._log = self.log_class(
-            self.key, options, row.era, epoch=row.epoch, start=row.start, producers=producers
+            self.key,
+            options,
+            row.era,
+            epoch=row.epoch,
+            start=row.start,
+            producers=producers,
+            eras=row.eras,
         )
         self._log.load(messages_of(NumberedMessages(row.era, row.start + 1, messages)))
 
@@ -187,7 +196,7 @@ class MemoryQueue(Grain):
             data = msgspec.msgpack.encode(stored(part))
             await self._keep(self._put_chunk, self._chunk_key(chunks), data)
             chunks += 1
-        row = StoredQueue(log.era, True, log.done, log.epoch, chunks, "", log.producers)
+        row = StoredQueue(log.era, True, log.done, log.epoch, chunks, "", log.producers, log.eras)
         await self._keep(self._save, msgspec.msgpack.encode(row))
 
     async def _put_chunk(self, key: str, data: bytes) -> None:
@@ -209,14 +218,24 @@ class MemoryQueue(Grain):
 
     @always_interleave
     @isolated
-    async def append(self, messages: list[QueuedMessage]) -> list[tuple[int, int]]:
+    async def append(
+        self, messages: list[QueuedMessage], mapper_epoch: int = 1
+    ) -> list[tuple[int, int]]:
         """Accept messages in order; returns (era, number) of each, number 0 for a repeated one.
 
-        Waits for room, first come first served. Raises QueueFull.
+        Waits for room, first come first served. Raises QueueFull, StaleMapper.
         """
         enqueued_s = messages[0].enqueued_s if messages else 0.0
-        tokens = await self._log.append([out_message(one) for one in messages], enqueued_s)
-        return [(self._log.era, 0 if token is None else token.seq) for token in tokens]
+        out = [out_message(one) for one in messages]
+        tokens = await self._log.append(out, enqueued_s, mapper_epoch)
+        return [(self._log.era, 0) if t is None else (t.era, t.seq) for t in tokens]
+
+    @always_interleave
+    async def seal(self, mapper_epoch: int, era: int) -> tuple[int, int]:
+        """Refuse older mapper epochs; returns (era, number) of the last message before that, or
+        (0, 0)."""
+        barrier = self._log.seal(mapper_epoch, era)
+        return (0, 0) if barrier is None else (barrier.era, barrier.seq)
 
     @always_interleave
     async def begin(self, epoch: int) -> tuple[int, int]:
@@ -243,10 +262,11 @@ class MemoryQueue(Grain):
         self._log.wake(epoch)
 
     @always_interleave
-    async def bounds(self) -> tuple[int, int, int]:
-        """(era, number of the first message that is held, of the last one); equal to (n, n-1) if
+    async def bounds(self) -> tuple[int, int, int, int]:
+        """(era and number of the first message that is held, of the last one); numbers (n, n-1) if
         none is."""
-        return self._log.era, self._log.done + 1, self._log.end
+        first, last, eras = self._log.done + 1, self._log.end, self._log.eras
+        return eras.of(first), first, eras.of(last), last
 
     @always_interleave
     @isolated
@@ -258,7 +278,8 @@ class MemoryQueue(Grain):
     @always_interleave
     async def seek(self, when_s: float) -> tuple[int, int]:
         """(era, number of the first message that was stored at or after a time; 0: none yet)."""
-        return self._log.era, await self._log.seek(when_s)
+        number = await self._log.seek(when_s)
+        return self._log.eras.of(number), number
 
     @always_interleave
     async def depth(self) -> int:

@@ -1,8 +1,8 @@
 """What one in-memory queue holds: messages that are accepted and not yet acknowledged.
 
 Owns: `QueueLog`: their numbers, their room, what producers have sent already, the epoch of the
-reader. Not: where it is and how its content moves (`queue_grain`). Everything but waiting is plain:
-who is in the same silo uses it without a call.
+reader, the seal (`eras`). Not: where it is and how its content moves (`queue_grain`). Everything
+but waiting is plain: who is in the same silo uses it without a call.
 Invariants: a message is numbered when it is accepted, and keeps its number; a repeated sequence of
 a producer is not stored again; a reader of an older epoch is refused; what is done gives its room
 back at once.
@@ -16,12 +16,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
-from millstream.runtime import QueueFenced, QueueFull
+from millstream.runtime import QueueFenced, QueueFull, StaleMapper
 from millstream.runtime.extending import check_fields, text_bytes
 from millstream.streams import OutMessage, QueueMessage, Token
 from millstream.streams.contracts.message import content_bytes
 
 from .arrivals import Arrivals
+from .eras import Eras
 from .partition import Partition
 from .room import Room
 
@@ -80,6 +81,7 @@ class QueueLog:
         key: provider and queue, for errors.
         era, epoch, start: where numbering and reading stand.
         producers: the last sequence of each producer, the oldest first.
+        eras: of the tokens; default: that of the content.
     """
 
     def __init__(
@@ -91,6 +93,7 @@ class QueueLog:
         epoch: int = 0,
         start: int = 0,
         producers: Mapping[str, int] | None = None,
+        eras: Eras | None = None,
     ) -> None:
         self.key = key
         self._options = options
@@ -102,7 +105,8 @@ class QueueLog:
         self._read_end = 0  # the reader has had the messages below this offset,
         self._read_events = 0  # which are so many events that are not acknowledged
         self._producers = OrderedDict(producers or {})
-        self.era = era
+        self.era = era  # of the content: it is the log's own, whatever its tokens have
+        self.eras = eras or Eras(era)
         self.done = start  # messages up to this number are done
         self.end = start  # number of the last message that was accepted
 
@@ -184,8 +188,12 @@ class QueueLog:
             return None
         return self._accept_all(messages, events, size_bytes, enqueued_s)
 
-    async def append(self, messages: Sequence[OutMessage], enqueued_s: float) -> list[Token | None]:
-        """The same, and waits for room, first come first served. Raises QueueFull."""
+    async def append(
+        self, messages: Sequence[OutMessage], enqueued_s: float, mapper_epoch: int = 1
+    ) -> list[Token | None]:
+        """The same, and waits for room, first come first served. Raises QueueFull, StaleMapper."""
+        if mapper_epoch < self.eras.mapper_epoch:
+            return self.append_stale(messages)
         tokens = self.append_now(messages, enqueued_s)
         if tokens is not None:
             return tokens
@@ -193,6 +201,9 @@ class QueueLog:
         events = sum(len(message.items) for message in fresh)
         size_bytes = sum(map(size_of, fresh))
         await self._wait_for_room(events, size_bytes)
+        if mapper_epoch < self.eras.mapper_epoch:  # it was sealed meanwhile
+            self._room.release(events, size_bytes)
+            return self.append_stale(messages)
         return self._accept_all(messages, events, size_bytes, enqueued_s)
 
     def _accept_all(
@@ -234,10 +245,27 @@ class QueueLog:
                 return None
             self._note(mark.producer, mark.seq)
         headers = dict(message.headers) if message.headers else NO_HEADERS
-        token = Token(self.era, self.end + 1)
+        token = Token(self.eras.newest, self.end + 1)
         kept = QueueMessage(message.stream, token, list(message.items), headers, enqueued_s)
         self.end = self._partition.append(Held(kept, size_bytes)) + 1
         return token
+
+    def append_stale(self, messages: Sequence[OutMessage]) -> list[Token | None]:
+        """Messages that were mapped before the seal: those of known sequences are accepted.
+
+        Raises StaleMapper for the others.
+        """
+        if not all(map(self._is_known, messages)):
+            raise StaleMapper(
+                f"{self.key}: sealed for mapper epoch {self.eras.mapper_epoch}; the stream may be "
+                "in another queue now"
+            )
+        return [None] * len(messages)
+
+    def seal(self, mapper_epoch: int, era: int) -> Token | None:
+        """Refuse older mapper epochs from now on; returns the last message before that, if any."""
+        last = None if self.end == 0 else Token(self.eras.of(self.end), self.end)
+        return self.eras.seal(mapper_epoch, era, last, self.end)
 
     async def _wait_for_room(self, events: int, size_bytes: int) -> None:
         options, room = self._options, self._room

@@ -12,6 +12,8 @@ import msgspec
 
 from millstream.streams import OutMessage, ProducerMark, QueueMessage, StreamId, Token
 
+from .eras import Eras
+
 __all__ = [
     "NumberedMessages",
     "QueuedMessage",
@@ -33,6 +35,7 @@ class QueuedMessage(msgspec.Struct, array_like=True, frozen=True):
     producer: str
     seq: int
     enqueued_s: float
+    era: int = 0  # of its token, where that is not the content's
 
     @property
     def is_gone(self) -> bool:
@@ -61,6 +64,7 @@ class StoredQueue(msgspec.Struct, array_like=True, frozen=True):
     chunks: int
     holder: str = ""
     producers: dict[str, int] = {}
+    eras: Eras | None = None
 
 
 GONE = QueuedMessage("", "", [], None, "", 0, 0.0)
@@ -99,6 +103,7 @@ def stored(messages: Iterable[QueueMessage | None]) -> list[QueuedMessage]:
             "",
             0,
             message.enqueued_s,
+            message.token.era,
         )
         for message in messages
     ]
@@ -111,7 +116,7 @@ def messages_of(found: NumberedMessages) -> list[QueueMessage | None]:
         if message.is_gone
         else QueueMessage(
             StreamId(message.namespace, message.key),
-            Token(found.era, found.first_seq + at),
+            Token(message.era or found.era, found.first_seq + at),
             message.items,
             message.headers or {},
             message.enqueued_s,

@@ -79,6 +79,13 @@ class AdapterHost(Protocol):
         """The provider's era: numbering began anew so often. Raises StorageError."""
         ...
 
+    async def mapper_epoch(self) -> int:
+        """The newest mapper epoch, also while queues are still being sealed for it.
+
+        Costs a read of the state store. Raises StorageError.
+        """
+        ...
+
     async def raise_era(self, seen: int, /) -> int:
         """Make the era higher than `seen`, which was read before; returns it.
 

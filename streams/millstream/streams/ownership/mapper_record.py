@@ -67,6 +67,10 @@ class MapperRecords:
         """The era. Raises StorageError."""
         return (await self._ensured())[0].era
 
+    async def mapper_epoch(self) -> int:
+        """The newest mapper epoch. Raises StorageError."""
+        return (await self._ensured())[0].mapper_epoch
+
     async def raise_era(self, seen: int) -> int:
         """Make the era higher than `seen`, unless it is; returns it. Raises StorageError."""
         while True:

@@ -72,5 +72,8 @@ class SiloAdapterHost:
     async def era(self) -> int:
         return await self._mapper_records.era()
 
+    async def mapper_epoch(self) -> int:
+        return await self._mapper_records.mapper_epoch()
+
     async def raise_era(self, seen: int, /) -> int:
         return await self._mapper_records.raise_era(seen)

@@ -99,6 +99,9 @@ class BenchHost:
     async def era(self) -> int:
         return self._world.era_now
 
+    async def mapper_epoch(self) -> int:
+        return self.mapper.epoch
+
     async def raise_era(self, seen: int, /) -> int:
         self._world.era_now = max(self._world.era_now, seen + 1)
         return self._world.era_now
