@@ -10,7 +10,6 @@ never pickle.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from typing import Any, Generic, TypeVar
 
 import msgspec
@@ -106,8 +105,10 @@ class Codec(Generic[T]):
         Raises TypeError as `encode` does.
         """
         if self.direct.issuperset(map(type, values)):
-            with suppress(Exception):  # `encode` says what is wrong
+            try:
                 return list(map(encode_any, values))
+            except Exception:  # `encode` says what is wrong
+                pass
         return [self.encode(value) for value in values]
 
     def decode(self, data: Data, runtime: object = None) -> T:
@@ -126,8 +127,10 @@ class Codec(Generic[T]):
         """What `decode` gives for each; half its cost where the type needs no help of ours."""
         plain = self._plain
         if plain is not None and self.unwrap is None:
-            with suppress(Exception):  # `decode` says what is wrong
+            try:
                 return list(map(plain, parts))
+            except Exception:  # `decode` says what is wrong
+                pass
         return [self.decode(part, runtime) for part in parts]
 
     @property

@@ -219,7 +219,9 @@ class QueueCache:
 
     def fits(self, message: QueueMessage) -> bool:
         """Whether the message can be appended now; an empty cache takes one of any size."""
-        if not self._events or self._is_over_share(message):
+        if not self._events:
+            return True
+        if self._can_refill and self._is_over_share(message):
             return True
         events = self._events + max(1, len(message.items))
         size_bytes = self._bytes + content_bytes(message.items, message.headers)
@@ -231,10 +233,10 @@ class QueueCache:
         It is pinned once, for whoever routes it: `unpin` when each of its subscriptions has a
         cursor. A message without items is kept in order for its acknowledgement only.
         """
-        assert self.fits(message), f"message {message.token} exceeds the room {self.room()}"
         slot = Slot(message, self.next_index, self._newest)
         self._slots[slot.index] = slot
-        is_over_share = self._is_over_share(message)
+        is_over_share = self._can_refill and self._events > 0 and self._is_over_share(message)
+        assert is_over_share or self._has_room(slot), f"{message.token} exceeds {self.room()}"
         self._newest = message.token
         self.next_index += 1
         self._events += slot.events
@@ -245,11 +247,15 @@ class QueueCache:
             self._send_away(self._lanes[message.stream], slot)
         return slot.index
 
+    def _has_room(self, slot: Slot) -> bool:
+        """As `fits`, for a message that has been measured."""
+        events, size_bytes = self._events + slot.events, self._bytes + slot.size_bytes
+        limits = self._limits
+        return not self._events or (events <= limits.events_max and size_bytes <= limits.bytes_max)
+
     def _is_over_share(self, message: QueueMessage) -> bool:
         """Would its stream have more than its share of a cache that fills?"""
         limits = self._limits
-        if not self._can_refill:
-            return False
         if 2 * self._events < limits.events_max and 2 * self._bytes < limits.bytes_max:
             return False
         lane = self._lanes.get(message.stream)

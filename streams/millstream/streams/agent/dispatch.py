@@ -371,7 +371,8 @@ class Dispatch:
             is_late = isinstance(error, CallTimeout)
             kind = FailureKind.TIMEOUT if is_late else FailureKind.HANDLER
             failure = Failure(kind, error_text(error))
-        return Progress(reply.done, failure, self._clock.now(), self._roll())
+        roll = 0.0 if reply.done and failure is None else self._roll()  # only a back-off needs one
+        return Progress(reply.done, failure, self._clock.now(), roll)
 
     def _failed(self, kind: FailureKind, text: str) -> Progress:
         return Progress(0, Failure(kind, text), self._clock.now(), self._roll())
