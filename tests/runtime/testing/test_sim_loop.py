@@ -100,6 +100,26 @@ def test_who_waits_for_what_is_left_of_an_early_timer_gets_there() -> None:
     assert drive(main(), early_max_s=0.001, livelock_iterations_max=100) >= 1.0
 
 
+def test_two_who_wait_for_what_is_left_of_early_timers_get_there() -> None:
+    async def main() -> float:
+        loop = asyncio.get_running_loop()
+
+        async def wait(until_s: float, shift: int) -> None:
+            while loop.time() < until_s:
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout_at(until_s):
+                        await asyncio.Event().wait()
+                for _ in range(shift):
+                    await asyncio.sleep(0)
+                shift = 0
+
+        for number in range(1, 20):
+            await asyncio.gather(*(wait(float(number), shift) for shift in range(2)))
+        return loop.time()
+
+    assert drive(main(), early_max_s=0.001) >= 19.0
+
+
 def test_call_soon_stays_first_in_first_out() -> None:
     async def main() -> list[int]:
         order: list[int] = []

@@ -35,6 +35,7 @@ T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
 LIVELOCK_ITERATIONS_MAX = 100_000
+EARLY_ITERATIONS_MAX = 50  # without time moving; real time moves while programs arm timers anew
 EXECUTOR_LATENCY_S = (0.0, 0.001)
 COLLECT_EVERY_ITERATIONS = 50_000
 NO_SOCKETS = "a simulated loop has no sockets: use SimTransport"
@@ -83,10 +84,10 @@ class SimLoop(asyncio.BaseEventLoop):
         self.is_shutting_down = False
         self._now = 0.0
         self._early_max_s = early_max_s
+        self._still = 0
         self._clock_resolution = self._resolution()
         self._selector = _Clock(self._tick)
         self._livelock_iterations_max = livelock_iterations_max
-        self._still = 0
         self._random = seeded_random(seed, "loop")
         self._early_random = seeded_random(seed, "early timers")
         self._hosts: WeakKeyDictionary[asyncio.Task[Any], Host | None] = WeakKeyDictionary()
@@ -102,7 +103,12 @@ class SimLoop(asyncio.BaseEventLoop):
 
     def _resolution(self) -> float:
         """A timer is due if it is less than this ahead; exact: `when <= now` and no more."""
-        return math.ulp(self._now) + self._early_max_s
+        return math.ulp(self._now) + (self._early_max_s if self._is_early else 0.0)
+
+    @property
+    def _is_early(self) -> bool:
+        """May timers still fire early? Two who wait for what is left would never get there."""
+        return self._still < EARLY_ITERATIONS_MAX
 
     def _process_events(self, event_list: list[Any]) -> None:
         assert not event_list
@@ -120,6 +126,8 @@ class SimLoop(asyncio.BaseEventLoop):
             self._jump(self._scheduled[0].when())
         else:
             self._still += 1
+            if self._still == EARLY_ITERATIONS_MAX:
+                self._clock_resolution = self._resolution()
         if self._still > self._livelock_iterations_max:
             self._livelock()
 
@@ -131,7 +139,7 @@ class SimLoop(asyncio.BaseEventLoop):
             )
         assert when > self._now
         # every other timer in time: who arms one for what is left gets there
-        if self._early_max_s and self._early_random.random() < 0.5:
+        if self._early_max_s and self._is_early and self._early_random.random() < 0.5:
             when = max(self._now, when - self._early_random.uniform(0, self._early_max_s))
         self._still = 0 if when > self._now else self._still + 1
         self._now = when
