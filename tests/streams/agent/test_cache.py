@@ -230,7 +230,6 @@ class Stored:
 
     message: QueueMessage
     pins: int = 1
-    is_lost: bool = False  # it had items, and keeps its place in its stream
 
     def tokens(self) -> list[Token]:
         era, seq, _ = self.message.token
@@ -297,7 +296,7 @@ class CacheMachine(RuleBasedStateMachine):
             if index in self.gone:
                 continue
             stream = one.message.stream
-            if (one.message.items or one.is_lost) and (stream in held_up or not self.is_done(one)):
+            if one.message.items and (stream in held_up or not self.is_done(one)):
                 held_up.add(stream)
             elif not one.pins:
                 left.add(index)
@@ -355,14 +354,12 @@ class CacheMachine(RuleBasedStateMachine):
     @rule(data=st.data(), max_events=st.integers(1, 6), max_bytes=st.integers(1, 30))
     def deliver(self, data: st.DataObject, max_events: int, max_bytes: int) -> None:
         reader = data.draw(st.sampled_from(self.readers))
-        if reader.cursor.is_away:
-            return
         items = reader.cursor.peek(max_events, max_bytes)
         assert [(item.token, item.body) for item in items] == reader.due[: len(items)]
         assert len(items) >= 1
         total = sum(len(item.body) for item in items)
         assert len(items) <= max_events and (total <= max_bytes or len(items) == 1)
-        if len(items) < min(max_events, len(reader.due)) and not self.cache.away:
+        if len(items) < min(max_events, len(reader.due)):
             assert total + len(reader.due[len(items)][1]) > max_bytes
         done = data.draw(st.integers(0, len(items)))
         reader.cursor.advance(done)
@@ -412,7 +409,7 @@ class CacheMachine(RuleBasedStateMachine):
         for reader in self.readers:
             items = reader.cursor.peek(1_000, 10_000)
             assert [(item.token, item.body) for item in items] == reader.due[: len(items)]
-            assert len(items) == len(reader.due) or self.cache.away
+            assert len(items) == len(reader.due)
 
     @invariant()
     def each_message_counts_the_cursors_that_stand_in_it(self) -> None:
@@ -423,54 +420,3 @@ class CacheMachine(RuleBasedStateMachine):
 
 CacheMachine.TestCase.settings = settings(max_examples=120, stateful_step_count=40, deadline=None)
 test_cache_agrees_with_the_list_model = CacheMachine.TestCase
-
-
-class RefillMachine(CacheMachine):
-    """The same where a stream may be behind: messages go away, are read anew, or are lost."""
-
-    def make_cache(self) -> QueueCache:
-        limits = CacheLimits(
-            events_max=12, bytes_max=60, stream_events_max=3, stream_bytes_max=20, places_max=6
-        )
-        return QueueCache(limits, notes="out_of_turn", can_refill=True)
-
-    def check_fit(self, message: QueueMessage) -> None:
-        assert self.cache.fits(message) or self.held()
-
-    def check_counts(self) -> None:
-        assert self.cache.events <= self.events_held()
-        assert self.cache.size_bytes <= self.bytes_held()
-
-    @precondition(lambda self: self.cache.away)
-    @rule(data=st.data())
-    def refill(self, data: st.DataObject) -> None:
-        token = data.draw(st.sampled_from(sorted(self.cache._away)))
-        message = self.stored[token.seq - 1].message
-        assert self.cache.fill(message) and not self.cache.fill(message)
-
-    @precondition(lambda self: self.cache.away)
-    @rule(data=st.data(), count=st.integers(1, 3))
-    def lose(self, data: st.DataObject, count: int) -> None:
-        first = data.draw(st.sampled_from(sorted(self.cache._away)))
-        stream, before = self.stored[first.seq - 1].message.stream, Token(0, first.seq + count)
-        lost = {
-            token.seq
-            for token, slot in self.cache._away.items()
-            if slot.message.stream == stream and first <= token < before
-        }
-        events = sum(len(self.stored[seq - 1].message.items) for seq in lost)
-        assert self.cache.lose(stream, first, before) == events
-        for seq in lost:  # from here on it has no items
-            old = self.stored[seq - 1]
-            old.message = QueueMessage(stream, old.message.token, ())
-            old.is_lost = True
-        for reader in list(self.readers):
-            reader.due = [one for one in reader.due if one[0].seq not in lost]
-            reader.cursor.settle()
-            assert reader.cursor.is_drained == (not reader.due)
-            if not reader.due:
-                self.readers.remove(reader)
-
-
-RefillMachine.TestCase.settings = settings(max_examples=120, stateful_step_count=50, deadline=None)
-test_cache_with_streams_that_are_behind_agrees_with_the_model = RefillMachine.TestCase

@@ -14,6 +14,8 @@ from millstream.runtime.extending import Tasks
 from millstream.streams import DeliveryOptions, QueueMessage, StreamId, Token
 from millstream.streams.agent import subscribers
 from millstream.streams.agent.attempts import LINES_MAX
+from millstream.streams.agent.cache import CacheLimits, QueueCache
+from millstream.streams.agent.lagging.book import BehindBook
 from millstream.streams.agent.subscriber import Subscriber
 from millstream.streams.agent.subscribers import Subscribers
 from millstream.streams.api.implicit import ImplicitSet
@@ -48,6 +50,7 @@ class Desk:
         cache: Any = SimpleNamespace(unpin=self.unpinned.append)
         self.subscribers = Subscribers(
             cache,
+            BehindBook(QueueCache(CacheLimits()), is_used=False),
             self,
             self,
             DeliveryOptions(),
@@ -65,6 +68,12 @@ class Desk:
     def retry(self, subscriber: Subscriber) -> None: ...
 
     def move(self, subscriber: Subscriber, after: Token | None) -> None: ...
+
+    def begin(self, subscriber: Subscriber, start: Token) -> None: ...
+
+    def restore(self, subscriber: Subscriber) -> None: ...
+
+    def fall_behind(self, subscriber: Subscriber) -> None: ...
 
     def drop(self, subscriber: Subscriber) -> None: ...
 

@@ -34,6 +34,8 @@ from millstream.streams.agent.delivery import (
     WaitUntil,
     Wake,
 )
+from millstream.streams.agent.lagging.behind import BehindCursor
+from millstream.streams.agent.lagging.book import BehindBook
 from millstream.streams.contracts.identity import StreamId
 from millstream.streams.contracts.message import QueueMessage
 from millstream.streams.contracts.token import Token
@@ -514,11 +516,11 @@ def in_pause() -> Delivery:
 
 def lagging() -> Delivery:
     """At the second message, whose items have left the cache."""
-    limits = CacheLimits(events_max=4, stream_events_max=1)
-    cache = QueueCache(limits, can_refill=True)
+    cache = QueueCache(CacheLimits())
     for seq in (1, 2):
         cache.unpin(cache.append(QueueMessage(A, Token(0, seq), [b"x", b"y"])))
-    delivery = Delivery(cache, A, OPTIONS, at=1)
+    behind = BehindBook(cache, is_used=True).begin((A, "s"), Token(0, 2))
+    delivery = Delivery(cache, A, OPTIONS, at=BehindCursor(behind))
     assert steps(delivery, Wake()) == (Fetch(),)
     return delivery
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from millstream.streams import CacheLimits, QueueMessage, StreamId, Token
 from millstream.streams.agent.cache import QueueCache
-from millstream.streams.agent.reading.done_before import DoneBefore
+from millstream.streams.agent.lagging.done_before import DoneBefore
 
 STREAMS = [StreamId("n", key) for key in "abc"]
 HANDED = st.lists(st.lists(st.booleans(), max_size=12), max_size=4)

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from millstream.streams import Capability, FlowOptions, QueueMessage, StreamId, StreamOptions, Token
 from millstream.streams.agent.cache import CacheLimits, QueueCache
+from millstream.streams.agent.lagging.book import BehindBook
 from millstream.streams.agent.reading.reader import ReaderCore
 from millstream.streams.agent.reading.steps import (
     Ack,
@@ -54,7 +55,13 @@ class Desk:
     ) -> None:
         self.cache = QueueCache(OPTIONS.cache, after)
         self.core = ReaderCore(
-            self.cache, OPTIONS, capabilities, where="p: queue-0", after=after, now_s=100.0
+            self.cache,
+            BehindBook(self.cache, is_used=False),
+            OPTIONS,
+            capabilities,
+            where="p: queue-0",
+            after=after,
+            now_s=100.0,
         )
         self.now_s = 100.0
         self.offered: list[int] = []

@@ -14,6 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from millstream.streams import Capability, FlowOptions, QueueMessage, StreamId, StreamOptions, Token
 from millstream.streams.agent.cache import CacheLimits, QueueCache
+from millstream.streams.agent.lagging.book import BehindBook
 from millstream.streams.agent.reading.reader import ReaderCore
 from millstream.streams.agent.reading.steps import (
     Ack,
@@ -66,7 +67,13 @@ class Machine(RuleBasedStateMachine):
         self.provider = Provider()
         self.cache = QueueCache(OPTIONS.cache)
         self.core = ReaderCore(
-            self.cache, OPTIONS, self.capabilities, where="p: q", after=None, now_s=0.0
+            self.cache,
+            BehindBook(self.cache, is_used=False),
+            OPTIONS,
+            self.capabilities,
+            where="p: q",
+            after=None,
+            now_s=0.0,
         )
         self.now_s = 0.0
         self.is_paused = False

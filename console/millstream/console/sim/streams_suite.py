@@ -76,7 +76,7 @@ HANDLING_S = 0.005
 POISON_SHARE = 0.02
 SLOW_S = 8.0
 SLOW_EVERY_S = 13.0  # two in the time of a call: it does not run out of that
-SMALL_CACHE = CacheLimits(events_max=40, stream_events_max=6, places_max=400)
+SMALL_CACHE = CacheLimits(events_max=40, stream_events_max=6)
 RUNTIME = RuntimeOptions(call_timeout_s=5.0, idle_after_s=4.0, collect_every_s=1.0)
 ORDERS = StreamNamespace("orders", str, subscriptions="implicit")
 TALK = StreamNamespace("talk", str, subscriptions="explicit")

@@ -18,6 +18,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 
 from millstream.runtime.extending import Budget, Clock, Tasks, shown
+from millstream.streams.api.rendezvous import HERE, SubscriptionRow
 from millstream.streams.contracts.capability import Capability, has_positions
 from millstream.streams.contracts.identity import QueueId, StreamId
 from millstream.streams.contracts.message import QueueMessage
@@ -29,9 +30,12 @@ from .attempts import LineBudget
 from .cache import Notes, QueueCache
 from .dispatch import Dispatch, Outlet
 from .giving_up import GiveUps
+from .lagging.behind import Behind
+from .lagging.book import BehindBook
+from .lagging.done_before import DoneBefore
+from .lagging.standing import Standing
 from .options import StreamOptions
 from .reading.catching_up import CatchUp
-from .reading.done_before import DoneBefore
 from .reading.reader import ReaderCore, ReaderState
 from .reading.receiving import Receiving, end_tasks
 from .reading.steps import (
@@ -48,6 +52,7 @@ from .reading.steps import (
     Open,
     Progressed,
     Read,
+    Relieve,
     Say,
     Tick,
 )
@@ -59,7 +64,6 @@ log = logging.getLogger("millstream.agent")
 
 FORGETS_PER_IDLE_TIME = 10
 PROGRESSED = Progressed()
-DONE_MAX = 4096  # ranges above the frontier in a hand-off; what is done beyond comes again
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +98,7 @@ def cache_for(
         notes: Notes = "all"
     else:
         notes = "out_of_turn" if Capability.ITEM_ACK in capabilities else "none"
-    return QueueCache(limits, after, notes=notes, can_refill=Capability.REWIND in capabilities)
+    return QueueCache(limits, after, notes=notes)
 
 
 class PullingAgent:
@@ -125,13 +129,15 @@ class PullingAgent:
         self.epoch = epoch
         self._where = f"{parts.outlet.provider}: {queue}"
         self.has_positions = has_positions(parts.capabilities)
-        self._keeps_no_position = Capability.OWN_POSITION not in parts.capabilities
         after = progress.frontier if self.has_positions else None
         self.cache = cache_for(options, parts.capabilities, after)
+        self.behind = BehindBook(self.cache, is_used=Capability.REWIND in parts.capabilities)
+        self._restore(progress, after, may_repeat)
         self.dispatch = Dispatch(
             self,
             parts.outlet,
             self.cache,
+            self.behind,
             parts.give_ups,
             calls_out_max=options.calls_out_max,
             clock=parts.clock,
@@ -140,6 +146,7 @@ class PullingAgent:
         )
         self.subscribers = Subscribers(
             self.cache,
+            self.behind,
             self.dispatch,
             parts.known,
             options.delivery,
@@ -147,17 +154,16 @@ class PullingAgent:
             clock=parts.clock,
             tasks=parts.new_tasks(),
         )
-        self._core = self._new_core(after, DoneBefore(progress.done), may_repeat)
-        self._catch_up = CatchUp(
-            self._make_reader,
-            self.cache,
-            self.dispatch,
-            options,
-            self._tasks,
-            where=self._where,
-            say=self._say,
-            lost=self._lose,
+        done_before = DoneBefore(progress.done)
+        self._core = self._new_core(after, done_before, may_repeat)
+        self._standing = Standing(
+            self.behind,
+            done_before,
+            self.subscribers,
+            has_positions=self.has_positions,
+            is_sole=Capability.OWN_POSITION not in parts.capabilities,
         )
+        self._catch_up = self._new_catch_up()
         self._events: deque[Event] = deque()
         self._is_stepping = False
         self._is_closed = False
@@ -176,6 +182,7 @@ class PullingAgent:
     ) -> ReaderCore:
         return ReaderCore(
             self.cache,
+            self.behind,
             self._options,
             self._parts.capabilities,
             where=self._where,
@@ -186,28 +193,57 @@ class PullingAgent:
             wall_s=self._clock.wall_s(),
         )
 
+    def _new_catch_up(self) -> CatchUp:
+        return CatchUp(
+            self._make_reader,
+            self.cache,
+            self.dispatch,
+            self,
+            self._options,
+            self._tasks,
+            where=self._where,
+        )
+
     # -- life
+
+    def _restore(self, progress: Progress, after: Token | None, may_repeat: bool) -> None:
+        """Those that were behind with the former owner still are."""
+        for entry in progress.behind if self.behind.is_used else ():
+            self.behind.restore(entry, after, may_repeat=may_repeat)
 
     def start(self) -> None:
         """Begin reading and delivering."""
+        self.subscribers.expect(self.behind.streams())
         self._step(Tick())
 
     @property
     def progress(self) -> Progress | None:
-        """What the queue record should say; None where the provider keeps the position itself."""
-        return Progress(self.cache.acked_upto()) if self._keeps_no_position else None
+        """What the queue record should say; None: nothing, as the provider keeps the position."""
+        return self._standing.progress()
 
     def stored(self, progress: Progress) -> None:
         """The queue record says this now."""
+        self._standing.stored(progress)
+        self.progressed()
 
     def handoff(self) -> Progress | None:
         """All that the next owner can use; None where a token is no position."""
-        if not self.has_positions:
-            return None
-        frontier = self.cache.acked_upto()
-        done = self.cache.done_ranges(DONE_MAX)
-        done += self._core.done_before.above(done[-1][1] if done else frontier)
-        return Progress(frontier, done=tuple(done[:DONE_MAX]))
+        return self._standing.handoff()
+
+    async def attach(self, stream: StreamId, row: SubscriptionRow) -> bool:
+        """Take a subscription that was made or resumed; False: it could not be kept.
+
+        One that goes back is in the queue record before this returns.
+        """
+        self.subscribers.attach(stream, row)
+        key = (stream, row.id)
+        if row.start in (HERE, "next") or self.behind.get(key) is None:
+            return True
+        if self._is_closed:
+            return False
+        stored = self._standing.until_stored(key)
+        self._changed(self.queue)
+        return await stored
 
     @property
     def in_flight(self) -> int:
@@ -217,7 +253,7 @@ class PullingAgent:
     @property
     def is_urgent(self) -> bool:
         """Does somebody wait until the record has the progress?"""
-        return False
+        return self._standing.is_awaited
 
     @property
     def has_repeats(self) -> bool:
@@ -229,7 +265,8 @@ class PullingAgent:
             return self.undone > 0
         self.cache.purge()
         is_backlog = self.cache.base <= self._core.repeats_upto
-        return is_backlog or self._core.has_repeats or self.subscribers.has_tried()
+        has_backlog = is_backlog or self._core.has_repeats or self.behind.has_repeats
+        return has_backlog or self.subscribers.has_tried()
 
     @property
     def undone(self) -> int:
@@ -238,7 +275,8 @@ class PullingAgent:
         One at least while the backlog that a former owner may have delivered is not in the cache.
         """
         self.cache.purge()
-        return self.cache.events + self.cache.away + self._core.has_repeats
+        events = self.cache.events + self.cache.chained_events
+        return events + len(self.behind) + self._core.has_repeats
 
     @property
     def is_reading(self) -> bool:
@@ -297,6 +335,7 @@ class PullingAgent:
     def _close(self) -> None:
         self._is_closed = True
         self.subscribers.close()
+        self._standing.close()
         if self._timer is not None:
             self._timer.cancel()
 
@@ -332,10 +371,12 @@ class PullingAgent:
             case Discard():
                 if self._receiving is not None:
                     self._receiving.discard()
+            case Relieve():
+                self.subscribers.relieve(action.stream, self.repeats_upto)
             case Forget():
                 self.cache.forget(self.subscribers.let_go)
             case Say():
-                self._say(action.text)
+                self.at_fault(action.text)
             case Gap():
                 self._gap(action)
             case Fence():
@@ -365,7 +406,8 @@ class PullingAgent:
         self.dispatch.pump()
         self.progressed()
 
-    def _say(self, text: str) -> None:
+    def at_fault(self, text: str) -> None:
+        """The adapter did something wrongly: count it, and say it."""
         self.fault_count += 1
         left_out = self._lines.take(self._clock.now())
         if left_out is not None:
@@ -374,18 +416,26 @@ class PullingAgent:
 
     def _make_reader(self) -> QueueReader:
         adapter = self._parts.adapter
-        assert isinstance(adapter, Rewinds), "nothing is away where nothing can be read again"
+        assert isinstance(adapter, Rewinds), "nobody is behind where nothing can be read again"
         return adapter.reader(self.queue)
 
     def fetch(self) -> None:
         """A subscription has come to items that are to be read anew."""
         self._catch_up.wake()
 
-    def _lose(self, stream: StreamId, first: Token, count: int) -> None:
+    def gone(self, behind: Behind, wanted: Token, first: Token) -> None:
+        """A subscription that is behind needed what the provider has no more."""
         self.gap_count += 1
-        text = "%s: %d events of %s from %s on are gone; they are left out"
+        text = "%s: events of %s from %s on, before %s, are gone: %s goes on without them"
+        stream, subscription = behind.key
+        names = shown(str(stream)), wanted, first, shown(subscription)
+        log.error(text, self._where, *names, extra={"queue": self.queue, "epoch": self.epoch})
+
+    def begins_ahead(self, behind: Behind, start: Token, last: Token | None) -> None:
+        """A subscription was to begin where the queue has not come to."""
+        text = "%s: %s was to begin at %s, and the queue ends at %s: it begins with the next event"
         extra = {"queue": self.queue, "epoch": self.epoch}
-        log.error(text, self._where, count, shown(str(stream)), first, extra=extra)
+        log.warning(text, self._where, shown(behind.key[1]), start, last, extra=extra)
 
     def _gap(self, gap: Gap) -> None:
         self.gap_count += 1

@@ -9,8 +9,7 @@ Invariants:
 - what holds a message (a pin, or a cursor in it) holds all of its stream that came after it;
 - an open cursor is at an undelivered item of its stream: an idle subscription has none;
 - nothing leaves but in `purge`: between two purges a cursor may be closed and opened elsewhere;
-- a message may be here as a place without its items ("away"), once its stream has more than its
-  share of a cache that fills; it counts against `places_max` alone, until it is filled.
+- who is behind (`behind`) holds nothing here but its tail; its chain counts for the room.
 
 A message is linked to the next one of its stream, so a cursor skips what belongs to others at no
 cost.
@@ -19,9 +18,9 @@ cost.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, cast
+from typing import Literal, Protocol
 
 from millstream.runtime.extending import check_fields
 from millstream.streams.contracts.identity import StreamId
@@ -30,7 +29,7 @@ from millstream.streams.contracts.message import QueueMessage, content_bytes
 from millstream.streams.contracts.token import Token
 from millstream.streams.ownership.record import TokenRange
 
-from .lane import Lane, Slot, chain
+from .lane import Lane, Slot, chain, items_from
 
 __all__ = ["CacheLimits", "Cursor", "Notes", "QueueCache"]
 
@@ -43,18 +42,29 @@ class CacheLimits:
     """Bounds of one queue's cache. Raises ConfigError.
 
     Where the provider can be read again (REWIND), a stream with more than `stream_events_max` or
-    `stream_bytes_max` in a cache that is half full is *behind*: what comes for it is kept as a
-    place without items, at most `places_max`, and read anew when it is its turn.
+    `stream_bytes_max` in a cache that is half full has its slowest subscription put *behind*: what
+    comes for it is read anew when it is its turn.
     """
 
     events_max: int = 16_384
     bytes_max: int = 64 * MIB
     stream_events_max: int = 4_096
     stream_bytes_max: int = 8 * MIB
-    places_max: int = 100_000
 
     def __post_init__(self) -> None:
         check_fields(self)
+
+
+class Follower(Protocol):
+    """A subscription that is behind, as the cache sees it."""
+
+    def arrived(self, slot: Slot, /) -> None:
+        """A message of its stream was appended."""
+        ...
+
+    def needs(self, token: Token, /) -> bool:
+        """Is this message of its stream not done by it?"""
+        ...
 
 
 class Cursor:
@@ -91,46 +101,32 @@ class Cursor:
         return Token(era, seq, first + self._item)
 
     @property
-    def message_token(self) -> Token | None:
-        """The token of the message in which it is; None when drained."""
-        return None if self._slot is None else self._slot.message.token
+    def is_away(self) -> bool:
+        """Never: what it is at is here."""
+        return False
 
     @property
-    def is_away(self) -> bool:
-        """Whether the items at which it is are to be read anew."""
-        return self._slot is not None and self._slot.is_away
+    def may_repeat(self) -> bool:
+        """What is here says it by its index."""
+        return False
 
-    def settle(self) -> None:
-        """Leave messages whose items turned out to be gone."""
-        slot = self._slot
-        while slot is not None and not slot.message.items:
-            slot = slot.next
-        if slot is not self._slot:
-            self.move_to(slot, 0)
+    def place(self) -> tuple[Slot, int]:
+        """The message in which it is, and the item in that; not when drained."""
+        assert self._slot is not None, "a drained cursor is nowhere"
+        return self._slot, self._item
 
     def peek(self, max_events: int, max_bytes: int) -> Sequence[Item]:
         """The next items, without moving: one at least while not drained, whatever its size.
 
-        Up to the first that is away. Cost: O(items returned).
+        Cost: O(items returned).
         """
-        assert max_events >= 1, f"max_events is {max_events}"
-        found: list[Item] = []
-        slot, start, room = self._slot, self._item, max_bytes
-        while slot is not None and not slot.is_away:
-            bodies = slot.message.items
-            end = min(len(bodies), start + max_events - len(found))
-            each = slot.headers_bytes
-            if each or slot.size_bytes > room:
-                end = _end_within(bodies, start, end, room, bool(found), each)
-            found += slot.items(start, end)
-            if end < len(bodies):
-                break
-            room -= sum(map(len, bodies[start:])) + each * (end - start)
-            slot, start = slot.next, 0
-        return found
+        return items_from(self._slot, self._item, max_events, max_bytes)
 
-    def advance(self, count: int) -> None:
-        """Move past `count` items, all of which `peek` has given. Amortised O(1) per message."""
+    def advance(self, count: int) -> Cursor | None:
+        """Move past `count` items, all of which `peek` has given; None: nothing is left.
+
+        Amortised O(1) per message.
+        """
         assert count >= 0, f"count is {count}"
         slot, item = self._slot, self._item + count
         while slot is not None and item >= len(slot.message.items):
@@ -138,6 +134,7 @@ class Cursor:
             slot = slot.next
         assert slot is not None or item == 0, f"moved {item} items past the end of {self.stream}"
         self.move_to(slot, item)
+        return None if slot is None else self
 
     def close(self) -> None:
         """Let go of everything; again is harmless."""
@@ -157,7 +154,6 @@ class QueueCache:
         after: the position from which the queue is read: nothing at or below it will come.
         notes: which tokens `take_done` gives: of all messages that leave, of those that leave
             before older ones, or of none.
-        can_refill: what is away can be read anew.
     """
 
     def __init__(
@@ -166,9 +162,8 @@ class QueueCache:
         after: Token | None = None,
         *,
         notes: Notes = "none",
-        can_refill: bool = False,
     ) -> None:
-        self._limits = limits
+        self.limits = limits
         self._slots: OrderedDict[int, Slot] = OrderedDict()
         self._freed: dict[Slot, None] = {}  # held by nobody any more, and perhaps free to leave
         self.next_index = 0  # of the message that is appended next
@@ -177,9 +172,10 @@ class QueueCache:
         self._lanes: dict[StreamId, Lane] = {}
         self._newest = after
         self._notes = notes
-        self._can_refill = can_refill
-        self._away: dict[Token, Slot] = {}
+        self._followers: Mapping[StreamId, Sequence[Follower]] = {}
         self._done: list[Token] = []
+        self.chained_events = self.chained_bytes = 0  # held by those who are behind
+        self.moved = 0  # how often what they have done, or need, has changed
         self.left = 0  # messages that have left
 
     @property
@@ -202,30 +198,22 @@ class QueueCache:
         """When the oldest message held was stored (wall clock); None while empty."""
         return self._slots[self.base].message.enqueued_s if self._slots else None
 
-    @property
-    def away(self) -> int:
-        """Messages that are here without their items."""
-        return len(self._away)
-
     def room(self) -> tuple[int, int]:
         """Events and bytes that may still be read; (0, 0) when full. Purge first."""
-        if len(self._away) >= self._limits.places_max:
-            return 0, 0
         if not self._events:
-            return self._limits.events_max, self._limits.bytes_max
-        events = self._limits.events_max - self._events
-        size_bytes = self._limits.bytes_max - self._bytes
+            return self.limits.events_max, self.limits.bytes_max
+        events = self.limits.events_max - self._events - self.chained_events
+        size_bytes = self.limits.bytes_max - self._bytes - self.chained_bytes
         return (events, size_bytes) if events > 0 and size_bytes > 0 else (0, 0)
 
     def fits(self, message: QueueMessage) -> bool:
         """Whether the message can be appended now; an empty cache takes one of any size."""
         if not self._events:
             return True
-        if self._can_refill and self._is_over_share(message):
-            return True
-        events = self._events + max(1, len(message.items))
-        size_bytes = self._bytes + content_bytes(message.items, message.headers)
-        return events <= self._limits.events_max and size_bytes <= self._limits.bytes_max
+        events = self._events + self.chained_events + max(1, len(message.items))
+        size_bytes = self._bytes + self.chained_bytes
+        size_bytes += content_bytes(message.items, message.headers)
+        return events <= self.limits.events_max and size_bytes <= self.limits.bytes_max
 
     def append(self, message: QueueMessage) -> int:
         """Add a message that `fits`; returns its absolute index.
@@ -235,46 +223,73 @@ class QueueCache:
         """
         slot = Slot(message, self.next_index, self._newest)
         self._slots[slot.index] = slot
-        is_over_share = self._can_refill and self._events > 0 and self._is_over_share(message)
-        assert is_over_share or self._has_room(slot), f"{message.token} exceeds {self.room()}"
+        assert self._has_room(slot), f"{message.token} exceeds {self.room()}"
         self._newest = message.token
         self.next_index += 1
         self._events += slot.events
         self._bytes += slot.size_bytes
         if message.items:
             self._link(slot)
-        if is_over_share:
-            self._send_away(self._lanes[message.stream], slot)
+        if self._followers:
+            for follower in self._followers.get(message.stream, ()):
+                follower.arrived(slot)
         return slot.index
 
     def _has_room(self, slot: Slot) -> bool:
         """As `fits`, for a message that has been measured."""
-        events, size_bytes = self._events + slot.events, self._bytes + slot.size_bytes
-        limits = self._limits
+        events = self._events + self.chained_events + slot.events
+        size_bytes = self._bytes + self.chained_bytes + slot.size_bytes
+        limits = self.limits
         return not self._events or (events <= limits.events_max and size_bytes <= limits.bytes_max)
 
-    def _is_over_share(self, message: QueueMessage) -> bool:
-        """Would its stream have more than its share of a cache that fills?"""
-        limits = self._limits
-        if 2 * self._events < limits.events_max and 2 * self._bytes < limits.bytes_max:
-            return False
-        lane = self._lanes.get(message.stream)
-        if lane is None or not message.items:
-            return False
-        events = lane.events + len(message.items)
-        size_bytes = lane.size_bytes + content_bytes(message.items, message.headers)
-        return events > limits.stream_events_max or size_bytes > limits.stream_bytes_max
+    def follow(self, followers: Mapping[StreamId, Sequence[Follower]]) -> None:
+        """Tell these of what comes, by stream; the mapping may change."""
+        self._followers = followers
 
-    def _send_away(self, lane: Lane, slot: Slot) -> None:
-        """Keep the place of a message, and not its items."""
-        message = slot.message
-        blank = cast("Sequence[bytes]", range(len(message.items)))
-        slot.message = QueueMessage(
-            message.stream, message.token, blank, enqueued_s=message.enqueued_s
+    @property
+    def newest(self) -> Token | None:
+        """The last message that came; nothing at or below it will come."""
+        return self._newest
+
+    def newest_of(self, stream: StreamId) -> Token | None:
+        """The last message of a stream that is held."""
+        lane = self._lanes.get(stream)
+        return None if lane is None else lane.tail.message.token
+
+    def is_crowded(self, stream: StreamId) -> bool:
+        """Has the stream more than its share of a cache that fills?"""
+        limits, lane = self.limits, self._lanes.get(stream)
+        if lane is None or not self.is_half_full:
+            return False
+        return lane.events > limits.stream_events_max or lane.size_bytes > limits.stream_bytes_max
+
+    def first_of(self, stream: StreamId) -> int:
+        """The index of the oldest message of a stream that is held; -1: none is."""
+        lane = self._lanes.get(stream)
+        return -1 if lane is None else lane.head.index
+
+    def slot(self, index: int) -> Slot:
+        """A message that is held, by its index."""
+        return self._slot(index)
+
+    @property
+    def is_half_full(self) -> bool:
+        """Does it fill?"""
+        limits = self.limits
+        return (
+            2 * (self._events + self.chained_events) >= limits.events_max
+            or 2 * (self._bytes + self.chained_bytes) >= limits.bytes_max
         )
-        slot.is_away = True
-        self._away[message.token] = slot
-        self._count(lane, slot, -1)
+
+    @property
+    def oldest_stream(self) -> StreamId | None:
+        """The stream of the oldest message held; None while empty."""
+        return self._slots[self.base].message.stream if self._slots else None
+
+    @property
+    def span(self) -> int:
+        """Messages from the oldest that is held on."""
+        return self.next_index - self.base
 
     def _count(self, lane: Lane | None, slot: Slot, sign: int) -> None:
         self._events += sign * slot.events
@@ -282,34 +297,6 @@ class QueueCache:
         if lane is not None:
             lane.events += sign * slot.events
             lane.size_bytes += sign * slot.size_bytes
-
-    def fill(self, message: QueueMessage) -> bool:
-        """A message that was read anew; False: it is not away, or another one."""
-        slot = self._away.get(message.token)
-        if slot is None or len(message.items) != len(slot.message.items):
-            return False
-        del self._away[message.token]
-        slot.message, slot.is_away = message, False
-        self._count(self._lanes[message.stream], slot, 1)
-        return True
-
-    def lose(self, stream: StreamId, first: Token, before: Token) -> int:
-        """What is away of a stream in [first, before) cannot be read anew: returns how many events.
-
-        Cursors in it have to `settle`.
-        """
-        lost = 0
-        lane = self._lanes.get(stream)
-        slot = None if lane is None else lane.head
-        while slot is not None and slot.message.token < before:
-            if slot.is_away and slot.message.token >= first:
-                lost += slot.events
-                del self._away[slot.message.token]
-                slot.message = QueueMessage(stream, slot.message.token, ())
-                slot.is_away = False
-                slot.events = slot.size_bytes = 0
-            slot = slot.next
-        return lost
 
     def _link(self, slot: Slot) -> None:
         lane = self._lanes.get(slot.message.stream)
@@ -346,7 +333,6 @@ class QueueCache:
             cursor.move_to(slot, item)
         else:
             cursor.move_to(slot.next, 0)
-        cursor.settle()
         return cursor
 
     def unpin(self, index: int) -> None:
@@ -387,15 +373,26 @@ class QueueCache:
     def _drop(self, lane: Lane | None, slot: Slot) -> None:
         if slot.pins or slot.cursors or slot.index not in self._slots:
             return
-        notes = self._notes
-        if notes == "all" or (notes == "out_of_turn" and slot.index != self.base):
+        if self._notes != "none" and self._is_noted(slot):
             self._done.append(slot.message.token)
         del self._slots[slot.index]
         self.left += 1
-        if slot.is_away:
-            del self._away[slot.message.token]
-        else:
-            self._count(lane, slot, -1)
+        self._count(lane, slot, -1)
+
+    def _is_noted(self, slot: Slot) -> bool:
+        """Is it acknowledged by itself: before older ones, or while some are behind?"""
+        if not self._followers:
+            return self._notes == "all" or slot.index != self.base
+        message = slot.message
+        return not any(one.needs(message.token) for one in self._followers.get(message.stream, ()))
+
+    def note_done(self, stream: StreamId, token: Token) -> None:
+        """No one who is behind needs a message any more."""
+        lane = self._lanes.get(stream)
+        is_held = lane is not None and lane.head.message.token <= token
+        is_to_come = self._newest is None or token > self._newest  # it was read anew before
+        if self._notes != "none" and not is_held and not is_to_come:
+            self._done.append(token)
 
     def acked_upto(self) -> Token | None:
         """This message and all that arrived before it are done. Purges first.
@@ -441,37 +438,24 @@ class QueueCache:
             old.cursors -= 1
             if not old.cursors and not old.pins:
                 self._freed[old] = None
-                self._strip(old)
         if new is not None:
             new.cursors += 1
-
-    def _strip(self, slot: Slot) -> None:
-        """A cursor has left it: somebody slower needs it, and if its stream is behind, not here."""
-        if not self._can_refill or slot.is_away or not slot.message.items:
-            return
-        lane, limits = self._lanes.get(slot.message.stream), self._limits
-        if lane is None or lane.head is slot or len(self._away) >= limits.places_max:
-            return
-        if lane.events > limits.stream_events_max or lane.size_bytes > limits.stream_bytes_max:
-            self._send_away(lane, slot)
 
     def check(self) -> None:
         """Assert the invariants. Cost: O(cache)."""
         slots = list(self._slots.values())
-        here = [slot for slot in slots if not slot.is_away]
-        assert self._events == sum(slot.events for slot in here)
-        assert self._bytes == sum(slot.size_bytes for slot in here)
-        assert self._away == {slot.message.token: slot for slot in slots if slot.is_away}
+        assert self._events == sum(slot.events for slot in slots)
+        assert self._bytes == sum(slot.size_bytes for slot in slots)
         for lane in self._lanes.values():
-            held = [slot for slot in chain(lane) if not slot.is_away]
+            held = list(chain(lane))
             assert lane.events == sum(slot.events for slot in held)
             assert lane.size_bytes == sum(slot.size_bytes for slot in held)
         indices = [slot.index for slot in slots]
         assert indices == list(self._slots) == sorted(indices)
         assert self.left + len(slots) == self.next_index
-        if len(slots) > 1 and not self._can_refill:
-            assert self._events <= self._limits.events_max
-            assert self._bytes <= self._limits.bytes_max
+        if len(slots) > 1:
+            assert self._events <= self.limits.events_max
+            assert self._bytes <= self.limits.bytes_max
         chained = [slot.index for lane in self._lanes.values() for slot in chain(lane)]
         assert sorted(chained) == [slot.index for slot in slots if slot.is_linked]
         assert all(slot.pins >= 0 and slot.cursors >= 0 for slot in slots)
@@ -483,17 +467,3 @@ def _add_range(ranges: list[TokenRange], held: Token | None, last: Token | None)
     """The messages between one that is held and the end of what came behind it."""
     if held is not None and last is not None and last > held:
         ranges.append((Token(held.era, held.seq + 1), last))
-
-
-def _end_within(
-    bodies: Sequence[bytes], start: int, end: int, room: int, has_some: bool, each: int
-) -> int:
-    """Up to where items from `start` on fit into `room` bytes; the very first one always does.
-
-    `each`: bytes that every item brings along.
-    """
-    for at in range(start, end):
-        room -= len(bodies[at]) + each
-        if room < 0 and (has_some or at > start):
-            return at
-    return end

@@ -21,19 +21,19 @@ the end: the driver drops the object, and the next message of the stream makes a
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from enum import Enum
 from typing import Literal
 
 import msgspec
 
-from millstream.runtime import ConfigError
-from millstream.runtime.extending import Backoff, check_fields
 from millstream.streams.contracts.identity import StreamId
 from millstream.streams.contracts.item import Item
 from millstream.streams.contracts.token import Token
 
-from .cache import QueueCache
+from .cache import Cursor, QueueCache
+from .delivery_options import DeliveryOptions
+from .lagging.behind import BehindCursor
+from .lagging.book import BehindBook
 
 __all__ = [
     "Action",
@@ -60,38 +60,9 @@ __all__ = [
     "Wake",
 ]
 
-MIB = 1 << 20
 BATCH_FIRST = 16  # the size of the first call, before anything is known about the handler
 
 GiveUpOutcome = Literal["dead_letter", "skip", "pause"]
-
-
-@dataclass(frozen=True, slots=True)
-class DeliveryOptions:
-    """Limits of the deliveries of one subscription. Raises ConfigError.
-
-    A call has 1..`max_batch` items and `max_batch_bytes` (one item may be larger), and is sized so
-    that it takes about `target_call_s`. An item is tried `1 + retries` times.
-    `handler_timeout_s`: how long the handlers of one call may take; the consumer's side ends them.
-    A call that gets no answer is no attempt.
-    `give_up_timeout_s`: how long a failure handler may think; then it is asked again.
-    """
-
-    max_batch: int = 256
-    max_batch_bytes: int = MIB
-    retries: int = field(default=5, metadata={"min": 0})
-    handler_timeout_s: float = 60.0
-    target_call_s: float = 0.25
-    backoff: Backoff = field(default_factory=Backoff)
-    give_up_timeout_s: float = 60.0
-
-    def __post_init__(self) -> None:
-        check_fields(self)
-        if self.target_call_s > self.handler_timeout_s:
-            raise ConfigError(
-                f"target_call_s is {self.target_call_s}, above handler_timeout_s"
-                f" {self.handler_timeout_s}"
-            )
 
 
 class DeliveryState(Enum):
@@ -168,9 +139,13 @@ class GivenUp(msgspec.Struct, frozen=True):
 
 
 class Resume(msgspec.Struct, frozen=True):
-    """Go on behind `token` (None: at the oldest event held), from wherever it is now."""
+    """Go on behind `token` (None: at the oldest event held), from wherever it is now.
+
+    `cursor`: it is behind there.
+    """
 
     token: Token | None
+    cursor: BehindCursor | None = None
 
 
 class Retry(msgspec.Struct, frozen=True):
@@ -223,7 +198,8 @@ class Delivery:
     """The state of one subscription with work. `step` takes events and returns what to do.
 
     Args:
-        at: absolute index of the message in which it begins (`QueueCache.first_index`, `append`).
+        at: absolute index of the message in which it begins (`QueueCache.first_index`, `append`),
+            or the cursor of one that is behind.
         after: the last token that the subscription has done, if known.
         window: the size of calls that an earlier delivery to the same subscription had reached.
         is_faulted: keep its events, and deliver none.
@@ -253,14 +229,15 @@ class Delivery:
         stream: StreamId,
         options: DeliveryOptions,
         *,
-        at: int,
+        at: int | BehindCursor,
         after: Token | None = None,
         window: int | None = None,
         is_faulted: bool = False,
     ) -> None:
         self._cache = cache
         self._options = options
-        self._cursor = cache.open_cursor(stream, at, after)
+        self._cursor: Cursor | BehindCursor
+        self._cursor = cache.open_cursor(stream, at, after) if isinstance(at, int) else at
         self._out: Sequence[Item] = ()
         self._attempts = 0  # failures of the item at the cursor
         self._losses = 0  # calls in a row that told nothing
@@ -278,9 +255,15 @@ class Delivery:
         return self._cursor.index
 
     @property
-    def message_token(self) -> Token | None:
-        """The token of the message that is delivered next, or now; None at the end."""
-        return self._cursor.message_token
+    def is_within(self) -> bool:
+        """Is a part of its message done?"""
+        token = self._cursor.token
+        return token is not None and token.index > 0
+
+    @property
+    def may_repeat(self) -> bool:
+        """Is it behind, and may what it gets have been delivered before?"""
+        return self._cursor.may_repeat
 
     @property
     def attempts(self) -> int:
@@ -314,27 +297,47 @@ class Delivery:
             case Retry():
                 return self._retried()
             case Fetched():
-                if self.state is DeliveryState.LAGGING:
-                    self.state = DeliveryState.READY
-                return ()
+                return self._fetched()
 
     def close(self) -> None:
         """The subscription, or its agent, ends; a reply that is still out will be ignored."""
         self._cursor.close()
+        if self._resume is not None and self._resume.cursor is not None:
+            self._resume.cursor.close()
         self._out, self._resume = (), None
         self.state = DeliveryState.CLOSED
+
+    def fall_behind(self, book: BehindBook, subscription: str, *, may_repeat: bool) -> None:
+        """Hold nothing in the cache any more; one that is faulted holds nothing at all."""
+        cursor, is_faulted = self._cursor, self.state is DeliveryState.FAULTED
+        if isinstance(cursor, Cursor):
+            out = len(self._out) if self._out else min(1, self._attempts)
+            key = (self.stream, subscription)
+            out = 0 if is_faulted else out
+            self._cursor = book.park(
+                key, cursor, out, has_chain=not is_faulted, may_repeat=may_repeat
+            )
+        elif is_faulted:
+            cursor.unload()
+
+    def _fetched(self) -> Sequence[Action]:
+        if self.state is not DeliveryState.LAGGING:
+            return ()
+        if isinstance(self._cursor, BehindCursor):
+            self.position = self._cursor.after
+        self._cursor = self._cursor.advance(0) or self._cursor
+        return self._next()
 
     def _wake(self) -> Sequence[Action]:
         if self.state is not DeliveryState.READY:
             return ()
-        self._cursor.settle()
-        if self._cursor.is_drained:
-            return self._next()
         if self._cursor.is_away:
             self.state = DeliveryState.LAGGING
             return (Fetch(),)
         size = 1 if self._attempts else self.window
         self._out = self._cursor.peek(size, self._options.max_batch_bytes)
+        if not self._out:
+            return self._next()
         return (Deliver(self._out, self._attempts + 1),)
 
     def _sent(self, event: Sent) -> Sequence[Action]:
@@ -365,7 +368,7 @@ class Delivery:
             self._attempts = 0
             self._error = None
             self._is_retried = False
-            self._cursor.advance(done)
+            self._cursor = self._cursor.advance(done) or self._cursor
         self._out = ()
 
     def _adapt(self, count: int, took_s: float) -> None:
@@ -446,6 +449,8 @@ class Delivery:
 
     def _resumed(self, event: Resume) -> Sequence[Action]:
         if self.state in (DeliveryState.IN_FLIGHT, DeliveryState.GIVING_UP):
+            if self._resume is not None and self._resume.cursor is not None:
+                self._resume.cursor.close()
             self._resume = event  # one call at a time: what is out ends first
             return ()
         return self._reopen(event)
@@ -456,6 +461,9 @@ class Delivery:
         self._attempts = self._losses = 0
         self._is_retried = False
         self.position = event.token
+        if event.cursor is not None:
+            self._cursor = event.cursor
+            return self._next()
         at = self._cache.first_index(self.stream, event.token)
         if at is not None:
             self._cursor = self._cache.open_cursor(self.stream, at, event.token)

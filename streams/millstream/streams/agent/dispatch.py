@@ -55,6 +55,8 @@ from .delivery import (
     Wake,
 )
 from .giving_up import GiveUps, error_text
+from .lagging.behind import Behind, BehindCursor, before
+from .lagging.book import BehindBook
 from .subscriber import Subscriber
 
 __all__ = ["Dispatch", "Outlet", "Source"]
@@ -131,6 +133,7 @@ class Dispatch:
         source: Source,
         outlet: Outlet,
         cache: QueueCache,
+        behind: BehindBook,
         give_ups: GiveUps,
         *,
         calls_out_max: int,
@@ -141,6 +144,7 @@ class Dispatch:
         self._source = source
         self._outlet = outlet
         self._cache = cache
+        self._behind = behind
         self._give_ups = give_ups
         self._calls_out_max = calls_out_max
         self._clock = clock
@@ -176,7 +180,9 @@ class Dispatch:
             delivery.close()
             return
         subscriber.delivery = delivery
-        if not subscriber.is_faulted:
+        if subscriber.is_faulted:
+            self.fall_behind(subscriber)
+        else:
             self._queue(subscriber)
 
     def retry(self, subscriber: Subscriber) -> None:
@@ -197,6 +203,49 @@ class Dispatch:
             if at is not None:
                 self.offer(subscriber, at)
         self.pump()
+
+    def begin(self, subscriber: Subscriber, start: Token) -> None:
+        """It goes to a place that may be as old as the provider keeps; what is out ends first."""
+        behind = self._behind.begin(subscriber.key, start)
+        behind.is_rewound = True
+        subscriber.is_faulted = False
+        cursor, after = BehindCursor(behind), before(start)
+        if subscriber.delivery is not None:
+            self._step(subscriber, subscriber.delivery, Resume(after, cursor))
+        else:
+            self._take_up(subscriber, cursor, after)
+        self.pump()
+
+    def restore(self, subscriber: Subscriber) -> None:
+        """The subscription has become known; it may have been behind with a former owner."""
+        self._behind.fork(*subscriber.key)
+        behind = self._behind.get(subscriber.key)
+        if behind is not None and subscriber.delivery is None:
+            if (seen := subscriber.position) is not None:  # attached while it was not known
+                behind.skip_to(seen._replace(index=seen.index + 1))
+            subscriber.rewinds += behind.is_rewound
+            self._take_up(subscriber, BehindCursor(behind), before(behind.position))
+
+    def _take_up(self, subscriber: Subscriber, cursor: BehindCursor, after: Token) -> None:
+        subscriber.delivery = Delivery(
+            self._cache,
+            subscriber.stream,
+            subscriber.options,
+            at=cursor,
+            after=after,
+            window=subscriber.window,
+            is_faulted=subscriber.is_faulted,
+        )
+        if not subscriber.is_faulted:
+            self._queue(subscriber)
+
+    def fall_behind(self, subscriber: Subscriber) -> None:
+        """It holds nothing in the cache any more, if there is a place among those behind."""
+        delivery = subscriber.delivery
+        if delivery is not None and self._behind.has_place:
+            index = delivery.index
+            may_repeat = index is not None and index <= self._source.repeats_upto
+            delivery.fall_behind(self._behind, subscriber.id, may_repeat=may_repeat)
 
     def drop(self, subscriber: Subscriber) -> None:
         """The subscription ends: what is out will be ignored."""
@@ -220,16 +269,15 @@ class Dispatch:
             timer.cancel()
         self._tasks.cancel()
 
-    def lagging(self) -> dict[StreamId, Token]:
-        """Of each stream that waits for items to be read anew, the first such message."""
-        found: dict[StreamId, Token] = {}
+    def lagging(self) -> list[Behind]:
+        """Those that wait for items to be read anew."""
+        found: list[Behind] = []
         for key, subscriber in list(self._lagging.items()):
-            delivery = subscriber.delivery
-            token = None if delivery is None else delivery.message_token
-            if delivery is None or token is None or delivery.state is not DeliveryState.LAGGING:
+            delivery, behind = subscriber.delivery, self._behind.get(key)
+            if delivery is None or behind is None or delivery.state is not DeliveryState.LAGGING:
                 del self._lagging[key]
             else:
-                found[subscriber.stream] = min(token, found.get(subscriber.stream, token))
+                found.append(behind)
         return found
 
     def fetched(self) -> None:
@@ -270,7 +318,8 @@ class Dispatch:
     def _act(self, subscriber: Subscriber, delivery: Delivery, action: Action) -> None:
         if isinstance(action, Deliver):
             index = delivery.index  # of a backlog that a former owner may have delivered?
-            subscriber.is_redelivered = index is not None and index <= self._source.repeats_upto
+            is_backlog = index is not None and index <= self._source.repeats_upto
+            subscriber.is_redelivered = is_backlog or delivery.may_repeat
             delivery.step(Sent(len(action.items), self._clock.now()))
             self.calls_out += 1
             self._out[subscriber.key] = None
@@ -415,6 +464,8 @@ class Dispatch:
             event = GivenUp(outcome)
         self._step(subscriber, delivery, event)
         subscriber.is_faulted = delivery.state is DeliveryState.FAULTED
+        if subscriber.is_faulted:
+            self.fall_behind(subscriber)
         self._source.progressed()
         self.pump()
 

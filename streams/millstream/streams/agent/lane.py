@@ -1,13 +1,12 @@
 """The cached messages of one stream: a chain of slots.
 
-Owns: `Slot`, `Lane`. Not: who may be dropped, and when (`cache`).
-Invariants: a lane's slots are in the order of arrival; what is away keeps its place, its token and
-the number of its items.
+Owns: `Slot`, `Lane`, walking a chain. Not: who may be dropped, and when (`cache`).
+Invariant: a lane's slots are in the order of arrival.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import msgspec
 
@@ -15,7 +14,7 @@ from millstream.streams.contracts.item import Item
 from millstream.streams.contracts.message import QueueMessage, content_bytes, headers_bytes
 from millstream.streams.contracts.token import Token
 
-__all__ = ["Lane", "Slot", "chain"]
+__all__ = ["Lane", "Slot", "chain", "items_from"]
 
 
 new_token: Callable[..., Token] = tuple.__new__  # `Token(...)`, at half of its cost
@@ -33,7 +32,6 @@ class Slot:
         "events",
         "headers_bytes",
         "index",
-        "is_away",
         "is_linked",
         "message",
         "next",
@@ -43,7 +41,6 @@ class Slot:
 
     def __init__(self, message: QueueMessage, index: int, before: Token | None) -> None:
         self.message = message
-        self.is_away = False
         self.is_linked = False  # into the chain of its stream: it had items
         self.index = index
         self.before = before
@@ -70,8 +67,8 @@ class Slot:
         return Token(era, seq, index + self.events - 1)
 
     def is_at_most(self, after: Token | None) -> bool:
-        """Has it nothing behind that token? So it is, too, once its items are lost."""
-        return not self.message.items or (after is not None and self.last_token() <= after)
+        """Has it nothing behind that token?"""
+        return after is not None and self.last_token() <= after
 
     def first_item(self, after: Token | None) -> int:
         """The first item with a token above `after`; the number of items if there is none."""
@@ -84,7 +81,7 @@ class Slot:
 
 
 class Lane(msgspec.Struct):
-    """The cached messages of one stream, as a chain from head to tail; what is away not counted."""
+    """The cached messages of one stream, as a chain from head to tail."""
 
     head: Slot
     tail: Slot
@@ -99,3 +96,36 @@ def chain(lane: Lane) -> Iterator[Slot]:
         assert slot.next is not None or slot is lane.tail
         yield slot
         slot = slot.next
+
+
+def items_from(slot: Slot | None, start: int, max_events: int, max_bytes: int) -> Sequence[Item]:
+    """The next items of a chain, one at least while there is a slot. Cost: O(items returned)."""
+    assert max_events >= 1, f"max_events is {max_events}"
+    found: list[Item] = []
+    room = max_bytes
+    while slot is not None:
+        bodies = slot.message.items
+        end = min(len(bodies), start + max_events - len(found))
+        each = slot.headers_bytes
+        if each or slot.size_bytes > room:
+            end = _end_within(bodies, start, end, room, bool(found), each)
+        found += slot.items(start, end)
+        if end < len(bodies):
+            break
+        room -= sum(map(len, bodies[start:])) + each * (end - start)
+        slot, start = slot.next, 0
+    return found
+
+
+def _end_within(
+    bodies: Sequence[bytes], start: int, end: int, room: int, has_some: bool, each: int
+) -> int:
+    """Up to where items from `start` on fit into `room` bytes; the very first one always does.
+
+    `each`: bytes that every item brings along.
+    """
+    for at in range(start, end):
+        room -= len(bodies[at]) + each
+        if room < 0 and (has_some or at > start):
+            return at
+    return end

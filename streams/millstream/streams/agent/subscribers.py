@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Protocol
 
@@ -24,6 +24,8 @@ from millstream.streams.contracts.token import Token
 from .attempts import LineBudget
 from .cache import QueueCache
 from .delivery import DeliveryOptions
+from .lagging.behind import BEGINNING, before
+from .lagging.book import UNKNOWN, BehindBook
 from .subscriber import Subscriber
 
 __all__ = ["Deliveries", "Known", "Subscribers"]
@@ -39,6 +41,9 @@ class Deliveries(Protocol):
     def offer(self, subscriber: Subscriber, index: int, /) -> None: ...
     def retry(self, subscriber: Subscriber, /) -> None: ...
     def move(self, subscriber: Subscriber, after: Token | None, /) -> None: ...
+    def begin(self, subscriber: Subscriber, start: Token, /) -> None: ...
+    def restore(self, subscriber: Subscriber, /) -> None: ...
+    def fall_behind(self, subscriber: Subscriber, /) -> None: ...
     def drop(self, subscriber: Subscriber, /) -> None: ...
     def pump(self) -> None: ...
 
@@ -59,11 +64,12 @@ class Known(Protocol):
 class StreamEntry:
     """One stream: its subscriptions, and what waits while they are being asked for."""
 
-    __slots__ = ("cold", "detached", "newest", "subscribers", "used_s")
+    __slots__ = ("cold", "detached", "is_parked", "newest", "subscribers", "used_s")
 
     def __init__(self) -> None:
         self.subscribers: dict[str, Subscriber] = {}
         self.cold: list[tuple[QueueMessage, int]] | None = None
+        self.is_parked = False  # while it is cold: its messages are read anew
         self.detached: set[str] = set()  # while it is cold: the answer may be older
         self.newest: QueueMessage | None = None
         self.used_s = 0.0
@@ -75,6 +81,7 @@ class Subscribers:
     def __init__(
         self,
         cache: QueueCache,
+        behind: BehindBook,
         deliveries: Deliveries,
         known: Known,
         options: DeliveryOptions,
@@ -84,6 +91,7 @@ class Subscribers:
         tasks: Tasks,
     ) -> None:
         self._cache = cache
+        self._behind = behind
         self._deliveries = deliveries
         self._known = known
         self._options = options
@@ -105,7 +113,10 @@ class Subscribers:
         entry.newest = message
         entry.used_s = self._clock.now()
         if entry.cold is not None:
-            entry.cold.append((message, index))
+            if entry.is_parked:
+                self._cache.unpin(index)
+            else:
+                entry.cold.append((message, index))
             return
         self._offer(entry, message, index)
 
@@ -121,8 +132,38 @@ class Subscribers:
         self._add_implicit(stream, entry)
         if self._known.implicit.kinds(stream.namespace) != "implicit":
             entry.cold = []
+            entry.is_parked = self._behind.get((stream, UNKNOWN)) is not None
             self._tasks.start(self._ask(stream, entry))
+        else:
+            self._behind.keep_only(stream, entry.subscribers)
         return entry
+
+    def expect(self, streams: Iterable[StreamId]) -> None:
+        """Streams that have subscriptions which were behind with a former owner."""
+        for stream in streams:
+            if stream not in self._streams:
+                self._meet(stream)
+
+    def relieve(self, stream: StreamId, repeats_upto: int) -> None:
+        """Whoever is slowest on a stream holds nothing in the cache any more."""
+        entry = self._streams.get(stream)
+        if entry is None or not self._behind.has_place:
+            return
+        self._behind.let_go(stream)
+        if entry.cold:
+            may_repeat = entry.cold[0][1] <= repeats_upto
+            self._behind.park_unknown(stream, entry.cold[0][1], may_repeat=may_repeat)
+            self._park_cold(entry, entry.cold)
+        for index, subscriber in sorted(_places(entry), key=lambda one: one[0]):
+            self._cache.purge()
+            if index <= self._cache.first_of(stream) or self._cache.is_crowded(stream):
+                self._deliveries.fall_behind(subscriber)
+
+    def _park_cold(self, entry: StreamEntry, cold: Sequence[tuple[QueueMessage, int]]) -> None:
+        """What waits for its subscriptions to be known is read anew for them."""
+        entry.cold, entry.is_parked = [], True
+        for _, index in cold:
+            self._cache.unpin(index)
 
     def follow_implicit(self) -> None:
         """Other implicit subscriptions hold now: a new one sees what is routed from here on."""
@@ -167,6 +208,7 @@ class Subscribers:
             if subscription not in entry.subscribers:
                 new = self._implicit(stream, one)
                 entry.subscribers[subscription] = new
+                self._deliveries.restore(new)
 
     async def _ask(self, stream: StreamId, entry: StreamEntry) -> None:
         """Ask the rendezvous until it answers; other streams do not wait."""
@@ -180,8 +222,12 @@ class Subscribers:
         for row in rows:
             if row.id not in entry.detached:
                 new = self._explicit(stream, row)
-                entry.subscribers.setdefault(row.id, new)
+                self._deliveries.restore(entry.subscribers.setdefault(row.id, new))
+        for subscriber in entry.subscribers.values():
+            self._deliveries.restore(subscriber)
         entry.detached.clear()
+        entry.is_parked = False
+        self._behind.keep_only(stream, entry.subscribers)
         self._release(entry)
 
     def _log_unknown(self, stream: StreamId, error: Exception) -> None:
@@ -200,7 +246,10 @@ class Subscribers:
 
     def attach(self, stream: StreamId, row: SubscriptionRow) -> None:
         """A subscription was made or resumed: from here on it sees the stream's events."""
+        goes_back = self._behind.is_used and row.start not in (HERE, "next")
         entry = self._streams.get(stream)
+        if entry is None and goes_back:
+            entry = self._meet(stream)
         if entry is None:
             return  # cold: the first event asks the rendezvous, which has the row
         entry.detached.discard(row.id)
@@ -208,11 +257,26 @@ class Subscribers:
         if row.start == HERE:
             self._deliveries.retry(subscriber)
         elif row.start == "next":
-            assert entry.newest is not None, f"{stream} is known, and had no event"
+            self._skip(subscriber, entry)
+        else:
+            subscriber.rewinds += 1
+            self._go_back(subscriber, row.start)
+
+    def _skip(self, subscriber: Subscriber, entry: StreamEntry) -> None:
+        behind = self._behind.get(subscriber.key)
+        if behind is not None and subscriber.delivery is None:
+            behind.end()  # with a former owner
+        if entry.newest is not None:
             self._deliveries.move(subscriber, last_token(entry.newest))
         else:
-            after = None if row.start == "earliest" else before(Token.parse(row.start))
-            subscriber.rewinds += 1
+            self._deliveries.drop(subscriber)  # all that it has is old
+
+    def _go_back(self, subscriber: Subscriber, start: str) -> None:
+        token = BEGINNING if start == "earliest" else Token.parse(start)
+        if self._behind.is_used:
+            self._deliveries.begin(subscriber, token)
+        else:
+            after = None if start == "earliest" else before(token)
             self._deliveries.move(subscriber, after)
 
     def detach(self, stream: StreamId, subscription: str) -> None:
@@ -249,6 +313,17 @@ class Subscribers:
         for stream in idle:
             del self._streams[stream]
 
+    def hand_over(self) -> None:
+        """Note as behind whom ranges of messages cannot describe.
+
+        That is who is within a message, or not as far as another one of its stream.
+        """
+        for entry in self._streams.values():
+            is_shared = len(entry.subscribers) > 1
+            for _, subscriber in list(_places(entry)):
+                if is_shared or (subscriber.delivery and subscriber.delivery.is_within):
+                    self._deliveries.fall_behind(subscriber)
+
     def has_tried(self) -> bool:
         """Was something delivered that is not done? Cost: O(subscriptions known)."""
         return any(
@@ -273,8 +348,9 @@ def last_token(message: QueueMessage) -> Token:
     return Token(era, seq, first + max(0, len(message.items) - 1))
 
 
-def before(token: Token) -> Token:
-    """The position just before a token, within its message or at the end of the one before."""
-    if token.index > 0:
-        return Token(token.era, token.seq, token.index - 1)
-    return Token(token.era, token.seq - 1, 2**32 - 1)
+def _places(entry: StreamEntry) -> Iterator[tuple[int, Subscriber]]:
+    """The subscriptions that hold something in the cache, and the oldest message of each."""
+    for subscriber in entry.subscribers.values():
+        index = None if subscriber.delivery is None else subscriber.delivery.index
+        if index is not None:
+            yield index, subscriber

@@ -15,7 +15,7 @@ import msgspec
 
 from millstream.runtime import Etag, Row, StateStore, StorageError
 from millstream.runtime.extending import SiloAddress
-from millstream.streams.contracts.identity import QueueId
+from millstream.streams.contracts.identity import QueueId, StreamId
 from millstream.streams.contracts.token import Token
 
 __all__ = [
@@ -56,6 +56,11 @@ class BehindAt(msgspec.Struct, frozen=True, array_like=True):
     subscription: str
     position: Token
     is_rewound: bool = False
+
+    @property
+    def stream(self) -> StreamId:
+        """Whose events it gets."""
+        return StreamId(self.namespace, self.key)
 
 
 class Progress(msgspec.Struct, frozen=True):

@@ -2,7 +2,7 @@
 
 Owns: finding the agent by the queue's record. Not: the rows (`rendezvous`). Invariant: `attach`
 returns when the agent knows the subscription, or when there is none: whoever acquires the queue
-asks the rendezvous.
+asks the rendezvous. One that begins further back waits for an agent that has stored it.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from typing import Any
 
 from millstream.runtime import MillstreamError, QueueUnavailable
 from millstream.runtime.extending import SiloServices
-from millstream.streams.api.rendezvous import SubscriptionRow
+from millstream.streams.api.rendezvous import HERE, SubscriptionRow
 from millstream.streams.contracts.identity import QueueId, StreamId
 from millstream.streams.contracts.mapping import QueueMapper
-from millstream.streams.ownership.record import OwnershipStore, QueueState
+from millstream.streams.ownership.record import OwnershipStore, QueueState, StoredRecord
 
 from .target import StreamsTarget, target_of
 
@@ -61,7 +61,7 @@ class AgentCalls:
             call, target = self._services.targets.call, self._target
             return call(silo, target, StreamsTarget.attach, queue, *stream, row)
 
-        await self._tell(stream, tell)
+        await self._tell(stream, tell, needs_agent=row.start not in (HERE, "next"))
 
     async def detach(self, stream: StreamId, subscription: str, /) -> None:
         """Tell the agent that a subscription ended. Raises QueueUnavailable."""
@@ -72,19 +72,28 @@ class AgentCalls:
 
         await self._tell(stream, tell)
 
-    async def _tell(self, stream: StreamId, tell: Tell) -> None:
+    async def _tell(self, stream: StreamId, tell: Tell, *, needs_agent: bool = False) -> None:
+        """Tell whoever reads the queue, as often as it takes. Raises QueueUnavailable.
+
+        Where nobody reads it, the next one asks; `needs_agent`: that would not do.
+        """
         queue = self._mapper.queue_for(stream)
         for attempt in range(TRIES_MAX):
             stored = await self._records.read(queue)
-            if stored is None or stored.record.state is QueueState.FREE:
-                return
-            owner = stored.record.owner
-            if not self._services.members.is_live(owner):
+            owner = self._owner(stored)
+            if owner is None and not needs_agent:
                 return
             try:
-                if await tell(owner, queue):
+                if owner is not None and await tell(owner, queue):
                     return
             except MillstreamError as error:
                 log.info("%s does not answer for %s yet: %s", owner, queue, error)
             await asyncio.sleep(RETRY_S * min(attempt + 1, RETRY_STEPS_MAX))
         raise QueueUnavailable(f"{stream}: the agent of {queue} could not be told")
+
+    def _owner(self, stored: StoredRecord | None) -> str | None:
+        """The silo that reads a queue, if it lives."""
+        if stored is None or stored.record.state is QueueState.FREE:
+            return None
+        owner = stored.record.owner
+        return owner if self._services.members.is_live(owner) else None

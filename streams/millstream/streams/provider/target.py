@@ -24,8 +24,7 @@ class QueueStats(msgspec.Struct, array_like=True, frozen=True):
     `backlog`: events not read yet, 0 where the provider cannot tell; `cached`: read, and held
     because of some subscription; `lag_s`: age of the oldest of these. `faults`: of the adapter's
     receiver: what raised, was answered wrongly, or not in time; `gaps`: how often events were gone
-    before they were read; `away`: messages of streams that are behind, which are read anew in
-    their turn.
+    before they were read; `behind`: subscriptions that are, whose events are read anew.
     """
 
     queue: str
@@ -42,7 +41,7 @@ class QueueStats(msgspec.Struct, array_like=True, frozen=True):
     is_reading: bool
     faults: int = 0
     gaps: int = 0
-    away: int = 0
+    behind: int = 0
 
 
 class SiloStats(msgspec.Struct, array_like=True, frozen=True):
@@ -74,12 +73,11 @@ class StreamsTarget(SystemTarget):
         self._queues = queues
 
     async def attach(self, queue: str, namespace: str, key: str, row: SubscriptionRow) -> bool:
-        """Attach a subscription to the agent of a queue; False: no agent of it is here."""
+        """Attach a subscription to the agent of a queue; False: none of it is here, or it ends."""
         agent = self._queues.agent(queue)
         if agent is None:
             return False
-        agent.subscribers.attach(StreamId(namespace, key), row)
-        return True
+        return await agent.attach(StreamId(namespace, key), row)
 
     async def detach(self, queue: str, namespace: str, key: str, subscription: str) -> bool:
         """Forget a subscription; False: no agent of the queue is here."""
@@ -126,7 +124,7 @@ def agent_stats(agent: PullingAgent, now_s: float) -> QueueStats:
         agent.queue,
         agent.epoch,
         agent.backlog,
-        agent.cache.events,
+        agent.cache.events + agent.cache.chained_events,
         agent.read_count,
         agent.dispatch.delivered_count,
         agent.dispatch.given_up_count,
@@ -137,5 +135,5 @@ def agent_stats(agent: PullingAgent, now_s: float) -> QueueStats:
         agent.is_reading,
         agent.fault_count,
         agent.gap_count,
-        agent.cache.away,
+        len(agent.behind),
     )

@@ -1,29 +1,32 @@
-"""Reading anew what the cache keeps the places of only: for subscriptions that have come so far.
+"""Reading anew for subscriptions that are behind: one scan for all that wait.
 
-Owns: `CatchUp`, the reader beside the receiver, one scan at a time for all that wait. Not: which
-messages are away (`cache`), or who waits (`dispatch`). Invariants: what an adapter does wrongly is
-said and tried again; what was looked at and not found is lost, counted, and never waited for.
+Owns: `CatchUp`, the reader beside the receiver, the gaps that it finds. Not: what each still needs
+(`behind`), or who waits (`dispatch`). Invariants: what an adapter does wrongly is said and tried
+again; what the provider has dropped is a gap, and never waited for; what comes while a page is read
+stays in the cache for whom the page is read, and no longer.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
-from typing import Protocol
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Protocol
 
 from millstream.runtime import CursorTooOld
 from millstream.runtime.extending import Backoff, Tasks
 from millstream.streams.agent.cache import QueueCache
+from millstream.streams.agent.lagging.behind import Behind
 from millstream.streams.agent.options import StreamOptions
 from millstream.streams.contracts.answers import AdapterFault, checked_messages, fault_of
 from millstream.streams.contracts.identity import StreamId
-from millstream.streams.contracts.message import Page
+from millstream.streams.contracts.message import Page, QueueMessage
 from millstream.streams.contracts.queue import QueueReader
 from millstream.streams.contracts.token import Token
 
 from .receiving import end_tasks
 
-__all__ = ["CatchUp", "Waiting"]
+__all__ = ["CatchUp", "Findings", "Waiting"]
 
 EVENTS_MIN = 64  # of a page, however full the cache is
 BYTES_MIN = 1 << 16
@@ -31,14 +34,30 @@ END = Token(1 << 32, 0)  # behind every message
 
 
 class Waiting(Protocol):
-    """Who waits for what is away."""
+    """Who waits for what is read anew."""
 
-    def lagging(self) -> Mapping[StreamId, Token]:
-        """The messages that are waited for: of each stream the first."""
+    def lagging(self) -> Sequence[Behind]:
+        """Those that have nothing to deliver."""
         ...
 
     def fetched(self) -> None:
         """Something came, or is lost: see who can go on."""
+        ...
+
+
+class Findings(Protocol):
+    """Who hears what reading anew found out."""
+
+    def at_fault(self, text: str, /) -> None:
+        """The adapter did something wrongly."""
+        ...
+
+    def gone(self, behind: Behind, wanted: Token, first: Token, /) -> None:
+        """What it needed from `wanted` on is gone up to `first`."""
+        ...
+
+    def begins_ahead(self, behind: Behind, start: Token, last: Token | None, /) -> None:
+        """It was to begin at `start`, and the queue ends at `last`."""
         ...
 
 
@@ -47,8 +66,6 @@ class CatchUp:
 
     Args:
         make: makes a reader.
-        say: takes what the adapter did wrongly.
-        lost: takes the stream, the first message and the number of events that are gone.
     """
 
     def __init__(
@@ -56,21 +73,19 @@ class CatchUp:
         make: Callable[[], QueueReader],
         cache: QueueCache,
         waiting: Waiting,
+        findings: Findings,
         options: StreamOptions,
         tasks: Tasks,
         *,
         where: str,
-        say: Callable[[str], None],
-        lost: Callable[[StreamId, Token, int], None],
     ) -> None:
         self._make = make
         self._cache = cache
         self._waiting = waiting
+        self._findings = findings
         self._options = options
         self._tasks = tasks
         self._where = where
-        self._say = say
-        self._lost = lost
         self._retries = Backoff(options.read_retry_s, 2, options.read_retry_ceiling_s)
         self._reader: QueueReader | None = None
         self._task: asyncio.Task[None] | None = None
@@ -85,74 +100,109 @@ class CatchUp:
         failures = 0
         while wanted := self._waiting.lagging():
             try:
-                await self._read_anew(wanted)
+                await self._begin([behind for behind in wanted if behind.is_new])
+                await self._read_anew([one for one in wanted if not (one.has_all or one.is_over)])
                 failures = 0
             except AdapterFault as fault:
                 failures += 1
                 wait_s = self._retries.whole_s(failures)
-                self._say(f"{fault}; it is read again in {wait_s:g} s")
+                self._findings.at_fault(f"{fault}; it is read again in {wait_s:g} s")
+                for behind in wanted:
+                    behind.let_go()
                 await self._let_go()
                 await asyncio.sleep(wait_s)
                 continue
             self._waiting.fetched()
 
-    async def _read_anew(self, wanted: Mapping[StreamId, Token]) -> None:
-        """One page for all that wait. Raises AdapterFault."""
-        position = min(wanted.values())
-        try:
-            page = await self._page(position, frozenset(wanted))
-        except CursorTooOld as error:
-            first = error.first if isinstance(error.first, Token) else END
-            self._lose(wanted, first)
-            if first <= position:
-                raise AdapterFault(f"{self._at()} has {first}, and refuses {position}") from None
+    async def _begin(self, new: Sequence[Behind]) -> None:
+        """Compare where they begin with what the provider keeps. Raises AdapterFault."""
+        if not new:
             return
-        for message in page.messages:
-            self._cache.fill(message)
-        self._lose(wanted, page.next)
+        bounds: Any = await self._call("bounds", lambda reader: reader.bounds())
+        if not (isinstance(bounds, tuple) and len(bounds) == 2) or not all(
+            one is None or isinstance(one, Token) for one in bounds
+        ):
+            raise AdapterFault(f"{self._at('bounds')} returned no two tokens")
+        first, last = bounds
+        for behind in new:
+            start = behind.start
+            if behind.begin_within(first, last):
+                self._findings.begins_ahead(behind, start, last)
 
-    def _lose(self, wanted: Mapping[StreamId, Token], before: Token) -> None:
-        """All before that was looked at."""
-        for stream, token in wanted.items():
-            if count := self._cache.lose(stream, token, before):
-                self._lost(stream, token, count)
+    async def _read_anew(self, wanted: Sequence[Behind]) -> None:
+        """One page for all that wait. Raises AdapterFault."""
+        if not wanted:
+            return
+        for behind in wanted:
+            behind.keeps = True
+        position = min(behind.following for behind in wanted)
+        try:
+            page = await self._page(position, frozenset(behind.key[0] for behind in wanted))
+        except CursorTooOld as error:
+            self._lose(wanted, position, error.first if isinstance(error.first, Token) else END)
+            return
+        found: dict[StreamId, list[QueueMessage]] = defaultdict(list)
+        for message in page.messages:
+            found[message.stream].append(message)
+        for behind in wanted:
+            if not behind.is_over:
+                behind.take(found[behind.key[0]], page.next)
+
+    def _lose(self, wanted: Sequence[Behind], position: Token, first: Token) -> None:
+        for behind in wanted:
+            if not behind.is_over and (lost := behind.lose(first)) is not None:
+                self._findings.gone(behind, lost, behind.following)
+        if first <= position:
+            raise AdapterFault(f"{self._at('read_from')} has {first}, and refuses {position}")
 
     async def _page(self, position: Token, streams: frozenset[StreamId]) -> Page:
         """Raises CursorTooOld, AdapterFault."""
-        task = self._tasks.start(self._called(position, streams))
+        flow, (events, size_bytes) = self._options.flow, self._cache.room()
+        events = max(EVENTS_MIN, min(events, flow.read_events_max))
+        size_bytes = max(BYTES_MIN, min(size_bytes, flow.read_bytes_max))
+        page: Any = await self._call(
+            "read_from", lambda reader: reader.read_from(position, events, size_bytes, streams)
+        )
+        where = self._at("read_from")
+        if not isinstance(page, Page) or not isinstance(page.next, Token):
+            raise AdapterFault(f"{where} returned no Page")
+        checked_messages(page.messages, None, True, where)
+        if page.next <= position:
+            raise AdapterFault(f"{where} does not lead on from {position}: {page.next}")
+        return page
+
+    async def _call(self, method: str, call: Callable[[QueueReader], Awaitable[object]]) -> object:
+        """What the adapter answers. Raises CursorTooOld, AdapterFault."""
+        task = self._tasks.start(self._called(method, call))
         limit_s = self._options.call_limit_s
         await asyncio.wait([task], timeout=limit_s)
         if not task.done():
             task.cancel()
-            raise AdapterFault(f"{self._at()} gave no answer for {limit_s:g} s, and is left behind")
-        answer: object = task.result()
+            raise AdapterFault(
+                f"{self._at(method)} gave no answer for {limit_s:g} s, and is left behind"
+            )
+        answer = task.result()
         if isinstance(answer, BaseException):
             raise answer
-        if not isinstance(answer, Page) or not isinstance(answer.next, Token):
-            raise AdapterFault(f"{self._at()} returned no Page")
-        checked_messages(answer.messages, None, True, self._at())
-        if answer.next <= position:
-            raise AdapterFault(f"{self._at()} does not lead on from {position}: {answer.next}")
         return answer
 
-    async def _called(self, position: Token, streams: frozenset[StreamId]) -> object:
+    async def _called(
+        self, method: str, call: Callable[[QueueReader], Awaitable[object]]
+    ) -> object:
         """What the adapter answers or raises."""
-        flow, (events, size_bytes) = self._options.flow, self._cache.room()
-        events = max(EVENTS_MIN, min(events, flow.read_events_max))
-        size_bytes = max(BYTES_MIN, min(size_bytes, flow.read_bytes_max))
         try:
             if self._reader is None:
                 self._reader = self._make()
-            return await self._reader.read_from(position, events, size_bytes, streams)
+            return await call(self._reader)
         except CursorTooOld as error:
             return error
         except (KeyboardInterrupt, SystemExit):
             raise
         except BaseException as error:
-            return AdapterFault(str(fault_of(self._at(), error)))
+            return AdapterFault(str(fault_of(self._at(method), error)))
 
-    def _at(self) -> str:
-        return f"{self._where}: {type(self._reader).__name__}.read_from"
+    def _at(self, method: str) -> str:
+        return f"{self._where}: {type(self._reader).__name__}.{method}"
 
     async def _let_go(self) -> None:
         """Close the reader, whatever comes of that."""
@@ -164,7 +214,8 @@ class CatchUp:
             try:
                 await reader.aclose()
             except Exception as error:
-                self._say(str(fault_of(f"{self._where}: {type(reader).__name__}.aclose", error)))
+                where = f"{self._where}: {type(reader).__name__}.aclose"
+                self._findings.at_fault(str(fault_of(where, error)))
 
         await asyncio.wait([self._tasks.start(close())], timeout=self._options.call_limit_s)
 

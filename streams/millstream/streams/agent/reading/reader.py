@@ -25,13 +25,14 @@ from enum import Enum
 from millstream.runtime.extending import Backoff
 from millstream.streams.agent.cache import QueueCache
 from millstream.streams.agent.flow import AckThrottle, read_grant
+from millstream.streams.agent.lagging.book import BehindBook
+from millstream.streams.agent.lagging.done_before import DoneBefore
 from millstream.streams.agent.options import StreamOptions
 from millstream.streams.contracts.answers import AdapterFault, checked_messages
 from millstream.streams.contracts.capability import Capability, has_positions
 from millstream.streams.contracts.message import QueueMessage
 from millstream.streams.contracts.token import Token
 
-from .done_before import DoneBefore
 from .steps import (
     Ack,
     Acked,
@@ -53,12 +54,15 @@ from .steps import (
     Overtaken,
     Progressed,
     Read,
+    Relieve,
     Say,
     Tick,
 )
 
 __all__ = ["ReaderCore", "ReaderState"]
 
+SPAN_MAX = 10_000  # messages from the oldest that is not done on, before who holds it falls behind
+RELIEVE_AFTER_S = 1.0  # for a subscription to move that holds up its queue
 CLOCKS_APART_S = 60.0  # wall clocks of silos and queue servers differ by less
 
 
@@ -95,6 +99,7 @@ class ReaderCore:
     def __init__(
         self,
         cache: QueueCache,
+        behind: BehindBook,
         options: StreamOptions,
         capabilities: Collection[Capability],
         *,
@@ -106,6 +111,7 @@ class ReaderCore:
         wall_s: float = 0.0,
     ) -> None:
         self._cache = cache
+        self._behind = behind
         self._options = options
         self._where = where
         self._is_log = has_positions(capabilities)
@@ -128,6 +134,11 @@ class ReaderCore:
         self._read_until_s = math.inf  # finite while a read is out
         self._ack_until_s = math.inf  # finite while an acknowledgement is out
         self._ack_out: tuple[Ack, int] | None = None
+        self._upto: Token | None = None  # the provider knows that this is done
+        self._can_relieve = behind.is_used
+        self._is_long = False  # much has come since the oldest message that is not done
+        self._held_up_at = -1  # the oldest message, while there is no room behind it
+        self._relieve_at_s = math.inf
         self._failures = 0  # in a row
         self._ack_failures = 0
         self._empty_reads = 0
@@ -178,7 +189,8 @@ class ReaderCore:
 
     def _left(self) -> int:
         """Messages that are done, as they are acknowledged: one by one, or in a row."""
-        return self._cache.left if self._acks_items else self._cache.base
+        cache = self._cache
+        return (cache.left if self._acks_items else cache.base) + cache.moved
 
     def rests(self, now_s: float) -> bool:
         """Would `Progressed` change nothing? Then `wake_s` is soon enough for what it tells.
@@ -190,7 +202,7 @@ class ReaderCore:
             and not self._waiting
             and now_s < self._read_until_s
             and now_s < self._ack_until_s
-            and self._acks.rests(self._cache.next_index, now_s)
+            and self._acks.rests(self._cache.next_index + self._cache.moved, now_s)
         )
 
     def step(self, event: Event, now_s: float) -> Sequence[Action]:
@@ -274,7 +286,8 @@ class ReaderCore:
     def _acked(self, event: Acked, now_s: float) -> None:
         if event.serial != self._serial or self._ack_out is None:
             return
-        _, left = self._ack_out
+        ack, left = self._ack_out
+        self._upto = ack.upto or self._upto
         self._ack_out, self._ack_until_s, self._ack_failures = None, math.inf, 0
         self._acks.sent(left, now_s)
 
@@ -328,6 +341,10 @@ class ReaderCore:
                 return
             self._ask_read(now_s)
             self._ask_ack(now_s)
+            if self._read_until_s < math.inf and not self._is_long:
+                self._relieve_at_s = math.inf
+            elif self._can_relieve:
+                self._ask_relief(now_s)
         elif self._stage is Stage.NONE:
             self._ask_open(now_s)
         elif now_s >= self._start_until_s:
@@ -372,6 +389,10 @@ class ReaderCore:
         if taken:
             self._note_repeats(first, len(taken))
             self._out.append(Offer(taken, first))
+            self._is_long = cache.span > SPAN_MAX
+            if self._can_relieve and cache.is_half_full:
+                streams = dict.fromkeys(message.stream for message in taken)
+                self._out += [Relieve(stream) for stream in streams if cache.is_crowded(stream)]
 
     def _note_repeats(self, first: int, count: int) -> None:
         repeated = min(count, self._repeats_waiting)
@@ -396,6 +417,20 @@ class ReaderCore:
             self._read_until_s = now_s + wait_s + self._options.read_limit_s
             self._out.append(Read(*grant, wait_s))
 
+    def _ask_relief(self, now_s: float) -> None:
+        """Who holds up the queue for a while, and does not move, falls behind."""
+        cache = self._cache
+        self._is_long = cache.span > SPAN_MAX
+        is_held_up = bool(self._waiting) or self._is_long or not self._grant()
+        if not is_held_up or self._is_paused:
+            self._relieve_at_s = math.inf
+        elif self._relieve_at_s == math.inf or cache.base != self._held_up_at:
+            self._relieve_at_s, self._held_up_at = now_s + RELIEVE_AFTER_S, cache.base
+        elif now_s >= self._relieve_at_s:
+            self._relieve_at_s = now_s + RELIEVE_AFTER_S
+            if (stream := cache.oldest_stream) is not None:
+                self._out.append(Relieve(stream))
+
     def _read_wait_s(self) -> float:
         return self._options.read_wait_s if self._has_wakeup else 0.0
 
@@ -406,8 +441,8 @@ class ReaderCore:
         left = self._left()
         if self._acks.is_due(left, now_s):
             ack = self._ack()
-            if ack.upto is None and not ack.also:
-                self._acks.sent(left, now_s)  # all that has left was forgotten
+            if (ack.upto is None or ack.upto == self._upto) and not ack.also:
+                self._acks.sent(left, now_s)  # nothing that the provider does not know
                 return
             self._ack_out = (ack, left)
             self._ack_until_s = now_s + self._options.call_limit_s
@@ -416,8 +451,8 @@ class ReaderCore:
     def _ack(self) -> Ack:
         """What is done; one by one only what is not in the row."""
         if not self._acks_items:
-            return Ack(self._cache.acked_upto())
-        upto = self._cache.acked_upto() if self._is_ordered else None
+            return Ack(self._behind.ackable())
+        upto = self._behind.ackable() if self._is_ordered else None
         also, self._also = self._also + self._cache.take_done(), []
         if upto is not None and self._is_log:
             also = [token for token in also if token > upto]
@@ -433,7 +468,8 @@ class ReaderCore:
             return math.inf if self._is_paused else self._open_at_s
         if self._stage is Stage.OPENING:
             return self._start_until_s
-        return min(self._read_until_s, self._ack_until_s, self._next_read_s(), self._next_ack_s())
+        asked_s = min(self._next_read_s(), self._next_ack_s(), self._relieve_at_s)
+        return min(self._read_until_s, self._ack_until_s, asked_s)
 
     def _next_read_s(self) -> float:
         is_out = self._read_until_s < math.inf
@@ -447,8 +483,8 @@ class ReaderCore:
         if self.has_unacked:
             return max(self._acks.next_s, self._ack_at_s)
         # what is held may be done by then, and nobody says so while the reader rests
-        is_due_later = self._cache.base < self._cache.next_index and self._now_s < self._acks.next_s
-        return self._acks.next_s if is_due_later else math.inf
+        is_held = self._cache.base < self._cache.next_index or self._behind.matters
+        return self._acks.next_s if is_held and self._now_s < self._acks.next_s else math.inf
 
     def check(self) -> None:
         """Assert the invariants."""

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 import msgspec
 
+from millstream.streams.contracts.identity import StreamId
 from millstream.streams.contracts.message import QueueMessage
 from millstream.streams.contracts.token import Token
 
@@ -33,6 +34,7 @@ __all__ = [
     "Overtaken",
     "Progressed",
     "Read",
+    "Relieve",
     "Say",
     "Tick",
 ]
@@ -147,6 +149,12 @@ class Offer(msgspec.Struct, frozen=True):
     first: int
 
 
+class Relieve(msgspec.Struct, frozen=True):
+    """The cache has too much of this stream, or is held up by it: its slowest falls behind."""
+
+    stream: StreamId
+
+
 class Say(msgspec.Struct, frozen=True):
     """The adapter is at fault: count it, and say it."""
 
@@ -166,4 +174,4 @@ class Fence(msgspec.Struct, frozen=True):
     text: str
 
 
-Action = Open | Read | Ack | Discard | Forget | Offer | Say | Gap | Fence
+Action = Open | Read | Ack | Discard | Forget | Offer | Relieve | Say | Gap | Fence

@@ -1,0 +1,1 @@
+"""Subscriptions that are behind, and how far a queue is with and without them."""

@@ -1,0 +1,341 @@
+"""Who is behind, beside a model: a log, subscriptions, crashes and hand-offs in any order.
+
+At each delivery: what a subscription gets are the next items of its stream, none left out and none
+twice. At each step: what is acknowledged is done, as whoever reads the stored record sees it. After
+a crash: what the record says is done is done. At last: everybody has everything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from millstream.streams import CacheLimits, QueueMessage, StreamId, Token
+from millstream.streams.agent.cache import Cursor, QueueCache
+from millstream.streams.agent.lagging.behind import BEGINNING, Behind, BehindCursor, before
+from millstream.streams.agent.lagging.book import BehindBook
+from millstream.streams.agent.lagging.done_before import DoneBefore
+from millstream.streams.agent.lagging.standing import Standing
+from millstream.streams.ownership.record import Progress, QueueRecord, QueueState, with_progress
+
+STREAMS = [StreamId("n", key) for key in "ab"]
+LIMITS = CacheLimits(events_max=12, stream_events_max=3)
+NOWHERE = Token(0, 0, 0)
+LAST = 2**32 - 1
+
+
+@dataclass(eq=False)
+class Sub:
+    """A subscription: what it has done, and where it is."""
+
+    stream: StreamId
+    name: str
+    after: Token = NOWHERE  # the last item that it has done, or need not do
+    got: set[Token] = field(default_factory=set)
+    cursor: Cursor | BehindCursor | None = None
+    is_faulted: bool = False
+
+    @property
+    def key(self) -> tuple[StreamId, str]:
+        return self.stream, self.name
+
+
+class Shared:
+    """Two subscriptions to a stream, which ranges of messages cannot describe."""
+
+    def __init__(self, machine: BehindMachine) -> None:
+        self.machine = machine
+
+    def hand_over(self) -> None:
+        for sub in self.machine.subs:
+            if isinstance(sub.cursor, Cursor):
+                sub.cursor = self.machine.book.park(sub.key, sub.cursor, 0, has_chain=False)
+
+
+class BehindMachine(RuleBasedStateMachine):
+    def __init__(self) -> None:
+        super().__init__()
+        self.log: list[QueueMessage] = []
+        self.gone: set[Token] = set()  # the provider was told that they are done
+        self.own = NOWHERE  # its own position
+        self.record = QueueRecord("me", 1, QueueState.OWNED)
+        self.written: Progress | None = None  # and not confirmed
+        self.subs = [Sub(stream, name) for stream in STREAMS for name in ("x", "y")]
+        self.page: tuple[Token, list[Sub]] | None = None
+        self.begin_reading(NOWHERE)
+
+    def begin_reading(self, after: Token) -> None:
+        start = None if after == NOWHERE else after
+        self.cache = QueueCache(LIMITS, start, notes="out_of_turn")
+        self.book = BehindBook(self.cache, is_used=True)
+        self.done_before = DoneBefore()
+        self.next = sum(message.token <= after for message in self.log)
+        self.page = self.written = None
+
+    # -- the model
+
+    def items(self, stream: StreamId) -> list[Token]:
+        return [
+            Token(message.token.era, message.token.seq, at)
+            for message in self.log
+            if message.stream == stream
+            for at in range(len(message.items))
+        ]
+
+    def due(self, sub: Sub) -> list[Token]:
+        """What it must still get, as far as it is not gone because it was done before."""
+        items = [token for token in self.items(sub.stream) if token > sub.after]
+        return [one for one in items if one not in sub.got or self.is_kept(one)]
+
+    def is_kept(self, token: Token) -> bool:
+        return token._replace(index=0) not in self.gone
+
+    def behind_of(self, sub: Sub) -> Behind | None:
+        return self.book.get(sub.key)
+
+    def some(self, data: st.DataObject, when: Callable[[Sub], bool]) -> Sub | None:
+        found = [sub for sub in self.subs if when(sub)]
+        return data.draw(st.sampled_from(found)) if found else None
+
+    # -- reading and delivering
+
+    @rule(stream=st.sampled_from(STREAMS), sizes=st.lists(st.integers(1, 3), max_size=6))
+    def store(self, stream: StreamId, sizes: list[int]) -> None:
+        for size in sizes:
+            token = Token(1, len(self.log) + 1)
+            self.log.append(QueueMessage(stream, token, [b"x"] * size))
+
+    @rule(count=st.integers(1, 8))
+    def read(self, count: int) -> None:
+        for message in self.done_before.blanked(self.log[self.next : self.next + count]):
+            self.cache.purge()
+            if not self.cache.fits(message):
+                return
+            self.next += 1
+            if not self.is_kept(message.token):
+                continue
+            index = self.cache.append(message)
+            for sub in self.subs if message.items else ():
+                if sub.stream == message.stream and sub.cursor is None:
+                    cursor = self.cache.open_cursor(sub.stream, index, sub.after)
+                    sub.cursor = None if cursor.is_drained else cursor
+            self.cache.unpin(index)
+
+    @rule(data=st.data(), most=st.integers(1, 5))
+    def deliver(self, data: st.DataObject, most: int) -> None:
+        sub = self.some(data, lambda one: one.cursor is not None and not one.is_faulted)
+        if sub is not None:
+            self.deliver_to(sub, most)
+
+    def deliver_to(self, sub: Sub, most: int) -> None:
+        assert sub.cursor is not None
+        if sub.cursor.is_away:
+            return
+        items = sub.cursor.peek(most, 1 << 20)
+        tokens = [item.token for item in items]
+        assert tokens and tokens == self.due(sub)[: len(tokens)], f"{tokens} of {self.due(sub)}"
+        sub.after = tokens[-1]
+        sub.got.update(tokens)
+        sub.cursor = sub.cursor.advance(len(tokens))
+
+    # -- falling behind, and catching up
+
+    @rule(data=st.data(), out=st.integers(0, 3), has_chain=st.booleans())
+    def park(self, data: st.DataObject, out: int, has_chain: bool) -> None:
+        sub = self.some(data, lambda one: isinstance(one.cursor, Cursor))
+        if sub is not None:
+            assert isinstance(sub.cursor, Cursor)
+            held = len(sub.cursor.peek(out, 1 << 20)) if out else 0
+            sub.cursor = self.book.park(sub.key, sub.cursor, held, has_chain=has_chain)
+            assert len(sub.cursor.peek(9, 1 << 20)) >= held
+
+    @rule(data=st.data())
+    def fault(self, data: st.DataObject) -> None:
+        sub = self.some(data, lambda one: isinstance(one.cursor, BehindCursor))
+        if sub is not None:
+            assert isinstance(sub.cursor, BehindCursor)
+            sub.is_faulted = True
+            sub.cursor.unload()
+
+    @rule(data=st.data())
+    def resume(self, data: st.DataObject) -> None:
+        sub = self.some(data, lambda one: one.is_faulted)
+        if sub is not None:
+            sub.is_faulted = False
+
+    @rule(stream=st.sampled_from(STREAMS))
+    def let_go(self, stream: StreamId) -> None:
+        self.book.let_go(stream)
+
+    @rule(data=st.data())
+    def go_elsewhere(self, data: st.DataObject) -> None:
+        sub = data.draw(st.sampled_from(self.subs))
+        self.acknowledge()  # what is done may be gone before it is read anew
+        kept = [one for one in self.items(sub.stream) if self.is_kept(one)]
+        start = data.draw(st.sampled_from([BEGINNING, Token(9, 9), *kept]))
+        if sub.cursor is not None:
+            sub.cursor.close()
+        sub.cursor = BehindCursor(self.book.begin(sub.key, start))
+        sub.is_faulted = False
+        if start == BEGINNING:
+            kept_from = next((one.token for one in self.log if one.token not in self.gone), None)
+            start = kept_from or Token(1, len(self.log) + 1)
+        elif start == Token(9, 9):  # the queue has not come so far: what comes from now on
+            start = Token(1, len(self.log) + 1)
+            self.look([sub])
+        sub.after = before(start)
+        sub.got |= {token for token in self.items(sub.stream) if token <= sub.after}
+
+    def look(self, subs: list[Sub]) -> None:
+        """The bounds of what is kept."""
+        kept = [one.token for one in self.log if one.token not in self.gone]
+        first, last = (kept[0], kept[-1]) if kept else (None, None)
+        for sub in subs:
+            if (behind := self.behind_of(sub)) is not None and behind.is_new:
+                behind.begin_within(first, last)
+
+    @precondition(lambda self: self.page is None)
+    @rule()
+    def ask_for_a_page(self) -> None:
+        wanted = [
+            sub
+            for sub in self.subs
+            if isinstance(sub.cursor, BehindCursor) and sub.cursor.is_away and not sub.is_faulted
+        ]
+        self.look(wanted)
+        lacking = [behind for sub in wanted if (behind := self.behind_of(sub)) is not None]
+        lacking = [behind for behind in lacking if not behind.has_all]
+        for behind in lacking:
+            behind.keeps = True
+        position = min((behind.following for behind in lacking), default=NOWHERE)
+        if wanted:
+            self.page = position, wanted
+
+    @precondition(lambda self: self.page is not None)
+    @rule(length=st.integers(1, 9))
+    def page_comes(self, length: int) -> None:
+        """It may have what the receiver has not come to."""
+        assert self.page is not None
+        (position, wanted), self.page = self.page, None
+        looked_at = [one for one in self.log if one.token >= position][:length]
+        upto = looked_at[-1].token._replace(seq=looked_at[-1].token.seq + 1) if looked_at else None
+        for sub in wanted:
+            behind = self.behind_of(sub)
+            if behind is None or not isinstance(sub.cursor, BehindCursor) or behind.is_new:
+                continue
+            if not behind.has_all and upto is not None:
+                self.check_kept(sub, behind)
+                found = [one for one in looked_at if one.stream == sub.stream]
+                behind.take([one for one in found if one.token not in self.gone], upto)
+            if not sub.is_faulted:
+                sub.cursor = sub.cursor.advance(0)
+
+    def check_kept(self, sub: Sub, behind: Behind) -> None:
+        """What it needs is not gone."""
+        lacking = {token._replace(index=0) for token in self.due(sub)}
+        assert not lacking & self.gone, f"{sub.name}: {sorted(lacking & self.gone)} are gone"
+
+    # -- the record
+
+    @precondition(lambda self: self.written is None)
+    @rule()
+    def write(self) -> None:
+        progress = self.book.progress()
+        new = with_progress(self.record, progress)
+        if (new.frontier, new.behind) == (progress.frontier, progress.behind):
+            self.record, self.written = new, progress
+
+    @precondition(lambda self: self.written is not None)
+    @rule()
+    def write_is_confirmed(self) -> None:
+        assert self.written is not None
+        written, self.written = self.written, None
+        self.book.stored(written)
+
+    @rule()
+    def acknowledge(self) -> None:
+        upto = self.book.ackable()
+        if upto is not None:
+            self.own = max(self.own, upto)
+            self.gone |= {one.token for one in self.log if one.token <= upto}
+        self.gone |= set(self.cache.take_done())
+        for sub in self.subs:
+            undone = {token._replace(index=0) for token in self.due(sub) if token not in sub.got}
+            assert not undone & self.gone, f"{sub.name} has not done {sorted(undone & self.gone)}"
+
+    @rule()
+    def crash(self) -> None:
+        self.take_over(self.record.progress, is_clean=False)
+
+    @rule()
+    def hand_over(self) -> None:
+        standing = Standing(
+            self.book, self.done_before, Shared(self), has_positions=True, is_sole=False
+        )
+        progress = standing.handoff()
+        assert progress is not None
+        self.record = with_progress(self.record, progress)
+        self.take_over(Progress(self.record.frontier, self.record.behind, progress.done), True)
+
+    def take_over(self, progress: Progress, is_clean: bool) -> None:
+        start = max(self.own, progress.frontier or NOWHERE)
+        entries = {(one.stream, one.subscription): one for one in progress.behind}
+        self.begin_reading(start)
+        self.done_before = DoneBefore(progress.done)
+        for sub in self.subs:
+            sub.cursor, sub.is_faulted = None, False
+            entry = entries.get(sub.key)
+            after = Token(start.era, start.seq, LAST) if entry is None else before(entry.position)
+            if entry is not None:
+                frontier = None if start == NOWHERE else start
+                sub.cursor = BehindCursor(self.book.restore(entry, frontier, may_repeat=True))
+            if is_clean:
+                assert after <= max(sub.after, after) and not set(self.due(sub)) & {
+                    token for token in self.items(sub.stream) if token <= after
+                }
+                continue
+            if entry is not None and entry.position == BEGINNING:
+                after = min(after, sub.after)
+            owed = {token for token in self.items(sub.stream) if token <= after}
+            assert owed <= sub.got, f"{sub.name} lost {sorted(owed - sub.got)}"
+            sub.after = after
+
+    # -- what always holds
+
+    @invariant()
+    def holds(self) -> None:
+        self.cache.check()
+        self.book.check()
+        progress = self.book.progress()
+        behind = {(one.stream, one.subscription) for one in progress.behind}
+        if progress.frontier is not None:
+            for sub in self.subs:
+                undone = [
+                    one for one in self.due(sub) if one._replace(index=0) <= progress.frontier
+                ]
+                assert sub.key in behind or not undone, f"{sub.name}: {undone} not done"
+
+    def teardown(self) -> None:
+        """Left in peace, everybody gets everything, and nobody is behind."""
+        for sub in self.subs:
+            sub.is_faulted = False
+        for _ in range(400):
+            self.read(5)
+            for sub in self.subs:
+                if sub.cursor is not None:
+                    self.deliver_to(sub, 5)
+            if self.page is None:
+                self.ask_for_a_page()
+            if self.page is not None:
+                self.page_comes(9)
+        for sub in self.subs:
+            assert not self.due(sub), f"{sub.name} lacks {self.due(sub)}"
+        assert not len(self.book) and self.cache.chained_events == 0
+
+
+BehindMachine.TestCase.settings = settings(max_examples=150, stateful_step_count=50, deadline=None)
+test_whoever_is_behind_agrees_with_the_model = BehindMachine.TestCase

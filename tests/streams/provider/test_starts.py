@@ -1,0 +1,184 @@
+"""Where an explicit subscription begins: as far back as the provider keeps, and never deaf."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+import pytest
+from tests.conditions import spin, until
+from tests.contract.adapters.partitions import (
+    PartitionedBroker,
+    PartitionedQueues,
+    PartitionMapper,
+)
+
+from millstream.balancers import DeploymentBalancer
+from millstream.runtime import Grain, LocalCluster, MemoryStateStore
+from millstream.streams import (
+    Event,
+    OwnershipOptions,
+    PersistentStreams,
+    Start,
+    StreamNamespace,
+    StreamOptions,
+    Token,
+)
+from millstream.streams.ownership.record import OwnershipStore
+
+LINES = StreamNamespace("lines", int, subscriptions="explicit")
+SEEN: dict[str, list[int]] = defaultdict(list)
+
+
+@pytest.fixture(autouse=True)
+def clean() -> None:
+    SEEN.clear()
+
+
+class Hearer(Grain):
+    async def listen(self, start: Start | None = None) -> None:
+        await self.stream(LINES, "s").subscribe(self._on_line, start=start)
+
+    async def resume(self, start: Start | None = None) -> None:
+        (subscription,) = await self.stream(LINES, "s").subscriptions(self)
+        await subscription.resume(start=start)
+
+    async def _on_line(self, event: Event[int]) -> None:
+        SEEN[self.key].append(event.item)
+
+
+class Place:
+    def __init__(self) -> None:
+        self.broker = PartitionedBroker(partitions=1)
+        self.store = MemoryStateStore()
+
+    def cluster(self, silos: int = 1) -> LocalCluster:
+        def provider() -> PersistentStreams:
+            return PersistentStreams(
+                PartitionedQueues(self.broker),
+                mapper=PartitionMapper(1),
+                balancer=DeploymentBalancer(rebalance_delay_s=0.01),
+                options=StreamOptions(
+                    ownership=OwnershipOptions(poll_s=0.02, max_handoff_s=0.5), read_wait_s=0.05
+                ),
+            )
+
+        stores = {"default": self.store}
+        return LocalCluster(
+            silos=silos, grains=[Hearer], streams={"default": provider}, stores=stores
+        )
+
+    @property
+    def records(self) -> OwnershipStore:
+        return OwnershipStore(self.store, "default")
+
+
+async def publish(cluster: LocalCluster, *items: int) -> None:
+    for item in items:
+        await cluster.stream(LINES, "s").publish(item)
+
+
+async def has_read(cluster: LocalCluster, count: int) -> None:
+    (agent,) = cluster.silos[0].services.part("default").manager.agents()
+    await until(lambda: agent.read_count >= count)
+
+
+@pytest.mark.parametrize("start", ["earliest", Token(1, 3)])
+async def test_a_new_subscription_begins_with_what_nobody_has_in_a_cache_any_more(
+    start: Start,
+) -> None:
+    async with Place().cluster() as cluster:
+        await publish(cluster, *range(10))
+        await has_read(cluster, 10)
+        await spin(50)
+        await cluster.grain(Hearer, "a").listen(start)
+        await publish(cluster, 10, 11)
+        first = 0 if start == "earliest" else 3
+        await until(lambda: SEEN["a"] == list(range(first, 12)))
+        await publish(cluster, 12)
+        await until(lambda: SEEN["a"] == list(range(first, 13)))
+        (agent,) = cluster.silos[0].services.part("default").manager.agents()
+        assert len(agent.behind) == 0
+
+
+async def test_one_that_exists_goes_back_and_hears_everything_again_once() -> None:
+    async with Place().cluster() as cluster:
+        await cluster.grain(Hearer, "a").listen()
+        await publish(cluster, *range(20))
+        await until(lambda: len(SEEN["a"]) == 20)
+        await cluster.grain(Hearer, "a").resume("earliest")
+        await publish(cluster, 20)
+        await until(lambda: len(SEEN["a"]) == 41)
+        assert SEEN["a"] == [*range(20), *range(21)]
+
+
+async def test_what_retention_took_is_left_out_and_counted(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    place = Place()
+    async with place.cluster() as cluster:
+        await publish(cluster, *range(10))
+        await has_read(cluster, 10)
+        await place.broker.forget("p0", 5)
+        await cluster.grain(Hearer, "a").listen(Token(1, 2))
+        await until(lambda: SEEN["a"] == list(range(5, 10)))
+        (stats,) = cluster.silos[0].services.part("default").stats()
+        assert stats.gaps == 1
+        await cluster.grain(Hearer, "b").listen("earliest")
+        await until(lambda: SEEN["b"] == list(range(5, 10)))
+        assert cluster.silos[0].services.part("default").stats()[0].gaps == 1
+    assert f"events of lines/s from {Token(1, 2)} on, before {Token(1, 5)}, are gone" in caplog.text
+
+
+@pytest.mark.parametrize("start", [Token(1, 500), Token(7, 0)])
+async def test_a_token_that_the_queue_has_not_come_to_is_taken_for_next(
+    start: Token, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with Place().cluster() as cluster:
+        await publish(cluster, *range(5))
+        await cluster.grain(Hearer, "a").listen(start)
+        await until(lambda: "was to begin at" in caplog.text)
+        await publish(cluster, 5, 6)
+        await until(lambda: SEEN["a"] == [5, 6])
+    assert f"was to begin at {start}, and the queue ends at {Token(1, 4)}" in caplog.text
+
+
+async def test_a_token_that_was_published_and_not_read_yet_is_where_it_begins() -> None:
+    async with Place().cluster() as cluster:
+        await publish(cluster, *range(5))
+        token = await cluster.silos[0].stream(LINES, "s").publish(5)
+        assert token == Token(1, 5)
+        await cluster.grain(Hearer, "a").listen(token)
+        await publish(cluster, 6)
+        await until(lambda: SEEN["a"] == [5, 6])
+
+
+async def test_where_it_begins_is_stored_when_subscribe_returns() -> None:
+    place = Place()
+    async with place.cluster() as cluster:
+        await publish(cluster, *range(30))
+        await has_read(cluster, 30)
+        provider = cluster.silos[0].services.part("default")
+        (agent,) = provider.manager.agents()
+        agent.dispatch.pause()  # so that it stays behind
+        await cluster.grain(Hearer, "a").listen("earliest")
+        stored = await place.records.read("p0")
+        assert stored is not None
+        ((stream, subscription),) = [(b.stream, b.subscription) for b in stored.record.behind]
+        assert stream.key == "s" and "Hearer" in subscription
+
+
+async def test_a_new_owner_goes_on_where_one_that_was_behind_is() -> None:
+    place = Place()
+    async with place.cluster() as cluster:
+        await publish(cluster, *range(30))
+        await has_read(cluster, 30)
+        (agent,) = cluster.silos[0].services.part("default").manager.agents()
+        agent.dispatch.pause()
+        await cluster.grain(Hearer, "a").listen(Token(1, 4))
+    assert SEEN["a"] == []
+    async with place.cluster() as cluster:
+        await until(lambda: SEEN["a"] == list(range(4, 30)))
+        await publish(cluster, 30)
+        await until(lambda: SEEN["a"] == list(range(4, 31)))
+        (agent,) = cluster.silos[0].services.part("default").manager.agents()
+        await until(lambda: not agent.behind.matters)
