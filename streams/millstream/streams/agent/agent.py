@@ -266,7 +266,10 @@ class PullingAgent:
         self.cache.purge()
         is_backlog = self.cache.base <= self._core.repeats_upto
         has_backlog = is_backlog or self._core.has_repeats or self.behind.has_repeats
-        return has_backlog or self.subscribers.has_tried()
+        # where it can be read again, who is behind another is in the record, and goes on by itself
+        goes_on_alone = Capability.REWIND in self._parts.capabilities
+        is_uneven = not goes_on_alone and self.subscribers.is_uneven()
+        return has_backlog or is_uneven or self.subscribers.has_tried()
 
     @property
     def undone(self) -> int:

@@ -70,9 +70,14 @@ class Subscriber:
         self.rewinds_done = 0  # and how many of these its consumer has heard of
 
     @property
+    def next_token(self) -> Token | None:
+        """The first item that is not done; None if there is none."""
+        return None if self.delivery is None else self.delivery.next_token
+
+    @property
     def has_tried(self) -> bool:
         """Was something sent that is not done?"""
-        following = None if self.delivery is None else self.delivery.next_token
+        following = self.next_token
         if following is None or self.sent_upto is None:
             return False
         return following <= self.sent_upto

@@ -332,6 +332,13 @@ class Subscribers:
             for subscriber in entry.subscribers.values()
         )
 
+    def is_uneven(self) -> bool:
+        """Has a subscription done what another one of its stream has not? Cost: as `has_tried`."""
+        return any(
+            len({one.next_token for one in entry.subscribers.values()}) > 1
+            for entry in self._streams.values()
+        )
+
     @property
     def stream_count(self) -> int:
         """Streams that are known."""
