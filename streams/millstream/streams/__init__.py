@@ -20,9 +20,10 @@ from .agent.options import StreamOptions
 from .api import stream_codec as stream_codec
 from .api.event import Event
 from .api.namespace import StreamNamespace
-from .api.stream import Start, Stream, Subscription
+from .api.stream import Stream
 from .api.stream_events import StreamEvents
 from .api.subscribe import subscribe
+from .api.subscription import Start, Subscription
 from .contracts.buffer import (
     AutoCommit,
     BufferConsumer,

@@ -7,6 +7,7 @@ from contextvars import Context
 from types import SimpleNamespace
 from typing import Any
 
+import msgspec
 import pytest
 from tests.conditions import until
 
@@ -19,7 +20,7 @@ from millstream.streams.agent.lagging.book import BehindBook
 from millstream.streams.agent.subscriber import Subscriber
 from millstream.streams.agent.subscribers import Subscribers
 from millstream.streams.api.implicit import ImplicitSet
-from millstream.streams.api.rendezvous import SubscriptionRow
+from millstream.streams.api.subscription_rows import SubscriptionRow
 
 STREAM = StreamId("notes", "a")
 MESSAGE = QueueMessage(STREAM, Token(1, 1), [b"\x01"])
@@ -62,10 +63,14 @@ class Desk:
     async def rows(self, stream: StreamId) -> list[SubscriptionRow]:
         return await self.answer
 
-    def offer(self, subscriber: Subscriber, index: int) -> None:
-        self.offered.append(subscriber.id)
+    async def held(self, namespace: str) -> list[tuple[StreamId, SubscriptionRow]]:
+        return []
 
-    def retry(self, subscriber: Subscriber) -> None: ...
+    def offer(self, subscriber: Subscriber, index: int) -> None:
+        self.offered.append(subscriber.id + " held" * subscriber.is_faulted)
+
+    def retry(self, subscriber: Subscriber) -> None:
+        subscriber.is_faulted = False
 
     def move(self, subscriber: Subscriber, after: Token | None) -> None: ...
 
@@ -74,6 +79,9 @@ class Desk:
     def restore(self, subscriber: Subscriber) -> None: ...
 
     def fall_behind(self, subscriber: Subscriber) -> None: ...
+
+    def hold(self, subscriber: Subscriber) -> None:
+        subscriber.is_faulted = True
 
     def drop(self, subscriber: Subscriber) -> None: ...
 
@@ -112,6 +120,17 @@ async def test_what_was_removed_and_made_again_meanwhile_is_there() -> None:
     desk.subscribers.detach(STREAM, "one")
     desk.subscribers.attach(STREAM, row("one"))
     assert await desk.answers(row("one")) == ["one"]
+
+
+async def test_what_was_paused_while_it_was_asked_for_is_paused() -> None:
+    desk = Desk()
+    desk.subscribers.route(MESSAGE, 0)
+    await asyncio.sleep(0)
+    desk.subscribers.hold(STREAM, row("one"))
+    desk.subscribers.hold(STREAM, row("two"))
+    desk.subscribers.attach(STREAM, msgspec.structs.replace(row("two"), start="here"))
+    paused = msgspec.structs.replace(row("two"), state="paused")
+    assert await desk.answers(row("one"), paused) == ["one held", "two"]
 
 
 async def test_a_lookup_that_raises_anything_is_asked_again_and_named(

@@ -25,6 +25,7 @@ from millstream.streams.agent.delivery import (
     GivenUp,
     GiveUp,
     GiveUpOutcome,
+    Pause,
     Progress,
     Resume,
     Retry,
@@ -425,6 +426,30 @@ def test_a_retry_while_the_failure_handler_thinks_overrules_its_pause() -> None:
     delivery.check()
 
 
+@pytest.mark.parametrize("outcome", ["done", "raised", "lost"])
+def test_what_is_out_when_a_pause_comes_counts_and_nothing_follows(outcome: str) -> None:
+    delivery = delivery_of(4)
+    send(delivery, 1)
+    steps(delivery, Pause())
+    failure = Failure(FailureKind.HANDLER, "boom")
+    ends: dict[str, Event] = {
+        "done": Progress(1, None, 0.0, 0.0),
+        "raised": Progress(0, failure, 0.0, 0.0),
+        "lost": Unreachable("gone", 0.0, 0.0),
+    }
+    assert steps(delivery, ends[outcome], Wake(), Tick(1e6)) == ()
+    assert delivery.state.value == "faulted"
+    steps(delivery, Retry())
+    assert delivery.state.value == "ready" and delivery.attempts == 0
+
+
+def test_a_pause_that_was_taken_back_while_a_call_was_out_means_nothing() -> None:
+    delivery = delivery_of(4)
+    send(delivery, 1)
+    steps(delivery, Pause(), Retry(), Progress(1, None, 0.0, 0.0))
+    assert delivery.state is State.READY
+
+
 def test_a_retry_ends_a_wait_and_its_late_tick_does_not_end_the_next_one() -> None:
     delivery = delivery_of(4)
     send(delivery)
@@ -469,19 +494,21 @@ EVENTS: dict[str, Event] = {
     "resume": Resume(None),
     "retry": Retry(),
     "fetched": Fetched(),
+    "hold": Pause(),
 }
-# columns: wake sent done error lost early late skip pause resume retry fetched;
+# columns: wake sent done error lost early late skip pause resume retry fetched hold;
 # "state+Action" where one is due
 MATRIX = {
-    "ready": "ready+Deliver in_flight ! ! backoff+WaitUntil ready ready ! ! ready ready ready",
+    "ready": "ready+Deliver in_flight ! ! backoff+WaitUntil ready ready ! ! ready ready ready"
+    " faulted",
     "in_flight": "in_flight ! ready backoff+WaitUntil backoff+WaitUntil in_flight in_flight"
-    " ! ! in_flight in_flight in_flight",
+    " ! ! in_flight in_flight in_flight in_flight",
     "giving_up": "giving_up ! ! ! backoff+WaitUntil giving_up giving_up ready faulted giving_up"
-    " giving_up giving_up",
-    "backoff": "backoff ! ! ! backoff backoff+WaitUntil ready ! ! ready ready backoff",
-    "faulted": "faulted ! ! ! faulted faulted faulted ! ! ready ready faulted",
-    "lagging": "lagging ! ! ! lagging lagging lagging ! ! ready lagging ready",
-    "closed": "closed closed closed closed closed closed closed closed closed closed closed closed",
+    " giving_up giving_up giving_up",
+    "backoff": "backoff ! ! ! backoff backoff+WaitUntil ready ! ! ready ready backoff faulted",
+    "faulted": "faulted ! ! ! faulted faulted faulted ! ! ready ready faulted faulted",
+    "lagging": "lagging ! ! ! lagging lagging lagging ! ! ready lagging ready faulted",
+    "closed": " ".join(["closed"] * 13),
 }
 CELLS = [
     (state, event, cell)

@@ -200,6 +200,17 @@ async def follow(runtime: Runtime, after: Token) -> int:
     return delays
 
 
+async def pause_all(runtime: Runtime) -> list[str]:
+    found = await runtime.stream(LANDINGS, "BOS").subscriptions()
+    assert_type(found, list[Subscription[Landed]])
+    for one in found:
+        assert_type((one.consumer, one.handler, one.note), tuple[str, str, str])
+        if one.state == "active" and one.is_implicit:
+            await one.pause()
+            await one.resume(start="next")
+    return [one.id for one in found]
+
+
 # --- explicit subscriptions ----------------------------------------------------------------------
 
 

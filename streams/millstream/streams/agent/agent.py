@@ -18,7 +18,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 
 from millstream.runtime.extending import Budget, Clock, Tasks, shown
-from millstream.streams.api.rendezvous import HERE, SubscriptionRow
+from millstream.streams.api.subscription_rows import HERE, SubscriptionRow
 from millstream.streams.contracts.capability import Capability, has_positions
 from millstream.streams.contracts.identity import QueueId, StreamId
 from millstream.streams.contracts.message import QueueMessage

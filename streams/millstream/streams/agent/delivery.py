@@ -11,6 +11,7 @@ Invariants:
     ready ──Sent──▶ in_flight ──Progress──▶ ready │ backoff │ giving_up │ closed
     backoff ──Tick──▶ ready │ giving_up         giving_up ──GivenUp──▶ ready │ faulted │ closed
     ready ──Wake──▶ lagging ──Fetched──▶ ready
+    any ──Pause──▶ faulted, when nothing is out
     faulted, backoff ──Resume, Retry──▶ ready │ closed
     in_flight, giving_up ──Unreachable──▶ backoff
 
@@ -22,9 +23,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from enum import Enum
-from typing import Literal
-
-import msgspec
 
 from millstream.streams.contracts.identity import StreamId
 from millstream.streams.contracts.item import Item
@@ -32,6 +30,28 @@ from millstream.streams.contracts.token import Token
 
 from .cache import Cursor, QueueCache
 from .delivery_options import DeliveryOptions
+from .delivery_steps import (
+    Action,
+    Deliver,
+    Drained,
+    Event,
+    Failure,
+    FailureKind,
+    Fetch,
+    Fetched,
+    GivenUp,
+    GiveUp,
+    GiveUpOutcome,
+    Pause,
+    Progress,
+    Resume,
+    Retry,
+    Sent,
+    Tick,
+    Unreachable,
+    WaitUntil,
+    Wake,
+)
 from .lagging.behind import BehindCursor
 from .lagging.book import BehindBook
 
@@ -50,6 +70,7 @@ __all__ = [
     "GiveUp",
     "GiveUpOutcome",
     "GivenUp",
+    "Pause",
     "Progress",
     "Resume",
     "Retry",
@@ -62,8 +83,6 @@ __all__ = [
 
 BATCH_FIRST = 16  # the size of the first call, before anything is known about the handler
 
-GiveUpOutcome = Literal["dead_letter", "skip", "pause"]
-
 
 class DeliveryState(Enum):
     """Where a delivery stands."""
@@ -73,125 +92,8 @@ class DeliveryState(Enum):
     GIVING_UP = "giving_up"  # the failure handler has the item
     BACKOFF = "backoff"  # waits for a time
     LAGGING = "lagging"  # its items have left the cache, and are read anew
-    FAULTED = "faulted"  # given up with "pause"; its cursor keeps what is not done
+    FAULTED = "faulted"  # given up with "pause", or paused; its cursor keeps what is not done
     CLOSED = "closed"  # drained or closed; holds no cursor
-
-
-class FailureKind(Enum):
-    """What counts as an attempt."""
-
-    HANDLER = "handler"  # the handler raised
-    TIMEOUT = "timeout"  # the handler ran past its deadline
-    ACTIVATION = "activation"  # on_activate raised
-
-
-class Failure(msgspec.Struct, frozen=True):
-    """Why the item at the cursor was not done."""
-
-    kind: FailureKind
-    text: str
-
-
-# Events. `at_s` and `now_s` are the loop's clock; `roll` is a chance in [0, 1) for the back-off.
-
-
-class Wake(msgspec.Struct, frozen=True):
-    """A call may be made now."""
-
-
-class Sent(msgspec.Struct, frozen=True):
-    """The first `count` items of the last `Deliver` are on their way."""
-
-    count: int
-    at_s: float
-
-
-class Progress(msgspec.Struct, frozen=True):
-    """The reply: the first `done` items are done, then came `error`, if any."""
-
-    done: int
-    error: Failure | None
-    at_s: float
-    roll: float
-
-
-class Unreachable(msgspec.Struct, frozen=True):
-    """No fault of the handler: overloaded, silo gone, grain moved, storage, reply lost.
-
-    It also answers `GiveUp` when the item could not be stored.
-    """
-
-    reason: str
-    at_s: float
-    roll: float
-
-
-class Tick(msgspec.Struct, frozen=True):
-    """The time of `WaitUntil` has come."""
-
-    now_s: float
-
-
-class GivenUp(msgspec.Struct, frozen=True):
-    """The answer to `GiveUp`; what was to be stored is stored."""
-
-    outcome: GiveUpOutcome
-
-
-class Resume(msgspec.Struct, frozen=True):
-    """Go on behind `token` (None: at the oldest event held), from wherever it is now.
-
-    `cursor`: it is behind there.
-    """
-
-    token: Token | None
-    cursor: BehindCursor | None = None
-
-
-class Retry(msgspec.Struct, frozen=True):
-    """Go on where it is, after a fault too: what failed is tried as if it were new."""
-
-
-class Fetched(msgspec.Struct, frozen=True):
-    """The answer to `Fetch`: the items are here, or lost, or not yet."""
-
-
-Event = Wake | Sent | Progress | Unreachable | Tick | GivenUp | Resume | Retry | Fetched
-
-
-# Actions.
-
-
-class Deliver(msgspec.Struct, frozen=True):
-    """Send these items, or the first few of them, and say `Sent`; until then nothing changed."""
-
-    items: Sequence[Item]
-    attempt: int
-
-
-class GiveUp(msgspec.Struct, frozen=True):
-    """Ask the failure handler about this item; answer with `GivenUp`."""
-
-    item: Item
-    error: Failure
-    attempts: int
-
-
-class WaitUntil(msgspec.Struct, frozen=True):
-    """Give a `Tick` at this time."""
-
-    when_s: float
-
-
-class Fetch(msgspec.Struct, frozen=True):
-    """Read the items anew; answer with `Fetched`."""
-
-
-class Drained(msgspec.Struct, frozen=True):
-    """Nothing is left; the subscription is idle."""
-
-
-Action = Deliver | GiveUp | WaitUntil | Fetch | Drained
 
 
 class Delivery:
@@ -210,6 +112,7 @@ class Delivery:
         "_cache",
         "_cursor",
         "_error",
+        "_is_paused",
         "_is_retried",
         "_losses",
         "_options",
@@ -243,6 +146,7 @@ class Delivery:
         self._losses = 0  # calls in a row that told nothing
         self._error: Failure | None = None
         self._resume: Resume | None = None  # came while something was out
+        self._is_paused = False  # `Pause` came, and neither `Retry` nor `Resume` since
         self._is_retried = False  # `Retry` came while the failure handler had the item
         self.stream = stream
         self.position = after
@@ -296,6 +200,8 @@ class Delivery:
                 return self._resumed(event)
             case Retry():
                 return self._retried()
+            case Pause():
+                return self._paused()
             case Fetched():
                 return self._fetched()
 
@@ -382,7 +288,7 @@ class Delivery:
         if self._cursor.is_drained:
             self.close()
             return (Drained(),)
-        self.state = DeliveryState.READY
+        self.state = DeliveryState.FAULTED if self._is_paused else DeliveryState.READY
         return ()
 
     def _failed(self, error: Failure, at_s: float, roll: float) -> Sequence[Action]:
@@ -395,6 +301,9 @@ class Delivery:
         return self._back_off(self._attempts, at_s, roll)
 
     def _back_off(self, nth: int, at_s: float, roll: float) -> Sequence[Action]:
+        if self._is_paused:
+            self.state = DeliveryState.FAULTED
+            return ()
         self._when_s = at_s + self._options.backoff.delay_s(nth, roll)
         self.state = DeliveryState.BACKOFF
         return (WaitUntil(self._when_s),)
@@ -439,7 +348,14 @@ class Delivery:
         self.state = DeliveryState.FAULTED
         return self._retried() if self._is_retried else ()
 
+    def _paused(self) -> Sequence[Action]:
+        self._is_paused = True
+        if self.state not in (DeliveryState.IN_FLIGHT, DeliveryState.GIVING_UP):
+            self._out, self.state = (), DeliveryState.FAULTED
+        return ()
+
     def _retried(self) -> Sequence[Action]:
+        self._is_paused = False
         self._is_retried = self.state is DeliveryState.GIVING_UP
         if self.state in (DeliveryState.FAULTED, DeliveryState.BACKOFF):
             self._attempts = self._losses = 0
@@ -448,6 +364,7 @@ class Delivery:
         return ()
 
     def _resumed(self, event: Resume) -> Sequence[Action]:
+        self._is_paused = False
         if self.state in (DeliveryState.IN_FLIGHT, DeliveryState.GIVING_UP):
             if self._resume is not None and self._resume.cursor is not None:
                 self._resume.cursor.close()

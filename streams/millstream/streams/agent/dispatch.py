@@ -45,6 +45,7 @@ from .delivery import (
     Fetched,
     GivenUp,
     GiveUp,
+    Pause,
     Progress,
     Resume,
     Retry,
@@ -246,6 +247,14 @@ class Dispatch:
             index = delivery.index
             may_repeat = index is not None and index <= self._source.repeats_upto
             delivery.fall_behind(self._behind, subscriber.id, may_repeat=may_repeat)
+
+    def hold(self, subscriber: Subscriber) -> None:
+        """It is paused: what is out ends, and nothing more is delivered."""
+        subscriber.is_faulted = True
+        if subscriber.delivery is not None:
+            self._step(subscriber, subscriber.delivery, Pause())
+            if subscriber.delivery.state is DeliveryState.FAULTED:
+                self.fall_behind(subscriber)
 
     def drop(self, subscriber: Subscriber) -> None:
         """The subscription ends: what is out will be ignored."""
@@ -463,7 +472,7 @@ class Dispatch:
             self.given_up_count += 1
             event = GivenUp(outcome)
         self._step(subscriber, delivery, event)
-        subscriber.is_faulted = delivery.state is DeliveryState.FAULTED
+        subscriber.is_faulted |= delivery.state is DeliveryState.FAULTED
         if subscriber.is_faulted:
             self.fall_behind(subscriber)
         self._source.progressed()

@@ -36,7 +36,7 @@ class Aftermath(Protocol):
         ...
 
     async def fault(self, stream: StreamId, subscription: str, note: str, /) -> None:
-        """Mark an explicit subscription as faulted. Raises MillstreamError."""
+        """Mark a subscription as faulted. Raises MillstreamError."""
         ...
 
 
@@ -66,8 +66,7 @@ class GiveUps:
         if outcome == "dead_letter":
             await self._aftermath.dead_letter(failure)
         elif outcome == "pause":
-            if subscriber.is_explicit:
-                await self._aftermath.fault(subscriber.stream, subscriber.id, failure.error)
+            await self._aftermath.fault(subscriber.stream, subscriber.id, failure.error)
         log_outcome(failure, outcome)
         return outcome
 

@@ -64,7 +64,7 @@ class Subscriber:
         self.sent_upto: Token | None = None  # what is at or below it may be known
         self.window: int | None = None
         self.is_queued = False
-        self.is_faulted = is_faulted  # by the runtime: its events stay in the cache, undelivered
+        self.is_faulted = is_faulted  # or paused: its events wait, undelivered
         self.is_redelivered = False
         self.rewinds = 0  # how often it was moved back,
         self.rewinds_done = 0  # and how many of these its consumer has heard of

@@ -15,8 +15,8 @@ from dataclasses import replace
 from typing import Protocol
 
 from millstream.runtime.extending import Clock, Tasks, shown
-from millstream.streams.api.implicit import ImplicitSet, ImplicitSubscription
-from millstream.streams.api.rendezvous import HERE, SubscriptionRow
+from millstream.streams.api.implicit import ImplicitSet, ImplicitSubscription, is_implicit
+from millstream.streams.api.subscription_rows import HELD, HERE, SubscriptionRow
 from millstream.streams.contracts.identity import StreamId
 from millstream.streams.contracts.message import QueueMessage
 from millstream.streams.contracts.token import Token
@@ -26,6 +26,7 @@ from .cache import QueueCache
 from .delivery import DeliveryOptions
 from .lagging.behind import BEGINNING, before
 from .lagging.book import UNKNOWN, BehindBook
+from .lagging.holds import Holds
 from .subscriber import Subscriber
 
 __all__ = ["Deliveries", "Known", "Subscribers"]
@@ -44,6 +45,7 @@ class Deliveries(Protocol):
     def begin(self, subscriber: Subscriber, start: Token, /) -> None: ...
     def restore(self, subscriber: Subscriber, /) -> None: ...
     def fall_behind(self, subscriber: Subscriber, /) -> None: ...
+    def hold(self, subscriber: Subscriber, /) -> None: ...
     def drop(self, subscriber: Subscriber, /) -> None: ...
     def pump(self) -> None: ...
 
@@ -57,20 +59,26 @@ class Known(Protocol):
         ...
 
     def rows(self, stream: StreamId, /) -> Awaitable[Sequence[SubscriptionRow]]:
-        """The explicit ones of a stream. Whatever it raises: ask again."""
+        """The explicit ones of a stream, and implicit ones that are held. Whatever it raises: ask
+        again."""
+        ...
+
+    def held(self, namespace: str, /) -> Awaitable[Sequence[tuple[StreamId, SubscriptionRow]]]:
+        """The implicit ones that are held in streams of a namespace that has no others."""
         ...
 
 
 class StreamEntry:
     """One stream: its subscriptions, and what waits while they are being asked for."""
 
-    __slots__ = ("cold", "detached", "is_parked", "newest", "subscribers", "used_s")
+    __slots__ = ("cold", "detached", "holds", "is_parked", "newest", "subscribers", "used_s")
 
     def __init__(self) -> None:
         self.subscribers: dict[str, Subscriber] = {}
         self.cold: list[tuple[QueueMessage, int]] | None = None
         self.is_parked = False  # while it is cold: its messages are read anew
         self.detached: set[str] = set()  # while it is cold: the answer may be older
+        self.holds: dict[str, bool] = {}  # what was told of subscriptions: are they held?
         self.newest: QueueMessage | None = None
         self.used_s = 0.0
 
@@ -99,6 +107,7 @@ class Subscribers:
         self._clock = clock
         self._tasks = tasks
         self._streams: dict[StreamId, StreamEntry] = {}
+        self._holds = Holds(known)
         self._lines = LineBudget()
         self.unheard_count = 0
 
@@ -129,14 +138,19 @@ class Subscribers:
 
     def _meet(self, stream: StreamId) -> StreamEntry:
         entry = self._streams[stream] = StreamEntry()
-        self._add_implicit(stream, entry)
-        if self._known.implicit.kinds(stream.namespace) != "implicit":
+        held = self._holds.known(stream) if self._is_implicit_only(stream) else None
+        if held is None:
             entry.cold = []
             entry.is_parked = self._behind.get((stream, UNKNOWN)) is not None
             self._tasks.start(self._ask(stream, entry))
-        else:
+        entry.holds.update((row.id, True) for row in held or ())
+        self._add_implicit(stream, entry)
+        if held is not None:
             self._behind.keep_only(stream, entry.subscribers)
         return entry
+
+    def _is_implicit_only(self, stream: StreamId) -> bool:
+        return self._known.implicit.kinds(stream.namespace) == "implicit"
 
     def expect(self, streams: Iterable[StreamId]) -> None:
         """Streams that have subscriptions which were behind with a former owner."""
@@ -196,7 +210,6 @@ class Subscribers:
             self._options,
             keeps_dead_letters=True,
             is_explicit=True,
-            is_faulted=row.state == "faulted",
         )
 
     def _add_implicit(self, stream: StreamId, entry: StreamEntry) -> None:
@@ -207,28 +220,47 @@ class Subscribers:
         for subscription, one in implicit.items():
             if subscription not in entry.subscribers:
                 new = self._implicit(stream, one)
+                new.is_faulted = entry.holds.get(subscription, False)
                 entry.subscribers[subscription] = new
-                self._deliveries.restore(new)
+                if entry.cold is None:  # else it may be held
+                    self._deliveries.restore(new)
 
     async def _ask(self, stream: StreamId, entry: StreamEntry) -> None:
         """Ask the rendezvous until it answers; other streams do not wait."""
         while True:
             try:
-                rows = await self._known.rows(stream)
+                is_implicit_only = self._is_implicit_only(stream)
+                ask = self._holds.of if is_implicit_only else self._known.rows
+                rows = await ask(stream)
                 break
             except Exception as error:  # the stream's own trouble, whatever it is
                 self._log_unknown(stream, error)
                 await asyncio.sleep(ASK_RETRY_S)
+        self._take(stream, entry, rows)
+        self._release(entry)
+
+    def _take(self, stream: StreamId, entry: StreamEntry, rows: Iterable[SubscriptionRow]) -> None:
+        """What is stored; what was told meanwhile is newer."""
         for row in rows:
-            if row.id not in entry.detached:
-                new = self._explicit(stream, row)
-                self._deliveries.restore(entry.subscribers.setdefault(row.id, new))
+            if row.id in entry.detached:
+                continue
+            is_held = entry.holds.setdefault(row.id, row.state in HELD)
+            subscriber = self._obtain(stream, entry, row)
+            if subscriber is not None and is_held:
+                self._deliveries.hold(subscriber)
         for subscriber in entry.subscribers.values():
             self._deliveries.restore(subscriber)
         entry.detached.clear()
         entry.is_parked = False
         self._behind.keep_only(stream, entry.subscribers)
-        self._release(entry)
+
+    def _obtain(
+        self, stream: StreamId, entry: StreamEntry, row: SubscriptionRow
+    ) -> Subscriber | None:
+        """The subscription of a row; None: an implicit one whose mark is not there now."""
+        if not is_implicit(row.id):
+            return entry.subscribers.setdefault(row.id, self._explicit(stream, row))
+        return entry.subscribers.get(row.id)
 
     def _log_unknown(self, stream: StreamId, error: Exception) -> None:
         left_out = self._lines.take(self._clock.now())
@@ -246,6 +278,7 @@ class Subscribers:
 
     def attach(self, stream: StreamId, row: SubscriptionRow) -> None:
         """A subscription was made or resumed: from here on it sees the stream's events."""
+        self._holds.tell(stream, row, is_held=False)
         goes_back = self._behind.is_used and row.start not in (HERE, "next")
         entry = self._streams.get(stream)
         if entry is None and goes_back:
@@ -253,7 +286,10 @@ class Subscribers:
         if entry is None:
             return  # cold: the first event asks the rendezvous, which has the row
         entry.detached.discard(row.id)
-        subscriber = entry.subscribers.setdefault(row.id, self._explicit(stream, row))
+        entry.holds[row.id] = False
+        subscriber = self._obtain(stream, entry, row)
+        if subscriber is None:
+            return
         if row.start == HERE:
             self._deliveries.retry(subscriber)
         elif row.start == "next":
@@ -279,6 +315,17 @@ class Subscribers:
             after = None if start == "earliest" else before(token)
             self._deliveries.move(subscriber, after)
 
+    def hold(self, stream: StreamId, row: SubscriptionRow) -> None:
+        """A subscription was paused: it keeps what comes, and is delivered nothing."""
+        self._holds.tell(stream, row, is_held=True)
+        entry = self._streams.get(stream)
+        if entry is None:
+            return
+        entry.holds[row.id] = True
+        subscriber = self._obtain(stream, entry, row)
+        if subscriber is not None:
+            self._deliveries.hold(subscriber)
+
     def detach(self, stream: StreamId, subscription: str) -> None:
         """A subscription was removed."""
         entry = self._streams.get(stream)
@@ -286,6 +333,7 @@ class Subscribers:
             return
         if entry.cold is not None:
             entry.detached.add(subscription)
+        entry.holds.pop(subscription, None)
         subscriber = entry.subscribers.pop(subscription, None)
         if subscriber is not None:
             self._deliveries.drop(subscriber)

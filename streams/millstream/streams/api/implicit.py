@@ -9,16 +9,16 @@ silo of that name or address joined without it, or `retention_s` have passed.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import Literal
 
 import msgspec
 
 from millstream.runtime import MemberRow, Status, TableView
 from millstream.runtime.extending import Declaration
 
-from .namespace import SubscriptionKinds
+__all__ = ["ImplicitSet", "ImplicitSubscription", "SubscriptionKinds", "implicit_in", "is_implicit"]
 
-__all__ = ["ImplicitSet", "ImplicitSubscription", "implicit_in", "is_implicit"]
-
+SubscriptionKinds = Literal["both", "implicit", "explicit"]
 KIND = "subscribe"
 ID_PREFIX = "implicit/"
 

@@ -7,17 +7,17 @@ or an item is published, not necessarily when the namespace is made.
 from __future__ import annotations
 
 from inspect import isfunction
-from typing import Any, Generic, Literal, TypeVar, get_args, get_origin, overload
+from typing import Any, Generic, TypeVar, get_args, get_origin, overload
 
 from millstream.runtime import ConfigError, DefinitionError
 from millstream.runtime.extending import Codec, Opener, check_text, codec_of, shown
 
+from .implicit import SubscriptionKinds
 from .stream import Stream
 
 __all__ = ["StreamNamespace", "SubscriptionKinds"]
 
 T = TypeVar("T")
-SubscriptionKinds = Literal["both", "implicit", "explicit"]
 
 
 def _check(name: object, item: Any, provider: Any, subscriptions: object) -> None:

@@ -1,18 +1,18 @@
 """Explicit subscriptions: durable rows, kept by one rendezvous grain per stream.
 
-Owns: subscription rows (one stored row each) and their states: pending, active, faulted, paused.
-Not: delivering (`agent`), implicit subscriptions (`subscribe`), which need no row. Invariants: a
-row is stored before anyone is told of it; `add` returns only when the agent that reads the
-stream's queue knows the subscription, or when no agent reads it, so every later event is seen; a
-write that was refused, or whose answer was lost, ends the activation, so the next one reads what is
-stored.
+Owns: subscription rows (`subscription_rows`) and their states: pending, active, faulted, paused.
+Not: delivering (`agent`), marks (`subscribe`). Invariants: a row is stored before anyone is told of
+it; `add` returns only when the agent that reads the stream's queue knows the subscription, or when
+no agent reads it, so every later event is seen; `pause`, when it delivers no more; a write that was
+refused, or whose answer was lost, ends the activation, so the next one reads what is stored.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import suppress
 from functools import cache
-from typing import Literal, Protocol
+from typing import Protocol
 
 import msgspec
 
@@ -32,21 +32,24 @@ from millstream.runtime import (
 from millstream.runtime.extending import services_of
 from millstream.streams.contracts.identity import StreamId
 
+from .implicit import ImplicitSubscription, is_implicit
 from .inbox import Inbox, inbox_of
-from .stream_key import SEPARATOR, join_key, split_key
+from .stream_key import join_key, split_key
+from .subscription_rows import (
+    HERE,
+    SubscriptionRow,
+    SubscriptionState,
+    implicit_row,
+    row_key,
+    rows_under,
+)
 
 __all__ = [
-    "HERE",
     "Rendezvous",
-    "SubscriptionRow",
     "parse_rendezvous_key",
     "rendezvous_key",
     "rendezvous_of",
 ]
-
-ROWS_PER_SCAN = 1000
-HERE = "here"
-SubscriptionState = Literal["pending", "active", "faulted", "paused"]
 
 
 class Agents(Protocol):
@@ -57,7 +60,12 @@ class Agents(Protocol):
         """Name of the store that keeps the provider's rows."""
         ...
 
+    def implicit(self, namespace: str, /) -> Sequence[ImplicitSubscription]:
+        """The implicit subscriptions of a namespace, as of now."""
+        ...
+
     async def attach(self, stream: StreamId, row: SubscriptionRow, /) -> None: ...
+    async def hold(self, stream: StreamId, row: SubscriptionRow, /) -> None: ...
     async def detach(self, stream: StreamId, subscription: str, /) -> None: ...
 
 
@@ -66,23 +74,6 @@ class Carrier(Protocol):
 
     @property
     def agents(self) -> Agents: ...
-
-
-class SubscriptionRow(msgspec.Struct, array_like=True, frozen=True):
-    """One explicit subscription. `start` is `here` (where it is), `next`, `earliest`, or a token's
-    text. `session`: of a consumer outside the cluster, how often it has come; 0: a grain."""
-
-    id: str
-    grain_type: str
-    grain_key: str
-    handler: str
-    is_batch: bool
-    start: str
-    name: str = ""
-    state: SubscriptionState = "pending"
-    note: str = ""
-    session: int = 0
-    is_ephemeral: bool = False
 
 
 def rendezvous_key(provider: str, stream: StreamId) -> str:
@@ -121,43 +112,52 @@ class Rendezvous(Grain):
         store: StateStore = services_of(self).store(self._agents().store)
         return store
 
-    def _row_key(self, subscription: str) -> str:
-        return f"subscription/{self.key}{SEPARATOR}{subscription}"
-
     async def on_activate(self) -> None:
         """Load the stream's rows."""
-        prefix, after = self._row_key(""), ""
-        while found := await self._store().scan(prefix, after, ROWS_PER_SCAN):
-            for key, stored in found:
-                row = msgspec.msgpack.decode(stored.data, type=SubscriptionRow)
-                self._rows[row.id] = (row, stored.etag)
-                after = key
-            if len(found) < ROWS_PER_SCAN:
-                return
+        for row, stored in await rows_under(self._store(), row_key(self.key)):
+            self._rows[row.id] = (row, stored.etag)
 
     async def _put(self, row: SubscriptionRow) -> None:
         expect = self._rows[row.id][1] if row.id in self._rows else None
         data = msgspec.msgpack.encode(row)
         fence = services_of(self).fence
         try:
-            etag = await self._store().write(self._row_key(row.id), data, expect, fence)
+            etag = await self._store().write(row_key(self.key, row.id), data, expect, fence)
         except StorageError:
             self.context.deactivate_when_idle()
             raise
         self._rows[row.id] = (row, etag)
 
+    def _find(self, subscription: str) -> SubscriptionRow | None:
+        """A subscription's row; of an implicit one also where none is stored."""
+        found = self._rows.get(subscription)
+        if found is not None or not is_implicit(subscription):
+            return None if found is None else found[0]
+        return next((row for row in self._implicit() if row.id == subscription), None)
+
+    def _implicit(self) -> list[SubscriptionRow]:
+        namespace, key = self._stream()
+        return [implicit_row(one, key) for one in self._agents().implicit(namespace)]
+
     async def add(self, row: SubscriptionRow) -> None:
         """Store a subscription and attach it; one that exists goes to `row.start`.
 
         With `here` it goes on where it is, and a new one begins at `next`; one that is active
-        already is left alone.
+        already is left alone, and one that is paused stays so.
         """
         found = self._rows.get(row.id)
         if row.start == HERE and found is None:
             row = msgspec.structs.replace(row, start="next")
         elif row.start == HERE and found is not None and is_same(row, found[0]):
             return
-        await self._attach(row)
+        await self._attach(self._paused(row))
+
+    def _paused(self, row: SubscriptionRow) -> SubscriptionRow:
+        """The row, paused if it was so and is not told where to go."""
+        found = self._rows.get(row.id)
+        if row.start != HERE or found is None or found[0].state != "paused":
+            return row
+        return msgspec.structs.replace(row, state="paused", note=found[0].note)
 
     async def join(self, row: SubscriptionRow) -> int:
         """A consumer outside the cluster comes, perhaps again; returns the number of its session.
@@ -167,7 +167,8 @@ class Rendezvous(Grain):
         found = self._rows.get(row.id)
         session = 1 if found is None else found[0].session + 1
         start = "next" if row.start == HERE and found is None else row.start
-        await self._attach(msgspec.structs.replace(row, start=start, session=session))
+        row = msgspec.structs.replace(row, start=start, session=session)
+        await self._attach(self._paused(row))
         if row.is_ephemeral:
             await self._inbox(row).look()  # who never comes is missed there
         return session
@@ -180,20 +181,39 @@ class Rendezvous(Grain):
         found = self._rows.get(subscription)
         if found is None:
             return None
-        await self._agents().attach(self._stream(), msgspec.structs.replace(found[0], start=HERE))
-        return found[0]
+        row = found[0]
+        if row.state != "paused":
+            await self._agents().attach(self._stream(), msgspec.structs.replace(row, start=HERE))
+        return row
 
     async def resume(self, subscription: str, start: str) -> bool:
         """Attach a subscription again, at `start`; False: there is none."""
-        found = self._rows.get(subscription)
+        found = self._find(subscription)
         if found is None:
             return False
-        row = msgspec.structs.replace(found[0], start=start, state="pending", note="")
-        await self._attach(row)
+        row = msgspec.structs.replace(found, start=start, state="pending", note="")
+        if not is_implicit(subscription):
+            await self._attach(row)
+            return True
+        await self._agents().attach(self._stream(), row)
+        if subscription in self._rows:
+            await self._clear(subscription, self._rows[subscription][1])
+        return True
+
+    async def pause(self, subscription: str) -> bool:
+        """Keep its events, and deliver none; False: there is no such subscription."""
+        found = self._find(subscription)
+        if found is None:
+            return False
+        row = msgspec.structs.replace(found, state="paused", start=HERE)
+        await self._put(row)
+        await self._agents().hold(self._stream(), row)
         return True
 
     async def _attach(self, row: SubscriptionRow) -> None:
         await self._put(row)
+        if row.state == "paused":
+            return
         await self._agents().attach(self._stream(), row)
         await self._put(msgspec.structs.replace(row, state="active"))
 
@@ -216,7 +236,9 @@ class Rendezvous(Grain):
 
     async def _clear(self, subscription: str, etag: Etag) -> None:
         try:
-            await self._store().clear(self._row_key(subscription), etag, services_of(self).fence)
+            await self._store().clear(
+                row_key(self.key, subscription), etag, services_of(self).fence
+            )
         except StorageError:
             self.context.deactivate_when_idle()
             raise
@@ -227,14 +249,20 @@ class Rendezvous(Grain):
 
     async def change(self, subscription: str, state: SubscriptionState, note: str) -> None:
         """Set the state of a subscription, with the reason."""
-        found = self._rows.get(subscription)
+        found = self._find(subscription)
         if found is not None:
-            await self._put(msgspec.structs.replace(found[0], state=state, note=note))
+            await self._put(msgspec.structs.replace(found, state=state, note=note))
 
     @read_only
     async def rows(self) -> list[SubscriptionRow]:
         """Every subscription of the stream."""
         return [row for row, _ in self._rows.values()]
+
+    @read_only
+    async def everyone(self) -> list[SubscriptionRow]:
+        """As `rows`, and the implicit subscriptions that have none."""
+        stored = [row for row, _ in self._rows.values()]
+        return [*stored, *(row for row in self._implicit() if row.id not in self._rows)]
 
     @always_interleave
     async def rows_for_agent(self) -> list[SubscriptionRow]:

@@ -1,14 +1,13 @@
-"""Stream handles: publish and subscribe.
+"""Stream handles: publish, subscribe, and consume.
 
-Owns: `Stream` and `Subscription`. Invariants: `publish` returns when the provider has accepted the
-event; `subscribe` returns when every later event will be seen; a subscription belongs to the grain
-identity and survives its activations.
+Owns: `Stream`. Not: the subscriptions (`subscription`, `rendezvous`). Invariants: `publish` returns
+when the provider has accepted the event; `subscribe` returns when every later event will be seen.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
-from typing import Annotated, Any, Generic, Literal, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 from urllib.parse import quote
 
 from millstream.runtime import ConfigError, Grain, State, StreamError
@@ -17,7 +16,6 @@ from millstream.runtime.extending import (
     Opener,
     check_headers,
     check_text,
-    extension_of,
     is_grain,
     kind_of,
 )
@@ -28,17 +26,18 @@ from millstream.streams.publishing.outbox import outbox_of
 
 from .event import Event
 from .handlers import check_explicit, is_batch_handler
+from .implicit import is_implicit
 from .inbox import EPHEMERAL, inbox_id, inbox_key, inbox_name, inbox_of, is_ephemeral
-from .rendezvous import HERE, Rendezvous, SubscriptionRow, rendezvous_key, rendezvous_of
+from .rendezvous import Rendezvous, rendezvous_key, rendezvous_of
 from .stream_events import Outside, StreamEvents
+from .subscription import Start, Subscription, local_consumer, start_text
+from .subscription_rows import SubscriptionRow
 
 __all__ = ["Start", "Stream", "Subscription"]
 
 T = TypeVar("T")
 EVENTS_MAX = 10_000
 """The most events that a program may ask to hold."""
-STARTS = ("next", "earliest")
-Start = Annotated[Literal["next", "earliest"] | Token, "where an explicit subscription begins"]
 Handler = Callable[[Event[T]], Coroutine[Any, Any, None]]
 BatchHandler = Callable[[list[Event[T]]], Coroutine[Any, Any, None]]
 
@@ -70,13 +69,6 @@ class Topic(Protocol[T]):
     def item(self) -> Any: ...
     @property
     def codec(self) -> Codec[T]: ...
-
-
-class LocalConsumer(Protocol):
-    """The end of a grain's deliveries, in its own silo: its extension `streams`."""
-
-    def joined(self, subscription: str, /) -> None: ...
-    def left(self, subscription: str, /) -> None: ...
 
 
 class Stream(Generic[T]):
@@ -212,11 +204,11 @@ class Stream(Generic[T]):
         check_text("the name of a subscription", name)
         row = self._row(grain, handler, name, start_text(start))
         rendezvous = self.rendezvous_grain()
-        consumer: LocalConsumer | None = extension_of(grain, "streams")
+        consumer = local_consumer(grain)
         if consumer is not None:
             consumer.joined(row.id)
         await rendezvous.add(row)
-        return Subscription(self, row.id, name, grain)
+        return Subscription(rendezvous, str(self), row, grain)
 
     def _row(self, grain: Any, handler: Any, name: str, start: str) -> SubscriptionRow:
         kind, handler_name = kind_of(type(grain)), handler.__name__
@@ -281,20 +273,25 @@ class Stream(Generic[T]):
             events_max,
         )
 
-    async def subscriptions(self, grain: Grain) -> list[Subscription[T]]:
-        """The explicit subscriptions of a grain to this stream: `subscriptions(self)`.
+    async def subscriptions(self, grain: Grain | None = None, /) -> list[Subscription[T]]:
+        """The subscriptions of the stream: all of them, or a grain's explicit ones:
+        `subscriptions(self)`.
 
-        Raises TypeError for what is not the grain itself; a reference is not.
+        Each has the state that it has now. Raises TypeError for what is not the grain itself; a
+        reference is not.
         """
+        rendezvous, label = self.rendezvous_grain(), str(self)
+        if grain is None:
+            return [Subscription(rendezvous, label, row) for row in await rendezvous.everyone()]
         if not is_grain(grain):
             raise TypeError(
                 f"subscriptions({grain!r}): give the grain itself: `subscriptions(self)`"
             )
         kind, key = kind_of(type(grain)), grain.key
         return [
-            Subscription(self, row.id, row.name, grain)
-            for row in await self.rendezvous_grain().rows()
-            if (row.grain_type, row.grain_key) == (kind, key)
+            Subscription(rendezvous, label, row, grain)
+            for row in await rendezvous.rows()
+            if (row.grain_type, row.grain_key) == (kind, key) and not is_implicit(row.id)
         ]
 
     def rendezvous_grain(self) -> Rendezvous:
@@ -305,78 +302,12 @@ class Stream(Generic[T]):
         return rendezvous
 
 
-def start_text(start: object) -> str:
-    """A start as it is stored. Raises ConfigError for what is none."""
-    if start is None:
-        return HERE
-    if isinstance(start, Token) or (isinstance(start, str) and start in STARTS):
-        return str(start)
-    raise ConfigError(f"start={start!r}: write 'next', 'earliest' or a Token (`Token.parse(text)`)")
-
-
 def subscription_id(
     provider: str, stream: StreamId, kind: str, key: str, handler: str, name: str
 ) -> str:
     """Id of an explicit subscription: another one for each stream, grain, handler and name."""
     parts = (provider, stream.namespace, stream.key, kind, key, handler, name)
     return "/".join(("explicit", *(quote(part, safe=": @#") for part in parts)))
-
-
-class Subscription(Generic[T]):
-    """A handle of an explicit subscription; equal by id, valid in any activation."""
-
-    __slots__ = ("_grain", "_id", "_name", "_stream")
-
-    def __init__(
-        self,
-        stream: Stream[T],
-        subscription: str,
-        name: str,
-        grain: Grain | None = None,
-    ) -> None:
-        self._stream = stream
-        self._id = subscription
-        self._name = name
-        self._grain = grain  # the subscribing one, where the handle was made
-
-    @property
-    def id(self) -> str:
-        """The same in every activation; another one for each stream, grain, handler and name."""
-        return self._id
-
-    @property
-    def name(self) -> str:
-        """The name that was given to `subscribe`."""
-        return self._name
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Subscription) and other.id == self.id
-
-    def __hash__(self) -> int:
-        return hash(self.id)
-
-    async def unsubscribe(self) -> None:
-        """End the subscription; again is harmless.
-
-        When it has returned, this activation's handler sees no further event of it.
-        """
-        await self._stream.rendezvous_grain().remove(self.id)
-        if self._grain is not None:
-            consumer: LocalConsumer | None = extension_of(self._grain, "streams")
-            if consumer is not None:
-                consumer.left(self.id)
-
-    async def resume(self, *, start: Start | None = None) -> None:
-        """Attach again, after a fault, or to go elsewhere.
-
-        Args:
-            start: None: where it is, so that nothing is left out: what failed is tried anew; or
-                where `subscribe` would begin: "next" leaves out all that waits.
-
-        Raises ConfigError (no such start), StreamError (it was unsubscribed).
-        """
-        if not await self._stream.rendezvous_grain().resume(self.id, start_text(start)):
-            raise StreamError(f"{self.id} is not subscribed to {self._stream!r}")
 
 
 def publisher_of(runtime: Opener, provider: str) -> Publisher:

@@ -30,7 +30,8 @@ from millstream.streams.api.inbox import (
     is_ephemeral,
     parse_inbox_key,
 )
-from millstream.streams.api.rendezvous import HERE, Rendezvous, rendezvous_key, rendezvous_of
+from millstream.streams.api.rendezvous import Rendezvous, rendezvous_key, rendezvous_of
+from millstream.streams.api.subscription_rows import HERE
 from millstream.streams.consumer.batch import Delivered, WireBatch
 
 from .pending import Pending

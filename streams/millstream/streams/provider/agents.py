@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
 from millstream.runtime import MillstreamError, QueueUnavailable
 from millstream.runtime.extending import SiloServices
-from millstream.streams.api.rendezvous import HERE, SubscriptionRow
+from millstream.streams.api.implicit import ImplicitSubscription, implicit_in
+from millstream.streams.api.subscription_rows import HERE, SubscriptionRow
 from millstream.streams.contracts.identity import QueueId, StreamId
 from millstream.streams.contracts.mapping import QueueMapper
 from millstream.streams.ownership.record import OwnershipStore, QueueState, StoredRecord
@@ -42,7 +43,10 @@ class AgentCalls:
         mapper: QueueMapper,
         records: OwnershipStore,
         store: str,
+        retention_s: float,
     ) -> None:
+        self._provider = provider
+        self._retention_s = retention_s
         self._target = target_of(provider)
         self._services = services
         self._mapper = mapper
@@ -54,6 +58,12 @@ class AgentCalls:
         """Name of the store that keeps the provider's rows."""
         return self._store
 
+    def implicit(self, namespace: str, /) -> Sequence[ImplicitSubscription]:
+        """The implicit subscriptions of a namespace, by the present view."""
+        now_s, view = self._services.clock.wall_s(), self._services.members.view
+        found = implicit_in(view, self._provider, now_s, self._retention_s)
+        return list(found.of(namespace).values())
+
     async def attach(self, stream: StreamId, row: SubscriptionRow, /) -> None:
         """Tell the agent of a subscription. Raises QueueUnavailable: it could not be told."""
 
@@ -62,6 +72,15 @@ class AgentCalls:
             return call(silo, target, StreamsTarget.attach, queue, *stream, row)
 
         await self._tell(stream, tell, needs_agent=row.start not in (HERE, "next"))
+
+    async def hold(self, stream: StreamId, row: SubscriptionRow, /) -> None:
+        """Tell the agent that one is paused. Raises QueueUnavailable: it could not be told."""
+
+        def tell(silo: str, queue: QueueId) -> Coroutine[Any, Any, bool]:
+            call, target = self._services.targets.call, self._target
+            return call(silo, target, StreamsTarget.hold, queue, *stream, row)
+
+        await self._tell(stream, tell)
 
     async def detach(self, stream: StreamId, subscription: str, /) -> None:
         """Tell the agent that a subscription ended. Raises QueueUnavailable."""

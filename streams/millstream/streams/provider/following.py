@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 
+from millstream.runtime import StateStore
 from millstream.runtime.extending import SiloServices
 from millstream.streams.api.implicit import ImplicitSet, implicit_in
-from millstream.streams.api.rendezvous import SubscriptionRow, rendezvous_key, rendezvous_of
+from millstream.streams.api.rendezvous import rendezvous_key, rendezvous_of
+from millstream.streams.api.subscription_rows import SubscriptionRow, rows_of_namespace
 from millstream.streams.contracts.identity import StreamId
 
 __all__ = ["Following"]
@@ -28,11 +30,13 @@ class Following:
         self,
         provider: str,
         services: SiloServices,
+        store: StateStore,
         retention_s: float,
         changed: Callable[[], None],
     ) -> None:
         self._provider = provider
         self._services = services
+        self._store = store
         self._retention_s = retention_s
         self._changed = changed
         self._timer: asyncio.TimerHandle | None = None
@@ -47,6 +51,10 @@ class Following:
         """The implicit ones in the present view, also in a silo that reads no queues."""
         now_s = self._services.clock.wall_s()
         return implicit_in(self._services.members.view, self._provider, now_s, self._retention_s)
+
+    def held(self, namespace: str, /) -> Awaitable[Sequence[tuple[StreamId, SubscriptionRow]]]:
+        """The rows of a namespace that has implicit ones only. Raises StorageUnavailable."""
+        return rows_of_namespace(self._store, self._provider, namespace)
 
     def refresh(self) -> None:
         """See which implicit subscriptions hold in the present view."""

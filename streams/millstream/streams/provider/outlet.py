@@ -58,7 +58,7 @@ class SiloOutlet:
         await self._letters.put(DeadLetter(failure, now_s, letter_id(failure, unique)))
 
     async def fault(self, stream: StreamId, subscription: str, note: str, /) -> None:
-        """Mark an explicit subscription as faulted: its events wait until it is resumed."""
+        """Mark a subscription as faulted: its events wait until it is resumed."""
         key = rendezvous_key(self.provider, stream)
         await self._services.grain(rendezvous_of(self.provider), key).change(
             subscription, "faulted", note

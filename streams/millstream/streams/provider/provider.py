@@ -147,7 +147,14 @@ class PersistentStreams:
             services.budget,
         )
         records = OwnershipStore(services.store(options.store), name)
-        self.agents = AgentCalls(name, services, self.mapper, records, options.store)
+        self.agents = AgentCalls(
+            name,
+            services,
+            self.mapper,
+            records,
+            options.store,
+            options.absent_type_retention_s,
+        )
         self._reading = QueueReading(
             name, self._settings, options, self.adapter, self.capabilities, services
         )

@@ -56,7 +56,7 @@ class QueueReading:
         self._clock = services.clock
         self._calls = services.new_tasks()
         retention_s = options.absent_type_retention_s
-        self.following = Following(provider, services, retention_s, self._tell_agents)
+        self.following = Following(provider, services, store, retention_s, self._tell_agents)
         self._unwatch: Callable[[], None] = lambda: None
         self._audit: asyncio.Task[None] | None = None
         self.is_balanced = False  # the balancer was started, and is not closed

@@ -12,7 +12,7 @@ import msgspec
 
 from millstream.runtime.extending import SiloServices, SystemTarget
 from millstream.streams.agent.agent import PullingAgent
-from millstream.streams.api.rendezvous import SubscriptionRow
+from millstream.streams.api.subscription_rows import SubscriptionRow
 from millstream.streams.contracts.identity import QueueId, StreamId
 
 __all__ = ["QueueStats", "SiloStats", "StreamsTarget", "agent_stats", "target_of"]
@@ -78,6 +78,14 @@ class StreamsTarget(SystemTarget):
         if agent is None:
             return False
         return await agent.attach(StreamId(namespace, key), row)
+
+    async def hold(self, queue: str, namespace: str, key: str, row: SubscriptionRow) -> bool:
+        """Pause a subscription in the agent of a queue; False: no agent of it is here."""
+        agent = self._queues.agent(queue)
+        if agent is None:
+            return False
+        agent.subscribers.hold(StreamId(namespace, key), row)
+        return True
 
     async def detach(self, queue: str, namespace: str, key: str, subscription: str) -> bool:
         """Forget a subscription; False: no agent of the queue is here."""

@@ -1,0 +1,163 @@
+"""What happens to a delivery, and what follows: its events and actions.
+
+Owns: the messages between `Delivery` and its driver. Not: what follows from what (`delivery`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import Enum
+from typing import Literal
+
+import msgspec
+
+from millstream.streams.contracts.item import Item
+from millstream.streams.contracts.token import Token
+
+from .lagging.behind import BehindCursor
+
+__all__ = [
+    "Action",
+    "Deliver",
+    "Drained",
+    "Event",
+    "Failure",
+    "FailureKind",
+    "Fetch",
+    "Fetched",
+    "GiveUp",
+    "GiveUpOutcome",
+    "GivenUp",
+    "Pause",
+    "Progress",
+    "Resume",
+    "Retry",
+    "Sent",
+    "Tick",
+    "Unreachable",
+    "WaitUntil",
+    "Wake",
+]
+
+GiveUpOutcome = Literal["dead_letter", "skip", "pause"]
+
+
+class FailureKind(Enum):
+    """What counts as an attempt."""
+
+    HANDLER = "handler"  # the handler raised
+    TIMEOUT = "timeout"  # the handler ran past its deadline
+    ACTIVATION = "activation"  # on_activate raised
+
+
+class Failure(msgspec.Struct, frozen=True):
+    """Why the item at the cursor was not done."""
+
+    kind: FailureKind
+    text: str
+
+
+# Events. `at_s` and `now_s` are the loop's clock; `roll` is a chance in [0, 1) for the back-off.
+
+
+class Wake(msgspec.Struct, frozen=True):
+    """A call may be made now."""
+
+
+class Sent(msgspec.Struct, frozen=True):
+    """The first `count` items of the last `Deliver` are on their way."""
+
+    count: int
+    at_s: float
+
+
+class Progress(msgspec.Struct, frozen=True):
+    """The reply: the first `done` items are done, then came `error`, if any."""
+
+    done: int
+    error: Failure | None
+    at_s: float
+    roll: float
+
+
+class Unreachable(msgspec.Struct, frozen=True):
+    """No fault of the handler: overloaded, silo gone, grain moved, storage, reply lost.
+
+    It also answers `GiveUp` when the item could not be stored.
+    """
+
+    reason: str
+    at_s: float
+    roll: float
+
+
+class Tick(msgspec.Struct, frozen=True):
+    """The time of `WaitUntil` has come."""
+
+    now_s: float
+
+
+class GivenUp(msgspec.Struct, frozen=True):
+    """The answer to `GiveUp`; what was to be stored is stored."""
+
+    outcome: GiveUpOutcome
+
+
+class Resume(msgspec.Struct, frozen=True):
+    """Go on behind `token` (None: at the oldest event held), from wherever it is now.
+
+    `cursor`: it is behind there.
+    """
+
+    token: Token | None
+    cursor: BehindCursor | None = None
+
+
+class Pause(msgspec.Struct, frozen=True):
+    """Deliver nothing more; what is out ends first."""
+
+
+class Retry(msgspec.Struct, frozen=True):
+    """Go on where it is, after a fault or a pause too: what failed is tried as if it were new."""
+
+
+class Fetched(msgspec.Struct, frozen=True):
+    """The answer to `Fetch`: the items are here, or lost, or not yet."""
+
+
+Event = Wake | Sent | Progress | Unreachable | Tick | GivenUp | Resume | Pause | Retry | Fetched
+
+
+# Actions.
+
+
+class Deliver(msgspec.Struct, frozen=True):
+    """Send these items, or the first few of them, and say `Sent`; until then nothing changed."""
+
+    items: Sequence[Item]
+    attempt: int
+
+
+class GiveUp(msgspec.Struct, frozen=True):
+    """Ask the failure handler about this item; answer with `GivenUp`."""
+
+    item: Item
+    error: Failure
+    attempts: int
+
+
+class WaitUntil(msgspec.Struct, frozen=True):
+    """Give a `Tick` at this time."""
+
+    when_s: float
+
+
+class Fetch(msgspec.Struct, frozen=True):
+    """Read the items anew; answer with `Fetched`."""
+
+
+class Drained(msgspec.Struct, frozen=True):
+    """Nothing is left; the subscription is idle."""
+
+
+Action = Deliver | GiveUp | WaitUntil | Fetch | Drained

@@ -1,0 +1,92 @@
+"""Subscriptions as they are stored: one row each.
+
+Owns: `SubscriptionRow`, its key in the store, and reading rows. Not: writing them (`rendezvous`).
+Invariants: the rows of a stream, and those of a namespace, are next to each other; an implicit
+subscription has a row only while it is paused or faulted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+import msgspec
+
+from millstream.runtime import Row, StateStore
+from millstream.streams.contracts.identity import StreamId
+
+from .implicit import ImplicitSubscription
+from .stream_key import SEPARATOR, join_key
+
+__all__ = [
+    "HELD",
+    "HERE",
+    "SubscriptionRow",
+    "SubscriptionState",
+    "implicit_row",
+    "row_key",
+    "rows_of_namespace",
+    "rows_under",
+]
+
+ROWS_PER_SCAN = 1000
+HERE = "here"
+SubscriptionState = Literal["pending", "active", "faulted", "paused"]
+HELD: tuple[SubscriptionState, ...] = ("faulted", "paused")
+"""States in which a subscription keeps its events, and is delivered none."""
+
+
+class SubscriptionRow(msgspec.Struct, array_like=True, frozen=True):
+    """One subscription. `start` is `here` (where it is), `next`, `earliest`, or a token's text.
+    `session`: of a consumer outside the cluster, how often it has come; 0: a grain."""
+
+    id: str
+    grain_type: str
+    grain_key: str
+    handler: str
+    is_batch: bool
+    start: str
+    name: str = ""
+    state: SubscriptionState = "pending"
+    note: str = ""
+    session: int = 0
+    is_ephemeral: bool = False
+
+
+def implicit_row(one: ImplicitSubscription, key: str) -> SubscriptionRow:
+    """The row that a `@subscribe` mark makes for the stream of a key."""
+    handler = one.handler
+    return SubscriptionRow(
+        one.subscription, one.grain_type, key, handler, False, HERE, state="active"
+    )
+
+
+def row_key(rendezvous: str, subscription: str = "") -> str:
+    """The key of a row in the store; without a subscription: how those of the stream begin."""
+    return f"subscription/{rendezvous}{SEPARATOR}{subscription}"
+
+
+async def rows_under(store: StateStore, prefix: str) -> list[tuple[SubscriptionRow, Row]]:
+    """The rows whose keys begin so. Raises StorageUnavailable."""
+    rows: list[tuple[SubscriptionRow, Row]] = []
+    after = ""
+    while True:
+        found = await store.scan(prefix, after, ROWS_PER_SCAN)
+        rows.extend((_decode(stored.data), stored) for _, stored in found)
+        if len(found) < ROWS_PER_SCAN:
+            return rows
+        after = found[-1][0]
+
+
+async def rows_of_namespace(
+    store: StateStore, provider: str, namespace: str
+) -> Sequence[tuple[StreamId, SubscriptionRow]]:
+    """The implicit subscriptions of a namespace's streams that are held.
+
+    Raises StorageUnavailable.
+    """
+    prefix = row_key(join_key(provider, namespace))
+    return [(StreamId(namespace, row.grain_key), row) for row, _ in await rows_under(store, prefix)]
+
+
+_decode = msgspec.msgpack.Decoder(SubscriptionRow).decode
