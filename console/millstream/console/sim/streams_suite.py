@@ -3,7 +3,8 @@
 Judged: nothing acknowledged is lost; tokens of a stream rise per subscription, except where an
 event says that it may be known; with `commit_with` every stored event has its effect exactly once,
 in order; an epoch of a queue has one owner; an event that cannot be handled becomes a dead letter;
-after the repair everything arrives in time. Silos may host different grains.
+after the repair everything arrives in time. Silos may host different grains. In half of the runs
+an event that cannot be handled pauses its listener first, until that subscribes again.
 """
 
 from __future__ import annotations
@@ -160,13 +161,15 @@ class Listener(Grain):
 
 
 class NotedLetters:
-    """Notes what is given up; it becomes a dead letter."""
+    """Notes what is given up; it becomes a dead letter, perhaps after a pause."""
 
-    async def give_up(self, failure: DeliveryFailure) -> Literal["dead_letter"]:
+    async def give_up(self, failure: DeliveryFailure) -> Literal["dead_letter", "pause"]:
         """A poisoned event is expected here, any other is not."""
-        run, item = current_run(), msgspec.msgpack.decode(failure.body)
+        run, item = streams_run(), msgspec.msgpack.decode(failure.body)
         who = failure.subscription.split("/")
         subscription = who[5] if who[0] == "explicit" else "reader"
+        if run.should_pause(subscription, item):
+            return "pause"
         run.history.record(DeadLettered(str(failure.stream), subscription, item))
         if not item.startswith("poison"):
             run.violated(f"{item} was given up for {subscription}: {failure.error[:200]}")
@@ -240,6 +243,8 @@ class StreamsRun(Run):
         self.options = replace(OPTIONS, cache=rng.choice((CacheLimits(), SMALL_CACHE, SMALL_CACHE)))
         self.slow_key = rng.choice(("", *KEYS))  # its handler takes SLOW_S now and then
         self._slow_again_s = 0.0
+        self._is_pausing = seeded_random(simulation.seed, "pauses").random() < 0.5
+        self._paused: set[tuple[str, str]] = set()
         self.accepted: dict[str, list[str]] = defaultdict(list)
         self.refused: dict[str, str] = {}  # items that are surely not stored, and why
 
@@ -290,6 +295,14 @@ class StreamsRun(Run):
             return False
         self._slow_again_s = now_s + SLOW_EVERY_S
         self.figures["slow events"] += 1
+        return True
+
+    def should_pause(self, subscription: str, item: str) -> bool:
+        """Should a listener stop at this event, until it subscribes again? Once for each."""
+        if self.is_over or not self._is_pausing or (subscription, item) in self._paused:
+            return False
+        self._paused.add((subscription, item))
+        self.figures["paused"] += 1
         return True
 
     def is_dead(self, silo: str) -> bool:
@@ -398,10 +411,12 @@ async def play(run: StreamsRun) -> Counter[str]:
     programs.start()
     stops = Stops(run, cluster, run.stop_every_s)
     leaving = simulation.loop.create_task(stops.play())
+    resuming = simulation.loop.create_task(listen_again(run, cluster))
     await simulation.nemesis(plan.script, programs.boot)
     run.is_over = programs.is_over = stops.is_over = True
     await leaving
     found = await drain(run, cluster)
+    resuming.cancel()
     run.figures["crashes"] += plan.crashes
     run.judge(run.check_all(found))
     run.figures["late requests"] += cluster.late_requests
@@ -424,6 +439,27 @@ async def listen(run: StreamsRun, cluster: SimCluster) -> None:
     for key in KEYS:
         run.history.record(Subscribed(f"orders/{key}", "reader"))
     await run.simulation.call(run.simulation.host(cluster.names[0]), subscribe_all())
+
+
+async def listen_again(run: StreamsRun, cluster: SimCluster) -> None:
+    """Now and then the listeners subscribe again; one that was paused goes on."""
+    loop, rng = run.simulation.loop, seeded_random(run.simulation.seed, "listening again")
+
+    async def subscribe(name: str, key: str) -> None:
+        silo = cluster.silo(cluster.names[0])
+        if silo is not None:
+            await silo.grain(Listener, name).listen(key)
+
+    while True:
+        await asyncio.sleep(rng.uniform(1.0, 8.0))
+        host = run.simulation.host(cluster.names[0])
+        for name in LISTENERS:
+            for key in KEYS:
+                call = loop.create_task(run.simulation.call(host, subscribe(name, key)))
+                await asyncio.wait([call], timeout=RUNTIME.call_timeout_s)
+                run.figures["not resumed"] += (
+                    call.cancelled() or not call.done() or (call.exception() is not None)
+                )
 
 
 async def drain(run: StreamsRun, cluster: SimCluster) -> dict[str, list[str]]:
