@@ -24,6 +24,7 @@ FLOORS: dict[str, tuple[str, ...]] = {
     "streams": (
         "contracts",
         "failures",
+        "insight",
         "publishing",
         "api",
         "ownership",

@@ -14,6 +14,7 @@ from typing import Any
 from millstream.runtime.run import RUN_OPTIONS, run_program
 
 from .dead_letters import add_dead_letters
+from .why import add_why
 
 __all__ = ["main"]
 
@@ -34,6 +35,7 @@ def parser() -> argparse.ArgumentParser:
     add_sim(commands.add_parser("sim", help="simulate clusters under trouble, in virtual time"))
     letters = commands.add_parser("dead-letters", help="events that were given up")
     add_dead_letters(letters)
+    add_why(commands.add_parser("why", help="what holds a stream up"))
     return top
 
 

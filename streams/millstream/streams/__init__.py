@@ -57,6 +57,9 @@ from .failures.handler import (
     KeepDeadLetters,
 )
 from .failures.letters import DeadLetter
+from .insight.report import HolderReport, QueueReport, StreamReport, SubscriptionReport
+from .insight.verdict import Why
+from .insight.why import why
 from .ownership.mapper import HashRingMapper
 from .ownership.options import OwnershipOptions
 from .provider.provider import PersistentStreams
@@ -86,6 +89,7 @@ __all__ = [
     "FlowOptions",
     "GiveUpDecision",
     "HashRingMapper",
+    "HolderReport",
     "KeepDeadLetters",
     "Measurable",
     "OutMessage",
@@ -107,6 +111,7 @@ __all__ = [
     "QueueOwner",
     "QueueReader",
     "QueueReceiver",
+    "QueueReport",
     "QueueStats",
     "QueueUnavailable",
     "Rewinds",
@@ -122,9 +127,13 @@ __all__ = [
     "StreamId",
     "StreamNamespace",
     "StreamOptions",
+    "StreamReport",
     "Subscription",
     "SubscriptionFaulted",
+    "SubscriptionReport",
     "Token",
+    "Why",
     "dead_letters",
     "subscribe",
+    "why",
 ]

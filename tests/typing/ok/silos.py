@@ -57,16 +57,22 @@ from millstream.streams import (
     DeliveryOptions,
     FlowOptions,
     HashRingMapper,
+    HolderReport,
     OwnershipOptions,
     PersistentStreams,
+    QueueReport,
     QueueStats,
     SiloStats,
     Stream,
     StreamId,
     StreamNamespace,
     StreamOptions,
+    StreamReport,
     SubscriptionFaulted,
+    SubscriptionReport,
+    Why,
     dead_letters,
+    why,
 )
 
 
@@ -172,6 +178,13 @@ async def client_program() -> None:
         assert_type(client, Client)
         assert_type(await client.grain(CounterApi, "a").add(1), int)
         await client.stream(WORDS, "a").publish("one")
+        found = await why(client, client.stream(WORDS, "eu"))
+        assert_type(found, Why)
+        assert_type(found.reports, tuple[StreamReport, StreamReport])
+        report: QueueReport | None = found.reports[1].agent
+        holder: HolderReport | None = None if report is None else report.holder
+        known = None if holder is None else holder.subscription
+        assert_type(known, SubscriptionReport | None)
         letters = dead_letters(client, "default")
         assert_type(letters, DeadLetters)
         for letter in await letters.list("s", stream=StreamId("words", "a"), after="x", limit=5):

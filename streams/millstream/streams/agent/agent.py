@@ -175,6 +175,7 @@ class PullingAgent:
         self.is_acked = True  # False: the last acknowledgement failed, so what is done comes again
         self.is_fenced = False
         self.fault_count = 0  # of the adapter
+        self._fault = ""  # its last
         self.gap_count = 0
 
     def _new_core(
@@ -290,6 +291,16 @@ class PullingAgent:
     def state(self) -> ReaderState:
         """Where reading stands."""
         return self._core.state
+
+    @property
+    def options(self) -> StreamOptions:
+        """Its limits."""
+        return self._options
+
+    @property
+    def trouble(self) -> str:
+        """The adapter's last fault, while reading has not succeeded since."""
+        return self._fault if self._core.is_failing else ""
 
     @property
     def read_count(self) -> int:
@@ -412,6 +423,7 @@ class PullingAgent:
     def at_fault(self, text: str) -> None:
         """The adapter did something wrongly: count it, and say it."""
         self.fault_count += 1
+        self._fault = text
         left_out = self._lines.take(self._clock.now())
         if left_out is not None:
             extra = {"silo": self._parts.outlet.silo, "queue": self.queue, "epoch": self.epoch}

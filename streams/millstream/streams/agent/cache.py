@@ -29,7 +29,7 @@ from millstream.streams.contracts.message import QueueMessage, content_bytes
 from millstream.streams.contracts.token import Token
 from millstream.streams.ownership.record import TokenRange
 
-from .lane import Lane, Slot, chain, items_from
+from .lane import Lane, Slot, chain, items_from, lag_from
 
 __all__ = ["CacheLimits", "Cursor", "Notes", "QueueCache"]
 
@@ -115,6 +115,10 @@ class Cursor:
         assert self._slot is not None, "a drained cursor is nowhere"
         return self._slot, self._item
 
+    def lag(self) -> tuple[int, float]:
+        """Items from here on, and when the first was stored (wall clock; 0 when drained)."""
+        return lag_from(self._slot, self._item)
+
     def peek(self, max_events: int, max_bytes: int) -> Sequence[Item]:
         """The next items, without moving: one at least while not drained, whatever its size.
 
@@ -192,6 +196,11 @@ class QueueCache:
     def size_bytes(self) -> int:
         """Bytes held."""
         return self._bytes
+
+    @property
+    def oldest(self) -> QueueMessage | None:
+        """The oldest message held; None while empty."""
+        return self._slots[self.base].message if self._slots else None
 
     @property
     def oldest_s(self) -> float | None:

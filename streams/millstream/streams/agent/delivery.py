@@ -82,6 +82,7 @@ __all__ = [
 ]
 
 BATCH_FIRST = 16  # the size of the first call, before anything is known about the handler
+SMOOTHING = 0.2  # weight of the newest call in `event_s`
 
 
 class DeliveryState(Enum):
@@ -103,7 +104,8 @@ class Delivery:
         at: absolute index of the message in which it begins (`QueueCache.first_index`, `append`),
             or the cursor of one that is behind.
         after: the last token that the subscription has done, if known.
-        window: the size of calls that an earlier delivery to the same subscription had reached.
+        window, event_s: the size of calls that an earlier delivery to the same subscription had
+            reached, and what an event took, smoothed.
         is_faulted: keep its events, and deliver none.
     """
 
@@ -119,7 +121,9 @@ class Delivery:
         "_out",
         "_resume",
         "_sent_s",
+        "_trouble",
         "_when_s",
+        "event_s",
         "position",
         "state",
         "stream",
@@ -135,6 +139,7 @@ class Delivery:
         at: int | BehindCursor,
         after: Token | None = None,
         window: int | None = None,
+        event_s: float = 0.0,
         is_faulted: bool = False,
     ) -> None:
         self._cache = cache
@@ -151,6 +156,9 @@ class Delivery:
         self.stream = stream
         self.position = after
         self.window = min(options.max_batch, BATCH_FIRST if window is None else window)
+        self._trouble = ""  # why calls told nothing, the last time
+        self._sent_s = 0.0
+        self.event_s = event_s
         self.state = DeliveryState.FAULTED if is_faulted else DeliveryState.READY
 
     @property
@@ -173,6 +181,24 @@ class Delivery:
     def attempts(self) -> int:
         """Failures of the item that is delivered next, or now."""
         return self._attempts
+
+    @property
+    def trouble(self) -> str:
+        """What went wrong last, while something is."""
+        if self._error is not None:
+            return self._error.text
+        return self._trouble if self._losses else ""
+
+    def out_s(self, now_s: float) -> float:
+        """Since when a call is out; 0: none is."""
+        return now_s - self._sent_s if self.state is DeliveryState.IN_FLIGHT else 0.0
+
+    def lag(self) -> tuple[int, float]:
+        """Events that are not done, and when the oldest was stored (wall clock).
+
+        Cost: O(messages of the stream in the cache).
+        """
+        return self._cursor.lag()
 
     @property
     def next_token(self) -> Token | None:
@@ -278,6 +304,10 @@ class Delivery:
         self._out = ()
 
     def _adapt(self, count: int, took_s: float) -> None:
+        if count:
+            each_s = took_s / count
+            known_s = self.event_s
+            self.event_s = known_s + SMOOTHING * (each_s - known_s) if known_s else each_s
         target_s = self._options.target_call_s
         if took_s > target_s:
             self.window = max(1, self.window // 2)
@@ -313,6 +343,7 @@ class Delivery:
             return ()
         if self._resume is not None:
             return self._reopen(self._resume)
+        self._trouble = event.reason
         return self._lost(event.at_s, event.roll)
 
     def _lost(self, at_s: float, roll: float) -> Sequence[Action]:

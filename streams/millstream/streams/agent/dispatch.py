@@ -175,6 +175,7 @@ class Dispatch:
             at=index,
             after=subscriber.position if self._source.has_positions else None,
             window=subscriber.window,
+            event_s=subscriber.event_s,
             is_faulted=subscriber.is_faulted,
         )
         if delivery.index is None:
@@ -322,6 +323,7 @@ class Dispatch:
             self._queue(subscriber)
         elif delivery.state is DeliveryState.CLOSED and subscriber.delivery is delivery:
             subscriber.position, subscriber.window = delivery.position, delivery.window
+            subscriber.event_s = delivery.event_s
             subscriber.delivery = None
 
     def _act(self, subscriber: Subscriber, delivery: Delivery, action: Action) -> None:

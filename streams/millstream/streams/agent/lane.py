@@ -14,7 +14,7 @@ from millstream.streams.contracts.item import Item
 from millstream.streams.contracts.message import QueueMessage, content_bytes, headers_bytes
 from millstream.streams.contracts.token import Token
 
-__all__ = ["Lane", "Slot", "chain", "items_from"]
+__all__ = ["Lane", "Slot", "chain", "items_from", "lag_from"]
 
 
 new_token: Callable[..., Token] = tuple.__new__  # `Token(...)`, at half of its cost
@@ -96,6 +96,20 @@ def chain(lane: Lane) -> Iterator[Slot]:
         assert slot.next is not None or slot is lane.tail
         yield slot
         slot = slot.next
+
+
+def lag_from(slot: Slot | None, item: int) -> tuple[int, float]:
+    """Items from here on, and when the first was stored (wall clock; 0: there are none).
+
+    Cost: O(messages).
+    """
+    if slot is None:
+        return 0, 0.0
+    events, since_s = -item, slot.message.enqueued_s
+    while slot is not None:
+        events += len(slot.message.items)
+        slot = slot.next
+    return events, since_s
 
 
 def items_from(slot: Slot | None, start: int, max_events: int, max_bytes: int) -> Sequence[Item]:

@@ -18,6 +18,7 @@ class Subscriber:
 
     __slots__ = (
         "delivery",
+        "event_s",
         "grain_key",
         "grain_type",
         "handler",
@@ -63,6 +64,7 @@ class Subscriber:
         self.position: Token | None = None
         self.sent_upto: Token | None = None  # what is at or below it may be known
         self.window: int | None = None
+        self.event_s = 0.0  # what an event takes, smoothed; 0: not known
         self.is_queued = False
         self.is_faulted = is_faulted  # or paused: its events wait, undelivered
         self.is_redelivered = False

@@ -372,6 +372,11 @@ class Subscribers:
                 if is_shared or (subscriber.delivery and subscriber.delivery.is_within):
                     self._deliveries.fall_behind(subscriber)
 
+    def of(self, stream: StreamId) -> Sequence[Subscriber] | None:
+        """The subscriptions of a stream; None: it had no event lately, or they are asked for."""
+        entry = self._streams.get(stream)
+        return None if entry is None or entry.cold is not None else [*entry.subscribers.values()]
+
     def has_tried(self) -> bool:
         """Was something delivered that is not done? Cost: O(subscriptions known)."""
         return any(

@@ -33,6 +33,7 @@ from millstream.streams.failures.dead_letters import DeadLetters
 from millstream.streams.failures.handler import FailureHandler
 from millstream.streams.failures.target import DeadLettersTarget
 from millstream.streams.inbox.inbox import inbox_grain_of
+from millstream.streams.insight.target import WhyTarget
 from millstream.streams.ownership.manager import QueueManager
 from millstream.streams.ownership.record import OwnershipStore
 from millstream.streams.publishing.ingest import IngestTarget
@@ -43,6 +44,7 @@ from .adapter_host import SiloAdapterHost
 from .agents import AgentCalls
 from .reading import QueueReading
 from .redriving import Redriving
+from .reporting import StreamReports
 from .settings import settings_of
 from .target import QueueStats, StreamsTarget
 
@@ -80,6 +82,7 @@ class PersistentStreams:
         self.name = ""
         self.adapter: QueueAdapter
         self.agents: AgentCalls
+        self.reports: StreamReports
         self.dead_letters: DeadLetters
         self._publisher: SiloPublisher | None = None
         self._reading: QueueReading | None = None
@@ -162,6 +165,8 @@ class PersistentStreams:
         services.send_parcels(resume_outbox)
         services.targets.add(StreamsTarget(name, services, self.manager), name)
         services.targets.add(IngestTarget(publisher), name)
+        self.reports = StreamReports(name, services, self.mapper, records, self.manager)
+        services.targets.add(WhyTarget(self.reports), name)
         redriving = Redriving(name, services, self._reading.following, options.delivery)
         letters = DeadLettersTarget(self._reading.letters, redriving)
         services.targets.add(letters, name)

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Sequence
 from typing import Protocol
 
 from millstream.streams.agent.cache import Cursor, QueueCache
-from millstream.streams.agent.lane import Slot, items_from
+from millstream.streams.agent.lane import Slot, items_from, lag_from
 from millstream.streams.contracts.identity import StreamId
 from millstream.streams.contracts.item import Item
 from millstream.streams.contracts.message import QueueMessage
@@ -266,6 +266,10 @@ class Behind:
         """The next items of the chain."""
         return items_from(self.head, self._item, max_events, max_bytes)
 
+    def lag(self) -> tuple[int, float]:
+        """Items of the chain, and when the first was stored (wall clock; 0: there are none)."""
+        return lag_from(self.head, self._item)
+
     def advance(self, count: int) -> None:
         """So many items are done."""
         self._item += count
@@ -347,6 +351,10 @@ class BehindCursor:
     def after(self) -> Token:
         """Up to here it is done."""
         return before(self._behind.position)
+
+    def lag(self) -> tuple[int, float]:
+        """Items that are here, and when the first was stored; what is to be read is not counted."""
+        return self._behind.lag()
 
     def peek(self, max_events: int, max_bytes: int) -> Sequence[Item]:
         """The next items that are here."""

@@ -166,6 +166,11 @@ class ReaderCore:
         return ReaderState.FULL if self._waiting or not self._grant() else ReaderState.READING
 
     @property
+    def is_failing(self) -> bool:
+        """Has a receiver failed, and none read since?"""
+        return self._failures > 0
+
+    @property
     def is_open(self) -> bool:
         """Is there a receiver that can be called?"""
         return self._stage is Stage.OPEN

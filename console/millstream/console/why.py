@@ -1,0 +1,87 @@
+"""`millstream why`: says what holds a stream up.
+
+Owns: the arguments, and what is printed. Not: finding it out (`millstream.streams`). Invariant:
+what an error or a key holds cannot steer the terminal.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+from typing import Any
+
+from millstream.runtime import MillstreamError, connect
+from millstream.streams import StreamNamespace, StreamReport, SubscriptionReport, Why, why
+
+from .dead_letters import add_cluster, plain
+
+__all__ = ["add_why"]
+
+SUBSCRIPTIONS_MAX = 20  # that are printed
+
+
+def add_why(command: argparse.ArgumentParser) -> None:
+    """Options of `millstream why`."""
+    add_cluster(command)
+    command.add_argument("namespace", help="name of the stream's namespace")
+    command.add_argument("key", help="the stream's key")
+    command.set_defaults(run=run_why)
+
+
+def run_why(arguments: argparse.Namespace) -> int:
+    """Ask and print; returns the exit code."""
+    try:
+        found = asyncio.run(ask(arguments))
+    except (MillstreamError, ValueError) as error:
+        text = f"{type(error).__name__}: {error}"
+        print(f"millstream why: {plain(text)}", file=sys.stderr)
+        return 1
+    print("\n".join(map(plain, lines_of(found))))
+    return 0
+
+
+async def ask(arguments: argparse.Namespace) -> Why:
+    """Connect, and ask. Raises what clients raise."""
+    gateways = arguments.gateway or ["127.0.0.1:7700"]
+    async with connect(*gateways, cluster=arguments.cluster) as client:
+        namespace = StreamNamespace[Any](arguments.namespace, object, provider=arguments.provider)
+        return await why(client, client.stream(namespace, arguments.key))
+
+
+def lines_of(found: Why) -> list[str]:
+    """The sentence, and the hops behind it."""
+    report = found.reports[1]
+    lines = [str(found), ""]
+    lines += [f"{name:<14}{text}" for name, text in hops_of(report)]
+    subscriptions = list(report.subscriptions or ())
+    lines += [subscription_line(one) for one in subscriptions[:SUBSCRIPTIONS_MAX]]
+    if len(subscriptions) > SUBSCRIPTIONS_MAX:
+        lines.append(f"... and {len(subscriptions) - SUBSCRIPTIONS_MAX} subscriptions more")
+    return lines
+
+
+def hops_of(report: StreamReport) -> list[tuple[str, str]]:
+    """Queue, agent and cache, a line each."""
+    owner = f"{report.owner_state}, {report.owner}" if report.owner else report.owner_state
+    agent = report.agent
+    if agent is None:
+        return [("queue", f"{report.queue} ({owner})")]
+    return [
+        ("queue", f"{report.queue} ({owner}, epoch {agent.epoch}), {agent.backlog:,} not read"),
+        ("agent", f"{agent.state}, {agent.read:,} read, {agent.delivered:,} delivered"),
+        (
+            "cache",
+            f"{agent.cached_events:,} of {agent.events_max:,} events, {agent.cached_bytes:,} of "
+            f"{agent.bytes_max:,} bytes, oldest {agent.lag_s:.1f} s",
+        ),
+    ]
+
+
+def subscription_line(one: SubscriptionReport) -> str:
+    """One subscription in a line."""
+    each = f", {one.event_s * 1e3:.3g} ms an event" if one.event_s else ""
+    return (
+        f"{'subscription':<14}{one.id}: {one.state}, {one.lag_events:,} events or "
+        f"{one.lag_s:.1f} s behind{each}"
+    )

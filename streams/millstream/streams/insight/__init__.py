@@ -1,0 +1,1 @@
+"""Why a stream is where it is: reports of queues and subscriptions, and the verdict over them."""

@@ -1,0 +1,95 @@
+"""What is known of one stream's way through the cluster, hop by hop, at one instant.
+
+Owns: the values. Not: gathering them (`provider/reporting`), what follows from them (`verdict`).
+Invariant: each hop has a lag in seconds beside a count, so that hops can be compared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from millstream.streams.contracts.identity import StreamId
+
+__all__ = ["HolderReport", "QueueReport", "StreamReport", "SubscriptionReport"]
+
+
+class SubscriptionReport(msgspec.Struct, array_like=True, frozen=True):
+    """One subscription, as the agent of its queue sees it.
+
+    `grain`: type and key. `state`: that of its delivery: ready, in_flight, backoff, lagging,
+    giving_up, faulted, or idle (nothing is undelivered). `lag_events`: read and not done;
+    `lag_s`: age of the oldest of them. `event_s`: what one event takes, smoothed; 0: not known.
+    `out_s`: since when the present call is out. `attempts`: failures of the event that is next.
+    `trouble`: what went wrong last, while it is.
+    """
+
+    id: str
+    grain: str
+    state: str
+    lag_events: int = 0
+    lag_s: float = 0.0
+    event_s: float = 0.0
+    out_s: float = 0.0
+    window: int = 1
+    attempts: int = 0
+    trouble: str = ""
+
+    @property
+    def rate(self) -> float:
+        """Events per second that it can do; 0: not known."""
+        return 1.0 / self.event_s if self.event_s > 0 else 0.0
+
+
+class HolderReport(msgspec.Struct, array_like=True, frozen=True):
+    """Who holds the oldest message of a cache; None: its subscriptions are being asked for."""
+
+    stream: StreamId
+    subscription: SubscriptionReport | None = None
+
+
+class QueueReport(msgspec.Struct, array_like=True, frozen=True):
+    """One queue, as its owner sees it.
+
+    `state`: of the reader: starting, reading, full, paused, fenced. `trouble`: the adapter's last
+    fault, while reading has not succeeded since. `backlog`: events not read yet, as far as the
+    provider tells. `lag_s`: age of the oldest event in the cache. `read`: events since the agent
+    began.
+    """
+
+    queue: str
+    silo: str
+    epoch: int
+    state: str
+    trouble: str
+    backlog: int
+    read: int
+    delivered: int
+    cached_events: int
+    cached_bytes: int
+    events_max: int
+    bytes_max: int
+    lag_s: float
+    calls_out: int
+    calls_out_max: int
+    holder: HolderReport | None = None
+
+
+class StreamReport(msgspec.Struct, array_like=True, frozen=True):
+    """One stream of one provider.
+
+    `owner`: the silo that the queue's record names, with its state (free, owned, pausing).
+    `agent`: None: that silo does not answer, or does not read the queue yet. `at_s`: seconds since
+    1970, of the owner. `subscriptions`: None: the stream had no event lately, or they are being
+    asked for.
+    """
+
+    stream: StreamId
+    queue: str
+    owner: str = ""
+    owner_state: str = "free"
+    is_owner_live: bool = False
+    agent: QueueReport | None = None
+    at_s: float = 0.0
+    subscriptions: Sequence[SubscriptionReport] | None = None

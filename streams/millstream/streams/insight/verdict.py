@@ -1,0 +1,205 @@
+"""Which hop holds a stream up, as one sentence: eight checks in order. Pure.
+
+Owns: the checks and their words. Not: the figures (`report`). Source: spec/users.md 4.3.
+Invariant: the first check that applies is the verdict: what is further upstream explains what is
+seen further down.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Literal, get_args
+
+import msgspec
+
+from millstream.runtime.extending import shown
+
+from .report import QueueReport, StreamReport, SubscriptionReport
+
+__all__ = ["CHECKS", "Check", "Why", "verdict"]
+
+Check = Literal[
+    "queue_unreachable",
+    "queue_unowned",
+    "queue_paused",
+    "cache_full",
+    "subscription_parked",
+    "handler_slow",
+    "handler_blocked",
+    "grain_unreachable",
+    "nobody_subscribes",
+    "nothing",
+]
+CHECKS: tuple[Check, ...] = get_args(Check)
+BLOCKED_S = 10.0  # a call that is out for longer
+SLOW_LAG_S = 1.0  # what is done sooner is not late
+
+
+class Why(msgspec.Struct, frozen=True):
+    """What holds a stream up. `str` of it is the sentence.
+
+    `check`: which of the checks applied; "nothing": none. `reports`: two, half a second apart.
+    """
+
+    check: Check
+    text: str
+    reports: tuple[StreamReport, StreamReport]
+
+    def __str__(self) -> str:
+        return self.text
+
+
+def verdict(before: StreamReport, after: StreamReport) -> Why:
+    """What two looks at a stream say."""
+    check, text = _of_queue(before, after) or _of_subscriptions(before, after)
+    return Why(check, text, (before, after))
+
+
+Found = tuple[Check, str] | None
+
+
+def _of_queue(before: StreamReport, after: StreamReport) -> Found:
+    agent = after.agent
+    if agent is None:
+        return "queue_unowned", _unowned(after)
+    if agent.trouble:
+        return "queue_unreachable", (
+            f"{agent.queue} cannot be read by {agent.silo}: {shown(agent.trouble, 500)}. It is "
+            "tried again by itself; nothing is lost."
+        )
+    if agent.state == "paused" or after.owner_state == "pausing":
+        return "queue_paused", (
+            f"{agent.queue} is being handed over by {agent.silo}, which waits for the "
+            f"{agent.calls_out} calls that are out."
+        )
+    if agent.state == "full":
+        return "cache_full", _full(before, after, agent)
+    return None
+
+
+def _unowned(report: StreamReport) -> str:
+    queue = report.queue
+    if report.owner and not report.is_owner_live:
+        return f"{report.owner}, which read {queue}, has gone; another silo takes it over soon."
+    if report.owner:
+        return f"{report.owner} owns {queue}, and does not read it yet, or does not answer."
+    return (
+        f"No silo reads {queue}: its record is free. Is there a silo that may own queues "
+        "(can_own_queues), and does a balancer want it?"
+    )
+
+
+def _full(before: StreamReport, after: StreamReport, agent: QueueReport) -> str:
+    text = (
+        f"The cache of {agent.queue} is full: {agent.cached_events:,} of {agent.events_max:,} "
+        f"events, {agent.cached_bytes:,} of {agent.bytes_max:,} bytes."
+    )
+    holder = agent.holder
+    if holder is None:
+        return text
+    if holder.subscription is None:
+        return f"{text} The subscriptions of {_name(holder.stream)} are being asked for."
+    found = _of_subscription(holder.subscription, rate_of(before, after))
+    why = found[1] if found else "It gets on."
+    return (
+        f"{text} It is held by subscription {shown(holder.subscription.id)} of "
+        f"{_name(holder.stream)}, {_seconds(holder.subscription.lag_s)} behind. {why}"
+    )
+
+
+def _of_subscriptions(before: StreamReport, after: StreamReport) -> tuple[Check, str]:
+    name, rate = _name(after.stream), rate_of(before, after)
+    if after.subscriptions is None:
+        return "nothing", f"{name} had no event lately: nothing of it is read and not done."
+    if not after.subscriptions:
+        return "nobody_subscribes", f"No one subscribes to {name}; its events are acknowledged."
+    found = [_of_subscription(one, rate) for one in _worst_first(after.subscriptions)]
+    first = min((one for one in found if one), key=lambda one: CHECKS.index(one[0]), default=None)
+    if first is not None:
+        return first
+    backlog = 0 if after.agent is None else after.agent.backlog
+    waiting = f"; {backlog:,} events of {after.queue} are not read yet" if backlog else ""
+    lag = sum(one.lag_events for one in after.subscriptions)
+    return "nothing", f"Nothing holds {name} up: {lag:,} events of it are under way{waiting}."
+
+
+def _worst_first(subscriptions: Sequence[SubscriptionReport]) -> list[SubscriptionReport]:
+    return sorted(subscriptions, key=lambda one: -one.lag_s)
+
+
+def _of_subscription(one: SubscriptionReport, rate: float) -> Found:
+    checks: tuple[Callable[[SubscriptionReport, float], Found], ...] = (
+        _parked,
+        _blocked,
+        _slow,
+        _unreachable,
+    )
+    return next((found for check in checks if (found := check(one, rate))), None)
+
+
+def _parked(one: SubscriptionReport, rate: float) -> Found:
+    name = f"Subscription {shown(one.id)}"
+    if one.state == "faulted":
+        return "subscription_parked", (
+            f"{name} is faulted, and {one.lag_events:,} events of it wait: "
+            f"{shown(one.trouble, 500) or 'an event was given up'}. `resume()` lets it go on."
+        )
+    if one.state == "paused":
+        return "subscription_parked", f"{name} is paused. `resume()` lets it go on."
+    if one.state == "lagging":
+        return "subscription_parked", (
+            f"{name} is behind the cache: {one.lag_events:,} events of it are read anew."
+        )
+    if one.attempts:
+        return "subscription_parked", (
+            f"{name} has failed {one.attempts} times at one event, and tries it again: "
+            f"{shown(one.trouble, 500)}."
+        )
+    return None
+
+
+def _blocked(one: SubscriptionReport, rate: float) -> Found:
+    if one.state != "in_flight" or one.out_s < BLOCKED_S or one.out_s < 10 * one.event_s:
+        return None
+    usual = f"; an event takes {_seconds(one.event_s)} as a rule" if one.event_s else ""
+    return "handler_blocked", (
+        f"{one.grain} has not answered subscription {shown(one.id)} for {_seconds(one.out_s)}"
+        f"{usual}."
+    )
+
+
+def _slow(one: SubscriptionReport, rate: float) -> Found:
+    if one.lag_s < SLOW_LAG_S or not one.event_s or one.state not in ("in_flight", "ready"):
+        return None
+    return "handler_slow", (
+        f"Subscription {shown(one.id)} is {_seconds(one.lag_s)} behind: its handler takes "
+        f"{_seconds(one.event_s)} for an event, which is {one.rate:,.0f} events a second at most, "
+        f"and its queue brings {rate:,.0f}."
+    )
+
+
+def _unreachable(one: SubscriptionReport, rate: float) -> Found:
+    if one.state != "backoff":
+        return None
+    return "grain_unreachable", (
+        f"{one.grain} could not be reached for subscription {shown(one.id)}, and is tried again: "
+        f"{shown(one.trouble, 500) or 'no answer came'}."
+    )
+
+
+def rate_of(before: StreamReport, after: StreamReport) -> float:
+    """Events a second that were read of the queue between two looks; 0: not known."""
+    took_s = after.at_s - before.at_s
+    if before.agent is None or after.agent is None or took_s <= 0:
+        return 0.0
+    if before.agent.epoch != after.agent.epoch:
+        return 0.0
+    return max(0.0, (after.agent.read - before.agent.read) / took_s)
+
+
+def _name(stream: object) -> str:
+    return shown(str(stream))
+
+
+def _seconds(seconds: float) -> str:
+    return f"{seconds * 1e3:.3g} ms" if seconds < 1 else f"{seconds:,.1f} s"

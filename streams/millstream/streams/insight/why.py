@@ -1,0 +1,71 @@
+"""`why(stream)`: the sentence that names what holds a stream up.
+
+Owns: asking, from a silo or through a gateway. Not: what answers (`target`).
+"""
+
+from __future__ import annotations
+
+from typing import Protocol, TypeVar
+
+from millstream.runtime import Openable
+from millstream.runtime.extending import Opener
+from millstream.streams.contracts.identity import StreamId
+
+from .target import WhyTarget
+from .verdict import Why
+
+__all__ = ["why"]
+
+H = TypeVar("H")
+
+
+class StreamHandle(Protocol):
+    """A stream, as `stream(namespace, key)` gives it."""
+
+    @property
+    def id(self) -> StreamId: ...
+    @property
+    def provider(self) -> str: ...
+
+
+class Program(Protocol):
+    """A silo, a client, a cluster or a grain."""
+
+    def stream(self, namespace: Openable[H], key: str, /) -> H: ...
+
+
+class Question:
+    """What is asked of one provider."""
+
+    def __init__(self, runtime: Opener, provider: str) -> None:
+        self._runtime = runtime
+        self._provider = provider
+
+    async def ask(self, stream: StreamId) -> Why:
+        gateway = self._runtime.gateway
+        if gateway is None:
+            found: Why = await self._runtime.part(self._provider).reports.why(stream)
+            return found
+        target = f"{WhyTarget.target_name}/{self._provider}"
+        return await gateway.call(str(stream), target, WhyTarget.why, stream)
+
+
+class Questions:
+    """Opens a question as a namespace opens streams; the key is the provider."""
+
+    def open(self, runtime: Opener, key: str, /) -> Question:
+        runtime.check_running()
+        return Question(runtime, key)
+
+
+async def why(program: Program, stream: StreamHandle, /) -> Why:
+    """What holds a stream up: eight checks, from its queue to its grains; takes half a second.
+
+    Args:
+        program: a `Silo`, `Client`, `LocalCluster`, or a grain.
+        stream: as `program.stream(namespace, key)` gives it.
+
+    `str` of the result is the sentence, `reports` are the figures behind it. Raises ConfigError
+    (no such provider), StorageError, and what calls raise.
+    """
+    return await program.stream(Questions(), stream.provider).ask(stream.id)

@@ -1,0 +1,152 @@
+"""What one silo can say about a stream and its queue: reports for `why`.
+
+Owns: making `QueueReport` and `SubscriptionReport` of an agent, and the target `$why/<provider>`.
+Not: what follows from them (`insight/verdict`). Cost: only when it is asked.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Protocol
+
+from millstream.runtime import MillstreamError
+from millstream.runtime.extending import Clock, SiloServices
+from millstream.streams.agent.agent import PullingAgent
+from millstream.streams.agent.subscriber import Subscriber
+from millstream.streams.contracts.identity import QueueId, StreamId
+from millstream.streams.contracts.mapping import QueueMapper
+from millstream.streams.insight.report import (
+    HolderReport,
+    QueueReport,
+    StreamReport,
+    SubscriptionReport,
+)
+from millstream.streams.insight.target import WhyTarget
+from millstream.streams.insight.verdict import Why, verdict
+from millstream.streams.ownership.record import OwnershipStore
+
+__all__ = ["StreamReports", "queue_report"]
+
+BETWEEN_S = 0.5  # two looks, from which rates are told
+
+
+class Agents(Protocol):
+    """The queues that this silo reads."""
+
+    def agent(self, queue: QueueId, /) -> PullingAgent | None: ...
+
+
+class StreamReports:
+    """Reports of one provider's streams, from whichever silo owns the queue (`Reports`)."""
+
+    def __init__(
+        self,
+        provider: str,
+        services: SiloServices,
+        mapper: QueueMapper,
+        records: OwnershipStore,
+        agents: Agents,
+    ) -> None:
+        self._target = f"{WhyTarget.target_name}/{provider}"
+        self._services = services
+        self._mapper = mapper
+        self._records = records
+        self._agents = agents
+
+    async def why(self, stream: StreamId, /) -> Why:
+        """Two looks, and what they say. Raises StorageError."""
+        before = await self._look(stream)
+        await asyncio.sleep(BETWEEN_S)
+        return verdict(before, await self._look(stream))
+
+    async def _look(self, stream: StreamId) -> StreamReport:
+        queue = self._mapper.queue_for(stream)
+        stored = await self._records.read(queue)
+        if stored is None or not stored.record.owner:
+            return StreamReport(stream, queue)
+        owner, state = stored.record.owner, stored.record.state.value
+        is_live = self._services.members.is_live(owner)
+        found = StreamReport(stream, queue, owner, state, is_live)
+        if not is_live:
+            return found
+        try:
+            call = self._services.targets.call
+            told = await call(owner, self._target, WhyTarget.look, queue, stream)
+        except MillstreamError:
+            return found
+        return StreamReport(
+            stream, queue, owner, state, True, told.agent, told.at_s, told.subscriptions
+        )
+
+    async def look(self, queue: QueueId, stream: StreamId, /) -> StreamReport:
+        """What this silo's agent of the queue knows."""
+        agent, clock = self._agents.agent(queue), self._services.clock
+        if agent is None:
+            return StreamReport(stream, queue)
+        await agent.measure()
+        known = agent.subscribers.of(stream)
+        reports = None if known is None else [subscription_report(one, clock) for one in known]
+        report = queue_report(agent, self._services.address, clock)
+        return StreamReport(stream, queue, agent=report, at_s=clock.wall_s(), subscriptions=reports)
+
+
+def queue_report(agent: PullingAgent, silo: str, clock: Clock) -> QueueReport:
+    """One queue, as its agent sees it; the backlog is that of the last `measure`."""
+    cache, limits = agent.cache, agent.options.cache
+    cache.purge()
+    return QueueReport(
+        agent.queue,
+        silo,
+        agent.epoch,
+        agent.state.value,
+        agent.trouble,
+        agent.backlog,
+        agent.read_count,
+        agent.dispatch.delivered_count,
+        cache.events,
+        cache.size_bytes,
+        limits.events_max,
+        limits.bytes_max,
+        age_s(cache.oldest_s, clock),
+        agent.dispatch.calls_out,
+        agent.options.calls_out_max,
+        holder_report(agent, clock),
+    )
+
+
+def holder_report(agent: PullingAgent, clock: Clock) -> HolderReport | None:
+    """Who holds the oldest message of the cache."""
+    oldest = agent.cache.oldest
+    if oldest is None:
+        return None
+    for one in agent.subscribers.of(oldest.stream) or ():
+        token = None if one.delivery is None else one.delivery.next_token
+        if token is not None and token[:2] == oldest.token[:2]:
+            return HolderReport(oldest.stream, subscription_report(one, clock))
+    return HolderReport(oldest.stream)
+
+
+def subscription_report(one: Subscriber, clock: Clock) -> SubscriptionReport:
+    """One subscription."""
+    grain, delivery = f"{one.grain_type}/{one.grain_key}", one.delivery
+    if delivery is None:
+        state = "faulted" if one.is_faulted else "idle"
+        return SubscriptionReport(one.id, grain, state, event_s=one.event_s)
+    events, since_s = delivery.lag()
+    return SubscriptionReport(
+        one.id,
+        grain,
+        delivery.state.value,
+        events,
+        age_s(since_s, clock),
+        delivery.event_s,
+        delivery.out_s(clock.now()),
+        delivery.window,
+        delivery.attempts,
+        delivery.trouble,
+    )
+
+
+def age_s(since_s: float | None, clock: Clock) -> float:
+    """Seconds since a wall-clock time; 0 where there is none."""
+    return max(0.0, clock.wall_s() - since_s) if since_s else 0.0

@@ -1,0 +1,174 @@
+"""Which hop holds a stream up: each check by its facts, and which comes first."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from millstream.streams import (
+    HolderReport,
+    QueueReport,
+    StreamId,
+    StreamReport,
+    SubscriptionReport,
+)
+from millstream.streams.insight.verdict import CHECKS, verdict
+
+STREAM = StreamId("orders", "eu")
+AGENT = QueueReport(
+    "queue-3", "a:1@7", 4, "reading", "", 0, 1000, 900, 100, 5000, 200, 9000, 0.1, 1, 256
+)
+SUB = SubscriptionReport("audit", "Ledger/eu", "in_flight", 3, 0.2, 0.001, 0.01, 16)
+FINE = StreamReport(STREAM, "queue-3", "a:1@7", "owned", True, AGENT, 100.0, [SUB])
+
+
+def found(report: StreamReport, **earlier: Any) -> tuple[str, str]:
+    before = replace(report, at_s=report.at_s - 0.5, **earlier)
+    why = verdict(before, report)
+    assert str(why) == why.text and why.reports == (before, report)
+    return why.check, why.text
+
+
+def with_agent(**changes: Any) -> StreamReport:
+    return replace(FINE, agent=replace(AGENT, **changes))
+
+
+def with_subscription(**changes: Any) -> StreamReport:
+    return replace(FINE, subscriptions=[replace(SUB, **changes)])
+
+
+def test_a_stream_that_gets_on_is_held_up_by_nothing() -> None:
+    assert found(FINE) == ("nothing", "Nothing holds orders/eu up: 3 events of it are under way.")
+    check, text = found(with_agent(backlog=12_345))
+    assert check == "nothing" and "12,345 events of queue-3 are not read yet" in text
+
+
+def test_a_stream_without_events_lately_says_so() -> None:
+    assert found(replace(FINE, subscriptions=None))[0] == "nothing"
+    assert "no event lately" in found(replace(FINE, subscriptions=None))[1]
+
+
+def test_a_queue_that_cannot_be_read_says_what_its_adapter_raised() -> None:
+    check, text = found(with_agent(state="starting", trouble="Odd.read raised\nOSError"))
+    assert check == "queue_unreachable"
+    assert "queue-3" in text and "Odd.read raised\\nOSError" in text
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"owner": "", "owner_state": "free"}, "No silo reads queue-3"),
+        ({"is_owner_live": False}, "a:1@7, which read queue-3, has gone"),
+        ({}, "a:1@7 owns queue-3, and does not read it yet"),
+    ],
+)
+def test_a_queue_that_nobody_reads(changes: dict[str, Any], said: str) -> None:
+    check, text = found(replace(FINE, agent=None, subscriptions=None, **changes))
+    assert check == "queue_unowned" and said in text
+
+
+def test_a_queue_that_is_handed_over() -> None:
+    assert found(with_agent(state="paused", calls_out=7))[0] == "queue_paused"
+    assert (
+        "7 calls"
+        in found(replace(FINE, owner_state="pausing", agent=replace(AGENT, calls_out=7)))[1]
+    )
+
+
+def test_a_full_cache_names_who_holds_it_and_why() -> None:
+    slow = replace(SUB, id="slow", state="in_flight", lag_s=42.0, event_s=0.009)
+    other = StreamId("orders", "us")
+    report = with_agent(
+        state="full", cached_events=200, read=2000, holder=HolderReport(other, slow)
+    )
+    check, text = found(report, agent=replace(AGENT, read=1000))
+    assert check == "cache_full"
+    assert "200 of 200 events" in text and "slow of orders/us, 42.0 s behind" in text
+    assert "9 ms for an event, which is 111 events a second at most" in text
+    assert "brings 2,000" in text
+
+
+def test_a_full_cache_whose_subscriptions_are_not_known() -> None:
+    assert "being asked for" in found(with_agent(state="full", holder=HolderReport(STREAM)))[1]
+    assert found(with_agent(state="full"))[0] == "cache_full"
+    fast = HolderReport(STREAM, SUB)
+    assert found(with_agent(state="full", holder=fast))[1].endswith("It gets on.")
+
+
+@pytest.mark.parametrize(
+    ("changes", "check", "said"),
+    [
+        ({"state": "faulted", "lag_events": 9}, "subscription_parked", "9 events of it wait"),
+        ({"state": "paused"}, "subscription_parked", "is paused"),
+        ({"state": "lagging"}, "subscription_parked", "read anew"),
+        (
+            {"state": "backoff", "attempts": 2, "trouble": "ValueError: no"},
+            "subscription_parked",
+            "failed 2 times at one event, and tries it again: ValueError: no",
+        ),
+        ({"out_s": 42.0}, "handler_blocked", "has not answered subscription audit for 42.0 s"),
+        ({"lag_s": 5.0, "event_s": 0.05}, "handler_slow", "50 ms for an event, which is 20 events"),
+        (
+            {"state": "backoff", "trouble": "Overloaded: full"},
+            "grain_unreachable",
+            "Ledger/eu could not be reached for subscription audit, and is tried again: Overloaded",
+        ),
+    ],
+)
+def test_what_a_subscription_waits_for(changes: dict[str, Any], check: str, said: str) -> None:
+    got, text = found(with_subscription(**changes))
+    assert got == check and said in text
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"lag_s": 0.9, "event_s": 0.5},
+        {"lag_s": 5.0, "event_s": 0.0},
+        {"out_s": 9.0},
+        {"out_s": 50.0, "event_s": 6.0},  # its events take that long
+        {"state": "idle", "lag_s": 50.0},
+        {"state": "ready"},
+    ],
+)
+def test_what_is_no_cause(changes: dict[str, Any]) -> None:
+    assert found(with_subscription(**changes))[0] == "nothing"
+
+
+def test_nobody_subscribes() -> None:
+    assert found(replace(FINE, subscriptions=[]))[0] == "nobody_subscribes"
+
+
+def test_the_rate_is_not_told_across_owners() -> None:
+    slow = replace(SUB, lag_s=5.0, event_s=0.05)
+    report = replace(FINE, agent=replace(AGENT, read=5000), subscriptions=[slow])
+    assert "its queue brings 0." in found(report, agent=replace(AGENT, epoch=3))[1]
+    assert "its queue brings 8,000." in found(report, agent=AGENT)[1]
+
+
+def test_what_is_worst_behind_is_named_first() -> None:
+    one, two = (replace(SUB, id=name, lag_s=lag, event_s=0.1) for name, lag in (("x", 3), ("y", 9)))
+    assert "Subscription y is 9.0 s behind" in found(replace(FINE, subscriptions=[one, two]))[1]
+
+
+BROKEN: list[tuple[str, StreamReport]] = [
+    ("queue_unowned", replace(FINE, agent=None)),
+    ("queue_unreachable", with_agent(trouble="x", state="full")),
+    ("queue_paused", with_agent(state="paused")),
+    ("cache_full", with_agent(state="full")),
+]
+
+
+@given(st.sampled_from(BROKEN), st.sampled_from(["faulted", "backoff", "in_flight"]))
+def test_what_is_upstream_comes_first(broken: tuple[str, StreamReport], state: str) -> None:
+    check, report = broken
+    downstream = [replace(SUB, state=state, attempts=3, out_s=99.0, lag_s=99.0)]
+    assert found(replace(report, subscriptions=downstream))[0] == check
+
+
+def test_every_check_has_been_seen() -> None:
+    assert CHECKS.index("queue_unreachable") == 0 and CHECKS[-1] == "nothing"

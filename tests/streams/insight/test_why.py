@@ -1,0 +1,161 @@
+"""`why(stream)` in clusters: what holds a stream up is named, from silos and from clients."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+import pytest
+from tests.conditions import until
+
+from millstream.balancers import DeploymentBalancer
+from millstream.console.main import main
+from millstream.providers.memory import MemoryQueues
+from millstream.providers.memory.adapter import MemoryReceiver
+from millstream.runtime import ConfigError, Grain, LocalCluster, Silo
+from millstream.streams import (
+    CacheLimits,
+    DeliveryOptions,
+    Event,
+    HashRingMapper,
+    PersistentStreams,
+    QueueMessage,
+    StreamNamespace,
+    StreamOptions,
+    Why,
+    subscribe,
+    why,
+)
+from millstream.streams.provider import reporting
+
+LINES = StreamNamespace("lines", int, subscriptions="implicit")
+ALONE = StreamNamespace("alone", int, subscriptions="implicit")
+GATE = asyncio.Event()
+
+
+@pytest.fixture(autouse=True)
+def clean(monkeypatch: pytest.MonkeyPatch) -> None:
+    global GATE
+    GATE = asyncio.Event()
+    monkeypatch.setattr(reporting, "BETWEEN_S", 0.001)
+
+
+class Reader(Grain):
+    @subscribe(LINES)
+    async def on_line(self, event: Event[int]) -> None:
+        if self.key == "bad":
+            raise ValueError("cannot be handled")
+        if self.key == "stuck":
+            await GATE.wait()
+
+    async def ask(self, key: str) -> str:
+        return (await why(self, self.stream(LINES, key))).check
+
+
+def provider() -> PersistentStreams:
+    return PersistentStreams(
+        MemoryQueues(),
+        mapper=HashRingMapper(queues=1),
+        balancer=DeploymentBalancer(rebalance_delay_s=0.01),
+        options=StreamOptions(
+            cache=CacheLimits(events_max=20), delivery=DeliveryOptions(retries=1000)
+        ),
+    )
+
+
+def cluster_of(silos: int = 1) -> LocalCluster:
+    return LocalCluster(silos=silos, grains=[Reader], streams={"default": provider})
+
+
+async def asked(cluster: LocalCluster, key: str) -> Why:
+    return await why(cluster, cluster.stream(LINES, key))
+
+
+async def until_it_says(cluster: LocalCluster, key: str, check: str) -> Why:
+    async with asyncio.timeout(20):
+        while (found := await asked(cluster, key)).check != check:
+            await asyncio.sleep(0)
+    return found
+
+
+async def test_a_stream_that_gets_on_and_one_that_nobody_hears() -> None:
+    async with cluster_of(2) as cluster:
+        await cluster.stream(LINES, "fine").publish(1)
+        found = await until_it_says(cluster, "fine", "nothing")
+        assert "lines/fine" in str(found)
+        await cluster.stream(ALONE, "k").publish(1)
+        async with asyncio.timeout(20):
+            while (await why(cluster, cluster.stream(ALONE, "k"))).check != "nobody_subscribes":
+                await asyncio.sleep(0)
+        assert await cluster.grain(Reader, "x").ask("fine") == "nothing"
+
+
+async def test_a_handler_that_fails_is_named_with_its_error() -> None:
+    async with cluster_of(2) as cluster:
+        await cluster.stream(LINES, "bad").publish(1)
+        found = await until_it_says(cluster, "bad", "subscription_parked")
+        assert "ValueError: cannot be handled" in str(found)
+        (one,) = found.reports[1].subscriptions or ()
+        assert (one.grain, one.lag_events) == ("Reader/bad", 1) and one.attempts > 0
+
+
+async def test_a_full_cache_names_the_stream_that_holds_it() -> None:
+    async with cluster_of() as cluster:
+        await cluster.silos[0].stream(LINES, "stuck").publish_many(range(20))
+        found = await until_it_says(cluster, "fine", "cache_full")
+        assert "of lines/stuck" in str(found) and "20 of 20 events" in str(found)
+        GATE.set()
+        await until_it_says(cluster, "stuck", "nothing")
+
+
+async def test_a_queue_that_cannot_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def read(
+        self: MemoryReceiver, max_events: int, max_bytes: int, wait_s: float, /
+    ) -> Sequence[QueueMessage]:
+        raise OSError("the cable is out")
+
+    monkeypatch.setattr(MemoryReceiver, "read", read)
+    async with cluster_of() as cluster:
+        found = await until_it_says(cluster, "fine", "queue_unreachable")
+        assert "MemoryReceiver.read raised OSError: the cable is out" in str(found)
+
+
+async def test_a_queue_that_no_silo_may_read() -> None:
+    async with Silo(grains=[Reader], streams={"default": provider()}, can_own_queues=False) as silo:
+        found = await why(silo, silo.stream(LINES, "k"))
+        assert found.check == "queue_unowned" and "can_own_queues" in str(found)
+
+
+async def test_a_provider_that_is_not_there_is_named() -> None:
+    other = StreamNamespace("lines", int, provider="other")
+    async with cluster_of() as cluster:
+        with pytest.raises(ConfigError, match="other"):
+            await why(cluster.silos[0], cluster.silos[0].stream(other, "k"))
+
+
+async def test_the_command_prints_the_sentence_and_the_hops(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    async with cluster_of() as cluster:
+        await cluster.silos[0].stream(LINES, "bad").publish(1)
+        await until_it_says(cluster, "bad", "subscription_parked")
+        gateway = cluster.silos[0].address.partition("@")[0]
+        words = ["why", "--gateway", gateway, "lines", "bad"]
+        assert await asyncio.to_thread(main, words) == 0
+        out = capsys.readouterr().out
+        assert "cannot be handled" in out.splitlines()[0]
+        assert "queue-0 (owned" in out and "1 events or" in out
+        words[-2:] = ["--provider", "none", "lines", "bad"]
+        assert await asyncio.to_thread(main, words) == 1
+        assert "none" in capsys.readouterr().err
+
+
+async def test_asking_does_not_wait_for_a_silo_that_has_gone() -> None:
+    async with cluster_of(2) as cluster:
+        await cluster.stream(LINES, "fine").publish(1)
+        owner = (await until_it_says(cluster, "fine", "nothing")).reports[1].owner
+        gone = next(silo for silo in cluster.silos if silo.address == owner)
+        other = next(silo for silo in cluster.silos if silo.address != owner)
+        await gone.stop()
+        await until(lambda: not other.services.members.is_live(owner))
+        assert (await why(other, other.stream(LINES, "fine"))).check in ("queue_unowned", "nothing")
