@@ -14,27 +14,25 @@ import asyncio
 import logging
 import math
 from collections import deque
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
 
-from millstream.runtime.extending import Budget, Clock, Tasks, shown
+from millstream.runtime.extending import shown
 from millstream.streams.api.subscription_rows import HERE, SubscriptionRow
 from millstream.streams.contracts.capability import Capability, has_positions
 from millstream.streams.contracts.identity import QueueId, StreamId
 from millstream.streams.contracts.message import QueueMessage
-from millstream.streams.contracts.queue import QueueAdapter, QueueReader, QueueReceiver, Rewinds
+from millstream.streams.contracts.queue import QueueReader, QueueReceiver, Rewinds
 from millstream.streams.contracts.token import Token
 from millstream.streams.ownership.record import Progress
 
 from .attempts import LineBudget
-from .cache import Notes, QueueCache
-from .dispatch import Dispatch, Outlet
-from .giving_up import GiveUps
+from .dispatch import Dispatch
 from .lagging.behind import Behind
 from .lagging.book import BehindBook
 from .lagging.done_before import DoneBefore
 from .lagging.standing import Standing
 from .options import StreamOptions
+from .parts import AgentParts, cache_for
 from .reading.catching_up import CatchUp
 from .reading.reader import ReaderCore, ReaderState
 from .reading.receiving import Receiving, end_tasks
@@ -56,49 +54,14 @@ from .reading.steps import (
     Say,
     Tick,
 )
-from .subscribers import Known, Subscribers
+from .subscribers import Subscribers
 
-__all__ = ["AgentParts", "PullingAgent"]
+__all__ = ["PullingAgent"]
 
 log = logging.getLogger("millstream.agent")
 
 FORGETS_PER_IDLE_TIME = 10
 PROGRESSED = Progressed()
-
-
-@dataclass(frozen=True, slots=True)
-class AgentParts:
-    """What the agents of one provider in one silo share."""
-
-    adapter: QueueAdapter
-    capabilities: frozenset[Capability]
-    options: StreamOptions
-    outlet: Outlet
-    give_ups: GiveUps
-    known: Known
-    clock: Clock
-    new_tasks: Callable[[], Tasks]
-    calls: Tasks  # delivery calls, until the provider ends
-    budget: Budget  # of the silo
-
-
-def cache_for(
-    options: StreamOptions, capabilities: Collection[Capability], after: Token | None
-) -> QueueCache:
-    """The cache of a queue with these capabilities.
-
-    What is not ordered is read only as fast as it is delivered: what waits here has lost its place
-    among what is more urgent.
-    """
-    limits = options.cache
-    is_ordered = Capability.ORDERED in capabilities
-    if not is_ordered:
-        limits = replace(limits, events_max=min(limits.events_max, options.calls_out_max))
-    if not is_ordered:
-        notes: Notes = "all"
-    else:
-        notes = "out_of_turn" if Capability.ITEM_ACK in capabilities else "none"
-    return QueueCache(limits, after, notes=notes)
 
 
 class PullingAgent:

@@ -1,0 +1,57 @@
+"""What the agents of one provider in one silo share, and the cache that fits their queues.
+
+Owns: `AgentParts`, `cache_for`. Not: the agents.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, replace
+
+from millstream.runtime.extending import Budget, Clock, Tasks
+from millstream.streams.contracts.capability import Capability
+from millstream.streams.contracts.queue import QueueAdapter
+from millstream.streams.contracts.token import Token
+
+from .cache import Notes, QueueCache
+from .dispatch import Outlet
+from .giving_up import GiveUps
+from .options import StreamOptions
+from .subscribers import Known
+
+__all__ = ["AgentParts", "cache_for"]
+
+
+@dataclass(frozen=True, slots=True)
+class AgentParts:
+    """What the agents of one provider in one silo share."""
+
+    adapter: QueueAdapter
+    capabilities: frozenset[Capability]
+    options: StreamOptions
+    outlet: Outlet
+    give_ups: GiveUps
+    known: Known
+    clock: Clock
+    new_tasks: Callable[[], Tasks]
+    calls: Tasks  # delivery calls, until the provider ends
+    budget: Budget  # of the silo
+
+
+def cache_for(
+    options: StreamOptions, capabilities: Collection[Capability], after: Token | None
+) -> QueueCache:
+    """The cache of a queue with these capabilities.
+
+    What is not ordered is read only as fast as it is delivered: what waits here has lost its place
+    among what is more urgent.
+    """
+    limits = options.cache
+    is_ordered = Capability.ORDERED in capabilities
+    if not is_ordered:
+        limits = replace(limits, events_max=min(limits.events_max, options.calls_out_max))
+    if not is_ordered:
+        notes: Notes = "all"
+    else:
+        notes = "out_of_turn" if Capability.ITEM_ACK in capabilities else "none"
+    return QueueCache(limits, after, notes=notes)
