@@ -34,7 +34,7 @@ from .lagging.standing import Standing
 from .options import StreamOptions
 from .parts import AgentParts, cache_for
 from .reading.catching_up import CatchUp
-from .reading.reader import ReaderCore, ReaderState
+from .reading.reader import ReaderCore
 from .reading.receiving import Receiving, end_tasks
 from .reading.steps import (
     Ack,
@@ -50,6 +50,7 @@ from .reading.steps import (
     Open,
     Progressed,
     Read,
+    ReaderState,
     Relieve,
     Say,
     Tick,

@@ -54,26 +54,17 @@ from .steps import (
     Overtaken,
     Progressed,
     Read,
+    ReaderState,
     Relieve,
     Say,
     Tick,
 )
 
-__all__ = ["ReaderCore", "ReaderState"]
+__all__ = ["ReaderCore"]
 
 SPAN_MAX = 10_000  # messages from the oldest that is not done on, before who holds it falls behind
 RELIEVE_AFTER_S = 1.0  # for a subscription to move that holds up its queue
 CLOCKS_APART_S = 60.0  # wall clocks of silos and queue servers differ by less
-
-
-class ReaderState(Enum):
-    """Where a reader stands."""
-
-    STARTING = "starting"  # no receiver is open
-    READING = "reading"
-    FULL = "full"  # what was read has no room yet
-    PAUSED = "paused"
-    FENCED = "fenced"  # another silo owns the queue; the end
 
 
 class Stage(Enum):

@@ -1,11 +1,12 @@
 """What the reader is told, and what it says is to be done.
 
-Owns: the events and actions of `ReaderCore`. Invariant: they are values.
+Owns: the states, events and actions of `ReaderCore`. Invariant: they are values.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from enum import Enum
 
 import msgspec
 
@@ -34,10 +35,21 @@ __all__ = [
     "Overtaken",
     "Progressed",
     "Read",
+    "ReaderState",
     "Relieve",
     "Say",
     "Tick",
 ]
+
+
+class ReaderState(Enum):
+    """Where a reader stands."""
+
+    STARTING = "starting"  # no receiver is open
+    READING = "reading"
+    FULL = "full"  # what was read has no room yet
+    PAUSED = "paused"
+    FENCED = "fenced"  # another silo owns the queue; the end
 
 
 # Events. `serial` is that of the receiver that speaks.
