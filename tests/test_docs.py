@@ -38,6 +38,7 @@ LIMITS = LIMIT.findall((DOCS / "reference" / "limits.md").read_text())
 # The sections of the page of options, and where their classes are.
 OPTION_CLASSES = {
     "Backoff": "millstream.streams",
+    "BroadcastOptions": "millstream.streams",
     "CacheLimits": "millstream.streams",
     "DeliveryOptions": "millstream.streams",
     "FlowOptions": "millstream.streams",

@@ -30,6 +30,7 @@ FLOORS: dict[str, tuple[str, ...]] = {
         "ownership",
         "consumer",
         "inbox",
+        "broadcast",
         "agent",
         "provider",
         "ground",

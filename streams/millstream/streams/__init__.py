@@ -24,6 +24,9 @@ from .api.stream import Stream
 from .api.stream_events import StreamEvents
 from .api.subscribe import subscribe
 from .api.subscription import Start, Subscription
+from .broadcast.channel import BroadcastChannel, Channel
+from .broadcast.fan_out import Broadcast, BroadcastOptions
+from .broadcast.listen import listen
 from .contracts.buffer import (
     AutoCommit,
     BufferConsumer,
@@ -71,12 +74,16 @@ __all__ = [
     "AutoCommit",
     "Backoff",
     "BringsMapper",
+    "Broadcast",
+    "BroadcastChannel",
+    "BroadcastOptions",
     "BufferConsumer",
     "BufferProducer",
     "BufferQueue",
     "BufferTopic",
     "CacheLimits",
     "Capability",
+    "Channel",
     "CursorTooOld",
     "DeadLetter",
     "DeadLetters",
@@ -134,6 +141,7 @@ __all__ = [
     "Token",
     "Why",
     "dead_letters",
+    "listen",
     "subscribe",
     "why",
 ]

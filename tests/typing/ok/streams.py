@@ -16,6 +16,10 @@ from millstream.runtime import (
     state,
 )
 from millstream.streams import (
+    Broadcast,
+    BroadcastChannel,
+    BroadcastOptions,
+    Channel,
     Event,
     Start,
     Stream,
@@ -24,6 +28,7 @@ from millstream.streams import (
     StreamNamespace,
     Subscription,
     Token,
+    listen,
     subscribe,
 )
 
@@ -182,6 +187,28 @@ async def pass_a_stream(runtime: Runtime) -> None:
     relay = runtime.grain(Relay, "a")
     landings = runtime.stream(LANDINGS, "BOS")
     assert_type(await relay.relay(landings, "N1"), Stream[Landed])
+
+
+# --- broadcast channels --------------------------------------------------------------------------
+
+PRICES = BroadcastChannel("prices", Landed)
+assert_type(PRICES, BroadcastChannel[Landed])
+
+
+class Desk(Grain):
+    @listen(PRICES)
+    async def on_price(self, price: Landed) -> None:
+        assert_type(price.delay_min, int)
+
+    @listen(PRICES)
+    async def on_move(self, move: Move) -> None: ...
+
+
+async def broadcast(runtime: Runtime) -> Broadcast:
+    prices = runtime.stream(PRICES, "ACME")
+    assert_type(prices, Channel[Landed])
+    await prices.publish(Landed("N1"))
+    return Broadcast(BroadcastOptions(fire_and_forget=False, waiting_max=5))
 
 
 # --- programs that read --------------------------------------------------------------------------

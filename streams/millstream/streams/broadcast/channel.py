@@ -1,0 +1,116 @@
+"""Broadcast channels as programs use them: a name, an item type, and handles to publish with.
+
+Owns: `BroadcastChannel`, `Channel`. Not: who listens, the calls (`fan_out`). Invariant: an item is
+encoded once, and decoded for each listener.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Coroutine
+from typing import Any, Generic, Protocol, TypeVar
+
+from millstream.runtime import NotHosted
+from millstream.runtime.extending import Codec, Gateway, Opener, check_text
+from millstream.streams.api.namespace import StreamNamespace
+
+from .target import BroadcastTarget
+
+__all__ = ["BroadcastChannel", "Channel"]
+
+T = TypeVar("T")
+
+
+class Broadcaster(Protocol):
+    """What reaches the listeners: a silo's part."""
+
+    def broadcast(self, name: str, key: str, body: bytes, /) -> Coroutine[Any, Any, None]: ...
+
+
+class BroadcastChannel(Generic[T]):
+    """All channels of one kind: `PRICES = BroadcastChannel("prices", Price)`.
+
+    Args:
+        name: unique in its provider; with the key it names a channel.
+        item: the type of what is published.
+        provider: the name under which silos were given a `Broadcast`.
+
+    Raises TypeError or ConfigError, as `StreamNamespace` does.
+    """
+
+    def __init__(self, name: str, item: type[T], /, *, provider: str = "broadcast") -> None:
+        self._kind = StreamNamespace(name, item, provider=provider)
+
+    def __repr__(self) -> str:
+        return f"BroadcastChannel({self.name!r})"
+
+    @property
+    def name(self) -> str:
+        """The name."""
+        return self._kind.name
+
+    @property
+    def provider(self) -> str:
+        """The provider's name."""
+        return self._kind.provider
+
+    @property
+    def item(self) -> Any:
+        """The item type."""
+        return self._kind.item
+
+    @property
+    def codec(self) -> Codec[T]:
+        """Codec of one item, built on first use. Raises DefinitionError."""
+        return self._kind.codec
+
+    def open(self, runtime: Opener, key: str, /) -> Channel[T]:
+        """The channel of a key; used by `stream(channel, key)`."""
+        check_text("the key of a channel", key)
+        return Channel(runtime, self, key)
+
+
+class Channel(Generic[T]):
+    """One channel, as seen from a silo, a grain or a client."""
+
+    __slots__ = ("_kind", "_runtime", "key")
+
+    def __init__(self, runtime: Opener, kind: BroadcastChannel[T], key: str) -> None:
+        self._runtime = runtime
+        self._kind = kind
+        self.key = key
+
+    def __repr__(self) -> str:
+        return f"<channel {self._kind.name}/{self.key}>"
+
+    async def publish(self, item: T, /) -> None:
+        """Tell every grain that listens now; nothing is kept for others.
+
+        With `fire_and_forget` (the default of `Broadcast`) it returns when the calls are on their
+        way. Otherwise it returns when all listeners are done, and raises an ExceptionGroup of what
+        they raised, whoever else has heard it. Raises TypeError (the item), Overloaded
+        (`waiting_max` calls are on their way), NotInCluster, NotHosted or ConfigError (no such
+        provider).
+        """
+        runtime, kind = self._runtime, self._kind
+        runtime.check_running()
+        try:
+            body = kind.codec.encode(item)
+        except (TypeError, ValueError, OverflowError) as error:
+            raise TypeError(f"{kind!r}: item: {error}") from None
+        if runtime.gateway is None:
+            part: Broadcaster = runtime.part(kind.provider)
+            await part.broadcast(kind.name, self.key, body)
+        else:
+            await self._through(runtime.gateway, body)
+
+    async def _through(self, gateway: Gateway, body: bytes) -> None:
+        kind = self._kind
+        target = f"{BroadcastTarget.target_name}/{kind.provider}"
+        publish = BroadcastTarget.publish
+        try:
+            await gateway.call(repr(self), target, publish, kind.name, self.key, body)
+        except NotHosted as error:
+            raise NotHosted(
+                f"{self!r}: the cluster has no broadcast provider {kind.provider!r}: mend "
+                f"BroadcastChannel(provider=...), or Silo(streams=...); {error}"
+            ) from None

@@ -1,0 +1,147 @@
+"""Broadcasting in one silo: who listens, and a call to each.
+
+Owns: `Broadcast`, the part of a silo. Not: marks (`listen`), handles (`channel`). Invariants: who
+listens is what the rows of live silos say; calls of one item leave in one iteration of the loop, so
+those to one silo share a frame; a listener that fails, is slow or is gone costs no other one
+anything; at most `waiting_max` calls are on their way.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from millstream.runtime import Overloaded, Status, TableView
+from millstream.runtime.extending import (
+    ExtendedGrain,
+    SiloPart,
+    SiloServices,
+    Tasks,
+    check_fields,
+    check_kind,
+)
+
+from .listen import Listener, ListenMark, listeners_in
+from .target import BroadcastTarget
+
+__all__ = ["Broadcast", "BroadcastOptions", "Hearer"]
+
+log = logging.getLogger("millstream.broadcast")
+
+WARN_EVERY_S = 10.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BroadcastOptions:
+    """How a silo broadcasts. Raises ConfigError.
+
+    `fire_and_forget`: `publish` does not wait for the listeners, whose errors are logged.
+    `waiting_max`: calls that may be on their way from one silo; beyond that `Overloaded`.
+    """
+
+    fire_and_forget: bool = True
+    waiting_max: int = 10_000
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+
+
+class Hearer:
+    """Extension `broadcast` of a grain's activation."""
+
+    def __init__(self, grain: ExtendedGrain) -> None:
+        self._grain = grain
+
+    async def hear(self, channel: str, handler: str, body: bytes) -> None:
+        """Run the handler of a channel. Raises what it raises."""
+        for mark in self._grain.marks(handler):
+            if isinstance(mark, ListenMark) and mark.channel.name == channel:
+                item = mark.channel.codec.decode(body, self._grain.runtime)
+                await getattr(self._grain.grain, handler)(item)
+                return
+        raise LookupError(f"{self._grain} has no handler {handler!r} for channel {channel!r}")
+
+
+class Broadcast(SiloPart):
+    """Broadcast channels of a silo: `Silo(streams={"broadcast": Broadcast()})`; one per silo."""
+
+    def __init__(self, options: BroadcastOptions | None = None, /) -> None:
+        self._options = BroadcastOptions() if options is None else options
+        check_kind("Broadcast(options)", self._options, BroadcastOptions)
+        self._listeners: dict[str, Sequence[Listener]] = {}
+        self._unwatch: Callable[[], None] = lambda: None
+        self._tasks: Tasks
+        self._services: SiloServices
+        self._name = ""
+        self._warn_at_s = 0.0
+        self.failed_count = 0
+
+    async def open(self, services: SiloServices, name: str, /) -> None:
+        """Publishing works from here on."""
+        self._services, self._name, self._tasks = services, name, services.new_tasks()
+        services.extensions.add("broadcast", Hearer)
+        services.targets.add(BroadcastTarget(self), name)
+        self._follow(services.members.view)
+        self._unwatch = services.members.watch(self._follow)
+
+    def _follow(self, view: TableView) -> None:
+        live = [row for row in view.rows if row.status is not Status.DEAD]
+        marks = [one for row in live for one in row.declarations]
+        self._listeners = {
+            channel: sorted(found, key=lambda one: (one.grain_type, one.handler))
+            for channel, found in listeners_in(marks, self._name).items()
+        }
+
+    async def broadcast(self, name: str, key: str, body: bytes, /) -> None:
+        """Tell every listener of a channel. Raises Overloaded, and ExceptionGroup if it waits."""
+        listeners = self._listeners.get(name, ())
+        waiting, limit = len(self._tasks), self._options.waiting_max
+        if waiting + len(listeners) > limit:
+            raise Overloaded(
+                f"{self._name}: {waiting} calls are on their way to listeners",
+                "waiting_max",
+                limit,
+            )
+        calls = [self._tasks.start(self._tell(one, key, body)) for one in listeners]
+        if not self._options.fire_and_forget and calls:
+            errors = [error for error in await asyncio.gather(*calls) if error is not None]
+            if errors:
+                raise ExceptionGroup(
+                    f"{name}/{key}: {len(errors)} of {len(calls)} listeners failed", errors
+                )
+
+    async def _tell(self, listener: Listener, key: str, body: bytes) -> Exception | None:
+        call, kind = self._services.extensions.call, listener.grain_type
+        try:
+            await call(kind, key, Hearer.hear, (listener.channel, listener.handler, body))
+        except Exception as error:
+            self.failed_count += 1
+            if self._options.fire_and_forget:
+                self._warn(listener, key, error)
+            return error
+        return None
+
+    def _warn(self, listener: Listener, key: str, error: Exception) -> None:
+        now_s = self._services.clock.now()
+        if now_s >= self._warn_at_s:
+            self._warn_at_s = now_s + WARN_EVERY_S
+            where = f"{listener.grain_type}/{key}.{listener.handler}"
+            text = "%s did not hear %s: %s: %s (%d failed since the start)"
+            name = type(error).__name__
+            log.warning(text, where, listener.channel, name, error, self.failed_count)
+
+    async def stop(self) -> None:
+        """Let end what is on its way."""
+        self._unwatch()
+
+    async def aclose(self) -> None:
+        """End the calls."""
+        await self._tasks.aclose()
+
+    def abort(self) -> None:
+        """End at once."""
+        self._unwatch()
+        if self._name:
+            self._tasks.cancel()
