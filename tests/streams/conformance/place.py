@@ -29,6 +29,7 @@ from tests.streams.conformance.watched import forget_the_watch
 
 from millstream.balancers import DeploymentBalancer
 from millstream.runtime import Client, Grain, MemoryStateStore, RuntimeOptions, Silo
+from millstream.runtime.extending import SiloPart
 from millstream.runtime.testing import SimCluster, Simulation, run
 from millstream.streams import (
     FailureHandler,
@@ -66,6 +67,8 @@ class Setting:
     wrap: Callable[[QueueAdapterFactory], QueueAdapterFactory] | None = None
     """Stands between the runtime and the adapter, in each silo."""
     providers: Sequence[str] = ("default",)
+    others: Mapping[str, Callable[[], SiloPart]] = field(default_factory=dict)
+    """Providers that are not the adapter's, by name."""
     failing: Mapping[int, int] = field(default_factory=dict)
     """How often the handlers of an item fail, from before the first silo on."""
 
@@ -88,7 +91,10 @@ class Place:
             simulation,
             silos=setting.silos,
             grains=[*GRAINS, *setting.grains],
-            streams={name: functools.partial(self._provider, name) for name in setting.providers},
+            streams={
+                **{name: functools.partial(self._provider, name) for name in setting.providers},
+                **setting.others,
+            },
             stores={"default": self.store},
             options=setting.runtime,
         )

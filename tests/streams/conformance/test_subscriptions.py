@@ -203,6 +203,26 @@ async def test_nobody_subscribes_for_a_grain_but_itself(place: Place) -> None:
     assert await place.grain(Listener, "a").subscriptions("s") == []
 
 
+@conforms(36, 39, 40, needs=[PUBLISHES], silos=2)
+async def test_anybody_lists_pauses_resumes_and_ends_the_subscriptions_of_a_stream(
+    place: Place,
+) -> None:
+    ids = [await place.grain(Listener, key).listen("s") for key in "abc"]
+    stream = place.stream(LINES, "s")
+    found = {one.consumer: one for one in await stream.subscriptions()}
+    assert [found[f"Listener/{key}"].id for key in "abc"] == ids and len(found) == 3
+    await found["Listener/a"].pause()
+    await found["Listener/b"].unsubscribe()
+    await place.publish(LINES, "s", *TEN)
+    await place.until_came("c", *TEN)
+    await place.calm()
+    assert ears.items("a") == ears.items("b") == []
+    states = {one.consumer: one.state for one in await stream.subscriptions()}
+    assert states == {"Listener/a": "paused", "Listener/c": "active"}
+    await found["Listener/a"].resume()
+    await place.until_came("a", *TEN)
+
+
 @pytest.mark.row(37)
 def test_a_stream_has_a_namespace() -> None:
     with pytest.raises(ConfigError):
