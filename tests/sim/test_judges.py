@@ -79,7 +79,7 @@ def test_an_acknowledged_event_that_is_not_stored_is_noticed(
 ) -> None:
     append, count = LogService.append, 0
 
-    def forgets(self: LogService, queue: Any, message: Any) -> Token:
+    def forgets(self: LogService, queue: Any, message: Any) -> Token | None:
         nonlocal count
         count += 1
         if count % 50:

@@ -212,3 +212,39 @@ def test_parcels_of_a_row_are_numbered_from_its_first() -> None:
     parcels.done(7)
     assert parcels.row(8) == ("o", 8, [b"bc"]) and parcels.size_bytes == 2
     assert parcels.row(7) == ("o", 8, [])
+
+
+async def test_what_a_failed_write_had_is_dropped_by_whoever_sees_it_fail() -> None:
+    """Also by one who does not come to it by the write's own callbacks, and so may come first."""
+    store = Store()
+    one = made(store)
+    add(one, b"x")
+    store.fails = "before"
+    commit = asyncio.ensure_future(one.commit("s", "q", (1, 1, 0)))
+    while one._lock.locked() or not commit.done():
+        await asyncio.sleep(0)
+        if not one._lock.locked() and one.parcels.count:
+            one.restore()  # the write has ended, and nobody else has heard of it
+    with pytest.raises(StorageUnavailable):
+        await commit
+    assert not one.parcels.count
+
+
+async def test_a_failed_write_is_not_kept_for_the_sake_of_another_one() -> None:
+    store = Store()
+    one = made(store)
+    add(one, b"x")
+    await one.write()
+    one.parcels.done(1)
+    add(one, b"lost")
+    store.fails = "before"
+    commit = asyncio.ensure_future(one.commit("s", "q", (1, 1, 0)))
+    await asyncio.sleep(0)
+    another = asyncio.ensure_future(one.trim())  # asked for before the other one has failed
+    with pytest.raises(StorageUnavailable):
+        await commit
+    assert not another.done()
+    one.restore()
+    assert not one.parcels.count
+    await another
+    assert row(store)[2:] == ["o", 2, []]

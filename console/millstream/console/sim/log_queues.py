@@ -45,6 +45,7 @@ class Log:
     messages: list[QueueMessage] = field(default_factory=list)
     epoch: int = 0
     acked: int = 0
+    producers: dict[str, int] = field(default_factory=dict)
 
 
 class LogService:
@@ -57,8 +58,10 @@ class LogService:
         is_fenced: bool,
         can_rewind: bool = False,
         fault_share: float = 0.0,
+        drops_repeats: bool = False,
     ) -> None:
         self.can_rewind = can_rewind
+        self.drops_repeats = drops_repeats
         self.is_fenced = is_fenced
         self.fault_share = fault_share  # of the calls of receivers
         self.rng = seeded_random(simulation.seed, "receivers")
@@ -78,9 +81,14 @@ class LogService:
         """Every log."""
         return list(self._logs.values())
 
-    def append(self, queue: QueueId, message: OutMessage) -> Token:
-        """Store a message, at the service."""
-        log = self.log(queue)
+    def append(self, queue: QueueId, message: OutMessage) -> Token | None:
+        """Store a message, at the service; None: it was stored before."""
+        log, mark = self.log(queue), message.mark
+        if mark is not None and self.drops_repeats:
+            if mark.seq <= log.producers.get(mark.producer, -1):
+                current_run().figures["repeats dropped"] += 1
+                return None
+            log.producers[mark.producer] = mark.seq
         token = Token(ERA, len(log.messages) + 1)
         stored_s = self.simulation.loop.time()
         log.messages.append(
@@ -109,6 +117,8 @@ class LogQueues:
             always |= {Capability.OWN_POSITION, Capability.FENCED}
         if self._logs.can_rewind:
             always.add(Capability.REWIND)
+        if self._logs.drops_repeats:
+            always.add(Capability.DEDUP)
         return frozenset(always)
 
     async def open(self, provider: str, host: AdapterHost) -> LogAdapter:
@@ -126,7 +136,7 @@ class LogAdapter:
     async def enqueue(
         self, queue: QueueId, messages: Sequence[OutMessage], mapper_epoch: int
     ) -> Sequence[Token | None]:
-        def act() -> list[Token]:
+        def act() -> list[Token | None]:
             return [self._logs.append(queue, message) for message in messages]
 
         try:

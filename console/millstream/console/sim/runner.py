@@ -24,6 +24,7 @@ from millstream.runtime.testing import Simulation, SimulationFailed, run
 from .calls_suite import calls
 from .membership_suite import membership
 from .memory_suite import memory
+from .pipeline_suite import pipeline
 from .streams_suite import streams
 
 __all__ = ["SUITES", "SeedOutcome", "SimOptions", "run_seed", "run_sim"]
@@ -33,6 +34,7 @@ SUITES: dict[str, Callable[[Simulation], Coroutine[Any, Any, Counter[str]]]] = {
     "calls": calls,
     "streams": streams,
     "memory": memory,
+    "pipeline": pipeline,
 }
 VIRTUAL_S_MAX = 600.0
 FAILURES_SHOWN = 3

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
-__all__ = ["ParcelRow", "ParcelSender", "Parcels"]
+__all__ = ["Asked", "ParcelRow", "ParcelSender", "Parcels"]
 
 
 class ParcelRow(NamedTuple):
@@ -20,6 +20,15 @@ class ParcelRow(NamedTuple):
     origin: str = ""
     first: int = 1
     parcels: Sequence[bytes] = ()
+
+
+class Asked:
+    """A write that was asked for; `upto`: the last parcel that goes with it."""
+
+    __slots__ = ("upto",)
+
+    def __init__(self, upto: int) -> None:
+        self.upto = upto
 
 
 class ParcelSender(Protocol):
@@ -49,7 +58,6 @@ class Parcels:
         "_sent",
         "_stored",
         "_stored_origin",
-        "_writes",
         "origin",
         "sender",
         "size_bytes",
@@ -57,8 +65,7 @@ class Parcels:
 
     def __init__(self) -> None:
         self.sender: ParcelSender | None = None
-        self._asked = 0  # the last one of the writes that are under way
-        self._writes = 0
+        self._asked: list[Asked] = []  # the writes that are under way
         self.load(ParcelRow())
 
     def load(self, row: ParcelRow) -> None:
@@ -115,25 +122,19 @@ class Parcels:
 
     # -- asked by the state
 
-    def asked(self) -> int:
-        """A write is asked for: the last parcel that goes with it."""
-        self.began()
-        return self.joined()
+    def ask(self) -> Asked:
+        """A write is asked for: every parcel goes with it."""
+        asked = Asked(self.last)
+        self._asked.append(asked)
+        return asked
 
-    def began(self) -> None:
-        """A write of what is stored is asked for."""
-        self._writes += 1
+    def join(self, asked: Asked) -> None:
+        """A write that was asked for has not begun: every parcel goes with it."""
+        asked.upto = self.last
 
-    def joined(self) -> int:
-        """As `asked`, of a write that was asked for and has not begun."""
-        self._asked = self.last
-        return self._asked
-
-    def ended(self) -> None:
+    def ended(self, asked: Asked) -> None:
         """A write has ended, well or not."""
-        self._writes -= 1
-        if not self._writes:
-            self._asked = 0
+        self._asked.remove(asked)
 
     def row(self, upto: int) -> ParcelRow:
         """What the row is to have: all that is not sent, up to this number."""
@@ -150,7 +151,7 @@ class Parcels:
 
     def restore(self) -> None:
         """The value is again what is stored: what was added since is dropped."""
-        keep = max(self._stored, self._asked) + 1 - self._first
+        keep = max([self._stored, *(one.upto for one in self._asked)]) + 1 - self._first
         self.size_bytes -= sum(map(len, self._held[keep:]))
         del self._held[keep:]
         if not self._held and not self._stored:

@@ -34,7 +34,7 @@ from millstream.runtime.errors import Conflict, DefinitionError, StorageError
 from millstream.runtime.text import shown
 
 from .names import check_name
-from .parcels import ParcelRow, Parcels
+from .parcels import Asked, ParcelRow, Parcels
 from .storage import Etag, StateStore
 
 if TYPE_CHECKING:
@@ -95,10 +95,10 @@ class StateOwner(Protocol):
 class WaitingWrite:
     """A write that waits for the one before it; until it begins, a later `write()` may join it."""
 
-    __slots__ = ("data", "parcels_upto", "task")
+    __slots__ = ("asked", "data", "task")
 
+    asked: Asked
     data: bytes
-    parcels_upto: int
     task: asyncio.Task[None]
 
 
@@ -181,8 +181,9 @@ class State(Generic[S]):
         """Set the default, and store that there is no value; the positions of streams stay."""
         self.value = self._field.default()
         seen = self._field.codec.encode(self.value)
-        upto = self.parcels.asked()
-        await asyncio.shield(self._begin(lambda: self._store_row(NIL, seen, {}, upto)))
+        asked = self.parcels.ask()
+        write = self._begin(lambda: self._store_row(NIL, seen, {}, asked.upto), asked)
+        await asyncio.shield(write)
 
     def cursor(self, subscription: str, queue: str) -> Cursor | None:
         """How far a subscription is in a queue, as it is stored."""
@@ -198,8 +199,8 @@ class State(Generic[S]):
         """
         data = self._encode()
         new = {} if cursor is None else {subscription: {queue: cursor}}
-        upto = self.parcels.asked()
-        write = self._begin(lambda: self._store_row(data, data, new, upto))
+        asked = self.parcels.ask()
+        write = self._begin(lambda: self._store_row(data, data, new, asked.upto), asked)
         cancelled: asyncio.CancelledError | None = None
         while not write.done():
             try:
@@ -219,7 +220,6 @@ class State(Generic[S]):
     async def trim(self) -> None:
         """Store the row without the parcels that are sent; the value is as it was stored."""
         if not self.parcels.is_trimmed:
-            self.parcels.began()
             await asyncio.shield(self._begin(self._store_trimmed))
 
     async def _store_trimmed(self) -> None:
@@ -245,41 +245,47 @@ class State(Generic[S]):
         if waiting is None:
             waiting = WaitingWrite()
             waiting.data = data
-            waiting.parcels_upto = self.parcels.asked()
-            waiting.task = self._begin(lambda: self._write_waiting(waiting))
+            waiting.asked = self.parcels.ask()
+            waiting.task = self._begin(lambda: self._write_waiting(waiting), waiting.asked)
             self._joinable = waiting
         else:
             waiting.data = data
-            waiting.parcels_upto = self.parcels.joined()
+            self.parcels.join(waiting.asked)
         await asyncio.shield(waiting.task)
 
     async def _write_waiting(self, waiting: WaitingWrite) -> None:
         if self._joinable is waiting:
             self._joinable = None  # what changes from now on needs a later write
-        await self._store_row(waiting.data, waiting.data, {}, waiting.parcels_upto)
+        await self._store_row(waiting.data, waiting.data, {}, waiting.asked.upto)
 
-    def _begin(self, write: Callable[[], Coroutine[Any, Any, None]]) -> asyncio.Task[None]:
+    def _begin(
+        self, write: Callable[[], Coroutine[Any, Any, None]], asked: Asked | None = None
+    ) -> asyncio.Task[None]:
         """Run one write to its end after those before it, even if its caller is cancelled."""
         self._joinable = None  # a value that is encoded later must not be stored earlier
-        task = asyncio.ensure_future(self._run(write))
+        task = asyncio.ensure_future(self._run(write, asked))
         task.add_done_callback(self._ended)
         return task
 
     def _ended(self, write: asyncio.Task[None]) -> None:
         """Take the error of a write whose caller may be gone; a conflict has ended the grain."""
-        self.parcels.ended()
         error = None if write.cancelled() else write.exception()
         if error is not None:
             text = shown(str(error), ERROR_CHARS_MAX)
             log.info("%s was not written: %s: %s", shown(self._key), type(error).__name__, text)
 
-    async def _run(self, write: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    async def _run(
+        self, write: Callable[[], Coroutine[Any, Any, None]], asked: Asked | None
+    ) -> None:
         async with self._lock:
             try:
                 await write()
             except Conflict:
                 self._owner.conflicted()
                 raise
+            finally:  # before anyone hears of it: who restores then keeps nothing for this write
+                if asked is not None:
+                    self.parcels.ended(asked)
 
     async def _store_row(
         self, data: bytes, seen: bytes, new: Mapping[str, Mapping[str, Cursor]], parcels_upto: int
