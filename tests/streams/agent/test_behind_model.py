@@ -235,7 +235,8 @@ class BehindMachine(RuleBasedStateMachine):
                 sub.cursor = sub.cursor.advance(0)
 
     def check_kept(self, sub: Sub, behind: Behind) -> None:
-        """What it needs is not gone."""
+        """What it needs is not gone, and it does not look for what the provider has dropped."""
+        assert behind.following > self.own, f"{sub.name} would find a gap behind {self.own}"
         lacking = {token._replace(index=0) for token in self.due(sub)}
         assert not lacking & self.gone, f"{sub.name}: {sorted(lacking & self.gone)} are gone"
 

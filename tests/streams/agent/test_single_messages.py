@@ -164,3 +164,24 @@ async def test_no_more_is_read_than_there_are_calls_to_spare() -> None:
         GATE.set()
         await until(lambda: not broker.queue("queue-0").letters)
         assert len(SEEN) == 40
+
+
+async def test_a_handler_that_takes_longer_than_the_lease_keeps_its_message(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(tags, "LEASE_S", 0.1)
+    broker = LeasingBroker()
+    queues = Failing(broker)
+    queues.every = 0
+    async with cluster_of(queues) as cluster:
+        GATE.clear()
+        for text in ("a", "b", "c"):
+            await cluster.stream(LINES, "k").publish(text)
+        await until(lambda: queues.given == 3)
+        loop = asyncio.get_running_loop()
+        end_s = loop.time() + 0.5
+        await until(lambda: loop.time() > end_s)
+        assert queues.given == 3
+        GATE.set()
+        await until(lambda: not broker.queue("queue-0").letters)
+        assert SEEN == {"a": 1, "b": 1, "c": 1}

@@ -176,7 +176,6 @@ async def test_leased_queues_that_many_publish_to_and_silos_leave_lose_nothing(
 
 
 @conforms(135, only="leased", queues=1)
-@pytest.mark.xfail(reason="leases are not extended while handlers run", strict=True)
 async def test_a_letter_whose_handler_takes_longer_than_its_lease_is_handled_once(
     place: Place,
 ) -> None:

@@ -41,6 +41,7 @@ from .reading.steps import (
     Action,
     Discard,
     Event,
+    Extend,
     Fence,
     Forget,
     Gap,
@@ -344,6 +345,9 @@ class PullingAgent:
             case Ack():
                 if self._receiving is not None:
                     self._receiving.ack(action.upto, action.also)
+            case Extend():
+                if self._receiving is not None:
+                    self._receiving.extend(action.tokens, action.lease_s)
             case Open():
                 self._open(action)
             case Discard():

@@ -18,7 +18,7 @@ cost.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
@@ -178,6 +178,7 @@ class QueueCache:
         self._notes = notes
         self._followers: Mapping[StreamId, Sequence[Follower]] = {}
         self._done: list[Token] = []
+        self._disowned: set[Token] = set()  # held, and not to be acknowledged
         self.chained_events = self.chained_bytes = 0  # held by those who are behind
         self.moved = 0  # how often what they have done, or need, has changed
         self.left = 0  # messages that have left
@@ -390,10 +391,19 @@ class QueueCache:
 
     def _is_noted(self, slot: Slot) -> bool:
         """Is it acknowledged by itself: before older ones, or while some are behind?"""
+        if slot.message.token in self._disowned:
+            self._disowned.discard(slot.message.token)
+            return False
         if not self._followers:
             return self._notes == "all" or slot.index != self.base
         message = slot.message
         return not any(one.needs(message.token) for one in self._followers.get(message.stream, ()))
+
+    def disown(self, tokens: Collection[Token]) -> None:
+        """Somebody else may have these by now: done or not, they are not acknowledged here."""
+        held = {slot.message.token for slot in self._slots.values()}
+        self._disowned |= held.intersection(tokens)
+        self._done = [token for token in self._done if token not in tokens]
 
     def note_done(self, stream: StreamId, token: Token) -> None:
         """No one who is behind needs a message any more."""

@@ -19,6 +19,7 @@ from .token import Token
 
 __all__ = [
     "AdapterFault",
+    "checked_lost",
     "checked_messages",
     "checked_prefix",
     "checked_tokens",
@@ -79,6 +80,13 @@ def _token(one: Any, where: str) -> Token | None:
     if one is None or isinstance(one, Token):
         return one
     raise AdapterFault(f"{where} gave {_kind(one)} as a token")
+
+
+def checked_lost(answer: Any, where: str) -> list[Token]:
+    """What `extend` answered. Raises AdapterFault."""
+    _check_list(answer, "tokens", f"{where} returned")
+    tokens = [_token(one, where) for one in answer]
+    return [one for one in tokens if one is not None]
 
 
 def checked_messages(

@@ -4,12 +4,11 @@ Owns: the position of reading, what was read and has no room yet, the timing of 
 the time limits of the adapter's calls, the replacement of receivers. Not: the calls (`receiving`),
 or what becomes of a message (`subscribers`, `dispatch`). Pure: `step(event, now_s) -> actions`.
 Invariants:
-- one receiver is in use at a time, and of it one read and one acknowledgement are out;
+- one receiver is in use at a time; of it one read, and one other call, are out;
 - a receiver whose call failed (other than an acknowledgement) or was late is closed, and what it
   says after that is ignored; the next one begins behind what was read last;
 - where tokens tell, no message is appended twice; a message is appended in the order of reading;
-- while paused nothing is read, and what a read brings that was out waits here, unseen;
-- a time that has come a little early costs nothing: it is asked for again.
+- while paused nothing is read, and what a read brings that was out waits here, unseen.
 
     starting ──Opened──▶ reading ◀──room──▶ full       any ──Hold──▶ paused ──GoOn──▶ any
     reading, full ──Failed, late──▶ starting (next receiver)        any ──Overtaken──▶ fenced
@@ -20,7 +19,6 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Collection, Sequence
-from enum import Enum
 
 from millstream.runtime.extending import Backoff
 from millstream.streams.agent.cache import QueueCache
@@ -33,6 +31,9 @@ from millstream.streams.contracts.capability import Capability, has_positions
 from millstream.streams.contracts.message import QueueMessage
 from millstream.streams.contracts.token import Token
 
+from .leases import Leases
+from .relief import Relief
+from .stages import Stage
 from .steps import (
     Ack,
     Acked,
@@ -40,6 +41,7 @@ from .steps import (
     Closed,
     Discard,
     Event,
+    Extended,
     Failed,
     Fence,
     Forget,
@@ -55,25 +57,13 @@ from .steps import (
     Progressed,
     Read,
     ReaderState,
-    Relieve,
     Say,
     Tick,
 )
 
 __all__ = ["ReaderCore"]
 
-SPAN_MAX = 10_000  # messages from the oldest that is not done on, before who holds it falls behind
-RELIEVE_AFTER_S = 1.0  # for a subscription to move that holds up its queue
 CLOCKS_APART_S = 60.0  # wall clocks of silos and queue servers differ by less
-
-
-class Stage(Enum):
-    """Where the receiver stands."""
-
-    NONE = "none"
-    OPENING = "opening"
-    OPEN = "open"
-    CLOSING = "closing"
 
 
 class ReaderCore:
@@ -81,8 +71,7 @@ class ReaderCore:
 
     Args:
         where: names provider and queue in what is said.
-        after: where a former owner was, where tokens are positions.
-        done_before: what it had done above that.
+        after, done_before: where a former owner was, and what it had done above that.
         may_repeat: what is read may have been delivered by a former owner.
         wall_s: when the queue was acquired, by the wall clock.
     """
@@ -112,6 +101,7 @@ class ReaderCore:
         self._is_ordered = Capability.ORDERED in capabilities
         self._acks_items = Capability.ITEM_ACK in capabilities or not self._is_ordered
         self._acks = AckThrottle(options.flow, now_s)
+        self._leases = Leases() if Capability.LEASED in capabilities else None
         self._also: list[Token] = []  # done, and not acknowledged by themselves
         self._out: list[Action] = []
         self._waiting: deque[QueueMessage] = deque()  # read, and not in the cache
@@ -126,10 +116,7 @@ class ReaderCore:
         self._ack_until_s = math.inf  # finite while an acknowledgement is out
         self._ack_out: tuple[Ack, int] | None = None
         self._upto: Token | None = None  # the provider knows that this is done
-        self._can_relieve = behind.is_used
-        self._is_long = False  # much has come since the oldest message that is not done
-        self._held_up_at = -1  # the oldest message, while there is no room behind it
-        self._relieve_at_s = math.inf
+        self._relief = Relief(cache) if behind.is_used else None
         self._failures = 0  # in a row
         self._ack_failures = 0
         self._empty_reads = 0
@@ -177,16 +164,20 @@ class ReaderCore:
         """May something that is not in the cache have been delivered by a former owner?"""
         return self.may_repeat or self._repeats_waiting > 0
 
+    @property
+    def _is_settling(self) -> bool:
+        """Is an acknowledgement or an extension out? They come one at a time."""
+        leases = self._leases
+        return self._ack_out is not None or (leases is not None and leases.until_s < math.inf)
+
     def last_ack(self) -> Ack:
         """All that is done, for the end; what is out now is in it."""
-        if self._ack_out is not None:
-            self._also += self._ack_out[0].also
+        self._take_back_ack()
         return self._ack()
 
     def _left(self) -> int:
         """Messages that are done, as they are acknowledged: one by one, or in a row."""
-        cache = self._cache
-        return (cache.left if self._acks_items else cache.base) + cache.moved
+        return (self._cache.left if self._acks_items else self._cache.base) + self._cache.moved
 
     def rests(self, now_s: float) -> bool:
         """Would `Progressed` change nothing? Then `wake_s` is soon enough for what it tells.
@@ -214,6 +205,8 @@ class ReaderCore:
                 self._got(event, now_s)
             case Acked():
                 self._acked(event, now_s)
+            case Extended():
+                self._extended(event, now_s)
             case Opened() | Gone():
                 self._opened(event)
             case Failed():
@@ -252,6 +245,8 @@ class ReaderCore:
             self._mark_repeats(messages)
         if self.done_before:
             messages = self.done_before.blanked(messages)
+        if self._leases is not None:
+            self._leases.taken(messages, now_s)
         self._waiting.extend(messages)
         if messages:
             self.position = messages[-1].token
@@ -287,6 +282,19 @@ class ReaderCore:
         self._ack_out, self._ack_until_s, self._ack_failures = None, math.inf, 0
         self._acks.sent(left, now_s)
 
+    def _extended(self, event: Extended, now_s: float) -> None:
+        """Leases that are lost: what waits here is dropped, and none is acknowledged."""
+        if event.serial != self._serial or self._leases is None or self._stage is not Stage.OPEN:
+            return
+        try:
+            lost = set(self._leases.extended(event, now_s))
+        except AdapterFault as fault:
+            self._replace(str(fault), now_s)
+            return
+        if lost:
+            self._waiting = deque(one for one in self._waiting if one.token not in lost)
+            self._cache.disown(lost)
+
     def _failed(self, event: Failed, now_s: float) -> None:
         if event.serial != self._serial or self._stage not in (Stage.OPENING, Stage.OPEN):
             return
@@ -296,6 +304,9 @@ class ReaderCore:
             wait_s = self._retries.whole_s(self._ack_failures)
             self._ack_at_s = now_s + wait_s
             self._out.append(Say(f"{event.text}; it is acknowledged again in {wait_s:g} s"))
+        elif event.method == "extend" and self._leases is not None:
+            self._leases.failed(self._options.read_retry_s, now_s)
+            self._out.append(Say(f"{event.text}; it is tried again soon"))
         else:
             self._replace(event.text, now_s)
 
@@ -307,6 +318,8 @@ class ReaderCore:
         self._stage = Stage.CLOSING
         self._start_until_s = self._read_until_s = math.inf
         self._take_back_ack()
+        if self._leases is not None:
+            self._leases.clear()
         self._out += [Say(f"{why}; another receiver is made in {wait_s:g} s"), Discard()]
         if not self._is_log:  # the next one gives it again, and nothing would tell that it is known
             self._waiting.clear()
@@ -336,11 +349,12 @@ class ReaderCore:
             if self._is_late(now_s):
                 return
             self._ask_read(now_s)
+            if self._leases is not None and self._ack_out is None:
+                self._out += self._leases.ask(now_s, self._options.call_limit_s)
             self._ask_ack(now_s)
-            if self._read_until_s < math.inf and not self._is_long:
-                self._relieve_at_s = math.inf
-            elif self._can_relieve:
-                self._ask_relief(now_s)
+            if self._relief is not None:
+                is_reading = self._is_paused or self._read_until_s < math.inf
+                self._out += self._relief.ask(now_s, is_reading, bool(self._waiting))
         elif self._stage is Stage.NONE:
             self._ask_open(now_s)
         elif now_s >= self._start_until_s:
@@ -354,6 +368,8 @@ class ReaderCore:
             self._replace(self._no_answer("read", limit_s), now_s)
         elif now_s >= self._ack_until_s:
             self._replace(self._no_answer("ack", options.call_limit_s), now_s)
+        elif self._leases is not None and now_s >= self._leases.until_s:
+            self._replace(self._no_answer("extend", options.call_limit_s), now_s)
         return self._stage is not Stage.OPEN
 
     def _no_answer(self, method: str, limit_s: float) -> str:
@@ -385,10 +401,8 @@ class ReaderCore:
         if taken:
             self._note_repeats(first, len(taken))
             self._out.append(Offer(taken, first))
-            self._is_long = cache.span > SPAN_MAX
-            if self._can_relieve and cache.is_half_full:
-                streams = dict.fromkeys(message.stream for message in taken)
-                self._out += [Relieve(stream) for stream in streams if cache.is_crowded(stream)]
+            if self._relief is not None:
+                self._out += self._relief.taken(taken)
 
     def _note_repeats(self, first: int, count: int) -> None:
         repeated = min(count, self._repeats_waiting)
@@ -413,25 +427,11 @@ class ReaderCore:
             self._read_until_s = now_s + wait_s + self._options.read_limit_s
             self._out.append(Read(*grant, wait_s))
 
-    def _ask_relief(self, now_s: float) -> None:
-        """Who holds up the queue for a while, and does not move, falls behind."""
-        cache = self._cache
-        self._is_long = cache.span > SPAN_MAX
-        is_held_up = bool(self._waiting) or self._is_long or not self._grant()
-        if not is_held_up or self._is_paused:
-            self._relieve_at_s = math.inf
-        elif self._relieve_at_s == math.inf or cache.base != self._held_up_at:
-            self._relieve_at_s, self._held_up_at = now_s + RELIEVE_AFTER_S, cache.base
-        elif now_s >= self._relieve_at_s:
-            self._relieve_at_s = now_s + RELIEVE_AFTER_S
-            if (stream := cache.oldest_stream) is not None:
-                self._out.append(Relieve(stream))
-
     def _read_wait_s(self) -> float:
         return self._options.read_wait_s if self._has_wakeup else 0.0
 
     def _ask_ack(self, now_s: float) -> None:
-        if self._ack_out is not None or now_s < self._ack_at_s:
+        if self._is_settling or now_s < self._ack_at_s:
             return
         self._cache.purge()
         left = self._left()
@@ -450,6 +450,8 @@ class ReaderCore:
             return Ack(self._behind.ackable())
         upto = self._behind.ackable() if self._is_ordered else None
         also, self._also = self._also + self._cache.take_done(), []
+        if self._leases is not None:
+            self._leases.done(also)
         if upto is not None and self._is_log:
             also = [token for token in also if token > upto]
         return Ack(upto, also)
@@ -464,8 +466,11 @@ class ReaderCore:
             return math.inf if self._is_paused else self._open_at_s
         if self._stage is Stage.OPENING:
             return self._start_until_s
-        asked_s = min(self._next_read_s(), self._next_ack_s(), self._relieve_at_s)
-        return min(self._read_until_s, self._ack_until_s, asked_s)
+        relieve_s = math.inf if self._relief is None else self._relief.at_s
+        leases = None if self._ack_out is not None else self._leases
+        settle_s = self._ack_until_s if leases is None else leases.next_s
+        asked_s = min(self._next_read_s(), self._next_ack_s(), relieve_s)
+        return min(self._read_until_s, settle_s, asked_s)
 
     def _next_read_s(self) -> float:
         is_out = self._read_until_s < math.inf
@@ -474,7 +479,7 @@ class ReaderCore:
         return self._read_at_s if self._grant() else math.inf
 
     def _next_ack_s(self) -> float:
-        if self._ack_out is not None:
+        if self._is_settling:
             return math.inf
         if self.has_unacked:
             return max(self._acks.next_s, self._ack_at_s)

@@ -19,7 +19,7 @@ from millstream.streams.contracts.answers import fault_of
 from millstream.streams.contracts.queue import Measurable, QueueReceiver
 from millstream.streams.contracts.token import Token
 
-from .steps import Acked, Closed, Event, Failed, Gone, Got, Opened, Overtaken
+from .steps import Acked, Closed, Event, Extended, Failed, Gone, Got, Opened, Overtaken
 
 __all__ = ["Receiving", "end_tasks"]
 
@@ -114,6 +114,21 @@ class Receiving:
 
         async def call() -> None:
             event = await self._contained("ack", act)
+            self._acking = None
+            self._tell(event)
+
+        self._acking = self._tasks.start(call())
+
+    def extend(self, tokens: Sequence[Token], lease_s: float) -> None:
+        """Hold messages for longer; no acknowledgement is out meanwhile."""
+
+        async def act() -> Event:
+            assert self.receiver is not None
+            lost = await self.receiver.extend(tokens, lease_s)
+            return Extended(self.serial, lost, self._at("extend"))
+
+        async def call() -> None:
+            event = await self._contained("extend", act)
             self._acking = None
             self._tell(event)
 

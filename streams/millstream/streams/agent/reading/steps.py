@@ -21,6 +21,8 @@ __all__ = [
     "Closed",
     "Discard",
     "Event",
+    "Extend",
+    "Extended",
     "Failed",
     "Fence",
     "Forget",
@@ -82,8 +84,16 @@ class Acked(msgspec.Struct, frozen=True):
     serial: int
 
 
+class Extended(msgspec.Struct, frozen=True):
+    """`extend` has returned this; `where` names adapter and method."""
+
+    serial: int
+    lost: object
+    where: str
+
+
 class Failed(msgspec.Struct, frozen=True):
-    """A call has raised; `method` is start, read or ack, `text` says where and what."""
+    """A call has raised; `method` is start, read, ack or extend, `text` says where and what."""
 
     serial: int
     method: str
@@ -118,7 +128,20 @@ class Tick(msgspec.Struct, frozen=True):
     """The time of `wake_s` may have come."""
 
 
-Event = Progressed | Got | Acked | Tick | Opened | Gone | Failed | Closed | Overtaken | Hold | GoOn
+Event = (
+    Progressed
+    | Got
+    | Acked
+    | Extended
+    | Tick
+    | Opened
+    | Gone
+    | Failed
+    | Closed
+    | Overtaken
+    | Hold
+    | GoOn
+)
 
 
 # Actions.
@@ -144,6 +167,13 @@ class Ack(msgspec.Struct, frozen=True):
 
     upto: Token | None
     also: Sequence[Token] = ()
+
+
+class Extend(msgspec.Struct, frozen=True):
+    """Hold these messages for longer; answer with Extended or Failed."""
+
+    tokens: Sequence[Token]
+    lease_s: float
 
 
 class Discard(msgspec.Struct, frozen=True):
@@ -186,4 +216,4 @@ class Fence(msgspec.Struct, frozen=True):
     text: str
 
 
-Action = Open | Read | Ack | Discard | Forget | Offer | Relieve | Say | Gap | Fence
+Action = Open | Read | Ack | Extend | Discard | Forget | Offer | Relieve | Say | Gap | Fence

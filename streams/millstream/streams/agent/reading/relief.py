@@ -1,0 +1,64 @@
+"""Whose stream is in the way of its queue: who is slowest there falls behind.
+
+Owns: `Relief`. Not: who that is (`subscribers`). Pure. Invariant: a queue is held up for
+`RELIEVE_AFTER_S` by one message before anybody falls behind because of it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from millstream.streams.agent.cache import QueueCache
+from millstream.streams.contracts.message import QueueMessage
+
+from .steps import Relieve
+
+__all__ = ["RELIEVE_AFTER_S", "SPAN_MAX", "Relief"]
+
+SPAN_MAX = 10_000  # messages from the oldest that is not done on, before who holds it falls behind
+RELIEVE_AFTER_S = 1.0  # for a subscription to move that holds up its queue
+
+
+class Relief:
+    """What the reading of one queue asks for when it cannot go on, where it can be read again."""
+
+    __slots__ = ("_cache", "_held_up_at", "at_s", "is_long")
+
+    def __init__(self, cache: QueueCache) -> None:
+        self._cache = cache
+        self._held_up_at = -1  # the oldest message
+        self.at_s = math.inf
+        self.is_long = False  # much has come since the oldest message that is not done
+
+    def taken(self, messages: Sequence[QueueMessage]) -> list[Relieve]:
+        """These were appended."""
+        cache = self._cache
+        self.is_long = cache.span > SPAN_MAX
+        if not cache.is_half_full:
+            return []
+        streams = dict.fromkeys(message.stream for message in messages)
+        return [Relieve(stream) for stream in streams if cache.is_crowded(stream)]
+
+    def ask(self, now_s: float, is_reading: bool, has_waiting: bool) -> list[Relieve]:
+        """Who holds up the queue for a while, and does not move, falls behind.
+
+        Args:
+            is_reading: a read is out, or none is wanted.
+            has_waiting: something was read that has no room.
+        """
+        if is_reading and not self.is_long:
+            self.at_s = math.inf
+            return []
+        cache = self._cache
+        self.is_long = cache.span > SPAN_MAX
+        has_room = is_reading or (not has_waiting and cache.room()[0] > 0)
+        if has_room and not self.is_long:
+            self.at_s = math.inf
+        elif self.at_s == math.inf or cache.base != self._held_up_at:
+            self.at_s, self._held_up_at = now_s + RELIEVE_AFTER_S, cache.base
+        elif now_s >= self.at_s:
+            self.at_s = now_s + RELIEVE_AFTER_S
+            stream = cache.oldest_stream
+            return [] if stream is None else [Relieve(stream)]
+        return []
