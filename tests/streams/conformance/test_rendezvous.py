@@ -120,9 +120,9 @@ async def test_silos_join_under_traffic_and_nothing_is_lost(place: Place) -> Non
         await place.grain(Listener, f"l{n}").listen(f"s{n}")
 
     async def publish(n: int) -> None:
-        for item in range(40):
+        for item in range(20):
             await place.publish(LINES, f"s{n}", item)
-            await place.calm(0.5)
+            await place.calm(0.9)
 
     publishing = asyncio.gather(*(publish(n) for n in range(8)))
     for number in (1, 2):
@@ -130,7 +130,7 @@ async def test_silos_join_under_traffic_and_nothing_is_lost(place: Place) -> Non
         await place.calm(4)
     await publishing
     for n in range(8):
-        await place.until_came(f"l{n}", *range(40))
+        await place.until_came(f"l{n}", *range(20))
     await place.until(lambda: len(set(place.owners().values())) == 3)
 
 
