@@ -1,0 +1,110 @@
+"""Rules of being behind, one by one, that the model cannot tell apart from their neighbours."""
+
+from __future__ import annotations
+
+from millstream.streams import CacheLimits, QueueMessage, StreamId, Token
+from millstream.streams.agent.cache import QueueCache
+from millstream.streams.agent.lagging.behind import Behind
+from millstream.streams.agent.lagging.book import BEHIND_MAX, BehindBook
+from millstream.streams.agent.lagging.done_before import DoneBefore
+from millstream.streams.agent.lagging.standing import Standing
+from millstream.streams.ownership.record import BehindAt, Progress
+
+A, B = StreamId("n", "a"), StreamId("n", "b")
+
+
+def message(seq: int, stream: StreamId = A, items: int = 1) -> QueueMessage:
+    return QueueMessage(stream, Token(1, seq), [b"x"] * items)
+
+
+class Nobody:
+    def hand_over(self) -> None: ...
+
+
+class Desk:
+    """A queue of which everything up to message 4 is done but by one subscription of A."""
+
+    def __init__(self) -> None:
+        self.cache = QueueCache(CacheLimits(), Token(1, 4), notes="out_of_turn")
+        self.book = BehindBook(self.cache, is_used=True)
+        entry = BehindAt(*A, "sub", Token(1, 1))
+        self.behind = self.book.restore(entry, Token(1, 4), may_repeat=False)
+
+    def comes(self, message: QueueMessage) -> None:
+        self.cache.unpin(self.cache.append(message))
+
+    def standing(self) -> Standing:
+        return Standing(self.book, DoneBefore(), Nobody(), has_positions=True, is_sole=False)
+
+
+def state(behind: Behind) -> tuple[int, int | None, bool]:
+    dropped = None if behind.dropped is None else behind.dropped.seq
+    return behind.following.seq, dropped, behind.tail is not None
+
+
+def test_what_comes_is_kept_only_while_a_page_is_read() -> None:
+    desk = Desk()
+    desk.comes(message(5))
+    assert state(desk.behind) == (1, 5, False) and desk.cache.acked_upto() == Token(1, 5)
+    desk.behind.keeps = True
+    desk.comes(message(6))
+    assert state(desk.behind) == (1, 5, True) and desk.cache.acked_upto() == Token(1, 5)
+    desk.behind.take([message(1), message(2)], Token(1, 3))  # page and tail do not meet
+    assert state(desk.behind) == (3, 6, False) and desk.cache.acked_upto() == Token(1, 6)
+
+
+def test_it_is_with_the_others_once_page_and_tail_meet_and_behind_until_its_page_is_done() -> None:
+    desk = Desk()
+    desk.behind.keeps = True
+    desk.comes(message(5))
+    desk.behind.take([message(seq) for seq in (1, 2, 3, 4, 5, 6)], Token(1, 7))
+    assert state(desk.behind) == (5, None, True)
+    assert desk.behind.events == 4, "what is above the tail comes by itself"
+    assert len(desk.book) == 1 and desk.book.progress().behind[0].position == Token(1, 1)
+    desk.behind.advance(4)
+    cursor = desk.behind.rejoin()
+    assert cursor is not None and cursor.token == Token(1, 5) and len(desk.book) == 0
+
+
+def test_nothing_is_acknowledged_that_the_stored_record_would_read_again() -> None:
+    desk = Desk()
+    assert desk.book.ackable() is None  # what the former owner had stored is not known
+    desk.behind.take([message(seq) for seq in (1, 2, 3, 4)], Token(1, 5))
+    desk.behind.advance(2)
+    progress = desk.book.progress()
+    desk.behind.advance(1)
+    assert desk.book.ackable() is None
+    desk.book.stored(progress)
+    assert desk.book.ackable() == Token(1, 2) == progress.floor
+    desk.behind.advance(1)
+    assert desk.behind.rejoin() is None
+    assert desk.book.ackable() == Token(1, 2) and desk.book.matters
+    desk.book.stored(Progress(Token(1, 4)))
+    assert desk.book.ackable() == Token(1, 4) and not desk.book.matters
+
+
+def test_a_hand_off_holds_nothing_back_for_the_page_of_one_that_is_behind() -> None:
+    desk = Desk()
+    desk.behind.keeps = True
+    desk.comes(message(5))
+    desk.comes(message(6, B))
+    handed = desk.standing().handoff()
+    assert handed is not None and (handed.frontier, handed.done) == (Token(1, 6), ())
+
+
+def test_a_message_that_others_had_done_is_read_anew_for_one_that_is_behind() -> None:
+    desk = Desk()
+    desk.comes(QueueMessage(A, Token(1, 5), ()))
+    assert state(desk.behind) == (1, 5, False)
+    desk.behind.keeps = True
+    desk.comes(QueueMessage(A, Token(1, 6), ()))
+    assert state(desk.behind) == (1, 6, False)
+
+
+def test_no_more_than_so_many_are_behind() -> None:
+    desk = Desk()
+    for number in range(BEHIND_MAX - 2):
+        desk.book.begin((B, str(number)), Token(1, 1))
+    assert desk.book.has_place
+    desk.book.begin((B, "last"), Token(1, 1))
+    assert not desk.book.has_place
