@@ -8,6 +8,7 @@ import signal
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import ClassVar
 
 from millstream.providers.sqlite import SqliteMembershipTable
 from millstream.runtime import (
@@ -24,10 +25,13 @@ from millstream.runtime import (
     read_only,
 )
 from millstream.runtime.run import SiloProcess
+from millstream.streams import Event, StreamNamespace
 
 __all__ = [
+    "LINES",
     "Crowd",
     "Gate",
+    "Hearer",
     "Idle",
     "Reentrant",
     "Tap",
@@ -37,6 +41,8 @@ __all__ = [
     "silo_process",
     "target_silo",
 ]
+
+LINES = StreamNamespace("lines", int, subscriptions="explicit")
 
 
 @grain(name="BoundsTarget")
@@ -100,6 +106,19 @@ class Crowd(Grain):
     async def call(self, count: int) -> None:
         gate = self.grain(Gate, self.key)
         await asyncio.gather(*(gate.wait() for _ in range(count)))
+
+
+@grain(name="BoundsHearer")
+class Hearer(Grain):
+    """One of very many that hear one stream."""
+
+    heard: ClassVar[int] = 0
+
+    async def listen(self) -> None:
+        await self.stream(LINES, "s").subscribe(self._on_line)
+
+    async def _on_line(self, event: Event[int]) -> None:
+        Hearer.heard += 1
 
 
 @grain(name="BoundsIdle")

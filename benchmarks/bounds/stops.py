@@ -14,12 +14,15 @@ from typing import Any
 
 import msgspec
 
+from millstream.balancers import DeploymentBalancer
+from millstream.providers.memory import MemoryQueues
 from millstream.providers.sqlite import SqliteMembershipTable
 from millstream.runtime import Client, RuntimeOptions, Silo, connect, with_options
 from millstream.runtime.run import SiloProcess
 from millstream.runtime.wire import Call, encode_messages, frame
+from millstream.streams import PersistentStreams
 
-from .programs import Crowd, Gate, Idle, Reentrant, Tap, Target, silo_process
+from .programs import LINES, Crowd, Gate, Hearer, Idle, Reentrant, Tap, Target, silo_process
 from .watch import LoopWatch, sized
 
 __all__ = [
@@ -35,6 +38,7 @@ __all__ = [
     "reentrant",
     "runner_tasks",
     "unknown_type",
+    "wide_stream",
 ]
 
 CALLS = 60_000
@@ -217,3 +221,19 @@ async def unknown_type(work: Path, size: float) -> Figures:
             await asyncio.sleep(1)
         tap.links[0].abort()
     return {"unknown_type_stop_ms": watch.longest_ms}
+
+
+async def wide_stream(work: Path, size: float) -> Figures:
+    """Three events of a stream with 10,000 subscriptions, the first of them cold."""
+    streams = PersistentStreams(MemoryQueues(), balancer=DeploymentBalancer())
+    async with Silo(grains=[Hearer], streams={"default": streams}) as silo:
+        count = sized(10_000, size)
+        for number in range(count):
+            await silo.grain(Hearer, str(number)).listen()
+        Hearer.heard = 0
+        async with LoopWatch() as watch, asyncio.timeout(120):
+            for number in range(1, 4):
+                await silo.stream(LINES, "s").publish(number)
+                while Hearer.heard < number * count:
+                    await asyncio.sleep(0.01)
+    return {"wide_stream_stop_ms": watch.longest_ms}

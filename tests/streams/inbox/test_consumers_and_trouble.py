@@ -200,3 +200,22 @@ def test_a_body_that_takes_longer_than_a_delivery_may_gets_each_event_once() -> 
             return reader.seen
 
     assert run(play, 6, max_virtual_s=3600).result == list(range(5))
+
+
+def test_a_silo_that_stops_does_not_wait_for_consumers_that_wait() -> None:
+    async def play(simulation: Simulation) -> list[float]:
+        async with started(simulation, 2) as cluster:
+            reader = Reader(cluster, "", 0.0)
+            reading = asyncio.ensure_future(reader.run("reader", 1))
+            await reader.is_ready.wait()
+            took = []
+            for name in cluster.names:
+                begun = simulation.loop.time()
+                await cluster.stop_silo(name)
+                took.append(simulation.loop.time() - begun)
+                await cluster.until_active()
+            reading.cancel()
+            await asyncio.gather(reading, return_exceptions=True)
+            return took
+
+    assert max(run(play, 7, max_virtual_s=600).result) < 5.0

@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from millstream.runtime.extending import Clock, Tasks, shown
 from millstream.streams.api.implicit import ImplicitSet, ImplicitSubscription, is_implicit
@@ -31,9 +32,13 @@ from .subscriber import Subscriber
 
 __all__ = ["Deliveries", "Known", "Subscribers"]
 
+P = TypeVar("P")
+
 log = logging.getLogger("millstream.subscribers")
 
 ASK_RETRY_S = 0.5
+OFFERS_AT_ONCE = 100
+"""Subscriptions of one stream that are given a message, or are made known, without a pause."""
 
 
 class Deliveries(Protocol):
@@ -71,7 +76,16 @@ class Known(Protocol):
 class StreamEntry:
     """One stream: its subscriptions, and what waits while they are being asked for."""
 
-    __slots__ = ("cold", "detached", "holds", "is_parked", "newest", "subscribers", "used_s")
+    __slots__ = (
+        "cold",
+        "detached",
+        "holds",
+        "is_parked",
+        "newest",
+        "spread",
+        "subscribers",
+        "used_s",
+    )
 
     def __init__(self) -> None:
         self.subscribers: dict[str, Subscriber] = {}
@@ -79,6 +93,7 @@ class StreamEntry:
         self.is_parked = False  # while it is cold: its messages are read anew
         self.detached: set[str] = set()  # while it is cold: the answer may be older
         self.holds: dict[str, bool] = {}  # what was told of subscriptions: are they held?
+        self.spread: deque[tuple[QueueMessage, int]] = deque()  # being given to very many
         self.newest: QueueMessage | None = None
         self.used_s = 0.0
 
@@ -130,11 +145,34 @@ class Subscribers:
         self._offer(entry, message, index)
 
     def _offer(self, entry: StreamEntry, message: QueueMessage, index: int) -> None:
+        if entry.spread:
+            entry.spread.append((message, index))  # behind what is not everywhere yet
+            return
+        if len(entry.subscribers) > OFFERS_AT_ONCE:
+            entry.spread.append((message, index))
+            self._tasks.start(self._spread(entry, entry.spread))
+            return
         if not entry.subscribers:
             self.unheard_count += len(message.items)
         for subscriber in entry.subscribers.values():
             self._deliveries.offer(subscriber, index)
         self._cache.unpin(index)
+
+    async def _spread(self, entry: StreamEntry, spread: deque[tuple[QueueMessage, int]]) -> None:
+        """Give messages to very many subscriptions, one message after the other, with pauses."""
+        while spread:
+            _, index = spread[0]
+            for part in _parts(list(entry.subscribers.values())):
+                for subscriber in part:
+                    if entry.subscribers.get(subscriber.id) is subscriber:
+                        self._deliveries.offer(subscriber, index)
+                self._deliveries.pump()
+                await asyncio.sleep(0)
+                if entry.spread is not spread:
+                    return  # they were let go
+            spread.popleft()
+            self._cache.unpin(index)
+        self._progressed()
 
     def _meet(self, stream: StreamId) -> StreamEntry:
         entry = self._streams[stream] = StreamEntry()
@@ -236,10 +274,15 @@ class Subscribers:
             except Exception as error:  # the stream's own trouble, whatever it is
                 self._log_unknown(stream, error)
                 await asyncio.sleep(ASK_RETRY_S)
-        self._take(stream, entry, rows)
+        for part in _parts(rows):
+            self._make_known(stream, entry, part)
+            await asyncio.sleep(0)
+        self._restore(stream, entry)
         self._release(entry)
 
-    def _take(self, stream: StreamId, entry: StreamEntry, rows: Iterable[SubscriptionRow]) -> None:
+    def _make_known(
+        self, stream: StreamId, entry: StreamEntry, rows: Iterable[SubscriptionRow]
+    ) -> None:
         """What is stored; what was told meanwhile is newer."""
         for row in rows:
             if row.id in entry.detached:
@@ -248,8 +291,12 @@ class Subscribers:
             subscriber = self._obtain(stream, entry, row)
             if subscriber is not None and is_held:
                 self._deliveries.hold(subscriber)
-        for subscriber in entry.subscribers.values():
-            self._deliveries.restore(subscriber)
+
+    def _restore(self, stream: StreamId, entry: StreamEntry) -> None:
+        """All are known: those that are behind go on there."""
+        if self._behind.of(stream):
+            for subscriber in entry.subscribers.values():
+                self._deliveries.restore(subscriber)
         entry.detached.clear()
         entry.is_parked = False
         self._behind.keep_only(stream, entry.subscribers)
@@ -346,6 +393,9 @@ class Subscribers:
                 self._cache.unpin(index)
             if entry.cold is not None:
                 entry.cold = []
+            for _, index in entry.spread:
+                self._cache.unpin(index)
+            entry.spread = deque()
             for subscriber in entry.subscribers.values():
                 self._deliveries.drop(subscriber)
 
@@ -356,6 +406,7 @@ class Subscribers:
             for stream, entry in self._streams.items()
             if entry.used_s < before_s
             and entry.cold is None
+            and not entry.spread
             and all(s.delivery is None for s in entry.subscribers.values())
         ]
         for stream in idle:
@@ -400,6 +451,12 @@ class Subscribers:
     def close(self) -> None:
         """Stop asking."""
         self._tasks.cancel()
+
+
+def _parts(all_of_them: Sequence[P]) -> Iterator[Sequence[P]]:
+    """So many at a time."""
+    for start in range(0, len(all_of_them), OFFERS_AT_ONCE):
+        yield all_of_them[start : start + OFFERS_AT_ONCE]
 
 
 def last_token(message: QueueMessage) -> Token:

@@ -94,6 +94,9 @@ class StreamEvents(Generic[T]):
         if self._session or self._is_closed:
             raise ConfigError("consume() was entered before: call it again for each `async with`")
         self._session = await self._outside.join()
+        inbox = with_options(self._outside.inbox, timeout=ANSWER_S)
+        with suppress(CallError, ClusterError, StorageError):  # the task asks again
+            await inbox.take(self._session, Acks(), 0, 0.0)  # from now on events are expected
         self._pump = asyncio.create_task(self._run())
         return self
 

@@ -1,0 +1,44 @@
+"""Implicit subscriptions that are held, in namespaces where nobody is asked per stream."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from millstream.streams import StreamId
+from millstream.streams.agent.lagging.holds import Holds
+from millstream.streams.api.subscription_rows import SubscriptionRow
+
+A, B = StreamId("ns", "a"), StreamId("ns", "b")
+
+
+def row(name: str) -> SubscriptionRow:
+    return SubscriptionRow(f"implicit/ns/{name}/on", name, "k", "on", False, "here", state="paused")
+
+
+class Stored:
+    def __init__(self, *rows: tuple[StreamId, SubscriptionRow]) -> None:
+        self.rows = rows
+        self.asked = 0
+
+    async def held(self, namespace: str) -> Sequence[tuple[StreamId, SubscriptionRow]]:
+        self.asked += 1
+        return self.rows
+
+
+async def test_it_is_read_once_for_all_streams() -> None:
+    stored = Stored((A, row("One")), (B, row("Two")))
+    holds = Holds(stored)
+    assert holds.known(A) is None
+    assert list(await holds.of(A)) == [row("One")] and holds.known(B) == [row("Two")]
+    await holds.of(B)
+    assert stored.asked == 1
+
+
+async def test_what_was_told_is_newer_than_what_is_read() -> None:
+    holds = Holds(Stored((A, row("One")), (A, row("Two"))))
+    holds.tell(A, row("One"), is_held=False)
+    holds.tell(B, row("Two"), is_held=True)
+    assert list(await holds.of(A)) == [row("Two")] and holds.known(B) == [row("Two")]
+    holds.tell(A, row("Two"), is_held=False)
+    holds.tell(B, row("Two"), is_held=False)
+    assert holds.known(A) == holds.known(B) == []
