@@ -16,6 +16,7 @@ from millstream.runtime import (
     state,
 )
 from millstream.streams import (
+    Backoff,
     Broadcast,
     BroadcastChannel,
     BroadcastOptions,
@@ -72,7 +73,14 @@ assert_type(LANDINGS.name, str)
 class Airport(Grain):
     tally = state(Tally)
 
-    @subscribe(LANDINGS, commit_with=tally, retries=3, dead_letter=False)
+    @subscribe(
+        LANDINGS,
+        commit_with=tally,
+        retries=3,
+        dead_letter=False,
+        backoff=Backoff(0.5),
+        give_up_on=(ValueError,),
+    )
     async def on_landing(self, event: Event[Landed]) -> None:
         assert_type(event, Event[Landed])
         assert_type(event.item, Landed)

@@ -357,9 +357,15 @@ class Delivery:
         self._error = error
         if error.kind is FailureKind.TIMEOUT:
             self.window = 1  # halving would cost one whole deadline per step
-        if self._attempts > self._options.retries:
+        if self._is_hopeless:
             return self._give_up()
         return self._back_off(self._attempts, at_s, roll)
+
+    @property
+    def _is_hopeless(self) -> bool:
+        """Is the item at the cursor to be given up?"""
+        is_final = self._error is not None and self._error.is_final
+        return is_final or self._attempts > self._options.retries
 
     def _back_off(self, nth: int, at_s: float, roll: float) -> Sequence[Action]:
         if self._is_paused:
@@ -387,7 +393,7 @@ class Delivery:
             return ()
         if now_s < self._when_s:
             return (WaitUntil(self._when_s),)
-        if self._attempts > self._options.retries:
+        if self._is_hopeless:
             return self._give_up()
         self.state = DeliveryState.READY
         return ()

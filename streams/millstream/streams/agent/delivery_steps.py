@@ -51,10 +51,11 @@ class FailureKind(Enum):
 
 
 class Failure(msgspec.Struct, frozen=True):
-    """Why the item at the cursor was not done."""
+    """Why the item at the cursor was not done; `is_final`: it is not to be tried again."""
 
     kind: FailureKind
     text: str
+    is_final: bool = False
 
 
 # Events. `at_s` and `now_s` are the loop's clock; `roll` is a chance in [0, 1) for the back-off.

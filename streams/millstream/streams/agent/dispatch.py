@@ -430,7 +430,7 @@ class Dispatch:
             error = self._outlet.error_of(reply.error)
             is_late = isinstance(error, CallTimeout)
             kind = FailureKind.TIMEOUT if is_late else FailureKind.HANDLER
-            failure = Failure(kind, error_text(error))
+            failure = Failure(kind, error_text(error), reply.is_final)
         roll = 0.0 if reply.done and failure is None else self._roll()  # only a back-off needs one
         return Progress(reply.done, failure, self._clock.now(), roll)
 

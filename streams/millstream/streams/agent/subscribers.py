@@ -226,13 +226,17 @@ class Subscribers:
     def _implicit(self, stream: StreamId, one: ImplicitSubscription) -> Subscriber:
         """The subscription that a `@subscribe` mark makes for a stream."""
         options = self._options
+        if one.retries is not None:
+            options = replace(options, retries=one.retries)
+        if one.backoff is not None:
+            options = replace(options, backoff=one.backoff)
         return Subscriber(
             one.subscription,
             stream,
             one.grain_type,
             stream.key,
             one.handler,
-            options if one.retries is None else replace(options, retries=one.retries),
+            options,
             keeps_dead_letters=one.keeps_dead_letters,
             is_explicit=False,
         )

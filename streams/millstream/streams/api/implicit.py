@@ -14,7 +14,7 @@ from typing import Literal
 import msgspec
 
 from millstream.runtime import MemberRow, Status, TableView
-from millstream.runtime.extending import Declaration
+from millstream.runtime.extending import Backoff, Declaration
 
 __all__ = ["ImplicitSet", "ImplicitSubscription", "SubscriptionKinds", "implicit_in", "is_implicit"]
 
@@ -33,6 +33,7 @@ class ImplicitSubscription(msgspec.Struct, array_like=True, frozen=True):
     handler: str
     retries: int | None
     keeps_dead_letters: bool
+    backoff: Backoff | None = None
 
     @property
     def subscription(self) -> str:

@@ -13,7 +13,15 @@ from types import FunctionType
 from typing import Any, Generic, Literal, TypeVar, get_type_hints, overload
 
 from millstream.runtime import ConfigError, DefinitionError, State, StateField
-from millstream.runtime.extending import Declaration, GrainType, Mark, add_mark, marks_of, source_of
+from millstream.runtime.extending import (
+    Backoff,
+    Declaration,
+    GrainType,
+    Mark,
+    add_mark,
+    marks_of,
+    source_of,
+)
 from millstream.streams.contracts.capability import Capability
 
 from .event import Event
@@ -43,6 +51,8 @@ class SubscribeMark(Mark):
         commit_with: StateField[Any] | State[Any] | None,
         retries: int | None,
         dead_letter: bool,
+        backoff: Backoff | None = None,
+        give_up_on: tuple[type[Exception], ...] = (),
     ) -> None:
         self.namespace = namespace
         self.is_batch = is_batch
@@ -50,6 +60,8 @@ class SubscribeMark(Mark):
         self.commit_with = commit_with
         self.retries = retries
         self.dead_letter = dead_letter
+        self.backoff = backoff
+        self.give_up_on = give_up_on
 
     @property
     def part(self) -> str:
@@ -85,6 +97,7 @@ class SubscribeMark(Mark):
             method,
             self.retries,
             self.dead_letter,
+            self.backoff,
         ).declaration()
 
     def _check_namespace(self, subject: str) -> None:
@@ -124,6 +137,14 @@ class SubscribeMark(Mark):
             )
         if self.retries is not None and (type(self.retries) is not int or self.retries < 0):
             raise DefinitionError(f"{subject}: retries is {self.retries!r}, not at least 0")
+        if self.backoff is not None and not isinstance(self.backoff, Backoff):
+            raise DefinitionError(f"{subject}: backoff is {self.backoff!r}: write `Backoff(0.5)`")
+        known = self.give_up_on if isinstance(self.give_up_on, tuple) else (None,)
+        if not all(isinstance(one, type) and issubclass(one, Exception) for one in known):
+            raise DefinitionError(
+                f"{subject}: give_up_on is {self.give_up_on!r}, not a tuple of exception types, "
+                "such as `(ValueError,)`"
+            )
 
     def _check_item(
         self, subject: str, fn: Callable[..., Any], parameter: str, wanted: str
@@ -209,6 +230,8 @@ def subscribe(
     commit_with: StateField[Any] | State[Any] | None = None,
     retries: int | None = None,
     dead_letter: bool = True,
+    backoff: Backoff | None = None,
+    give_up_on: tuple[type[Exception], ...] = (),
 ) -> _Single[T]: ...
 @overload
 def subscribe(
@@ -220,6 +243,8 @@ def subscribe(
     commit_with: StateField[Any] | State[Any] | None = None,
     retries: int | None = None,
     dead_letter: bool = True,
+    backoff: Backoff | None = None,
+    give_up_on: tuple[type[Exception], ...] = (),
 ) -> _Batch[T]: ...
 def subscribe(
     namespace: StreamNamespace[Any],
@@ -230,6 +255,8 @@ def subscribe(
     commit_with: StateField[Any] | State[Any] | None = None,
     retries: int | None = None,
     dead_letter: bool = True,
+    backoff: Backoff | None = None,
+    give_up_on: tuple[type[Exception], ...] = (),
 ) -> Any:
     """Subscribe every grain of the class to the stream with its own key.
 
@@ -242,6 +269,8 @@ def subscribe(
             exactly once.
         retries: attempts after the first before an event is given up; None: the provider's.
         dead_letter: store an event that was given up; False skips it.
+        backoff: how long to wait before each retry; None: the provider's.
+        give_up_on: exceptions after which an event is given up at once, such as `(ValueError,)`.
 
     Raises DefinitionError when the class is defined.
     """
@@ -253,6 +282,8 @@ def subscribe(
         commit_with=commit_with,
         retries=retries,
         dead_letter=dead_letter,
+        backoff=backoff,
+        give_up_on=give_up_on,
     )
     return _Batch(mark) if batch else _Single(mark)
 

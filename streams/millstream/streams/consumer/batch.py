@@ -33,8 +33,10 @@ class WireBatch(msgspec.Struct, array_like=True, frozen=True):
 
 
 class Delivered(msgspec.Struct, array_like=True, frozen=True):
-    """The reply: the first `done` items are done; `error` is an encoded error, or empty."""
+    """The reply: the first `done` items are done; `error` is an encoded error, or empty;
+    `is_final`: the item is not to be tried again."""
 
     done: int
     error: bytes = b""
     is_fenced: bool = False
+    is_final: bool = False

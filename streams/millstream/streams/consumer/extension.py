@@ -80,7 +80,8 @@ class Consumer:
         if done and batch.has_positions:
             position.last[batch.queue] = run.items[done - 1].token
         # what is known counts as done with what stands before it
-        return Delivered(fresh[done] if done < len(fresh) else len(batch.items), error)
+        all_done = fresh[done] if done < len(fresh) else len(batch.items)
+        return Delivered(all_done, error, is_final=run.is_final) if error else Delivered(all_done)
 
     async def redrive(self, batch: WireBatch) -> Delivered:
         """Run the handler over an event that was given up: no position knows of it."""

@@ -35,7 +35,16 @@ class Position:
     `batch_max`: events that the handler takes at a time; 0: one, not as a list.
     """
 
-    __slots__ = ("batch_max", "codec", "epochs", "handler", "last", "runtime", "state")
+    __slots__ = (
+        "batch_max",
+        "codec",
+        "epochs",
+        "give_up_on",
+        "handler",
+        "last",
+        "runtime",
+        "state",
+    )
 
     def __init__(self, grain: ExtendedGrain, batch: WireBatch) -> None:
         self.runtime = grain.runtime
@@ -44,12 +53,14 @@ class Position:
         mark, self.handler = find_handler(grain, batch)
         self.codec: Codec[Any]
         self.state: State[Any] | None = None
+        self.give_up_on: tuple[type[Exception], ...] = ()
         if mark is None:
             self.codec = items_codec_of(self.handler)
             self.batch_max = BATCH_MAX if is_batch_handler(self.handler) else 0
             return
         self.codec = mark.namespace.codec
         self.batch_max = mark.max_events if mark.is_batch else 0
+        self.give_up_on = mark.give_up_on
         if mark.commit_name is not None:
             self.state = getattr(grain.grain, mark.commit_name)
 
@@ -122,7 +133,7 @@ class HandlerLimit:
 class HandlerRun:
     """One delivery's handler calls; `items` are those of the batch that are not known."""
 
-    __slots__ = ("_at", "_grain", "_is_over", "_position", "batch", "items")
+    __slots__ = ("_at", "_grain", "_is_over", "_position", "batch", "is_final", "items")
 
     def __init__(
         self,
@@ -138,6 +149,7 @@ class HandlerRun:
         self._grain = grain
         self._is_over = is_over  # was the subscription ended since the run began?
         self._at = 0
+        self.is_final = False  # what failed is not to be tried again
 
     async def upto(self, end: int, *, is_again: bool = False) -> tuple[int, bytes]:
         """Run items 0..end-1; returns the first that is not done, and its error.
@@ -151,6 +163,8 @@ class HandlerRun:
         except BaseException as raised:
             if limit.end() or isinstance(raised, KeyboardInterrupt):
                 raise  # not the handler's doing
+            is_alone = min(max(1, self._position.batch_max), end - self._at) == 1
+            self.is_final = is_alone and isinstance(raised, self._position.give_up_on)
             return self._at, self._described(raised, limit.is_over)
         limit.end()
         return self._at, b""

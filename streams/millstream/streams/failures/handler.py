@@ -13,11 +13,21 @@ import msgspec
 from millstream.streams.contracts.identity import StreamId
 from millstream.streams.contracts.token import Token
 
-__all__ = ["DeliveryFailure", "FailureHandler", "GiveUpDecision", "KeepDeadLetters"]
+__all__ = [
+    "DECISIONS",
+    "Always",
+    "DeliveryFailure",
+    "FailureHandler",
+    "GiveUpDecision",
+    "KeepDeadLetters",
+]
 
 GiveUpDecision = Annotated[
     Literal["dead_letter", "skip", "pause"], "what becomes of an event that was given up"
 ]
+
+
+DECISIONS: tuple[GiveUpDecision, ...] = ("dead_letter", "skip", "pause")
 
 
 class DeliveryFailure(msgspec.Struct, frozen=True):
@@ -45,6 +55,16 @@ class FailureHandler(Protocol):
     """Decides what becomes of an event that was given up."""
 
     async def give_up(self, failure: DeliveryFailure, /) -> GiveUpDecision: ...
+
+
+class Always:
+    """The same answer for every event: `on_give_up="pause"`."""
+
+    def __init__(self, decision: GiveUpDecision) -> None:
+        self._decision: GiveUpDecision = decision
+
+    async def give_up(self, failure: DeliveryFailure, /) -> GiveUpDecision:
+        return self._decision
 
 
 class KeepDeadLetters:

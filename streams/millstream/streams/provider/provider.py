@@ -30,7 +30,7 @@ from millstream.streams.contracts.queue import EnqueuesAtOnce, QueueAdapter, Que
 from millstream.streams.contracts.shapes import capabilities_of, require_shape
 from millstream.streams.contracts.token import Token
 from millstream.streams.failures.dead_letters import DeadLetters
-from millstream.streams.failures.handler import FailureHandler
+from millstream.streams.failures.handler import FailureHandler, GiveUpDecision
 from millstream.streams.failures.target import DeadLettersTarget
 from millstream.streams.inbox.inbox import inbox_grain_of
 from millstream.streams.insight.target import WhyTarget
@@ -63,7 +63,8 @@ class PersistentStreams:
         mapper: which queue carries a stream; default: a hash ring of 8 queues.
         balancer: which silo should read which queue; it is for one silo, so pass a fresh one, or
             the name of an entry point of `millstream.balancers`, such as "deployment".
-        on_give_up: what becomes of events that were given up; default: dead letters.
+        on_give_up: what becomes of events that were given up: "dead_letter" (default), "skip",
+            "pause", or a `FailureHandler` that decides about each.
     """
 
     def __init__(
@@ -74,7 +75,7 @@ class PersistentStreams:
         mapper: QueueMapper | None = None,
         balancer: QueueBalancer | str,
         options: StreamOptions | None = None,
-        on_give_up: FailureHandler | None = None,
+        on_give_up: FailureHandler | GiveUpDecision | None = None,
     ) -> None:
         self._settings = settings_of(queues, mapper, balancer, options, on_give_up)
         self.mapper = self._settings.mapper

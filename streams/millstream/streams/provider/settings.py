@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from millstream.runtime import Grain
+from millstream.runtime import ConfigError, Grain
 from millstream.runtime.extending import check_kind
 from millstream.streams.agent.options import StreamOptions
 from millstream.streams.contracts.capability import Capability
@@ -22,7 +22,13 @@ from millstream.streams.contracts.factories import (
 from millstream.streams.contracts.mapping import QueueBalancer, QueueMapper
 from millstream.streams.contracts.queue import QueueAdapterFactory
 from millstream.streams.contracts.shapes import capabilities_of, require_shape
-from millstream.streams.failures.handler import FailureHandler, KeepDeadLetters
+from millstream.streams.failures.handler import (
+    DECISIONS,
+    Always,
+    FailureHandler,
+    GiveUpDecision,
+    KeepDeadLetters,
+)
 from millstream.streams.ownership.mapper import HashRingMapper
 
 __all__ = ["Settings", "settings_of"]
@@ -63,7 +69,7 @@ def settings_of(
     mapper: QueueMapper | None,
     balancer: QueueBalancer | str,
     options: StreamOptions | None,
-    on_give_up: FailureHandler | None,
+    on_give_up: FailureHandler | GiveUpDecision | None,
 ) -> Settings:
     """Checked, and with the defaults. Raises ConfigError."""
     found = Settings(
@@ -71,9 +77,21 @@ def settings_of(
         HashRingMapper(queues=8) if mapper is None else mapper,
         balancer_of(balancer),
         StreamOptions() if options is None else options,
-        KeepDeadLetters() if on_give_up is None else on_give_up,
+        handler_of(on_give_up),
     )
     require_shape(found.mapper, QueueMapper, "PersistentStreams(mapper=...)")
     check_kind("PersistentStreams(options=...)", found.options, StreamOptions)
     require_shape(found.on_give_up, FailureHandler, "PersistentStreams(on_give_up=...)")
     return found
+
+
+def handler_of(on_give_up: FailureHandler | GiveUpDecision | None) -> FailureHandler:
+    """Who decides about events that were given up. Raises ConfigError."""
+    if on_give_up is None:
+        return KeepDeadLetters()
+    if not isinstance(on_give_up, str):
+        return on_give_up
+    if on_give_up not in DECISIONS:
+        known = ", ".join(map(repr, DECISIONS))
+        raise ConfigError(f"PersistentStreams(on_give_up={on_give_up!r}): write one of {known}")
+    return Always(on_give_up)
