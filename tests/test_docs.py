@@ -109,7 +109,7 @@ def shown(text: str) -> Any:
 
 def is_shown(cell: str, value: Any) -> bool:
     written = shown(cell)
-    if isinstance(value, int | float | str | None | bool):
+    if isinstance(value, int | float | str | None | bool | tuple):
         return type(written) is type(value) and written == value
     return bool(written == getattr(value, "name", None))  # a constant, such as RANDOM
 
