@@ -377,7 +377,7 @@ class DecidesAtOnce:
 PersistentStreams(GoodFactory(), balancer=BALANCER, on_give_up=DecidesAnything())  # E
 PersistentStreams(GoodFactory(), balancer=BALANCER, on_give_up=DecidesOtherwise())  # E
 PersistentStreams(GoodFactory(), balancer=BALANCER, on_give_up=DecidesAtOnce())  # E
-PersistentStreams(GoodFactory(), balancer=BALANCER, on_give_up="skip")  # E
+PersistentStreams(GoodFactory(), balancer=BALANCER, on_give_up="retry")  # E
 
 
 # --- state stores and membership tables ----------------------------------------------------------
