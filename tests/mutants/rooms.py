@@ -21,6 +21,12 @@ ACTIVATION = (
     f"{TURNS}/test_turn_rule.py",
     f"{TURNS}/test_life_cycle.py",
 )
+READER = (f"{AGENT}/test_reader_core.py", f"{AGENT}/test_reader_random.py")
+BEHIND = (
+    f"{AGENT}/test_behind_model.py",
+    f"{AGENT}/test_done_before.py",
+    f"{AGENT}/test_behind.py",
+)
 VIEWS = (f"{CLUSTER}/test_votes_ring_partition.py",)
 RANGE = (f"{CLUSTER}/test_directory_range.py", f"{CLUSTER}/test_directory.py")
 TOPICS = (
@@ -122,14 +128,24 @@ ROOMS: dict[str, dict[str, tuple[str, ...]]] = {
         ),
     },
     "agent": {
-        f"{STREAMS}/agent/flow.py": (f"{AGENT}/test_flow.py", AGENT),
-        f"{STREAMS}/agent/cache.py": (f"{AGENT}/test_cache.py", AGENT),
+        f"{STREAMS}/agent/flow.py": (f"{AGENT}/test_flow.py", *READER),
+        f"{STREAMS}/agent/lane.py": (f"{AGENT}/test_cache.py", *READER),
+        f"{STREAMS}/agent/cache.py": (f"{AGENT}/test_cache.py", *READER, *BEHIND),
+        f"{STREAMS}/agent/reading/reader.py": (*READER, f"{AGENT}/test_single_messages.py"),
+        f"{STREAMS}/agent/lagging/behind.py": BEHIND,
+        f"{STREAMS}/agent/lagging/book.py": BEHIND,
+        f"{STREAMS}/agent/lagging/done_before.py": BEHIND,
         f"{STREAMS}/agent/delivery.py": (
             f"{AGENT}/test_delivery_core.py",
             f"{AGENT}/test_delivery_random.py",
         ),
     },
+    "insight": {f"{STREAMS}/insight/verdict.py": ("tests/streams/insight/test_verdict.py",)},
     "memory": {
+        f"{MEMORY}/queue_log.py": (
+            "tests/providers/test_memory_log.py",
+            "tests/providers/test_memory_queue.py",
+        ),
         f"{MEMORY}/gate.py": ("tests/providers/test_memory_gate.py",),
         f"{MEMORY}/room.py": ("tests/providers/test_memory_room.py",),
         f"{MEMORY}/segments.py": PARTITIONS,

@@ -377,10 +377,9 @@ class QueueLog:
             self._free([self._partition.replace(number - 1, None)])
 
     def _forget_upto(self, upto: int) -> None:
-        start = self.done
-        if upto <= start:
+        count = min(upto, self.end) - self.done
+        if count <= 0:
             return
-        count = min(upto, self.end) - start
         done = self._partition.pull(READER, count)
         self.done = self._partition.commit(READER)
         self._partition.trim()

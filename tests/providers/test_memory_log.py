@@ -1,0 +1,365 @@
+"""What one in-memory queue holds, without a cluster: beside a model, and rule by rule."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from millstream.providers.memory import MemoryOptions, queue_log
+from millstream.providers.memory.queue_log import QueueLog
+from millstream.runtime import QueueFenced, QueueFull, QueueUnavailable
+from millstream.streams import OutMessage, ProducerMark, QueueMessage, StreamId, Token
+
+T = TypeVar("T")
+STREAM = StreamId("n", "k")
+CAPACITY = 12
+
+
+def now(call: Coroutine[Any, Any, T]) -> T:
+    """The result of a call that does not suspend."""
+    try:
+        call.send(None)
+    except StopIteration as end:
+        found: T = end.value
+        return found
+    call.close()
+    raise AssertionError("it waits")
+
+
+def out(text: str, items: int = 1, mark: ProducerMark | None = None) -> OutMessage:
+    return OutMessage(STREAM, [text.encode()] * items, {}, mark)
+
+
+def log_of(**options: Any) -> QueueLog:
+    return QueueLog("p/q", MemoryOptions(enqueue_wait_s=0.0, **options), 1)
+
+
+def texts(messages: list[QueueMessage | None]) -> list[str | None]:
+    return [None if one is None else one.items[0].decode() for one in messages]
+
+
+def read(log: QueueLog, after: int = 0, events: int = 1000, size_bytes: int = 10**6) -> Any:
+    return now(log.read(log.epoch, 1, after, events, size_bytes, 0.0))
+
+
+def seqs(tokens: list[Token | None] | None) -> list[int | None]:
+    return [None if one is None else one.seq for one in tokens or ()]
+
+
+# --- beside a model -------------------------------------------------------------------------------
+
+
+class Model:
+    """The same as plain lists: what is accepted by number, and what of it is done."""
+
+    def __init__(self) -> None:
+        self.log = log_of(capacity_events=CAPACITY)
+        self.accepted: list[tuple[str, int]] = []  # text and events, from number 1 on
+        self.done: set[int] = set()
+        self.upto = 0
+        self.known: dict[str, int] = {}
+        self.after = 0
+
+    def events_held(self) -> int:
+        return sum(
+            events
+            for number, (_, events) in enumerate(self.accepted, 1)
+            if number > self.upto and number not in self.done
+        )
+
+    def append(self, parts: list[tuple[str, int, int]]) -> None:
+        """Messages of (producer or "", sequence, events)."""
+        messages: list[OutMessage] = []
+        wanted, known = list[int | None](), dict(self.known)
+        fresh: list[tuple[str, int]] = []
+        asked = 0
+        for producer, seq, events in parts:
+            mark = ProducerMark(producer, seq) if producer else None
+            text = f"{len(self.accepted)}-{len(messages)}"
+            messages.append(out(text, events, mark))
+            if mark is None or seq > self.known.get(producer, -1):
+                asked += events
+            if mark is not None and seq <= known.get(producer, -1):
+                wanted.append(None)
+                continue
+            if mark is not None:
+                known[producer] = seq
+            fresh.append((text, events))
+            wanted.append(len(self.accepted) + len(fresh))
+        try:
+            tokens = self.log.append_now(messages, 5.0)
+        except QueueFull:
+            assert asked > CAPACITY
+            return
+        if tokens is None:
+            assert self.events_held() + asked > CAPACITY
+            return
+        assert self.events_held() + asked <= CAPACITY or not asked
+        assert seqs(tokens) == wanted
+        self.accepted += fresh
+        self.known = known
+
+    def acknowledge(self, upto: int, also: list[int]) -> None:
+        self.log.acknowledge(self.log.epoch, 1, upto, also)
+        self.upto = max(self.upto, min(upto, len(self.accepted)))
+        self.done |= {one for one in also if one <= len(self.accepted)}
+
+    def read(self, events: int) -> None:
+        start, found = read(self.log, self.after, events)
+        assert start >= max(self.after, self.upto)
+        for number, message in enumerate(found, start + 1):
+            is_done = number in self.done or number <= self.upto
+            assert (message is None) is is_done
+            assert message is None or message.token == Token(1, number)
+            assert message is None or message.items[0].decode() == self.accepted[number - 1][0]
+        skipped = range(max(self.after, self.upto) + 1, start + 1)
+        assert self.done.issuperset(skipped)
+        assert found or start == len(self.accepted) or start > self.after
+        self.after = start + len(found)
+
+    def move(self) -> None:
+        """The content goes to another activation, and the reader begins anew."""
+        old = self.log
+        content = old.content(old.done, old.depth) if old.depth else []
+        self.log = QueueLog(
+            "p/q",
+            MemoryOptions(enqueue_wait_s=0.0, capacity_events=CAPACITY),
+            1,
+            epoch=old.epoch,
+            start=old.done,
+            producers=old.producers,
+        )
+        self.log.load(content)
+        self.after = self.log.begin(old.epoch + 1)
+
+    def check(self) -> None:
+        self.log.check()
+        assert (self.log.done, self.log.end) == (self.upto, len(self.accepted))
+        assert self.log.room.events_taken == self.events_held()
+        assert 0 <= self.log.backlog <= self.events_held()
+        assert self.log.producers == self.known
+
+
+PARTS = st.lists(
+    st.tuples(st.sampled_from(["", "p", "r"]), st.integers(0, 9), st.integers(1, 5)), max_size=4
+)
+STEPS = st.one_of(
+    st.tuples(st.just("append"), PARTS),
+    st.tuples(st.just("read"), st.integers(1, 8)),
+    st.tuples(st.just("acknowledge"), st.integers(0, 20), st.lists(st.integers(1, 25), max_size=4)),
+    st.tuples(st.just("move")),
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.lists(STEPS, max_size=30))
+def test_a_log_is_as_its_model(steps: list[tuple[Any, ...]]) -> None:
+    model = Model()
+    for name, *arguments in steps:
+        getattr(model, name)(*arguments)
+        model.check()
+
+
+# --- rule by rule ---------------------------------------------------------------------------------
+
+
+def test_what_is_read_counts_once_against_the_backlog() -> None:
+    log = log_of()
+    log.append_now([out("a", 2), out("b", 3)], 0.0)
+    assert log.backlog == 5
+    assert read(log, events=2)[1] and log.backlog == 3
+    read(log, events=2)
+    assert log.backlog == 3  # read again
+    read(log)
+    assert log.backlog == 0
+    log.acknowledge(0, 1, 1, [])
+    assert log.backlog == 0
+    log.begin(1)
+    assert log.backlog == 3  # the next reader has read nothing
+
+
+def test_a_read_is_within_both_limits_but_has_one_message() -> None:
+    log = log_of()
+    log.append_now([out("aaaa", 3), out("b"), out("c")], 0.0)
+    assert texts(read(log, events=1)[1]) == ["aaaa"]
+    assert texts(read(log, events=3)[1]) == ["aaaa"]
+    assert texts(read(log, events=4)[1]) == ["aaaa", "b"]
+    assert texts(read(log, size_bytes=1)[1]) == ["aaaa"]
+    assert texts(read(log, size_bytes=14 + 3)[1]) == ["aaaa", "b"]  # 12 + 2 of names, 1 + 2
+    assert texts(read(log, size_bytes=14 + 2)[1]) == ["aaaa"]
+
+
+def test_a_size_counts_items_names_and_headers_in_bytes() -> None:
+    log = log_of()
+    stream = StreamId("ü", "key")
+    log.append_now([OutMessage(stream, [b"ab", b"c"], {"x": "é"})], 0.0)
+    assert log.room.bytes_taken == 3 + 2 + 3 + 1 + 2
+    log.acknowledge(0, 1, 1, [])
+    assert log.room.bytes_taken == 0
+
+
+def test_what_is_too_large_is_refused_and_what_has_no_room_now_is_not() -> None:
+    log = log_of(capacity_events=3, capacity_bytes=100)
+    with pytest.raises(QueueFull, match="one batch has 4 events"):
+        log.append_now([out("a", 4)], 0.0)
+    with pytest.raises(QueueFull, match="of 103 bytes"):
+        log.append_now([out("a" * 101)], 0.0)
+    assert seqs(log.append_now([out("a", 3)], 0.0)) == [1]
+    assert log.append_now([out("b")], 0.0) is None
+    assert log.append_now([out("c" * 98)], 0.0) is None
+    with pytest.raises(QueueFull, match=r"full, 0 s long at a time: 3 of 3 events"):
+        asyncio.run(log.append([out("b")], 0.0))
+    log.acknowledge(0, 1, 0, [1])
+    assert seqs(log.append_now([out("b")], 0.0)) == [2]
+
+
+def test_a_span_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(queue_log, "SPAN_MAX", 3)
+    log = log_of()
+    for number in range(3):
+        log.append_now([out("a")], 0.0)
+        log.acknowledge(0, 1, 0, [number + 1] if number else [])
+    with pytest.raises(QueueFull, match="its oldest event is not done, and 3 messages came"):
+        log.append_now([out("b")], 0.0)
+    log.acknowledge(0, 1, 1, [])
+    assert seqs(log.append_now([out("b")], 0.0)) == [4]
+
+
+async def test_who_waits_for_room_has_it_when_some_is_given_back_and_not_after_the_end() -> None:
+    log = QueueLog("p/q", MemoryOptions(capacity_events=1, enqueue_wait_s=30.0), 1)
+    log.append_now([out("a")], 0.0)
+    first, second = (asyncio.ensure_future(log.append([out(text)], 0.0)) for text in "bc")
+    await asyncio.sleep(0)
+    assert log.append_now([out("d")], 0.0) is None  # nobody passes who waits
+    log.acknowledge(0, 1, 1, [])
+    assert seqs(await first) == [2] and not second.done()
+    log.close("it moves")
+    with pytest.raises(QueueUnavailable, match="p/q: it moves"):
+        await second
+    with pytest.raises(QueueUnavailable, match="it moves"):
+        log.append_now([out("e")], 0.0)
+
+
+async def test_a_repeat_that_was_stored_while_it_waited_gives_its_room_back() -> None:
+    log = QueueLog("p/q", MemoryOptions(capacity_events=2, enqueue_wait_s=30.0), 1)
+    log.append_now([out("a", 2)], 0.0)
+    mark = ProducerMark("p", 7)
+    tries = [asyncio.ensure_future(log.append([out("b", 2, mark)], 0.0)) for _ in range(2)]
+    await asyncio.sleep(0)
+    log.acknowledge(0, 1, 1, [])
+    assert seqs(await tries[0]) == [2]
+    log.acknowledge(0, 1, 2, [])
+    assert seqs(await tries[1]) == [None]
+    assert (log.room.events_taken, log.room.bytes_taken) == (0, 0)
+    log.check()
+
+
+async def test_a_reader_that_waits_is_woken_by_what_comes_and_by_its_own_end() -> None:
+    log = log_of()
+    log.begin(2)
+    waiting = asyncio.ensure_future(log.read(2, 1, 0, 10, 100, 60.0))
+    await asyncio.sleep(0)
+    log.wake(1)  # an older reader's
+    await asyncio.sleep(0)
+    assert not waiting.done()
+    log.append_now([out("a")], 0.0)
+    assert texts((await waiting)[1]) == ["a"]
+    waiting = asyncio.ensure_future(log.read(2, 1, 1, 10, 100, 60.0))
+    await asyncio.sleep(0)
+    log.wake(2)
+    assert (await waiting)[1] == []
+    waiting = asyncio.ensure_future(log.read(2, 1, 1, 10, 100, 60.0))
+    await asyncio.sleep(0)
+    log.begin(3)
+    log.append_now([out("b")], 0.0)
+    with pytest.raises(QueueFenced, match="epoch 2 is older than 3"):
+        await waiting
+    log.stop_waits()
+    assert (await log.read(3, 1, 2, 10, 100, 60.0))[1] == []
+
+
+def test_an_older_reader_can_do_nothing() -> None:
+    log = log_of()
+    log.append_now([out("a")], 0.0)
+    log.begin(2)
+    for act in (lambda: log.begin(1), lambda: log.acknowledge(1, 1, 1, [])):
+        with pytest.raises(QueueFenced):
+            act()
+    with pytest.raises(QueueFenced):
+        now(log.read(1, 1, 0, 10, 100, 0.0))
+    assert (log.done, log.epoch) == (0, 2)
+
+
+def test_another_era_means_the_beginning_and_acknowledges_nothing() -> None:
+    log = log_of()
+    log.append_now([out("a"), out("b")], 0.0)
+    assert texts(now(log.read(0, 9, 2, 10, 100, 0.0))[1]) == ["a", "b"]
+    log.acknowledge(0, 9, 2, [1])
+    assert log.done == 0 and texts(read(log)[1]) == ["a", "b"]
+
+
+def test_what_is_done_is_passed_over_and_looked_at_as_nothing() -> None:
+    log = log_of()
+    log.append_now([out(text) for text in "abcdef"], 3.0)
+    log.acknowledge(0, 1, 1, [2, 3, 5, 99])
+    assert read(log) == (3, read(log, 3)[1])
+    assert texts(read(log)[1]) == ["d", None, "f"]
+    assert log.look(1, 100, 1000)[0] == 1
+    assert texts(log.look(2, 100, 1000)[1]) == [None, None, "d", None, "f"]
+    assert texts(log.look(4, 1, 1000)[1]) == ["d"]
+    assert log.look(99, 10, 10) == (6, [])
+
+
+def test_a_long_run_of_done_messages_is_passed_in_looks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(queue_log, "LOOKED_AT_MAX", 4)
+    log = log_of()
+    log.append_now([out(str(number)) for number in range(20)], 0.0)
+    log.acknowledge(0, 1, 0, list(range(2, 19)))
+    at, seen = 1, list[str | None]()
+    for _ in range(10):
+        start, found = read(log, at)
+        seen += [text for text in texts(found) if text is not None]
+        at = start + len(found)
+    assert seen == ["18", "19"] and at == 20
+
+
+def test_seeking_finds_the_first_that_is_not_done_at_or_after_a_time() -> None:
+    log = log_of()
+    for second in range(5):
+        log.append_now([out(str(second))], float(second))
+    log.acknowledge(0, 1, 0, [3])
+    for when_s, number in ((-1.0, 1), (1.0, 2), (1.5, 4), (4.0, 5), (4.1, 0)):
+        assert asyncio.run(log.seek(when_s)) == number
+
+
+def test_the_producer_that_was_silent_longest_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(queue_log, "PRODUCERS_MAX", 2)
+    log = log_of()
+    for producer, seq in (("a", 0), ("b", 0), ("a", 1), ("c", 0)):
+        log.append_now([out("x", mark=ProducerMark(producer, seq))], 0.0)
+    assert log.producers == {"a": 1, "c": 0}
+
+
+def test_content_that_is_more_than_the_capacity_has_room_until_it_is_done() -> None:
+    log = log_of(capacity_events=2)
+    content = [QueueMessage(STREAM, Token(1, n), [b"a", b"b"]) for n in (1, 2, 3)]
+    log.load([content[0], None, content[2]])
+    assert (log.end, log.room.events_taken, log.backlog) == (3, 4, 4)
+    assert log.append_now([out("c")], 0.0) is None
+    log.acknowledge(0, 1, 3, [])
+    assert seqs(log.append_now([out("c")], 0.0)) == [4]
+
+
+def test_what_a_caller_keeps_of_a_message_does_not_change_what_is_held() -> None:
+    log = log_of()
+    items, headers = [b"a"], {"x": "1"}
+    log.append_now([OutMessage(STREAM, items, headers)], 0.0)
+    items.append(b"b")
+    headers["x"] = "2"
+    (held,) = read(log)[1]
+    assert (held.items, dict(held.headers)) == ([b"a"], {"x": "1"})
