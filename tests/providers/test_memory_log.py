@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from millstream.providers.memory import MemoryOptions, queue_log
 from millstream.providers.memory.queue_log import QueueLog
-from millstream.runtime import QueueFenced, QueueFull, QueueUnavailable
+from millstream.runtime import ConfigError, QueueFenced, QueueFull, QueueUnavailable, StaleMapper
 from millstream.streams import OutMessage, ProducerMark, QueueMessage, StreamId, Token
 
 T = TypeVar("T")
@@ -363,3 +363,54 @@ def test_what_a_caller_keeps_of_a_message_does_not_change_what_is_held() -> None
     headers["x"] = "2"
     (held,) = read(log)[1]
     assert (held.items, dict(held.headers)) == ([b"a"], {"x": "1"})
+
+
+async def test_the_end_of_a_log_wakes_its_readers() -> None:
+    log = log_of()
+    waiting = asyncio.ensure_future(log.read(0, 1, 0, 10, 100, 60.0))
+    await asyncio.sleep(0)
+    log.close("it moves")
+    assert (await waiting)[1] == []
+
+
+def test_limits_are_checked() -> None:
+    with pytest.raises(ConfigError, match="capacity_events is 0"):
+        MemoryOptions(capacity_events=0)
+
+
+def test_what_is_done_is_let_go_of() -> None:
+    log = log_of()
+    log.append_now([out("a"), out("b")], 0.0)
+    log.acknowledge(0, 1, 2, [])
+    assert log._partition.first == 2
+
+
+# --- sealing --------------------------------------------------------------------------------------
+
+
+def test_a_seal_gives_the_last_message_before_it_and_refuses_older_epochs() -> None:
+    log = log_of()
+    assert QueueLog("p/q", MemoryOptions(), 1).seal(2, 2) is None
+    mark = ProducerMark("p", 3)
+    log.append_now([out("a", mark=mark)], 0.0)
+    assert log.seal(2, 2) == Token(1, 1) == log.seal(2, 2)
+    with pytest.raises(StaleMapper, match="mapper epoch 2"):
+        asyncio.run(log.append([out("b")], 0.0, 1))
+    assert asyncio.run(log.append([out("a", mark=mark)], 0.0, 1)) == [None]
+    with pytest.raises(StaleMapper):
+        asyncio.run(log.append([out("a", mark=mark), out("b")], 0.0, 1))
+    assert asyncio.run(log.append([out("c")], 0.0, 2)) == [Token(2, 2)]
+
+
+async def test_who_waits_for_room_when_the_queue_is_sealed_is_refused_and_takes_none() -> None:
+    log = QueueLog("p/q", MemoryOptions(capacity_events=2, enqueue_wait_s=30.0), 1)
+    log.append_now([out("a", 2)], 0.0)
+    old, new = (asyncio.ensure_future(log.append([out("b")], 0.0, n)) for n in (1, 2))
+    await asyncio.sleep(0)
+    log.seal(2, 2)
+    log.acknowledge(0, 1, 1, [])
+    with pytest.raises(StaleMapper):
+        await old
+    assert await new == [Token(2, 2)]
+    assert log.room.events_taken == 1
+    log.check()

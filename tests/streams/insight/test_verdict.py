@@ -16,7 +16,7 @@ from millstream.streams import (
     StreamReport,
     SubscriptionReport,
 )
-from millstream.streams.insight.verdict import CHECKS, verdict
+from millstream.streams.insight.verdict import CHECKS, rate_of, verdict
 
 STREAM = StreamId("orders", "eu")
 AGENT = QueueReport(
@@ -172,3 +172,39 @@ def test_what_is_upstream_comes_first(broken: tuple[str, StreamReport], state: s
 
 def test_every_check_has_been_seen() -> None:
     assert CHECKS.index("queue_unreachable") == 0 and CHECKS[-1] == "nothing"
+
+
+@pytest.mark.parametrize(
+    ("changes", "check"),
+    [
+        ({"out_s": 10.0}, "handler_blocked"),
+        ({"out_s": 9.99}, "nothing"),
+        ({"out_s": 20.0, "event_s": 2.0}, "handler_blocked"),
+        ({"out_s": 20.0, "event_s": 2.1}, "nothing"),
+        ({"lag_s": 1.0, "event_s": 0.1}, "handler_slow"),
+        ({"lag_s": 0.99, "event_s": 0.1}, "nothing"),
+        ({"lag_s": 5.0, "event_s": 0.1, "state": "ready"}, "handler_slow"),
+    ],
+)
+def test_the_limits_of_the_checks(changes: dict[str, Any], check: str) -> None:
+    assert found(with_subscription(**changes))[0] == check
+
+
+def test_a_rate_needs_two_looks_at_one_owner_at_two_times() -> None:
+    after = replace(FINE, agent=replace(AGENT, read=1050))
+    assert rate_of(replace(FINE, at_s=99.5), after) == 100.0
+    assert rate_of(FINE, after) == 0.0
+    assert rate_of(replace(FINE, at_s=101.0), after) == 0.0
+    assert rate_of(replace(FINE, at_s=99.5, agent=None), after) == 0.0
+    assert rate_of(replace(FINE, at_s=99.5), replace(FINE, agent=None)) == 0.0
+    assert rate_of(replace(FINE, at_s=99.5), replace(after, agent=replace(AGENT, epoch=5))) == 0.0
+
+
+def test_times_are_told_in_their_unit() -> None:
+    assert "takes 999 ms" in found(with_subscription(lag_s=5.0, event_s=0.999))[1]
+    assert "takes 1.0 s" in found(with_subscription(lag_s=5.0, event_s=1.0))[1]
+    assert "takes 1.5 s" in found(with_subscription(lag_s=5.0, event_s=1.5))[1]
+
+
+def test_a_subscription_that_has_done_nothing_yet_has_no_rate() -> None:
+    assert (replace(SUB, event_s=0.0).rate, replace(SUB, event_s=0.5).rate) == (0.0, 2.0)

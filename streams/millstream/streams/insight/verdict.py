@@ -117,7 +117,8 @@ def _of_subscriptions(before: StreamReport, after: StreamReport) -> tuple[Check,
     first = min((one for one in found if one), key=lambda one: CHECKS.index(one[0]), default=None)
     if first is not None:
         return first
-    backlog = 0 if after.agent is None else after.agent.backlog
+    assert after.agent is not None, "else no silo reads the queue"
+    backlog = after.agent.backlog
     waiting = f"; {backlog:,} events of {after.queue} are not read yet" if backlog else ""
     lag = sum(one.lag_events for one in after.subscriptions)
     return "nothing", f"Nothing holds {name} up: {lag:,} events of it are under way{waiting}."
@@ -190,11 +191,11 @@ def _unreachable(one: SubscriptionReport, rate: float) -> Found:
 def rate_of(before: StreamReport, after: StreamReport) -> float:
     """Events a second that were read of the queue between two looks; 0: not known."""
     took_s = after.at_s - before.at_s
-    if before.agent is None or after.agent is None or took_s <= 0:
+    if before.agent is None or after.agent is None:
         return 0.0
-    if before.agent.epoch != after.agent.epoch:
+    if before.agent.epoch != after.agent.epoch or took_s <= 0:
         return 0.0
-    return max(0.0, (after.agent.read - before.agent.read) / took_s)
+    return (after.agent.read - before.agent.read) / took_s
 
 
 def _name(stream: object) -> str:
