@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import assert_type
 
 from millstream.runtime import (
@@ -232,6 +233,9 @@ async def follow(runtime: Runtime, after: Token) -> int:
             delays += event.item.delay_min
     async with runtime.stream(ENDS, "BOS").consume(name="a", start=after, events_max=5) as ends:
         assert_type((await anext(ends)).item, Landed | Diverted)
+    since: Start = datetime(2026, 1, 1, tzinfo=UTC)
+    async with runtime.stream(WORDS, "a").consume(start=since) as words:
+        assert_type((await anext(words)).item, str)
     return delays
 
 

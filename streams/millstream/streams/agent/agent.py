@@ -15,9 +15,13 @@ import logging
 import math
 from collections import deque
 from collections.abc import Callable, Sequence
+from datetime import datetime
 
+import msgspec
+
+from millstream.runtime import QueueUnavailable
 from millstream.runtime.extending import shown
-from millstream.streams.api.subscription_rows import HERE, SubscriptionRow
+from millstream.streams.api.subscription_rows import HERE, SubscriptionRow, time_of
 from millstream.streams.contracts.capability import Capability, has_positions
 from millstream.streams.contracts.identity import QueueId, StreamId
 from millstream.streams.contracts.message import QueueMessage
@@ -201,6 +205,9 @@ class PullingAgent:
 
         One that goes back is in the queue record before this returns.
         """
+        when = time_of(row.start)
+        if when is not None:
+            row = msgspec.structs.replace(row, start=await self._start_at(when))
         self.subscribers.attach(stream, row)
         key = (stream, row.id)
         if row.start in (HERE, "next") or self.behind.get(key) is None:
@@ -210,6 +217,21 @@ class PullingAgent:
         stored = self._standing.until_stored(key)
         self._changed(self.queue)
         return await stored
+
+    async def _start_at(self, when: datetime) -> str:
+        """Where what was accepted at a time or later begins. Raises QueueUnavailable."""
+        try:
+            async with asyncio.timeout(self._options.call_limit_s):
+                reader = self._make_reader()
+                try:
+                    token = await reader.seek(when)
+                finally:
+                    await reader.aclose()
+        except Exception as error:  # whatever an adapter raises; who subscribes asks again
+            raise QueueUnavailable(
+                f"{self._where}: seek: {type(error).__name__}: {error}"
+            ) from None
+        return "next" if token is None else str(token)
 
     @property
     def in_flight(self) -> int:

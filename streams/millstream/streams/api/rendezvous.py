@@ -24,6 +24,7 @@ from millstream.runtime import (
     StateStore,
     StorageError,
     StorageUnavailable,
+    StreamError,
     always_interleave,
     grain,
     read_only,
@@ -42,6 +43,7 @@ from .subscription_rows import (
     implicit_row,
     row_key,
     rows_under,
+    time_of,
 )
 
 __all__ = [
@@ -58,6 +60,11 @@ class Agents(Protocol):
     @property
     def store(self) -> str:
         """Name of the store that keeps the provider's rows."""
+        ...
+
+    @property
+    def can_seek(self) -> bool:
+        """Can a place be found by its time?"""
         ...
 
     def implicit(self, namespace: str, /) -> Sequence[ImplicitSubscription]:
@@ -191,6 +198,7 @@ class Rendezvous(Grain):
         found = self._find(subscription)
         if found is None:
             return False
+        self._check_start(start)
         row = msgspec.structs.replace(found, start=start, state="pending", note="")
         if not is_implicit(subscription):
             await self._attach(row)
@@ -210,7 +218,15 @@ class Rendezvous(Grain):
         await self._agents().hold(self._stream(), row)
         return True
 
+    def _check_start(self, start: str) -> None:
+        if time_of(start) is not None and not self._agents().can_seek:
+            raise StreamError(
+                f"{self._stream()}: its provider cannot be read again (REWIND), so nothing begins "
+                "at a time: write 'next', 'earliest' or a token"
+            )
+
     async def _attach(self, row: SubscriptionRow) -> None:
+        self._check_start(row.start)
         await self._put(row)
         if row.state == "paused":
             return

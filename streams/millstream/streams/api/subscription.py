@@ -7,6 +7,7 @@ of the moment in which it was made.
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Annotated, Generic, Literal, Protocol, TypeVar
 
 from millstream.runtime import ConfigError, Grain, StreamError
@@ -15,13 +16,15 @@ from millstream.streams.contracts.token import Token
 
 from .implicit import is_implicit
 from .rendezvous import Rendezvous
-from .subscription_rows import HERE, SubscriptionRow, SubscriptionState
+from .subscription_rows import HERE, SubscriptionRow, SubscriptionState, time_start
 
 __all__ = ["LocalConsumer", "Start", "Subscription", "local_consumer", "start_text"]
 
 T = TypeVar("T")
 STARTS = ("next", "earliest")
-Start = Annotated[Literal["next", "earliest"] | Token, "where an explicit subscription begins"]
+Start = Annotated[
+    Literal["next", "earliest"] | Token | datetime, "where an explicit subscription begins"
+]
 
 
 class LocalConsumer(Protocol):
@@ -37,7 +40,12 @@ def start_text(start: object) -> str:
         return HERE
     if isinstance(start, Token) or (isinstance(start, str) and start in STARTS):
         return str(start)
-    raise ConfigError(f"start={start!r}: write 'next', 'earliest' or a Token (`Token.parse(text)`)")
+    if isinstance(start, datetime) and start.tzinfo is not None:
+        return time_start(start)
+    raise ConfigError(
+        f"start={start!r}: write 'next', 'earliest', a Token (`Token.parse(text)`), or a datetime "
+        "with a time zone"
+    )
 
 
 def local_consumer(grain: Grain) -> LocalConsumer | None:

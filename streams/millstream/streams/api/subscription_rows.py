@@ -8,6 +8,7 @@ subscription has a row only while it is paused or faulted.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from typing import Literal
 
 import msgspec
@@ -27,6 +28,8 @@ __all__ = [
     "row_key",
     "rows_of_namespace",
     "rows_under",
+    "time_of",
+    "time_start",
 ]
 
 ROWS_PER_SCAN = 1000
@@ -36,8 +39,22 @@ HELD: tuple[SubscriptionState, ...] = ("faulted", "paused")
 """States in which a subscription keeps its events, and is delivered none."""
 
 
+AT = "at "
+
+
+def time_start(when: datetime) -> str:
+    """A start at a time, as it is stored."""
+    return f"{AT}{when.astimezone(UTC).isoformat()}"
+
+
+def time_of(start: str) -> datetime | None:
+    """The time of a start; None: it is none."""
+    return datetime.fromisoformat(start.removeprefix(AT)) if start.startswith(AT) else None
+
+
 class SubscriptionRow(msgspec.Struct, array_like=True, frozen=True):
-    """One subscription. `start` is `here` (where it is), `next`, `earliest`, or a token's text.
+    """One subscription. `start` is `here` (where it is), `next`, `earliest`, a token's text, or
+    `at` and a time.
     `session`: of a consumer outside the cluster, how often it has come; 0: a grain."""
 
     id: str

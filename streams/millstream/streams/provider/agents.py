@@ -44,7 +44,10 @@ class AgentCalls:
         records: OwnershipStore,
         store: str,
         retention_s: float,
+        *,
+        can_seek: bool,
     ) -> None:
+        self.can_seek = can_seek
         self._provider = provider
         self._retention_s = retention_s
         self._target = target_of(provider)

@@ -158,6 +158,7 @@ class PersistentStreams:
             records,
             options.store,
             options.absent_type_retention_s,
+            can_seek=Capability.REWIND in self.capabilities,
         )
         self._reading = QueueReading(
             name, self._settings, options, self.adapter, self.capabilities, services
