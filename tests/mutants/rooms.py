@@ -54,6 +54,7 @@ ROOMS: dict[str, dict[str, tuple[str, ...]]] = {
     "definition": {
         f"{RUNTIME}/definition/names.py": (*NAMES, f"{DEFINITION}/test_state_writes.py"),
         f"{RUNTIME}/definition/headers.py": (f"{DEFINITION}/test_references.py",),
+        f"{RUNTIME}/definition/parcels.py": (f"{DEFINITION}/test_parcels.py",),
     },
     "wire": {
         f"{RUNTIME}/wire/framing.py": (
@@ -104,6 +105,9 @@ ROOMS: dict[str, dict[str, tuple[str, ...]]] = {
     "contracts": {
         f"{STREAMS}/contracts/answers.py": (f"{CONTRACTS}/test_answers.py",),
         f"{STREAMS}/contracts/capability.py": (f"{CONTRACTS}/test_capability.py",),
+    },
+    "failures": {
+        f"{STREAMS}/failures/letters.py": ("tests/streams/failures/test_letters.py",),
     },
     "publishing": {
         f"{STREAMS}/publishing/send_queue.py": (

@@ -51,9 +51,14 @@ class Store(MemoryStateStore):
     def __init__(self) -> None:
         super().__init__()
         self.fails = ""
+        self.writes = 0
+        self.gate = asyncio.Event()
+        self.gate.set()
 
     async def write(self, key: str, data: bytes, expect: Etag | None, fence: int, /) -> Etag:
         await asyncio.sleep(0)
+        await self.gate.wait()
+        self.writes += 1
         fails, self.fails = self.fails, ""
         if fails == "before":
             raise StorageUnavailable("away")
@@ -180,8 +185,26 @@ async def test_a_restore_keeps_what_a_write_under_way_has() -> None:
     await asyncio.sleep(0)
     add(one, b"lost")
     one.restore()
+    assert one.parcels.origin == "o"
     await writing
     assert one.parcels.unsent(9) == [(1, b"x")] and one.parcels.last == 1
+    assert row(store)[2:] == ["o", 1, [b"x"]]
+
+
+async def test_what_is_added_before_a_write_that_waits_is_joined_goes_with_it() -> None:
+    store = Store()
+    store.gate.clear()
+    one = made(store)
+    writes: list[asyncio.Future[None]] = []
+    for parcel in (b"x", b"y", b"z"):  # the third write joins the second, which waits
+        add(one, parcel)
+        writes.append(asyncio.ensure_future(one.write()))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+    store.gate.set()
+    await asyncio.gather(*writes)
+    assert row(store)[2:] == ["o", 1, [b"x", b"y", b"z"]] and store.writes == 2
+    assert len(one.parcels.unsent(9)) == 3
 
 
 async def test_trimming_does_not_store_what_was_not_asked_for() -> None:

@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 from tests.conditions import spin
 
-from millstream.runtime import MemoryStateStore
+from millstream.runtime import Conflict, MemoryStateStore
 from millstream.streams import DeadLetter, DeadLetters, DeliveryFailure, StreamId, Token
 from millstream.streams.agent.giving_up import ERROR_CHARS_MAX, error_text
+from millstream.streams.failures import letters as stored_letters
 from millstream.streams.failures.letters import LetterRows, letter_id
 from millstream.streams.failures.target import DeadLettersTarget
 from millstream.streams.provider.outlet import SiloOutlet
@@ -175,3 +176,26 @@ def test_an_error_that_is_stored_has_a_limit_and_keeps_both_ends() -> None:
     assert len(text) <= ERROR_CHARS_MAX
     assert text.startswith("ValueError: begin") and text.endswith("end")
     assert "characters]" in text
+
+
+async def test_a_page_holds_what_fits_to_the_byte(monkeypatch: pytest.MonkeyPatch) -> None:
+    store = MemoryStateStore()
+    rows = LetterRows(store, "p")
+    for seq in (1, 2, 3):
+        await rows.put(letter(seq))
+    sizes = [len(row.data) for _, row in await store.scan("", "", 9)]
+    monkeypatch.setattr(stored_letters, "LIST_BYTES_MAX", sum(sizes[:2]))
+    assert len(await letters_over(rows).list()) == 2
+    monkeypatch.setattr(stored_letters, "LIST_BYTES_MAX", sum(sizes[:2]) - 1)
+    assert len(await letters_over(rows).list()) == 1
+
+
+class Overtaken(MemoryStateStore):
+    async def clear(self, key: str, expect: str, fence: int, /) -> None:
+        raise Conflict("somebody else was first")
+
+
+async def test_one_that_somebody_else_deletes_meanwhile_is_not_there() -> None:
+    rows = LetterRows(Overtaken(), "p")
+    await rows.put(letter(1))
+    assert not await letters_over(rows).delete(letter(1).id)

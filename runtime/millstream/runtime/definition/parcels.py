@@ -57,7 +57,6 @@ class Parcels:
         "_in_row",
         "_sent",
         "_stored",
-        "_stored_origin",
         "origin",
         "sender",
         "size_bytes",
@@ -70,7 +69,7 @@ class Parcels:
 
     def load(self, row: ParcelRow) -> None:
         """Begin with what a row has."""
-        self.origin = self._stored_origin = row.origin
+        self.origin = row.origin
         self._first = self._in_row = row.first  # number of the first held, and in the row
         self._held = list(row.parcels)
         self._stored = self.last
@@ -145,7 +144,6 @@ class Parcels:
         """The row is stored."""
         self._in_row = row.first
         self._stored = max(self._stored, row.first + len(row.parcels) - 1)
-        self._stored_origin = row.origin
         if self.has_unsent and self.sender is not None:
             self.sender.stored()
 
@@ -155,4 +153,4 @@ class Parcels:
         self.size_bytes -= sum(map(len, self._held[keep:]))
         del self._held[keep:]
         if not self._held and not self._stored:
-            self.origin = self._stored_origin
+            self.origin = ""  # nothing has it: whoever adds the first one sets it
