@@ -75,6 +75,7 @@ class BehindMachine(RuleBasedStateMachine):
         self.done_before = DoneBefore()
         self.next = sum(message.token <= after for message in self.log)
         self.page = self.written = None
+        self.lacking: list[Behind] = []
 
     # -- the model
 
@@ -211,6 +212,7 @@ class BehindMachine(RuleBasedStateMachine):
         lacking = [behind for behind in lacking if not behind.has_all]
         for behind in lacking:
             behind.keeps = True
+        self.lacking = lacking  # the page is read for these
         position = min((behind.following for behind in lacking), default=NOWHERE)
         if wanted:
             self.page = position, wanted
@@ -227,7 +229,7 @@ class BehindMachine(RuleBasedStateMachine):
             behind = self.behind_of(sub)
             if behind is None or not isinstance(sub.cursor, BehindCursor) or behind.is_new:
                 continue
-            if not behind.has_all and upto is not None:
+            if behind in self.lacking and not behind.has_all and upto is not None:
                 self.check_kept(sub, behind)
                 found = [one for one in looked_at if one.stream == sub.stream]
                 behind.take([one for one in found if one.token not in self.gone], upto)

@@ -164,12 +164,6 @@ class ReaderCore:
         """May something that is not in the cache have been delivered by a former owner?"""
         return self.may_repeat or self._repeats_waiting > 0
 
-    @property
-    def _is_settling(self) -> bool:
-        """Is an acknowledgement or an extension out? They come one at a time."""
-        leases = self._leases
-        return self._ack_out is not None or (leases is not None and leases.until_s < math.inf)
-
     def last_ack(self) -> Ack:
         """All that is done, for the end; what is out now is in it."""
         self._take_back_ack()
@@ -354,7 +348,8 @@ class ReaderCore:
             self._ask_ack(now_s)
             if self._relief is not None:
                 is_reading = self._is_paused or self._read_until_s < math.inf
-                self._out += self._relief.ask(now_s, is_reading, bool(self._waiting))
+                if not is_reading or self._relief.is_on:
+                    self._out += self._relief.ask(now_s, is_reading, bool(self._waiting))
         elif self._stage is Stage.NONE:
             self._ask_open(now_s)
         elif now_s >= self._start_until_s:
@@ -401,8 +396,8 @@ class ReaderCore:
         if taken:
             self._note_repeats(first, len(taken))
             self._out.append(Offer(taken, first))
-            if self._relief is not None:
-                self._out += self._relief.taken(taken)
+            if self._relief is not None and cache.next_index - cache.left > len(taken):
+                self._out += self._relief.taken(taken)  # not for what is here alone
 
     def _note_repeats(self, first: int, count: int) -> None:
         repeated = min(count, self._repeats_waiting)
@@ -431,7 +426,8 @@ class ReaderCore:
         return self._options.read_wait_s if self._has_wakeup else 0.0
 
     def _ask_ack(self, now_s: float) -> None:
-        if self._is_settling or now_s < self._ack_at_s:
+        is_extending = self._leases and self._leases.until_s < math.inf
+        if self._ack_out is not None or is_extending or now_s < self._ack_at_s:
             return
         self._cache.purge()
         left = self._left()
@@ -479,7 +475,7 @@ class ReaderCore:
         return self._read_at_s if self._grant() else math.inf
 
     def _next_ack_s(self) -> float:
-        if self._is_settling:
+        if self._ack_out is not None or (self._leases and self._leases.until_s < math.inf):
             return math.inf
         if self.has_unacked:
             return max(self._acks.next_s, self._ack_at_s)

@@ -23,18 +23,20 @@ RELIEVE_AFTER_S = 1.0  # for a subscription to move that holds up its queue
 class Relief:
     """What the reading of one queue asks for when it cannot go on, where it can be read again."""
 
-    __slots__ = ("_cache", "_held_up_at", "at_s", "is_long")
+    __slots__ = ("_cache", "_held_up_at", "at_s", "is_long", "is_on")
 
     def __init__(self, cache: QueueCache) -> None:
         self._cache = cache
         self._held_up_at = -1  # the oldest message
         self.at_s = math.inf
         self.is_long = False  # much has come since the oldest message that is not done
+        self.is_on = False  # is there something to be asked for, also while reading?
 
     def taken(self, messages: Sequence[QueueMessage]) -> list[Relieve]:
         """These were appended."""
         cache = self._cache
         self.is_long = cache.span > SPAN_MAX
+        self.is_on = self.is_on or self.is_long
         if not cache.is_half_full:
             return []
         streams = dict.fromkeys(message.stream for message in messages)
@@ -47,9 +49,11 @@ class Relief:
             is_reading: a read is out, or none is wanted.
             has_waiting: something was read that has no room.
         """
+        self.is_on = self.is_long
         if is_reading and not self.is_long:
             self.at_s = math.inf
             return []
+        self.is_on = True
         cache = self._cache
         self.is_long = cache.span > SPAN_MAX
         has_room = is_reading or (not has_waiting and cache.room()[0] > 0)
