@@ -66,6 +66,7 @@ from .insight.why import why
 from .ownership.mapper import HashRingMapper
 from .ownership.options import OwnershipOptions
 from .provider.provider import PersistentStreams
+from .provider.resizing import resize
 from .provider.target import QueueStats, SiloStats
 from .publishing.split import SendLimits
 
@@ -142,6 +143,7 @@ __all__ = [
     "Why",
     "dead_letters",
     "listen",
+    "resize",
     "subscribe",
     "why",
 ]

@@ -72,6 +72,7 @@ from millstream.streams import (
     SubscriptionReport,
     Why,
     dead_letters,
+    resize,
     why,
 )
 
@@ -185,6 +186,8 @@ async def client_program() -> None:
         holder: HolderReport | None = None if report is None else report.holder
         known = None if holder is None else holder.subscription
         assert_type(known, SubscriptionReport | None)
+        await resize(client, queues=16)
+        await resize(client, "default", queues=16)
         letters = dead_letters(client, "default")
         assert_type(letters, DeadLetters)
         for letter in await letters.list("s", stream=StreamId("words", "a"), after="x", limit=5):
@@ -235,6 +238,7 @@ async def look(streams: PersistentStreams, members: MembershipTable) -> list[str
     assert_type(streams.stats(), list[QueueStats])
     assert_type(streams.stats()[0].lag_s, float)
     assert_type(streams.dead_letters, DeadLetters)
+    await streams.resize(queues=16)
     letters = await streams.dead_letters.list(limit=10)
     assert_type([one.id async for one in streams.dead_letters.all("s")], list[str])
     assert_type(letters, Sequence[DeadLetter])

@@ -34,10 +34,10 @@ from .dispatch import Dispatch
 from .lagging.behind import Behind
 from .lagging.book import BehindBook
 from .lagging.done_before import DoneBefore
-from .lagging.standing import Standing
 from .options import StreamOptions
-from .parts import AgentParts, cache_for
+from .parts import AgentParts, cache_for, standing_of
 from .reading.catching_up import CatchUp
+from .reading.passage import Crossing
 from .reading.reader import ReaderCore
 from .reading.receiving import Receiving, end_tasks
 from .reading.steps import (
@@ -113,6 +113,7 @@ class PullingAgent:
             tasks=parts.new_tasks(),
             calls=parts.calls,
         )
+        self._crossing = Crossing(queue, parts.passage)
         self.subscribers = Subscribers(
             self.cache,
             self.behind,
@@ -122,16 +123,11 @@ class PullingAgent:
             progressed=self.progressed,
             clock=parts.clock,
             tasks=parts.new_tasks(),
+            crossing=self._crossing,
         )
         done_before = DoneBefore(progress.done)
         self._core = self._new_core(after, done_before, may_repeat)
-        self._standing = Standing(
-            self.behind,
-            done_before,
-            self.subscribers,
-            has_positions=self.has_positions,
-            is_sole=Capability.OWN_POSITION not in parts.capabilities,
-        )
+        self._standing = standing_of(parts, self.behind, progress, done_before, self.subscribers)
         self._catch_up = self._new_catch_up()
         self._events: deque[Event] = deque()
         self._is_stepping = False
@@ -405,10 +401,17 @@ class PullingAgent:
         self._receiving.open(action.after)
 
     def _offer(self, messages: Sequence[QueueMessage], first: int) -> None:
-        for index, message in enumerate(messages, first):
-            self.subscribers.route(message, index)
+        if messages[-1].token.era > self._crossing.era:
+            self.subscribers.enter(messages, first)
+        else:
+            for index, message in enumerate(messages, first):
+                self.subscribers.route(message, index)
         self.dispatch.pump()
         self.progressed()
+
+    def undone_up_to(self, token: Token) -> frozenset[StreamId] | None:
+        """Streams of which something up to a message may come again; None: not known, or many."""
+        return self._standing.undone_up_to(token, self._core, self._clock.now())
 
     def at_fault(self, text: str) -> None:
         """The adapter did something wrongly: count it, and say it."""

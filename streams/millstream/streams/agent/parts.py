@@ -1,6 +1,6 @@
 """What the agents of one provider in one silo share, and the cache that fits their queues.
 
-Owns: `AgentParts`, `cache_for`. Not: the agents.
+Owns: `AgentParts`, `cache_for`, `standing_of`. Not: the agents.
 """
 
 from __future__ import annotations
@@ -9,17 +9,22 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 
 from millstream.runtime.extending import Budget, Clock, Tasks
-from millstream.streams.contracts.capability import Capability
+from millstream.streams.contracts.capability import Capability, has_positions
 from millstream.streams.contracts.queue import QueueAdapter
 from millstream.streams.contracts.token import Token
+from millstream.streams.ownership.record import Progress
 
 from .cache import Notes, QueueCache
 from .dispatch import Outlet
 from .giving_up import GiveUps
+from .lagging.book import BehindBook
+from .lagging.done_before import DoneBefore
+from .lagging.standing import Standing
 from .options import StreamOptions
-from .subscribers import Known
+from .reading.passage import Passage
+from .subscribers import Known, Subscribers
 
-__all__ = ["AgentParts", "cache_for"]
+__all__ = ["AgentParts", "cache_for", "standing_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +41,7 @@ class AgentParts:
     new_tasks: Callable[[], Tasks]
     calls: Tasks  # delivery calls, until the provider ends
     budget: Budget  # of the silo
+    passage: Passage | None = None  # of providers whose number of queues can change
 
 
 def cache_for(
@@ -55,3 +61,21 @@ def cache_for(
     else:
         notes = "out_of_turn" if Capability.ITEM_ACK in capabilities else "none"
     return QueueCache(limits, after, notes=notes)
+
+
+def standing_of(
+    parts: AgentParts,
+    behind: BehindBook,
+    progress: Progress,
+    done_before: DoneBefore,
+    subscribers: Subscribers,
+) -> Standing:
+    """How far an agent is; `progress`: what the record said when it acquired its queue."""
+    return Standing(
+        behind,
+        done_before,
+        subscribers,
+        has_positions=has_positions(parts.capabilities),
+        is_sole=Capability.OWN_POSITION not in parts.capabilities,
+        progress=progress,
+    )

@@ -1,16 +1,19 @@
 """One subscription as its agent sees it: one entry, and a delivery while there is work.
 
-Owns: `Subscriber`. Invariant: `delivery` is None exactly while nothing is undelivered.
+Owns: `Subscriber`, and what can be asked for it (`Deliveries`). Invariant: `delivery` is None
+exactly while nothing is undelivered.
 """
 
 from __future__ import annotations
+
+from typing import Protocol
 
 from millstream.streams.contracts.identity import StreamId
 from millstream.streams.contracts.token import Token
 
 from .delivery import Delivery, DeliveryOptions
 
-__all__ = ["Subscriber"]
+__all__ = ["Deliveries", "Subscriber"]
 
 
 class Subscriber:
@@ -88,3 +91,17 @@ class Subscriber:
     def is_rewound(self) -> bool:
         """Is its consumer still to hear that what it has seen comes again?"""
         return self.rewinds_done < self.rewinds
+
+
+class Deliveries(Protocol):
+    """What sends messages to subscriptions."""
+
+    def offer(self, subscriber: Subscriber, index: int, /) -> None: ...
+    def retry(self, subscriber: Subscriber, /) -> None: ...
+    def move(self, subscriber: Subscriber, after: Token | None, /) -> None: ...
+    def begin(self, subscriber: Subscriber, start: Token, /) -> None: ...
+    def restore(self, subscriber: Subscriber, /) -> None: ...
+    def fall_behind(self, subscriber: Subscriber, /) -> None: ...
+    def hold(self, subscriber: Subscriber, /) -> None: ...
+    def drop(self, subscriber: Subscriber, /) -> None: ...
+    def pump(self) -> None: ...

@@ -1,9 +1,9 @@
 """Which subscriptions the streams of one queue have, as its agent knows them.
 
 Owns: one entry per stream and subscription, and the question to the rendezvous grain when a stream
-is cold. Invariants: a cold stream's messages stay pinned until its subscriptions are known; an
-idle subscription is one entry without a cursor; a subscription attached at `next` sees every
-message that is routed after it was attached.
+is cold. Invariants: a cold stream's messages stay pinned until its subscriptions are known, and its
+former queue is done; an idle subscription is one entry without a cursor; a subscription attached at
+`next` sees every message that is routed after it was attached.
 """
 
 from __future__ import annotations
@@ -28,9 +28,10 @@ from .delivery import DeliveryOptions
 from .lagging.behind import BEGINNING, before
 from .lagging.book import UNKNOWN, BehindBook
 from .lagging.holds import Holds
-from .subscriber import Subscriber
+from .reading.passage import Crossing
+from .subscriber import Deliveries, Subscriber
 
-__all__ = ["Deliveries", "Known", "Subscribers"]
+__all__ = ["Known", "Subscribers"]
 
 P = TypeVar("P")
 
@@ -39,20 +40,6 @@ log = logging.getLogger("millstream.subscribers")
 ASK_RETRY_S = 0.5
 OFFERS_AT_ONCE = 100
 """Subscriptions of one stream that are given a message, or are made known, without a pause."""
-
-
-class Deliveries(Protocol):
-    """What sends messages to subscriptions."""
-
-    def offer(self, subscriber: Subscriber, index: int, /) -> None: ...
-    def retry(self, subscriber: Subscriber, /) -> None: ...
-    def move(self, subscriber: Subscriber, after: Token | None, /) -> None: ...
-    def begin(self, subscriber: Subscriber, start: Token, /) -> None: ...
-    def restore(self, subscriber: Subscriber, /) -> None: ...
-    def fall_behind(self, subscriber: Subscriber, /) -> None: ...
-    def hold(self, subscriber: Subscriber, /) -> None: ...
-    def drop(self, subscriber: Subscriber, /) -> None: ...
-    def pump(self) -> None: ...
 
 
 class Known(Protocol):
@@ -81,6 +68,7 @@ class StreamEntry:
         "detached",
         "holds",
         "is_parked",
+        "moved_era",
         "newest",
         "spread",
         "subscribers",
@@ -94,6 +82,7 @@ class StreamEntry:
         self.detached: set[str] = set()  # while it is cold: the answer may be older
         self.holds: dict[str, bool] = {}  # what was told of subscriptions: are they held?
         self.spread: deque[tuple[QueueMessage, int]] = deque()  # being given to very many
+        self.moved_era = -1  # of events that wait for the stream's former queue
         self.newest: QueueMessage | None = None
         self.used_s = 0.0
 
@@ -112,7 +101,9 @@ class Subscribers:
         progressed: Callable[[], None],
         clock: Clock,
         tasks: Tasks,
+        crossing: Crossing | None = None,
     ) -> None:
+        self._crossing = crossing or Crossing("", None)
         self._cache = cache
         self._behind = behind
         self._deliveries = deliveries
@@ -133,7 +124,7 @@ class Subscribers:
             return
         entry = self._streams.get(message.stream)
         if entry is None:
-            entry = self._meet(message.stream)
+            entry = self._meet(message.stream, message.token.era)
         entry.newest = message
         entry.used_s = self._clock.now()
         if entry.cold is not None:
@@ -174,9 +165,11 @@ class Subscribers:
             self._cache.unpin(index)
         self._progressed()
 
-    def _meet(self, stream: StreamId) -> StreamEntry:
+    def _meet(self, stream: StreamId, era: int = 0) -> StreamEntry:
         entry = self._streams[stream] = StreamEntry()
         held = self._holds.known(stream) if self._is_implicit_only(stream) else None
+        if self._crossing.is_early(stream, era):
+            entry.moved_era, held = era, None
         if held is None:
             entry.cold = []
             entry.is_parked = self._behind.get((stream, UNKNOWN)) is not None
@@ -186,6 +179,28 @@ class Subscribers:
         if held is not None:
             self._behind.keep_only(stream, entry.subscribers)
         return entry
+
+    def enter(self, messages: Sequence[QueueMessage], first: int) -> None:
+        """Route messages of which some are of a later era: streams may have come from elsewhere."""
+        for index, message in enumerate(messages, first):
+            if message.token.era > self._crossing.era:
+                self._enter(message.token.era)
+            self.route(message, index)
+
+    def _enter(self, era: int) -> None:
+        self._crossing.era = era
+        early = [one for one in self._streams.items() if self._crossing.is_early(one[0], era)]
+        for stream, entry in early:
+            entry.moved_era = era
+            if entry.cold is None:
+                entry.cold = []
+                self._tasks.start(self._wait(stream, entry))
+
+    async def _wait(self, stream: StreamId, entry: StreamEntry) -> None:
+        """Until the stream's former queue is done; then its events go on."""
+        await self._crossing.opened(stream, entry)
+        self._restore(stream, entry)
+        self._release(entry)
 
     def _is_implicit_only(self, stream: StreamId) -> bool:
         return self._known.implicit.kinds(stream.namespace) == "implicit"
@@ -271,8 +286,7 @@ class Subscribers:
         """Ask the rendezvous until it answers; other streams do not wait."""
         while True:
             try:
-                is_implicit_only = self._is_implicit_only(stream)
-                ask = self._holds.of if is_implicit_only else self._known.rows
+                ask = self._holds.of if self._is_implicit_only(stream) else self._known.rows
                 rows = await ask(stream)
                 break
             except Exception as error:  # the stream's own trouble, whatever it is
@@ -281,8 +295,7 @@ class Subscribers:
         for part in _parts(rows):
             self._make_known(stream, entry, part)
             await asyncio.sleep(0)
-        self._restore(stream, entry)
-        self._release(entry)
+        await self._wait(stream, entry)
 
     def _make_known(
         self, stream: StreamId, entry: StreamEntry, rows: Iterable[SubscriptionRow]

@@ -107,13 +107,14 @@ class Surroundings(Protocol):
 class OwnedQueue(Generic[R]):
     """One queue as this silo sees it."""
 
-    __slots__ = ("changed", "lease_timer", "local", "reader", "task")
+    __slots__ = ("changed", "is_gone", "lease_timer", "local", "reader", "task")
 
     def __init__(self) -> None:
         self.lease_timer: asyncio.TimerHandle | None = None
         self.local: Local = Unowned()
         self.reader: R | None = None
         self.changed = asyncio.Event()
+        self.is_gone = False  # the provider has it no more
         self.task: asyncio.Task[None] | None = None
 
 
@@ -143,11 +144,24 @@ class QueueManager(Generic[R]):
         for queue, owned in self._queues.items():
             owned.task = self._silo.tasks.start(self._own(queue, owned))
 
+    def cover(self, queues: Iterable[QueueId]) -> None:
+        """From now on these are the queues; one that is none any more is let go of."""
+        covered = frozenset(queues)
+        for queue in sorted(covered - self._queues.keys()):
+            owned = self._queues[queue] = OwnedQueue()
+            owned.task = self._silo.tasks.start(self._own(queue, owned))
+        for queue in sorted(self._queues.keys() - covered):
+            self._queues[queue].is_gone = True
+            self.wake(queue)
+        for queue in covered:
+            self._queues[queue].is_gone = False
+        self.want(self._wanted & covered)
+
     def want(self, queues: Iterable[QueueId]) -> None:
         """The balancer's word: what this silo should read."""
         if self._is_stopping:
             return
-        wanted = frozenset(queues)
+        wanted = frozenset(q for q in queues if q in self._queues and not self._queues[q].is_gone)
         changed, self._wanted = self._wanted ^ wanted, wanted
         for queue in sorted(changed):
             self._pause_unwanted(queue)
@@ -179,7 +193,8 @@ class QueueManager(Generic[R]):
 
     def agent(self, queue: QueueId) -> R | None:
         """This silo's reader of a queue, or None."""
-        return self._queues[queue].reader
+        owned = self._queues.get(queue)
+        return None if owned is None else owned.reader
 
     def agents(self) -> list[R]:
         """Every reader of this silo."""
@@ -199,6 +214,9 @@ class QueueManager(Generic[R]):
                 log.exception("%s: owning failed; trying again", queue, extra=self._where(queue))
             if wait_s is None and self._is_stopping:
                 return  # it is free, and its record says so
+            if wait_s is None and owned.is_gone:
+                self._queues.pop(queue)
+                return
             if owned.changed.is_set():
                 continue
             try:

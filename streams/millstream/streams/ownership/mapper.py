@@ -32,7 +32,7 @@ class HashRingMapper:
     Raises: ConfigError. Cost: O(1) per stream.
     """
 
-    __slots__ = ("_queues", "_step")
+    __slots__ = ("_epoch", "_prefix", "_queues", "_step")
 
     def __init__(self, *, queues: int, prefix: str = "queue") -> None:
         if type(queues) is not int or not 1 <= queues <= QUEUES_MAX:
@@ -42,11 +42,19 @@ class HashRingMapper:
             raise ConfigError("HashRingMapper(prefix=''): a queue is named by it")
         self._queues: tuple[QueueId, ...] = tuple(f"{prefix}-{n}" for n in range(queues))
         self._step = RING_SIZE // queues
+        self._prefix = prefix
+        self._epoch = 1
 
     @property
     def epoch(self) -> int:
-        """The version of hash and ring."""
-        return 1
+        """The version of hash and ring; each change of the number of queues is one more."""
+        return self._epoch
+
+    def resized(self, queues: int, epoch: int, /) -> HashRingMapper:
+        """The ring of another number of queues, in a later epoch. Raises ConfigError."""
+        ring = HashRingMapper(queues=queues, prefix=self._prefix)
+        ring._epoch = epoch
+        return ring
 
     def queues(self) -> Sequence[QueueId]:
         """All queue ids, in the order of the ring."""

@@ -1,30 +1,119 @@
 """The row of one provider: into how many queues its streams go, and how often numbering began anew.
 
-Owns: `MapperRecord`, and where it is stored. Invariants: it changes only by compare-and-set; the
-queues in it are those in which messages wait, so a silo that brings others is refused, also when
-the whole cluster was started anew; the era only rises.
+Owns: `MapperRecord`, and where it is stored; the steps of a change of the number of queues. Not:
+who takes them (`provider.resizing`). Invariants: it changes only by compare-and-set; the queues in
+it are those in which messages wait, so a silo that brings others is refused, also when the whole
+cluster was started anew; era and mapper epoch only rise; a ring is left when each of its queues is
+sealed and done up to its barrier, and no other change begins before.
+
+    begun ──sealed(queue) for each──▶ sealed: publishers use the new ring
+          ──passed(queue) for each──▶ the old ring is left
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Sequence
+
 import msgspec
 
 from millstream.runtime import ConfigError, Conflict, Etag, StateStore, StorageError
+from millstream.streams.contracts.identity import QueueId, StreamId
 from millstream.streams.contracts.mapping import QueueMapper
+from millstream.streams.contracts.token import Token
 
-__all__ = ["MapperRecord", "MapperRecords"]
+__all__ = ["MapperRecord", "MapperRecords", "OldRing"]
 
 NO_FENCE = 0
+Ring = tuple[int, str, str]
+RingOf = Callable[[int, int], QueueMapper]
+
+
+class OldRing(msgspec.Struct, frozen=True):
+    """The queues before a change of their number, while they are not done.
+
+    `begun_era`: messages behind the seals have at least this one. `unsealed`: queues of both rings
+    that are still to be sealed; the new ones, too, so that what comes with the new ring is told by
+    its era. `barriers`: of each queue of this ring that is sealed, its last message before that.
+    `passed`: those that are done up to there, but for streams that are behind.
+    """
+
+    queues: int
+    first: str
+    last: str
+    mapper_epoch: int
+    begun_era: int
+    unsealed: tuple[QueueId, ...] = ()
+    barriers: dict[QueueId, Token | None] = {}
+    passed: dict[QueueId, tuple[StreamId, ...]] = {}
+
+    @property
+    def is_sealed(self) -> bool:
+        """Is every queue sealed?"""
+        return not self.unsealed
 
 
 class MapperRecord(msgspec.Struct, frozen=True):
-    """How many queues, the first and the last of them, the version of the mapper, the era."""
+    """How many queues, the first and the last of them, the version of the mapper, the era.
+
+    `old`: the ring before, while it is not done. `configured`: the ring that silos bring, if their
+    number was changed since.
+    """
 
     queues: int
     first: str
     last: str
     mapper_epoch: int
     era: int = 0
+    old: OldRing | None = None
+    configured: Ring | None = None
+
+    @property
+    def ring(self) -> Ring:
+        """Number of queues, first and last."""
+        return self.queues, self.first, self.last
+
+    def takes(self, brought: MapperRecord) -> bool:
+        """May a silo come with that ring?"""
+        if self.configured is None:
+            return (self.ring, self.mapper_epoch) == (brought.ring, brought.mapper_epoch)
+        return brought.ring in (self.ring, self.configured)
+
+    def begun(self, new: MapperRecord, queues: Sequence[QueueId]) -> MapperRecord:
+        """The record in which a change to another ring has begun; `queues`: of both."""
+        assert self.old is None and new.mapper_epoch == self.mapper_epoch + 1
+        era = self.era + 1
+        epoch = self.mapper_epoch
+        old = OldRing(*self.ring, mapper_epoch=epoch, begun_era=era, unsealed=tuple(queues))
+        configured = self.configured or self.ring
+        return msgspec.structs.replace(new, era=era, old=old, configured=configured)
+
+    def sealed(self, queue: QueueId, barrier: Token | None, *, is_old: bool) -> MapperRecord:
+        """A queue is sealed; one of the old ring that never had a message is done, too."""
+        if self.old is None or queue not in self.old.unsealed:
+            return self
+        unsealed = tuple(one for one in self.old.unsealed if one != queue)
+        barriers = {**self.old.barriers, queue: barrier} if is_old else self.old.barriers
+        old = msgspec.structs.replace(self.old, unsealed=unsealed, barriers=barriers)
+        record = msgspec.structs.replace(self, old=old)
+        return record.passed(queue) if is_old and barrier is None else record.left()
+
+    def passed(self, queue: QueueId, behind: Iterable[StreamId] = ()) -> MapperRecord:
+        """A queue of the old ring is done up to its barrier, but for these streams."""
+        still = tuple(sorted(behind))
+        if self.old is None or self.old.passed.get(queue) == still:
+            return self
+        assert queue in self.old.barriers, f"{queue} has no barrier"
+        old = msgspec.structs.replace(self.old, passed={**self.old.passed, queue: still})
+        return msgspec.structs.replace(self, old=old).left()
+
+    def left(self) -> MapperRecord:
+        """Without the old ring, if nothing is to be done in it."""
+        old = self.old
+        if old is None or not old.is_sealed or len(old.passed) < old.queues:
+            return self
+        if any(old.passed.values()):
+            return self
+        return msgspec.structs.replace(self, old=None)
 
     def __str__(self) -> str:
         ends = f" ({self.first} to {self.last})" if self.queues else ""
@@ -56,7 +145,7 @@ class MapperRecords:
         Raises ConfigError: other queues are stored; StorageError.
         """
         stored, _ = await self._ensured()
-        if msgspec.structs.replace(stored, era=0) != self._brought:
+        if not stored.takes(self._brought):
             raise ConfigError(
                 f"stream provider {self._provider!r}: its events are in {stored}; this silo brings "
                 f"{self._brought}: give PersistentStreams the mapper that it had, or another name "
@@ -73,16 +162,45 @@ class MapperRecords:
 
     async def raise_era(self, seen: int) -> int:
         """Make the era higher than `seen`, unless it is; returns it. Raises StorageError."""
+
+        def raised(record: MapperRecord) -> MapperRecord:
+            return msgspec.structs.replace(record, era=max(record.era, seen + 1))
+
+        return (await self.change(raised)).era
+
+    async def read(self) -> MapperRecord:
+        """The record. Raises StorageError."""
+        return (await self._ensured())[0]
+
+    async def change(self, step: Callable[[MapperRecord], MapperRecord]) -> MapperRecord:
+        """Replace the record by what `step` makes of it, again until nobody was faster."""
         while True:
             stored, etag = await self._ensured()
-            if stored.era > seen:
-                return stored.era
-            raised = msgspec.structs.replace(stored, era=seen + 1)
+            new = step(stored)
+            if new == stored:
+                return stored
             try:
-                await self._write(raised, etag)
+                await self._write(new, etag)
             except Conflict:
                 continue
-            return raised.era
+            return new
+
+    async def resize(self, new: QueueMapper, ring_of: RingOf) -> MapperRecord:
+        """Begin a change to another ring. Raises ConfigError: another one is under way."""
+
+        def begin(record: MapperRecord) -> MapperRecord:
+            wanted = record_of(new)
+            if record.ring == wanted.ring:
+                return record
+            if record.old is not None or record.mapper_epoch + 1 != wanted.mapper_epoch:
+                raise ConfigError(
+                    f"stream provider {self._provider!r}: it is being changed to {record}; wait "
+                    "until its former queues are done"
+                )
+            now = ring_of(record.queues, record.mapper_epoch).queues()
+            return record.begun(wanted, tuple(dict.fromkeys([*now, *new.queues()])))
+
+        return await self.change(begin)
 
     async def _ensured(self) -> tuple[MapperRecord, Etag]:
         """What is stored; what this silo brings, if it is the first."""

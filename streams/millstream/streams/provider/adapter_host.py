@@ -21,17 +21,22 @@ class SiloAdapterHost:
     """One provider's view of its silo (`AdapterHost`)."""
 
     def __init__(
-        self, services: SiloServices, provider: str, mapper: QueueMapper, store: str
+        self,
+        services: SiloServices,
+        provider: str,
+        mapper: QueueMapper,
+        brought: QueueMapper,
+        store: str,
     ) -> None:
         self._services = services
         self._records = OwnershipStore(services.store(store), provider)
-        self._mapper_records = MapperRecords(services.store(store), provider, mapper)
+        self.mapper_records = MapperRecords(services.store(store), provider, brought)
         self.provider = provider
         self.mapper = mapper
 
     async def agree(self) -> None:
         """Compare queues and mapper with what is stored. Raises ConfigError, StorageError."""
-        await self._mapper_records.agree()
+        await self.mapper_records.agree()
 
     @property
     def cluster(self) -> str:
@@ -70,10 +75,10 @@ class SiloAdapterHost:
         return stored.record.owner, stored.record.epoch
 
     async def era(self) -> int:
-        return await self._mapper_records.era()
+        return await self.mapper_records.era()
 
     async def mapper_epoch(self) -> int:
-        return await self._mapper_records.mapper_epoch()
+        return await self.mapper_records.mapper_epoch()
 
     async def raise_era(self, seen: int, /) -> int:
-        return await self._mapper_records.raise_era(seen)
+        return await self.mapper_records.raise_era(seen)

@@ -17,7 +17,7 @@ from millstream.runtime.extending import SiloServices
 from millstream.streams.api.implicit import ImplicitSubscription, implicit_in
 from millstream.streams.api.subscription_rows import HERE, SubscriptionRow
 from millstream.streams.contracts.identity import QueueId, StreamId
-from millstream.streams.contracts.mapping import QueueMapper
+from millstream.streams.ownership.layout import Layout
 from millstream.streams.ownership.record import OwnershipStore, QueueState, StoredRecord
 
 from .target import StreamsTarget, target_of
@@ -40,7 +40,7 @@ class AgentCalls:
         self,
         provider: str,
         services: SiloServices,
-        mapper: QueueMapper,
+        layout: Layout,
         records: OwnershipStore,
         store: str,
         retention_s: float,
@@ -52,7 +52,7 @@ class AgentCalls:
         self._retention_s = retention_s
         self._target = target_of(provider)
         self._services = services
-        self._mapper = mapper
+        self._layout = layout
         self._records = records
         self._store = store
 
@@ -95,11 +95,16 @@ class AgentCalls:
         await self._tell(stream, tell)
 
     async def _tell(self, stream: StreamId, tell: Tell, *, needs_agent: bool = False) -> None:
+        for queue in self._layout.queues_of(stream):
+            await self._tell_queue(stream, queue, tell, needs_agent=needs_agent)
+
+    async def _tell_queue(
+        self, stream: StreamId, queue: QueueId, tell: Tell, *, needs_agent: bool
+    ) -> None:
         """Tell whoever reads the queue, as often as it takes. Raises QueueUnavailable.
 
         Where nobody reads it, the next one asks; `needs_agent`: that would not do.
         """
-        queue = self._mapper.queue_for(stream)
         for attempt in range(TRIES_MAX):
             stored = await self._records.read(queue)
             owner = self._owner(stored)

@@ -34,7 +34,9 @@ from millstream.streams.failures.handler import FailureHandler, GiveUpDecision
 from millstream.streams.failures.target import DeadLettersTarget
 from millstream.streams.inbox.inbox import inbox_grain_of
 from millstream.streams.insight.target import WhyTarget
+from millstream.streams.ownership.layout import Layout
 from millstream.streams.ownership.manager import QueueManager
+from millstream.streams.ownership.mapper_record import MapperRecords
 from millstream.streams.ownership.record import OwnershipStore
 from millstream.streams.publishing.ingest import IngestTarget
 from millstream.streams.publishing.outbox import resume_outbox
@@ -45,6 +47,7 @@ from .agents import AgentCalls
 from .reading import QueueReading
 from .redriving import Redriving
 from .reporting import StreamReports
+from .resizing import Resizing
 from .settings import settings_of
 from .target import QueueStats, StreamsTarget
 
@@ -78,7 +81,8 @@ class PersistentStreams:
         on_give_up: FailureHandler | GiveUpDecision | None = None,
     ) -> None:
         self._settings = settings_of(queues, mapper, balancer, options, on_give_up)
-        self.mapper = self._settings.mapper
+        self._layout = Layout(self._settings.mapper)
+        self.mapper: QueueMapper = self._layout
         self.capabilities = self._settings.declared()
         self.name = ""
         self.adapter: QueueAdapter
@@ -88,6 +92,7 @@ class PersistentStreams:
         self._publisher: SiloPublisher | None = None
         self._reading: QueueReading | None = None
         self._opened: QueueAdapter | None = None  # the adapter, until it is closed
+        self._resizing: Resizing | None = None
         self._closing: Callable[[], asyncio.Task[None]] | None = None
         self._closed: asyncio.Task[None] | None = None
 
@@ -126,8 +131,9 @@ class PersistentStreams:
 
     async def _open_adapter(self, services: SiloServices, name: str) -> None:
         factory, store = self._settings.factory, self._settings.options.store
-        host = SiloAdapterHost(services, name, self.mapper, store)
+        host = SiloAdapterHost(services, name, self.mapper, self._settings.mapper, store)
         await host.agree()
+        self._layout.adopt(await host.mapper_records.read())
         self.adapter = self._opened = await factory.open(name, host)
         where = f"the adapter of stream provider {name!r}"
         require_shape(self.adapter, QueueAdapter, where)
@@ -154,18 +160,31 @@ class PersistentStreams:
         self.agents = AgentCalls(
             name,
             services,
-            self.mapper,
+            self._layout,
             records,
             options.store,
             options.absent_type_retention_s,
             can_seek=Capability.REWIND in self.capabilities,
         )
         self._reading = QueueReading(
-            name, self._settings, options, self.adapter, self.capabilities, services
+            name, self._settings, options, self.adapter, self.capabilities, services, self._layout
         )
         services.extensions.add("streams", Consumer)
         services.send_parcels(resume_outbox)
-        services.targets.add(StreamsTarget(name, services, self.manager), name)
+        self._resizing = Resizing(
+            name,
+            services,
+            MapperRecords(services.store(options.store), name, self._settings.mapper),
+            self._layout,
+            self.adapter,
+            publisher.remap,
+            self._reading.relaid,
+            self._reading.manager.agent,
+        )
+        target = StreamsTarget(
+            name, services, self.manager, self._resizing.nudge, self._resizing.resize
+        )
+        services.targets.add(target, name)
         services.targets.add(IngestTarget(publisher), name)
         self.reports = StreamReports(name, services, self.mapper, records, self.manager)
         services.targets.add(WhyTarget(self.reports), name)
@@ -179,14 +198,36 @@ class PersistentStreams:
         row = services.row
         if row is not None and row.can_own_queues:
             await self._in_silo().start(services)
+        if Capability.SEALED in self.capabilities and self._resizing is not None:
+            self._resizing.start()
+
+    async def resize(self, *, queues: int) -> None:
+        """Change the number of queues of the provider, while events are in them.
+
+        Returns when publishers of this silo use the new queues; those of others do within a second.
+        What is in the former ones is delivered first, stream by stream, so no stream is reordered.
+
+        Args:
+            queues: how many, 1..65,536.
+
+        Raises ConfigError: the provider's adapter has no `SEALED`, the mapper has no `resized`, or
+        an earlier change is not done; StorageError.
+        """
+        self._in_silo()
+        assert self._resizing is not None
+        await self._resizing.resize(queues)
 
     async def stop(self) -> None:
         """Hand the queues over; turns that run on may still publish."""
+        if self._resizing is not None:
+            self._resizing.close()
         if self._reading is not None:
             await self._reading.stop()
 
     def abort(self) -> None:
         """Stop without a word; a task closes balancer and adapter."""
+        if self._resizing is not None:
+            self._resizing.close()
         is_balanced = self._reading is not None and self._reading.is_balanced
         if self._reading is not None:
             self._reading.abort()

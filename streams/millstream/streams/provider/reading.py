@@ -8,7 +8,7 @@ whatever fails; delivery calls end with `aclose`, after their agents.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from millstream.runtime import TableView
 from millstream.runtime.extending import SiloServices
@@ -20,6 +20,7 @@ from millstream.streams.contracts.capability import Capability, has_positions
 from millstream.streams.contracts.identity import QueueId
 from millstream.streams.contracts.queue import QueueAdapter
 from millstream.streams.failures.letters import LetterRows
+from millstream.streams.ownership.layout import Layout
 from millstream.streams.ownership.manager import QueueManager
 from millstream.streams.ownership.record import OwnershipStore, Progress
 
@@ -48,7 +49,9 @@ class QueueReading:
         adapter: QueueAdapter,
         capabilities: frozenset[Capability],
         services: SiloServices,
+        layout: Layout,
     ) -> None:
+        self._layout = layout
         store = services.store(options.store)
         self._provider = provider
         self._settings = settings
@@ -60,6 +63,8 @@ class QueueReading:
         self.following = Following(provider, services, store, retention_s, self._tell_agents)
         self._unwatch: Callable[[], None] = lambda: None
         self._audit: asyncio.Task[None] | None = None
+        self._services: SiloServices | None = None
+        self._balanced: Sequence[QueueId] = ()
         self.is_balanced = False  # the balancer was started, and is not closed
         self.letters = LetterRows(store, provider)
         outlet = SiloOutlet(provider, services, self.letters, has_positions(capabilities))
@@ -74,9 +79,10 @@ class QueueReading:
             new_tasks=services.new_tasks,
             calls=self._calls,
             budget=services.budget,
+            passage=layout if Capability.SEALED in capabilities else None,
         )
         self.manager: QueueManager[PullingAgent] = QueueManager(
-            settings.mapper.queues(),
+            layout.read_queues(),
             self._records,
             options.ownership,
             ManagerSilo(services, provider),
@@ -96,12 +102,28 @@ class QueueReading:
         self.following.refresh()
         self.manager.start()
         self._unwatch = services.members.watch(self._follow)
-        self.is_balanced = True
-        queues = self._settings.mapper.queues()
+        self._services = services
+        await self._balance()
+
+    async def _balance(self) -> None:
+        """Let the balancer deal out the queues that have to be read now."""
+        assert self._services is not None
+        services, queues = self._services, self._layout.read_queues()
+        self._balanced = queues
+        self.manager.cover(queues)
         silos = QueueSilos(services, self._provider, queues, self._records, self._lease_s)
         audit = Audit(self._provider, queues, silos, ManagerSilo(services, self._provider))
+        if self._audit is not None:
+            self._audit.cancel()
         self._audit = services.tasks.start(audit.run())
+        self.is_balanced = True
         await self._settings.balancer.start(queues, silos, self.manager.want)
+
+    async def relaid(self) -> None:
+        """Other queues may have to be read now."""
+        if self.is_balanced and self._layout.read_queues() != self._balanced:
+            await self.close_balancer()
+            await self._balance()
 
     def _follow(self, view: TableView) -> None:
         self.following.refresh()

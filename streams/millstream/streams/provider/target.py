@@ -6,6 +6,7 @@ Owns: the target, and the figures that it tells. Not: anything that is asked for
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from typing import Protocol
 
 import msgspec
@@ -65,9 +66,18 @@ class StreamsTarget(SystemTarget):
     """What can be asked of a silo about one provider."""
 
     target_name = "$streams"
-    open_to_clients = frozenset({"silo_stats", "cluster_stats"})
+    open_to_clients = frozenset({"silo_stats", "cluster_stats", "resize"})
 
-    def __init__(self, provider: str, services: SiloServices, queues: Queues) -> None:
+    def __init__(
+        self,
+        provider: str,
+        services: SiloServices,
+        queues: Queues,
+        nudge: Callable[[], None],
+        resize: Callable[[int], Awaitable[None]],
+    ) -> None:
+        self._nudge = nudge
+        self._resize = resize
         self._provider = provider
         self._services = services
         self._queues = queues
@@ -94,6 +104,14 @@ class StreamsTarget(SystemTarget):
             return False
         agent.subscribers.detach(StreamId(namespace, key), subscription)
         return True
+
+    async def look_at_queues(self) -> None:
+        """The number of queues is being changed."""
+        self._nudge()
+
+    async def resize(self, queues: int) -> None:
+        """Change the number of queues. Raises ConfigError, StorageError."""
+        await self._resize(queues)
 
     async def freed(self, queue: str) -> None:
         """A queue has no owner any more."""

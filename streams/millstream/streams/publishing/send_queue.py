@@ -13,7 +13,7 @@ Invariants:
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from millstream.runtime import (
     PublishUnknown,
@@ -22,6 +22,7 @@ from millstream.runtime import (
     StaleMapper,
     StreamError,
 )
+from millstream.streams.contracts.identity import QueueId
 from millstream.streams.contracts.message import OutMessage, content_bytes
 from millstream.streams.contracts.token import Token
 
@@ -45,8 +46,10 @@ class Publish:
     __slots__ = (
         "deadline_s",
         "error",
+        "home",
         "is_over",
         "messages",
+        "parts",
         "size_bytes",
         "sizes_bytes",
         "tokens",
@@ -57,11 +60,33 @@ class Publish:
         self.messages = messages
         self.tokens: list[Token | None] = []  # of the messages that are stored
         self.error: StreamError | None = None
+        self.home: SendQueue | None = None  # where it waits
+        self.parts: list[tuple[Sequence[int], Publish]] = []  # if its streams went apart
         self.wait_s = wait_s
         self.deadline_s = now_s + wait_s
         self.is_over = not messages
         self.sizes_bytes = [content_bytes(message.items, message.headers) for message in messages]
         self.size_bytes = sum(self.sizes_bytes)
+
+    def split(self, queue_of: Callable[[OutMessage], QueueId], now_s: float) -> dict[str, Publish]:
+        """Publishes of what is not stored, by queue; they are its parts from now on."""
+        by_queue: dict[QueueId, list[int]] = {}
+        for at in range(len(self.tokens), len(self.messages)):
+            by_queue.setdefault(queue_of(self.messages[at]), []).append(at)
+        found: dict[QueueId, Publish] = {}
+        for queue, places in by_queue.items():
+            found[queue] = Publish([self.messages[at] for at in places], now_s, self.wait_s)
+            self.parts.append((places, found[queue]))
+        return found
+
+    def outcomes(self) -> list[Token | StreamError | None]:
+        """Of each message its token, or why it is not stored."""
+        rest = len(self.messages) - len(self.tokens)
+        found: list[Token | StreamError | None] = [*self.tokens, *[self.error] * rest]
+        for places, part in self.parts:
+            for at, outcome in zip(places, part.outcomes(), strict=True):
+                found[at] = outcome
+        return found
 
     @property
     def producer(self) -> str:
@@ -112,6 +137,7 @@ class SendQueue:
             )
         self._waiting.append(publish)
         self._bytes += publish.size_bytes
+        publish.home = self
 
     def drop(self, publish: Publish) -> None:
         """Its caller has gone: what is not out is never sent; what is out ends as it will."""
@@ -122,6 +148,16 @@ class SendQueue:
         if not out:
             publish.end()
             self._leave([publish])
+
+    def take_back(self) -> list[Publish]:
+        """All that waits, in order, of which nothing is out; it waits here no more."""
+        assert not self._out, f"{self._queue}: a list is out"
+        found = [publish for publish in self._waiting if not publish.is_over]
+        self._waiting.clear()
+        self._bytes = 0
+        for publish in found:
+            publish.home = None
+        return found
 
     def batch(self) -> list[OutMessage]:
         """The next list to enqueue, which is out from now on; [] if nothing waits."""

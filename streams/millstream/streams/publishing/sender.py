@@ -28,13 +28,14 @@ from millstream.streams.contracts.token import Token
 
 from .send_queue import Publish, SendQueue, is_passing
 
-__all__ = ["Enqueue", "QueueSender"]
+__all__ = ["Awaited", "Enqueue", "QueueSender", "forsake"]
 
 log = logging.getLogger("millstream.streams")
 
 RETRY = Backoff(0.02, 2, 0.5)
 
 
+Awaited = asyncio.Future[None]
 AtOnce = Callable[[QueueId, Sequence[OutMessage], int], Sequence[Token | None] | None]
 
 
@@ -51,6 +52,15 @@ class Epoch(Protocol):
 
     @property
     def epoch(self) -> int: ...
+
+
+def forsake(publish: Publish) -> None:
+    """Its caller has gone: what waits of it, wherever that is, is never sent."""
+    for one in (publish, *(part for _, part in publish.parts)):
+        if one.home is not None:
+            one.home.drop(one)
+        elif not one.is_over:
+            one.end()
 
 
 class QueueSender:
@@ -91,6 +101,7 @@ class QueueSender:
         self._called_s: float | None = None  # since when a call of the adapter is out
         self._watch: asyncio.TimerHandle | None = None
         self._failures = 0  # in a row
+        self._leaving: asyncio.Future[None] | None = None  # resolved when all went back
 
     async def publish(self, publish: Publish) -> None:
         """Return when it is over: see its tokens and error. Raises QueueFull: too much waits.
@@ -108,16 +119,47 @@ class QueueSender:
                 return
         self._waiting.add(publish)
         end = self._ends[publish] = asyncio.get_running_loop().create_future()
+        self._wake()
+        try:
+            await end
+        except BaseException:
+            forsake(publish)
+            raise
+        finally:
+            self._ends.pop(publish, None)
+
+    def take(self, publish: Publish, end: Awaited) -> None:
+        """Store a publish that another one awaits; `end` tells when it is over."""
+        try:
+            self._waiting.add(publish)
+        except StreamError as error:
+            publish.end(error)
+            end.set_result(None)
+            return
+        self._ends[publish] = end
+        self._wake()
+
+    async def give_up(self) -> list[tuple[Publish, Awaited]]:
+        """What waits, in order, and who awaits it, once no call is out; it is here no more."""
+        if self._called_s is not None:
+            self._leaving = asyncio.get_running_loop().create_future()
+            await self._leaving
+        return [
+            (publish, self._ends.pop(publish))
+            for publish in self._waiting.take_back()
+            if publish in self._ends
+        ]
+
+    def _call_over(self) -> None:
+        leaving, self._leaving = self._leaving, None
+        if leaving is not None:
+            leaving.set_result(None)
+
+    def _wake(self) -> None:
         if self._task is None or self._task.done():
             self._task = self._tasks.start(self._send())
         elif self._idle is not None and not self._idle.done():
             self._idle.set_result(None)
-        try:
-            await end
-        finally:
-            del self._ends[publish]
-            if not publish.is_over:
-                self._waiting.drop(publish)
 
     def _store_at_once(self, at_once: AtOnce, publish: Publish) -> None:
         """Store it here and now; if that cannot be, it is not over, and nothing is stored."""
@@ -154,6 +196,9 @@ class QueueSender:
                 return
             self._called_s = None
             self._end(self._waiting.answered(tokens, cause, self._clock.now()))
+            if self._leaving is not None:
+                self._call_over()
+                await asyncio.sleep(0)  # it takes all that waits
             if cause is not None:
                 await self._pause(cause, made_progress=bool(tokens))
 
@@ -220,6 +265,7 @@ class QueueSender:
         text = f"{self._where} gave no answer for {self._call_limit_s:g} s (call_limit_s)"
         cause = self._unknown(AdapterFault(text))
         self._end(self._waiting.answered((), cause, self._clock.now()))
+        self._call_over()
         if not self._waiting.is_idle:
             self._task = self._tasks.start(self._send())
 
@@ -233,6 +279,7 @@ class QueueSender:
         """End what is out and what waits."""
         task, self._task = self._task, None
         self._end(self._waiting.close(reason))
+        self._call_over()
         if task is not None:
             task.cancel()
         if self._watch is not None:

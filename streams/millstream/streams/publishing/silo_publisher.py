@@ -1,15 +1,16 @@
 """Publishing from a silo: messages go to the queues that carry their streams.
 
 Owns: `SiloPublisher`. Not: waiting, retries and order within a queue (`sender`, `send_queue`),
-storing messages (an adapter). Invariant: per queue they are stored in order, all or a prefix.
+storing messages (an adapter). Invariants: per queue they are stored in order, all or a prefix; when
+streams move to other queues, what waits moves with them, in order, and nothing overtakes it.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
-from millstream.runtime import NotInCluster, StreamError
+from millstream.runtime import NotInCluster, QueueUnavailable, StreamError
 from millstream.runtime.extending import Budget, Clock, Tasks
 from millstream.streams.contracts.identity import QueueId, StreamId
 from millstream.streams.contracts.mapping import QueueMapper
@@ -18,7 +19,7 @@ from millstream.streams.contracts.queue import QueueAdapter
 from millstream.streams.contracts.token import Token
 
 from .send_queue import Publish, SendQueue
-from .sender import QueueSender
+from .sender import Awaited, QueueSender, forsake
 from .split import PublishLimits, SendLimits, check_size, split_items
 
 __all__ = ["SiloPublisher"]
@@ -50,6 +51,7 @@ class SiloPublisher:
         self._budget = budget
         self._senders: dict[QueueId, QueueSender] = {}
         self._closed = ""
+        self._held: list[tuple[Publish, Awaited]] | None = None  # while streams move
 
     def split(self, bodies: Sequence[bytes]) -> list[Sequence[bytes]]:
         """Cut a list of items into messages."""
@@ -68,7 +70,10 @@ class SiloPublisher:
         """
         shared = {} if headers is None else dict(headers)
         publish = self._publish_of([OutMessage(stream, bodies, shared) for bodies in parts])
-        await self._sender(self._mapper.queue_for(stream)).publish(publish)
+        if self._held is None:
+            await self._sender(self._mapper.queue_for(stream)).publish(publish)
+        else:
+            await self._hold(publish)
         if publish.error is not None:
             raise publish.error
         return publish.tokens[-1] if publish.tokens else None
@@ -100,15 +105,75 @@ class SiloPublisher:
         await (sends[0] if len(sends) == 1 else asyncio.gather(*sends))
         outcomes: list[Token | StreamError | None] = [None] * len(messages)
         for queue, publish in publishes.items():
-            stored = len(publish.tokens)
-            for nth, at in enumerate(by_queue[queue]):
-                outcomes[at] = publish.tokens[nth] if nth < stored else publish.error
+            for at, outcome in zip(by_queue[queue], publish.outcomes(), strict=True):
+                outcomes[at] = outcome
         return outcomes
+
+    async def remap(self, adopt: Callable[[], object]) -> None:
+        """Let streams move to other queues: `adopt` changes the mapper while nothing is sent.
+
+        What is out ends first; what waits, and what comes meanwhile, is mapped anew, in order.
+        """
+        assert self._held is None, "one change at a time"
+        self._held, moved = [], list[tuple[Publish, Awaited]]()
+        try:
+            for sender in list(self._senders.values()):
+                moved += await sender.give_up()
+            adopt()
+        finally:
+            held, self._held = self._held, None
+            for publish, end in (*moved, *held):
+                self._place(publish, end)
+
+    async def _hold(self, publish: Publish) -> None:
+        """Let a publish wait until streams have moved."""
+        assert self._held is not None
+        end: Awaited = asyncio.get_running_loop().create_future()
+        self._held.append((publish, end))
+        try:
+            await end
+        except BaseException:
+            forsake(publish)
+            raise
+
+    def _place(self, publish: Publish, end: Awaited) -> None:
+        """Send a publish to where its streams are now."""
+        if end.done():
+            return  # its caller has gone
+        parts = publish.split(self._queue_of, self._clock.now())
+        if len(parts) == 1:
+            publish.parts.clear()
+            self._take(next(iter(parts)), publish, end)
+            return
+        ends = [asyncio.get_running_loop().create_future() for _ in parts]
+        self._tasks.start(self._join(publish, ends, end))
+        for (queue, part), its_end in zip(parts.items(), ends, strict=True):
+            self._take(queue, part, its_end)
+
+    def _queue_of(self, message: OutMessage) -> QueueId:
+        return self._mapper.queue_for(message.stream)
+
+    def _take(self, queue: QueueId, publish: Publish, end: Awaited) -> None:
+        try:
+            self._sender(queue).take(publish, end)
+        except NotInCluster as error:
+            publish.end(QueueUnavailable(str(error)))
+            end.set_result(None)
+
+    async def _join(self, publish: Publish, ends: Sequence[Awaited], end: Awaited) -> None:
+        """A publish whose streams went apart is over when each of its parts is."""
+        await asyncio.gather(*ends)
+        publish.is_over = True
+        if not end.done():
+            end.set_result(None)
 
     async def _offer(self, queue: QueueId, publish: Publish) -> None:
         """Send a publish; a queue in which too much waits is its error, too."""
         try:
-            await self._sender(queue).publish(publish)
+            if self._held is None:
+                await self._sender(queue).publish(publish)
+            else:
+                await self._hold(publish)
         except StreamError as error:
             publish.end(error)
 

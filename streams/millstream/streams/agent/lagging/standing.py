@@ -12,6 +12,8 @@ from typing import Protocol
 
 from msgspec import structs
 
+from millstream.streams.contracts.identity import StreamId
+from millstream.streams.contracts.token import Token
 from millstream.streams.ownership.record import Progress
 
 from .behind import SubscriptionKey
@@ -31,10 +33,32 @@ class Undone(Protocol):
         ...
 
 
+class Reading(Protocol):
+    """What was read, and what the provider knows of it."""
+
+    @property
+    def acked_upto(self) -> Token | None:
+        """The provider knows that all up to here is done."""
+        ...
+
+    @property
+    def first_read(self) -> Token | None: ...
+    @property
+    def position(self) -> Token | None:
+        """The last message that was read, or where reading began."""
+        ...
+
+    @property
+    def found_nothing_s(self) -> float:
+        """When the last read began, if it has found nothing."""
+        ...
+
+
 class Standing:
     """The progress of one agent.
 
     Args:
+        progress: what the record said when the queue was acquired.
         done_before: what a former owner had done above the frontier.
         has_positions: tokens are positions; else nothing can be said.
         is_sole: the provider keeps no position.
@@ -48,8 +72,11 @@ class Standing:
         *,
         has_positions: bool,
         is_sole: bool,
+        progress: Progress | None = None,
     ) -> None:
         self._behind = behind
+        self._stored = progress or Progress()
+        self._asked_s: dict[Token, float] = {}  # since when is asked of it
         self._done_before = done_before
         self._undone = undone
         self._has_positions = has_positions
@@ -67,6 +94,7 @@ class Standing:
 
     def stored(self, progress: Progress) -> None:
         """The queue record says this now."""
+        self._stored = progress
         self._behind.stored(progress)
         known = {(entry.stream, entry.subscription) for entry in progress.behind}
         for key in list(self._waiters):
@@ -83,6 +111,25 @@ class Standing:
         done = self._behind.cache.done_ranges(DONE_MAX)
         done += self._done_before.above(done[-1][1] if done else progress.frontier)
         return structs.replace(progress, done=tuple(done[:DONE_MAX]))
+
+    def undone_up_to(
+        self, token: Token, reading: Reading, now_s: float
+    ) -> frozenset[StreamId] | None:
+        """Streams of which something up to a message may come again; None: not known, or many.
+
+        What is before the first message that this owner has found was done before. So was what is
+        not there any more: nothing is found, by a read that began after this was asked for the
+        first time, and all that was found before is done.
+        """
+        asked_s, stored = self._asked_s.setdefault(token, now_s), self._stored
+        if stored.frontier is not None and stored.frontier >= token:
+            return frozenset(one.stream for one in stored.behind if one.position <= token)
+        is_acked = reading.acked_upto is not None and reading.acked_upto >= token
+        first, last, acked = reading.first_read, reading.position, reading.acked_upto
+        is_all = first is None or (acked is not None and last is not None and acked >= last)
+        was_done = is_all and reading.found_nothing_s > asked_s
+        was_done = was_done or (first is not None and first > token)
+        return frozenset() if is_acked or (was_done and not self._behind.matters) else None
 
     def until_stored(self, key: SubscriptionKey) -> asyncio.Future[bool]:
         """True once the record says that a subscription is behind, False if it never will."""

@@ -115,10 +115,11 @@ class ReaderCore:
         self._read_until_s = math.inf  # finite while a read is out
         self._ack_until_s = math.inf  # finite while an acknowledgement is out
         self._ack_out: tuple[Ack, int] | None = None
-        self._upto: Token | None = None  # the provider knows that this is done
+        self.acked_upto: Token | None = None  # the provider knows that this is done
         self._relief = Relief(cache) if behind.is_used else None
-        self._failures = 0  # in a row
-        self._ack_failures = 0
+        self._failures = self._ack_failures = 0  # in a row
+        self.first_read: Token | None = None
+        self.found_nothing_s = -math.inf  # when the last read began, if it has found nothing
         self._empty_reads = 0
         self._read_begun_s = -math.inf
         self._now_s = now_s
@@ -244,13 +245,12 @@ class ReaderCore:
         self._waiting.extend(messages)
         if messages:
             self.position = messages[-1].token
+            self.first_read = self.first_read or messages[0].token
+        self.found_nothing_s = -math.inf if event.answer else self._read_begun_s
         self._plan_read(bool(messages), now_s)
 
     def _plan_read(self, has_found: bool, now_s: float) -> None:
-        """When to read next: what finds nothing is asked less and less, unless it has waited.
-
-        A provider that says it wakes the reader, and answers at once, would hold the loop.
-        """
+        """When to read next: what finds nothing is asked less and less, unless it has waited."""
         has_waited = now_s - self._read_begun_s >= self._options.read_wait_s / 2
         if has_found or (self._has_wakeup and has_waited):
             self._empty_reads = 0
@@ -272,7 +272,7 @@ class ReaderCore:
         if event.serial != self._serial or self._ack_out is None:
             return
         ack, left = self._ack_out
-        self._upto = ack.upto or self._upto
+        self.acked_upto = ack.upto or self.acked_upto
         self._ack_out, self._ack_until_s, self._ack_failures = None, math.inf, 0
         self._acks.sent(left, now_s)
 
@@ -433,7 +433,7 @@ class ReaderCore:
         left = self._left()
         if self._acks.is_due(left, now_s):
             ack = self._ack()
-            if (ack.upto is None or ack.upto == self._upto) and not ack.also:
+            if (ack.upto is None or ack.upto == self.acked_upto) and not ack.also:
                 self._acks.sent(left, now_s)  # nothing that the provider does not know
                 return
             self._ack_out = (ack, left)

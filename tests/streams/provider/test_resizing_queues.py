@@ -1,0 +1,213 @@
+"""More and fewer queues while events are in them: nothing is lost, and no stream is reordered."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Callable
+
+import pytest
+from tests.conditions import until
+
+from millstream.balancers import DeploymentBalancer
+from millstream.providers.generator import GeneratorQueues
+from millstream.providers.memory import MemoryQueues
+from millstream.runtime import (
+    ConfigError,
+    Grain,
+    LocalCluster,
+    MemoryMembershipTable,
+    MemoryStateStore,
+    Silo,
+)
+from millstream.streams import (
+    Event,
+    HashRingMapper,
+    OwnershipOptions,
+    PersistentStreams,
+    StreamId,
+    StreamNamespace,
+    StreamOptions,
+    resize,
+    subscribe,
+)
+
+NOTES = StreamNamespace("notes", int, subscriptions="implicit")
+SEEN: dict[str, list[int]] = defaultdict(list)
+GATES: dict[str, asyncio.Event] = {}
+KEYS = [f"k{n}" for n in range(24)]
+
+
+@pytest.fixture(autouse=True)
+def clean() -> None:
+    SEEN.clear()
+    GATES.clear()
+
+
+class Reader(Grain):
+    @subscribe(NOTES)
+    async def on_note(self, event: Event[int]) -> None:
+        if self.key in GATES:
+            await GATES[self.key].wait()
+        SEEN[self.key].append(event.item)
+
+
+class Town:
+    """Silos that share a store."""
+
+    def __init__(self, queues: int = 2) -> None:
+        self.store, self.table = MemoryStateStore(), MemoryMembershipTable()
+        self.queues = queues
+        self.streams: list[PersistentStreams] = []
+
+    def silo(self, queues: int | None = None) -> Silo:
+        streams = PersistentStreams(
+            MemoryQueues(),
+            mapper=HashRingMapper(queues=queues or self.queues),
+            balancer=DeploymentBalancer(rebalance_delay_s=0.0),
+            options=StreamOptions(ownership=OwnershipOptions(poll_s=0.02)),
+        )
+        self.streams.append(streams)
+        return Silo(
+            grains=[Reader],
+            membership=self.table,
+            stores={"default": self.store},
+            streams={"default": streams},
+        )
+
+
+def seen(count: int) -> Callable[[], bool]:
+    return lambda: all(len(SEEN[key]) >= count for key in KEYS)
+
+
+def moved(old: int, new: int) -> list[str]:
+    """Streams whose queue is another one."""
+    one, other = HashRingMapper(queues=old), HashRingMapper(queues=new)
+    return [
+        key
+        for key in KEYS
+        if one.queue_for(StreamId("notes", key)) != other.queue_for(StreamId("notes", key))
+    ]
+
+
+async def publish(silo: Silo, *items: int) -> None:
+    for item in items:
+        await asyncio.gather(*(silo.stream(NOTES, key).publish(item) for key in KEYS))
+
+
+@pytest.mark.parametrize("counts", [(5,), (1,), (8, 3, 2)])
+async def test_streams_go_on_in_order_in_more_and_in_fewer_queues(counts: tuple[int, ...]) -> None:
+    town = Town()
+    async with town.silo() as silo:
+        item = 0
+        for count in counts:
+            await publish(silo, item, item + 1)
+            await town.streams[0].resize(queues=count)
+            await publish(silo, item + 2)
+            item += 3
+            await until(seen(item))
+            await until(lambda count=count: len(town.streams[0].stats()) == count)  # type: ignore[misc]
+        assert all(SEEN[key] == list(range(item)) for key in KEYS)
+
+
+async def test_a_stream_that_has_moved_waits_for_its_former_queue_and_others_do_not() -> None:
+    town = Town()
+    slow, old = moved(2, 5)[0], HashRingMapper(queues=2)
+    GATES[slow] = asyncio.Event()
+    async with town.silo() as silo:
+        await publish(silo, 0)
+        await town.streams[0].resize(queues=5)
+        await publish(silo, 1)
+        home = old.queue_for(StreamId("notes", slow))
+        free = [key for key in moved(2, 5) if old.queue_for(StreamId("notes", key)) != home]
+        assert free, "some stream has moved from the other queue"
+        await until(lambda: all(SEEN[key] == [0, 1] for key in free))
+        assert SEEN[slow] == []
+        GATES[slow].set()
+        await until(seen(2))
+        assert all(SEEN[key] == [0, 1] for key in KEYS)
+
+
+async def test_publishes_that_wait_move_along_in_order() -> None:
+    town = Town()
+    async with town.silo() as silo:
+        streams, count = town.streams[0], 0
+        tasks: list[asyncio.Task[object]] = []
+
+        async def pour() -> None:
+            nonlocal count
+            while not resized.is_set():
+                for key in KEYS:
+                    publish = silo.stream(NOTES, key).publish(count)
+                    tasks.append(asyncio.ensure_future(publish))
+                count += 1
+                await asyncio.sleep(0)
+
+        resized = asyncio.Event()
+        pouring = asyncio.ensure_future(pour())
+        await streams.resize(queues=7)
+        await streams.resize(queues=7)
+        resized.set()
+        await pouring
+        await asyncio.gather(*tasks)
+        await until(seen(count))
+        assert count > 3
+        for key in KEYS:
+            assert SEEN[key] == list(range(count)), key
+
+
+async def test_a_silo_that_comes_later_uses_the_queues_that_there_are() -> None:
+    town = Town()
+    async with town.silo() as first:
+        await town.streams[0].resize(queues=5)
+        await publish(first, 0)
+        await until(seen(1))
+        async with town.silo() as second:
+            await publish(second, 1)
+            await until(seen(2))
+    async with town.silo(queues=5) as third:
+        await publish(third, 2)
+        await until(seen(3))
+    with pytest.raises(ConfigError, match="brings 4 queues"):
+        async with town.silo(queues=4):
+            raise AssertionError("started")
+
+
+async def test_the_other_silos_follow_and_share_the_new_queues() -> None:
+    town = Town()
+    async with town.silo() as first, town.silo() as second:
+        await publish(first, 0)
+        await town.streams[1].resize(queues=6)
+        for item in range(1, 6):
+            await publish(first if item % 2 else second, item)
+        await until(seen(6))
+        assert all(SEEN[key] == list(range(6)) for key in KEYS)
+        await until(lambda: [len(one.stats()) for one in town.streams] == [3, 3])
+
+
+async def test_what_cannot_be_resized_says_so() -> None:
+    generated = PersistentStreams(GeneratorQueues(NOTES), balancer=DeploymentBalancer())
+    async with Silo(grains=[], streams={"default": generated}):
+        with pytest.raises(ConfigError, match="`seal`"):
+            await generated.resize(queues=3)
+    town = Town()
+    async with town.silo():
+        with pytest.raises(ConfigError, match=r"queues=0"):
+            await town.streams[0].resize(queues=0)
+
+
+async def test_programs_outside_and_clusters_change_the_number_too() -> None:
+    def streams() -> PersistentStreams:
+        return PersistentStreams(
+            MemoryQueues(),
+            mapper=HashRingMapper(queues=2),
+            balancer=DeploymentBalancer(rebalance_delay_s=0.0),
+        )
+
+    async with LocalCluster(silos=2, grains=[Reader], streams={"default": streams}) as cluster:
+        await cluster.stream(NOTES, "k0").publish(0)
+        await resize(cluster, queues=4)
+        await cluster.stream(NOTES, "k0").publish(1)
+        await until(lambda: SEEN["k0"] == [0, 1])
+        with pytest.raises(ConfigError, match="queues=0"):
+            await resize(cluster, "default", queues=0)
