@@ -212,3 +212,17 @@ def test_a_balancer_that_fails_is_asked_again(caplog: pytest.LogCaptureFixture) 
         assert answers.last == frozenset(QUEUES[4:])
 
     run(main, 1)
+
+
+def test_a_death_is_answered_at_once_also_when_no_look_is_due() -> None:
+    async def main(simulation: Simulation) -> None:
+        silos, answers = Silos("a", "b"), Answers()
+        silos.cluster.own("a", *QUEUES[4:])
+        silos.cluster.own("b", *QUEUES[:4])
+        await DeploymentBalancer(rebalance_delay_s=DELAY_S).start(QUEUES, silos, answers)
+        await asyncio.sleep(2.0)
+        silos.become("a")
+        await asyncio.sleep(0.001)
+        assert answers[1:] == [(2.0, frozenset(QUEUES))]
+
+    run(main, 1)

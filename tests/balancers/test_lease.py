@@ -90,3 +90,27 @@ def test_a_silo_that_joins_gets_its_share_without_waiting_and_the_oldest_go() ->
         assert answers.last == frozenset(QUEUES[3:])
 
     run(main, 1)
+
+
+def test_of_what_is_free_each_silo_takes_what_comes_first_for_it() -> None:
+    first = {me: frozenset(chosen("......", "abc", me)) for me in "abc"}
+    assert len(set(first.values())) == 3  # else all would want the same two
+
+
+def test_it_looks_seldom_once_all_is_leased_and_not_at_all_when_it_is_closed() -> None:
+    async def main(simulation: Simulation) -> None:
+        silos, answers = Silos("a", "b"), Answers()
+        silos.cluster.own("a", *QUEUES[:3])
+        balancer = LeaseBalancer()
+        await balancer.start(QUEUES, silos, answers)
+        await asyncio.sleep(10.5)
+        assert silos.reads == 11  # three are free: once a second
+        silos.cluster.own("b", *QUEUES[3:])
+        await asyncio.sleep(100.0)
+        assert silos.reads in (21, 22)
+        await balancer.aclose()
+        assert silos.cluster.listeners == []
+        await asyncio.sleep(100.0)
+        assert silos.reads in (21, 22)
+
+    run(main, 1)
