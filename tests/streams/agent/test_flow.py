@@ -60,6 +60,28 @@ def test_throttle_stays_due_until_the_receiver_took_it() -> None:
     assert throttle.is_due(4, 0.0) and throttle.is_due(4, 0.0)
 
 
+def test_a_throttle_rests_until_its_time_while_less_than_enough_can_be_done() -> None:
+    throttle = AckThrottle(OPTIONS, 0.0)
+    throttle.sent(10, 2.0)
+    assert throttle.rests(13, 2.9)
+    assert not throttle.rests(14, 2.9)
+    assert not throttle.rests(13, 3.0)
+    assert throttle.next_s == 3.0
+
+
+@given(st.integers(0, 9), st.integers(0, 9), st.floats(0, 5), st.floats(0, 5))
+def test_what_rests_is_not_due(acked: int, more: int, sent_s: float, later_s: float) -> None:
+    throttle = AckThrottle(OPTIONS, 0.0)
+    throttle.sent(acked, sent_s)
+    now_s = sent_s + later_s
+    if throttle.rests(acked + more, now_s):
+        assert not any(throttle.is_due(acked + one, now_s) for one in range(more + 1))
+
+
+def test_one_event_and_one_byte_are_room_enough() -> None:
+    assert read_grant((1, 1), OPTIONS) == (1, 1) and read_grant((1, 1), OPTIONS).is_open
+
+
 @pytest.mark.parametrize(
     "wrong",
     [{"read_events_max": 0}, {"read_bytes_max": 0}, {"ack_every_events": 0}],

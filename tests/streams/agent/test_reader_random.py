@@ -211,13 +211,19 @@ class Machine(RuleBasedStateMachine):
             self.step(Tick())
 
     @precondition(lambda self: self.pinned)
-    @rule(data=st.data())
-    def finish(self, data: st.DataObject) -> None:
-        index, token = data.draw(st.sampled_from(self.pinned))
-        self.pinned.remove((index, token))
+    @rule(data=st.data(), looks=st.booleans())
+    def finish(self, data: st.DataObject, looks: bool) -> None:
+        self.finish_one(data.draw(st.integers(0, len(self.pinned) - 1)), looks)
+
+    def finish_one(self, at: int, looks: bool) -> None:
+        """As the agent does it: a reader that rests is not told, and would do nothing."""
+        index, token = self.pinned.pop(at)
         self.done.add(token)
         self.cache.unpin(index)
-        self.step(Progressed())
+        if not self.core.rests(self.now_s):
+            self.step(Progressed())
+        elif looks:
+            assert not self.core.step(Progressed(), self.now_s)
 
     @rule()
     def pause(self) -> None:
@@ -254,10 +260,7 @@ class Machine(RuleBasedStateMachine):
         elif provider.acking is not None:
             self.ack_ends()
         elif self.pinned:
-            index, token = self.pinned.pop(0)
-            self.done.add(token)
-            self.cache.unpin(index)
-            self.step(Progressed())
+            self.finish_one(0, looks=False)
         elif provider.reading is not None and len(self.appended) < len(provider.log):
             self.read_ends(0)
         else:
