@@ -420,3 +420,50 @@ class CacheMachine(RuleBasedStateMachine):
 
 CacheMachine.TestCase.settings = settings(max_examples=120, stateful_step_count=40, deadline=None)
 test_cache_agrees_with_the_list_model = CacheMachine.TestCase
+
+
+# --- chains ---------------------------------------------------------------------------------------
+
+
+def test_a_lag_counts_what_is_left_and_tells_when_the_first_of_it_came() -> None:
+    first, second = (
+        QueueMessage(A, Token(0, seq), items, {}, float(seq))
+        for seq, items in ((4, [b"1", b"2", b"3"]), (9, [b"4"]))
+    )
+    cache = cache_with()
+    at = cache.append(first)
+    cursor = cache.open_cursor(A, at, Token(0, 4, 0))
+    assert cursor.lag() == (2, 4.0)
+    cache.append(second)
+    assert cursor.lag() == (3, 4.0)
+    cursor.advance(2)
+    assert cursor.lag() == (1, 9.0)
+    cursor.advance(1)
+    assert cursor.lag() == (0, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("max_bytes", "count"), [(1, 1), (3, 1), (4, 2), (5, 2), (6, 3), (8, 3), (9, 4), (99, 4)]
+)
+def test_the_room_of_a_peek_is_shared_by_the_messages_of_a_chain(
+    max_bytes: int, count: int
+) -> None:
+    """Two items of two bytes, then one of two bytes and one of three."""
+    cache = cache_with(
+        message_of(A, 1, b"aa", b"bb"), message_of(B, 2, b"other"), message_of(A, 3, b"cc", b"ddd")
+    )
+    cursor = cache.open_cursor(A, 0)
+    assert len(cursor.peek(10, max_bytes)) == count
+    assert len(cursor.peek(1, max_bytes)) == 1
+    assert len(cursor.peek(3, 99)) == 3
+
+
+def test_headers_count_for_every_item_of_a_peek() -> None:
+    cache = QueueCache(CacheLimits())
+    at = cache.append(QueueMessage(A, Token(0, 1), [b"aa", b"bb"], {"x": "y"}))
+    cache.append(QueueMessage(A, Token(0, 2), [b"cc"], {"x": "y"}))
+    cursor = cache.open_cursor(A, at)
+    for max_bytes, count in ((4, 1), (7, 1), (8, 2), (11, 2), (12, 3)):
+        assert len(cursor.peek(9, max_bytes)) == count
+    later = cache.open_cursor(A, at, Token(0, 1, 0))
+    assert [len(later.peek(9, room)) for room in (7, 8)] == [1, 2]
