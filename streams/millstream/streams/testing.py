@@ -1,4 +1,6 @@
-"""The contract suite that authors of queue adapters run against their own.
+"""What tests of streams use: the contract suite of queue adapters, and who owns which queue.
+
+Authors of adapters run the suite against their own:
 
     @pytest.mark.parametrize("check", ADAPTER_CHECKS, ids=str)
     async def test_my_queues_keep_the_contract(check, tmp_path):
@@ -13,11 +15,14 @@ from .contracts.suite.bench import AdapterBench
 from .contracts.suite.check import AdapterCheck
 from .contracts.suite.run import ADAPTER_CHECKS, run_adapter_check
 from .contracts.suite.verdict import ContractBroken
+from .owners import owned, owners
 
 __all__ = [
     "ADAPTER_CHECKS",
     "AdapterBench",
     "AdapterCheck",
     "ContractBroken",
+    "owned",
+    "owners",
     "run_adapter_check",
 ]

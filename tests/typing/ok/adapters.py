@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import assert_type
 
 from millstream.runtime import EnqueueFailed
+from millstream.runtime.testing import SimCluster
 from millstream.streams import (
     AdapterHost,
     Capability,
@@ -24,6 +25,8 @@ from millstream.streams.testing import (
     AdapterBench,
     AdapterCheck,
     ContractBroken,
+    owned,
+    owners,
     run_adapter_check,
 )
 
@@ -85,3 +88,8 @@ async def run_by_hand(bench: AdapterBench) -> str:
     except EnqueueFailed as error:
         return str(error.cause)
     return ""
+
+
+async def who_reads(cluster: SimCluster) -> None:
+    assert_type(await owned(cluster, within_s=10.0), dict[QueueId, str])
+    assert_type(owners(cluster, "orders"), dict[QueueId, str])

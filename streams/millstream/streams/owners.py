@@ -1,0 +1,72 @@
+"""Who reads which queue in a simulated cluster, for tests.
+
+Owns: `owners` and `owned`. Not: ownership itself (`ownership`), the cluster. Invariant: only what
+silos that run now say is used, so a crashed silo owns nothing; of two that name one queue, the one
+with the later epoch does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from millstream.runtime import ConfigError, Silo
+from millstream.runtime.testing import SimCluster
+
+from .contracts.identity import QueueId
+from .provider.provider import PersistentStreams
+
+__all__ = ["owned", "owners"]
+
+LOOK_S = 0.05
+
+
+def owners(cluster: SimCluster, provider: str = "default") -> dict[QueueId, str]:
+    """Which silo reads which queue now, by the silos' names; queues without a reader are missing.
+
+    A silo that hands a queue over is named until it has let go. Raises ConfigError: a running silo
+    has no stream provider of this name that has queues.
+    """
+    found: dict[QueueId, tuple[int, str]] = {}
+    for silo in cluster.silos():
+        for agent in _streams(silo, provider).manager.agents():
+            claim = (agent.epoch, silo.services.name)
+            found[agent.queue] = max(claim, found.get(agent.queue, claim))
+    return {queue: found[queue][1] for queue in sorted(found)}
+
+
+async def owned(
+    cluster: SimCluster, provider: str = "default", within_s: float = 60.0
+) -> dict[QueueId, str]:
+    """Wait until every queue has an owner; returns the `owners`.
+
+    A balancer that has not heard of every silo may still move some of them. Raises TimeoutError,
+    which names the queues that nobody owned after `within_s` virtual seconds, and ConfigError.
+    """
+    try:
+        async with asyncio.timeout(within_s):
+            while not cluster.silos() or _unowned(cluster, provider):  # noqa: ASYNC110  nobody tells
+                await asyncio.sleep(LOOK_S)
+    except TimeoutError:
+        left = ", ".join(_unowned(cluster, provider)) or "no silo runs"
+        raise TimeoutError(
+            f"stream provider {provider!r}: without an owner after {within_s:g} s: {left}"
+        ) from None
+    return owners(cluster, provider)
+
+
+def _unowned(cluster: SimCluster, provider: str) -> list[QueueId]:
+    """Queues that some running silo knows, and none reads."""
+    known = {
+        queue for silo in cluster.silos() for queue in _streams(silo, provider).mapper.queues()
+    }
+    return sorted(known - owners(cluster, provider).keys())
+
+
+def _streams(silo: Silo, provider: str) -> PersistentStreams:
+    part = silo.services.part(provider)
+    if not isinstance(part, PersistentStreams):
+        raise ConfigError(
+            f"{silo.services.name}: {provider!r} is a {type(part).__name__}, which has no queues: "
+            "name a stream provider of PersistentStreams"
+        )
+    return part
