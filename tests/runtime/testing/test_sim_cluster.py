@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 
 import pytest
 
 from millstream.runtime import ConfigError, Grain, LocalCluster, MemoryStateStore, state
+from millstream.runtime.cluster.table import Status
 from millstream.runtime.extending import SiloPart, SiloServices
 from millstream.runtime.testing import (
+    SiloEnded,
     SimCluster,
     Simulation,
     SimulationFailed,
@@ -19,6 +22,10 @@ from millstream.runtime.testing import (
 
 OF_THE_SIMULATION = {"membership", "env", "transport"}
 OF_SIMULATIONS = {"simulation", "lacking", "skew_s"}
+
+
+class Idle(Grain):
+    async def ping(self) -> None: ...
 
 
 class Counter(Grain):
@@ -83,3 +90,59 @@ def test_what_a_block_raises_is_what_fails_the_run() -> None:
             SimCluster(simulation, silos=0, grains=[Counter])
 
     run(none, seed=1)
+
+
+def test_hosts_join_later_and_leave_for_good() -> None:
+    async def driver(simulation: Simulation) -> None:
+        async with SimCluster(simulation, silos=2, grains=[Idle]) as cluster:
+            assert cluster.add_silo() == "silo-2"
+            await cluster.until_active()
+            assert names_of(cluster) == ["silo-0", "silo-1", "silo-2"]
+            await cluster.remove_silo("silo-0")
+            simulation.crash("silo-1")
+            await cluster.remove_silo("silo-1")
+            await cluster.until_settled(calm_s=20.0)
+            assert cluster.names == ("silo-2",) == tuple(names_of(cluster))
+            assert cluster.add_silo() == "silo-3"  # not a name that another one had
+            await cluster.until_settled(calm_s=20.0)
+            assert names_of(cluster) == ["silo-2", "silo-3"]
+        assert check_all(simulation.history, live_within_s=10.0) == []
+
+    for seed in (1, 2):
+        run(driver, seed)
+
+
+def test_a_silo_that_is_removed_while_it_starts_does_not_stay() -> None:
+    async def driver(simulation: Simulation) -> None:
+        async with SimCluster(simulation, silos=1, grains=[Idle]) as cluster:
+            name = cluster.add_silo()
+            await asyncio.sleep(0)
+            await cluster.remove_silo(name)
+            await cluster.until_settled(calm_s=20.0)
+            (silo,) = cluster.silos()
+            rows = silo.assembly.membership.view.rows
+            gone = [row.status for row in rows if row.silo.startswith(name)]
+            assert all(status is Status.DEAD for status in gone)
+        ended = [event.silo for _, event in simulation.history.of(SiloEnded)]
+        assert any(silo.startswith(name) for silo in ended)
+
+    run(driver, seed=1)
+
+
+def test_what_is_no_silo_of_the_cluster_is_refused() -> None:
+    async def driver(simulation: Simulation) -> None:
+        idle = SimCluster(simulation, silos=1, grains=[Idle])
+        with pytest.raises(ConfigError, match="start it first"):
+            idle.add_silo()
+        async with SimCluster(simulation, silos=2, grains=[Idle]) as cluster:
+            await cluster.remove_silo("silo-1")
+            with pytest.raises(ConfigError, match="'silo-1' is no silo.*there are silo-0"):
+                cluster.boot("silo-1")
+            with pytest.raises(ConfigError, match="'silo-1' is no silo"):
+                await cluster.remove_silo("silo-1")
+
+    run(driver, seed=1)
+
+
+def names_of(cluster: SimCluster) -> list[str]:
+    return [silo.services.name for silo in cluster.silos()]

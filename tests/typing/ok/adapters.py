@@ -93,3 +93,8 @@ async def run_by_hand(bench: AdapterBench) -> str:
 async def who_reads(cluster: SimCluster) -> None:
     assert_type(await owned(cluster, within_s=10.0), dict[QueueId, str])
     assert_type(owners(cluster, "orders"), dict[QueueId, str])
+
+
+async def grows_and_shrinks(cluster: SimCluster) -> None:
+    assert_type(cluster.add_silo(), str)
+    await cluster.remove_silo("silo-0")

@@ -1,8 +1,10 @@
 """A cluster of real silos on simulated hosts.
 
-Owns: `SimCluster`: one silo per host, its program (start, run, start again after an eviction), and
-what is noted of it in the history. Not: troubles (`nemesis`), judgement (`checkers`).
-Invariants: a host runs one silo at a time, always at the same address; tables and stores are
+Owns: `SimCluster`: one silo per host, its program (start, run, start again after an eviction), who
+joins later and who leaves, and what is noted of it in the history. Not: troubles (`nemesis`),
+judgement (`checkers`).
+Invariants: a host runs one silo at a time, always at the same address; a host that was removed runs
+none ever again, and no name is given twice; tables and stores are
 shared services that no crash reaches; every activation and every adopted view is noted.
 """
 
@@ -88,8 +90,10 @@ class SimCluster:
         self.stores = dict(stores or {"default": MemoryStateStore()})
         self._table_service = SimService(simulation.network, self.service_names[0])
         self._store_service = SimService(simulation.network, self.service_names[1])
+        self._skew_s = skew_s
         self._skews = {name: simulation.rng.uniform(-skew_s, skew_s) for name in self.names}
         self._running: dict[str, Silo] = {}
+        self._is_started = False
         self._is_closing = False
 
     # -- running
@@ -109,12 +113,47 @@ class SimCluster:
 
     async def start(self) -> None:
         """Boot every host; returns when all silos are active."""
+        self._is_started = True
         for name in self.names:
             self.boot(name)
         await self.until_active()
 
+    def add_silo(self) -> str:
+        """Boot one more host; returns its name, `silo-3` after three. Await `until_active` next.
+
+        Raises ConfigError before `start`, and after `close`.
+        """
+        if not self._is_started or self._is_closing:
+            raise ConfigError("SimCluster.add_silo: the cluster does not run: start it first")
+        name = f"silo-{len(self._skews)}"
+        self._skews[name] = self._simulation.rng.uniform(-self._skew_s, self._skew_s)
+        self.names += (name,)
+        self.boot(name)
+        return name
+
+    async def remove_silo(self, name: str) -> None:
+        """Let a host leave for good: its silo stops gracefully, unless the host has crashed.
+
+        `names` and `until_active` know it no more, and it cannot be booted again. Raises
+        ConfigError: no such silo; HostCrashed: it crashed meanwhile, and is removed all the same.
+        """
+        self._require(name)
+        self.names = tuple(other for other in self.names if other != name)
+        await self.stop_silo(name)
+
+    def _require(self, name: str) -> None:
+        if name not in self.names:
+            raise ConfigError(
+                f"SimCluster: {name!r} is no silo of this cluster, or was removed; there are "
+                + ", ".join(self.names)
+            )
+
     def boot(self, name: str) -> None:
-        """Run a silo on a host that is up; restarts a crashed one first."""
+        """Run a silo on a host that is up; restarts a crashed one first.
+
+        Raises ConfigError: no such silo, or it was removed.
+        """
+        self._require(name)
         host = self._simulation.host(name)
         if not host.alive:
             host = self._simulation.restart(name)
@@ -123,7 +162,7 @@ class SimCluster:
 
     async def _program(self, host: Host) -> None:
         """What the host does: a silo, and another one after it was evicted."""
-        while not self._is_closing:
+        while self._may_run(host.name):
             silo = self._make(host)
             try:
                 await silo.start()
@@ -132,10 +171,15 @@ class SimCluster:
                 await silo.kill()
             else:
                 self._running[host.name] = silo
+                if not self._may_run(host.name):  # it was removed while it started
+                    await silo.stop()
                 await silo.wait_stopped()
                 self._running.pop(host.name, None)
             self._simulation.history.record(SiloEnded(silo.address))
             await asyncio.sleep(RESTART_S)
+
+    def _may_run(self, name: str) -> bool:
+        return name in self.names and not self._is_closing
 
     def _make(self, host: Host) -> Silo:
         simulation, name = self._simulation, host.name
