@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import assert_type
 
 from millstream.runtime import EnqueueFailed
-from millstream.runtime.testing import SimCluster
+from millstream.runtime.testing import FailingStore, SimCluster, Simulation
 from millstream.streams import (
     AdapterHost,
     Capability,
@@ -98,3 +98,9 @@ async def who_reads(cluster: SimCluster) -> None:
 async def grows_and_shrinks(cluster: SimCluster) -> None:
     assert_type(cluster.add_silo(), str)
     await cluster.remove_silo("silo-0")
+
+
+def troubled(simulation: Simulation) -> SimCluster:
+    store = FailingStore(simulation.rng, rate=0.01)
+    store.fail("write", "queue/default/", times=2, is_done=True)
+    return SimCluster(simulation, grains=[], stores={"default": store})

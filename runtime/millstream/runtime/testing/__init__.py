@@ -17,6 +17,7 @@ from .checkers import (
     check_views,
 )
 from .cluster import SimCluster
+from .failing import FailingStore
 from .history import (
     Activated,
     CallEnded,
@@ -57,6 +58,7 @@ __all__ = [
     "DeadLettered",
     "Deadlock",
     "Delivered",
+    "FailingStore",
     "FaultPlan",
     "Findings",
     "History",
