@@ -179,8 +179,20 @@ class RuleBesideModel(RuleBasedStateMachine):
             assert self.is_valid is not activation.is_gated
 
 
+class ExtendedBesideModel(RuleBesideModel):
+    """The same with an extension, so that the mailbox stays."""
+
+    @initialize()
+    def begin(self) -> None:
+        super().begin()
+        self.activation.ensure_mailbox().extensions["notes"] = object()
+
+
+TestExtendedBesideModel = ExtendedBesideModel.TestCase
 TestRuleBesideModel = RuleBesideModel.TestCase
-TestRuleBesideModel.settings = settings(max_examples=300, stateful_step_count=40, deadline=None)
+TestRuleBesideModel.settings = TestExtendedBesideModel.settings = settings(
+    max_examples=300, stateful_step_count=40, deadline=None
+)
 
 
 def test_letting_one_in_does_not_look_at_all_ten_thousand_that_wait() -> None:

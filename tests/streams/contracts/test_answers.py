@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Any
 
 import pytest
 
 from millstream.runtime import EnqueueFailed, QueueFull
+from millstream.streams.contracts import answers
 from millstream.streams.contracts.answers import (
     AdapterFault,
+    checked_lost,
     checked_messages,
     checked_prefix,
     checked_tokens,
@@ -192,3 +195,58 @@ def test_the_largest_token_and_any_kind_of_bytes_pass() -> None:
     items: list[Any] = [b"x", bytearray(b"y"), memoryview(b"z")]
     right = replace(message_at(top), items=items, headers={})
     assert checked_messages([right], None, True, "q: read") == [right]
+
+
+# --- what is looked at quickly --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "token",
+    [Token(0, 0, 0), Token(1, 0, 0), Token(2**32 - 1, 2**64 - 1, 2**32 - 1)],
+)
+def test_tokens_at_the_ends_of_their_ranges_are_taken(token: Token) -> None:
+    message = replace(message_at(token), headers=MappingProxyType({}))
+    assert checked_messages([message], None, True, "r") == [message]
+    assert answers._is_plain(message)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"token": Token(-1, 0)},
+        {"token": Token(2**32, 0)},
+        {"token": Token(0, -1)},
+        {"token": Token(0, 2**64)},
+        {"token": Token(0, 0, -1)},
+        {"token": Token(0, 0, 2**32)},
+        {"token": Token(True, 0)},
+        {"token": (1, 2, 3)},
+        {"stream": ("n", "k")},
+        {"stream": StreamId("n", 7)},  # type: ignore[arg-type]
+        {"items": [b"x", "y"]},
+        {"items": None},
+        {"headers": None},
+        {"headers": {"x": 1}},
+    ],
+    ids=repr,
+)
+def test_what_is_not_plain_is_refused_by_the_slow_look(changes: dict[str, Any]) -> None:
+    message = replace(message_at(ONE), **changes)
+    assert not answers._is_plain(message)
+    refused(lambda: checked_messages([message], None, True, "r"))
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"items": (b"x",)}, {"headers": {"x": "y"}}, {"items": [bytearray(b"x")]}, {"items": []}],
+    ids=repr,
+)
+def test_what_the_quick_look_does_not_know_is_taken_all_the_same(changes: dict[str, Any]) -> None:
+    message = replace(message_at(ONE), **changes)
+    assert checked_messages([message], None, True, "r") == [message]
+
+
+def test_lost_tokens_are_told_as_a_list_of_tokens() -> None:
+    assert checked_lost((ONE, None, TWO), "R.extend") == [ONE, TWO]
+    assert "R.extend returned None" in refused(lambda: checked_lost(None, "R.extend"))
+    assert "gave a str as a token" in refused(lambda: checked_lost([ONE, "x"], "R.extend"))

@@ -226,3 +226,50 @@ def test_whatever_happens_a_queue_that_keeps_the_contract_has_each_producer_in_o
         assert mine == list(publish.messages)[: len(mine)], "not a prefix"
         if publish.error is None and publish.is_over:
             assert len(mine) >= len(publish.tokens)
+
+
+# --- alone, and taken back ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("texts_of_it", "limits", "is_alone"),
+    [
+        (["a", "b"], SendLimits(batch_messages_max=2), True),
+        (["a", "b", "c"], SendLimits(batch_messages_max=2), False),
+        (["aa", "b"], SendLimits(batch_bytes_max=3), True),
+        (["aa", "bb"], SendLimits(batch_bytes_max=3), False),
+        (["aaaa"], SendLimits(batch_bytes_max=3, batch_messages_max=1), True),
+    ],
+)
+def test_a_publish_goes_alone_if_it_is_one_list(
+    texts_of_it: list[str], limits: SendLimits, is_alone: bool
+) -> None:
+    queue = SendQueue("q", limits)
+    assert queue.takes_alone(publish_of(*texts_of_it)) is is_alone
+    queue.add(publish_of("before"))
+    assert not queue.takes_alone(publish_of(*texts_of_it))
+
+
+def test_what_is_taken_back_waits_nowhere_and_what_is_over_is_not_of_it() -> None:
+    first, gone, last = publish_of("a", "b"), publish_of("c"), publish_of("d")
+    queue = queue_of(first, gone, last, limits=SendLimits(waiting_bytes_max=4))
+    assert first.home is queue
+    queue.drop(gone)
+    assert queue.take_back() == [first, last]
+    assert queue.is_idle and first.home is None is last.home
+    queue.add(publish_of("abcd"))
+    with pytest.raises(QueueFull, match="4 bytes wait"):
+        queue.add(publish_of("e"))
+    queue.check()
+
+
+def test_a_publish_whose_streams_went_apart_has_the_outcomes_of_its_parts() -> None:
+    publish = publish_of("a", "b", "c", "d")
+    publish.tokens = [Token(1, 1)]
+    parts = publish.split(lambda message: "x" if message.items[0] in (b"b", b"d") else "y", 7.0)
+    assert {queue: texts(part.messages) for queue, part in parts.items()} == {"x": "bd", "y": "c"}
+    parts["x"].tokens = [Token(2, 1), Token(2, 2)]
+    parts["y"].end(QueueFull("full"))
+    one, two, three, four = publish.outcomes()
+    assert (one, two, four) == (Token(1, 1), Token(2, 1), Token(2, 2))
+    assert isinstance(three, QueueFull)
