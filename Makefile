@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
-EXTRAS := .[bench,console,demo,spark,dev]
+EXTRAS := .[bench,console,demo,examples,spark,dev]
 
 .PHONY: demo test test-fast check bench sim mutants clean
 
@@ -15,9 +15,10 @@ $(STAMP): pyproject.toml constraints.txt
 demo: $(STAMP)  ## flights through three silos, fed by Spark
 	$(BIN)/millstream demo flights
 
-test: $(STAMP)  ## every test, those of runtime and streams on both loops
-	$(BIN)/python -m pytest -q
-	MILLSTREAM_LOOP=uvloop $(BIN)/python -m pytest -q tests/runtime tests/streams \
+test: $(STAMP)  ## every test, those of runtime and streams on both loops; by two processes
+	$(BIN)/python -m pytest -q -n 2 -m "not real and not spark"
+	$(BIN)/python -m pytest -q -m "real or spark"
+	MILLSTREAM_LOOP=uvloop $(BIN)/python -m pytest -q -n 2 tests/runtime tests/streams \
 		--ignore tests/runtime/testing
 
 test-fast: $(STAMP)  ## what needs neither processes nor Spark, by two processes
