@@ -250,3 +250,8 @@ def test_lost_tokens_are_told_as_a_list_of_tokens() -> None:
     assert checked_lost((ONE, None, TWO), "R.extend") == [ONE, TWO]
     assert "R.extend returned None" in refused(lambda: checked_lost(None, "R.extend"))
     assert "gave a str as a token" in refused(lambda: checked_lost([ONE, "x"], "R.extend"))
+
+
+def test_no_messages_have_no_tokens() -> None:
+    assert checked_tokens([], 0, "A.enqueue") == []
+    assert "1 tokens for 0 messages" in refused(lambda: checked_tokens([ONE], 0, "A.enqueue"))
