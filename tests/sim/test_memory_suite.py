@@ -45,7 +45,7 @@ def test_content_that_a_stop_does_not_store_is_noticed(monkeypatch: pytest.Monke
         self._log.close("it forgets")
 
     monkeypatch.setattr(MemoryQueue, "on_deactivate", forget)
-    assert is_noticed("nobody crashed")
+    assert is_noticed("never got it")
 
 
 def test_messages_that_change_places_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -57,7 +57,7 @@ def test_messages_that_change_places_are_noticed(monkeypatch: pytest.MonkeyPatch
         return [message for message in found if message is not None]
 
     monkeypatch.setattr(Partition, "read_at", swapped)
-    assert is_noticed("stored is StoredItem")
+    assert is_noticed("was loaded with")
 
 
 def test_messages_that_are_acknowledged_too_early_are_noticed(
