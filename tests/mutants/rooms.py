@@ -133,13 +133,14 @@ ROOMS: dict[str, dict[str, tuple[str, ...]]] = {
     },
     "agent": {
         f"{STREAMS}/agent/flow.py": (f"{AGENT}/test_flow.py", *READER),
-        f"{STREAMS}/agent/lane.py": (f"{AGENT}/test_cache.py", *READER),
-        f"{STREAMS}/agent/cache.py": (f"{AGENT}/test_cache.py", *READER, *BEHIND),
+        f"{STREAMS}/agent/cache/lane.py": (f"{AGENT}/test_cache.py", *READER),
+        f"{STREAMS}/agent/cache/cursor.py": (f"{AGENT}/test_cache.py", *READER),
+        f"{STREAMS}/agent/cache/queue_cache.py": (f"{AGENT}/test_cache.py", *READER, *BEHIND),
         f"{STREAMS}/agent/reading/reader.py": (*READER, f"{AGENT}/test_single_messages.py"),
         f"{STREAMS}/agent/lagging/behind.py": BEHIND,
         f"{STREAMS}/agent/lagging/book.py": BEHIND,
         f"{STREAMS}/agent/lagging/done_before.py": BEHIND,
-        f"{STREAMS}/agent/delivery.py": (
+        f"{STREAMS}/agent/delivery/delivery.py": (
             f"{AGENT}/test_delivery_core.py",
             f"{AGENT}/test_delivery_random.py",
         ),

@@ -13,8 +13,8 @@ from millstream.runtime import (
 )
 from millstream.runtime.extending import Backoff
 
-from .agent.cache import CacheLimits
-from .agent.delivery import DeliveryOptions
+from .agent.cache.limits import CacheLimits
+from .agent.delivery.options import DeliveryOptions
 from .agent.flow import FlowOptions
 from .agent.options import StreamOptions
 from .api import stream_codec as stream_codec

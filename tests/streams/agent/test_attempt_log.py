@@ -22,8 +22,8 @@ from millstream.streams import (
     StreamOptions,
     subscribe,
 )
-from millstream.streams.agent.attempts import LINES_MAX, WINDOW_S, AttemptLog
-from millstream.streams.agent.delivery import Failure, FailureKind
+from millstream.streams.agent.delivery.attempts import LINES_MAX, WINDOW_S, AttemptLog
+from millstream.streams.agent.delivery.steps import Failure, FailureKind
 
 LINES = StreamNamespace("lines", str)
 

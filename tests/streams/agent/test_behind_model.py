@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from millstream.streams import CacheLimits, QueueMessage, StreamId, Token
-from millstream.streams.agent.cache import Cursor, QueueCache
+from millstream.streams.agent.cache.cursor import Cursor
+from millstream.streams.agent.cache.queue_cache import QueueCache
 from millstream.streams.agent.lagging.behind import BEGINNING, Behind, BehindCursor, before
 from millstream.streams.agent.lagging.book import BehindBook
 from millstream.streams.agent.lagging.done_before import DoneBefore

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from millstream.streams import CacheLimits, QueueMessage, StreamId, Token
-from millstream.streams.agent.cache import QueueCache
+from millstream.streams.agent.cache.queue_cache import QueueCache
 from millstream.streams.agent.lagging.behind import Behind
 from millstream.streams.agent.lagging.book import BEHIND_MAX, BehindBook
 from millstream.streams.agent.lagging.done_before import DoneBefore

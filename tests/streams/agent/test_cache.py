@@ -11,7 +11,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from millstream.runtime.errors import ConfigError
-from millstream.streams.agent.cache import CacheLimits, Cursor, QueueCache
+from millstream.streams.agent.cache.cursor import Cursor
+from millstream.streams.agent.cache.limits import CacheLimits
+from millstream.streams.agent.cache.queue_cache import QueueCache
 from millstream.streams.contracts.identity import StreamId
 from millstream.streams.contracts.item import Item
 from millstream.streams.contracts.message import QueueMessage, content_bytes

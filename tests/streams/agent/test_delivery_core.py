@@ -9,13 +9,13 @@ import pytest
 
 from millstream.runtime.errors import ConfigError
 from millstream.runtime.extending import Backoff
-from millstream.streams.agent.cache import CacheLimits, QueueCache
-from millstream.streams.agent.delivery import (
+from millstream.streams.agent.cache.limits import CacheLimits
+from millstream.streams.agent.cache.queue_cache import QueueCache
+from millstream.streams.agent.delivery.delivery import Delivery, DeliveryState
+from millstream.streams.agent.delivery.options import DeliveryOptions
+from millstream.streams.agent.delivery.steps import (
     Action,
     Deliver,
-    Delivery,
-    DeliveryOptions,
-    DeliveryState,
     Drained,
     Event,
     Failure,

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from millstream.streams import CacheLimits, QueueMessage, StreamId, Token
-from millstream.streams.agent.cache import QueueCache
+from millstream.streams.agent.cache.queue_cache import QueueCache
 from millstream.streams.agent.lagging.done_before import DoneBefore
 
 STREAMS = [StreamId("n", key) for key in "abc"]

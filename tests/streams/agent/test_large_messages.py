@@ -25,7 +25,7 @@ from millstream.streams import (
     Token,
     subscribe,
 )
-from millstream.streams.agent.cache import QueueCache
+from millstream.streams.agent.cache.queue_cache import QueueCache
 
 FRAME_BYTES = 1 << 20
 LIMIT = FRAME_BYTES // 2

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 
 from millstream.streams import CacheLimits, Capability, QueueMessage, StreamId, StreamOptions, Token
-from millstream.streams.agent.cache import QueueCache
+from millstream.streams.agent.cache.queue_cache import QueueCache
 from millstream.streams.agent.lagging.book import BehindBook
 from millstream.streams.agent.reading.leases import Leases
 from millstream.streams.agent.reading.reader import ReaderCore

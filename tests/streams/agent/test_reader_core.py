@@ -6,7 +6,8 @@ import math
 from collections.abc import Sequence
 
 from millstream.streams import Capability, FlowOptions, QueueMessage, StreamId, StreamOptions, Token
-from millstream.streams.agent.cache import CacheLimits, QueueCache
+from millstream.streams.agent.cache.limits import CacheLimits
+from millstream.streams.agent.cache.queue_cache import QueueCache
 from millstream.streams.agent.lagging.book import BehindBook
 from millstream.streams.agent.reading.reader import ReaderCore
 from millstream.streams.agent.reading.steps import (

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from millstream.streams import Capability, FlowOptions, QueueMessage, StreamId, StreamOptions, Token
-from millstream.streams.agent.cache import CacheLimits, QueueCache
+from millstream.streams.agent.cache.limits import CacheLimits
+from millstream.streams.agent.cache.queue_cache import QueueCache
 from millstream.streams.agent.lagging.book import BehindBook
 from millstream.streams.agent.reading.reader import ReaderCore
 from millstream.streams.agent.reading.steps import (

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 import pytest
 
 from millstream.streams import StreamId, Token
-from millstream.streams.agent.cache import CacheLimits, QueueCache
+from millstream.streams.agent.cache.limits import CacheLimits
+from millstream.streams.agent.cache.queue_cache import QueueCache
 from millstream.streams.agent.lagging.book import BehindBook
 from millstream.streams.agent.lagging.done_before import DoneBefore
 from millstream.streams.agent.lagging.standing import Standing

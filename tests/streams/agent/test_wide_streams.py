@@ -13,8 +13,8 @@ from millstream.providers.memory import MemoryQueues
 from millstream.runtime import Grain, Silo
 from millstream.streams import Event, HashRingMapper, PersistentStreams, StreamNamespace
 from millstream.streams.agent.agent import PullingAgent
-from millstream.streams.agent.dispatch import Dispatch
-from millstream.streams.agent.subscriber import Subscriber
+from millstream.streams.agent.delivery.dispatch import Dispatch
+from millstream.streams.agent.delivery.subscriber import Subscriber
 from millstream.streams.agent.subscribers import OFFERS_AT_ONCE
 
 LINES = StreamNamespace("lines", int, subscriptions="explicit")

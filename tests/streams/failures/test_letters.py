@@ -9,7 +9,7 @@ from tests.conditions import spin
 
 from millstream.runtime import Conflict, MemoryStateStore
 from millstream.streams import DeadLetter, DeadLetters, DeliveryFailure, StreamId, Token
-from millstream.streams.agent.giving_up import ERROR_CHARS_MAX, error_text
+from millstream.streams.agent.delivery.giving_up import ERROR_CHARS_MAX, error_text
 from millstream.streams.failures import letters as stored_letters
 from millstream.streams.failures.letters import LetterRows, letter_id
 from millstream.streams.failures.target import DeadLettersTarget

@@ -20,7 +20,6 @@ from datetime import datetime
 import msgspec
 
 from millstream.runtime import QueueUnavailable
-from millstream.runtime.extending import shown
 from millstream.streams.api.subscription_rows import HERE, SubscriptionRow, time_of
 from millstream.streams.contracts.capability import Capability, has_positions
 from millstream.streams.contracts.identity import QueueId, StreamId
@@ -29,9 +28,8 @@ from millstream.streams.contracts.queue import QueueReader, QueueReceiver, Rewin
 from millstream.streams.contracts.token import Token
 from millstream.streams.ownership.record import Progress
 
-from .attempts import LineBudget
-from .dispatch import Dispatch
-from .lagging.behind import Behind
+from .delivery.dispatch import Dispatch
+from .findings import QueueFindings
 from .lagging.book import BehindBook
 from .lagging.done_before import DoneBefore
 from .options import StreamOptions
@@ -97,6 +95,8 @@ class PullingAgent:
         self.queue = queue
         self.epoch = epoch
         self._where = f"{parts.outlet.provider}: {queue}"
+        outlet = parts.outlet
+        self.findings = QueueFindings(outlet.provider, queue, epoch, outlet.silo, parts.clock)
         self.has_positions = has_positions(parts.capabilities)
         after = progress.frontier if self.has_positions else None
         self.cache = cache_for(options, parts.capabilities, after)
@@ -135,13 +135,9 @@ class PullingAgent:
         self._timer: asyncio.TimerHandle | None = None
         self._timer_s = math.inf
         self._receiving: Receiving | None = None
-        self._lines = LineBudget()
         self._forget_at_s = 0.0
         self.is_acked = True  # False: the last acknowledgement failed, so what is done comes again
         self.is_fenced = False
-        self.fault_count = 0  # of the adapter
-        self._fault = ""  # its last
-        self.gap_count = 0
 
     def _new_core(
         self, after: Token | None, done_before: DoneBefore, may_repeat: bool
@@ -164,7 +160,7 @@ class PullingAgent:
             self._make_reader,
             self.cache,
             self.dispatch,
-            self,
+            self.findings,
             self._options,
             self._tasks,
             where=self._where,
@@ -283,7 +279,7 @@ class PullingAgent:
     @property
     def trouble(self) -> str:
         """The adapter's last fault, while reading has not succeeded since."""
-        return self._fault if self._core.is_failing else ""
+        return self.findings.last_fault if self._core.is_failing else ""
 
     @property
     def read_count(self) -> int:
@@ -376,9 +372,9 @@ class PullingAgent:
             case Forget():
                 self.cache.forget(self.subscribers.let_go)
             case Say():
-                self.at_fault(action.text)
+                self.findings.at_fault(action.text)
             case Gap():
-                self._gap(action)
+                self.findings.lost(action)
             case Fence():
                 log.warning("%s: fenced in epoch %d: %s", self.queue, self.epoch, action.text)
                 self.dispatch.pause()
@@ -413,15 +409,6 @@ class PullingAgent:
         """Streams of which something up to a message may come again; None: not known, or many."""
         return self._standing.undone_up_to(token, self._core, self._clock.now())
 
-    def at_fault(self, text: str) -> None:
-        """The adapter did something wrongly: count it, and say it."""
-        self.fault_count += 1
-        self._fault = text
-        left_out = self._lines.take(self._clock.now())
-        if left_out is not None:
-            extra = {"silo": self._parts.outlet.silo, "queue": self.queue, "epoch": self.epoch}
-            log.warning("%s%s", text, left_out, extra=extra)
-
     def _make_reader(self) -> QueueReader:
         adapter = self._parts.adapter
         assert isinstance(adapter, Rewinds), "nobody is behind where nothing can be read again"
@@ -430,30 +417,6 @@ class PullingAgent:
     def fetch(self) -> None:
         """A subscription has come to items that are to be read anew."""
         self._catch_up.wake()
-
-    def gone(self, behind: Behind, wanted: Token, first: Token) -> None:
-        """A subscription that is behind needed what the provider has no more."""
-        self.gap_count += 1
-        text = "%s: events of %s from %s on, before %s, are gone: %s goes on without them"
-        stream, subscription = behind.key
-        names = shown(str(stream)), wanted, first, shown(subscription)
-        log.error(text, self._where, *names, extra={"queue": self.queue, "epoch": self.epoch})
-
-    def begins_ahead(self, behind: Behind, start: Token, last: Token | None) -> None:
-        """A subscription was to begin where the queue has not come to."""
-        text = "%s: %s was to begin at %s, and the queue ends at %s: it begins with the next event"
-        extra = {"queue": self.queue, "epoch": self.epoch}
-        log.warning(text, self._where, shown(behind.key[1]), start, last, extra=extra)
-
-    def _gap(self, gap: Gap) -> None:
-        self.gap_count += 1
-        log.error(
-            "%s: events behind %s are gone; reading goes on at %s",
-            self._where,
-            "the beginning" if gap.after is None else gap.after,
-            "the oldest that is kept" if gap.first is None else gap.first,
-            extra={"queue": self.queue, "epoch": self.epoch},
-        )
 
     def _set_timer(self) -> None:
         """One timer, for the earliest time that is wanted; one that comes too early asks again."""

@@ -13,8 +13,8 @@ from millstream.runtime.extending import check_fields
 from millstream.streams.ownership.options import OwnershipOptions
 from millstream.streams.publishing.split import PublishLimits, SendLimits
 
-from .cache import CacheLimits
-from .delivery import DeliveryOptions
+from .cache.limits import CacheLimits
+from .delivery.options import DeliveryOptions
 from .flow import FlowOptions
 
 __all__ = ["StreamOptions"]

@@ -14,9 +14,9 @@ from millstream.streams.contracts.queue import QueueAdapter
 from millstream.streams.contracts.token import Token
 from millstream.streams.ownership.record import Progress
 
-from .cache import Notes, QueueCache
-from .dispatch import Outlet
-from .giving_up import GiveUps
+from .cache.queue_cache import Notes, QueueCache
+from .delivery.consumer_calls import Outlet
+from .delivery.giving_up import GiveUps
 from .lagging.book import BehindBook
 from .lagging.done_before import DoneBefore
 from .lagging.standing import Standing

@@ -22,14 +22,15 @@ from millstream.streams.contracts.identity import StreamId
 from millstream.streams.contracts.message import QueueMessage
 from millstream.streams.contracts.token import Token
 
-from .attempts import LineBudget
-from .cache import QueueCache
-from .delivery import DeliveryOptions
+from .cache.queue_cache import QueueCache
+from .delivery.attempts import LineBudget
+from .delivery.options import DeliveryOptions
+from .delivery.subscriber import Deliveries, Subscriber
 from .lagging.behind import BEGINNING, before
 from .lagging.book import UNKNOWN, BehindBook
 from .lagging.holds import Holds
 from .reading.passage import Crossing
-from .subscriber import Deliveries, Subscriber
+from .stream_entry import StreamEntry, last_token, places
 
 __all__ = ["Known", "Subscribers"]
 
@@ -58,33 +59,6 @@ class Known(Protocol):
     def held(self, namespace: str, /) -> Awaitable[Sequence[tuple[StreamId, SubscriptionRow]]]:
         """The implicit ones that are held in streams of a namespace that has no others."""
         ...
-
-
-class StreamEntry:
-    """One stream: its subscriptions, and what waits while they are being asked for."""
-
-    __slots__ = (
-        "cold",
-        "detached",
-        "holds",
-        "is_parked",
-        "moved_era",
-        "newest",
-        "spread",
-        "subscribers",
-        "used_s",
-    )
-
-    def __init__(self) -> None:
-        self.subscribers: dict[str, Subscriber] = {}
-        self.cold: list[tuple[QueueMessage, int]] | None = None
-        self.is_parked = False  # while it is cold: its messages are read anew
-        self.detached: set[str] = set()  # while it is cold: the answer may be older
-        self.holds: dict[str, bool] = {}  # what was told of subscriptions: are they held?
-        self.spread: deque[tuple[QueueMessage, int]] = deque()  # being given to very many
-        self.moved_era = -1  # of events that wait for the stream's former queue
-        self.newest: QueueMessage | None = None
-        self.used_s = 0.0
 
 
 class Subscribers:
@@ -221,7 +195,7 @@ class Subscribers:
             may_repeat = entry.cold[0][1] <= repeats_upto
             self._behind.park_unknown(stream, entry.cold[0][1], may_repeat=may_repeat)
             self._park_cold(entry, entry.cold)
-        for index, subscriber in sorted(_places(entry), key=lambda one: one[0]):
+        for index, subscriber in sorted(places(entry), key=lambda one: one[0]):
             self._cache.purge()
             if index <= self._cache.first_of(stream) or self._cache.is_crowded(stream):
                 self._deliveries.fall_behind(subscriber)
@@ -436,7 +410,7 @@ class Subscribers:
         """
         for entry in self._streams.values():
             is_shared = len(entry.subscribers) > 1
-            for _, subscriber in list(_places(entry)):
+            for _, subscriber in list(places(entry)):
                 if is_shared or (subscriber.delivery and subscriber.delivery.is_within):
                     self._deliveries.fall_behind(subscriber)
 
@@ -474,17 +448,3 @@ def _parts(all_of_them: Sequence[P]) -> Iterator[Sequence[P]]:
     """So many at a time."""
     for start in range(0, len(all_of_them), OFFERS_AT_ONCE):
         yield all_of_them[start : start + OFFERS_AT_ONCE]
-
-
-def last_token(message: QueueMessage) -> Token:
-    """The token of a message's last item."""
-    era, seq, first = message.token
-    return Token(era, seq, first + max(0, len(message.items) - 1))
-
-
-def _places(entry: StreamEntry) -> Iterator[tuple[int, Subscriber]]:
-    """The subscriptions that hold something in the cache, and the oldest message of each."""
-    for subscriber in entry.subscribers.values():
-        index = None if subscriber.delivery is None else subscriber.delivery.index
-        if index is not None:
-            yield index, subscriber

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from millstream.runtime import TableView
 from millstream.runtime.extending import SiloServices
 from millstream.streams.agent.agent import PullingAgent
-from millstream.streams.agent.giving_up import GiveUps
+from millstream.streams.agent.delivery.giving_up import GiveUps
 from millstream.streams.agent.options import StreamOptions
 from millstream.streams.agent.parts import AgentParts
 from millstream.streams.contracts.capability import Capability, has_positions

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from millstream.runtime import StreamError
 from millstream.runtime.extending import SiloServices, shown
-from millstream.streams.agent.delivery import DeliveryOptions
+from millstream.streams.agent.delivery.options import DeliveryOptions
 from millstream.streams.api.implicit import is_implicit
 from millstream.streams.consumer.batch import WireBatch
 from millstream.streams.consumer.extension import Consumer

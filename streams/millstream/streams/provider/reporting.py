@@ -12,7 +12,7 @@ from typing import Protocol
 from millstream.runtime import MillstreamError
 from millstream.runtime.extending import Clock, SiloServices
 from millstream.streams.agent.agent import PullingAgent
-from millstream.streams.agent.subscriber import Subscriber
+from millstream.streams.agent.delivery.subscriber import Subscriber
 from millstream.streams.contracts.identity import QueueId, StreamId
 from millstream.streams.contracts.mapping import QueueMapper
 from millstream.streams.insight.report import (

@@ -159,7 +159,7 @@ def agent_stats(agent: PullingAgent, now_s: float) -> QueueStats:
         agent.dispatch.calls_out,
         max(0.0, now_s - (agent.cache.oldest_s or now_s)),
         agent.is_reading,
-        agent.fault_count,
-        agent.gap_count,
+        agent.findings.fault_count,
+        agent.findings.gap_count,
         len(agent.behind),
     )

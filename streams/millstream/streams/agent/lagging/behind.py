@@ -14,8 +14,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Protocol
 
-from millstream.streams.agent.cache import Cursor, QueueCache
-from millstream.streams.agent.lane import Slot, items_from, lag_from
+from millstream.streams.agent.cache.cursor import Cursor
+from millstream.streams.agent.cache.lane import Slot, items_from, lag_from
+from millstream.streams.agent.cache.queue_cache import QueueCache
 from millstream.streams.contracts.identity import StreamId
 from millstream.streams.contracts.item import Item
 from millstream.streams.contracts.message import QueueMessage

@@ -12,8 +12,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from millstream.streams.agent.cache import Cursor, QueueCache
-from millstream.streams.agent.lane import Slot
+from millstream.streams.agent.cache.cursor import Cursor
+from millstream.streams.agent.cache.lane import Slot
+from millstream.streams.agent.cache.queue_cache import QueueCache
 from millstream.streams.contracts.identity import StreamId
 from millstream.streams.contracts.message import QueueMessage
 from millstream.streams.contracts.token import Token

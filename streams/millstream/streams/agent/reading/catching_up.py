@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 from millstream.runtime import CursorTooOld
 from millstream.runtime.extending import Backoff, Tasks
-from millstream.streams.agent.cache import QueueCache
+from millstream.streams.agent.cache.queue_cache import QueueCache
 from millstream.streams.agent.lagging.behind import Behind
 from millstream.streams.agent.options import StreamOptions
 from millstream.streams.contracts.answers import AdapterFault, checked_messages, fault_of

@@ -21,7 +21,7 @@ from collections import deque
 from collections.abc import Collection, Sequence
 
 from millstream.runtime.extending import Backoff
-from millstream.streams.agent.cache import QueueCache
+from millstream.streams.agent.cache.queue_cache import QueueCache
 from millstream.streams.agent.flow import AckThrottle, read_grant
 from millstream.streams.agent.lagging.book import BehindBook
 from millstream.streams.agent.lagging.done_before import DoneBefore

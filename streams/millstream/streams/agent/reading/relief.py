@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from millstream.streams.agent.cache import QueueCache
+from millstream.streams.agent.cache.queue_cache import QueueCache
 from millstream.streams.contracts.message import QueueMessage
 
 from .steps import Relieve

@@ -11,7 +11,8 @@ from typing import Protocol
 from millstream.streams.contracts.identity import StreamId
 from millstream.streams.contracts.token import Token
 
-from .delivery import Delivery, DeliveryOptions
+from .delivery import Delivery
+from .options import DeliveryOptions
 
 __all__ = ["Deliveries", "Subscriber"]
 

@@ -11,10 +11,9 @@ from typing import Literal
 
 import msgspec
 
+from millstream.streams.agent.lagging.behind import BehindCursor
 from millstream.streams.contracts.item import Item
 from millstream.streams.contracts.token import Token
-
-from .lagging.behind import BehindCursor
 
 __all__ = [
     "Action",

@@ -12,34 +12,26 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Coroutine, Sequence
-from typing import Any, Protocol
+from collections.abc import Sequence
+from typing import Protocol
 
-from millstream.runtime import (
-    ActivationTimeout,
-    CallTimeout,
-    ClusterError,
-    NotHosted,
-    Overloaded,
-    Rejected,
-    StorageError,
-)
 from millstream.runtime.extending import Clock, Tasks
-from millstream.streams.consumer.batch import Delivered, WireBatch
+from millstream.streams.agent.cache.queue_cache import QueueCache
+from millstream.streams.agent.lagging.behind import Behind, BehindCursor, before
+from millstream.streams.agent.lagging.book import BehindBook
 from millstream.streams.contracts.identity import QueueId, StreamId
 from millstream.streams.contracts.item import Item
 from millstream.streams.contracts.token import Token
 from millstream.streams.failures.handler import DeliveryFailure
 
 from .attempts import AttemptLog
-from .cache import QueueCache
-from .delivery import (
+from .consumer_calls import ConsumerCalls, Outlet
+from .delivery import Delivery, DeliveryState
+from .giving_up import GiveUps, error_text
+from .steps import (
     Action,
     Deliver,
-    Delivery,
-    DeliveryState,
     Event,
-    Failure,
     FailureKind,
     Fetch,
     Fetched,
@@ -55,17 +47,11 @@ from .delivery import (
     WaitUntil,
     Wake,
 )
-from .giving_up import GiveUps, error_text
-from .lagging.behind import Behind, BehindCursor, before
-from .lagging.book import BehindBook
 from .subscriber import Subscriber
 
-__all__ = ["Dispatch", "Outlet", "Source"]
+__all__ = ["Dispatch", "Source"]
 
-# not the handler's fault: wait and try again without end
-UNREACHABLE = (CallTimeout, ClusterError, NotHosted, Overloaded, Rejected, StorageError)
 SubscriptionKey = tuple[StreamId, str]
-ANSWER_S = 5.0  # for a handler's answer to arrive, beyond the handler's own time
 
 
 class Source(Protocol):
@@ -102,30 +88,6 @@ class Source(Protocol):
         ...
 
 
-class Outlet(Protocol):
-    """Where the items go: the consumers, wherever they are."""
-
-    @property
-    def provider(self) -> str:
-        """Name of the stream provider."""
-        ...
-
-    @property
-    def silo(self) -> str:
-        """Address of the agent's silo."""
-        ...
-
-    def deliver(
-        self, kind: str, key: str, batch: WireBatch, timeout_s: float, /
-    ) -> Coroutine[Any, Any, Delivered]:
-        """Call the consumer of a grain. Raises what calls raise."""
-        ...
-
-    def error_of(self, data: bytes, /) -> Exception:
-        """The error in a reply."""
-        ...
-
-
 class Dispatch:
     """Drives the deliveries of one agent."""
 
@@ -147,6 +109,7 @@ class Dispatch:
         self._cache = cache
         self._behind = behind
         self._give_ups = give_ups
+        self._consumers = ConsumerCalls(source, outlet, clock)
         self._calls_out_max = calls_out_max
         self._clock = clock
         self._tasks = tasks
@@ -359,13 +322,15 @@ class Dispatch:
     ) -> None:
         rewinds = subscriber.rewinds
         try:
-            event = await self._send(subscriber, items, attempt)
+            event = await self._consumers.send(subscriber, items, attempt)
         except asyncio.CancelledError:
             task = asyncio.current_task()
             if self._is_closed or task is None:
                 raise
             task.uncancel()  # only a handler can have done that: it runs in this task
-            event = self._failed(FailureKind.HANDLER, "the handler cancelled the task it runs in")
+            event = self._consumers.failed(
+                FailureKind.HANDLER, "the handler cancelled the task it runs in"
+            )
         finally:
             self._call_ended(subscriber)
         if self._is_closed:
@@ -388,57 +353,6 @@ class Dispatch:
         successor = self._out.pop(subscriber.key)
         if successor is not None:
             self._queue(successor)
-
-    async def _send(self, subscriber: Subscriber, items: Sequence[Item], attempt: int) -> Event:
-        """Call the consumer; every outcome becomes an event of the delivery core."""
-        sent, last = subscriber.sent_upto, items[-1].token
-        was_sent = sent is not None and items[0].token <= sent
-        subscriber.sent_upto = last if sent is None else max(sent, last)
-        batch = WireBatch(
-            subscriber.id,
-            subscriber.handler,
-            subscriber.stream.namespace,
-            subscriber.stream.key,
-            self._source.queue,
-            self._source.epoch,
-            attempt,
-            was_sent or subscriber.is_redelivered or subscriber.is_rewound or attempt > 1,
-            items,
-            subscriber.options.handler_timeout_s,
-            subscriber.is_rewound,
-            self._source.has_positions,
-        )
-        timeout_s = subscriber.options.handler_timeout_s + ANSWER_S
-        try:
-            reply = await self._outlet.deliver(
-                subscriber.grain_type, subscriber.grain_key, batch, timeout_s
-            )
-        except ActivationTimeout as error:
-            return self._failed(FailureKind.ACTIVATION, error_text(error))
-        except UNREACHABLE as error:
-            return Unreachable(str(error), self._clock.now(), self._roll())
-        except Exception as error:
-            return self._failed(FailureKind.ACTIVATION, error_text(error))
-        return self._progress(reply)
-
-    def _progress(self, reply: Delivered) -> Event:
-        if reply.is_fenced:
-            self._source.fenced()
-            return Unreachable("fenced", self._clock.now(), self._roll())
-        failure = None
-        if reply.error:
-            error = self._outlet.error_of(reply.error)
-            is_late = isinstance(error, CallTimeout)
-            kind = FailureKind.TIMEOUT if is_late else FailureKind.HANDLER
-            failure = Failure(kind, error_text(error), reply.is_final)
-        roll = 0.0 if reply.done and failure is None else self._roll()  # only a back-off needs one
-        return Progress(reply.done, failure, self._clock.now(), roll)
-
-    def _failed(self, kind: FailureKind, text: str) -> Progress:
-        return Progress(0, Failure(kind, text), self._clock.now(), self._roll())
-
-    def _roll(self) -> float:
-        return self._clock.uniform(0.0, 1.0)
 
     # -- giving up
 
@@ -467,7 +381,9 @@ class Dispatch:
                 return  # nobody waits for the answer any more
             take_back_cancellation(error)
             self._give_ups.log_no_answer(failure, error)
-            event: Event = Unreachable(error_text(error), self._clock.now(), self._roll())
+            event: Event = Unreachable(
+                error_text(error), self._clock.now(), self._clock.uniform(0.0, 1.0)
+            )
         else:
             if outcome is None:
                 return

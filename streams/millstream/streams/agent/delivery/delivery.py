@@ -22,17 +22,18 @@ the end: the driver drops the object, and the next message of the stream makes a
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from enum import Enum
 
-from millstream.runtime import ConfigError
-from millstream.runtime.extending import Backoff, check_fields
+from millstream.streams.agent.cache.cursor import Cursor
+from millstream.streams.agent.cache.queue_cache import QueueCache
+from millstream.streams.agent.lagging.behind import BehindCursor
+from millstream.streams.agent.lagging.book import BehindBook
 from millstream.streams.contracts.identity import StreamId
 from millstream.streams.contracts.item import Item
 from millstream.streams.contracts.token import Token
 
-from .cache import Cursor, QueueCache
-from .delivery_steps import (
+from .options import DeliveryOptions
+from .steps import (
     Action,
     Deliver,
     Drained,
@@ -54,66 +55,11 @@ from .delivery_steps import (
     WaitUntil,
     Wake,
 )
-from .lagging.behind import BehindCursor
-from .lagging.book import BehindBook
 
-__all__ = [
-    "Action",
-    "Deliver",
-    "Delivery",
-    "DeliveryOptions",
-    "DeliveryState",
-    "Drained",
-    "Event",
-    "Failure",
-    "FailureKind",
-    "Fetch",
-    "Fetched",
-    "GiveUp",
-    "GiveUpOutcome",
-    "GivenUp",
-    "Pause",
-    "Progress",
-    "Resume",
-    "Retry",
-    "Sent",
-    "Tick",
-    "Unreachable",
-    "WaitUntil",
-    "Wake",
-]
+__all__ = ["Delivery", "DeliveryState"]
 
-MIB = 1 << 20
 BATCH_FIRST = 16  # the size of the first call, before anything is known about the handler
 SMOOTHING = 0.2  # weight of the newest call in `event_s`
-
-
-@dataclass(frozen=True, slots=True)
-class DeliveryOptions:
-    """Limits of the deliveries of one subscription. Raises ConfigError.
-
-    A call has 1..`max_batch` items and `max_batch_bytes` (one item may be larger), and is sized so
-    that it takes about `target_call_s`. An item is tried `1 + retries` times.
-    `handler_timeout_s`: how long the handlers of one call may take; the consumer's side ends them.
-    A call that gets no answer is no attempt.
-    `give_up_timeout_s`: how long a failure handler may think; then it is asked again.
-    """
-
-    max_batch: int = 256
-    max_batch_bytes: int = MIB
-    retries: int = field(default=5, metadata={"min": 0})
-    handler_timeout_s: float = 60.0
-    target_call_s: float = 0.25
-    backoff: Backoff = field(default_factory=Backoff)
-    give_up_timeout_s: float = 60.0
-
-    def __post_init__(self) -> None:
-        check_fields(self)
-        if self.target_call_s > self.handler_timeout_s:
-            raise ConfigError(
-                f"target_call_s is {self.target_call_s}, above handler_timeout_s"
-                f" {self.handler_timeout_s}"
-            )
 
 
 class DeliveryState(Enum):

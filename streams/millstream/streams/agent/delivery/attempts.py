@@ -10,7 +10,8 @@ import logging
 
 from millstream.runtime.extending import shown
 
-from .delivery import Delivery, Failure
+from .delivery import Delivery
+from .steps import Failure
 from .subscriber import Subscriber
 
 __all__ = ["AttemptLog", "LineBudget"]

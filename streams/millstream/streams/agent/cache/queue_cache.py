@@ -19,40 +19,20 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Literal, Protocol
 
-from millstream.runtime.extending import check_fields
 from millstream.streams.contracts.identity import StreamId
-from millstream.streams.contracts.item import Item
 from millstream.streams.contracts.message import QueueMessage, content_bytes
 from millstream.streams.contracts.token import Token
 from millstream.streams.ownership.record import TokenRange
 
-from .lane import Lane, Slot, chain, items_from, lag_from
+from .cursor import Cursor
+from .lane import Lane, Slot, chain
+from .limits import CacheLimits
 
-__all__ = ["CacheLimits", "Cursor", "Notes", "QueueCache"]
+__all__ = ["Notes", "QueueCache"]
 
-MIB = 1 << 20
 Notes = Literal["none", "out_of_turn", "all"]
-
-
-@dataclass(frozen=True, slots=True)
-class CacheLimits:
-    """Bounds of one queue's cache. Raises ConfigError.
-
-    Where the provider can be read again (REWIND), a stream with more than `stream_events_max` or
-    `stream_bytes_max` in a cache that is half full has its slowest subscription put *behind*: what
-    comes for it is read anew when it is its turn.
-    """
-
-    events_max: int = 16_384
-    bytes_max: int = 64 * MIB
-    stream_events_max: int = 4_096
-    stream_bytes_max: int = 8 * MIB
-
-    def __post_init__(self) -> None:
-        check_fields(self)
 
 
 class Follower(Protocol):
@@ -65,90 +45,6 @@ class Follower(Protocol):
     def needs(self, token: Token, /) -> bool:
         """Is this message of its stream not done by it?"""
         ...
-
-
-class Cursor:
-    """Where one subscription is among the undelivered items of its stream.
-
-    Holds the message it is in. Drained, or closed, it holds nothing and is of no more use:
-    the next message of the stream needs another one.
-    """
-
-    __slots__ = ("_cache", "_item", "_slot", "stream")
-
-    def __init__(self, cache: QueueCache, stream: StreamId) -> None:
-        self._cache = cache
-        self._slot: Slot | None = None
-        self._item = 0
-        self.stream = stream
-
-    @property
-    def is_drained(self) -> bool:
-        """Whether nothing is left to deliver."""
-        return self._slot is None
-
-    @property
-    def index(self) -> int | None:
-        """The absolute index of the message in which it is; None when drained."""
-        return None if self._slot is None else self._slot.index
-
-    @property
-    def token(self) -> Token | None:
-        """The token of the item at which it is; None when drained."""
-        if self._slot is None:
-            return None
-        era, seq, first = self._slot.message.token
-        return Token(era, seq, first + self._item)
-
-    @property
-    def is_away(self) -> bool:
-        """Never: what it is at is here."""
-        return False
-
-    @property
-    def may_repeat(self) -> bool:
-        """What is here says it by its index."""
-        return False
-
-    def place(self) -> tuple[Slot, int]:
-        """The message in which it is, and the item in that; not when drained."""
-        assert self._slot is not None, "a drained cursor is nowhere"
-        return self._slot, self._item
-
-    def lag(self) -> tuple[int, float]:
-        """Items from here on, and when the first was stored (wall clock; 0 when drained)."""
-        return lag_from(self._slot, self._item)
-
-    def peek(self, max_events: int, max_bytes: int) -> Sequence[Item]:
-        """The next items, without moving: one at least while not drained, whatever its size.
-
-        Cost: O(items returned).
-        """
-        return items_from(self._slot, self._item, max_events, max_bytes)
-
-    def advance(self, count: int) -> Cursor | None:
-        """Move past `count` items, all of which `peek` has given; None: nothing is left.
-
-        Amortised O(1) per message.
-        """
-        assert count >= 0, f"count is {count}"
-        slot, item = self._slot, self._item + count
-        while slot is not None and item >= len(slot.message.items):
-            item -= len(slot.message.items)
-            slot = slot.next
-        assert slot is not None or item == 0, f"moved {item} items past the end of {self.stream}"
-        self.move_to(slot, item)
-        return None if slot is None else self
-
-    def close(self) -> None:
-        """Let go of everything; again is harmless."""
-        self.move_to(None, 0)
-
-    def move_to(self, slot: Slot | None, item: int) -> None:
-        """Stand at an item of a slot; None: behind everything."""
-        if slot is not self._slot:
-            self._cache._moved(self._slot, slot)
-        self._slot, self._item = slot, item
 
 
 class QueueCache:
@@ -451,7 +347,7 @@ class QueueCache:
         done, self._done = self._done, []
         return done
 
-    def _moved(self, old: Slot | None, new: Slot | None) -> None:
+    def moved_from(self, old: Slot | None, new: Slot | None) -> None:
         """A cursor goes from one message to another."""
         if old is not None:
             old.cursors -= 1

@@ -1,0 +1,1 @@
+"""What was read of a queue and is not done, and the places in it."""

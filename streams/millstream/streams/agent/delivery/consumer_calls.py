@@ -1,0 +1,136 @@
+"""Calling a consumer: what goes out, and what each outcome means for the delivery.
+
+Owns: `ConsumerCalls`, `Outlet`. Not: what is sent, and when (`delivery`, `dispatch`).
+Invariant: every outcome is an event of the delivery; only a cancellation of the caller's own task
+is raised.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Coroutine, Sequence
+from typing import Any, Protocol
+
+from millstream.runtime import (
+    ActivationTimeout,
+    CallTimeout,
+    ClusterError,
+    NotHosted,
+    Overloaded,
+    Rejected,
+    StorageError,
+)
+from millstream.runtime.extending import Clock
+from millstream.streams.consumer.batch import Delivered, WireBatch
+from millstream.streams.contracts.identity import QueueId
+from millstream.streams.contracts.item import Item
+
+from .giving_up import error_text
+from .steps import Event, Failure, FailureKind, Progress, Unreachable
+from .subscriber import Subscriber
+
+__all__ = ["ConsumerCalls", "Outlet"]
+
+# not the handler's fault: wait and try again without end
+UNREACHABLE = (CallTimeout, ClusterError, NotHosted, Overloaded, Rejected, StorageError)
+ANSWER_S = 5.0  # for a handler's answer to arrive, beyond the handler's own time
+
+
+class Source(Protocol):
+    """Where the items come from: the agent of one queue."""
+
+    @property
+    def queue(self) -> QueueId: ...
+    @property
+    def epoch(self) -> int: ...
+    @property
+    def has_positions(self) -> bool:
+        """Do tokens rise within the queue, and does a message keep its own?"""
+        ...
+
+    def fenced(self) -> None:
+        """A consumer knows an owner of a newer epoch."""
+        ...
+
+
+class Outlet(Protocol):
+    """Where the items go: the consumers, wherever they are."""
+
+    @property
+    def provider(self) -> str:
+        """Name of the stream provider."""
+        ...
+
+    @property
+    def silo(self) -> str:
+        """Address of the agent's silo."""
+        ...
+
+    def deliver(
+        self, kind: str, key: str, batch: WireBatch, timeout_s: float, /
+    ) -> Coroutine[Any, Any, Delivered]:
+        """Call the consumer of a grain. Raises what calls raise."""
+        ...
+
+    def error_of(self, data: bytes, /) -> Exception:
+        """The error in a reply."""
+        ...
+
+
+class ConsumerCalls:
+    """The calls of one agent to its consumers."""
+
+    def __init__(self, source: Source, outlet: Outlet, clock: Clock) -> None:
+        self._source = source
+        self._outlet = outlet
+        self._clock = clock
+
+    async def send(self, subscriber: Subscriber, items: Sequence[Item], attempt: int) -> Event:
+        """Call the consumer; every outcome becomes an event of the delivery core."""
+        sent, last = subscriber.sent_upto, items[-1].token
+        was_sent = sent is not None and items[0].token <= sent
+        subscriber.sent_upto = last if sent is None else max(sent, last)
+        batch = WireBatch(
+            subscriber.id,
+            subscriber.handler,
+            subscriber.stream.namespace,
+            subscriber.stream.key,
+            self._source.queue,
+            self._source.epoch,
+            attempt,
+            was_sent or subscriber.is_redelivered or subscriber.is_rewound or attempt > 1,
+            items,
+            subscriber.options.handler_timeout_s,
+            subscriber.is_rewound,
+            self._source.has_positions,
+        )
+        timeout_s = subscriber.options.handler_timeout_s + ANSWER_S
+        try:
+            reply = await self._outlet.deliver(
+                subscriber.grain_type, subscriber.grain_key, batch, timeout_s
+            )
+        except ActivationTimeout as error:
+            return self.failed(FailureKind.ACTIVATION, error_text(error))
+        except UNREACHABLE as error:
+            return Unreachable(str(error), self._clock.now(), self._roll())
+        except Exception as error:
+            return self.failed(FailureKind.ACTIVATION, error_text(error))
+        return self._progress(reply)
+
+    def _progress(self, reply: Delivered) -> Event:
+        if reply.is_fenced:
+            self._source.fenced()
+            return Unreachable("fenced", self._clock.now(), self._roll())
+        failure = None
+        if reply.error:
+            error = self._outlet.error_of(reply.error)
+            is_late = isinstance(error, CallTimeout)
+            kind = FailureKind.TIMEOUT if is_late else FailureKind.HANDLER
+            failure = Failure(kind, error_text(error), reply.is_final)
+        roll = 0.0 if reply.done and failure is None else self._roll()  # only a back-off needs one
+        return Progress(reply.done, failure, self._clock.now(), roll)
+
+    def failed(self, kind: FailureKind, text: str) -> Progress:
+        return Progress(0, Failure(kind, text), self._clock.now(), self._roll())
+
+    def _roll(self) -> float:
+        return self._clock.uniform(0.0, 1.0)

@@ -1,0 +1,66 @@
+"""What an agent finds out about its queue: faults of the adapter, and events that are gone.
+
+Owns: `QueueFindings`: counting these and saying them. Not: what follows from them (`reading`).
+Invariant: each is counted, and said once; a flood of faults is some lines and a count.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from millstream.runtime.extending import Clock, shown
+from millstream.streams.contracts.identity import QueueId
+from millstream.streams.contracts.token import Token
+
+from .delivery.attempts import LineBudget
+from .lagging.behind import Behind
+from .reading.steps import Gap
+
+__all__ = ["QueueFindings"]
+
+log = logging.getLogger("millstream.agent")
+
+
+class QueueFindings:
+    """The findings of one agent."""
+
+    def __init__(self, provider: str, queue: QueueId, epoch: int, silo: str, clock: Clock) -> None:
+        self._where = f"{provider}: {queue}"
+        self._extra = {"silo": silo, "queue": queue, "epoch": epoch}
+        self._clock = clock
+        self._lines = LineBudget()
+        self.fault_count = 0  # of the adapter
+        self.last_fault = ""
+        self.gap_count = 0
+
+    def at_fault(self, text: str) -> None:
+        """The adapter did something wrongly."""
+        self.fault_count += 1
+        self.last_fault = text
+        left_out = self._lines.take(self._clock.now())
+        if left_out is not None:
+            log.warning("%s%s", text, left_out, extra=self._extra)
+
+    def lost(self, gap: Gap) -> None:
+        """The receiver found that events of the queue are gone."""
+        self.gap_count += 1
+        log.error(
+            "%s: events behind %s are gone; reading goes on at %s",
+            self._where,
+            "the beginning" if gap.after is None else gap.after,
+            "the oldest that is kept" if gap.first is None else gap.first,
+            extra=self._extra,
+        )
+
+    def gone(self, behind: Behind, wanted: Token, first: Token) -> None:
+        """A subscription that is behind needed what the provider has no more."""
+        self.gap_count += 1
+        text = "%s: events of %s from %s on, before %s, are gone: %s goes on without them"
+        stream, subscription = behind.key
+        names = shown(str(stream)), wanted, first, shown(subscription)
+        log.error(text, self._where, *names, extra=self._extra)
+
+    def begins_ahead(self, behind: Behind, start: Token, last: Token | None) -> None:
+        """A subscription was to begin where the queue has not come to."""
+        text = "%s: %s was to begin at %s, and the queue ends at %s: it begins with the next event"
+        log.warning(text, self._where, shown(behind.key[1]), start, last, extra=self._extra)

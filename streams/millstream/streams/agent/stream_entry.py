@@ -1,0 +1,57 @@
+"""One stream of a queue, as its agent knows it.
+
+Owns: `StreamEntry`, and where its subscriptions are. Not: making and ending them (`subscribers`).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+
+from millstream.streams.contracts.message import QueueMessage
+from millstream.streams.contracts.token import Token
+
+from .delivery.subscriber import Subscriber
+
+__all__ = ["StreamEntry", "last_token", "places"]
+
+
+class StreamEntry:
+    """One stream: its subscriptions, and what waits while they are being asked for."""
+
+    __slots__ = (
+        "cold",
+        "detached",
+        "holds",
+        "is_parked",
+        "moved_era",
+        "newest",
+        "spread",
+        "subscribers",
+        "used_s",
+    )
+
+    def __init__(self) -> None:
+        self.subscribers: dict[str, Subscriber] = {}
+        self.cold: list[tuple[QueueMessage, int]] | None = None
+        self.is_parked = False  # while it is cold: its messages are read anew
+        self.detached: set[str] = set()  # while it is cold: the answer may be older
+        self.holds: dict[str, bool] = {}  # what was told of subscriptions: are they held?
+        self.spread: deque[tuple[QueueMessage, int]] = deque()  # being given to very many
+        self.moved_era = -1  # of events that wait for the stream's former queue
+        self.newest: QueueMessage | None = None
+        self.used_s = 0.0
+
+
+def last_token(message: QueueMessage) -> Token:
+    """The token of a message's last item."""
+    era, seq, first = message.token
+    return Token(era, seq, first + max(0, len(message.items) - 1))
+
+
+def places(entry: StreamEntry) -> Iterator[tuple[int, Subscriber]]:
+    """The subscriptions that hold something in the cache, and the oldest message of each."""
+    for subscriber in entry.subscribers.values():
+        index = None if subscriber.delivery is None else subscriber.delivery.index
+        if index is not None:
+            yield index, subscriber
