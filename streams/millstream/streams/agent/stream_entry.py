@@ -9,11 +9,11 @@ from collections import deque
 from collections.abc import Iterator
 
 from millstream.streams.contracts.message import QueueMessage
-from millstream.streams.contracts.token import Token
 
 from .delivery.subscriber import Subscriber
+from .starts import Starts
 
-__all__ = ["StreamEntry", "last_token", "places"]
+__all__ = ["StreamEntry", "places"]
 
 
 class StreamEntry:
@@ -27,6 +27,7 @@ class StreamEntry:
         "moved_era",
         "newest",
         "spread",
+        "starts",
         "subscribers",
         "used_s",
     )
@@ -38,15 +39,10 @@ class StreamEntry:
         self.detached: set[str] = set()  # while it is cold: the answer may be older
         self.holds: dict[str, bool] = {}  # what was told of subscriptions: are they held?
         self.spread: deque[tuple[QueueMessage, int]] = deque()  # being given to very many
+        self.starts: Starts | None = None  # once somebody waits for a token
         self.moved_era = -1  # of events that wait for the stream's former queue
         self.newest: QueueMessage | None = None
         self.used_s = 0.0
-
-
-def last_token(message: QueueMessage) -> Token:
-    """The token of a message's last item."""
-    era, seq, first = message.token
-    return Token(era, seq, first + max(0, len(message.items) - 1))
 
 
 def places(entry: StreamEntry) -> Iterator[tuple[int, Subscriber]]:

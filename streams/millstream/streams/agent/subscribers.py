@@ -30,7 +30,8 @@ from .lagging.behind import BEGINNING, before
 from .lagging.book import UNKNOWN, BehindBook
 from .lagging.holds import Holds
 from .reading.passage import Crossing
-from .stream_entry import StreamEntry, last_token, places
+from .starts import Starts, last_token
+from .stream_entry import StreamEntry, places
 
 __all__ = ["Known", "Subscribers"]
 
@@ -110,6 +111,8 @@ class Subscribers:
         self._offer(entry, message, index)
 
     def _offer(self, entry: StreamEntry, message: QueueMessage, index: int) -> None:
+        if entry.starts is not None:
+            self._begin(entry, entry.starts, message)
         if entry.spread:
             entry.spread.append((message, index))  # behind what is not everywhere yet
             return
@@ -122,6 +125,15 @@ class Subscribers:
         for subscriber in entry.subscribers.values():
             self._deliveries.offer(subscriber, index)
         self._cache.unpin(index)
+
+    def _begin(self, entry: StreamEntry, starts: Starts, message: QueueMessage) -> None:
+        """Who waits for a token that lies ahead of the queue begins with this message."""
+        for subscription, start in starts.came(message):
+            subscriber = entry.subscribers.get(subscription)
+            if subscriber is not None:
+                text = "%s was to begin at %s, and the queue has come to %s: it begins there"
+                log.warning(text, shown(subscription), start, message.token)
+                self._deliveries.move(subscriber, before(message.token))
 
     async def _spread(self, entry: StreamEntry, spread: deque[tuple[QueueMessage, int]]) -> None:
         """Give messages to very many subscriptions, one message after the other, with pauses."""
@@ -317,14 +329,15 @@ class Subscribers:
     def attach(self, stream: StreamId, row: SubscriptionRow) -> None:
         """A subscription was made or resumed: from here on it sees the stream's events."""
         self._holds.tell(stream, row, is_held=False)
-        goes_back = self._behind.is_used and row.start not in (HERE, "next")
         entry = self._streams.get(stream)
-        if entry is None and goes_back:
+        if entry is None and row.start not in (HERE, "next"):
             entry = self._meet(stream)
         if entry is None:
             return  # cold: the first event asks the rendezvous, which has the row
         entry.detached.discard(row.id)
         entry.holds[row.id] = False
+        if row.start != HERE and entry.starts is not None:
+            entry.starts.forget(row.id)
         subscriber = self._obtain(stream, entry, row)
         if subscriber is None:
             return
@@ -334,7 +347,7 @@ class Subscribers:
             self._skip(subscriber, entry)
         else:
             subscriber.rewinds += 1
-            self._go_back(subscriber, row.start)
+            self._go_back(entry, subscriber, row.start)
 
     def _skip(self, subscriber: Subscriber, entry: StreamEntry) -> None:
         behind = self._behind.get(subscriber.key)
@@ -344,14 +357,18 @@ class Subscribers:
             self._deliveries.move(subscriber, last_token(entry.newest))
         else:
             self._deliveries.drop(subscriber)  # all that it has is old
+            subscriber.position = None
 
-    def _go_back(self, subscriber: Subscriber, start: str) -> None:
+    def _go_back(self, entry: StreamEntry, subscriber: Subscriber, start: str) -> None:
         token = BEGINNING if start == "earliest" else Token.parse(start)
         if self._behind.is_used:
             self._deliveries.begin(subscriber, token)
+        elif start == "earliest":
+            self._deliveries.move(subscriber, None)
         else:
-            after = None if start == "earliest" else before(token)
-            self._deliveries.move(subscriber, after)
+            entry.starts = entry.starts or Starts()
+            entry.starts.wait(subscriber.id, token, entry.newest, self._clock.wall_s())
+            self._deliveries.move(subscriber, before(token))
 
     def hold(self, stream: StreamId, row: SubscriptionRow) -> None:
         """A subscription was paused: it keeps what comes, and is delivered nothing."""
@@ -372,6 +389,8 @@ class Subscribers:
         if entry.cold is not None:
             entry.detached.add(subscription)
         entry.holds.pop(subscription, None)
+        if entry.starts is not None:
+            entry.starts.forget(subscription)
         subscriber = entry.subscribers.pop(subscription, None)
         if subscriber is not None:
             self._deliveries.drop(subscriber)

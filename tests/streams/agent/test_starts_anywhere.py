@@ -1,0 +1,208 @@
+"""Where an explicit subscription begins, with and without `REWIND`: on a stream that the agent has
+not met, from another silo, over a hand-over, and ahead of the queue."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+
+import pytest
+from tests.conditions import spin, until
+from tests.contract.adapters.partitions import (
+    PartitionedBroker,
+    PartitionedQueues,
+    PartitionMapper,
+)
+
+from millstream.balancers import DeploymentBalancer
+from millstream.runtime import Grain, LocalCluster, MemoryStateStore, Silo
+from millstream.streams import (
+    Capability,
+    Event,
+    OwnershipOptions,
+    PersistentStreams,
+    Start,
+    StreamNamespace,
+    StreamOptions,
+    Token,
+)
+from millstream.streams.agent.agent import PullingAgent
+
+LINES = StreamNamespace("lines", int, subscriptions="explicit")
+SEEN: dict[str, list[int]] = defaultdict(list)
+REWINDS = pytest.mark.parametrize("can_rewind", [True, False], ids=["rewind", "no rewind"])
+
+
+@pytest.fixture(autouse=True)
+def clean() -> None:
+    SEEN.clear()
+
+
+class Hearer(Grain):
+    async def listen(self, start: Start | None = None) -> None:
+        await self.stream(LINES, "s").subscribe(self._on_line, start=start)
+
+    async def _on_line(self, event: Event[int]) -> None:
+        SEEN[self.key].append(event.item)
+
+
+class OnceReadQueues(PartitionedQueues):
+    """The same broker, as one that gives nothing a second time."""
+
+    capabilities = PartitionedQueues.capabilities - {Capability.REWIND}
+
+
+class Place:
+    def __init__(self, *, can_rewind: bool) -> None:
+        self.broker = PartitionedBroker(partitions=1)
+        self.store = MemoryStateStore()
+        self.queues = PartitionedQueues if can_rewind else OnceReadQueues
+
+    def cluster(self, silos: int = 1) -> LocalCluster:
+        def provider() -> PersistentStreams:
+            return PersistentStreams(
+                self.queues(self.broker),
+                mapper=PartitionMapper(1),
+                balancer=DeploymentBalancer(rebalance_delay_s=0.01),
+                options=StreamOptions(
+                    ownership=OwnershipOptions(poll_s=0.02, max_handoff_s=0.5), read_wait_s=0.05
+                ),
+            )
+
+        stores = {"default": self.store}
+        return LocalCluster(
+            silos=silos, grains=[Hearer], streams={"default": provider}, stores=stores
+        )
+
+
+async def publish(cluster: LocalCluster, *items: int) -> None:
+    for item in items:
+        await cluster.stream(LINES, "s").publish(item)
+
+
+def agents(cluster: LocalCluster) -> list[tuple[Silo, PullingAgent]]:
+    return [
+        (silo, agent)
+        for silo in cluster.silos
+        for agent in silo.services.part("default").manager.agents()
+    ]
+
+
+async def reader(cluster: LocalCluster) -> tuple[Silo, PullingAgent]:
+    await until(lambda: any(agent.is_reading for _, agent in agents(cluster)))
+    return agents(cluster)[0]
+
+
+@REWINDS
+@pytest.mark.parametrize("start", [Token(1, 500), Token(7, 0)], ids=str)
+@pytest.mark.parametrize("has_met", [True, False], ids=["met", "cold"])
+async def test_a_token_ahead_of_the_queue_does_not_make_deaf(
+    can_rewind: bool, start: Token, has_met: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with Place(can_rewind=can_rewind).cluster() as cluster:
+        if has_met:
+            await cluster.grain(Hearer, "other").listen()
+            await publish(cluster, 0, 1, 2)
+            await until(lambda: SEEN["other"] == [0, 1, 2])
+        await reader(cluster)
+        await cluster.grain(Hearer, "a").listen(start)
+        await publish(cluster, 3, 4)
+        await until(lambda: SEEN["a"] == [3, 4])
+        await publish(cluster, 5)
+        await until(lambda: SEEN["a"] == [3, 4, 5])
+    assert f"was to begin at {start}" in caplog.text
+
+
+@REWINDS
+async def test_a_token_that_is_stored_and_not_read_yet_comes_first(can_rewind: bool) -> None:
+    async with Place(can_rewind=can_rewind).cluster() as cluster:
+        _, agent = await reader(cluster)
+        agent.pause()
+        await publish(cluster, 0, 1)
+        token = await cluster.silos[0].stream(LINES, "s").publish(2)
+        assert token is not None
+        await cluster.grain(Hearer, "a").listen(token)
+        agent.resume()
+        await publish(cluster, 3)
+        await until(lambda: SEEN["a"] == [2, 3])
+
+
+@REWINDS
+async def test_what_comes_later_is_not_taken_for_a_start_that_was_changed(
+    can_rewind: bool,
+) -> None:
+    async with Place(can_rewind=can_rewind).cluster() as cluster:
+        await reader(cluster)
+        await cluster.grain(Hearer, "a").listen(Token(1, 500))
+        await cluster.grain(Hearer, "a").listen("next")
+        await publish(cluster, 0, 1)
+        await until(lambda: SEEN["a"] == [0, 1])
+        await spin(50)
+        assert SEEN["a"] == [0, 1]
+
+
+@REWINDS
+@pytest.mark.parametrize("silos", [1, 2])
+async def test_earliest_of_a_stream_that_the_agent_has_not_met(
+    can_rewind: bool, silos: int
+) -> None:
+    async with Place(can_rewind=can_rewind).cluster(silos) as cluster:
+        _, agent = await reader(cluster)
+        agent.pause()
+        await publish(cluster, 0, 1, 2)  # stored, and not read by anybody
+        for number in range(4):  # in whichever silo
+            await cluster.grain(Hearer, f"h{number}").listen("earliest")
+        agent.resume()
+        await publish(cluster, 3)
+        for number in range(4):
+            key = f"h{number}"
+            await until(lambda key=key: SEEN[key] == [0, 1, 2, 3])  # type: ignore[misc]
+
+
+@REWINDS
+async def test_earliest_goes_on_with_the_next_owner(can_rewind: bool) -> None:
+    async with Place(can_rewind=can_rewind).cluster(2) as cluster:
+        silo, agent = await reader(cluster)
+        agent.pause()
+        await publish(cluster, 0, 1, 2)
+        for number in range(4):
+            await cluster.grain(Hearer, f"h{number}").listen("earliest")
+        await silo.stop()
+        stays = next(one for one in cluster.silos if one is not silo)
+        await until(lambda: bool(stays.services.part("default").manager.agents()))
+        await stays.stream(LINES, "s").publish(3)
+        for number in range(4):
+            key = f"h{number}"
+            await until(lambda key=key: SEEN[key] == [0, 1, 2, 3])  # type: ignore[misc]
+
+
+@REWINDS
+async def test_earliest_asked_for_while_the_queue_has_no_owner(can_rewind: bool) -> None:
+    place = Place(can_rewind=can_rewind)
+    async with place.cluster() as cluster:
+        _, agent = await reader(cluster)
+        agent.pause()
+        await publish(cluster, 0, 1, 2)
+    async with place.cluster() as cluster:
+        listening = asyncio.ensure_future(cluster.grain(Hearer, "a").listen("earliest"))
+        await publish(cluster, 3)
+        await listening
+        await publish(cluster, 4)
+        expected = [0, 1, 2, 3, 4]
+        # where nothing is read again, what was read before it came is over
+        await until(lambda: SEEN["a"] == expected or (not can_rewind and SEEN["a"][-1:] == [4]))
+        assert SEEN["a"] == expected[-len(SEEN["a"]) :]
+
+
+async def test_earliest_of_a_stream_that_nobody_hears_reaches_back_with_rewind_only() -> None:
+    for can_rewind in (True, False):
+        SEEN.clear()
+        async with Place(can_rewind=can_rewind).cluster() as cluster:
+            _, agent = await reader(cluster)
+            await publish(cluster, 0, 1, 2)
+            await until(lambda agent=agent: agent.read_count == 3)  # type: ignore[misc]
+            await spin(50)
+            await cluster.grain(Hearer, "a").listen("earliest")
+            await publish(cluster, 3)
+            expected = [0, 1, 2, 3] if can_rewind else [3]
+            await until(lambda expected=expected: SEEN["a"] == expected)  # type: ignore[misc]
