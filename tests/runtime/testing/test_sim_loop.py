@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
+import logging
 import math
 import threading
 from collections.abc import AsyncIterator, Coroutine, Iterator
@@ -330,6 +331,26 @@ def test_crash_runs_no_finally_until_the_loop_shuts_down() -> None:
 
         assert loop.run_until_complete(main()) == (4, 4, 0)
     assert victim.cleanups == 3
+
+
+def test_a_crashed_host_logs_nothing_while_it_unwinds(caplog: pytest.LogCaptureFixture) -> None:
+    async def blames() -> None:
+        try:
+            await asyncio.sleep(math.inf)
+        finally:
+            logging.warning("its cancellation looks like a fault of what it called")
+
+    with a_loop() as loop:
+
+        async def main() -> None:
+            on(loop, host := Host("a"), blames())
+            await asyncio.sleep(1)
+            loop.crash(host)
+            logging.warning("it has crashed")
+
+        loop.run_until_complete(main())
+    logging.warning("after the run")
+    assert caplog.messages == ["it has crashed", "after the run"]
 
 
 def test_task_that_nothing_refers_to_is_not_collected_after_a_crash() -> None:

@@ -14,12 +14,13 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import logging
 import math
 import threading
 from collections import Counter, deque
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import Executor
-from contextlib import closing, suppress
+from contextlib import closing, contextmanager, suppress
 from contextvars import Context
 from heapq import heapify
 from typing import Any, NoReturn, TypeVar, TypeVarTuple
@@ -269,11 +270,18 @@ class SimLoop(asyncio.BaseEventLoop):
     def shut_down(self) -> None:
         """Cancel every task, let those of crashed hosts unwind at last, and close the loop.
 
-        A task that swallows its cancellation three times is left behind without a word.
+        Nothing is logged: who unwinds has crashed, and takes its end for somebody's fault. A task
+        that swallows its cancellation three times is left behind without a word.
         """
         self.is_shutting_down = True
         self.max_virtual_s = math.inf
         self.set_exception_handler(lambda loop, context: None)
+        with _unlogged():
+            self._unwind()
+        self.close()
+        self._kept.clear()
+
+    def _unwind(self) -> None:
         for _ in range(SHUT_DOWN_ROUNDS_MAX):
             tasks = self.tasks()
             for task in tasks:
@@ -284,8 +292,6 @@ class SimLoop(asyncio.BaseEventLoop):
         self._run_last(self.shutdown_asyncgens())
         for task in self.tasks():
             task._log_destroy_pending = False  # type: ignore[attr-defined]
-        self.close()
-        self._kept.clear()
 
     def _run_last(self, coro: Coroutine[Any, Any, None]) -> None:
         self._still = 0
@@ -298,6 +304,16 @@ class SimLoop(asyncio.BaseEventLoop):
         assert self.is_shutting_down or all(is_alive(host_of(handle)) for handle in handles)
         assert all(timer.when() >= self._now for timer in self._scheduled[:1]) or self._ready
         assert self._clock_resolution == self._resolution()
+
+
+@contextmanager
+def _unlogged() -> Iterator[None]:
+    level = logging.root.manager.disable
+    logging.disable()
+    try:
+        yield
+    finally:
+        logging.disable(level)
 
 
 async def _wait_for(tasks: list[asyncio.Task[Any]]) -> None:
