@@ -122,6 +122,9 @@ class WrongHandlers(Grain):
     @subscribe(LANDINGS, backoff=0.5)  # E
     async def backoff_as_number(self, event: Event[Landed]) -> None: ...
 
+    @subscribe(LANDINGS, on_give_up="retry")  # E
+    async def give_up_by_another_word(self, event: Event[Landed]) -> None: ...
+
     @subscribe(LANDINGS, give_up_on=ValueError)  # E
     async def exceptions_not_in_a_tuple(self, event: Event[Landed]) -> None: ...
 
@@ -230,6 +233,8 @@ async def follow(runtime: Runtime) -> None:
 class Listener(Grain):
     async def listen(self, key: str) -> None:
         landings = self.stream(LANDINGS, key)
+        await landings.subscribe(self._on_landed, retries="3")  # E
+        await landings.subscribe(self._on_landed, on_give_up="retry")  # E
         await landings.subscribe(self._on_diverted)  # E
         await landings.subscribe(self._on_diverted_batch)  # E
         await landings.subscribe(self._not_async)  # E

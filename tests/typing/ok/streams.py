@@ -81,6 +81,7 @@ class Airport(Grain):
         dead_letter=False,
         backoff=Backoff(0.5),
         give_up_on=(ValueError,),
+        on_give_up="pause",
     )
     async def on_landing(self, event: Event[Landed]) -> None:
         assert_type(event, Event[Landed])
@@ -263,6 +264,14 @@ class Listener(Grain):
         assert_type(self._held, Subscription[str])
         await words.subscribe(self._on_word, name="all", start="earliest")
         await words.subscribe(self._on_words, start=Token.parse(after))
+        await words.subscribe(
+            self._on_word,
+            name="patient",
+            retries=9,
+            backoff=Backoff(0.5),
+            give_up_on=(ValueError, KeyError),
+            on_give_up="skip",
+        )
         return self._held.id
 
     async def listen_from(self, key: str, start: Start) -> None:

@@ -12,11 +12,10 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
 from typing import Protocol, TypeVar
 
 from millstream.runtime.extending import Clock, Tasks, shown
-from millstream.streams.api.implicit import ImplicitSet, ImplicitSubscription, is_implicit
+from millstream.streams.api.implicit import ImplicitSet, is_implicit
 from millstream.streams.api.subscription_rows import HELD, HERE, SubscriptionRow
 from millstream.streams.contracts.identity import StreamId
 from millstream.streams.contracts.message import QueueMessage
@@ -29,6 +28,7 @@ from .delivery.subscriber import Deliveries, Subscriber
 from .lagging.behind import BEGINNING, before
 from .lagging.book import UNKNOWN, BehindBook
 from .lagging.holds import Holds
+from .newcomers import explicit_subscriber, implicit_subscriber
 from .reading.passage import Crossing
 from .starts import Starts, last_token
 from .stream_entry import StreamEntry, places
@@ -224,37 +224,6 @@ class Subscribers:
             self._add_implicit(stream, entry)
         self._progressed()
 
-    def _implicit(self, stream: StreamId, one: ImplicitSubscription) -> Subscriber:
-        """The subscription that a `@subscribe` mark makes for a stream."""
-        options = self._options
-        if one.retries is not None:
-            options = replace(options, retries=one.retries)
-        if one.backoff is not None:
-            options = replace(options, backoff=one.backoff)
-        return Subscriber(
-            one.subscription,
-            stream,
-            one.grain_type,
-            stream.key,
-            one.handler,
-            options,
-            keeps_dead_letters=one.keeps_dead_letters,
-            is_explicit=False,
-        )
-
-    def _explicit(self, stream: StreamId, row: SubscriptionRow) -> Subscriber:
-        """The subscription of a stored row."""
-        return Subscriber(
-            row.id,
-            stream,
-            row.grain_type,
-            row.grain_key,
-            row.handler,
-            self._options,
-            keeps_dead_letters=True,
-            is_explicit=True,
-        )
-
     def _add_implicit(self, stream: StreamId, entry: StreamEntry) -> None:
         implicit = self._known.implicit.of(stream.namespace)
         for old in [s for s in entry.subscribers.values() if not s.is_explicit]:
@@ -262,7 +231,7 @@ class Subscribers:
                 self._deliveries.drop(entry.subscribers.pop(old.id))
         for subscription, one in implicit.items():
             if subscription not in entry.subscribers:
-                new = self._implicit(stream, one)
+                new = implicit_subscriber(one, stream, self._options)
                 new.is_faulted = entry.holds.get(subscription, False)
                 entry.subscribers[subscription] = new
                 if entry.cold is None:  # else it may be held
@@ -308,9 +277,11 @@ class Subscribers:
         self, stream: StreamId, entry: StreamEntry, row: SubscriptionRow
     ) -> Subscriber | None:
         """The subscription of a row; None: an implicit one whose mark is not there now."""
-        if not is_implicit(row.id):
-            return entry.subscribers.setdefault(row.id, self._explicit(stream, row))
-        return entry.subscribers.get(row.id)
+        known = entry.subscribers.get(row.id)
+        if known is None and not is_implicit(row.id):
+            known = explicit_subscriber(row, stream, self._options)
+            entry.subscribers[row.id] = known
+        return known
 
     def _log_unknown(self, stream: StreamId, error: Exception) -> None:
         left_out = self._lines.take(self._clock.now())
@@ -341,6 +312,8 @@ class Subscribers:
         subscriber = self._obtain(stream, entry, row)
         if subscriber is None:
             return
+        if subscriber.is_explicit:
+            subscriber.follow(explicit_subscriber(row, stream, self._options))
         if row.start == HERE:
             self._deliveries.retry(subscriber)
         elif row.start == "next":

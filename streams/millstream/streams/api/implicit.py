@@ -15,6 +15,7 @@ import msgspec
 
 from millstream.runtime import MemberRow, Status, TableView
 from millstream.runtime.extending import Backoff, Declaration
+from millstream.streams.failures.handler import GiveUpDecision
 
 __all__ = ["ImplicitSet", "ImplicitSubscription", "SubscriptionKinds", "implicit_in", "is_implicit"]
 
@@ -34,6 +35,7 @@ class ImplicitSubscription(msgspec.Struct, array_like=True, frozen=True):
     retries: int | None
     keeps_dead_letters: bool
     backoff: Backoff | None = None
+    on_give_up: GiveUpDecision | None = None
 
     @property
     def subscription(self) -> str:

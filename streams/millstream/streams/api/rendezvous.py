@@ -96,7 +96,8 @@ def parse_rendezvous_key(key: str) -> tuple[str, StreamId]:
 
 def is_same(row: SubscriptionRow, known: SubscriptionRow) -> bool:
     """Is it the one that is active already?"""
-    return known.state == "active" and known.is_batch == row.is_batch
+    is_alike = known.is_batch == row.is_batch and known.policy == row.policy
+    return known.state == "active" and is_alike
 
 
 class Rendezvous(Grain):

@@ -12,6 +12,7 @@ from urllib.parse import quote
 
 from millstream.runtime import ConfigError, Grain, State, StreamError
 from millstream.runtime.extending import (
+    Backoff,
     Codec,
     Opener,
     check_headers,
@@ -21,6 +22,8 @@ from millstream.runtime.extending import (
 )
 from millstream.streams.contracts.identity import StreamId
 from millstream.streams.contracts.token import Token
+from millstream.streams.failures.handler import GiveUpDecision
+from millstream.streams.failures.policy import FailurePolicy, type_names, wrong_policy
 from millstream.streams.publishing.gateway_publisher import GatewayPublisher
 from millstream.streams.publishing.outbox import outbox_of
 
@@ -179,6 +182,10 @@ class Stream(Generic[T]):
         *,
         name: str = "",
         start: Start | None = None,
+        retries: int | None = None,
+        backoff: Backoff | None = None,
+        give_up_on: tuple[type[Exception], ...] = (),
+        on_give_up: GiveUpDecision | None = None,
     ) -> Subscription[T]:
         """Subscribe the grain that `handler` is a method of.
 
@@ -191,6 +198,8 @@ class Stream(Generic[T]):
             start: None: a new subscription begins with the next event, one that exists goes on
                 where it is, after a fault too; "next": events from now on, whatever waits;
                 "earliest": what the queue still has; or a token, whose event comes first.
+            retries, backoff, give_up_on, on_give_up: as for `@subscribe`. They are stored with the
+                subscription; who subscribes again sets them anew.
 
         Raises ConfigError, DefinitionError (the handler), StreamError (implicit only), TypeError
         (the name), before anything is stored.
@@ -202,7 +211,8 @@ class Stream(Generic[T]):
             raise StreamError(f"{self._topic!r} takes implicit subscriptions only")
         check_explicit(handler, self._topic.item, repr(self._topic))
         check_text("the name of a subscription", name)
-        row = self._row(grain, handler, name, start_text(start))
+        policy = policy_of(retries, backoff, give_up_on, on_give_up)
+        row = self._row(grain, handler, name, start_text(start), policy)
         rendezvous = self.rendezvous_grain()
         consumer = local_consumer(grain)
         if consumer is not None:
@@ -210,7 +220,9 @@ class Stream(Generic[T]):
         await rendezvous.add(row)
         return Subscription(rendezvous, str(self), row, grain)
 
-    def _row(self, grain: Any, handler: Any, name: str, start: str) -> SubscriptionRow:
+    def _row(
+        self, grain: Any, handler: Any, name: str, start: str, policy: FailurePolicy
+    ) -> SubscriptionRow:
         kind, handler_name = kind_of(type(grain)), handler.__name__
         return SubscriptionRow(
             id=subscription_id(self.provider, self.id, kind, grain.key, handler_name, name),
@@ -220,6 +232,7 @@ class Stream(Generic[T]):
             is_batch=is_batch_handler(handler),
             start=start,
             name=name,
+            policy=policy,
         )
 
     def consume(
@@ -308,6 +321,18 @@ def subscription_id(
     """Id of an explicit subscription: another one for each stream, grain, handler and name."""
     parts = (provider, stream.namespace, stream.key, kind, key, handler, name)
     return "/".join(("explicit", *(quote(part, safe=": @#") for part in parts)))
+
+
+def policy_of(
+    retries: int | None,
+    backoff: Backoff | None,
+    give_up_on: tuple[type[Exception], ...],
+    on_give_up: GiveUpDecision | None,
+) -> FailurePolicy:
+    """The policy of an explicit subscription. Raises ConfigError."""
+    if wrong := wrong_policy(retries, backoff, give_up_on, on_give_up):
+        raise ConfigError(f"subscribe: {wrong}")
+    return FailurePolicy(retries, backoff, type_names(give_up_on), on_give_up)
 
 
 def publisher_of(runtime: Opener, provider: str) -> Publisher:

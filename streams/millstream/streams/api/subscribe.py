@@ -23,6 +23,8 @@ from millstream.runtime.extending import (
     source_of,
 )
 from millstream.streams.contracts.capability import Capability
+from millstream.streams.failures.handler import GiveUpDecision
+from millstream.streams.failures.policy import wrong_policy
 
 from .event import Event
 from .handlers import accepts, events_of, label_of, parameter_of, text_of, wanted_text
@@ -53,6 +55,7 @@ class SubscribeMark(Mark):
         dead_letter: bool,
         backoff: Backoff | None = None,
         give_up_on: tuple[type[Exception], ...] = (),
+        on_give_up: GiveUpDecision | None = None,
     ) -> None:
         self.namespace = namespace
         self.is_batch = is_batch
@@ -62,6 +65,7 @@ class SubscribeMark(Mark):
         self.dead_letter = dead_letter
         self.backoff = backoff
         self.give_up_on = give_up_on
+        self.on_give_up: GiveUpDecision | None = on_give_up
 
     @property
     def part(self) -> str:
@@ -98,6 +102,7 @@ class SubscribeMark(Mark):
             self.retries,
             self.dead_letter,
             self.backoff,
+            self.on_give_up,
         ).declaration()
 
     def _check_namespace(self, subject: str) -> None:
@@ -135,16 +140,9 @@ class SubscribeMark(Mark):
                 f"{subject}: max_events={self.max_events} is for lists of events: "
                 "write `batch=True`"
             )
-        if self.retries is not None and (type(self.retries) is not int or self.retries < 0):
-            raise DefinitionError(f"{subject}: retries is {self.retries!r}, not at least 0")
-        if self.backoff is not None and not isinstance(self.backoff, Backoff):
-            raise DefinitionError(f"{subject}: backoff is {self.backoff!r}: write `Backoff(0.5)`")
-        known = self.give_up_on if isinstance(self.give_up_on, tuple) else (None,)
-        if not all(isinstance(one, type) and issubclass(one, Exception) for one in known):
-            raise DefinitionError(
-                f"{subject}: give_up_on is {self.give_up_on!r}, not a tuple of exception types, "
-                "such as `(ValueError,)`"
-            )
+        wrong = wrong_policy(self.retries, self.backoff, self.give_up_on, self.on_give_up)
+        if wrong:
+            raise DefinitionError(f"{subject}: {wrong}")
 
     def _check_item(
         self, subject: str, fn: Callable[..., Any], parameter: str, wanted: str
@@ -232,6 +230,7 @@ def subscribe(
     dead_letter: bool = True,
     backoff: Backoff | None = None,
     give_up_on: tuple[type[Exception], ...] = (),
+    on_give_up: GiveUpDecision | None = None,
 ) -> _Single[T]: ...
 @overload
 def subscribe(
@@ -245,6 +244,7 @@ def subscribe(
     dead_letter: bool = True,
     backoff: Backoff | None = None,
     give_up_on: tuple[type[Exception], ...] = (),
+    on_give_up: GiveUpDecision | None = None,
 ) -> _Batch[T]: ...
 def subscribe(
     namespace: StreamNamespace[Any],
@@ -257,6 +257,7 @@ def subscribe(
     dead_letter: bool = True,
     backoff: Backoff | None = None,
     give_up_on: tuple[type[Exception], ...] = (),
+    on_give_up: GiveUpDecision | None = None,
 ) -> Any:
     """Subscribe every grain of the class to the stream with its own key.
 
@@ -271,6 +272,8 @@ def subscribe(
         dead_letter: store an event that was given up; False skips it.
         backoff: how long to wait before each retry; None: the provider's.
         give_up_on: exceptions after which an event is given up at once, such as `(ValueError,)`.
+        on_give_up: what becomes of an event that is given up: "dead_letter", "skip" or "pause";
+            None: the provider's `on_give_up` decides.
 
     Raises DefinitionError when the class is defined.
     """
@@ -284,6 +287,7 @@ def subscribe(
         dead_letter=dead_letter,
         backoff=backoff,
         give_up_on=give_up_on,
+        on_give_up=on_give_up,
     )
     return _Batch(mark) if batch else _Single(mark)
 

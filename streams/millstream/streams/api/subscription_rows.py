@@ -15,6 +15,7 @@ import msgspec
 
 from millstream.runtime import Row, StateStore
 from millstream.streams.contracts.identity import StreamId
+from millstream.streams.failures.policy import FailurePolicy
 
 from .implicit import ImplicitSubscription
 from .stream_key import SEPARATOR, join_key
@@ -68,6 +69,7 @@ class SubscriptionRow(msgspec.Struct, array_like=True, frozen=True):
     note: str = ""
     session: int = 0
     is_ephemeral: bool = False
+    policy: FailurePolicy = FailurePolicy()
 
 
 def implicit_row(one: ImplicitSubscription, key: str) -> SubscriptionRow:

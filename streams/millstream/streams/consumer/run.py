@@ -21,6 +21,7 @@ from millstream.streams.api.implicit import is_implicit
 from millstream.streams.api.subscribe import SubscribeMark
 from millstream.streams.contracts.item import Item
 from millstream.streams.contracts.token import Token
+from millstream.streams.failures.policy import is_one_of
 
 from .batch import WireBatch
 
@@ -164,10 +165,16 @@ class HandlerRun:
             if limit.end() or isinstance(raised, KeyboardInterrupt):
                 raise  # not the handler's doing
             is_alone = min(max(1, self._position.batch_max), end - self._at) == 1
-            self.is_final = is_alone and isinstance(raised, self._position.give_up_on)
+            self.is_final = is_alone and self._is_hopeless(raised)
             return self._at, self._described(raised, limit.is_over)
         limit.end()
         return self._at, b""
+
+    def _is_hopeless(self, raised: BaseException) -> bool:
+        """Is it not worth another try, by the mark or by the subscription?"""
+        names = self.batch.give_up_on
+        is_marked = isinstance(raised, self._position.give_up_on)
+        return is_marked or (bool(names) and is_one_of(raised, names))
 
     def _described(self, raised: BaseException, is_late: bool) -> bytes:
         """What the handler did, as the agent gets it."""

@@ -102,6 +102,7 @@ class ConsumerCalls:
             subscriber.options.handler_timeout_s,
             subscriber.is_rewound,
             self._source.has_positions,
+            give_up_on=subscriber.give_up_on,
         )
         timeout_s = subscriber.options.handler_timeout_s + ANSWER_S
         try:

@@ -208,6 +208,10 @@ class Delivery:
             case Fetched():
                 return self._fetched()
 
+    def follow(self, options: DeliveryOptions) -> None:
+        """The subscription has these limits from now on."""
+        self._options = options
+
     def close(self) -> None:
         """The subscription, or its agent, ends; a reply that is still out will be ignored."""
         self._cursor.close()

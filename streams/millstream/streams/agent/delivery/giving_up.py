@@ -58,7 +58,9 @@ class GiveUps:
 
         Raises whatever the handler raises, and what storing raises: ask again.
         """
-        outcome = await self._ask(failure, subscriber.options.give_up_timeout_s)
+        outcome = subscriber.on_give_up
+        if outcome is None:
+            outcome = await self._ask(failure, subscriber.options.give_up_timeout_s)
         if delivery.state is DeliveryState.CLOSED:
             return None
         if outcome == "dead_letter" and not subscriber.keeps_dead_letters:

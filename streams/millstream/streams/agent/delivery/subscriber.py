@@ -10,6 +10,7 @@ from typing import Protocol
 
 from millstream.streams.contracts.identity import StreamId
 from millstream.streams.contracts.token import Token
+from millstream.streams.failures.handler import GiveUpDecision
 
 from .delivery import Delivery
 from .options import DeliveryOptions
@@ -23,6 +24,7 @@ class Subscriber:
     __slots__ = (
         "delivery",
         "event_s",
+        "give_up_on",
         "grain_key",
         "grain_type",
         "handler",
@@ -33,6 +35,7 @@ class Subscriber:
         "is_redelivered",
         "keeps_dead_letters",
         "key",
+        "on_give_up",
         "options",
         "position",
         "rewinds",
@@ -54,6 +57,8 @@ class Subscriber:
         keeps_dead_letters: bool,
         is_explicit: bool,
         is_faulted: bool = False,
+        on_give_up: GiveUpDecision | None = None,
+        give_up_on: tuple[str, ...] = (),
     ) -> None:
         self.id = subscription
         self.key = (stream, subscription)  # the same for whoever comes after it
@@ -63,6 +68,8 @@ class Subscriber:
         self.handler = handler
         self.options = options
         self.keeps_dead_letters = keeps_dead_letters
+        self.on_give_up = on_give_up  # None: the failure handler is asked
+        self.give_up_on = give_up_on  # names of exceptions that are not worth another try
         self.is_explicit = is_explicit
         self.delivery: Delivery | None = None
         self.position: Token | None = None
@@ -74,6 +81,14 @@ class Subscriber:
         self.is_redelivered = False
         self.rewinds = 0  # how often it was moved back,
         self.rewinds_done = 0  # and how many of these its consumer has heard of
+
+    def follow(self, made_anew: Subscriber) -> None:
+        """The subscription was made again: what its consumer says now is what holds."""
+        self.on_give_up = made_anew.on_give_up
+        self.give_up_on = made_anew.give_up_on
+        self.options = made_anew.options
+        if self.delivery is not None:
+            self.delivery.follow(made_anew.options)
 
     @property
     def next_token(self) -> Token | None:

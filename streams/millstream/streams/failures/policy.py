@@ -1,0 +1,51 @@
+"""What becomes of events that fail, where one subscription differs from its provider.
+
+Owns: `FailurePolicy`, and what it may say. Not: following it (`agent.delivery`), finding that an
+exception is one of its own (`consumer`). Invariant: it travels and is stored, so it names exception
+types; a subclass of one that is named is one too.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from millstream.runtime.extending import Backoff
+
+from .handler import DECISIONS, GiveUpDecision
+
+__all__ = ["FailurePolicy", "is_one_of", "type_names", "wrong_policy"]
+
+
+class FailurePolicy(msgspec.Struct, array_like=True, frozen=True):
+    """None: the provider's. `give_up_on`: the names of exception types."""
+
+    retries: int | None = None
+    backoff: Backoff | None = None
+    give_up_on: tuple[str, ...] = ()
+    on_give_up: GiveUpDecision | None = None
+
+
+def wrong_policy(retries: object, backoff: object, give_up_on: object, on_give_up: object) -> str:
+    """What is wrong with the arguments of a policy; empty: nothing."""
+    if retries is not None and (type(retries) is not int or retries < 0):
+        return f"retries is {retries!r}, not at least 0"
+    if backoff is not None and not isinstance(backoff, Backoff):
+        return f"backoff is {backoff!r}: write `Backoff(0.5)`"
+    types = give_up_on if isinstance(give_up_on, tuple) else (None,)
+    if not all(isinstance(one, type) and issubclass(one, Exception) for one in types):
+        return (
+            f"give_up_on is {give_up_on!r}, not a tuple of exception types, such as `(ValueError,)`"
+        )
+    if on_give_up is not None and on_give_up not in DECISIONS:
+        return f"on_give_up is {on_give_up!r}: write one of {', '.join(map(repr, DECISIONS))}"
+    return ""
+
+
+def type_names(types: tuple[type[Exception], ...]) -> tuple[str, ...]:
+    """Exception types as a policy names them."""
+    return tuple(f"{one.__module__}.{one.__qualname__}" for one in types)
+
+
+def is_one_of(error: BaseException, names: tuple[str, ...]) -> bool:
+    """Is the exception, or a class that it is derived from, named?"""
+    return any(f"{one.__module__}.{one.__qualname__}" in names for one in type(error).__mro__)
