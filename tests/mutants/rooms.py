@@ -21,8 +21,11 @@ ACTIVATION = (
     f"{TURNS}/test_turn_rule.py",
     f"{TURNS}/test_life_cycle.py",
 )
+CACHE = (f"{AGENT}/test_cache_rules.py", f"{AGENT}/test_cache.py")
 READER = (f"{AGENT}/test_reader_core.py", f"{AGENT}/test_reader_random.py")
 BEHIND = (
+    f"{AGENT}/test_behind_rules.py",
+    f"{AGENT}/test_behind_book.py",
     f"{AGENT}/test_behind_model.py",
     f"{AGENT}/test_done_before.py",
     f"{AGENT}/test_behind.py",
@@ -133,13 +136,13 @@ ROOMS: dict[str, dict[str, tuple[str, ...]]] = {
     },
     "agent": {
         f"{STREAMS}/agent/flow.py": (f"{AGENT}/test_flow.py", *READER),
-        f"{STREAMS}/agent/cache/lane.py": (f"{AGENT}/test_cache.py", *READER),
-        f"{STREAMS}/agent/cache/cursor.py": (f"{AGENT}/test_cache.py", *READER),
-        f"{STREAMS}/agent/cache/queue_cache.py": (f"{AGENT}/test_cache.py", *READER, *BEHIND),
-        f"{STREAMS}/agent/reading/reader.py": (*READER, f"{AGENT}/test_single_messages.py"),
+        f"{STREAMS}/agent/cache/lane.py": CACHE,
+        f"{STREAMS}/agent/cache/cursor.py": (*CACHE, *BEHIND),
+        f"{STREAMS}/agent/cache/queue_cache.py": (*CACHE, *READER, *BEHIND),
         f"{STREAMS}/agent/lagging/behind.py": BEHIND,
         f"{STREAMS}/agent/lagging/book.py": BEHIND,
         f"{STREAMS}/agent/lagging/done_before.py": BEHIND,
+        f"{STREAMS}/agent/reading/reader.py": (*READER, f"{AGENT}/test_single_messages.py"),
         f"{STREAMS}/agent/delivery/delivery.py": (
             f"{AGENT}/test_delivery_core.py",
             f"{AGENT}/test_delivery_random.py",

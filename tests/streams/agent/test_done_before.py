@@ -19,6 +19,8 @@ def test_messages_that_are_done_have_no_items() -> None:
     kept = [one.token.seq for one in done.blanked(messages) if one.items]
     assert kept == [2, 5, 6]
     assert done and done.above(Token(1, 9)) == [(Token(1, 7), Token(2, 1))]
+    assert done.above(None) == done.above(Token(2, 0)) == [(Token(1, 7), Token(2, 1))]
+    assert done.above(Token(2, 1)) == []
     assert [bool(one.items) for one in done.blanked([*messages[:0], _of(2, 1), _of(2, 2)])] == [
         False,
         True,
@@ -46,7 +48,7 @@ def test_each_message_is_done_once_over_any_number_of_owners(
             cache.unpin(index)
             if message.items:
                 cursor = cache.open_cursor(message.stream, index)
-                wants = owner[len(done)] if len(done) < len(owner) else False
+                wants = owner[message.token.seq - 1 : message.token.seq] == [True]
                 if wants and _is_first(cache, index):
                     done.append(message.token)
                     cursor.close()
@@ -60,3 +62,19 @@ def _is_first(cache: QueueCache, index: int) -> bool:
     cache.purge()
     slot = cache._slots[index]
     return cache._lanes[slot.message.stream].head is slot
+
+
+def test_what_is_done_above_the_frontier_is_named_as_ranges_the_oldest_first() -> None:
+    cache = QueueCache(CacheLimits(), Token(1, 2))
+    for seq in (3, 4, 5, 7, 8):  # there is no message 6
+        cache.append(QueueMessage(STREAMS[seq % 2], Token(1, seq), [b"x"]))
+    assert cache.done_ranges(9) == []
+    for index in (1, 4):  # of messages 4 and 8, each the oldest of its stream once 4 is gone
+        cache.unpin(index)
+    cache.purge()
+    assert cache.acked_upto() == Token(1, 2)
+    assert cache.done_ranges(9) == [(Token(1, 4), Token(1, 4)), (Token(1, 8), Token(1, 8))]
+    assert cache.done_ranges(1) == [(Token(1, 4), Token(1, 4))]
+    for index in (0, 2, 3):
+        cache.unpin(index)
+    assert cache.acked_upto() == Token(1, 8) and cache.done_ranges(9) == []

@@ -35,11 +35,11 @@ class Cursor:
 
     __slots__ = ("_holder", "_item", "_slot", "stream")
 
-    def __init__(self, holder: Holder, stream: StreamId) -> None:
+    def __init__(self, holder: Holder, stream: StreamId, slot: Slot | None, item: int) -> None:
         self._holder = holder
-        self._slot: Slot | None = None
-        self._item = 0
+        self._slot, self._item = slot, item
         self.stream = stream
+        holder.moved_from(None, slot)
 
     @property
     def is_drained(self) -> bool:
@@ -96,14 +96,14 @@ class Cursor:
             item -= len(slot.message.items)
             slot = slot.next
         assert slot is not None or item == 0, f"moved {item} items past the end of {self.stream}"
-        self.move_to(slot, item)
+        self._move_to(slot, item)
         return None if slot is None else self
 
     def close(self) -> None:
         """Let go of everything; again is harmless."""
-        self.move_to(None, 0)
+        self._move_to(None, 0)
 
-    def move_to(self, slot: Slot | None, item: int) -> None:
+    def _move_to(self, slot: Slot | None, item: int) -> None:
         """Stand at an item of a slot; None: behind everything."""
         if slot is not self._slot:
             self._holder.moved_from(self._slot, slot)

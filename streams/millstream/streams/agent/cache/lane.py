@@ -72,12 +72,11 @@ class Slot:
 
     def first_item(self, after: Token | None) -> int:
         """The first item with a token above `after`; the number of items if there is none."""
-        token = self.message.token
+        token, count = self.message.token, len(self.message.items)
         if after is None or token > after:
             return 0
-        if after >= self.last_token():
-            return len(self.message.items)
-        return after.index - token.index + 1  # strictly inside this message
+        is_later = (after.era, after.seq) > (token.era, token.seq)
+        return count if is_later else min(count, after.index - token.index + 1)
 
 
 class Lane(msgspec.Struct):

@@ -233,13 +233,10 @@ class QueueCache:
         """
         slot = self._slot(at)
         assert slot.message.stream == stream, f"{at} is of {slot.message.stream}, not {stream}"
-        cursor = Cursor(self, stream)
         item = slot.first_item(after)
         if item < len(slot.message.items):
-            cursor.move_to(slot, item)
-        else:
-            cursor.move_to(slot.next, 0)
-        return cursor
+            return Cursor(self, stream, slot, item)
+        return Cursor(self, stream, slot.next, 0)
 
     def unpin(self, index: int) -> None:
         """Undo the pin of `append`."""
@@ -268,7 +265,6 @@ class QueueCache:
 
     def _drop_leading(self, lane: Lane, slot: Slot | None) -> None:
         while slot is not None and not slot.pins and not slot.cursors:
-            self._freed.pop(slot, None)
             self._drop(lane, slot)
             slot = slot.next
         if slot is None:
@@ -277,8 +273,7 @@ class QueueCache:
             lane.head = slot
 
     def _drop(self, lane: Lane | None, slot: Slot) -> None:
-        if slot.pins or slot.cursors or slot.index not in self._slots:
-            return
+        assert not slot.pins and not slot.cursors, f"message {slot.index} is held"
         if self._notes != "none" and self._is_noted(slot):
             self._done.append(slot.message.token)
         del self._slots[slot.index]
@@ -368,9 +363,8 @@ class QueueCache:
         indices = [slot.index for slot in slots]
         assert indices == list(self._slots) == sorted(indices)
         assert self.left + len(slots) == self.next_index
-        if len(slots) > 1:
-            assert self._events <= self.limits.events_max
-            assert self._bytes <= self.limits.bytes_max
+        assert len(slots) <= 1 or self._events <= self.limits.events_max
+        assert len(slots) <= 1 or self._bytes <= self.limits.bytes_max
         chained = [slot.index for lane in self._lanes.values() for slot in chain(lane)]
         assert sorted(chained) == [slot.index for slot in slots if slot.is_linked]
         assert all(slot.pins >= 0 and slot.cursors >= 0 for slot in slots)

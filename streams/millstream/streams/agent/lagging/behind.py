@@ -26,6 +26,7 @@ from millstream.streams.ownership.record import BehindAt
 __all__ = ["BEGINNING", "Behind", "BehindCursor", "SubscriptionKey", "before", "following"]
 
 BEGINNING = Token(0, 0, 0)  # the oldest message that is kept, whichever it is
+NO_INDEX = -1  # of a message that is not in the cache
 SubscriptionKey = tuple[StreamId, str]
 
 
@@ -247,7 +248,7 @@ class Behind:
 
     def link(self, message: QueueMessage) -> None:
         """Put the next message into the chain; the first may be begun already."""
-        slot = Slot(message, -1, None)
+        slot = Slot(message, NO_INDEX, None)
         if self.head is None:
             if slot.is_at_most(before(self.start)):
                 return

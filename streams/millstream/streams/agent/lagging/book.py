@@ -16,7 +16,7 @@ from millstream.streams.agent.cache.cursor import Cursor
 from millstream.streams.agent.cache.lane import Slot
 from millstream.streams.agent.cache.queue_cache import QueueCache
 from millstream.streams.contracts.identity import StreamId
-from millstream.streams.contracts.message import QueueMessage
+from millstream.streams.contracts.message import QueueMessage, content_bytes
 from millstream.streams.contracts.token import Token
 from millstream.streams.ownership.record import BehindAt, Progress
 
@@ -122,7 +122,8 @@ class BehindBook:
         start = Token(era, seq, first + item)
         behind = self._add(Behind(self, key, start, newest, slot.before))
         behind.may_repeat = may_repeat
-        out += item
+        if out:  # else it holds nothing
+            out += item
         following_slot: Slot | None = slot
         while following_slot is not None:
             message = following_slot.message
@@ -194,12 +195,13 @@ class BehindBook:
         """May the message be put into its chain? One that is alone always may."""
         if behind.head is None:
             return True
-        limits, slot = self.cache.limits, Slot(message, -1, None)
+        limits, events = self.cache.limits, len(message.items)
+        size_bytes = content_bytes(message.items, message.headers)
         return (
-            behind.events + slot.events <= limits.stream_events_max
-            and behind.size_bytes + slot.size_bytes <= limits.stream_bytes_max
-            and 2 * (self.cache.chained_events + slot.events) <= limits.events_max
-            and 2 * (self.cache.chained_bytes + slot.size_bytes) <= limits.bytes_max
+            behind.events + events <= limits.stream_events_max
+            and behind.size_bytes + size_bytes <= limits.stream_bytes_max
+            and 2 * (self.cache.chained_events + events) <= limits.events_max
+            and 2 * (self.cache.chained_bytes + size_bytes) <= limits.bytes_max
         )
 
     # -- what is done

@@ -1,0 +1,223 @@
+"""Rules of the cache, one by one: its room, a stream's share of it, what it tells of what it holds.
+
+The model of `test_cache` cannot tell these apart from their neighbours, or does not ask for them.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from millstream.streams.agent.cache.limits import CacheLimits
+from millstream.streams.agent.cache.queue_cache import QueueCache
+from millstream.streams.contracts.identity import StreamId
+from millstream.streams.contracts.message import QueueMessage
+from millstream.streams.contracts.token import Token
+
+A, B, C = StreamId("n", "a"), StreamId("n", "b"), StreamId("n", "c")
+
+
+def message_of(stream: StreamId, seq: int, *items: bytes) -> QueueMessage:
+    return QueueMessage(stream, Token(1, seq), items, {}, float(seq))
+
+
+def cache_with(limits: CacheLimits, *messages: QueueMessage) -> QueueCache:
+    """A cache with these messages, each of them pinned."""
+    cache = QueueCache(limits, notes="all")
+    for message in messages:
+        cache.append(message)
+    return cache
+
+
+# --- room -----------------------------------------------------------------------------------------
+
+
+def test_the_last_byte_is_room_and_none_is_left_behind_it() -> None:
+    cache = cache_with(CacheLimits(events_max=9, bytes_max=6), message_of(A, 1, b"12345"))
+    assert cache.room() == (8, 1) and cache.fits(message_of(A, 2, b"6"))
+    assert not cache.fits(message_of(A, 2, b"67"))
+    cache.append(message_of(A, 2, b"6"))
+    assert cache.room() == (0, 0) and not cache.fits(message_of(A, 3, b"7"))
+
+
+def test_the_last_event_is_room_and_none_is_left_behind_it() -> None:
+    cache = cache_with(CacheLimits(events_max=3, bytes_max=99), message_of(A, 1, b"1", b"2"))
+    assert cache.room() == (1, 97) and cache.fits(message_of(A, 2, b"3"))
+    assert not cache.fits(message_of(A, 2, b"3", b"4"))
+    cache.append(message_of(A, 2, b"3"))
+    assert cache.room() == (0, 0)
+
+
+def test_a_message_without_items_takes_the_room_of_one() -> None:
+    cache = cache_with(CacheLimits(events_max=2, bytes_max=9), message_of(A, 1), message_of(A, 2))
+    assert cache.events == 2 and not cache.fits(message_of(A, 3))
+
+
+def test_what_those_hold_who_are_behind_is_taken_from_the_room() -> None:
+    cache = cache_with(CacheLimits(events_max=9, bytes_max=90), message_of(A, 1, b"12345"))
+    cache.chained_events, cache.chained_bytes = 3, 30
+    assert cache.room() == (5, 55)
+    assert cache.fits(message_of(A, 2, *[b"x" * 11] * 5))
+    assert not cache.fits(message_of(A, 2, *[b"x"] * 6))
+    assert not cache.fits(message_of(A, 2, b"x" * 56))
+    cache.append(message_of(A, 2, *[b"x" * 11] * 5))
+    with pytest.raises(AssertionError, match="exceeds"):
+        cache.append(message_of(A, 3, b""))
+
+
+# --- a stream's share -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("limits", "of_a", "of_b", "is_crowded"),
+    [
+        (CacheLimits(events_max=10, stream_events_max=3), 4, 1, True),
+        (CacheLimits(events_max=10, stream_events_max=4), 4, 1, False),  # no more than its share
+        (CacheLimits(events_max=11, stream_events_max=3), 4, 1, False),  # less than half full
+        (CacheLimits(bytes_max=100, stream_bytes_max=39), 4, 1, True),
+        (CacheLimits(bytes_max=100, stream_bytes_max=40), 4, 1, False),
+        (CacheLimits(bytes_max=101, stream_bytes_max=39), 4, 1, False),
+    ],
+)
+def test_a_stream_with_more_than_its_share_is_in_the_way_once_the_cache_is_half_full(
+    limits: CacheLimits, of_a: int, of_b: int, is_crowded: bool
+) -> None:
+    ten = b"x" * 10
+    cache = cache_with(limits, message_of(A, 1, *[ten] * of_a), message_of(B, 2, *[ten] * of_b))
+    assert cache.is_crowded(A) is is_crowded
+    assert not cache.is_crowded(B), "its neighbour has less than its share"
+    assert not cache.is_crowded(C), "nothing of it is held"
+
+
+@pytest.mark.parametrize(("chained_events", "chained_bytes"), [(3, 0), (0, 40)])
+def test_what_those_hold_who_are_behind_fills_the_cache_for_all(
+    chained_events: int, chained_bytes: int
+) -> None:
+    limits = CacheLimits(events_max=10, bytes_max=100, stream_events_max=1, stream_bytes_max=10)
+    cache = cache_with(limits, message_of(A, 1, b"12345", b"12345"))
+    assert not cache.is_half_full and not cache.is_crowded(A)
+    cache.chained_events, cache.chained_bytes = chained_events - 1, chained_bytes - 1
+    assert not cache.is_half_full
+    cache.chained_events, cache.chained_bytes = chained_events, chained_bytes
+    assert cache.is_half_full and cache.is_crowded(A)
+
+
+def test_a_streams_share_is_free_again_with_what_has_left() -> None:
+    limits = CacheLimits(events_max=10, stream_events_max=3)
+    cache = cache_with(limits, message_of(A, 1, b"1", b"2"), message_of(A, 2, b"3", b"4"))
+    cache.append(message_of(B, 3, b"5", b"6", b"7"))
+    assert cache.is_crowded(A)
+    cache.unpin(0)
+    cache.purge()
+    assert cache.is_half_full and not cache.is_crowded(A)
+
+
+# --- what it holds --------------------------------------------------------------------------------
+
+
+def test_it_tells_what_it_holds_longest_and_how_much_came_since() -> None:
+    cache = QueueCache(CacheLimits(), Token(1, 4))
+    assert cache.oldest is None and cache.oldest_s is None and cache.span == 0
+    assert cache.base == 0 and cache.newest == Token(1, 4)
+    first, second = message_of(A, 7, b"1"), message_of(B, 8, b"2")
+    cache.append(first)
+    cache.append(second)
+    assert cache.oldest is first and cache.oldest_s == 7.0
+    assert cache.span == 2 and cache.newest == Token(1, 8)
+    cache.unpin(0)
+    cache.purge()
+    assert cache.oldest is second and cache.span == 1 and cache.base == 1
+    cache.unpin(1)
+    cache.purge()
+    assert cache.oldest is None and cache.span == 0 and cache.newest == Token(1, 8)
+
+
+def test_it_tells_what_it_holds_of_one_stream() -> None:
+    cache = cache_with(
+        CacheLimits(), message_of(B, 1, b"1"), message_of(A, 2, b"2"), message_of(A, 3, b"3")
+    )
+    assert (cache.first_of(A), cache.newest_of(A)) == (1, Token(1, 3))
+    assert (cache.first_of(C), cache.newest_of(C)) == (-1, None)
+    cache.unpin(1)
+    cache.purge()
+    assert (cache.first_of(A), cache.newest_of(A)) == (2, Token(1, 3))
+
+
+# --- cursors --------------------------------------------------------------------------------------
+
+
+def test_a_closed_cursor_is_nowhere_whoever_asks() -> None:
+    cache = cache_with(CacheLimits(), message_of(A, 1, b"1", b"2", b"3"))
+    cursor = cache.open_cursor(A, 0, Token(1, 1, 0))
+    assert cursor.place()[1] == 1 and cursor.token == Token(1, 1, 1) and cursor.index == 0
+    cursor.close()
+    assert cursor.is_drained and cursor.token is None and cursor.index is None
+    assert cursor.lag() == (0, 0.0) and list(cursor.peek(9, 99)) == []
+    assert cursor.advance(0) is None
+
+
+def test_what_is_in_the_cache_is_here_and_was_not_delivered_before_for_all_it_knows() -> None:
+    cursor = cache_with(CacheLimits(), message_of(A, 1, b"1")).open_cursor(A, 0)
+    assert not cursor.is_away and not cursor.may_repeat
+
+
+def test_a_cursor_behind_all_of_a_message_is_in_the_next_one() -> None:
+    cache = cache_with(CacheLimits(), message_of(A, 1, b"1", b"2"), message_of(A, 2, b"3", b"4"))
+    for after in (Token(1, 1, 1), Token(1, 1, 2**32 - 1)):
+        assert cache.open_cursor(A, 0, after).token == Token(1, 2, 0)
+    assert cache.open_cursor(A, 0, Token(1, 0)).token == Token(1, 1, 0)
+    for later in (Token(1, 3, 0), Token(2, 0, 0)):
+        assert cache.open_cursor(A, 1, later).is_drained
+
+
+# --- what is acknowledged -------------------------------------------------------------------------
+
+
+def test_what_others_may_have_by_now_is_not_acknowledged_though_it_is_done() -> None:
+    cache = cache_with(CacheLimits(), *(message_of(A, seq, b"x") for seq in range(1, 5)))
+    cache.unpin(0)
+    cache.purge()  # done, and not taken yet
+    cache.disown({Token(1, 1), Token(1, 2), Token(9, 9)})
+    cache.unpin(1)
+    cache.unpin(2)
+    cache.purge()
+    assert cache.take_done() == [Token(1, 3)]
+    cache.unpin(3)
+    cache.purge()
+    assert cache.take_done() == [Token(1, 4)] and cache.acked_upto() == Token(1, 4)
+
+
+def test_what_was_lost_to_others_and_came_back_is_acknowledged_once_it_is_done_here() -> None:
+    cache = cache_with(CacheLimits(), message_of(A, 1, b"x"))
+    cache.disown({Token(1, 1)})
+    cache.unpin(0)
+    cache.purge()
+    cache.unpin(cache.append(message_of(A, 1, b"x")))
+    cache.purge()
+    assert cache.take_done() == [Token(1, 1)]
+
+
+def test_what_one_that_was_behind_has_done_is_acknowledged_unless_it_is_held_or_still_to_come() -> (
+    None
+):
+    cache = QueueCache(CacheLimits(), notes="out_of_turn")
+    cache.note_done(A, Token(1, 1))
+    assert cache.take_done() == [], "nothing was read: it comes"
+    for seq in (1, 2, 3):
+        cache.append(message_of(A, seq, b"x"))
+    cache.unpin(0)
+    cache.purge()
+    for seq in (1, 2, 3, 4):
+        cache.note_done(A, Token(1, seq))
+    assert cache.take_done() == [Token(1, 1)], "2 and 3 are held for another, 4 comes"
+    cache.note_done(B, Token(1, 3))
+    assert cache.take_done() == [Token(1, 3)], "the last that was read, and not held"
+    cache.note_done(B, Token(1, 4))
+    assert cache.take_done() == []
+
+
+def test_where_all_is_acknowledged_in_a_row_nothing_is_noted() -> None:
+    cache = QueueCache(CacheLimits(), Token(1, 9))
+    cache.note_done(A, Token(1, 1))
+    cache.unpin(cache.append(message_of(A, 10, b"x")))
+    cache.purge()
+    assert cache.take_done() == []
