@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from millstream.runtime import Grain
 from millstream.runtime.cluster.table import MemberRow, Status, TableView
 from millstream.runtime.definition.markers import Declaration
-from millstream.streams import Event, StreamNamespace, subscribe
+from millstream.streams import Event, StreamId, StreamNamespace, subscribe
 from millstream.streams.api.implicit import ImplicitSet, ImplicitSubscription, implicit_in
 
 RETENTION_S = 100.0
@@ -60,22 +60,22 @@ def found(*rows: MemberRow, now_s: float = 10.0) -> ImplicitSet:
 
 
 def ids(declared: ImplicitSet) -> set[str]:
-    return {one.removeprefix("implicit/ns/") for one in declared.of("ns")}
+    return {one.removeprefix("implicit/ns/") for one in declared.of(StreamId("ns", "k"))}
 
 
 def test_a_mark_is_declared_with_all_that_an_agent_needs() -> None:
     row = silo(1, *Marked.__millstream_type__.declarations(), types=("Marked",))
     one = ImplicitSubscription("default", "notes", "both", "Marked", "on_note", 7, False)
-    assert found(row).of("notes") == {"implicit/notes/Marked/on_note": one}
-    assert found(row).of("lines") == {}, "it belongs to another provider"
+    assert found(row).of(StreamId("notes", "k")) == {"implicit/notes/Marked/on_note": one}
+    assert found(row).of(StreamId("lines", "k")) == {}, "it belongs to another provider"
     other = implicit_in(TableView(1, (row,)), "other", 0.0, RETENTION_S)
-    assert list(other.of("lines")) == ["implicit/lines/Marked/on_line"]
+    assert list(other.of(StreamId("lines", "k"))) == ["implicit/lines/Marked/on_line"]
     assert other.kinds("lines") == "implicit"
 
 
 def test_explicit_namespaces_leave_marks_out() -> None:
     row = silo(1, *Marked.__millstream_type__.declarations(), types=("Marked",))
-    assert found(row).of("talk") == {}
+    assert found(row).of(StreamId("talk", "k")) == {}
 
 
 def test_nobody_knows_the_kinds_of_a_namespace_without_marks() -> None:
@@ -93,7 +93,7 @@ def test_what_any_live_silo_declares_holds_and_the_youngest_says_how() -> None:
     new = silo(2, declares("A", "on", 2), started_s=2.0)
     for rows in ((old, new), (new, old)):
         assert ids(found(*rows)) == {"A/on", "A/was"}
-        assert found(*rows).of("ns")["implicit/ns/A/on"].retries == 2
+        assert found(*rows).of(StreamId("ns", "k"))["implicit/ns/A/on"].retries == 2
 
 
 def test_dead_silos_do_not_declare_for_types_that_a_live_one_hosts() -> None:
@@ -148,7 +148,7 @@ ROWS = st.lists(
 def test_what_holds_is_hosted_or_absent_and_never_both(rows: list[MemberRow], now_s: float) -> None:
     declared = found(*rows, now_s=now_s)
     hosted = {t for row in rows if row.status is not Status.DEAD for t in row.grain_types}
-    types = {one.grain_type for one in declared.of("ns").values()}
+    types = {one.grain_type for one in declared.of(StreamId("ns", "k")).values()}
     assert types == hosted | declared.absent
     assert not hosted & declared.absent
     assert (declared.until_s is None) == (not declared.absent)

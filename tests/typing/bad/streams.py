@@ -122,6 +122,9 @@ class WrongHandlers(Grain):
     @subscribe(LANDINGS, backoff=0.5)  # E
     async def backoff_as_number(self, event: Event[Landed]) -> None: ...
 
+    @subscribe(LANDINGS, key=len)  # E
+    async def keys_by_a_function(self, event: Event[Landed]) -> None: ...
+
     @subscribe(LANDINGS, on_give_up="retry")  # E
     async def give_up_by_another_word(self, event: Event[Landed]) -> None: ...
 

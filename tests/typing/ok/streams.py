@@ -119,7 +119,7 @@ class Plane(Grain):
     async def on_landings(self, events: list[Event[Landed]]) -> None:
         assert_type([event.item.plane for event in events], list[str])
 
-    @subscribe(COUNTS, batch=True)
+    @subscribe(COUNTS, batch=True, key="eu-*")
     async def on_counts(self, events: Sequence[Event[dict[str, int]]]) -> None:
         for event in events:
             assert_type(event.item["a"], int)

@@ -225,7 +225,7 @@ class Subscribers:
         self._progressed()
 
     def _add_implicit(self, stream: StreamId, entry: StreamEntry) -> None:
-        implicit = self._known.implicit.of(stream.namespace)
+        implicit = self._known.implicit.of(stream)
         for old in [s for s in entry.subscribers.values() if not s.is_explicit]:
             if old.id not in implicit:
                 self._deliveries.drop(entry.subscribers.pop(old.id))

@@ -15,7 +15,10 @@ import msgspec
 
 from millstream.runtime import MemberRow, Status, TableView
 from millstream.runtime.extending import Backoff, Declaration
+from millstream.streams.contracts.identity import StreamId
 from millstream.streams.failures.handler import GiveUpDecision
+
+from .filtering.key_pattern import matches
 
 __all__ = ["ImplicitSet", "ImplicitSubscription", "SubscriptionKinds", "implicit_in", "is_implicit"]
 
@@ -25,7 +28,8 @@ ID_PREFIX = "implicit/"
 
 
 class ImplicitSubscription(msgspec.Struct, array_like=True, frozen=True):
-    """What an agent has to know of a `@subscribe` mark."""
+    """What an agent has to know of a `@subscribe` mark. What is added comes last, and has a
+    default: silos of two versions read each other's."""
 
     provider: str
     namespace: str
@@ -36,6 +40,7 @@ class ImplicitSubscription(msgspec.Struct, array_like=True, frozen=True):
     keeps_dead_letters: bool
     backoff: Backoff | None = None
     on_give_up: GiveUpDecision | None = None
+    key: str = ""  # a pattern
 
     @property
     def subscription(self) -> str:
@@ -62,13 +67,16 @@ class ImplicitSet(msgspec.Struct, frozen=True):
     absent: frozenset[str] = frozenset()
     until_s: float | None = None
 
-    def of(self, namespace: str) -> dict[str, ImplicitSubscription]:
-        """By subscription id."""
-        return self.of_namespace.get(namespace, {})
+    def of(self, stream: StreamId) -> dict[str, ImplicitSubscription]:
+        """Those of a stream, by subscription id."""
+        found = self.of_namespace.get(stream.namespace, {})
+        if not any(one.key for one in found.values()):
+            return found
+        return {name: one for name, one in found.items() if matches(one.key, stream.key)}
 
     def kinds(self, namespace: str) -> SubscriptionKinds:
         """Which kinds of subscription the namespace has; "both" where nobody says."""
-        for one in self.of(namespace).values():
+        for one in self.of_namespace.get(namespace, {}).values():
             return one.kinds
         return "both"
 

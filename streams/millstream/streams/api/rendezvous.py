@@ -67,8 +67,8 @@ class Agents(Protocol):
         """Can a place be found by its time?"""
         ...
 
-    def implicit(self, namespace: str, /) -> Sequence[ImplicitSubscription]:
-        """The implicit subscriptions of a namespace, as of now."""
+    def implicit(self, stream: StreamId, /) -> Sequence[ImplicitSubscription]:
+        """The implicit subscriptions of a stream, as of now."""
         ...
 
     async def attach(self, stream: StreamId, row: SubscriptionRow, /) -> None: ...
@@ -144,8 +144,8 @@ class Rendezvous(Grain):
         return next((row for row in self._implicit() if row.id == subscription), None)
 
     def _implicit(self) -> list[SubscriptionRow]:
-        namespace, key = self._stream()
-        return [implicit_row(one, key) for one in self._agents().implicit(namespace)]
+        stream = self._stream()
+        return [implicit_row(one, stream.key) for one in self._agents().implicit(stream)]
 
     async def add(self, row: SubscriptionRow) -> None:
         """Store a subscription and attach it; one that exists goes to `row.start`.

@@ -27,6 +27,7 @@ from millstream.streams.failures.handler import GiveUpDecision
 from millstream.streams.failures.policy import wrong_policy
 
 from .event import Event
+from .filtering.key_pattern import wrong_pattern
 from .handlers import accepts, events_of, label_of, parameter_of, text_of, wanted_text
 from .implicit import ImplicitSubscription
 from .namespace import StreamNamespace
@@ -56,6 +57,7 @@ class SubscribeMark(Mark):
         backoff: Backoff | None = None,
         give_up_on: tuple[type[Exception], ...] = (),
         on_give_up: GiveUpDecision | None = None,
+        key: str = "*",
     ) -> None:
         self.namespace = namespace
         self.is_batch = is_batch
@@ -66,6 +68,7 @@ class SubscribeMark(Mark):
         self.backoff = backoff
         self.give_up_on = give_up_on
         self.on_give_up: GiveUpDecision | None = on_give_up
+        self.key = key
 
     @property
     def part(self) -> str:
@@ -82,6 +85,7 @@ class SubscribeMark(Mark):
         self._check_namespace(subject)
         self._check_twice(subject, owner, name)
         self._check_numbers(subject)
+        self._check_key(subject)
         _check_method(subject, name, fn)
         wanted = wanted_text(self.namespace.item, is_batch=self.is_batch)
         self._check_item(subject, fn, parameter_of(fn, subject, wanted), wanted)
@@ -103,6 +107,7 @@ class SubscribeMark(Mark):
             self.dead_letter,
             self.backoff,
             self.on_give_up,
+            "" if self.key == "*" else self.key,
         ).declaration()
 
     def _check_namespace(self, subject: str) -> None:
@@ -143,6 +148,15 @@ class SubscribeMark(Mark):
         wrong = wrong_policy(self.retries, self.backoff, self.give_up_on, self.on_give_up)
         if wrong:
             raise DefinitionError(f"{subject}: {wrong}")
+
+    def _check_key(self, subject: str) -> None:
+        if wrong := wrong_pattern(self.key):
+            raise DefinitionError(f"{subject}: {wrong}")
+        if self.key != "*" and self.namespace.subscriptions == "explicit":
+            raise DefinitionError(
+                f"{subject}: key={self.key!r} is for implicit subscriptions, and "
+                f"{self.namespace!r} takes explicit ones only"
+            )
 
     def _check_item(
         self, subject: str, fn: Callable[..., Any], parameter: str, wanted: str
@@ -231,6 +245,7 @@ def subscribe(
     backoff: Backoff | None = None,
     give_up_on: tuple[type[Exception], ...] = (),
     on_give_up: GiveUpDecision | None = None,
+    key: str = "*",
 ) -> _Single[T]: ...
 @overload
 def subscribe(
@@ -245,6 +260,7 @@ def subscribe(
     backoff: Backoff | None = None,
     give_up_on: tuple[type[Exception], ...] = (),
     on_give_up: GiveUpDecision | None = None,
+    key: str = "*",
 ) -> _Batch[T]: ...
 def subscribe(
     namespace: StreamNamespace[Any],
@@ -258,6 +274,7 @@ def subscribe(
     backoff: Backoff | None = None,
     give_up_on: tuple[type[Exception], ...] = (),
     on_give_up: GiveUpDecision | None = None,
+    key: str = "*",
 ) -> Any:
     """Subscribe every grain of the class to the stream with its own key.
 
@@ -274,6 +291,7 @@ def subscribe(
         give_up_on: exceptions after which an event is given up at once, such as `(ValueError,)`.
         on_give_up: what becomes of an event that is given up: "dead_letter", "skip" or "pause";
             None: the provider's `on_give_up` decides.
+        key: a pattern of the keys that it hears: `*` any characters, `?` one, `[ab]` one of these.
 
     Raises DefinitionError when the class is defined.
     """
@@ -288,6 +306,7 @@ def subscribe(
         backoff=backoff,
         give_up_on=give_up_on,
         on_give_up=on_give_up,
+        key=key,
     )
     return _Batch(mark) if batch else _Single(mark)
 

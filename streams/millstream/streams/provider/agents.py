@@ -61,11 +61,11 @@ class AgentCalls:
         """Name of the store that keeps the provider's rows."""
         return self._store
 
-    def implicit(self, namespace: str, /) -> Sequence[ImplicitSubscription]:
-        """The implicit subscriptions of a namespace, by the present view."""
+    def implicit(self, stream: StreamId, /) -> Sequence[ImplicitSubscription]:
+        """The implicit subscriptions of a stream, by the present view."""
         now_s, view = self._services.clock.wall_s(), self._services.members.view
         found = implicit_in(view, self._provider, now_s, self._retention_s)
-        return list(found.of(namespace).values())
+        return list(found.of(stream).values())
 
     async def attach(self, stream: StreamId, row: SubscriptionRow, /) -> None:
         """Tell the agent of a subscription. Raises QueueUnavailable: it could not be told."""

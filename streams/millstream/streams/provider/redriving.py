@@ -54,8 +54,7 @@ class Redriving:
 
     async def _exists(self, failure: DeliveryFailure) -> bool:
         if is_implicit(failure.subscription):
-            namespace = failure.stream.namespace
-            return failure.subscription in self._following.implicit_now().of(namespace)
+            return failure.subscription in self._following.implicit_now().of(failure.stream)
         rows = await self._following.rows(failure.stream)
         return any(row.id == failure.subscription for row in rows)
 

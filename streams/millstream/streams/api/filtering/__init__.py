@@ -1,0 +1,1 @@
+"""Which streams and which events a subscription has."""
