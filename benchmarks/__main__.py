@@ -1,5 +1,6 @@
-"""`python -m benchmarks calls|streams|activation|buffer|path|detection|handover [--rounds N]
-[--json] [--against REV,PEER]` and `python -m benchmarks bounds [WORD ...] [--size S] [--json]`.
+"""`python -m benchmarks SUITE [--rounds N] [--json] [--against REV,PEER]`, where SUITE is calls,
+streams, activation, buffer, path, detection or handover; `python -m benchmarks slow_consumer
+[--size S]` and `python -m benchmarks bounds [WORD ...] [--size S] [--json]`.
 
 Each subject of each round runs in a fresh process; rounds are interleaved; ratios are computed
 inside a round. Prints medians with [min..max]. A revision of git as a subject runs this tree's
@@ -48,7 +49,10 @@ SUITES = {
     "path": {"ours": ["path.figures"]},  # frames and modules: counted, not timed
     "detection": {"ours": ["detection.stopped", "detection.isolated"]},
     "handover": {"ours": ["handover.brief_handlers", "handover.long_handlers"]},
+    "slow_consumer": {"ours": ["slow_consumer.beside"]},
 }
+SIZED = ("bounds.", "slow_consumer.")  # subjects that take a share of their full load
+LONG = ("slow_consumer",)  # suites of which one round is enough
 PEERS = {
     "xoscar": ["xoscar", "psutil"],
     "redis": ["redis"],
@@ -65,8 +69,10 @@ def main() -> None:
     suites = [*sorted(SUITES), "bounds"]
     parser.add_argument("suite", nargs="?", choices=suites, default="calls")
     parser.add_argument("words", nargs="*", help="bounds: only programs with such a name")
-    parser.add_argument("--size", type=float, default=1.0, help="bounds: share of the full load")
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--size", type=float, default=1.0, help="share of the full load")
+    parser.add_argument(
+        "--rounds", type=int, help="of each subject, 5 if not given; 1 of long ones"
+    )
     parser.add_argument("--json", action="store_true")
     parser.add_argument(
         "--against", default=",".join(PEERS), help="peers, revisions of git, or 'none'"
@@ -89,7 +95,9 @@ def main() -> None:
     elif arguments.suite == "bounds":
         bounds.report(arguments.size, arguments.words, arguments.json)
     else:
-        report(arguments.suite, arguments.rounds, others(arguments.against), arguments.json)
+        rounds = arguments.rounds or (1 if arguments.suite in LONG else 5)
+        against = others(arguments.against)
+        report(arguments.suite, rounds, against, arguments.json, arguments.size)
 
 
 def run(coro: Any) -> Any:
@@ -124,18 +132,19 @@ def is_installed(peer: str) -> bool:
 
 
 def run_subject(name: str, size: float) -> dict[str, float]:
-    """`module.function`, in this process; those of `bounds` take a size."""
+    """`module.function`, in this process; those of `SIZED` take a size."""
     module, _, function = name.rpartition(".")
     with tempfile.TemporaryDirectory() as work:
         found = getattr(importlib.import_module(f"benchmarks.{module}"), function)
-        sized = module.startswith("bounds.")
+        sized = name.startswith(SIZED)
         figures: dict[str, float] = run(found(Path(work), size) if sized else found(Path(work)))
         return figures
 
 
-def in_child(subject: str, tree: Path = ROOT) -> dict[str, float]:
+def in_child(subject: str, tree: Path = ROOT, size: float = 1.0) -> dict[str, float]:
     """One subject in a fresh process, with the code of a tree."""
     command = [sys.executable, "-m", "benchmarks", "--subject", subject]
+    command += ["--size", str(size)] if subject.startswith(SIZED) else []
     done = subprocess.run(
         command, cwd=tree, env=environment(tree), capture_output=True, text=True, check=False
     )
@@ -145,7 +154,7 @@ def in_child(subject: str, tree: Path = ROOT) -> dict[str, float]:
     return figures
 
 
-def measure(suite: str, rounds: int, against: list[str]) -> list[Round]:
+def measure(suite: str, rounds: int, against: list[str], size: float = 1.0) -> list[Round]:
     """All rounds: figures by subject. Every other round runs backwards."""
     wanted = ["ours", *(name for name in ("limit", *against) if name in SUITES[suite])]
     with ExitStack() as stack:
@@ -154,16 +163,16 @@ def measure(suite: str, rounds: int, against: list[str]) -> list[Round]:
             if name not in PEERS:
                 trees[name] = stack.enter_context(checked_out(name))
         return [
-            _round(SUITES[suite], dict(list(trees.items())[:: -1 if number % 2 else 1]))
+            _round(SUITES[suite], dict(list(trees.items())[:: -1 if number % 2 else 1]), size)
             for number in range(rounds)
         ]
 
 
-def _round(parts: Mapping[str, list[str]], trees: Mapping[str, Path]) -> Round:
+def _round(parts: Mapping[str, list[str]], trees: Mapping[str, Path], size: float) -> Round:
     one: Round = {name: {} for name in sorted(trees, key=lambda name: name != "ours")}
     for name, tree in trees.items():
         for part in parts.get(name, parts["ours"]):
-            one[name] |= in_child(part, tree)
+            one[name] |= in_child(part, tree, size)
     return one
 
 
@@ -211,9 +220,9 @@ def _ratio(key: str, ours: list[float], theirs: list[float]) -> dict[str, float]
     return {**found, "best": best(key, ours) / best(key, theirs)}
 
 
-def report(suite: str, rounds: int, against: list[str], as_json: bool) -> None:
+def report(suite: str, rounds: int, against: list[str], as_json: bool, size: float = 1.0) -> None:
     """Measure and print."""
-    summary = summarise(measure(suite, rounds, against))
+    summary = summarise(measure(suite, rounds, against, size))
     if as_json:
         print(json.dumps(summary))
         return

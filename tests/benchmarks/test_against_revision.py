@@ -30,7 +30,7 @@ def measured(
     """Replaces the children: which subject ran, and whether in this tree."""
     ran: list[tuple[str, bool]] = []
 
-    def in_child(subject: str, tree: Path = ROOT) -> dict[str, float]:
+    def in_child(subject: str, tree: Path = ROOT, size: float = 1.0) -> dict[str, float]:
         ran.append((subject, tree == ROOT))
         return ours if tree == ROOT else theirs
 

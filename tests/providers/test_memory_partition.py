@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Literal
 
 import hypothesis.strategies as st
@@ -82,19 +83,74 @@ def partition_of(count: int, segment_size: int = 2) -> Partition[int]:
     return partition
 
 
-def test_every_stored_item_can_be_replaced_and_the_old_one_is_returned() -> None:
+def test_every_stored_item_can_be_let_go_of_once_and_reads_as_none() -> None:
     partition = partition_of(5)
-    assert [partition.replace(offset, -offset) for offset in range(5)] == [0, 1, 2, 3, 4]
-    assert partition.read_at(0, 9) == [0, -1, -2, -3, -4]
+    assert [partition.let_go(offset) for offset in (3, 0, 4)] == [3, 0, 4]
+    assert [partition.let_go(offset) for offset in (3, 0, 4)] == [None] * 3
+    assert partition.read_at(0, 9) == [None, 1, 2, None, None]
     partition.check()
 
 
-def test_what_is_not_stored_cannot_be_replaced() -> None:
+def test_what_is_not_stored_cannot_be_let_go_of() -> None:
     partition = partition_of(5)
     with pytest.raises(ValueError, match="offset is 5, which is the end"):
-        partition.replace(5, 0)
+        partition.let_go(5)
     with pytest.raises(ValueError, match="offset is 6, the end is 5"):
-        partition.replace(6, 0)
+        partition.let_go(6)
+
+
+def test_one_old_item_does_not_keep_the_slots_of_all_that_were_let_go_of_behind_it() -> None:
+    partition = partition_of(10, segment_size=2)
+    partition.register("all")
+    for offset in range(1, 9):
+        assert partition.let_go(offset) == offset
+    arrays = {id(segment.slots) for segment in partition._chain}
+    assert partition.segment_count == 5 and len(arrays) == 3  # the first, the last, and nothing
+    assert partition.spare_count == 1  # as many of their arrays as may be kept
+    assert partition.read_at(0, 10) == [0, *[None] * 8, 9]
+    assert partition.take("all", 10) == [0, *[None] * 8, 9]
+    partition.extend([10, 11, 12])
+    partition.trim()
+    assert partition.read_at(10, 9) == [10, 11, 12]
+    partition.check()
+
+
+def test_letting_go_costs_the_same_however_much_is_stored() -> None:
+    def calls(stored: int) -> int:
+        partition, count = partition_of(stored), 0
+
+        def note(frame: object, event: str, argument: object) -> None:
+            nonlocal count
+            count += event == "call"
+
+        sys.setprofile(note)
+        try:
+            partition.let_go(stored - 2)
+        finally:
+            sys.setprofile(None)
+        return count
+
+    assert calls(10) == calls(5_000)
+
+
+def test_the_tail_keeps_its_array_until_it_is_full() -> None:
+    partition = partition_of(3, segment_size=2)
+    assert partition.let_go(2) == 2
+    partition.append(3)
+    assert partition.read_at(0, 9) == [0, 1, None, 3]
+    assert partition.let_go(3) == 3
+    partition.append(4)
+    assert partition.read_at(0, 9) == [0, 1, None, None, 4]
+    partition.check()
+
+
+def test_a_segment_is_found_wherever_the_first_one_begins() -> None:
+    partition = partition_of(9, segment_size=2)
+    partition.register("all")
+    partition.take("all", 5)
+    partition.trim()
+    assert partition.first == 5
+    assert [partition.read_at(offset, 1) for offset in range(5, 10)] == [[5], [6], [7], [8], []]
 
 
 def test_a_take_of_an_unknown_group_is_refused() -> None:

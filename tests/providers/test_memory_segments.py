@@ -354,22 +354,25 @@ class GroupModel:
         self.pending = 0
 
 
+Batch = list[list[int] | None]
+
+
 class PartitionMachine(RuleBasedStateMachine):
     """Random appends, pulls, commits and resets against a list of all items ever appended."""
 
     def __init__(self) -> None:
         super().__init__()
         self.freed = 0
-        self.partition = Partition[list[int]](PartitionOptions(SIZE, SPARES), 0, self.free)
-        self.items: list[list[int]] = []
+        self.partition = Partition[list[int] | None](PartitionOptions(SIZE, SPARES), 0, self.free)
+        self.items: list[list[int] | None] = []
         self.groups: dict[str, GroupModel] = {}
-        self.batches: list[tuple[list[list[int]], list[list[int]]]] = []
+        self.batches: list[tuple[Batch, Batch]] = []
 
     def free(self, count: int) -> None:
         assert count > 0
         self.freed += count
 
-    def keep(self, batch: list[list[int]], low: int, high: int) -> None:
+    def keep(self, batch: Batch, low: int, high: int) -> None:
         assert batch == self.items[low:high]
         self.batches = [*self.batches[-20:], (batch, list(batch))]
 
@@ -450,6 +453,15 @@ class PartitionMachine(RuleBasedStateMachine):
         first = self.partition.first
         offset = first + choice % (len(self.items) - first + 1)
         self.keep(self.partition.read_at(offset, count), offset, offset + count)
+
+    @precondition(lambda self: self.partition.first < len(self.items))
+    @rule(choice=st.integers(0, 1000), count=st.integers(1, 6))
+    def let_go(self, choice: int, count: int) -> None:
+        first = self.partition.first
+        at = first + choice % (len(self.items) - first)
+        for offset in range(at, min(at + count, len(self.items))):
+            assert self.partition.let_go(offset) == self.items[offset]
+            self.items[offset] = None
 
     @rule()
     def trim(self) -> None:

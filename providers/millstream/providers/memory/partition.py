@@ -108,8 +108,8 @@ class Partition(Generic[T]):
 
     @property
     def segment_count(self) -> int:
-        """How many segments are in the chain. Costs O(segments)."""
-        return sum(1 for _ in self._chain)
+        """How many segments are in the chain."""
+        return len(self._chain)
 
     @property
     def spare_count(self) -> int:
@@ -233,7 +233,7 @@ class Partition(Generic[T]):
     def read_at(self, offset: int, count: int) -> list[T]:
         """Up to `count` items from an offset, without a group; [] at the end.
 
-        Costs a step per segment before the offset. Raises CursorTooOld, ValueError.
+        Raises CursorTooOld, ValueError.
         """
         tail = self._chain.tail
         low = offset - tail.start
@@ -244,13 +244,15 @@ class Partition(Generic[T]):
             raise ValueError(f"count is {count}, it must be at least 0")
         return self._chain.copy(self._chain.find(offset), offset, min(offset + count, self.end))
 
-    def replace(self, offset: int, item: T) -> T:
-        """Put an item in the place of a stored one, which is returned. Raises as `read_at`."""
+    def let_go(self, offset: int) -> T | None:
+        """Take out one item, which is returned; None: it was before. It reads as None.
+
+        Items are not None where this is used. Raises as `read_at`.
+        """
         self._refuse_outside(offset)
         if offset == self.end:
             raise ValueError(f"offset is {offset}, which is the end")
-        segment = self._chain.find(offset)
-        return segment.replace(offset, item)
+        return self._chain.let_go(offset)
 
     def trim(self) -> None:
         """Let go of every item that all groups have committed; it cannot be read again."""

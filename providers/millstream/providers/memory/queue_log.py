@@ -374,7 +374,7 @@ class QueueLog:
 
     def _forget(self, number: int) -> None:
         if self.done < number <= self._partition.end:
-            self._free([self._partition.replace(number - 1, None)])
+            self._free([self._partition.let_go(number - 1)])
 
     def _forget_upto(self, upto: int) -> None:
         count = min(upto, self.end) - self.done

@@ -3,7 +3,8 @@
 Owns: `Segment`, `Chain`. Not: who reads, and up to where it may be recycled (`partition`).
 Invariants: offsets are contiguous over the chain, and every segment but the last is full; slots
 below `count` are stored, those above hold nothing; a recycled segment has lost its array, so a
-reader that still points at it fails instead of reading newer items.
+reader that still points at it fails instead of reading newer items; full segments whose items were
+all let go of share one array of nothing, so that one old item does not keep the slots behind it.
 """
 
 from __future__ import annotations
@@ -21,13 +22,14 @@ Slots = list[T | None]
 class Segment(Generic[T]):
     """An array that holds the items at offsets `start` to `end` (exclusive)."""
 
-    __slots__ = ("count", "next", "size", "slots", "start")
+    __slots__ = ("count", "gone", "next", "size", "slots", "start")
 
     def __init__(self, start: int, slots: Slots[T]) -> None:
         self.slots: Slots[T] = slots  # the array; gone once the segment has been recycled
         self.size = len(slots)
         self.start = start
         self.count = 0
+        self.gone = 0  # items that were let go of, one by one
         self.next: Segment[T] | None = None
 
     @property
@@ -57,12 +59,17 @@ class Segment(Generic[T]):
         assert self.start <= low <= high <= self.end, f"{low}..{high} is not in this segment"
         return cast("list[T]", self.slots[low - self.start : high - self.start])
 
-    def replace(self, offset: int, item: T) -> T:
-        """Put an item in the place of a stored one, which is returned."""
+    def let_go(self, offset: int) -> T | None:
+        """Take out one stored item, which is returned; None: it was taken out before."""
         assert self.start <= offset < self.end, f"{offset} is not in this segment"
-        old = self.slots[offset - self.start]
-        self.slots[offset - self.start] = item
-        return cast("T", old)
+        item, self.slots[offset - self.start] = self.slots[offset - self.start], None
+        self.gone += item is not None
+        return item
+
+    @property
+    def is_hollow(self) -> bool:
+        """Was every item that it can have let go of?"""
+        return self.gone == self.size
 
     def clear(self, low: int, high: int) -> None:
         """Let go of the items at offsets low..high-1: nobody reads them again."""
@@ -90,14 +97,16 @@ class Chain(Generic[T]):
         self._segment_size = segment_size
         self._spare_max = spare_max
         self._spares: list[Slots[T]] = []
+        self._nothing: Slots[T] = [None] * segment_size  # the array of all that are hollow
         self.head: Segment[T] = Segment(start, [None] * segment_size)
         self.tail = self.head
+        self._segments = [self.head]
 
     def __iter__(self) -> Iterator[Segment[T]]:
-        segment: Segment[T] | None = self.head
-        while segment is not None:
-            yield segment
-            segment = segment.next
+        return iter(self._segments)
+
+    def __len__(self) -> int:
+        return len(self._segments)
 
     @property
     def spare_count(self) -> int:
@@ -117,6 +126,7 @@ class Chain(Generic[T]):
         segment: Segment[T] = Segment(self.tail.end, slots)
         self.tail.next = segment
         self.tail = segment
+        self._segments.append(segment)
 
     def recycle(self, needed: int) -> None:
         """Empty the segments that end at `needed` or below; the tail stays in any case."""
@@ -124,16 +134,34 @@ class Chain(Generic[T]):
         self._drop_spares()
 
     def _strip(self, needed: int) -> None:
+        count = 0
         while self.head.next is not None and self.head.end <= needed:
-            self._spares.append(self.head.strip())
+            self._reuse(self.head.strip())
             self.head = self.head.next
+            count += 1
+        del self._segments[:count]
+
+    def _reuse(self, slots: Slots[T]) -> None:
+        if slots is not self._nothing:
+            self._spares.append(slots)
+
+    def let_go(self, offset: int) -> T | None:
+        """Take out one stored item, which is returned; None: it was taken out before."""
+        segment = self.find(offset)
+        item = segment.let_go(offset)
+        if segment.is_hollow and segment.slots is not self._nothing:
+            self._reuse(segment.slots)
+            segment.slots = self._nothing
+            self._drop_spares()
+        return item
 
     def _drop_spares(self) -> None:
         del self._spares[: max(0, len(self._spares) - self._spare_max)]
 
     def find(self, offset: int) -> Segment[T]:
-        """The segment that holds the offset, or the tail for its end. Costs a step per segment."""
-        return next((segment for segment in self if offset < segment.end), self.tail)
+        """The segment that holds the offset, or the tail for its end."""
+        at = (offset - self.head.start) // self._segment_size
+        return self._segments[min(at, len(self._segments) - 1)]
 
     def copy(self, segment: Segment[T], low: int, high: int) -> list[T]:
         """The items at offsets low..high-1, from the segment that holds `low` on."""
@@ -149,6 +177,8 @@ class Chain(Generic[T]):
 
     def check(self) -> None:
         """Assert the invariants. Costs O(stored)."""
+        assert self._segments[0] is self.head and self._segments[-1] is self.tail
+        assert all(slot is None for slot in self._nothing)
         for segment in self:
             segment.check()
             if segment.next is None:

@@ -1,0 +1,242 @@
+"""One queue with 100 quick consumers, one that takes 8 s an event, and one that is paused.
+
+Two providers, of one queue each, are in one silo: on `beside` there are the three kinds, on `alone`
+there are the quick ones alone. Their producers take turns, 5 s each, so that what else the machine
+does meets both. The slow and the paused stream get 10 events of 1 KB a second each, all the time;
+at the end the slow one becomes quick, the paused one goes on, and all is waited for. Figures:
+
+- `kept`, `kept_least`: events per second of the quick ones beside the others, as a share of those
+  alone: the median over all pairs of turns, and the least. Aim: 0.9.
+- `beside_events_s`, `alone_events_s`: medians of these.
+- `cached_mb_most`: what the agent's cache held at most; `cache_limit_mb`: what it may.
+- `resident_mb_more`: how much the process had grown at most; `stored_mb`: what the memory queue,
+  which keeps what is not done, held at most.
+- `slow_events`, `paused_events`: published to these two; `recovery_s`: until they were all handled
+  once their consumers were quick.
+- `lost`, `twice`, `out_of_order`: over all streams.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import statistics
+from collections import defaultdict
+from pathlib import Path
+from typing import NamedTuple
+
+from benchmarks.bounds.watch import resident_bytes, sized
+from benchmarks.measure import settle_memory
+from millstream.balancers import DeploymentBalancer
+from millstream.providers.memory import MemoryQueues
+from millstream.runtime import Grain, Silo, grain
+from millstream.streams import (
+    CacheLimits,
+    Event,
+    HashRingMapper,
+    PersistentStreams,
+    Stream,
+    StreamNamespace,
+    StreamOptions,
+    subscribe,
+)
+
+__all__ = ["beside"]
+
+QUICK = 100
+SLOW_S = 8.0
+TURN_S = 5.0
+TURNS = 60  # of each kind: ten minutes
+EVERY_S = 0.1
+BODY = b"x" * 1_000
+MIB = 1 << 20
+LIMITS = CacheLimits(
+    events_max=4_096, bytes_max=8 * MIB, stream_events_max=256, stream_bytes_max=MIB // 2
+)
+
+
+class Sample(NamedTuple):
+    number: int
+    body: bytes
+
+
+BESIDE = StreamNamespace("beside", Sample, provider="beside", subscriptions="implicit")
+ALONE = StreamNamespace("alone", Sample, provider="alone", subscriptions="implicit")
+
+
+class Track:
+    """One stream: what was published, and what arrived, without keeping it."""
+
+    __slots__ = ("handled", "out_of_order", "sent", "twice", "upto")
+
+    def __init__(self) -> None:
+        self.sent = self.handled = self.twice = self.out_of_order = 0
+        self.upto = 0  # the number that comes next
+
+    def arrived(self, number: int) -> None:
+        """An event was handled."""
+        self.handled += 1
+        self.twice += number < self.upto
+        self.out_of_order += number > self.upto
+        self.upto = max(self.upto, number + 1)
+
+    @property
+    def is_done(self) -> bool:
+        """Was all of it handled?"""
+        return self.handled - self.twice >= self.sent
+
+
+class Seen:
+    """All streams."""
+
+    def __init__(self) -> None:
+        self.tracks: dict[str, Track] = defaultdict(Track)
+        self.is_slow = True
+
+
+SEEN: list[Seen] = []
+
+
+@grain(name="Neighbour")
+class Neighbour(Grain):
+    """One stream's consumer: what it is like, its key says."""
+
+    @subscribe(BESIDE)
+    async def on_beside(self, event: Event[Sample]) -> None:
+        await self._handle("beside", event)
+
+    @subscribe(ALONE)
+    async def on_alone(self, event: Event[Sample]) -> None:
+        await self._handle("alone", event)
+
+    async def _handle(self, side: str, event: Event[Sample]) -> None:
+        seen = SEEN[-1]
+        if self.key == "slow" and seen.is_slow:
+            await asyncio.sleep(SLOW_S)
+        seen.tracks[f"{side}/{self.key}"].arrived(event.item.number)
+
+
+async def _publish(seen: Seen, side: str, stream: Stream[Sample]) -> None:
+    track = seen.tracks[f"{side}/{stream.key}"]
+    number, track.sent = track.sent, track.sent + 1
+    await stream.publish(Sample(number, BODY))
+
+
+async def _steadily(seen: Seen, stream: Stream[Sample]) -> None:
+    """An event now and then, for as long as it runs."""
+    while True:
+        await _publish(seen, "beside", stream)
+        await asyncio.sleep(EVERY_S)
+
+
+async def _turn(seen: Seen, side: str, streams: list[Stream[Sample]]) -> float:
+    """Quick streams get events as fast as they are taken; returns events handled per second."""
+    loop = asyncio.get_running_loop()
+    tracks = [seen.tracks[f"{side}/{stream.key}"] for stream in streams]
+
+    async def produce(stream: Stream[Sample]) -> None:
+        while loop.time() < begun_s + TURN_S:
+            await _publish(seen, side, stream)
+
+    def handled() -> int:
+        return sum(track.handled for track in tracks)
+
+    begun_s, before = loop.time(), handled()
+    await asyncio.gather(*map(produce, streams))
+    while not all(track.is_done for track in tracks):  # noqa: ASYNC110  nothing tells
+        await asyncio.sleep(0.001)
+    return (handled() - before) / (loop.time() - begun_s)
+
+
+class Most:
+    """The most that was held, looked at ten times a second."""
+
+    def __init__(self, provider: PersistentStreams) -> None:
+        self._provider = provider
+        self._before = resident_bytes(os.getpid())
+        self.resident_bytes = self.cached_bytes = 0
+
+    async def watch(self) -> None:
+        while True:
+            self.resident_bytes = max(
+                self.resident_bytes, resident_bytes(os.getpid()) - self._before
+            )
+            for stats in self._provider.stats():
+                self.cached_bytes = max(self.cached_bytes, stats.cached * len(BODY))
+            await asyncio.sleep(0.1)
+
+
+def _faults(seen: Seen) -> dict[str, float]:
+    tracks = seen.tracks.values()
+    return {
+        "lost": sum(track.sent - track.handled + track.twice for track in tracks),
+        "twice": sum(track.twice for track in tracks),
+        "out_of_order": sum(track.out_of_order for track in tracks),
+    }
+
+
+async def _recover(seen: Seen, silo: Silo) -> float:
+    """The two become quick; returns the seconds until nothing of theirs is left."""
+    loop = asyncio.get_running_loop()
+    begun_s, seen.is_slow = loop.time(), False
+    for one in await silo.stream(BESIDE, "paused").subscriptions():
+        await one.resume()
+    async with asyncio.timeout(600):
+        for name in ("beside/slow", "beside/paused"):
+            while not seen.tracks[name].is_done:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+    return loop.time() - begun_s
+
+
+def _provider() -> PersistentStreams:
+    return PersistentStreams(
+        MemoryQueues(),
+        mapper=HashRingMapper(queues=1),
+        balancer=DeploymentBalancer(rebalance_delay_s=0.1),
+        options=StreamOptions(cache=LIMITS),
+    )
+
+
+async def beside(work: Path, size: float) -> dict[str, float]:
+    """Ten minutes of it, at size 1."""
+    seen, providers = Seen(), {side: _provider() for side in ("beside", "alone")}
+    SEEN.append(seen)
+    rates: dict[str, list[float]] = {"beside": [], "alone": []}
+    async with Silo(grains=[Neighbour], streams=providers) as silo:
+        quick = {
+            name.name: [silo.stream(name, f"quick-{number}") for number in range(QUICK)]
+            for name in (BESIDE, ALONE)
+        }
+        for side, streams in quick.items():
+            await _turn(seen, side, streams)  # to be warm
+        paused = silo.stream(BESIDE, "paused")
+        for one in await paused.subscriptions():
+            await one.pause()
+        settle_memory()
+        most = Most(providers["beside"])
+        tasks = [asyncio.create_task(most.watch())]
+        for stream in (silo.stream(BESIDE, "slow"), paused):
+            tasks.append(asyncio.create_task(_steadily(seen, stream)))
+        for number in range(sized(TURNS, size)):
+            for side in ("beside", "alone") if number % 2 else ("alone", "beside"):
+                rates[side].append(await _turn(seen, side, quick[side]))
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        recovery_s = await _recover(seen, silo)
+    kept = [one / other for one, other in zip(rates["beside"], rates["alone"], strict=True)]
+    slow, held = seen.tracks["beside/slow"].sent, seen.tracks["beside/paused"].sent
+    return {
+        "kept": statistics.median(kept),
+        "kept_least": min(kept),
+        "beside_events_s": statistics.median(rates["beside"]),
+        "alone_events_s": statistics.median(rates["alone"]),
+        "cached_mb_most": most.cached_bytes / 1e6,
+        "cache_limit_mb": LIMITS.bytes_max / 1e6,
+        "resident_mb_more": most.resident_bytes / 1e6,
+        "stored_mb": (slow + held) * len(BODY) / 1e6,
+        "slow_events": slow,
+        "paused_events": held,
+        "recovery_s": recovery_s,
+        **_faults(seen),
+    }
