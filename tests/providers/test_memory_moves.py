@@ -9,13 +9,18 @@ import pytest
 
 from millstream.balancers import DeploymentBalancer
 from millstream.providers.memory import MemoryOptions, MemoryQueues
+from millstream.providers.memory.adapter import MemoryAdapter, MemoryReceiver
+from millstream.providers.memory.local_logs import LocalLogs
 from millstream.providers.memory.queue_grain import CHUNK_MESSAGES, MemoryQueue
 from millstream.providers.memory.wire_form import QueuedMessage, StoredQueue
 from millstream.runtime import (
     Conflict,
+    CursorTooOld,
+    DeactivationReason,
     Etag,
     MemoryMembershipTable,
     MemoryStateStore,
+    QueueUnavailable,
     Row,
     Silo,
     StorageUnavailable,
@@ -213,3 +218,55 @@ async def test_an_activation_that_ends_leaves_what_a_newer_one_has_stored() -> N
     await silo.stop()
     kept = store.get(ROW)
     assert kept is not None and kept.data == newer
+
+
+async def forget(self: MemoryQueue, reason: DeactivationReason, /) -> None:
+    """As a crash: nothing is stored."""
+    self._adapter.logs.serves_no_more(self._queue, self._log)
+    self._log.close("it forgets")
+
+
+def receiver_of(silo: Silo, epoch: int) -> MemoryReceiver:
+    adapter = silo.services.part("default").adapter
+    assert isinstance(adapter, MemoryAdapter)
+    return adapter.receiver("q", epoch)
+
+
+async def test_content_that_was_lost_is_said_until_something_since_is_done(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    store, table = MemoryStateStore(), MemoryMembershipTable()
+    async with make_silo(store, table) as silo:
+        await receiver_of(silo, 1).start(None)  # a new queue has lost nothing
+        await queue_of(silo).append([message("a")])
+        monkeypatch.setattr(MemoryQueue, "on_deactivate", forget)
+    async with make_silo(store, table) as silo:
+        for after in (None, Token(1, 1)):
+            with pytest.raises(CursorTooOld) as caught:
+                await receiver_of(silo, 2).start(after)
+            assert caught.value.first == Token(2, 1)
+        receiver = receiver_of(silo, 2)
+        with pytest.raises(CursorTooOld):
+            await receiver.start(Token(1, 1))
+        await queue_of(silo).append([message("b")])
+        (read,) = await receiver.read(10, 1000, 0.0)  # it stands where it said
+        assert (read.token, read.items) == (Token(2, 1), [b"b"])
+        await receiver_of(silo, 2).start(Token(2, 1))
+        await receiver.ack(Token(2, 1))
+        await receiver_of(silo, 3).start(None)
+        await receiver_of(silo, 3).start(Token(1, 1))
+
+
+@pytest.mark.parametrize("is_near", [True, False])
+async def test_a_receiver_whose_content_was_lost_meanwhile_is_not_given_other_content(
+    is_near: bool,
+) -> None:
+    async with make_silo(MemoryStateStore()) as silo:
+        receiver = receiver_of(silo, 1)
+        await receiver.start(None)
+        receiver._era -= 1
+        await queue_of(silo).append([message("a")])
+        if not is_near:
+            receiver._logs = LocalLogs()
+        with pytest.raises(QueueUnavailable, match="its content of era 0 was lost"):
+            await receiver.read(10, 1000, 0.0)

@@ -77,7 +77,7 @@ async def test_what_is_not_acknowledged_is_read_again(queue: MemoryQueue) -> Non
     assert len((await queue.read(1, 1, 0, 2, 1000, 0.0)).messages) == 2
     await queue.acknowledge(1, 1, 2, [])
     await queue.acknowledge(1, 1, 1, [])
-    assert await queue.begin(2) == (1, 2)
+    assert await queue.begin(2) == (1, 2, False)
     found = await queue.read(2, 1, 0, 10, 1000, 0.0)
     assert (found.first_seq, [m.items for m in found.messages]) == (3, [[b"c"], [b"d"]])
 
@@ -155,7 +155,7 @@ async def test_what_is_done_before_older_messages_survives_a_move() -> None:
         await queue.acknowledge(1, 1, 0, [1, 3])
     async with make_silo(store, table) as silo:
         queue = silo.grain(MemoryQueue, "default/q")
-        assert await queue.begin(2) == (1, 0)
+        assert await queue.begin(2) == (1, 0, False)
         found = await queue.read(2, 1, 0, 20, 1000, 0.0)
         assert [one.items for one in found.messages if not one.is_gone] == [[b"b"], [b"d"]]
         await queue.append([message(text) for text in "efghijkl"])

@@ -25,6 +25,8 @@ from millstream.runtime.testing import (
     run,
 )
 from millstream.streams import ProducerMark, QueueMessage, StreamId, Token
+from millstream.streams.agent.delivery.subscriber import Subscriber
+from millstream.streams.consumer.run import HandlerRun
 
 pytestmark = pytest.mark.slow
 
@@ -70,6 +72,28 @@ def test_messages_that_are_acknowledged_too_early_are_noticed(
 
     monkeypatch.setattr(Partition, "pull", greedy)
     assert is_noticed("never got it")
+
+
+def test_losses_that_are_not_told_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Subscriber, "lose", lambda self, loss: None)
+    assert is_noticed("had not heard that")
+
+
+def test_a_gap_that_is_overtaken_by_what_follows_it_is_noticed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    run_items, tell = HandlerRun._run, HandlerRun._tell
+
+    async def nothing(self: HandlerRun, is_again: bool) -> None: ...
+
+    async def run_and_tell(self: HandlerRun, end: int, is_again: bool) -> None:
+        await run_items(self, end, is_again)
+        if self._gap is not None:
+            await tell(self, is_again)
+
+    monkeypatch.setattr(HandlerRun, "_tell", nothing)
+    monkeypatch.setattr(HandlerRun, "_run", run_and_tell)
+    assert is_noticed("had not heard that")
 
 
 def message(text: str, seq: int = 0) -> Accepted:

@@ -18,7 +18,7 @@ from .agent.delivery.options import DeliveryOptions
 from .agent.flow import FlowOptions
 from .agent.options import StreamOptions
 from .api import stream_codec as stream_codec
-from .api.event import Event
+from .api.event import Event, Gap
 from .api.namespace import StreamNamespace
 from .api.stream import Stream
 from .api.stream_events import StreamEvents
@@ -27,6 +27,7 @@ from .api.subscription import Start, Subscription
 from .broadcast.channel import BroadcastChannel, Channel
 from .broadcast.fan_out import Broadcast, BroadcastOptions
 from .broadcast.listen import listen
+from .consumer.on_gap import on_gap
 from .contracts.buffer import (
     AutoCommit,
     BufferConsumer,
@@ -95,6 +96,7 @@ __all__ = [
     "Event",
     "FailureHandler",
     "FlowOptions",
+    "Gap",
     "GiveUpDecision",
     "HashRingMapper",
     "HolderReport",
@@ -143,6 +145,7 @@ __all__ = [
     "Why",
     "dead_letters",
     "listen",
+    "on_gap",
     "resize",
     "subscribe",
     "why",

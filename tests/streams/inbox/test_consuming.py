@@ -16,13 +16,16 @@ from millstream.streams import (
     CacheLimits,
     DeliveryOptions,
     Event,
+    Gap,
     HashRingMapper,
     PersistentStreams,
     StreamError,
     StreamEvents,
     StreamNamespace,
     StreamOptions,
+    Token,
 )
+from millstream.streams.agent.losses import Loss
 
 
 @dataclass
@@ -269,3 +272,29 @@ async def first_of(events: StreamEvents[Line], count: int):  # type: ignore[no-u
     for _ in range(count):
         event: Event[Line] = await anext(events)
         yield event
+
+
+async def test_a_program_hears_of_a_gap_before_the_event_that_follows_until_it_can() -> None:
+    seen: list[Gap] = []
+
+    async def on_gap(gap: Gap) -> None:
+        seen.append(gap)
+        if len(seen) == 1:
+            raise ZeroDivisionError
+
+    async with cluster_of(1) as cluster:
+        stream = cluster.stream(LINES, "s")
+        async with stream.consume(on_gap=on_gap) as events:
+            await publish(cluster, 1)
+            assert await take(events, 1) == [1]
+            provider = cluster.silos[0].services.part("default")
+            agents = provider.manager.agents()
+            for agent in agents:
+                agent.subscribers.lost(Loss(None, Token(9, 1)))
+            await publish(cluster, 2)
+            with pytest.raises(ZeroDivisionError):
+                await anext(events)
+            assert await take(events, 1) == [2]
+        first = seen[0].after
+        assert first is not None and first.seq == 1
+        assert seen == [Gap(stream.id, events.subscription, first, Token(9, 1))] * 2

@@ -77,3 +77,12 @@ def test_where_tokens_do_not_rise_each_is_done_by_itself_and_few_are_remembered(
     assert not pending.has_any and pending.done() == 1
     pending.acknowledge(acks(*range(10, 12 + ACKED_MAX)))
     assert len(pending._acked) == ACKED_MAX
+
+
+def test_a_gap_is_given_with_the_event_that_follows_until_that_is_acknowledged() -> None:
+    pending, gap = Pending(), (Token(1, 2), Token(1, 5))
+    assert pending.offer(msgspec.structs.replace(batch(5, 6), gap=gap))
+    assert pending.taken(1, 1, 1.0).gap == gap and pending.taken(2, 10, 1.0).gap == gap
+    pending.acknowledge(acks(5))
+    assert pending.taken(2, 10, 1.0).gap is None
+    assert pending.offer(batch(6, 7)) and pending.taken(2, 10, 1.0).gap is None

@@ -7,11 +7,13 @@ from dataclasses import dataclass
 from millstream.runtime import Grain, Runtime, state
 from millstream.streams import (
     Event,
+    Gap,
     Start,
     Stream,
     StreamNamespace,
     Subscription,
     Token,
+    on_gap,
     subscribe,
 )
 
@@ -85,6 +87,15 @@ class WrongHandlers(Grain):
     @subscribe(LANDINGS)  # E
     async def result(self, event: Event[Landed]) -> int:
         return 1
+
+    @on_gap(LANDINGS)  # E
+    async def event_for_gap(self, event: Event[Landed]) -> None: ...
+
+    @on_gap(LANDINGS)  # E
+    def gap_not_async(self, gap: Gap) -> None: ...
+
+    @on_gap("landings")  # E
+    async def gap_of_text(self, gap: Gap) -> None: ...
 
     @subscribe("landings")  # E
     async def namespace_as_text(self, event: Event[Landed]) -> None: ...

@@ -23,6 +23,7 @@ from millstream.streams import (
     BroadcastOptions,
     Channel,
     Event,
+    Gap,
     Start,
     Stream,
     StreamEvents,
@@ -31,6 +32,7 @@ from millstream.streams import (
     Subscription,
     Token,
     listen,
+    on_gap,
     subscribe,
 )
 
@@ -123,6 +125,18 @@ class Plane(Grain):
     async def on_counts(self, events: Sequence[Event[dict[str, int]]]) -> None:
         for event in events:
             assert_type(event.item["a"], int)
+
+
+class Careful(Grain):
+    """Hears of what is gone."""
+
+    @subscribe(COUNTS)
+    async def on_counts(self, event: Event[dict[str, int]]) -> None: ...
+
+    @on_gap(COUNTS)
+    async def lost(self, gap: Gap) -> None:
+        assert_type(gap.after, Token | None)
+        assert_type((gap.stream, gap.subscription, gap.first), tuple[StreamId, str, Token])
 
 
 class Wide(Grain):
@@ -232,6 +246,12 @@ async def follow(runtime: Runtime, after: Token) -> int:
         async for event in events:
             assert_type(event, Event[Landed])
             delays += event.item.delay_min
+
+    async def lost(gap: Gap) -> None:
+        print(gap)
+
+    async with runtime.stream(WORDS, "a").consume(on_gap=lost) as words_or_gaps:
+        assert_type((await anext(words_or_gaps)).item, str)
     async with runtime.stream(ENDS, "BOS").consume(name="a", start=after, events_max=5) as ends:
         assert_type((await anext(ends)).item, Landed | Diverted)
     since: Start = datetime(2026, 1, 1, tzinfo=UTC)

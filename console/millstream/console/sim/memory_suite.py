@@ -4,13 +4,14 @@ Judged, beside what `streams` judges: a message that was refused is nowhere, one
 is stored once, also when its producer sends it again; a graceful stop loses nothing and keeps the
 numbers; nothing is handled that was not accepted. Of an era whose holder crashed, was evicted, or
 could not reach the store when it ended, each stream has had its effects up to some event, in order,
-and nothing behind it.
+and nothing behind it; and who gets an event behind what it lost has been told before, by the owner
+that found the loss.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from itertools import groupby
 from typing import Any
@@ -29,16 +30,26 @@ from millstream.runtime.testing import (
     seeded_random,
 )
 from millstream.streams import (
+    Gap,
     OutMessage,
     ProducerMark,
     QueueAdapterFactory,
     StreamId,
     StreamNamespace,
+    Token,
 )
 from millstream.streams.publishing.ingest import IngestMessage, IngestTarget, producer_of
 
 from .memory_queues import Era, Ledger, NotedQueues, StoredItem
-from .streams_suite import HANDLING_S, KEYS, RECOVERY_S, Publisher, StreamsRun, difference, play
+from .streams_suite import (
+    HANDLING_S,
+    RECOVERY_S,
+    Heard,
+    StreamsRun,
+    difference,
+    play,
+)
+from .traffic import KEYS, Publisher
 
 __all__ = ["memory"]
 
@@ -177,6 +188,7 @@ class MemoryRun(StreamsRun):
             *self.ledger.check_repeats(lost),
             *self._check_accepted(),
             *self._check_handled(),
+            *self._check_told(),
             *self._check_publishers(),
         ]
 
@@ -211,6 +223,34 @@ class MemoryRun(StreamsRun):
                     f"{tuple(event.token)}, stored is {stored}"
                 )
 
+    def _check_told(self) -> Iterator[str]:
+        """Nothing that follows a gap comes before the gap is told."""
+        told: dict[tuple[str, str], list[Gap]] = defaultdict(list)
+        tops: dict[tuple[str, str], Token] = {}
+        stored: dict[str, list[StoredItem]] = {}
+        for one in self.heard:
+            who = (one.stream, one.subscription)
+            if isinstance(one.what, Gap):
+                told[who].append(one.what)
+                continue
+            if one.stream not in stored:
+                stored[one.stream] = list(self.ledger.items_of(one.stream))
+            top = tops.get(who, Token(0, 0))
+            tops[who] = max(top, one.token)
+            missed = [item for item in stored[one.stream] if top < item.token < one.token]
+            unheard = [m for m in missed if not any(spans(gap, m, one) for gap in told[who])]
+            if unheard and self._is_found(one):
+                yield f"{who} got {one.what} and had not heard that {unheard[0]} is gone"
+            self.figures["losses heard of"] += bool(missed) and not unheard
+
+    def _is_found(self, one: Heard) -> bool:
+        """Did the owner that sent this find that something was lost before?"""
+        assert isinstance(one.what, str)
+        stored = self.ledger.find(one.what)
+        if stored is None:
+            return False
+        return (stored.era_of(), one.epochs.get(stored.queue, -1)) in self.ledger.tellers
+
     def _check_publishers(self) -> Iterator[str]:
         """What one publisher sent to a stream one after the other is stored in that order."""
         last: dict[tuple[str, str], StoredItem] = {}
@@ -222,6 +262,12 @@ class MemoryRun(StreamsRun):
             if who in last and stored.token <= last[who].token:
                 yield f"{event.stream}: {stored} was published after {last[who]}"
             last[who] = stored
+
+
+def spans(gap: Gap, item: StoredItem, one: Heard) -> bool:
+    """Did the gap tell of this item, before that event?"""
+    is_behind = gap.after is None or gap.after < item.token
+    return is_behind and item.token < gap.first <= one.token
 
 
 async def memory(simulation: Simulation) -> Counter[str]:

@@ -10,19 +10,17 @@ an event that cannot be handled pauses its listener first, until that subscribes
 from __future__ import annotations
 
 import asyncio
-from collections import Counter, defaultdict
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from types import MappingProxyType
+from typing import Literal, NamedTuple
 
 import msgspec
 
 from millstream.balancers import DeploymentBalancer
 from millstream.runtime import (
     Grain,
-    MillstreamError,
-    QueueFull,
-    QueueUnavailable,
     RuntimeOptions,
     Status,
     grain,
@@ -33,8 +31,6 @@ from millstream.runtime.testing import (
     DeadLettered,
     Delivered,
     Host,
-    Published,
-    Random,
     SimCluster,
     Simulation,
     Subscribed,
@@ -48,13 +44,15 @@ from millstream.streams import (
     DeliveryFailure,
     DeliveryOptions,
     Event,
+    Gap,
     HashRingMapper,
     OwnershipOptions,
     PersistentStreams,
     QueueAdapterFactory,
     QueueBalancer,
-    StreamNamespace,
     StreamOptions,
+    Token,
+    on_gap,
     subscribe,
 )
 from millstream.streams.consumer.extension import Consumer
@@ -65,22 +63,26 @@ from .plan import make_plan
 from .programs import Programs
 from .record import Run, current_run
 from .stops import Stops
+from .traffic import KEYS, ORDERS, TALK, Publisher, Traffic
 
-__all__ = ["HANDLING_S", "KEYS", "Publisher", "StreamsRun", "difference", "play", "streams"]
+__all__ = [
+    "HANDLING_S",
+    "Heard",
+    "StreamsRun",
+    "difference",
+    "play",
+    "streams",
+]
 
-KEYS = tuple(f"key-{number}" for number in range(6))
 QUEUES = 4
 DURATION_S = 40.0
 RECOVERY_S = 60.0
 VOTES_S = 5.0
 HANDLING_S = 0.005
-POISON_SHARE = 0.02
 SLOW_S = 8.0
 SLOW_EVERY_S = 13.0  # two in the time of a call: it does not run out of that
 SMALL_CACHE = CacheLimits(events_max=40, stream_events_max=6)
 RUNTIME = RuntimeOptions(call_timeout_s=5.0, idle_after_s=4.0, collect_every_s=1.0)
-ORDERS = StreamNamespace("orders", str, subscriptions="implicit")
-TALK = StreamNamespace("talk", str, subscriptions="explicit")
 LISTENERS = ("ada", "bob")
 OPTIONS = StreamOptions(
     delivery=DeliveryOptions(retries=2, backoff=Backoff(0.05, 2, 0.5), handler_timeout_s=25.0),
@@ -89,6 +91,19 @@ OPTIONS = StreamOptions(
     read_limit_s=2.0,
     call_limit_s=2.0,
 )
+
+
+class Heard(NamedTuple):
+    """A handler saw an event, or was told of a gap before `token`.
+
+    `epochs`: of the queues that this activation has had events of.
+    """
+
+    stream: str
+    subscription: str
+    token: Token
+    what: str | Gap
+    epochs: Mapping[str, int] = MappingProxyType({})
 
 
 @dataclass
@@ -112,12 +127,22 @@ async def note(grain: Grain, subscription: str, stream: str, event: Event[str]) 
     run.figures["late deliveries"] += is_late
     is_redelivered = event.redelivered or event.attempt > 1 or is_dead or is_late
     run.history.record(Delivered(stream, subscription, event.token, event.item, is_redelivered))
+    if not is_dead and not is_late:
+        epochs = extension_of(grain, "streams").epochs().get(event.subscription, {})
+        run.heard.append(Heard(stream, subscription, event.token, event.item, epochs))
     longest_s = HANDLING_S if run.is_over else run.handling_s
     if run.is_slow(stream):
         longest_s = SLOW_S
     await asyncio.sleep(run.simulation.rng.uniform(0.0, longest_s))
     if event.item.startswith("poison"):
         raise ValueError(f"{event.item} cannot be handled")
+
+
+def note_gap(subscription: str, gap: Gap) -> None:
+    """Note that a grain is told of a gap."""
+    run = streams_run()
+    run.figures["gaps told"] += 1
+    run.heard.append(Heard(str(gap.stream), subscription, gap.first, gap))
 
 
 def is_overtaken(run: Run, grain: Grain, stream: str) -> bool:
@@ -143,6 +168,11 @@ class Reader(Grain):
         self.seen.value.items.append(event.item)
         await note(self, "reader", f"orders/{self.key}", event)
 
+    @on_gap(ORDERS)
+    async def on_lost_orders(self, gap: Gap) -> None:
+        """Hear of orders that are gone."""
+        note_gap("reader", gap)
+
     async def items(self) -> list[str]:
         """Every order that is stored."""
         return self.seen.value.items
@@ -158,6 +188,11 @@ class Listener(Grain):
 
     async def _on_talk(self, event: Event[str]) -> None:
         await note(self, self.key, f"talk/{event.key}", event)
+
+    @on_gap(TALK)
+    async def on_lost_talk(self, gap: Gap) -> None:
+        """Hear of talk that is gone."""
+        note_gap(self.key, gap)
 
 
 class NotedLetters:
@@ -176,59 +211,7 @@ class NotedLetters:
         return "dead_letter"
 
 
-class Publisher:
-    """One program: publishes items, one after the other, until the run is over."""
-
-    def __init__(self, run: StreamsRun, host: Host, name: str) -> None:
-        self._run = run
-        self._loop = run.simulation.loop
-        self._rng: Random = seeded_random(run.simulation.seed, "publisher", name, host.incarnation)
-        self._name = f"{name}#{host.incarnation}"
-        self._sent = 0
-
-    async def work(self, handle: Callable[[], Any]) -> None:
-        """Publish until the run is over; `handle` gives a silo or client, or None."""
-        while not self._run.is_over:
-            await asyncio.sleep(self._rng.uniform(0.0, 0.3))
-            runtime = handle()
-            if runtime is not None:
-                await self._publish(runtime)
-
-    async def _publish(self, runtime: Any) -> None:
-        namespace = self._rng.choice((ORDERS, TALK))
-        key = self._rng.choice(KEYS)
-        items = [self._next_item(namespace) for _ in range(self._rng.choice((1, 1, 3)))]
-        started_s = self._loop.time()
-        self._run.figures["published"] += len(items)
-        try:
-            stored = await self._send(runtime, namespace, key, items)
-        except MillstreamError as error:
-            self._failed(items, error)
-            return
-        stream = f"{namespace.name}/{key}"
-        for item in stored:
-            self._run.history.record(Published(stream, item, started_s))
-        self._run.accepted[stream].extend(stored)
-
-    async def _send(
-        self, runtime: Any, namespace: StreamNamespace[str], key: str, items: list[str]
-    ) -> list[str]:
-        """Publish; returns what is accepted then."""
-        await runtime.stream(namespace, key).publish_many(items)
-        return items
-
-    def _failed(self, items: list[str], error: MillstreamError) -> None:
-        self._run.figures[type(error).__name__] += len(items)
-        if isinstance(error, QueueFull | QueueUnavailable):
-            self._run.refused.update(dict.fromkeys(items, type(error).__name__))
-
-    def _next_item(self, namespace: StreamNamespace[str]) -> str:
-        self._sent += 1
-        is_poison = namespace is TALK and self._rng.random() < POISON_SHARE
-        return f"{'poison ' if is_poison else ''}{self._name}:{self._sent}"
-
-
-class StreamsRun(Run):
+class StreamsRun(Traffic):
     """The notes of a run with streams, whatever queues carry them."""
 
     steady: tuple[str, ...] = ("client", "table", "store")
@@ -245,8 +228,7 @@ class StreamsRun(Run):
         self._slow_again_s = 0.0
         self._is_pausing = seeded_random(simulation.seed, "pauses").random() < 0.5
         self._paused: set[tuple[str, str]] = set()
-        self.accepted: dict[str, list[str]] = defaultdict(list)
-        self.refused: dict[str, str] = {}  # items that are surely not stored, and why
+        self.heard: list[Heard] = []  # but in silos that are dead, and of former owners
 
     def queues_for(self, host: Host) -> QueueAdapterFactory:
         """The queue provider of a silo on a host."""

@@ -192,9 +192,13 @@ class MemoryReceiver:
         self._after = 0
 
     async def start(self, after: Token | None, /) -> None:
-        self._era, self._after = await self._queue.begin(self._epoch)
+        """Raises CursorTooOld: what was stored before was lost, and nothing since is done."""
+        self._era, self._after, is_lost = await self._queue.begin(self._epoch)
         if after is not None and after.era >= self._era:
             self._after = max(self._after, after.seq)
+        elif is_lost:
+            text = f"{self._id}: what was stored before era {self._era} was lost with its silo"
+            raise CursorTooOld(text, first=Token(self._era, self._after + 1))
 
     async def read(
         self, max_events: int, max_bytes: int, wait_s: float, /
@@ -205,8 +209,16 @@ class MemoryReceiver:
         start, found = await log.read(
             self._epoch, self._era, self._after, max_events, max_bytes, wait_s
         )
-        self._era, self._after = log.era, start + len(found)
+        self._go_on(log.era, start + len(found))
         return held(found)
+
+    def _go_on(self, era: int, after: int) -> None:
+        """Stand behind what was read. Raises QueueUnavailable: the content is another one."""
+        if era != self._era:
+            raise QueueUnavailable(
+                f"{self._id}: its content of era {self._era} was lost with its silo"
+            )
+        self._after = after
 
     async def _read_afar(
         self, max_events: int, max_bytes: int, wait_s: float
@@ -221,7 +233,7 @@ class MemoryReceiver:
             )
         except CallTimeout as error:
             raise QueueUnavailable(str(error)) from None
-        self._era, self._after = found.era, found.first_seq - 1 + len(found.messages)
+        self._go_on(found.era, found.first_seq - 1 + len(found.messages))
         return held(messages_of(found))
 
     async def ack(self, upto: Token | None, also: Sequence[Token] = (), /) -> None:

@@ -77,6 +77,7 @@ class MemoryQueue(Grain):
         self._log = QueueLog("", MemoryOptions(), 0)
         self._is_stopping = False
         self._mark = b""  # the row, while this activation has the content
+        self._is_anew = False  # what a former activation had was lost
 
     # -- life
 
@@ -106,6 +107,7 @@ class MemoryQueue(Grain):
             era = await host.raise_era(await host.era())
             eras = Eras(era, mapper_epoch=await host.mapper_epoch())
             self._log = self.log_class(self.key, adapter.options, era, eras=eras)
+            self._is_anew = row is not None
         await self._take(found)
         await self._clear_chunks()  # from here on nobody reads them
         self.context.keep_alive(FOREVER_S)
@@ -238,9 +240,11 @@ class MemoryQueue(Grain):
         return (0, 0) if barrier is None else (barrier.era, barrier.seq)
 
     @always_interleave
-    async def begin(self, epoch: int) -> tuple[int, int]:
-        """Fence older readers; returns (era, number of the last acknowledged message)."""
-        return self._log.era, self._log.begin(epoch)
+    async def begin(self, epoch: int) -> tuple[int, int, bool]:
+        """Fence older readers; returns (era, number of the last acknowledged message, was former
+        content lost, and is nothing acknowledged since?)."""
+        done = self._log.begin(epoch)
+        return self._log.era, done, self._is_anew and not done
 
     @always_interleave
     @isolated

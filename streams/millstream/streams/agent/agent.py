@@ -32,6 +32,7 @@ from .delivery.dispatch import Dispatch
 from .findings import QueueFindings
 from .lagging.book import BehindBook
 from .lagging.done_before import DoneBefore
+from .losses import Loss
 from .options import StreamOptions
 from .parts import AgentParts, cache_for, standing_of
 from .reading.catching_up import CatchUp
@@ -375,6 +376,8 @@ class PullingAgent:
                 self.findings.at_fault(action.text)
             case Gap():
                 self.findings.lost(action)
+                loss = Loss(action.after, action.first) if self.has_positions else Loss(None, None)
+                self.subscribers.lost(loss)
             case Fence():
                 log.warning("%s: fenced in epoch %d: %s", self.queue, self.epoch, action.text)
                 self.dispatch.pause()

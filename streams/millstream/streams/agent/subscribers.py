@@ -28,6 +28,7 @@ from .delivery.subscriber import Deliveries, Subscriber
 from .lagging.behind import BEGINNING, before
 from .lagging.book import UNKNOWN, BehindBook
 from .lagging.holds import Holds
+from .losses import Loss, Losses
 from .newcomers import explicit_subscriber, implicit_subscriber
 from .reading.passage import Crossing
 from .starts import Starts, last_token
@@ -90,6 +91,7 @@ class Subscribers:
         self._streams: dict[StreamId, StreamEntry] = {}
         self._holds = Holds(known)
         self._lines = LineBudget()
+        self._losses = Losses()
         self.unheard_count = 0
 
     def route(self, message: QueueMessage, index: int) -> None:
@@ -162,9 +164,21 @@ class Subscribers:
             self._tasks.start(self._ask(stream, entry))
         entry.holds.update((row.id, True) for row in held or ())
         self._add_implicit(stream, entry)
+        if (loss := self._losses.of(stream)) is not None:
+            self._tell(entry.subscribers.values(), loss)
         if held is not None:
             self._behind.keep_only(stream, entry.subscribers)
         return entry
+
+    def lost(self, loss: Loss) -> None:
+        """A part of the queue is gone, whichever streams it was of: all of them hear of it."""
+        self._losses.add(loss)
+        for entry in self._streams.values():
+            self._tell(entry.subscribers.values(), loss)
+
+    def _tell(self, subscribers: Iterable[Subscriber], loss: Loss) -> None:
+        for subscriber in subscribers:
+            subscriber.lose(loss)
 
     def enter(self, messages: Sequence[QueueMessage], first: int) -> None:
         """Route messages of which some are of a later era: streams may have come from elsewhere."""
@@ -260,8 +274,13 @@ class Subscribers:
             if row.id in entry.detached:
                 continue
             is_held = entry.holds.setdefault(row.id, row.state in HELD)
+            is_new = row.id not in entry.subscribers
             subscriber = self._obtain(stream, entry, row)
-            if subscriber is not None and is_held:
+            if subscriber is None:
+                continue
+            if is_new and (loss := self._losses.of(stream)) is not None:
+                subscriber.lose(loss)
+            if is_held:
                 self._deliveries.hold(subscriber)
 
     def _restore(self, stream: StreamId, entry: StreamEntry) -> None:
@@ -316,7 +335,9 @@ class Subscribers:
             subscriber.follow(explicit_subscriber(row, stream, self._options))
         if row.start == HERE:
             self._deliveries.retry(subscriber)
-        elif row.start == "next":
+            return
+        subscriber.gap = None  # what it missed is what it asked to leave out, or to look for again
+        if row.start == "next":
             self._skip(subscriber, entry)
         else:
             subscriber.rewinds += 1
@@ -390,10 +411,14 @@ class Subscribers:
             if entry.used_s < before_s
             and entry.cold is None
             and not entry.spread
-            and all(s.delivery is None for s in entry.subscribers.values())
+            and all(
+                s.delivery is None and self._losses.covers(s.gap)
+                for s in entry.subscribers.values()
+            )
         ]
         for stream in idle:
-            del self._streams[stream]
+            subscribers = self._streams.pop(stream).subscribers.values()
+            self._losses.forget(stream, is_told=all(one.gap is None for one in subscribers))
 
     def hand_over(self) -> None:
         """Note as behind whom ranges of messages cannot describe.

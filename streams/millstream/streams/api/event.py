@@ -1,6 +1,6 @@
-"""What a handler gets: one event.
+"""What a handler gets: one event; or the news that some are gone.
 
-Owns: `Event`. Invariant: an event is frozen; its token is comparable within its stream only.
+Owns: `Event`, `Gap`. Invariant: both are frozen; a token is comparable within its stream only.
 """
 
 from __future__ import annotations
@@ -10,9 +10,10 @@ from typing import Generic, TypeVar
 
 import msgspec
 
+from millstream.streams.contracts.identity import StreamId
 from millstream.streams.contracts.token import Token
 
-__all__ = ["Event"]
+__all__ = ["Event", "Gap"]
 
 T_co = TypeVar("T_co", covariant=True)
 
@@ -34,3 +35,18 @@ class Event(msgspec.Struct, Generic[T_co], frozen=True):
     redelivered: bool = False
     subscription: str = ""
     redriven: bool = False
+
+
+class Gap(msgspec.Struct, frozen=True):
+    """Events of a stream may be missing: the provider does not have them any more.
+
+    `after`: the last event that this subscription had, or the last place that is known to be
+    before the gap; None: neither is known. `first`: where it goes on; the next event is there, or
+    behind it. How many are missing, and whether any is, nobody can tell: the queue has lost what
+    was between, and may have had none of this stream there.
+    """
+
+    stream: StreamId
+    subscription: str
+    after: Token | None
+    first: Token

@@ -52,7 +52,7 @@ class Taken(msgspec.Struct, array_like=True, frozen=True):
 
     `seen_before`: how many of the items, from the first on, may have been handled before. `beat_s`:
     call again within that time. `is_over`: another session is served, or the subscription ended,
-    and why.
+    and why. `gap`: just before the items, what was stored behind and before these is gone.
     """
 
     queue: str = ""
@@ -61,6 +61,7 @@ class Taken(msgspec.Struct, array_like=True, frozen=True):
     attempt: int = 1
     beat_s: float = 0.0
     is_over: str = ""
+    gap: tuple[Token | None, Token] | None = None
 
 
 class Inbox(Contract):

@@ -6,7 +6,7 @@ when the provider has accepted the event; `subscribe` returns when every later e
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from typing import Any, Generic, Protocol, TypeVar
 from urllib.parse import quote
 
@@ -27,7 +27,7 @@ from millstream.streams.failures.policy import FailurePolicy, type_names, wrong_
 from millstream.streams.publishing.gateway_publisher import GatewayPublisher
 from millstream.streams.publishing.outbox import outbox_of
 
-from .event import Event
+from .event import Event, Gap
 from .handlers import check_explicit, is_batch_handler
 from .implicit import is_implicit
 from .inbox import EPHEMERAL, inbox_id, inbox_key, inbox_name, inbox_of, is_ephemeral
@@ -236,7 +236,12 @@ class Stream(Generic[T]):
         )
 
     def consume(
-        self, *, name: str = "", start: Start | None = None, events_max: int = 100
+        self,
+        *,
+        name: str = "",
+        start: Start | None = None,
+        events_max: int = 100,
+        on_gap: Callable[[Gap], Awaitable[None]] | None = None,
     ) -> StreamEvents[T]:
         """Read the stream in a program that is no grain, such as a web handler:
         `async with stream.consume() as events: async for event in events: ...`.
@@ -251,6 +256,8 @@ class Stream(Generic[T]):
                 block, or when nothing is heard of the program for `consumer_silence_s`.
             start: as for `subscribe`.
             events_max: events that the program holds at most; the cluster keeps the rest.
+            on_gap: is awaited, with a `Gap`, before the first event that follows events which are
+                gone; what it raises comes out of the loop, and asking again calls it again.
 
         Raises ConfigError (start, events_max, name), StreamError (implicit only).
         """
@@ -262,9 +269,15 @@ class Stream(Generic[T]):
         if type(events_max) is not int or not 1 <= events_max <= EVENTS_MAX:
             raise ConfigError(f"consume(events_max={events_max!r}): 1 to {EVENTS_MAX:,}")
         given = name or f"{EPHEMERAL}{self._runtime.new_name()}"
-        return StreamEvents(self._outside(given, start_text(start), events_max))
+        return StreamEvents(self._outside(given, start_text(start), events_max, on_gap))
 
-    def _outside(self, name: str, start: str, events_max: int) -> Outside:
+    def _outside(
+        self,
+        name: str,
+        start: str,
+        events_max: int,
+        on_gap: Callable[[Gap], Awaitable[None]] | None,
+    ) -> Outside:
         provider, key = self.provider, inbox_key(self.provider, self.id, name)
         row = SubscriptionRow(
             id=inbox_id(provider, self.id, name),
@@ -278,12 +291,13 @@ class Stream(Generic[T]):
         )
         return Outside(
             row.id,
-            self._key,
+            self.id,
             self._runtime.grain(inbox_of(provider), key),
             lambda: self.rendezvous_grain().join(row),
             self._topic.codec,
             self._runtime,
             events_max,
+            on_gap,
         )
 
     async def subscriptions(self, grain: Grain | None = None, /) -> list[Subscription[T]]:

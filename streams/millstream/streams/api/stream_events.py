@@ -29,10 +29,11 @@ from millstream.runtime import (
     with_options,
 )
 from millstream.runtime.extending import Backoff, Codec
+from millstream.streams.contracts.identity import StreamId
 from millstream.streams.contracts.item import Item
 from millstream.streams.contracts.token import Token
 
-from .event import Event
+from .event import Event, Gap
 from .inbox import Acks, Inbox, Taken
 
 __all__ = ["Outside", "StreamEvents"]
@@ -52,15 +53,16 @@ log = logging.getLogger("millstream.consumer")
 @dataclass(frozen=True, slots=True)
 class Outside:
     """How a consumer outside comes by its events. `join` stores the subscription, and returns the
-    number of the session."""
+    number of the session. `on_gap` hears that some are gone."""
 
     subscription: str
-    key: str
+    stream: StreamId
     inbox: Inbox
     join: Callable[[], Awaitable[int]]
     codec: Codec[Any]
     runtime: object
     events_max: int
+    on_gap: Callable[[Gap], Awaitable[None]] | None = None
 
 
 class StreamEvents(Generic[T]):
@@ -78,6 +80,7 @@ class StreamEvents(Generic[T]):
         self._current: Item | None = None  # in the hands of the program
         self._done: list[Token] = []  # acknowledged here, and not yet known to the inbox
         self._last: Token | None = None
+        self._gap: tuple[Token | None, Token] | None = None  # before the first event of the page
         self._change = asyncio.Event()
         self._pump: asyncio.Task[None] | None = None
         self._has_reader = False
@@ -122,7 +125,8 @@ class StreamEvents(Generic[T]):
         """The next event; the one before is acknowledged.
 
         Raises StreamError (another consumer has come for the name, or the subscription was
-        ended), TypeError (the item is not of the namespace's type), NotInCluster, NotHosted.
+        ended), TypeError (the item is not of the namespace's type), NotInCluster, NotHosted, and
+        what `on_gap` raises: it is called again before the event is given.
         """
         self._check_use()
         self._acknowledge()
@@ -130,6 +134,9 @@ class StreamEvents(Generic[T]):
         try:
             while not self._page:
                 await self._wait_for_page()
+            if self._gap is not None:
+                await self._tell(*self._gap)
+                self._gap = None
         finally:
             self._has_reader = False
         return self._next()
@@ -154,6 +161,12 @@ class StreamEvents(Generic[T]):
         finally:
             change.cancel()
 
+    async def _tell(self, after: Token | None, first: Token) -> None:
+        """Events are gone before the next one, unless the program has seen beyond."""
+        outside, last = self._outside, self._last
+        if outside.on_gap is not None and (last is None or last < first):
+            await outside.on_gap(Gap(outside.stream, outside.subscription, last or after, first))
+
     def _next(self) -> Event[T]:
         outside, item = self._outside, self._page.popleft()
         self._current = item
@@ -161,7 +174,7 @@ class StreamEvents(Generic[T]):
         event: Event[T] = Event(
             outside.codec.decode(item.body, outside.runtime),
             item.token,
-            outside.key,
+            outside.stream.key,
             self._taken.attempt,
             dict(item.headers or ()),
             self._seen_before >= 0,
@@ -229,7 +242,7 @@ class StreamEvents(Generic[T]):
 
     def _keep(self, taken: Taken) -> None:
         if taken.items:
-            self._taken, self._seen_before = taken, taken.seen_before
+            self._taken, self._seen_before, self._gap = taken, taken.seen_before, taken.gap
             self._page.extend(taken.items)
             self._changed()
 

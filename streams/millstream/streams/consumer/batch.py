@@ -10,6 +10,7 @@ from collections.abc import Sequence
 import msgspec
 
 from millstream.streams.contracts.item import Item
+from millstream.streams.contracts.token import Token
 
 __all__ = ["Delivered", "WireBatch"]
 
@@ -31,6 +32,7 @@ class WireBatch(msgspec.Struct, array_like=True, frozen=True):
     has_positions: bool = True  # tokens rise and stay: what is at or below the last one is known
     redriven: bool = False  # given up, and here again by hand
     give_up_on: tuple[str, ...] = ()  # of an explicit subscription: what is not to be tried again
+    gap: tuple[Token | None, Token] | None = None  # just before the items: behind, and before these
 
 
 class Delivered(msgspec.Struct, array_like=True, frozen=True):

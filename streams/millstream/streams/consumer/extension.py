@@ -16,6 +16,7 @@ from millstream.runtime import State
 from millstream.runtime.extending import ExtendedGrain
 
 from .batch import Delivered, WireBatch
+from .on_gap import gap_of
 from .run import HandlerRun, Position, fresh_of
 
 __all__ = ["Consumer"]
@@ -73,7 +74,8 @@ class Consumer:
         items = batch.items
         if len(fresh) < len(items):
             items = [items[at] for at in fresh]
-        run = HandlerRun(batch, items, position, self._grain, is_over)
+        gap = None if batch.gap is None else gap_of(batch, last)
+        run = HandlerRun(batch, items, position, self._grain, is_over, gap)
         done, error = await self._run(run, position.state)
         if is_over():
             return Delivered(len(batch.items))  # unsubscribed meanwhile: nobody waits for the rest

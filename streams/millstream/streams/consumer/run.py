@@ -15,7 +15,7 @@ from typing import Any
 
 from millstream.runtime import CallTimeout, GrainError, Rejected, State
 from millstream.runtime.extending import Codec, ExtendedGrain, encode_error
-from millstream.streams.api.event import Event
+from millstream.streams.api.event import Event, Gap
 from millstream.streams.api.handlers import is_batch_handler, items_codec_of
 from millstream.streams.api.implicit import is_implicit
 from millstream.streams.api.subscribe import SubscribeMark
@@ -24,6 +24,7 @@ from millstream.streams.contracts.token import Token
 from millstream.streams.failures.policy import is_one_of
 
 from .batch import WireBatch
+from .on_gap import gap_handler
 
 __all__ = ["HandlerRun", "Position", "fresh_of"]
 
@@ -132,9 +133,12 @@ class HandlerLimit:
 
 
 class HandlerRun:
-    """One delivery's handler calls; `items` are those of the batch that are not known."""
+    """One delivery's handler calls; `items` are those of the batch that are not known.
 
-    __slots__ = ("_at", "_grain", "_is_over", "_position", "batch", "is_final", "items")
+    `gap`: what is gone just before them.
+    """
+
+    __slots__ = ("_at", "_gap", "_grain", "_is_over", "_position", "batch", "is_final", "items")
 
     def __init__(
         self,
@@ -143,9 +147,11 @@ class HandlerRun:
         position: Position,
         grain: ExtendedGrain,
         is_over: Callable[[], bool],
+        gap: Gap | None = None,
     ) -> None:
         self.batch = batch
         self.items = items
+        self._gap = gap
         self._position = position
         self._grain = grain
         self._is_over = is_over  # was the subscription ended since the run began?
@@ -159,12 +165,16 @@ class HandlerRun:
         """
         self._at = 0
         limit = HandlerLimit(self.batch.timeout_s)
+        is_told = self._gap is None
         try:
+            if not is_told and end:
+                await self._tell(is_again)
+                is_told = True
             await self._run(end, is_again)
         except BaseException as raised:
             if limit.end() or isinstance(raised, KeyboardInterrupt):
                 raise  # not the handler's doing
-            is_alone = min(max(1, self._position.batch_max), end - self._at) == 1
+            is_alone = is_told and min(max(1, self._position.batch_max), end - self._at) == 1
             self.is_final = is_alone and self._is_hopeless(raised)
             return self._at, self._described(raised, limit.is_over)
         limit.end()
@@ -175,6 +185,13 @@ class HandlerRun:
         names = self.batch.give_up_on
         is_marked = isinstance(raised, self._position.give_up_on)
         return is_marked or (bool(names) and is_one_of(raised, names))
+
+    async def _tell(self, is_again: bool) -> None:
+        """That something is gone, to the grain's method for that, if it has one."""
+        assert self._gap is not None
+        handler = gap_handler(self._grain.grain, self.batch.namespace)
+        if handler is not None and (is_again or not self._is_over()):
+            await handler(self._gap)
 
     def _described(self, raised: BaseException, is_late: bool) -> bytes:
         """What the handler did, as the agent gets it."""

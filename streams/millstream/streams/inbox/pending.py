@@ -115,6 +115,7 @@ class Pending:
             len(items) if batch.redelivered else self._give(items, session),
             batch.attempt,
             beat_s,
+            gap=batch.gap if items and items[0] is batch.items[0] else None,
         )
 
     def _give(self, items: Sequence[Item], session: int) -> int:

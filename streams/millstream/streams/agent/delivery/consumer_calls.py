@@ -20,6 +20,7 @@ from millstream.runtime import (
     StorageError,
 )
 from millstream.runtime.extending import Clock
+from millstream.streams.agent.losses import Loss
 from millstream.streams.consumer.batch import Delivered, WireBatch
 from millstream.streams.contracts.identity import QueueId
 from millstream.streams.contracts.item import Item
@@ -84,8 +85,13 @@ class ConsumerCalls:
         self._outlet = outlet
         self._clock = clock
 
-    async def send(self, subscriber: Subscriber, items: Sequence[Item], attempt: int) -> Event:
-        """Call the consumer; every outcome becomes an event of the delivery core."""
+    async def send(
+        self, subscriber: Subscriber, items: Sequence[Item], attempt: int, gap: Loss | None
+    ) -> Event:
+        """Call the consumer; every outcome becomes an event of the delivery core.
+
+        `gap`: what is gone just before the items.
+        """
         sent, last = subscriber.sent_upto, items[-1].token
         was_sent = sent is not None and items[0].token <= sent
         subscriber.sent_upto = last if sent is None else max(sent, last)
@@ -103,6 +109,7 @@ class ConsumerCalls:
             subscriber.is_rewound,
             self._source.has_positions,
             give_up_on=subscriber.give_up_on,
+            gap=None if gap is None else (gap.after, gap.first or items[0].token),
         )
         timeout_s = subscriber.options.handler_timeout_s + ANSWER_S
         try:

@@ -19,6 +19,7 @@ from millstream.runtime.extending import Clock, Tasks
 from millstream.streams.agent.cache.queue_cache import QueueCache
 from millstream.streams.agent.lagging.behind import Behind, BehindCursor, before
 from millstream.streams.agent.lagging.book import BehindBook
+from millstream.streams.agent.losses import Loss
 from millstream.streams.contracts.identity import QueueId, StreamId
 from millstream.streams.contracts.item import Item
 from millstream.streams.contracts.token import Token
@@ -253,6 +254,12 @@ class Dispatch:
                 found.append(behind)
         return found
 
+    def lost(self, behind: Behind, loss: Loss) -> None:
+        """What one of those that wait needs is gone."""
+        subscriber = self._lagging.get(behind.key)
+        if subscriber is not None:
+            subscriber.lose(loss)
+
     def fetched(self) -> None:
         """Items came, or are lost: who waited for them looks again."""
         lagging, self._lagging = self._lagging, {}
@@ -294,10 +301,13 @@ class Dispatch:
             index = delivery.index  # of a backlog that a former owner may have delivered?
             is_backlog = index is not None and index <= self._source.repeats_upto
             subscriber.is_redelivered = is_backlog or delivery.may_repeat
-            delivery.step(Sent(len(action.items), self._clock.now()))
+            items = action.items
+            if subscriber.gap is not None:
+                items = subscriber.upto_gap(items)
+            delivery.step(Sent(len(items), self._clock.now()))
             self.calls_out += 1
             self._out[subscriber.key] = None
-            self._calls.start(self._deliver(subscriber, delivery, action.items, action.attempt))
+            self._calls.start(self._deliver(subscriber, delivery, items, action.attempt))
         elif isinstance(action, Fetch):
             self._lagging[subscriber.key] = subscriber
             self._source.fetch()
@@ -320,9 +330,11 @@ class Dispatch:
     async def _deliver(
         self, subscriber: Subscriber, delivery: Delivery, items: Sequence[Item], attempt: int
     ) -> None:
-        rewinds = subscriber.rewinds
+        rewinds, gap = subscriber.rewinds, subscriber.gap
+        if gap is not None:
+            gap = subscriber.gap_before(items[0].token)
         try:
-            event = await self._consumers.send(subscriber, items, attempt)
+            event = await self._consumers.send(subscriber, items, attempt, gap)
         except asyncio.CancelledError:
             task = asyncio.current_task()
             if self._is_closed or task is None:
@@ -340,6 +352,8 @@ class Dispatch:
             self.delivered_count += event.done
             if event.done:
                 subscriber.rewinds_done = rewinds
+                if gap is not None:
+                    subscriber.told(gap)
         self._step(subscriber, delivery, event)
         if isinstance(event, Progress) and event.error is not None and delivery.attempts:
             self._attempt_log.failed(subscriber, delivery, event.error, event.at_s)
@@ -389,6 +403,8 @@ class Dispatch:
                 return
             self.given_up_count += 1
             event = GivenUp(outcome)
+            if outcome != "pause":
+                subscriber.told(subscriber.gap_before(item.token))  # with the event that failed
         self._step(subscriber, delivery, event)
         subscriber.is_faulted |= delivery.state is DeliveryState.FAULTED
         if subscriber.is_faulted:

@@ -6,9 +6,12 @@ exactly while nothing is undelivered.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Protocol
 
+from millstream.streams.agent.losses import Loss, with_loss
 from millstream.streams.contracts.identity import StreamId
+from millstream.streams.contracts.item import Item
 from millstream.streams.contracts.token import Token
 from millstream.streams.failures.handler import GiveUpDecision
 
@@ -24,6 +27,7 @@ class Subscriber:
     __slots__ = (
         "delivery",
         "event_s",
+        "gap",
         "give_up_on",
         "grain_key",
         "grain_type",
@@ -79,6 +83,7 @@ class Subscriber:
         self.is_queued = False
         self.is_faulted = is_faulted  # or paused: its events wait, undelivered
         self.is_redelivered = False
+        self.gap: Loss | None = None  # it is still to hear of this
         self.rewinds = 0  # how often it was moved back,
         self.rewinds_done = 0  # and how many of these its consumer has heard of
 
@@ -107,6 +112,29 @@ class Subscriber:
     def is_rewound(self) -> bool:
         """Is its consumer still to hear that what it has seen comes again?"""
         return self.rewinds_done < self.rewinds
+
+    # -- what is gone
+
+    def lose(self, loss: Loss) -> None:
+        """It is to hear of this, with the next event that follows."""
+        self.gap = with_loss(self.gap, loss)
+
+    def gap_before(self, token: Token) -> Loss | None:
+        """What is to be told together with the event at a token, if that follows it."""
+        gap = self.gap
+        return None if gap is None or (gap.after and token <= gap.after) else gap
+
+    def upto_gap(self, items: Sequence[Item]) -> Sequence[Item]:
+        """The first of these items, as far as all of them follow what is gone, or none does."""
+        gap = self.gap_before(items[-1].token)
+        if gap is None or self.gap_before(items[0].token) is gap:
+            return items
+        return [item for item in items if self.gap_before(item.token) is None]
+
+    def told(self, gap: Loss | None) -> None:
+        """It has heard of this; what came meanwhile is still to be told."""
+        if self.gap is gap:
+            self.gap = None
 
 
 class Deliveries(Protocol):

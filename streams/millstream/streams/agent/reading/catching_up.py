@@ -16,7 +16,8 @@ from typing import Any, Protocol
 from millstream.runtime import CursorTooOld
 from millstream.runtime.extending import Backoff, Tasks
 from millstream.streams.agent.cache.queue_cache import QueueCache
-from millstream.streams.agent.lagging.behind import Behind
+from millstream.streams.agent.lagging.behind import Behind, before
+from millstream.streams.agent.losses import Loss
 from millstream.streams.agent.options import StreamOptions
 from millstream.streams.contracts.answers import AdapterFault, checked_messages, fault_of
 from millstream.streams.contracts.identity import StreamId
@@ -38,6 +39,10 @@ class Waiting(Protocol):
 
     def lagging(self) -> Sequence[Behind]:
         """Those that have nothing to deliver."""
+        ...
+
+    def lost(self, behind: Behind, loss: Loss, /) -> None:
+        """What one of them needs is gone."""
         ...
 
     def fetched(self) -> None:
@@ -152,6 +157,7 @@ class CatchUp:
         for behind in wanted:
             if not behind.is_over and (lost := behind.lose(first)) is not None:
                 self._findings.gone(behind, lost, behind.following)
+                self._waiting.lost(behind, Loss(before(lost), behind.following))
         if first <= position:
             raise AdapterFault(f"{self._at('read_from')} has {first}, and refuses {position}")
 

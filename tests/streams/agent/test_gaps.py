@@ -1,0 +1,283 @@
+"""What is gone of a queue is told to each subscription that may have lost something, in order."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections import defaultdict
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.conditions import until
+from tests.streams.agent.test_behind import Faults as ReaderFaults
+from tests.streams.agent.test_behind import FaultyQueues
+from tests.streams.agent.test_contained import LOG_CAPABILITIES, Faults, Queues
+
+from millstream.balancers import DeploymentBalancer
+from millstream.providers.memory import MemoryQueues
+from millstream.runtime import CursorTooOld, Grain, LocalCluster
+from millstream.streams import (
+    Backoff,
+    CacheLimits,
+    DeliveryOptions,
+    Event,
+    Gap,
+    HashRingMapper,
+    PersistentStreams,
+    StreamId,
+    StreamNamespace,
+    StreamOptions,
+    Token,
+    on_gap,
+    subscribe,
+)
+from millstream.streams.agent.delivery.options import DeliveryOptions as Options
+from millstream.streams.agent.delivery.subscriber import Subscriber
+from millstream.streams.agent.losses import TOLD_MAX, Loss, Losses, with_loss
+from millstream.streams.contracts.item import Item
+
+LINES = StreamNamespace("lines", int, subscriptions="implicit")
+NOTES = StreamNamespace("notes", int, subscriptions="explicit")
+LINE_ID = "implicit/lines/Reader/on_line"
+SEEN: dict[str, list[Any]] = defaultdict(list)
+BAD: list[str] = []
+GATE: list[asyncio.Event] = []
+
+
+@pytest.fixture(autouse=True)
+def clean() -> None:
+    SEEN.clear()
+    BAD.clear()
+    GATE[:] = [asyncio.Event()]
+
+
+class Reader(Grain):
+    @subscribe(LINES)
+    async def on_line(self, event: Event[int]) -> None:
+        if self.key.startswith("slow"):
+            await GATE[0].wait()
+        SEEN[self.key].append(event.item)
+
+    @on_gap(LINES)
+    async def lost(self, gap: Gap) -> None:
+        SEEN[self.key].append(gap)
+        if self.key in BAD:
+            raise ValueError("cannot be told")
+
+
+class Listener(Grain):
+    async def listen(self, key: str) -> None:
+        await self.stream(NOTES, key).subscribe(self._on_note)
+
+    async def _on_note(self, event: Event[int]) -> None:
+        SEEN[self.key].append(event.item)
+
+    @on_gap(NOTES)
+    async def lost(self, gap: Gap) -> None:
+        SEEN[self.key].append(gap)
+
+
+# --- the cores
+
+
+def token(seq: int) -> Token:
+    return Token(1, seq)
+
+
+def items(*seqs: int) -> list[Item]:
+    return [Item(token(seq), b"") for seq in seqs]
+
+
+def subscriber() -> Subscriber:
+    stream = StreamId("lines", "k")
+    return Subscriber(
+        "s", stream, "Reader", "k", "on", Options(), keeps_dead_letters=True, is_explicit=False
+    )
+
+
+def seqs(found: Any) -> list[int]:
+    return [one.token.seq for one in found]
+
+
+def test_a_call_has_no_events_from_before_and_behind_a_gap() -> None:
+    one = subscriber()
+    assert seqs(one.upto_gap(items(1, 2, 9))) == [1, 2, 9]
+    one.lose(Loss(token(4), token(8)))
+    assert seqs(one.upto_gap(items(1, 2, 9))) == [1, 2]
+    assert seqs(one.upto_gap(items(1, 4))) == [1, 4]
+    assert seqs(one.upto_gap(items(8, 9))) == [8, 9]
+    assert one.gap_before(token(4)) is None and one.gap_before(token(8)) is one.gap
+    one.lose(Loss(None, token(10)))
+    assert seqs(one.upto_gap(items(1, 11))) == [1, 11] and one.gap == Loss(None, token(10))
+
+
+def test_what_is_told_is_over_unless_more_was_lost_meanwhile() -> None:
+    one = subscriber()
+    one.lose(Loss(token(4), token(8)))
+    sent = one.gap
+    one.lose(Loss(token(20), token(30)))
+    one.told(sent)
+    assert one.gap == Loss(token(4), token(30))
+    one.told(one.gap)
+    assert one.gap is None
+
+
+places = st.none() | st.integers(1, 9).map(token)
+losses = st.builds(Loss, places, places)
+
+
+@given(losses, losses, losses)
+def test_losses_become_one_that_spans_them_in_whatever_order(a: Loss, b: Loss, c: Loss) -> None:
+    ab = with_loss(a, b)
+    assert ab == with_loss(b, a) and with_loss(ab, a) == ab
+    assert with_loss(ab, c) == with_loss(a, with_loss(b, c))
+
+
+def test_a_stream_that_is_met_again_is_told_once_of_each_loss() -> None:
+    losses, first, second = Losses(), StreamId("a", "1"), StreamId("a", "2")
+    assert losses.of(first) is None and losses.covers(None)
+    losses.forget(first, is_told=True)
+    losses.add(loss := Loss(token(1), token(5)))
+    assert losses.of(first) == losses.of(second) == loss
+    assert losses.covers(loss) and losses.covers(Loss(token(2), token(3)))
+    assert not losses.covers(Loss(token(0), token(3)))
+    losses.forget(first, is_told=True)
+    losses.forget(second, is_told=False)
+    assert losses.of(first) is None and losses.of(second) == loss
+    losses.add(Loss(token(7), token(9)))
+    assert losses.of(first) == Loss(token(1), token(9))
+
+
+def test_at_most_so_many_streams_are_remembered_as_told() -> None:
+    losses = Losses()
+    losses.add(Loss(None, token(5)))
+    for number in range(TOLD_MAX + 1):
+        losses.forget(StreamId("a", str(number)), is_told=True)
+    assert losses.of(StreamId("a", "0")) is not None and losses.of(StreamId("a", "1")) is None
+
+
+# --- in a cluster
+
+
+def cluster_of(queues: Any = None, retries: int = 5) -> LocalCluster:
+    def provider() -> PersistentStreams:
+        return PersistentStreams(
+            queues or MemoryQueues(),
+            mapper=HashRingMapper(queues=1),
+            balancer=DeploymentBalancer(rebalance_delay_s=0.01),
+            options=StreamOptions(
+                cache=CacheLimits(events_max=40, stream_events_max=6),
+                read_retry_s=0.01,
+                delivery=DeliveryOptions(retries=retries, backoff=Backoff(0.001, 2, 0.01)),
+            ),
+        )
+
+    return LocalCluster(silos=1, grains=[Reader, Listener], streams={"default": provider})
+
+
+def provider_of(cluster: LocalCluster) -> PersistentStreams:
+    provider = cluster.silos[0].services.part("default")
+    assert isinstance(provider, PersistentStreams)
+    return provider
+
+
+def gaps_of(key: str) -> list[Gap]:
+    return [one for one in SEEN[key] if isinstance(one, Gap)]
+
+
+def lines(*seqs: int, key: str = "k") -> list[Any]:
+    return [seq for seq in SEEN[key] if seq in seqs]
+
+
+class Troubled:
+    """A queue of which something can be lost while it is read."""
+
+    def __init__(self, retries: int = 5) -> None:
+        self.faults = Faults()
+        self.cluster = cluster_of(Queues(self.faults, LOG_CAPABILITIES), retries)
+
+    def agent(self) -> Any:
+        return provider_of(self.cluster).manager.agents()[0]
+
+    async def publish(self, key: str, *numbers: int) -> None:
+        for number in numbers:
+            await self.cluster.stream(LINES, key).publish(number)
+
+    async def lose(self, first: int) -> None:
+        """The receiver fails, and the next one finds that what was before `first` is gone."""
+        count = self.agent().findings.gap_count
+        self.faults.coming["start"] = [CursorTooOld("gone", first=token(first))]
+        self.faults.coming["read"] = [ValueError("odd")]
+        await until(lambda: self.agent().findings.gap_count > count)
+
+
+async def test_a_loss_is_told_once_to_each_subscription_with_its_next_event() -> None:
+    queue = Troubled()
+    async with queue.cluster as cluster:
+        await cluster.grain(Listener, "ear").listen("n")
+        await queue.publish("a", 1)
+        await cluster.stream(NOTES, "n").publish(1)
+        await until(lambda: SEEN["a"] == SEEN["ear"] == [1])
+        await queue.lose(first=3)
+        await queue.publish("a", 2, 3)
+        await queue.publish("b", 1)  # nobody can tell whether it is new
+        await cluster.stream(NOTES, "n").publish(2)
+        await until(lambda: all(len(SEEN[key]) == n for key, n in (("a", 4), ("b", 2), ("ear", 3))))
+        assert [gap.first for key in ("a", "b", "ear") for gap in gaps_of(key)] == [token(3)] * 3
+        assert [SEEN[key][-2] for key in ("b", "ear")] == [gaps_of("b")[0], gaps_of("ear")[0]]
+        assert SEEN["a"] == [1, Gap(StreamId("lines", "a"), LINE_ID, token(1), token(3)), 2, 3]
+        await cluster.grain(Listener, "late").listen("n")  # it was not there when it was lost
+        await cluster.stream(NOTES, "n").publish(3)
+        await until(lambda: SEEN["late"] == [3])
+
+
+async def test_what_waits_from_before_a_gap_is_delivered_before_it_is_told() -> None:
+    queue = Troubled()
+    async with queue.cluster:
+        await queue.publish("slow", 1, 2, 3)
+        await until(lambda: queue.agent().read_count == 3)
+        await queue.lose(first=4)
+        await queue.publish("slow", 4, 5)
+        await until(lambda: queue.agent().read_count == 5)
+        GATE[0].set()
+        await until(lambda: len(SEEN["slow"]) == 6)
+        (gap,) = gaps_of("slow")
+        assert SEEN["slow"] == [1, 2, 3, gap, 4, 5]
+
+
+async def test_a_gap_handler_that_always_fails_costs_the_event_behind_it_and_no_other() -> None:
+    queue = Troubled(retries=1)
+    BAD.append("k")
+    async with queue.cluster:
+        await queue.publish("k", 1)
+        await until(lambda: SEEN["k"] == [1])
+        await queue.lose(first=2)
+        await queue.publish("k", 2, 3)
+        await until(lambda: 3 in SEEN["k"])
+        assert len(gaps_of("k")) == 2 and lines(2, 3) == [3]
+        (stats,) = provider_of(queue.cluster).stats()
+        assert stats.given_up == 1
+
+
+async def test_a_loss_of_one_that_is_behind_is_told_to_it_alone_and_before_what_follows() -> None:
+    faults = ReaderFaults(CursorTooOld("gone", first=token(51)))
+    async with cluster_of(FaultyQueues(faults)) as cluster:
+        for number in range(100):
+            await cluster.stream(LINES, "slow").publish(number)
+            await cluster.stream(LINES, "slow-too").publish(number)
+        agent = provider_of(cluster).manager.agents()[0]
+        await until(lambda: agent.read_count == 200)
+        GATE[0].set()
+        await until(lambda: all(SEEN[key] and SEEN[key][-1] == 99 for key in ("slow", "slow-too")))
+        assert agent.findings.gap_count >= 1
+        for key in ("slow", "slow-too"):
+            found = SEEN[key]
+            for gap in gaps_of(key):
+                assert gap.first == token(51)
+                before, after = found[found.index(gap) - 1], found[found.index(gap) + 1]
+                assert after - before > 1 and gap.after is not None and gap.after < gap.first
+            events = [one for one in found if not isinstance(one, Gap)]
+            holes = sum(b - a > 1 for a, b in itertools.pairwise(events))
+            assert holes == len(gaps_of(key)) and events == sorted(events)
