@@ -25,6 +25,7 @@ CACHE = (f"{AGENT}/test_cache_rules.py", f"{AGENT}/test_cache.py")
 READER = (f"{AGENT}/test_reader_core.py", f"{AGENT}/test_reader_random.py")
 BEHIND = (
     f"{AGENT}/test_behind_rules.py",
+    f"{AGENT}/test_behind_one.py",
     f"{AGENT}/test_behind_book.py",
     f"{AGENT}/test_behind_model.py",
     f"{AGENT}/test_done_before.py",
@@ -43,6 +44,7 @@ PARTITIONS = (
     "tests/providers/test_memory_segments.py",
     "tests/providers/test_memory_bytes.py",
 )
+LAYOUT = (f"{OWNERSHIP}/test_layout.py", f"{OWNERSHIP}/test_mapper_record.py")
 NAMES = (f"{DEFINITION}/test_keys.py", f"{DEFINITION}/test_refusals.py")
 
 ROOMS: dict[str, dict[str, tuple[str, ...]]] = {
@@ -113,6 +115,7 @@ ROOMS: dict[str, dict[str, tuple[str, ...]]] = {
         f"{STREAMS}/failures/letters.py": ("tests/streams/failures/test_letters.py",),
     },
     "publishing": {
+        f"{STREAMS}/publishing/split.py": (f"{PUBLISHING}/test_split.py",),
         f"{STREAMS}/publishing/send_queue.py": (
             f"{PUBLISHING}/test_send_queue.py",
             f"{PUBLISHING}/test_sender.py",
@@ -124,6 +127,8 @@ ROOMS: dict[str, dict[str, tuple[str, ...]]] = {
             f"{OWNERSHIP}/test_ownership_races.py",
         ),
         f"{STREAMS}/ownership/unread.py": (f"{OWNERSHIP}/test_unread.py",),
+        f"{STREAMS}/ownership/layout.py": LAYOUT,
+        f"{STREAMS}/ownership/mapper_record.py": LAYOUT,
     },
     "balancers": {
         f"{BALANCING}/best_fit.py": (f"{BALANCERS}/test_best_fit.py",),
@@ -143,6 +148,8 @@ ROOMS: dict[str, dict[str, tuple[str, ...]]] = {
         f"{STREAMS}/agent/lagging/book.py": BEHIND,
         f"{STREAMS}/agent/lagging/done_before.py": BEHIND,
         f"{STREAMS}/agent/reading/reader.py": (*READER, f"{AGENT}/test_single_messages.py"),
+        f"{STREAMS}/agent/reading/leases.py": (f"{AGENT}/test_leases.py",),
+        f"{STREAMS}/agent/reading/relief.py": (f"{AGENT}/test_relief.py",),
         f"{STREAMS}/agent/delivery/delivery.py": (
             f"{AGENT}/test_delivery_core.py",
             f"{AGENT}/test_delivery_random.py",

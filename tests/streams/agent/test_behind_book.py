@@ -84,6 +84,7 @@ def test_who_falls_behind_keeps_the_messages_of_what_is_out_and_no_others(
     assert behind.has_all is (at_hand == [1, 3, 4])
     assert behind.following == (Token(1, at_hand[-1] + 1) if at_hand else Token(1, 1))
     assert behind.dropped == (None if behind.has_all else Token(1, 4))
+    assert not behind.is_new, "nobody has to look at what the provider keeps"
 
 
 @pytest.mark.parametrize(

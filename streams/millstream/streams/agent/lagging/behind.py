@@ -26,6 +26,7 @@ from millstream.streams.ownership.record import BehindAt
 __all__ = ["BEGINNING", "Behind", "BehindCursor", "SubscriptionKey", "before", "following"]
 
 BEGINNING = Token(0, 0, 0)  # the oldest message that is kept, whichever it is
+LAST_INDEX = 2**32 - 1  # that an item can have
 NO_INDEX = -1  # of a message that is not in the cache
 SubscriptionKey = tuple[StreamId, str]
 
@@ -39,7 +40,7 @@ def before(token: Token) -> Token:
     """The position just before a token, within its message or at the end of the one before."""
     if token.index > 0:
         return Token(token.era, token.seq, token.index - 1)
-    return Token(token.era, token.seq - 1, 2**32 - 1)
+    return Token(token.era, token.seq - 1, LAST_INDEX)
 
 
 class Book(Protocol):
@@ -105,6 +106,8 @@ class Behind:
         start: Token,
         dropped: Token | None,
         floor: Token | None = None,
+        *,
+        may_repeat: bool,
     ) -> None:
         self._book = book
         self._item = 0  # in the head of the chain
@@ -120,7 +123,7 @@ class Behind:
         self.tail: Cursor | None = None
         self.is_new = False
         self.is_rewound = False
-        self.may_repeat = False
+        self.may_repeat = may_repeat
         self.is_over = False
         self.meet()
 

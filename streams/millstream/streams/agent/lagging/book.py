@@ -88,15 +88,15 @@ class BehindBook:
         """
         if (old := self._behind.get(key)) is not None:
             old.end()
-        behind = self._add(Behind(self, key, start, self.cache.newest))
-        behind.is_new = behind.may_repeat = True
+        behind = self._add(Behind(self, key, start, self.cache.newest, may_repeat=True))
+        behind.is_new = True
         return behind
 
     def restore(self, entry: BehindAt, frontier: Token | None, *, may_repeat: bool) -> Behind:
         """One that was behind with the former owner of the queue."""
         key = (entry.stream, entry.subscription)
-        behind = self._add(Behind(self, key, entry.position, frontier))
-        behind.is_rewound, behind.may_repeat = entry.is_rewound, may_repeat
+        behind = self._add(Behind(self, key, entry.position, frontier, may_repeat=may_repeat))
+        behind.is_rewound = entry.is_rewound
         behind.is_new = behind.has_all or entry.position == BEGINNING
         self._is_stored = True
         return behind
@@ -120,8 +120,7 @@ class BehindBook:
         era, seq, first = slot.message.token
         newest = self.cache.newest_of(key[0])
         start = Token(era, seq, first + item)
-        behind = self._add(Behind(self, key, start, newest, slot.before))
-        behind.may_repeat = may_repeat
+        behind = self._add(Behind(self, key, start, newest, slot.before, may_repeat=may_repeat))
         if out:  # else it holds nothing
             out += item
         following_slot: Slot | None = slot
@@ -158,20 +157,18 @@ class BehindBook:
         """All of a stream are behind from a message on, whoever they are."""
         slot = self.cache.slot(index)
         newest = self.cache.newest_of(stream)
-        key = (stream, UNKNOWN)
-        behind = self._add(Behind(self, key, slot.message.token, newest, slot.before))
-        behind.may_repeat = may_repeat
+        key, start = (stream, UNKNOWN), slot.message.token
+        self._add(Behind(self, key, start, newest, slot.before, may_repeat=may_repeat))
 
     def fork(self, stream: StreamId, subscription: str) -> None:
         """One of those that were not known is known now."""
         unknown = self._behind.get((stream, UNKNOWN))
         if unknown is None or (stream, subscription) in self._behind:
             return
-        copy = Behind(
-            self, (stream, subscription), unknown.position, unknown.dropped, unknown.floor
-        )
-        copy.may_repeat, copy.is_new = unknown.may_repeat, unknown.is_new
-        self._add(copy)
+        key, may_repeat = (stream, subscription), unknown.may_repeat
+        start, dropped, floor = unknown.position, unknown.dropped, unknown.floor
+        copy = self._add(Behind(self, key, start, dropped, floor, may_repeat=may_repeat))
+        copy.is_new = unknown.is_new
 
     def keep_only(self, stream: StreamId, subscriptions: Collection[str]) -> None:
         """The stream has these subscriptions, and no others."""

@@ -1,0 +1,100 @@
+"""Where a list that is published is cut, and which message is refused."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from millstream.runtime import ConfigError
+from millstream.streams import StreamId
+from millstream.streams.publishing.split import (
+    PublishLimits,
+    SendLimits,
+    check_size,
+    split_items,
+)
+
+A = StreamId("n", "a")
+
+
+def sizes(bodies: list[int], items_max: int = 3, bytes_max: int = 10) -> list[list[int]]:
+    """The parts of a list of items of these sizes, as sizes."""
+    limits = PublishLimits(items_max=items_max, bytes_max=bytes_max)
+    return [[len(one) for one in part] for part in split_items([b"x" * n for n in bodies], limits)]
+
+
+@given(
+    st.lists(st.binary(max_size=6), max_size=30),
+    st.integers(1, 5),
+    st.integers(1, 12),
+)
+def test_parts_are_the_list_in_order_each_within_the_limits_and_none_could_take_more(
+    bodies: list[bytes], items_max: int, bytes_max: int
+) -> None:
+    parts = split_items(bodies, PublishLimits(items_max=items_max, bytes_max=bytes_max))
+    assert [body for part in parts for body in part] == bodies
+    for part in parts:
+        total = sum(map(len, part))
+        assert 1 <= len(part) <= items_max and (total <= bytes_max or len(part) == 1)
+    for part, after in pairwise(parts):
+        assert len(part) == items_max or sum(map(len, part)) + len(after[0]) > bytes_max
+
+
+@pytest.mark.parametrize(
+    ("bodies", "parts"),
+    [
+        ([], []),
+        ([3, 3, 4], [[3, 3, 4]]),  # both limits to the last
+        ([3, 3, 5], [[3, 3], [5]]),
+        ([1, 1, 1, 1], [[1, 1, 1], [1]]),
+        ([11], [[11]]),  # one item may be larger
+        ([11, 1], [[11], [1]]),
+        ([1, 11, 1, 9], [[1], [11], [1, 9]]),
+        ([0, 0, 0, 0], [[0, 0, 0], [0]]),
+        ([5, 5, 5, 5, 5], [[5, 5], [5, 5], [5]]),
+    ],
+)
+def test_a_list_is_cut_before_the_item_that_goes_beyond_a_limit(
+    bodies: list[int], parts: list[list[int]]
+) -> None:
+    assert sizes(bodies) == parts
+
+
+def test_a_list_within_the_limits_is_not_copied() -> None:
+    bodies = [b"1", b"2"]
+    (part,) = split_items(bodies, PublishLimits())
+    assert part is bodies
+
+
+def test_a_message_is_as_large_as_its_items_and_headers_may_be() -> None:
+    limits = PublishLimits(message_bytes_max=10)
+    check_size(A, [b"12345", b"678"], {"a": "b"}, limits)
+    check_size(A, [b"1234567890"], None, limits)
+    for items, headers in (([b"12345", b"6789"], {"a": "b"}), ([b"12345678901"], None)):
+        with pytest.raises(ValueError, match=r"n/a: a message of 11 bytes .* is 10"):
+            check_size(A, items, headers, limits)
+
+
+def test_half_of_a_frame_is_for_what_is_sent() -> None:
+    limits = PublishLimits(items_max=7, bytes_max=100, message_bytes_max=1_000)
+    assert limits.within(2_001) == limits
+    assert limits.within(1_999) == PublishLimits(7, 100, 999)
+    assert limits.within(198) == PublishLimits(7, 99, 99)
+    assert limits.within(3) == limits.within(0) == PublishLimits(7, 1, 1)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"batch_messages_max": 0},
+        {"batch_bytes_max": 0},
+        {"waiting_bytes_max": 0},
+        {"call_limit_s": 0.0},
+    ],
+)
+def test_limits_of_nothing_are_refused_by_name(wrong: dict[str, int]) -> None:
+    with pytest.raises(ConfigError, match=next(iter(wrong))):
+        SendLimits(**wrong)
