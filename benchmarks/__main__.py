@@ -27,7 +27,15 @@ from typing import Any
 
 from benchmarks.bounds import table as bounds
 from benchmarks.bounds.programs import frozen_client
-from benchmarks.revision import ROOT, best, checked_out, environment, is_revision, is_worse
+from benchmarks.revision import (
+    ROOT,
+    best,
+    checked_out,
+    environment,
+    has_program,
+    is_revision,
+    is_worse,
+)
 
 SUITES = {
     "calls": {
@@ -36,9 +44,9 @@ SUITES = {
         "xoscar": ["xoscar_peer.calls", "xoscar_peer.remote"],
     },
     "streams": {
-        "ours": ["ours_streams.streams"],
-        "limit": ["limit_streams.streams"],
-        "redis": ["redis_peer.streams"],
+        "ours": ["ours_streams.streams", "ours_streams.wide"],
+        "limit": ["limit_streams.streams", "limit_streams.wide"],
+        "redis": ["redis_peer.streams", "redis_peer.wide"],
     },
     "buffer": {
         "ours": ["buffer.ours"],
@@ -172,7 +180,8 @@ def _round(parts: Mapping[str, list[str]], trees: Mapping[str, Path], size: floa
     one: Round = {name: {} for name in sorted(trees, key=lambda name: name != "ours")}
     for name, tree in trees.items():
         for part in parts.get(name, parts["ours"]):
-            one[name] |= in_child(part, tree, size)
+            if has_program(tree, part):
+                one[name] |= in_child(part, tree, size)
     return one
 
 

@@ -1,8 +1,10 @@
 """One producer process, one consumer process: the workload that every stream subject shares.
 
-Owns: the events, the three runs, the producer's loop over commands, what the consumer notes.
+Owns: the events, the runs, the producer's loop over commands, what the consumer notes.
 Invariants: subjects differ only in how they send and receive; a producer has one batch out at a
-time; an event's latency ends where the consumer's code has the decoded event.
+time; an event's latency ends where the consumer's code has the decoded event; with several
+subscribers each has every event, decoded for itself; with many streams each event of a batch is of
+another one.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ from typing import Any, NamedTuple, Protocol
 
 from benchmarks.measure import cpu_s, now, settle_memory
 
-__all__ = ["RUNS", "Arrivals", "Consumer", "Run", "Sample", "measure_feed", "produce"]
+__all__ = ["RUNS", "WIDE_RUNS", "Arrivals", "Consumer", "Run", "Sample", "measure_feed", "produce"]
 
 DATA = os.urandom(980)
 WAIT_S = 120.0
@@ -36,6 +38,12 @@ class Run(NamedTuple):
     events: int
     batch: int
     rate: int
+    subscribers: int = 1
+    streams: int = 1
+
+    def key_of(self, key: str, number: int) -> str:
+        """The stream of an event; `key` names the run."""
+        return key if self.streams == 1 else f"{key}/{number % self.streams}"
 
 
 RUNS = (
@@ -46,35 +54,52 @@ RUNS = (
     Run("paced", 2_000, 1, 1_000),
     Run("paced5k", 5_000, 1, 5_000),
 )
+WIDE_RUNS = (
+    Run("warm100", 5_000, 100, 0),
+    Run("subscribers10", 4_000, 100, 0, subscribers=10),
+    Run("subscribers100", 1_000, 100, 0, subscribers=100),
+    Run("streams10000", 20_000, 100, 0, streams=10_000),
+)
 Send = Callable[[str, list[Sample]], Awaitable[Any]]
+SendEach = Callable[[str, list[str], list[Sample]], Awaitable[Any]]
 
 
 class Arrivals:
-    """What a consumer saw of one run."""
+    """What the consumers saw of one run."""
 
     def __init__(self, run: Run) -> None:
         self._run = run
         self._first_s = 0.0
         self._last_s = 0.0
+        self._missing = run.events * run.subscribers
         self.latencies_s: list[float] = []
-        self.numbers: list[int] = []
+        self.numbers: list[list[int]] = [[] for _ in range(run.subscribers)]
         self.is_complete = asyncio.Event()
 
-    def note(self, samples: Sequence[Sample]) -> None:
-        """Events have been decoded."""
+    def note(self, samples: Sequence[Sample], subscriber: int = 0) -> None:
+        """A subscriber has decoded events."""
         at = now()
         self._first_s = self._first_s or at
+        numbers = self.numbers[subscriber]
         for number, sent_s, _ in samples:
-            self.numbers.append(number)
+            numbers.append(number)
             self.latencies_s.append(at - sent_s)
-        if len(self.numbers) >= self._run.events:
+        self._missing -= len(samples)
+        if self._missing <= 0:
             self._last_s = at
             self.is_complete.set()
 
+    def check(self) -> None:
+        """Each subscriber has every event once, and those of a stream in their order."""
+        for numbers in self.numbers:
+            by_stream = sorted(numbers, key=lambda number: number % self._run.streams)
+            expected = sorted(range(self._run.events), key=lambda one: one % self._run.streams)
+            assert by_stream == expected, f"{self._run.name}: lost, repeated or out of order"
+
     def figures(self, used_s: float) -> dict[str, float]:
         """Events per second behind the first batch, or latencies; CPU of all processes."""
-        name, count, batch, rate = self._run
-        assert self.numbers == list(range(count)), f"{name}: lost, repeated or out of order"
+        self.check()
+        name, count, batch, rate, subscribers, _ = self._run
         if rate:
             tail = sorted(self.latencies_s[count // 10 :])
             return {
@@ -83,8 +108,8 @@ class Arrivals:
             }
         took = self._last_s - self._first_s
         return {
-            f"{name}_events_s": (count - batch) / took,
-            f"{name}_cpu_us": used_s / count * 1e6,
+            f"{name}_events_s": (count - batch) * subscribers / took,
+            f"{name}_cpu_us": used_s / (count * subscribers) * 1e6,
         }
 
 
@@ -106,8 +131,10 @@ class Consumer(Protocol):
         ...
 
 
-async def measure_feed(subject: str, consumer: Consumer) -> dict[str, float]:
-    """All runs, by one producer process."""
+async def measure_feed(
+    subject: str, consumer: Consumer, chosen: Sequence[Run] = RUNS
+) -> dict[str, float]:
+    """These runs, by one producer process."""
     command = [sys.executable, "-m", "benchmarks", "--produce", subject, consumer.address]
     pipe = asyncio.subprocess.PIPE
     producer = await asyncio.create_subprocess_exec(*command, stdin=pipe, stdout=pipe)
@@ -115,7 +142,7 @@ async def measure_feed(subject: str, consumer: Consumer) -> dict[str, float]:
     figures: dict[str, float] = {}
     settle_memory()
     try:
-        for run in RUNS:
+        for run in chosen:
             arrivals, key = Arrivals(run), f"{run.name}-{os.getpid()}"
             await consumer.receive(key, run, arrivals)
             pids = [producer.pid, *consumer.pids]
@@ -132,20 +159,27 @@ async def measure_feed(subject: str, consumer: Consumer) -> dict[str, float]:
     return figures
 
 
-async def produce(send: Send) -> None:
-    """Run what standard input names until it ends: lines of a run's name and a key."""
-    runs = {run.name: run for run in RUNS}
+async def produce(send: Send, send_each: SendEach | None = None) -> None:
+    """Run what standard input names until it ends: lines of a run's name and a key.
+
+    `send_each` gets the run's key, the stream of each event, and the events.
+    """
+    runs = {run.name: run for run in (*RUNS, *WIDE_RUNS)}
     loop = asyncio.get_running_loop()
     settle_memory()
     while line := await loop.run_in_executor(None, sys.stdin.readline):
         name, key = line.split()
-        await _send_run(send, runs[name], key)
+        await _send_run(send, send_each, runs[name], key)
         print(name, flush=True)
 
 
-async def _send_run(send: Send, run: Run, key: str) -> None:
+async def _send_run(send: Send, send_each: SendEach | None, run: Run, key: str) -> None:
     started = now()
     for at in range(0, run.events, run.batch):
         if run.rate and (ahead := started + at / run.rate - now()) > 0:
             await asyncio.sleep(ahead)
-        await send(key, [Sample(i, now(), DATA) for i in range(at, at + run.batch)])
+        samples = [Sample(i, now(), DATA) for i in range(at, at + run.batch)]
+        if send_each is None or run.streams == 1:
+            await send(key, samples)
+        else:
+            await send_each(key, [run.key_of(key, one.number) for one in samples], samples)

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgpack
 
-from benchmarks.feed import Arrivals, Run, Sample, measure_feed, produce
+from benchmarks.feed import RUNS, WIDE_RUNS, Arrivals, Run, Sample, measure_feed, produce
 from benchmarks.frames import Framed
 
-__all__ = ["producer", "streams"]
+__all__ = ["producer", "streams", "wide"]
 
 
 class Putter(Framed):
@@ -22,13 +23,15 @@ class Putter(Framed):
 
 
 class Receiver(Putter):
-    """Decodes each batch and each event of it, and acknowledges the batch."""
+    """Decodes each batch and each event of it for each subscriber, and acknowledges the batch."""
 
     arrivals: Arrivals
+    subscribers = 1
 
     def take(self, frame: bytes) -> None:
-        batch = [Sample(*msgpack.unpackb(body)) for body in msgpack.unpackb(frame)]
-        Receiver.arrivals.note(batch)
+        for number in range(Receiver.subscribers):
+            batch = [Sample(*msgpack.unpackb(body)) for body in msgpack.unpackb(frame)]
+            Receiver.arrivals.note(batch, number)
         self.put(b"\xc0")
 
 
@@ -45,6 +48,9 @@ class Sender(Putter):
         self.put(msgpack.packb([msgpack.packb(sample) for sample in samples]))
         await self.answered
 
+    async def send_each(self, key: str, keys: list[str], samples: list[Sample]) -> None:
+        await self.send(key, samples)
+
 
 class SocketConsumer:
     """One connection for all keys."""
@@ -55,15 +61,25 @@ class SocketConsumer:
         self.address = str(port)
 
     async def receive(self, key: str, run: Run, arrivals: Arrivals) -> None:
-        Receiver.arrivals = arrivals
+        Receiver.arrivals, Receiver.subscribers = arrivals, run.subscribers
 
 
 async def streams(work: Path) -> dict[str, float]:
+    """One subscriber and one stream at a time."""
+    return await _measure(RUNS)
+
+
+async def wide(work: Path) -> dict[str, float]:
+    """Many subscribers, or many streams, which a socket does not tell apart."""
+    return await _measure(WIDE_RUNS)
+
+
+async def _measure(runs: Sequence[Run]) -> dict[str, float]:
     """Listen in this process."""
     server = await asyncio.get_running_loop().create_server(Receiver, "127.0.0.1", 0)
     async with server:
         return await measure_feed(
-            "limit_streams", SocketConsumer(server.sockets[0].getsockname()[1])
+            "limit_streams", SocketConsumer(server.sockets[0].getsockname()[1]), runs
         )
 
 
@@ -71,4 +87,4 @@ async def producer(address: str) -> None:
     """Connect and send."""
     loop = asyncio.get_running_loop()
     _, sender = await loop.create_connection(Sender, "127.0.0.1", int(address))
-    await produce(sender.send)
+    await produce(sender.send, sender.send_each)

@@ -1,22 +1,25 @@
-"""Millstream's streams as a subject: a client publishes, a silo's grain handles batches.
+"""Millstream's streams as a subject: a client publishes, a silo's grains handle batches.
 
 The queue is in the memory of the consumer's silo. Its owner, agent and cache are the ordinary ones.
 """
 
 from __future__ import annotations
 
+import asyncio
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks.feed import Arrivals, Run, Sample, measure_feed, produce
+from benchmarks.feed import RUNS, WIDE_RUNS, Arrivals, Run, Sample, measure_feed, produce
 from millstream.balancers import DeploymentBalancer
 from millstream.providers.memory import MemoryQueues
 from millstream.runtime import Grain, Silo, connect
 from millstream.streams import Event, PersistentStreams, StreamNamespace, subscribe
 
-__all__ = ["producer", "streams"]
+__all__ = ["producer", "streams", "wide"]
 
 SAMPLES = StreamNamespace("samples", Sample)
+SHARED = StreamNamespace("shared", Sample, subscriptions="explicit")
 RECEIVING: dict[str, Arrivals] = {}
 
 
@@ -25,7 +28,19 @@ class Sink(Grain):
 
     @subscribe(SAMPLES, batch=True)
     async def on_samples(self, events: list[Event[Sample]]) -> None:
-        RECEIVING[self.key].note([event.item for event in events])
+        RECEIVING[self.key.partition("/")[0]].note([event.item for event in events])
+
+
+class Subscriber(Grain):
+    """One of several on a stream; its key is the stream's and its number."""
+
+    async def join(self) -> None:
+        stream = self.stream(SHARED, self.key.partition("/")[0])
+        await stream.subscribe(self._on_samples)
+
+    async def _on_samples(self, events: list[Event[Sample]]) -> None:
+        key, _, number = self.key.partition("/")
+        RECEIVING[key].note([event.item for event in events], int(number))
 
 
 class SiloConsumer:
@@ -33,18 +48,32 @@ class SiloConsumer:
 
     pids = (os.getpid(),)
 
-    def __init__(self, gateway: str) -> None:
-        self.address = gateway
+    def __init__(self, silo: Silo) -> None:
+        self.address = silo.gateway
+        self._silo = silo
 
     async def receive(self, key: str, run: Run, arrivals: Arrivals) -> None:
         RECEIVING[key] = arrivals
+        if run.subscribers > 1:
+            for number in range(run.subscribers):
+                await self._silo.grain(Subscriber, f"{key}/{number}").join()
 
 
 async def streams(work: Path) -> dict[str, float]:
+    """One subscriber and one stream at a time."""
+    return await _measure(RUNS)
+
+
+async def wide(work: Path) -> dict[str, float]:
+    """Many subscribers, or many streams."""
+    return await _measure(WIDE_RUNS)
+
+
+async def _measure(runs: Sequence[Run]) -> dict[str, float]:
     """A silo in this process."""
     provider = PersistentStreams(MemoryQueues(), balancer=DeploymentBalancer(rebalance_delay_s=0.1))
-    async with Silo(grains=[Sink], streams={"default": provider}) as silo:
-        return await measure_feed("ours_streams", SiloConsumer(silo.gateway))
+    async with Silo(grains=[Sink, Subscriber], streams={"default": provider}) as silo:
+        return await measure_feed("ours_streams", SiloConsumer(silo), runs)
 
 
 async def producer(address: str) -> None:
@@ -52,6 +81,11 @@ async def producer(address: str) -> None:
     async with connect(address) as client:
 
         async def send(key: str, samples: list[Sample]) -> None:
-            await client.stream(SAMPLES, key).publish_many(samples)
+            topic = SHARED if key.startswith("subscribers") else SAMPLES
+            await client.stream(topic, key).publish_many(samples)
 
-        await produce(send)
+        async def send_each(key: str, keys: list[str], samples: list[Sample]) -> None:
+            sends = zip(keys, samples, strict=True)
+            await asyncio.gather(*(client.stream(SAMPLES, key).publish(one) for key, one in sends))
+
+        await produce(send, send_each)

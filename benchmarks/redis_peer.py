@@ -1,6 +1,8 @@
 """Redis Streams as a subject: a server without persistence, as our memory queues have none.
 
-A batch is one pipeline of XADD; the consumer reads with XREADGROUP and acknowledges with XACK.
+A batch is one pipeline of XADD; the consumer reads with XREADGROUP and acknowledges with XACK. Each
+subscriber is a group of its own. Many streams are one Redis stream whose entries name theirs, as a
+consumer would have to read each Redis stream by name.
 """
 
 from __future__ import annotations
@@ -8,21 +10,22 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import msgpack
 import redis.asyncio
 
-from benchmarks.feed import Arrivals, Run, Sample, measure_feed, produce
+from benchmarks.feed import RUNS, WIDE_RUNS, Arrivals, Run, Sample, measure_feed, produce
 
-__all__ = ["producer", "streams"]
+__all__ = ["producer", "streams", "wide"]
 
 START_S = 10.0
 
 
 class RedisConsumer:
-    """Reads each key as consumer `c` of group `g`."""
+    """Reads each key as consumer `c` of one group for each subscriber."""
 
     def __init__(self, port: int, pid: int) -> None:
         self.address = str(port)
@@ -32,25 +35,43 @@ class RedisConsumer:
 
     async def receive(self, key: str, run: Run, arrivals: Arrivals) -> None:
         await self.finish()
-        await self._redis.xgroup_create(key, "g", mkstream=True)
-        self._task = asyncio.get_running_loop().create_task(self._read(key, arrivals))
+        for number in range(run.subscribers):
+            await self._redis.xgroup_create(key, f"g{number}", mkstream=True)
+        self._task = asyncio.get_running_loop().create_task(self._read_all(key, run, arrivals))
 
     async def finish(self) -> None:
         """Wait until the last run's events are acknowledged and dropped."""
         if self._task is not None:
             await self._task
 
-    async def _read(self, key: str, arrivals: Arrivals) -> None:
-        while not arrivals.is_complete.is_set():
-            found: Any = await self._redis.xreadgroup("g", "c", {key: ">"}, count=100, block=1_000)
-            for _, entries in found or ():
-                arrivals.note([Sample(*msgpack.unpackb(fields[b"d"])) for _, fields in entries])
-                await self._redis.xack(key, "g", *(entry for entry, _ in entries))
+    async def _read_all(self, key: str, run: Run, arrivals: Arrivals) -> None:
+        await asyncio.gather(*(self._read(key, arrivals, at) for at in range(run.subscribers)))
         await self._redis.delete(key)
+
+    async def _read(self, key: str, arrivals: Arrivals, number: int) -> None:
+        group = f"g{number}"
+        while not arrivals.is_complete.is_set():
+            found: Any = await self._redis.xreadgroup(
+                group, "c", {key: ">"}, count=100, block=1_000
+            )
+            for _, entries in found or ():
+                samples = [Sample(*msgpack.unpackb(fields[b"d"])) for _, fields in entries]
+                arrivals.note(samples, number)
+                await self._redis.xack(key, group, *(entry for entry, _ in entries))
 
 
 async def streams(work: Path) -> dict[str, float]:
-    """A Redis server, and its consumer in this process."""
+    """One subscriber and one stream at a time."""
+    return await _measure(work, RUNS)
+
+
+async def wide(work: Path) -> dict[str, float]:
+    """Many subscribers, or many streams."""
+    return await _measure(work, WIDE_RUNS)
+
+
+async def _measure(work: Path, runs: Sequence[Run]) -> dict[str, float]:
+    """A Redis server, and its consumers in this process."""
     port = free_port()
     options = ("--save", "", "--appendonly", "no", "--dir", str(work), "--port", str(port))
     server = await asyncio.create_subprocess_exec(
@@ -59,7 +80,7 @@ async def streams(work: Path) -> dict[str, float]:
     try:
         await until_answering(port)
         consumer = RedisConsumer(port, server.pid)
-        figures = await measure_feed("redis_peer", consumer)
+        figures = await measure_feed("redis_peer", consumer, runs)
         await consumer.finish()
         return figures
     finally:
@@ -101,4 +122,10 @@ async def producer(address: str) -> None:
             pipeline.xadd(key, {"d": msgpack.packb(sample)})
         await pipeline.execute()
 
-    await produce(send)
+    async def send_each(key: str, keys: list[str], samples: list[Sample]) -> None:
+        pipeline = client.pipeline(transaction=False)
+        for name, sample in zip(keys, samples, strict=True):
+            pipeline.xadd(key, {"s": name, "d": msgpack.packb(sample)})
+        await pipeline.execute()
+
+    await produce(send, send_each)

@@ -20,6 +20,7 @@ __all__ = [
     "best",
     "checked_out",
     "environment",
+    "has_program",
     "is_rate",
     "is_revision",
     "is_worse",
@@ -62,6 +63,13 @@ def environment(tree: Path) -> dict[str, str]:
     """The environment in which a child process imports the tree's code and no other."""
     path = [str(tree / root) for root in ROOTS] + [str(tree)]
     return {**os.environ, "PYTHONPATH": os.pathsep.join(path), "PYTHONSAFEPATH": "1"}
+
+
+def has_program(tree: Path, part: str) -> bool:
+    """Has the tree a program `module.function`? Older ones lack the newer ones."""
+    module, _, function = part.rpartition(".")
+    path = tree / "benchmarks" / f"{module.replace('.', '/')}.py"
+    return path.is_file() and f"def {function}(" in path.read_text()
 
 
 def is_rate(key: str) -> bool:
