@@ -8,8 +8,10 @@ nothing has changed.
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right, insort
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import Protocol
 
 from millstream.runtime.env import Env
@@ -65,6 +67,7 @@ class MemoryStateStore:
 
     def __init__(self, *, private: bool = False) -> None:
         self._rows: dict[str, Row] = {}
+        self._keys: list[str] = []  # of the rows, sorted
         self._etag = 0
         self.is_of_one_process = not private
         self.place = "of each silo" if private else f"of one process, {Env().new_id():016x}"
@@ -77,6 +80,8 @@ class MemoryStateStore:
         """`write`, at once."""
         refuse_stale(key, self._rows.get(key), expect, fence)
         self._etag += 1
+        if key not in self._rows:
+            insort(self._keys, key)
         self._rows[key] = Row(bytes(data), str(self._etag), fence)
         return str(self._etag)
 
@@ -84,11 +89,13 @@ class MemoryStateStore:
         """`clear`, at once."""
         refuse_stale(key, self._rows.get(key), expect, fence)
         del self._rows[key]
+        del self._keys[bisect_left(self._keys, key)]
 
     def range(self, prefix: str, after: str, limit: int) -> Sequence[tuple[str, Row]]:
         """`scan`, at once."""
-        keys = sorted(key for key in self._rows if key.startswith(prefix) and key > after)
-        return [(key, self._rows[key]) for key in keys[:limit]]
+        at = max(bisect_left(self._keys, prefix), bisect_right(self._keys, after))
+        found = takewhile(lambda key: key.startswith(prefix), self._keys[at : at + limit])
+        return [(key, self._rows[key]) for key in found]
 
     async def read(self, key: str, /) -> Row | None:
         return self.get(key)
