@@ -91,12 +91,13 @@ def test_a_static_deployment_keeps_the_queues_of_a_silo_that_is_down() -> None:
 
 def test_a_silo_that_is_not_active_wants_nothing_and_a_closed_one_says_no_more() -> None:
     async def main(simulation: Simulation) -> None:
-        silos, answers = Silos("b"), Answers()
+        silos, answers, tasks = Silos("b"), Answers(), len(asyncio.all_tasks())
         balancer = DeploymentBalancer(rebalance_delay_s=DELAY_S)
         await balancer.start(QUEUES, silos, answers)
         assert answers == [(0.0, frozenset())]
         silos.become("a", "b")
         await balancer.aclose()
+        assert len(asyncio.all_tasks()) == tasks and silos.cluster.listeners == []
         await asyncio.sleep(60.0)
         assert len(answers) == 1
 

@@ -26,7 +26,8 @@ def held(text: str) -> dict[str, QueueOwner]:
 
 
 def chosen(text: str, silos: str, me: str, since: dict[str, int] | None = None) -> set[str]:
-    return set(choose(QUEUES, silos, me, held(text), since or {}))
+    since_s = dict.fromkeys(QUEUES, 0.0) | dict(since or {})
+    return set(choose(QUEUES, silos, me, held(text), since_s))
 
 
 def test_it_takes_free_queues_up_to_its_share() -> None:

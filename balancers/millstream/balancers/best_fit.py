@@ -10,6 +10,7 @@ given, not on their order.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from fractions import Fraction
 
@@ -74,10 +75,10 @@ def shares(
     """
     exact = exact_shares(count, silos, weights)
     given = {silo: math.floor(part) for silo, part in exact.items()}
-    has = counts or {}
+    has = Counter(counts)
 
     def order(silo: str) -> tuple[bool, Fraction, int]:
-        return (has.get(silo, 0) <= given[silo], given[silo] - exact[silo], rank("", silo))
+        return (has[silo] <= given[silo], given[silo] - exact[silo], rank("", silo))
 
     partial = sorted((silo for silo in silos if exact[silo] > given[silo]), key=order)
     for silo in partial[: count - sum(given.values())]:

@@ -10,6 +10,7 @@ record, and the one that came second wants it no more at its next look.
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
@@ -28,16 +29,16 @@ def choose(
     silos: Iterable[str],
     me: str,
     owners: Mapping[QueueId, QueueOwner],
-    since: Mapping[QueueId, int],
+    since_s: Mapping[QueueId, float],
 ) -> frozenset[QueueId]:
     """What a silo wants: what it has, up to its share, and free queues up to that.
 
-    Args: `owners`: of queues that are held; `since`: which of its own came first, by number.
+    Args: `owners`: of queues that are held; `since_s`: since when it has its own.
     """
     counts = Counter(owner.silo for owner in owners.values())
     room = shares(len(queues), sorted(silos), {}, counts)[me]
     mine = [queue for queue in queues if queue in owners and owners[queue].silo == me]
-    mine.sort(key=lambda queue: (owners[queue].is_pausing, -since.get(queue, 0), queue))
+    mine.sort(key=lambda queue: (owners[queue].is_pausing, -since_s[queue], queue))
     free = [queue for queue in queues if is_open(owners.get(queue), me)]
     free.sort(key=lambda queue: rank(queue, me))
     return frozenset((mine + free)[:room])
@@ -58,7 +59,7 @@ class LeaseBalancer:
     def __init__(self) -> None:
         self._queues: Sequence[QueueId] = ()
         self._silos: SiloSet
-        self._since: dict[QueueId, int] = {}
+        self._since_s: dict[QueueId, float] = {}
         self._rounds: Rounds | None = None
 
     async def start(
@@ -90,9 +91,9 @@ class LeaseBalancer:
             if queue in known and owner.silo in counted and not owner.has_lapsed
         }
         mine = [queue for queue in self._queues if self._has(owners.get(queue))]
-        last = max(self._since.values(), default=0)
-        self._since = {queue: self._since.get(queue, last + 1) for queue in mine}
-        found = choose(self._queues, counted, self._silos.me, owners, self._since)
+        now_s = asyncio.get_running_loop().time()
+        self._since_s = {queue: self._since_s.get(queue, now_s) for queue in mine}
+        found = choose(self._queues, counted, self._silos.me, owners, self._since_s)
         is_settled = found == set(mine) and len(owners) == len(known)
         return Wish(found, CALM_LOOK_S if is_settled else LOOK_S)
 

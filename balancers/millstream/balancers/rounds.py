@@ -58,25 +58,24 @@ class Counting:
 
     def __init__(self, delay_s: float) -> None:
         self._delay_s = delay_s
-        self._first_s = 0.0
-        self.counted: frozenset[str] = frozenset()
-        self.due_s = math.inf
+        self._first_s: float  # since when somebody is here that does not count
+        self.count(frozenset())
 
     def see(self, present: frozenset[str], now_s: float) -> None:
         """Note who is here; `due_s` is when that counts."""
         if present == self.counted:
-            self.due_s = math.inf
+            self.count(present)
         elif self.counted - present:
             self.due_s = now_s  # somebody is gone: nobody reads its queues
         else:
-            if self.due_s == math.inf:
-                self._first_s = now_s
+            self._first_s = min(self._first_s, now_s)
             latest_s = self._first_s + DELAYS_MAX * self._delay_s
             self.due_s = min(now_s + self._delay_s, latest_s)
 
     def count(self, present: frozenset[str]) -> None:
         """From now on these count."""
-        self.counted, self.due_s = present, math.inf
+        self.counted = present
+        self.due_s = self._first_s = math.inf
 
 
 class Rounds:
@@ -94,7 +93,7 @@ class Rounds:
         self._wish = wish
         self._counting = Counting(delay_s)
         self._changed = asyncio.Event()
-        self._look_at_s = math.inf
+        self._look_at_s: float
         self._said: frozenset[QueueId] | None = None
         self._unwatch: Callable[[], None] = lambda: None
         self._task: asyncio.Task[None] | None = None

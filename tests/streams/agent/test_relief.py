@@ -56,6 +56,7 @@ def test_who_came_and_has_more_than_its_share_of_a_half_full_cache_is_asked_once
 
 def test_a_queue_with_room_or_with_a_read_under_way_is_not_held_up() -> None:
     desk = Desk()
+    assert desk.asks(0.0, is_reading=True) == [] and not desk.relief.is_on
     desk.comes(A, B)
     for now_s in (0.0, 5.0):
         assert desk.asks(now_s) == [] and desk.relief.at_s == math.inf
@@ -86,6 +87,14 @@ def test_who_moves_in_time_does_not_fall_behind() -> None:
     assert desk.asks(11.9) == [] and desk.relief.at_s == math.inf, "there is room"
     assert desk.asks(12.5, has_waiting=True) == [] and desk.relief.at_s == 13.5
     assert desk.asks(13.5, has_waiting=True) == [A]
+
+
+def test_a_read_that_begins_meanwhile_begins_the_second_anew() -> None:
+    desk = Desk()
+    desk.comes(B, A, A, A, B, B, C, C)
+    desk.asks(10.0)
+    assert desk.asks(10.5, is_reading=True) == [] and desk.relief.at_s == math.inf
+    assert desk.asks(11.2) == [] and desk.relief.at_s == 12.2
 
 
 def test_what_was_read_and_has_no_room_holds_up_the_queue_though_some_is_free() -> None:

@@ -105,6 +105,15 @@ async def test_one_change_at_a_time_and_the_same_one_again_is_harmless() -> None
     assert await records.mapper_epoch() == 2 and await records.era() == 1
 
 
+def test_until_the_record_is_read_a_silo_knows_the_ring_that_it_brings() -> None:
+    layout = Layout(TWO)
+    assert layout.epoch == 1 and layout.queues() == layout.read_queues() == TWO.queues()
+    assert layout.queue_for(MOVED) == "queue-0" and layout.queues_of(MOVED) == ("queue-0",)
+    assert layout.is_settled and layout.old is None and layout.old_queues() == ()
+    assert layout.era == layout.asked_era == 0
+    assert layout.is_open(MOVED, "queue-0", 0) and not layout.is_open(MOVED, "queue-0", 1)
+
+
 def test_publishers_use_the_new_ring_when_every_queue_is_sealed() -> None:
     layout = Layout(HashRingMapper(queues=2))
     assert layout.adopt(ring(TWO)) and not layout.adopt(ring(TWO))
@@ -144,6 +153,9 @@ async def test_an_era_that_is_not_known_is_looked_for() -> None:
     waiting = asyncio.ensure_future(layout.opened(STAYS, "queue-0", 3))
     await spin()
     assert looks == [3] and layout.asked_era == 3 and not waiting.done()
+    layout.looked(0)
+    await spin()
+    assert looks == [3], "who waits does not ask again while there is no news"
     layout.looked(2)
     await spin()
     assert not waiting.done()
@@ -155,9 +167,11 @@ async def test_an_era_that_is_not_known_is_looked_for() -> None:
 async def test_who_waits_goes_on_when_the_former_queue_is_done() -> None:
     layout, new = Layout(HashRingMapper(queues=2)), FIVE.queue_for(MOVED)
     layout.adopt(sealed(begun()))
+    looks: list[int] = []
+    layout.look_again = lambda: looks.append(layout.asked_era)
     waiting = asyncio.ensure_future(layout.opened(MOVED, new, 1))
     await spin()
-    assert not waiting.done()
+    assert not waiting.done() and looks == [], "its ring is known"
     layout.adopt(sealed(begun()).passed("queue-0"))
     await waiting
 

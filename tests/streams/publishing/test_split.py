@@ -64,9 +64,9 @@ def test_a_list_is_cut_before_the_item_that_goes_beyond_a_limit(
 
 
 def test_a_list_within_the_limits_is_not_copied() -> None:
-    bodies = [b"1", b"2"]
-    (part,) = split_items(bodies, PublishLimits())
-    assert part is bodies
+    for bodies in ([b"1"], [b"1", b"2"], [b"1", b"", b"234"]):
+        (part,) = split_items(bodies, PublishLimits(items_max=3, bytes_max=4))
+        assert part is bodies
 
 
 def test_a_message_is_as_large_as_its_items_and_headers_may_be() -> None:

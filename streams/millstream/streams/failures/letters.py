@@ -23,6 +23,7 @@ LETTERS_MAX = 1_000  # that one `list` may ask for
 LIST_BYTES_MAX = 1 << 20  # of bodies and errors in one list; one letter may be larger
 ROWS_PER_SCAN = 16  # a row may be as large as a message
 SAFE = " :@#"
+NO_FENCE = 0
 
 
 class DeadLetter(msgspec.Struct, frozen=True):
@@ -53,9 +54,8 @@ class LetterRows:
     async def put(self, letter: DeadLetter) -> None:
         """Store a letter under its id; storing it again is harmless. Raises StorageUnavailable."""
         try:
-            await self._store.write(
-                f"{self._prefix}{letter.id}", msgspec.msgpack.encode(letter), None, 0
-            )
+            key, data = f"{self._prefix}{letter.id}", msgspec.msgpack.encode(letter)
+            await self._store.write(key, data, None, NO_FENCE)
         except Conflict:
             return  # stored by an earlier try whose answer was lost
 
@@ -98,7 +98,7 @@ class LetterRows:
         if row is None:
             return False
         try:
-            await self._store.clear(key, row.etag, 0)
+            await self._store.clear(key, row.etag, NO_FENCE)
         except Conflict:
             return False  # letters do not change: somebody else has deleted it
         return True

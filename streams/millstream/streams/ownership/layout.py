@@ -137,8 +137,7 @@ class Layout:
     async def opened(self, stream: StreamId, queue: QueueId, era: int) -> None:
         """Return when it may."""
         while not self.is_open(stream, queue, era):
-            if era > self.asked_era:
-                self.asked_era = era
+            self.asked_era = max(self.asked_era, era)
             if era > self.era:
                 self.look_again()
             await self._changed.wait()

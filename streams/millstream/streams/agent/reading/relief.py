@@ -27,7 +27,7 @@ class Relief:
 
     def __init__(self, cache: QueueCache) -> None:
         self._cache = cache
-        self._held_up_at = -1  # the oldest message
+        self._held_up_at: int  # the oldest message, while `at_s` is finite
         self.at_s = math.inf
         self.is_long = False  # much has come since the oldest message that is not done
         self.is_on = False  # is there something to be asked for, also while reading?
@@ -56,7 +56,7 @@ class Relief:
         self.is_on = True
         cache = self._cache
         self.is_long = cache.span > SPAN_MAX
-        has_room = is_reading or (not has_waiting and cache.room()[0] > 0)
+        has_room = is_reading or (not has_waiting and any(cache.room()))
         if has_room and not self.is_long:
             self.at_s = math.inf
         elif self.at_s == math.inf or cache.base != self._held_up_at:
