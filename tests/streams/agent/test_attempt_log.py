@@ -78,7 +78,6 @@ class Item:
     """As much of a subscriber and its delivery as a line shows."""
 
     grain_type = grain_key = handler = stream = id = "x"
-    next_token, attempts = None, 1
     options = DeliveryOptions()
 
 
@@ -87,13 +86,13 @@ def test_a_flood_of_failures_is_some_lines_and_a_count(caplog: pytest.LogCapture
     one: Any = item
     failure = Failure(FailureKind.HANDLER, "ValueError: no")
     for number in range(1000):
-        lines.failed(one, one, failure, 5.0 + number / 1000)
+        lines.failed(one, None, 1, failure, 5.0 + number / 1000)
     assert len(caplog.records) == LINES_MAX
-    lines.failed(one, one, failure, 5.0 + WINDOW_S)
+    lines.failed(one, None, 1, failure, 5.0 + WINDOW_S)
     assert len(caplog.records) == LINES_MAX + 1
     left_out = 1000 - LINES_MAX
     assert caplog.messages[-1].endswith(f"no ({left_out} lines like this were left out)")
-    lines.failed(one, one, failure, 5.1 + WINDOW_S)
+    lines.failed(one, None, 1, failure, 5.1 + WINDOW_S)
     assert "left out" not in caplog.messages[-1]
 
 

@@ -22,6 +22,7 @@ from millstream.streams.agent.delivery.steps import (
     Fetch,
     GivenUp,
     GiveUp,
+    HandBack,
     Progress,
     Sent,
     Tick,
@@ -78,7 +79,7 @@ class Driver:
                     return self.step(Unreachable("store", self.now_s, 0.5))
                 self.dead.append(action.item.token)
                 return self.step(GivenUp("dead_letter"))
-            case Fetch() | Drained():
+            case Fetch() | Drained() | HandBack():
                 raise AssertionError(f"{action} of a cache that has all, or is drained")
 
     def call(self, action: Deliver) -> Sequence[Action]:

@@ -121,7 +121,7 @@ def test_an_extension_without_an_answer_replaces_the_receiver() -> None:
 def test_messages_without_a_lease_are_not_extended() -> None:
     leases = Leases()
     leases.taken([message(1, 0.0)], 0.0)
-    assert leases.next_s == math.inf and not leases.ask(99.0, 10.0)
+    assert leases.next_s == math.inf and not leases.ask(99.0)
 
 
 def test_progress_wakes_nobody_for_a_lease_that_is_not_due() -> None:

@@ -55,7 +55,10 @@ from .reading.steps import (
     Progressed,
     Read,
     ReaderState,
+    Release,
     Relieve,
+    Return,
+    Returned,
     Say,
     Tick,
 )
@@ -313,12 +316,18 @@ class PullingAgent:
         self.dispatch.close()
         receiving, self._receiving = self._receiving, None
         if receiving is not None:
-            if not self.is_fenced and self._core.has_unacked:
-                ack = self._core.last_ack()
-                self.is_acked = self._core.is_open and await receiving.last_ack(ack.upto, ack.also)
+            if not self.is_fenced:
+                await self._settle_last(receiving)
             await receiving.close()
         await self._catch_up.close()
         await end_tasks(list(self._tasks))
+
+    async def _settle_last(self, receiving: Receiving) -> None:
+        ack, releases = self._core.last()
+        if ack is not None:
+            self.is_acked = self._core.is_open and await receiving.last_ack(ack.upto, ack.also)
+        for one in releases:
+            await receiving.last_release(one.tokens, one.delay_s, one.has_run)
 
     def abort(self) -> None:
         """Stop without a word, as when the silo was evicted."""
@@ -363,6 +372,12 @@ class PullingAgent:
             case Extend():
                 if self._receiving is not None:
                     self._receiving.extend(action.tokens, action.lease_s)
+            case Release():
+                if self._receiving is not None:
+                    self._receiving.release(action.tokens, action.delay_s, action.has_run)
+            case Return():
+                for returned in self.subscribers.give_back():
+                    self._step(returned)
             case Open():
                 self._open(action)
             case Discard():
@@ -441,6 +456,11 @@ class PullingAgent:
         """A delivery moved: there may be room, and something to acknowledge."""
         if not self._core.rests(self._clock.now()):
             self._step(PROGRESSED)
+
+    def give_back(self, token: Token, delay_s: float) -> None:
+        """A handler has failed at a message that the queue gives out again."""
+        self.cache.disown([token])
+        self._step(Returned([token], delay_s, has_run=True))
 
     def fenced(self) -> None:
         """Another silo reads the queue in a newer epoch: write nothing more."""

@@ -60,7 +60,8 @@ def cache_for(
         notes: Notes = "all"
     else:
         notes = "out_of_turn" if Capability.ITEM_ACK in capabilities else "none"
-    return QueueCache(limits, after, notes=notes)
+    gives_back = Capability.ITEM_ACK in capabilities and not is_ordered
+    return QueueCache(limits, after, notes=notes, gives_back=gives_back)
 
 
 def standing_of(

@@ -25,12 +25,14 @@ from .cache.queue_cache import QueueCache
 from .delivery.attempts import LineBudget
 from .delivery.options import DeliveryOptions
 from .delivery.subscriber import Deliveries, Subscriber
+from .giving_back import give_back
 from .lagging.behind import BEGINNING, before
 from .lagging.book import UNKNOWN, BehindBook
 from .lagging.holds import Holds
 from .losses import Loss, Losses
 from .newcomers import explicit_subscriber, implicit_subscriber
 from .reading.passage import Crossing
+from .reading.steps import Returned
 from .starts import Starts, last_token
 from .stream_entry import StreamEntry, places
 
@@ -124,6 +126,8 @@ class Subscribers:
             return
         if not entry.subscribers:
             self.unheard_count += len(message.items)
+        if message.attempt and self._cache.gives_back:
+            self._cache.slot(index).goes_back = len(entry.subscribers) == 1
         for subscriber in entry.subscribers.values():
             self._deliveries.offer(subscriber, index)
         self._cache.unpin(index)
@@ -402,6 +406,10 @@ class Subscribers:
             entry.spread = deque()
             for subscriber in entry.subscribers.values():
                 self._deliveries.drop(subscriber)
+
+    def give_back(self) -> list[Returned]:
+        """Hold only what is under way; returns what goes back to the queue."""
+        return give_back(self._streams.items(), self._cache, self._deliveries)
 
     def forget_idle(self, before_s: float) -> None:
         """Forget streams that had no event since `before_s` and have nothing undelivered."""

@@ -69,6 +69,31 @@ class Cursor:
         """What is here says it by its index."""
         return False
 
+    @property
+    def tried(self) -> int:
+        """How often its message was tried before, as the provider counts."""
+        return 0 if self._slot is None else self._slot.tried
+
+    @property
+    def goes_back(self) -> bool:
+        """Does its message go back to the queue when its handler fails?"""
+        return self._slot is not None and self._slot.goes_back
+
+    def index_at(self, count: int) -> int:
+        """The message of the item `count` behind this one, all of which `peek` has given."""
+        slot, item = self.place()
+        item += count
+        while item >= len(slot.message.items):
+            item -= len(slot.message.items)
+            assert slot.next is not None, f"{count} items are not here"
+            slot = slot.next
+        return slot.index
+
+    def leave(self) -> Cursor | None:
+        """Move to the next message; None: nothing is left."""
+        slot, item = self.place()
+        return self.advance(len(slot.message.items) - item)
+
     def place(self) -> tuple[Slot, int]:
         """The message in which it is, and the item in that; not when drained."""
         assert self._slot is not None, "a drained cursor is nowhere"

@@ -30,6 +30,7 @@ class Slot:
         "before",
         "cursors",
         "events",
+        "goes_back",
         "headers_bytes",
         "index",
         "is_linked",
@@ -50,6 +51,8 @@ class Slot:
         self.next: Slot | None = None
         self.pins = 1
         self.cursors = 0
+        self.goes_back = False  # if its handler fails: the queue counts attempts, and nobody else
+        # gets it
 
     def items(self, start: int, end: int) -> list[Item]:
         """Items start..end-1. Cost: O(items), about 0.3 µs each."""
@@ -69,6 +72,11 @@ class Slot:
     def is_at_most(self, after: Token | None) -> bool:
         """Has it nothing behind that token?"""
         return after is not None and self.last_token() <= after
+
+    @property
+    def tried(self) -> int:
+        """How often it was tried before, as the provider counts."""
+        return max(0, self.message.attempt - 1)
 
     def first_item(self, after: Token | None) -> int:
         """The first item with a token above `after`; the number of items if there is none."""
@@ -127,6 +135,8 @@ def items_from(slot: Slot | None, start: int, max_events: int, max_bytes: int) -
             break
         room -= sum(map(len, bodies[start:])) + each * (end - start)
         slot, start = slot.next, 0
+        if slot is not None and slot.message.attempt > 1:
+            break  # it is delivered with its own number of attempts
     return found
 
 

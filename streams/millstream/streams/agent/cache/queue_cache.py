@@ -52,6 +52,7 @@ class QueueCache:
 
     Args:
         after: the position from which the queue is read: nothing at or below it will come.
+        gives_back: what is not done can be given back to the queue, one by one.
         notes: which tokens `take_done` gives: of all messages that leave, of those that leave
             before older ones, or of none.
     """
@@ -62,8 +63,11 @@ class QueueCache:
         after: Token | None = None,
         *,
         notes: Notes = "none",
+        gives_back: bool = False,
     ) -> None:
         self.limits = limits
+        self.gives_back = gives_back
+        self.has_tried = False  # has a message come that was tried before?
         self._slots: OrderedDict[int, Slot] = OrderedDict()
         self._freed: dict[Slot, None] = {}  # held by nobody any more, and perhaps free to leave
         self.next_index = 0  # of the message that is appended next
@@ -131,6 +135,8 @@ class QueueCache:
         self._slots[slot.index] = slot
         assert self._has_room(slot), f"{message.token} exceeds {self.room()}"
         self._newest = message.token
+        if message.attempt > 1:
+            self.has_tried = True
         self.next_index += 1
         self._events += slot.events
         self._bytes += slot.size_bytes
@@ -324,6 +330,24 @@ class QueueCache:
             held = slot.message.token
         _add_range(ranges, held, self._newest)
         return ranges[:count_max]
+
+    def cut(self, stream: StreamId, upto: int) -> list[Token]:
+        """Drop the messages of a stream behind an index, which nobody holds; returns them."""
+        lane = self._lanes.get(stream)
+        behind = [] if lane is None else [slot for slot in chain(lane) if slot.index > upto]
+        if lane is None or not behind:
+            return []
+        kept = [slot for slot in chain(lane) if slot.index <= upto]
+        for slot in behind:
+            assert not slot.pins and not slot.cursors, f"{slot.message.token} is held"
+            self._freed.pop(slot, None)
+            self._disowned.add(slot.message.token)
+            self._drop(lane, slot)
+        if kept:
+            lane.tail, kept[-1].next = kept[-1], None
+        else:
+            del self._lanes[stream]
+        return [slot.message.token for slot in behind]
 
     def forget(self, let_go: Callable[[], None]) -> None:
         """What is held is given again by the provider: that it leaves does not mean it is done.

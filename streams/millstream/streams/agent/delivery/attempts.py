@@ -9,8 +9,8 @@ from __future__ import annotations
 import logging
 
 from millstream.runtime.extending import shown
+from millstream.streams.contracts.token import Token
 
-from .delivery import Delivery
 from .steps import Failure
 from .subscriber import Subscriber
 
@@ -53,7 +53,12 @@ class AttemptLog:
         self._lines = LineBudget()
 
     def failed(
-        self, subscriber: Subscriber, delivery: Delivery, failure: Failure, now_s: float
+        self,
+        subscriber: Subscriber,
+        token: Token | None,
+        attempts: int,
+        failure: Failure,
+        now_s: float,
     ) -> None:
         """A handler raised, took too long, or its grain could not start."""
         left_out = self._lines.take(now_s)
@@ -64,9 +69,9 @@ class AttemptLog:
             subscriber.grain_type,
             shown(subscriber.grain_key),
             subscriber.handler,
-            delivery.next_token,
+            token,
             shown(str(subscriber.stream)),
-            delivery.attempts,
+            attempts,
             subscriber.options.retries + 1,
             failure.kind.value,
             failure.text.partition("\n")[0],

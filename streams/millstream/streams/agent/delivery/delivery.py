@@ -6,7 +6,8 @@ Invariants:
 - one call at a time; the cursor moves only after its reply, or after a give-up was answered;
 - attempts count what the handler did (raised, ran out of time, could not be activated) to the
   item at the cursor; everything else waits and tries again without end;
-- an item that has failed is tried alone until it is done or given up.
+- an item that has failed is tried alone until it is done or given up, or goes back to a queue that
+  counts attempts; what such a queue has counted before is counted here, too.
 
     ready ──Sent──▶ in_flight ──Progress──▶ ready │ backoff │ giving_up │ closed
     backoff ──Tick──▶ ready │ giving_up         giving_up ──GivenUp──▶ ready │ faulted │ closed
@@ -45,6 +46,7 @@ from .steps import (
     GivenUp,
     GiveUp,
     GiveUpOutcome,
+    HandBack,
     Pause,
     Progress,
     Resume,
@@ -156,8 +158,13 @@ class Delivery:
 
     @property
     def attempts(self) -> int:
-        """Failures of the item that is delivered next, or now."""
-        return self._attempts
+        """Failures of the item that is delivered next, or now, those that the queue counts too."""
+        return self._attempts + self._cursor.tried
+
+    @property
+    def has_failed(self) -> bool:
+        """Has a failure of the item at the cursor been seen here?"""
+        return self._error is not None
 
     @property
     def trouble(self) -> str:
@@ -165,6 +172,14 @@ class Delivery:
         if self._error is not None:
             return self._error.text
         return self._trouble if self._losses else ""
+
+    @property
+    def last_out(self) -> int:
+        """The last message of which something is out; -1: none, or it is behind."""
+        is_out = self.state in (DeliveryState.IN_FLIGHT, DeliveryState.GIVING_UP)
+        if not is_out or not isinstance(self._cursor, Cursor):
+            return -1
+        return self._cursor.index_at(len(self._out) - 1)
 
     def out_s(self, now_s: float) -> float:
         """Since when a call is out; 0: none is."""
@@ -247,11 +262,14 @@ class Delivery:
         if self._cursor.is_away:
             self.state = DeliveryState.LAGGING
             return (Fetch(),)
-        size = 1 if self._attempts else self.window
+        tried = self._attempts
+        if self._cache.has_tried:
+            tried += self._cursor.tried
+        size = 1 if tried else self.window
         self._out = self._cursor.peek(size, self._options.max_batch_bytes)
         if not self._out:
             return self._next()
-        return (Deliver(self._out, self._attempts + 1),)
+        return (Deliver(self._out, tried + 1),)
 
     def _sent(self, event: Sent) -> Sequence[Action]:
         assert self.state is DeliveryState.READY, f"sent while {self.state.value}"
@@ -309,13 +327,26 @@ class Delivery:
             self.window = 1  # halving would cost one whole deadline per step
         if self._is_hopeless:
             return self._give_up()
+        if self._cursor.goes_back:
+            return self._hand_back(error, roll)
         return self._back_off(self._attempts, at_s, roll)
+
+    def _hand_back(self, error: Failure, roll: float) -> Sequence[Action]:
+        """The queue gives it out again, and counts; what comes behind it need not wait."""
+        cursor, attempts = self._cursor, self.attempts
+        assert isinstance(cursor, Cursor) and cursor.token is not None
+        delay_s = self._options.backoff.delay_s(attempts, roll)
+        back = HandBack(cursor.token, delay_s, attempts, error)
+        self._cursor = cursor.leave() or cursor
+        self._attempts, self._error = 0, None
+        return (back, *self._next())
 
     @property
     def _is_hopeless(self) -> bool:
-        """Is the item at the cursor to be given up?"""
-        is_final = self._error is not None and self._error.is_final
-        return is_final or self._attempts > self._options.retries
+        """Is the item at the cursor to be given up? Not before a failure was seen here."""
+        if self._error is None:
+            return False
+        return self._error.is_final or self.attempts > self._options.retries
 
     def _back_off(self, nth: int, at_s: float, roll: float) -> Sequence[Action]:
         if self._is_paused:
@@ -352,7 +383,7 @@ class Delivery:
         assert self._error is not None, "an item is given up for a reason"
         (item,) = self._out = self._cursor.peek(1, self._options.max_batch_bytes)
         self.state = DeliveryState.GIVING_UP
-        return (GiveUp(item, self._error, self._attempts),)
+        return (GiveUp(item, self._error, self.attempts),)
 
     def _given_up(self, outcome: GiveUpOutcome) -> Sequence[Action]:
         assert self.state is DeliveryState.GIVING_UP, f"{outcome} while {self.state.value}"
@@ -416,5 +447,5 @@ class Delivery:
             assert self._resume is None
             assert self.state is DeliveryState.READY or not self._out, "keeps what is not out"
         assert (self._attempts > 0) == (self._error is not None)
-        assert self._attempts <= self._options.retries + 1
+        assert self._attempts <= self._options.retries + 1  # of those that were seen here
         assert 1 <= self.window <= self._options.max_batch

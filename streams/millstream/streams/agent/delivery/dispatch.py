@@ -38,6 +38,7 @@ from .steps import (
     Fetched,
     GivenUp,
     GiveUp,
+    HandBack,
     Pause,
     Progress,
     Resume,
@@ -70,6 +71,10 @@ class Source(Protocol):
     @property
     def repeats_upto(self) -> int:
         """Index of the last message in the cache that a former owner may have delivered."""
+        ...
+
+    def give_back(self, token: Token, delay_s: float, /) -> None:
+        """A handler has failed at a message that the queue gives out again."""
         ...
 
     def fetch(self) -> None:
@@ -313,6 +318,10 @@ class Dispatch:
             self._source.fetch()
         elif isinstance(action, WaitUntil):
             self._tick_at(subscriber, delivery, action.when_s)
+        elif isinstance(action, HandBack):
+            now_s = self._clock.now()
+            self._attempt_log.failed(subscriber, action.token, action.attempts, action.error, now_s)
+            self._source.give_back(action.token, action.delay_s)
         elif isinstance(action, GiveUp):
             self._tasks.start(self._give_up(subscriber, delivery, action))
 
@@ -355,8 +364,9 @@ class Dispatch:
                 if gap is not None:
                     subscriber.told(gap)
         self._step(subscriber, delivery, event)
-        if isinstance(event, Progress) and event.error is not None and delivery.attempts:
-            self._attempt_log.failed(subscriber, delivery, event.error, event.at_s)
+        if isinstance(event, Progress) and event.error is not None and delivery.has_failed:
+            token = delivery.next_token
+            self._attempt_log.failed(subscriber, token, delivery.attempts, event.error, event.at_s)
         self._source.progressed()
         self.pump()
         if self._is_paused:

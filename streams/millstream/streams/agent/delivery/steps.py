@@ -27,6 +27,7 @@ __all__ = [
     "GiveUp",
     "GiveUpOutcome",
     "GivenUp",
+    "HandBack",
     "Pause",
     "Progress",
     "Resume",
@@ -146,6 +147,18 @@ class GiveUp(msgspec.Struct, frozen=True):
     attempts: int
 
 
+class HandBack(msgspec.Struct, frozen=True):
+    """The queue is to give the message of this item out again, after a while.
+
+    `attempts`: how often it was tried; the queue counts them.
+    """
+
+    token: Token
+    delay_s: float
+    attempts: int
+    error: Failure
+
+
 class WaitUntil(msgspec.Struct, frozen=True):
     """Give a `Tick` at this time."""
 
@@ -160,4 +173,4 @@ class Drained(msgspec.Struct, frozen=True):
     """Nothing is left; the subscription is idle."""
 
 
-Action = Deliver | GiveUp | WaitUntil | Fetch | Drained
+Action = Deliver | GiveUp | HandBack | WaitUntil | Fetch | Drained

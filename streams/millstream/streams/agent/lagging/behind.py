@@ -336,6 +336,14 @@ class BehindCursor:
         return self._behind.is_over
 
     @property
+    def tried(self) -> int:
+        """How often its message was tried before, as the provider counts."""
+        head = self._behind.head
+        return 0 if head is None else head.tried
+
+    goes_back = False  # a queue that can be read again has an order
+
+    @property
     def is_away(self) -> bool:
         """Is nothing here, and something to be read anew?"""
         return self._behind.head is None

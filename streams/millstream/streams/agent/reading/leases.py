@@ -2,8 +2,8 @@
 
 Owns: `Leases`. Not: the call (`receiving`), or what becomes of messages whose lease is lost
 (`reader`, `cache`). Pure.
-Invariants: one call is out at a time; a message is extended as long as it is neither acknowledged
-nor lost, and by as much as it was leased for.
+Invariant: a message is extended as long as it is neither acknowledged, given back nor lost, and by
+as much as it was leased for.
 """
 
 from __future__ import annotations
@@ -23,13 +23,12 @@ __all__ = ["Leases"]
 class Leases:
     """The leases of one receiver."""
 
-    __slots__ = ("_due_s", "_lease_s", "_out", "until_s")
+    __slots__ = ("_due_s", "_lease_s", "_out")
 
     def __init__(self) -> None:
         self._due_s: dict[Token, float] = {}  # half of its lease is over then
         self._lease_s = 0.0  # the longest that was given
         self._out: Sequence[Token] = ()
-        self.until_s = math.inf  # finite while a call is out: it is late then
 
     def taken(self, messages: Iterable[QueueMessage], now_s: float) -> None:
         """These were read now."""
@@ -39,29 +38,25 @@ class Leases:
                 self._due_s[message.token] = now_s + message.lease_s / 2
 
     def done(self, tokens: Iterable[Token]) -> None:
-        """These are acknowledged."""
+        """These are acknowledged, or given back."""
         for token in tokens:
             self._due_s.pop(token, None)
 
     @property
     def next_s(self) -> float:
         """When the next call is to be made. Cost: O(messages that are leased)."""
-        if self.until_s < math.inf:
-            return self.until_s
         return min(self._due_s.values(), default=math.inf)
 
-    def ask(self, now_s: float, limit_s: float) -> Sequence[Extend]:
+    def ask(self, now_s: float) -> Sequence[Extend]:
         """The call to be made now, if any; with it go those that are due soon."""
-        if self.until_s < math.inf or now_s < self.next_s:
+        if now_s < self.next_s:
             return ()
         soon_s = now_s + self._lease_s / 8
         self._out = [token for token, due_s in self._due_s.items() if due_s <= soon_s]
-        self.until_s = now_s + limit_s
         return (Extend(self._out, self._lease_s),)
 
     def extended(self, event: Extended, now_s: float) -> Sequence[Token]:
         """The call has returned: these are lost. Raises AdapterFault."""
-        self.until_s = math.inf
         lost = checked_lost(event.lost, event.where)
         for token in self._out:
             if token in self._due_s:
@@ -71,7 +66,6 @@ class Leases:
 
     def failed(self, wait_s: float, now_s: float) -> None:
         """The call has raised: it is made again."""
-        self.until_s = math.inf
         for token in self._out:
             if token in self._due_s:
                 self._due_s[token] = now_s + wait_s
@@ -79,4 +73,3 @@ class Leases:
     def clear(self) -> None:
         """The receiver is closed, and all is given back."""
         self._due_s.clear()
-        self.until_s = math.inf

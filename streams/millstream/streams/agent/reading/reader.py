@@ -1,14 +1,16 @@
 """Reading one queue: when to open a receiver, to read, to acknowledge, and to take another one.
 
-Owns: the position of reading, what was read and has no room yet, the timing of acknowledgements,
-the time limits of the adapter's calls, the replacement of receivers. Not: the calls (`receiving`),
-or what becomes of a message (`subscribers`, `dispatch`). Pure: `step(event, now_s) -> actions`.
+Owns: the position of reading, what was read and has no room yet, the time limits of reads, the
+replacement of receivers. Not: the calls (`receiving`), what is acknowledged or given back when
+(`settling`), what becomes of a message (`subscribers`, `dispatch`). Pure: `step(event, now_s) ->
+actions`.
 Invariants:
 - one receiver is in use at a time; of it one read, and one other call, are out;
 - a receiver whose call failed (other than an acknowledgement) or was late is closed, and what it
   says after that is ignored; the next one begins behind what was read last;
 - where tokens tell, no message is appended twice; a message is appended in the order of reading;
-- while paused nothing is read, and what a read brings that was out waits here, unseen.
+- while paused nothing is read; what a read brings that was out waits here, unseen, or goes back to
+  a queue that has no order.
 
     starting ──Opened──▶ reading ◀──room──▶ full       any ──Hold──▶ paused ──GoOn──▶ any
     reading, full ──Failed, late──▶ starting (next receiver)        any ──Overtaken──▶ fenced
@@ -22,7 +24,7 @@ from collections.abc import Collection, Sequence
 
 from millstream.runtime.extending import Backoff
 from millstream.streams.agent.cache.queue_cache import QueueCache
-from millstream.streams.agent.flow import AckThrottle, read_grant
+from millstream.streams.agent.flow import read_grant
 from millstream.streams.agent.lagging.book import BehindBook
 from millstream.streams.agent.lagging.done_before import DoneBefore
 from millstream.streams.agent.options import StreamOptions
@@ -31,8 +33,8 @@ from millstream.streams.contracts.capability import Capability, has_positions
 from millstream.streams.contracts.message import QueueMessage
 from millstream.streams.contracts.token import Token
 
-from .leases import Leases
 from .relief import Relief
+from .settling import Settling
 from .stages import Stage
 from .steps import (
     Ack,
@@ -57,6 +59,10 @@ from .steps import (
     Progressed,
     Read,
     ReaderState,
+    Release,
+    Released,
+    Return,
+    Returned,
     Say,
     Tick,
 )
@@ -98,11 +104,10 @@ class ReaderCore:
         self._has_wakeup = Capability.WAKEUP in capabilities
         self._retries = Backoff(options.read_retry_s, 2, options.read_retry_ceiling_s)
         self._polls = Backoff(options.poll_first_s, 2, options.poll_ceiling_s)
-        self._is_ordered = Capability.ORDERED in capabilities
-        self._acks_items = Capability.ITEM_ACK in capabilities or not self._is_ordered
-        self._acks = AckThrottle(options.flow, now_s)
-        self._leases = Leases() if Capability.LEASED in capabilities else None
-        self._also: list[Token] = []  # done, and not acknowledged by themselves
+        self._settling = settling = Settling(
+            cache, behind, options, capabilities, self._retries, now_s
+        )
+        self._acks = settling.acks
         self._out: list[Action] = []
         self._waiting: deque[QueueMessage] = deque()  # read, and not in the cache
         self.done_before = done_before or DoneBefore()
@@ -110,14 +115,10 @@ class ReaderCore:
         self._serial = 0
         self._open_at_s = -math.inf  # no receiver is made before
         self._read_at_s = -math.inf  # no read is begun before
-        self._ack_at_s = -math.inf  # no acknowledgement is sent before, after one that failed
         self._start_until_s = math.inf
         self._read_until_s = math.inf  # finite while a read is out
-        self._ack_until_s = math.inf  # finite while an acknowledgement is out
-        self._ack_out: tuple[Ack, int] | None = None
-        self.acked_upto: Token | None = None  # the provider knows that this is done
         self._relief = Relief(cache) if behind.is_used else None
-        self._failures = self._ack_failures = 0  # in a row
+        self._failures = 0  # in a row
         self.first_read: Token | None = None
         self.found_nothing_s = -math.inf  # when the last read began, if it has found nothing
         self._empty_reads = 0
@@ -157,22 +158,21 @@ class ReaderCore:
     @property
     def has_unacked(self) -> bool:
         """Is something done that no receiver has taken the acknowledgement of?"""
-        self._cache.purge()
-        return self._acks.has_moved(self._left())
+        return self._settling.has_unacked
+
+    @property
+    def acked_upto(self) -> Token | None:
+        """The provider knows that this is done."""
+        return self._settling.acked_upto
 
     @property
     def has_repeats(self) -> bool:
         """May something that is not in the cache have been delivered by a former owner?"""
         return self.may_repeat or self._repeats_waiting > 0
 
-    def last_ack(self) -> Ack:
-        """All that is done, for the end; what is out now is in it."""
-        self._take_back_ack()
-        return self._ack()
-
-    def _left(self) -> int:
-        """Messages that are done, as they are acknowledged: one by one, or in a row."""
-        return (self._cache.left if self._acks_items else self._cache.base) + self._cache.moved
+    def last(self) -> tuple[Ack | None, Sequence[Release]]:
+        """What is to be settled at the end; what is out now is in it."""
+        return self._settling.last()
 
     def rests(self, now_s: float) -> bool:
         """Would `Progressed` change nothing? Then `wake_s` is soon enough for what it tells.
@@ -183,7 +183,7 @@ class ReaderCore:
             self._read_until_s < math.inf
             and not self._waiting
             and now_s < self._read_until_s
-            and now_s < self._ack_until_s
+            and now_s < self._settling.until_s
             and self._acks.rests(self._cache.next_index + self._cache.moved, now_s)
         )
 
@@ -198,10 +198,10 @@ class ReaderCore:
                 pass
             case Got():
                 self._got(event, now_s)
-            case Acked():
-                self._acked(event, now_s)
-            case Extended():
-                self._extended(event, now_s)
+            case Acked() | Extended() | Released():
+                self._settled(event, now_s)
+            case Returned():
+                self._returned(event, now_s)
             case Opened() | Gone():
                 self._opened(event)
             case Failed():
@@ -211,7 +211,7 @@ class ReaderCore:
             case Overtaken():
                 self._overtaken(event)
             case Hold() | GoOn():
-                self._is_paused = isinstance(event, Hold)
+                self._held(is_paused=isinstance(event, Hold))
         if not self.is_fenced:
             self._ask(now_s)
         return out
@@ -240,8 +240,7 @@ class ReaderCore:
             self._mark_repeats(messages)
         if self.done_before:
             messages = self.done_before.blanked(messages)
-        if self._leases is not None:
-            self._leases.taken(messages, now_s)
+        self._settling.taken(messages, now_s)
         self._waiting.extend(messages)
         if messages:
             self.position = messages[-1].token
@@ -268,41 +267,44 @@ class ReaderCore:
             self.may_repeat = bool(messages) and messages[-1].enqueued_s < self._young_s
             self._repeats_waiting += len(messages)
 
-    def _acked(self, event: Acked, now_s: float) -> None:
-        if event.serial != self._serial or self._ack_out is None:
+    def _settled(self, event: Acked | Extended | Released, now_s: float) -> None:
+        """A call of those has returned. Leases that are lost: what waits here is dropped."""
+        if event.serial != self._serial or self._stage is not Stage.OPEN:
             return
-        ack, left = self._ack_out
-        self.acked_upto = ack.upto or self.acked_upto
-        self._ack_out, self._ack_until_s, self._ack_failures = None, math.inf, 0
-        self._acks.sent(left, now_s)
+        match event:
+            case Acked():
+                self._settling.acked(now_s)
+            case Released():
+                self._settling.released()
+            case Extended():
+                try:
+                    lost = self._settling.extended(event, now_s)
+                except AdapterFault as fault:
+                    self._replace(str(fault), now_s)
+                else:
+                    self._waiting = deque(m for m in self._waiting if m.token not in lost)
 
-    def _extended(self, event: Extended, now_s: float) -> None:
-        """Leases that are lost: what waits here is dropped, and none is acknowledged."""
-        if event.serial != self._serial or self._leases is None or self._stage is not Stage.OPEN:
-            return
-        try:
-            lost = set(self._leases.extended(event, now_s))
-        except AdapterFault as fault:
-            self._replace(str(fault), now_s)
-            return
-        if lost:
-            self._waiting = deque(one for one in self._waiting if one.token not in lost)
-            self._cache.disown(lost)
+    def _returned(self, event: Returned, now_s: float) -> None:
+        """Somebody let go of messages: they go back to the queue."""
+        if self._stage is not Stage.OPEN:
+            return  # the receiver that had them has given them back
+        self._settling.give_back(event.tokens, event.delay_s, has_run=event.has_run)
+        if self._settling.is_stuck:
+            self._replace(f"{self._where}: release takes nothing back", now_s)
+
+    def _held(self, *, is_paused: bool) -> None:
+        self._is_paused = is_paused
+        if is_paused and self._settling.gives_back:
+            self._out.append(Return())
 
     def _failed(self, event: Failed, now_s: float) -> None:
         if event.serial != self._serial or self._stage not in (Stage.OPENING, Stage.OPEN):
             return
-        if event.method == "ack":
-            self._ack_failures += 1
-            self._take_back_ack()
-            wait_s = self._retries.whole_s(self._ack_failures)
-            self._ack_at_s = now_s + wait_s
-            self._out.append(Say(f"{event.text}; it is acknowledged again in {wait_s:g} s"))
-        elif event.method == "extend" and self._leases is not None:
-            self._leases.failed(self._options.read_retry_s, now_s)
-            self._out.append(Say(f"{event.text}; it is tried again soon"))
-        else:
+        if event.method in ("start", "read"):
             self._replace(event.text, now_s)
+        else:
+            said = self._settling.failed(event.method, now_s)
+            self._out.append(Say(f"{event.text}; {said}"))
 
     def _replace(self, why: str, now_s: float) -> None:
         """The receiver cannot be trusted any further: the next one reads on."""
@@ -311,20 +313,12 @@ class ReaderCore:
         self._open_at_s = now_s + wait_s
         self._stage = Stage.CLOSING
         self._start_until_s = self._read_until_s = math.inf
-        self._take_back_ack()
-        if self._leases is not None:
-            self._leases.clear()
+        self._settling.let_go()
         self._out += [Say(f"{why}; another receiver is made in {wait_s:g} s"), Discard()]
         if not self._is_log:  # the next one gives it again, and nothing would tell that it is known
             self._waiting.clear()
             self._repeats_waiting = 0
             self._out.append(Forget())
-
-    def _take_back_ack(self) -> None:
-        """What was out is acknowledged again, with the next."""
-        if self._ack_out is not None:
-            self._also += self._ack_out[0].also
-        self._ack_out, self._ack_until_s = None, math.inf
 
     def _closed(self, event: Closed) -> None:
         if event.serial == self._serial and self._stage is Stage.CLOSING:
@@ -343,9 +337,7 @@ class ReaderCore:
             if self._is_late(now_s):
                 return
             self._ask_read(now_s)
-            if self._leases is not None and self._ack_out is None:
-                self._out += self._leases.ask(now_s, self._options.call_limit_s)
-            self._ask_ack(now_s)
+            self._out += self._settling.ask(now_s)
             if self._relief is not None:
                 is_reading = self._is_paused or self._read_until_s < math.inf
                 if not is_reading or self._relief.is_on:
@@ -361,10 +353,8 @@ class ReaderCore:
         if now_s >= self._read_until_s:
             limit_s = self._read_wait_s() + options.read_limit_s
             self._replace(self._no_answer("read", limit_s), now_s)
-        elif now_s >= self._ack_until_s:
-            self._replace(self._no_answer("ack", options.call_limit_s), now_s)
-        elif self._leases is not None and now_s >= self._leases.until_s:
-            self._replace(self._no_answer("extend", options.call_limit_s), now_s)
+        elif now_s >= self._settling.until_s:
+            self._replace(self._no_answer(self._settling.method, options.call_limit_s), now_s)
         return self._stage is not Stage.OPEN
 
     def _no_answer(self, method: str, limit_s: float) -> str:
@@ -381,7 +371,10 @@ class ReaderCore:
     def _take(self) -> None:
         """Append what waits, as far as there is room."""
         waiting, cache = self._waiting, self._cache
-        if not waiting or self._is_paused:
+        if not waiting:
+            return
+        if self._is_paused:
+            self._give_back_waiting()
             return
         cache.purge()
         taken: list[QueueMessage] = []
@@ -398,6 +391,14 @@ class ReaderCore:
             self._out.append(Offer(taken, first))
             if self._relief is not None and cache.next_index - cache.left > len(taken):
                 self._out += self._relief.taken(taken)  # not for what is here alone
+
+    def _give_back_waiting(self) -> None:
+        """Nobody has seen it, and the next owner need not wait for it."""
+        if self._settling.gives_back:
+            tokens = [message.token for message in self._waiting]
+            self._settling.give_back(tokens, 0.0, has_run=False)
+            self._waiting.clear()
+            self._repeats_waiting = 0
 
     def _note_repeats(self, first: int, count: int) -> None:
         repeated = min(count, self._repeats_waiting)
@@ -425,33 +426,6 @@ class ReaderCore:
     def _read_wait_s(self) -> float:
         return self._options.read_wait_s if self._has_wakeup else 0.0
 
-    def _ask_ack(self, now_s: float) -> None:
-        is_extending = self._leases and self._leases.until_s < math.inf
-        if self._ack_out is not None or is_extending or now_s < self._ack_at_s:
-            return
-        self._cache.purge()
-        left = self._left()
-        if self._acks.is_due(left, now_s):
-            ack = self._ack()
-            if (ack.upto is None or ack.upto == self.acked_upto) and not ack.also:
-                self._acks.sent(left, now_s)  # nothing that the provider does not know
-                return
-            self._ack_out = (ack, left)
-            self._ack_until_s = now_s + self._options.call_limit_s
-            self._out.append(ack)
-
-    def _ack(self) -> Ack:
-        """What is done; one by one only what is not in the row."""
-        if not self._acks_items:
-            return Ack(self._behind.ackable())
-        upto = self._behind.ackable() if self._is_ordered else None
-        also, self._also = self._also + self._cache.take_done(), []
-        if self._leases is not None:
-            self._leases.done(also)
-        if upto is not None and self._is_log:
-            also = [token for token in also if token > upto]
-        return Ack(upto, also)
-
     # -- time
 
     def wake_s(self) -> float:
@@ -463,10 +437,8 @@ class ReaderCore:
         if self._stage is Stage.OPENING:
             return self._start_until_s
         relieve_s = math.inf if self._relief is None else self._relief.at_s
-        leases = None if self._ack_out is not None else self._leases
-        settle_s = self._ack_until_s if leases is None else leases.next_s
-        asked_s = min(self._next_read_s(), self._next_ack_s(), relieve_s)
-        return min(self._read_until_s, settle_s, asked_s)
+        settle_s = self._settling.wake_s(self._now_s)
+        return min(self._read_until_s, settle_s, self._next_read_s(), relieve_s)
 
     def _next_read_s(self) -> float:
         is_out = self._read_until_s < math.inf
@@ -474,23 +446,13 @@ class ReaderCore:
             return math.inf
         return self._read_at_s if self._grant() else math.inf
 
-    def _next_ack_s(self) -> float:
-        if self._ack_out is not None or (self._leases and self._leases.until_s < math.inf):
-            return math.inf
-        if self.has_unacked:
-            return max(self._acks.next_s, self._ack_at_s)
-        # what is held may be done by then, and nobody says so while the reader rests
-        is_held = self._cache.base < self._cache.next_index or self._behind.matters
-        return self._acks.next_s if is_held and self._now_s < self._acks.next_s else math.inf
-
     def check(self) -> None:
         """Assert the invariants."""
         is_open = self._stage is Stage.OPEN
-        assert is_open or self._read_until_s == self._ack_until_s == math.inf
+        assert is_open or self._read_until_s == self._settling.until_s == math.inf
         assert (self._stage is Stage.OPENING) == (self._start_until_s < math.inf)
-        assert (self._ack_out is None) == (self._ack_until_s == math.inf)
+        self._settling.check()
         assert 0 <= self._repeats_waiting <= len(self._waiting)
         tokens = [message.token for message in self._waiting]
         assert not self._is_log or tokens == sorted(set(tokens))
         assert not self._waiting or not self._is_log or tokens[-1] == self.position
-        assert self._acks_items or not self._also

@@ -19,7 +19,7 @@ from millstream.streams.contracts.answers import fault_of
 from millstream.streams.contracts.queue import Measurable, QueueReceiver
 from millstream.streams.contracts.token import Token
 
-from .steps import Acked, Closed, Event, Extended, Failed, Gone, Got, Opened, Overtaken
+from .steps import Acked, Closed, Event, Extended, Failed, Gone, Got, Opened, Overtaken, Released
 
 __all__ = ["Receiving", "end_tasks"]
 
@@ -59,7 +59,7 @@ class Receiving:
         self._wanted: tuple[int, int, float] | None = None  # the next read
         self._parked: asyncio.Future[None] | None = None  # the reading task waits for one
         self._reading: asyncio.Task[None] | None = None
-        self._acking: asyncio.Task[None] | None = None
+        self._settling: asyncio.Task[None] | None = None
         self._measuring: asyncio.Task[None] | None = None
         self._is_ended = False
         self.backlog = 0  # events not read yet, when it was measured last
@@ -105,34 +105,42 @@ class Receiving:
             self._parked.set_result(None)
 
     def ack(self, upto: Token | None, also: Sequence[Token] = ()) -> None:
-        """Acknowledge; one acknowledgement is out at a time."""
+        """Acknowledge. Of this and the next two one call is out at a time."""
 
-        async def act() -> Event:
-            assert self.receiver is not None
-            await self.receiver.ack(upto, also)
+        async def act(receiver: QueueReceiver) -> Event:
+            await receiver.ack(upto, also)
             return Acked(self.serial)
 
-        async def call() -> None:
-            event = await self._contained("ack", act)
-            self._acking = None
-            self._tell(event)
-
-        self._acking = self._tasks.start(call())
+        self._settle("ack", act)
 
     def extend(self, tokens: Sequence[Token], lease_s: float) -> None:
-        """Hold messages for longer; no acknowledgement is out meanwhile."""
+        """Hold messages for longer."""
 
-        async def act() -> Event:
-            assert self.receiver is not None
-            lost = await self.receiver.extend(tokens, lease_s)
+        async def act(receiver: QueueReceiver) -> Event:
+            lost = await receiver.extend(tokens, lease_s)
             return Extended(self.serial, lost, self._at("extend"))
 
+        self._settle("extend", act)
+
+    def release(self, tokens: Sequence[Token], delay_s: float, has_run: bool) -> None:
+        """Give messages back to the queue."""
+
+        async def act(receiver: QueueReceiver) -> Event:
+            await receiver.release(tokens, delay_s, has_run)
+            return Released(self.serial)
+
+        self._settle("release", act)
+
+    def _settle(self, method: str, act: Callable[[QueueReceiver], Awaitable[Event]]) -> None:
+        receiver = self.receiver
+        assert receiver is not None, f"{method} before start"
+
         async def call() -> None:
-            event = await self._contained("extend", act)
-            self._acking = None
+            event = await self._contained(method, lambda: act(receiver))
+            self._settling = None
             self._tell(event)
 
-        self._acking = self._tasks.start(call())
+        self._settling = self._tasks.start(call())
 
     async def measure(self) -> None:
         """Ask how much is not read yet, if the receiver can tell; waits no longer than the limit.
@@ -185,18 +193,25 @@ class Receiving:
 
     async def last_ack(self, upto: Token | None, also: Sequence[Token] = ()) -> bool:
         """Acknowledge before the end, within the limit; False: it failed."""
+        return await self._last("ack", lambda receiver: receiver.ack(upto, also))
+
+    async def last_release(self, tokens: Sequence[Token], delay_s: float, has_run: bool) -> None:
+        """Give messages back before the end, within the limit."""
+        await self._last("release", lambda receiver: receiver.release(tokens, delay_s, has_run))
+
+    async def _last(self, method: str, call: Callable[[QueueReceiver], Awaitable[Any]]) -> bool:
         receiver = self.receiver
         if receiver is None:
             return False
-        if self._acking is not None:
-            await asyncio.wait([self._acking], timeout=self._limit_s)
-        return await self._attempt("ack", lambda: receiver.ack(upto, also))
+        if self._settling is not None:
+            await asyncio.wait([self._settling], timeout=self._limit_s)
+        return await self._attempt(method, lambda: call(receiver))
 
     async def close(self) -> None:
         """End: close the receiver, then what is still out; takes the limit and a little at most."""
         self._is_ended = True
         receiver = self.receiver
-        calls = [one for one in (self._reading, self._acking, self._measuring) if one is not None]
+        calls = [one for one in (self._reading, self._settling, self._measuring) if one is not None]
         if receiver is not None:
             await self._attempt("aclose", receiver.aclose)
         left = await end_tasks(calls)

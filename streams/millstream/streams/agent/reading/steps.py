@@ -38,7 +38,11 @@ __all__ = [
     "Progressed",
     "Read",
     "ReaderState",
+    "Release",
+    "Released",
     "Relieve",
+    "Return",
+    "Returned",
     "Say",
     "Tick",
 ]
@@ -92,8 +96,25 @@ class Extended(msgspec.Struct, frozen=True):
     where: str
 
 
+class Released(msgspec.Struct, frozen=True):
+    """`release` has returned."""
+
+    serial: int
+
+
+class Returned(msgspec.Struct, frozen=True):
+    """Nobody here has these any more, and they are not done: they go back to the queue.
+
+    `has_run`: a handler has tried them. `delay_s`: they are not to be given out before.
+    """
+
+    tokens: Sequence[Token]
+    delay_s: float = 0.0
+    has_run: bool = False
+
+
 class Failed(msgspec.Struct, frozen=True):
-    """A call has raised; `method` is start, read, ack or extend, `text` says where and what."""
+    """A call has raised; `method` is its name, `text` says where and what."""
 
     serial: int
     method: str
@@ -133,6 +154,8 @@ Event = (
     | Got
     | Acked
     | Extended
+    | Released
+    | Returned
     | Tick
     | Opened
     | Gone
@@ -176,6 +199,18 @@ class Extend(msgspec.Struct, frozen=True):
     lease_s: float
 
 
+class Release(msgspec.Struct, frozen=True):
+    """Give these messages back to the queue; answer with Released or Failed."""
+
+    tokens: Sequence[Token]
+    delay_s: float
+    has_run: bool
+
+
+class Return(msgspec.Struct, frozen=True):
+    """Let go of what is not under way; say Returned of it."""
+
+
 class Discard(msgspec.Struct, frozen=True):
     """Close the receiver, end what is out to it; answer with Closed, at last after a time limit."""
 
@@ -216,4 +251,18 @@ class Fence(msgspec.Struct, frozen=True):
     text: str
 
 
-Action = Open | Read | Ack | Extend | Discard | Forget | Offer | Relieve | Say | Gap | Fence
+Action = (
+    Open
+    | Read
+    | Ack
+    | Extend
+    | Release
+    | Return
+    | Discard
+    | Forget
+    | Offer
+    | Relieve
+    | Say
+    | Gap
+    | Fence
+)
