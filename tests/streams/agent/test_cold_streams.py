@@ -19,6 +19,7 @@ from millstream.streams.agent.cache.queue_cache import QueueCache
 from millstream.streams.agent.delivery.attempts import LINES_MAX
 from millstream.streams.agent.delivery.subscriber import Subscriber
 from millstream.streams.agent.lagging.book import BehindBook
+from millstream.streams.agent.newcomers import Newcomers
 from millstream.streams.agent.subscribers import Subscribers
 from millstream.streams.api.implicit import ImplicitSet
 from millstream.streams.api.subscription_rows import SubscriptionRow
@@ -55,7 +56,7 @@ class Desk:
             BehindBook(QueueCache(CacheLimits()), is_used=False),
             self,
             self,
-            DeliveryOptions(),
+            Newcomers(DeliveryOptions()),
             progressed=lambda: None,
             clock=clock,
             tasks=Tasks(asyncio.get_running_loop(), Context),

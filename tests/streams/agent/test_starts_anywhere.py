@@ -42,6 +42,17 @@ class Hearer(Grain):
     async def listen(self, start: Start | None = None) -> None:
         await self.stream(LINES, "s").subscribe(self._on_line, start=start)
 
+    async def listen_to_last(self) -> None:
+        await self.stream(LINES, "s").subscribe(self._on_line, where=self._is_last)
+
+    async def go_back(self) -> None:
+        (subscription,) = await self.stream(LINES, "s").subscriptions(self)
+        await subscription.resume(start="earliest")
+
+    @staticmethod
+    def _is_last(event: Event[int]) -> bool:
+        return event.item >= 100
+
     async def _on_line(self, event: Event[int]) -> None:
         SEEN[self.key].append(event.item)
 
@@ -206,3 +217,12 @@ async def test_earliest_of_a_stream_that_nobody_hears_reaches_back_with_rewind_o
             await publish(cluster, 3)
             expected = [0, 1, 2, 3] if can_rewind else [3]
             await until(lambda expected=expected: SEEN["a"] == expected)  # type: ignore[misc]
+
+
+async def test_going_back_is_heard_though_only_what_a_filter_drops_comes_first() -> None:
+    async with Place(can_rewind=True).cluster() as cluster:
+        await cluster.grain(Hearer, "a").listen_to_last()
+        await publish(cluster, *range(60), 100, 101)
+        await until(lambda: SEEN["a"] == [100, 101])
+        await cluster.grain(Hearer, "a").go_back()
+        await until(lambda: SEEN["a"] == [100, 101, 100, 101])

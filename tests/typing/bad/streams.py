@@ -57,6 +57,14 @@ MISMATCHED_UNION = StreamNamespace[Landed | Diverted]("ends", Tally)  # E
 # --- handlers ------------------------------------------------------------------------------------
 
 
+def is_text(event: Event[str]) -> bool:
+    return True
+
+
+async def is_late(event: Event[Landed]) -> bool:
+    return True
+
+
 class WrongHandlers(Grain):
     tally = state(Tally)
 
@@ -132,6 +140,12 @@ class WrongHandlers(Grain):
 
     @subscribe(LANDINGS, backoff=0.5)  # E
     async def backoff_as_number(self, event: Event[Landed]) -> None: ...
+
+    @subscribe(LANDINGS, where=is_text)  # E
+    async def filter_of_other_items(self, event: Event[Landed]) -> None: ...
+
+    @subscribe(LANDINGS, where=is_late)  # E
+    async def filter_that_is_async(self, event: Event[Landed]) -> None: ...
 
     @subscribe(LANDINGS, key=len)  # E
     async def keys_by_a_function(self, event: Event[Landed]) -> None: ...
@@ -248,6 +262,7 @@ class Listener(Grain):
     async def listen(self, key: str) -> None:
         landings = self.stream(LANDINGS, key)
         await landings.subscribe(self._on_landed, retries="3")  # E
+        await landings.subscribe(self._on_landed, where=is_text)  # E
         await landings.subscribe(self._on_landed, on_give_up="retry")  # E
         await landings.subscribe(self._on_diverted)  # E
         await landings.subscribe(self._on_diverted_batch)  # E

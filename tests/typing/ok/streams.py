@@ -106,6 +106,35 @@ class Airport(Grain):
             assert_type(event.item, Landed)
 
 
+def is_late(event: Event[Landed]) -> bool:
+    return event.item.delay_min > 15
+
+
+class Late(Grain):
+    @staticmethod
+    def _is_long(event: Event[str]) -> bool:
+        return len(event.item) > 5
+
+    @subscribe(LANDINGS, where=is_late)
+    async def on_late(self, event: Event[Landed]) -> None: ...
+
+    @subscribe(LANDINGS, batch=True, where=lambda event: event.item.delay_min > 5)
+    async def on_lates(self, events: list[Event[Landed]]) -> None: ...
+
+    @staticmethod
+    def _is_early(event: Event[Landed]) -> bool:
+        return event.item.delay_min < 0
+
+    @subscribe(LANDINGS, where=_is_early)
+    async def on_early(self, event: Event[Landed]) -> None: ...
+
+    async def listen(self, key: str) -> None:
+        await self.stream(WORDS, key).subscribe(self._on_word, where=self._is_long)
+        await self.stream(WORDS, key).subscribe(self._on_word, where=Late._is_long)
+
+    async def _on_word(self, event: Event[str]) -> None: ...
+
+
 class Gauge(Grain):
     """A state that is declared by its annotation."""
 

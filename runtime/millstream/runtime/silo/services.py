@@ -217,6 +217,11 @@ class SiloServices:
         """A typed reference to a grain."""
         return self._silo.references.grain(cls, key)
 
+    @property
+    def runtime(self) -> object:
+        """What codecs decode references and streams for."""
+        return self._silo.references
+
     def grain_types(self) -> list[GrainType]:
         """The grain types that this silo hosts."""
         return [k.hosted for k in self._silo.references.kinds.values() if k.hosted is not None]

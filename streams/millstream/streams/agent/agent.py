@@ -33,6 +33,7 @@ from .findings import QueueFindings
 from .lagging.book import BehindBook
 from .lagging.done_before import DoneBefore
 from .losses import Loss
+from .newcomers import Newcomers
 from .options import StreamOptions
 from .parts import AgentParts, cache_for, standing_of
 from .reading.catching_up import CatchUp
@@ -114,6 +115,7 @@ class PullingAgent:
             parts.give_ups,
             calls_out_max=options.calls_out_max,
             clock=parts.clock,
+            budget=parts.budget,
             tasks=parts.new_tasks(),
             calls=parts.calls,
         )
@@ -123,7 +125,7 @@ class PullingAgent:
             self.behind,
             self.dispatch,
             parts.known,
-            options.delivery,
+            Newcomers(options.delivery, parts.filters),
             progressed=self.progressed,
             clock=parts.clock,
             tasks=parts.new_tasks(),

@@ -20,6 +20,7 @@ from .delivery.giving_up import GiveUps
 from .lagging.book import BehindBook
 from .lagging.done_before import DoneBefore
 from .lagging.standing import Standing
+from .newcomers import Filters
 from .options import StreamOptions
 from .reading.passage import Passage
 from .subscribers import Known, Subscribers
@@ -41,6 +42,7 @@ class AgentParts:
     new_tasks: Callable[[], Tasks]
     calls: Tasks  # delivery calls, until the provider ends
     budget: Budget  # of the silo
+    filters: Filters
     passage: Passage | None = None  # of providers whose number of queues can change
 
 

@@ -23,14 +23,13 @@ from millstream.streams.contracts.token import Token
 
 from .cache.queue_cache import QueueCache
 from .delivery.attempts import LineBudget
-from .delivery.options import DeliveryOptions
 from .delivery.subscriber import Deliveries, Subscriber
 from .giving_back import give_back
 from .lagging.behind import BEGINNING, before
 from .lagging.book import UNKNOWN, BehindBook
 from .lagging.holds import Holds
 from .losses import Loss, Losses
-from .newcomers import explicit_subscriber, implicit_subscriber
+from .newcomers import Newcomers
 from .reading.passage import Crossing
 from .reading.steps import Returned
 from .starts import Starts, last_token
@@ -74,7 +73,7 @@ class Subscribers:
         behind: BehindBook,
         deliveries: Deliveries,
         known: Known,
-        options: DeliveryOptions,
+        newcomers: Newcomers,
         *,
         progressed: Callable[[], None],
         clock: Clock,
@@ -86,7 +85,7 @@ class Subscribers:
         self._behind = behind
         self._deliveries = deliveries
         self._known = known
-        self._options = options
+        self._newcomers = newcomers
         self._progressed = progressed
         self._clock = clock
         self._tasks = tasks
@@ -248,8 +247,10 @@ class Subscribers:
             if old.id not in implicit:
                 self._deliveries.drop(entry.subscribers.pop(old.id))
         for subscription, one in implicit.items():
-            if subscription not in entry.subscribers:
-                new = implicit_subscriber(one, stream, self._options)
+            new = self._newcomers.implicit(one, stream)
+            if subscription in entry.subscribers:
+                entry.subscribers[subscription].follow(new)
+            else:
                 new.is_faulted = entry.holds.get(subscription, False)
                 entry.subscribers[subscription] = new
                 if entry.cold is None:  # else it may be held
@@ -302,7 +303,7 @@ class Subscribers:
         """The subscription of a row; None: an implicit one whose mark is not there now."""
         known = entry.subscribers.get(row.id)
         if known is None and not is_implicit(row.id):
-            known = explicit_subscriber(row, stream, self._options)
+            known = self._newcomers.explicit(row, stream)
             entry.subscribers[row.id] = known
         return known
 
@@ -336,7 +337,7 @@ class Subscribers:
         if subscriber is None:
             return
         if subscriber.is_explicit:
-            subscriber.follow(explicit_subscriber(row, stream, self._options))
+            subscriber.follow(self._newcomers.explicit(row, stream))
         if row.start == HERE:
             self._deliveries.retry(subscriber)
             return

@@ -202,8 +202,8 @@ def _check_name(grain: Any, fn: Any, subject: str) -> None:
 
 
 def items_codec_of(handler: Any) -> Codec[Any]:
-    """Codec of the items that a handler takes. Raises DefinitionError."""
-    return _explicit(handler.__func__).codec
+    """Codec of the items that a handler takes, bound or not. Raises DefinitionError."""
+    return _explicit(getattr(handler, "__func__", handler)).codec
 
 
 def is_batch_handler(handler: Any) -> bool:

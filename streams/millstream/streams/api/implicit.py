@@ -41,6 +41,7 @@ class ImplicitSubscription(msgspec.Struct, array_like=True, frozen=True):
     backoff: Backoff | None = None
     on_give_up: GiveUpDecision | None = None
     key: str = ""  # a pattern
+    where: str = ""  # its filter, for people; empty: it has none
 
     @property
     def subscription(self) -> str:

@@ -96,8 +96,8 @@ def parse_rendezvous_key(key: str) -> tuple[str, StreamId]:
 
 def is_same(row: SubscriptionRow, known: SubscriptionRow) -> bool:
     """Is it the one that is active already?"""
-    is_alike = known.is_batch == row.is_batch and known.policy == row.policy
-    return known.state == "active" and is_alike
+    is_alike = known.is_batch == row.is_batch and known.where == row.where
+    return known.state == "active" and is_alike and known.policy == row.policy
 
 
 class Rendezvous(Grain):

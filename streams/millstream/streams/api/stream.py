@@ -28,6 +28,7 @@ from millstream.streams.publishing.gateway_publisher import GatewayPublisher
 from millstream.streams.publishing.outbox import outbox_of
 
 from .event import Event, Gap
+from .filtering.event_filter import named_filter
 from .handlers import check_explicit, is_batch_handler
 from .implicit import is_implicit
 from .inbox import EPHEMERAL, inbox_id, inbox_key, inbox_name, inbox_of, is_ephemeral
@@ -186,6 +187,7 @@ class Stream(Generic[T]):
         backoff: Backoff | None = None,
         give_up_on: tuple[type[Exception], ...] = (),
         on_give_up: GiveUpDecision | None = None,
+        where: Callable[[Event[T]], bool] | None = None,
     ) -> Subscription[T]:
         """Subscribe the grain that `handler` is a method of.
 
@@ -200,6 +202,8 @@ class Stream(Generic[T]):
                 "earliest": what the queue still has; or a token, whose event comes first.
             retries, backoff, give_up_on, on_give_up: as for `@subscribe`. They are stored with the
                 subscription; who subscribes again sets them anew.
+            where: a filter, as for `@subscribe`; a static method of the grain's class, since it is
+                stored by its name.
 
         Raises ConfigError, DefinitionError (the handler), StreamError (implicit only), TypeError
         (the name), before anything is stored.
@@ -212,7 +216,7 @@ class Stream(Generic[T]):
         check_explicit(handler, self._topic.item, repr(self._topic))
         check_text("the name of a subscription", name)
         policy = policy_of(retries, backoff, give_up_on, on_give_up)
-        row = self._row(grain, handler, name, start_text(start), policy)
+        row = self._row(grain, handler, name, start_text(start), policy, where)
         rendezvous = self.rendezvous_grain()
         consumer = local_consumer(grain)
         if consumer is not None:
@@ -221,7 +225,13 @@ class Stream(Generic[T]):
         return Subscription(rendezvous, str(self), row, grain)
 
     def _row(
-        self, grain: Any, handler: Any, name: str, start: str, policy: FailurePolicy
+        self,
+        grain: Any,
+        handler: Any,
+        name: str,
+        start: str,
+        policy: FailurePolicy,
+        where: object,
     ) -> SubscriptionRow:
         kind, handler_name = kind_of(type(grain)), handler.__name__
         return SubscriptionRow(
@@ -233,6 +243,7 @@ class Stream(Generic[T]):
             start=start,
             name=name,
             policy=policy,
+            where="" if where is None else named_filter(type(grain), where, f"{self._topic!r}"),
         )
 
     def consume(

@@ -24,9 +24,10 @@ from millstream.runtime.extending import (
 )
 from millstream.streams.contracts.capability import Capability
 from millstream.streams.failures.handler import GiveUpDecision
-from millstream.streams.failures.policy import wrong_policy
+from millstream.streams.failures.policy import type_names, wrong_policy
 
 from .event import Event
+from .filtering.event_filter import EventFilter, Where, named_of, wrong_filter
 from .filtering.key_pattern import wrong_pattern
 from .handlers import accepts, events_of, label_of, parameter_of, text_of, wanted_text
 from .implicit import ImplicitSubscription
@@ -58,6 +59,7 @@ class SubscribeMark(Mark):
         give_up_on: tuple[type[Exception], ...] = (),
         on_give_up: GiveUpDecision | None = None,
         key: str = "*",
+        where: Where | None = None,
     ) -> None:
         self.namespace = namespace
         self.is_batch = is_batch
@@ -69,6 +71,7 @@ class SubscribeMark(Mark):
         self.give_up_on = give_up_on
         self.on_give_up: GiveUpDecision | None = on_give_up
         self.key = key
+        self.where = where
 
     @property
     def part(self) -> str:
@@ -85,7 +88,7 @@ class SubscribeMark(Mark):
         self._check_namespace(subject)
         self._check_twice(subject, owner, name)
         self._check_numbers(subject)
-        self._check_key(subject)
+        self._check_choice(subject)
         _check_method(subject, name, fn)
         wanted = wanted_text(self.namespace.item, is_batch=self.is_batch)
         self._check_item(subject, fn, parameter_of(fn, subject, wanted), wanted)
@@ -108,7 +111,15 @@ class SubscribeMark(Mark):
             self.backoff,
             self.on_give_up,
             "" if self.key == "*" else self.key,
+            "" if self.where is None else named_of(self.where),
         ).declaration()
+
+    def filter_for(self, runtime: object) -> EventFilter | None:
+        """Its filter, if it has one; `runtime`: what items are decoded for."""
+        if self.where is None:
+            return None
+        names = type_names(self.give_up_on)
+        return EventFilter(named_of(self.where), self.where, self.namespace.codec, runtime, names)
 
     def _check_namespace(self, subject: str) -> None:
         """An item type that is missing or cannot be encoded is refused here."""
@@ -149,13 +160,19 @@ class SubscribeMark(Mark):
         if wrong:
             raise DefinitionError(f"{subject}: {wrong}")
 
-    def _check_key(self, subject: str) -> None:
-        if wrong := wrong_pattern(self.key):
+    def _check_choice(self, subject: str) -> None:
+        """Which streams, and which events."""
+        wrong = wrong_pattern(self.key)
+        if self.where is not None:
+            wrong = wrong or wrong_filter(self.where)
+        if wrong:
             raise DefinitionError(f"{subject}: {wrong}")
-        if self.key != "*" and self.namespace.subscriptions == "explicit":
+        has_any = self.key != "*" or self.where is not None
+        if has_any and self.namespace.subscriptions == "explicit":
+            name = "key" if self.where is None else "where"
             raise DefinitionError(
-                f"{subject}: key={self.key!r} is for implicit subscriptions, and "
-                f"{self.namespace!r} takes explicit ones only"
+                f"{subject}: {name} is for implicit subscriptions, and {self.namespace!r} takes "
+                "explicit ones only"
             )
 
     def _check_item(
@@ -246,6 +263,7 @@ def subscribe(
     give_up_on: tuple[type[Exception], ...] = (),
     on_give_up: GiveUpDecision | None = None,
     key: str = "*",
+    where: Callable[[Event[T]], bool] | None = None,
 ) -> _Single[T]: ...
 @overload
 def subscribe(
@@ -261,6 +279,7 @@ def subscribe(
     give_up_on: tuple[type[Exception], ...] = (),
     on_give_up: GiveUpDecision | None = None,
     key: str = "*",
+    where: Callable[[Event[T]], bool] | None = None,
 ) -> _Batch[T]: ...
 def subscribe(
     namespace: StreamNamespace[Any],
@@ -275,6 +294,7 @@ def subscribe(
     give_up_on: tuple[type[Exception], ...] = (),
     on_give_up: GiveUpDecision | None = None,
     key: str = "*",
+    where: Where | None = None,
 ) -> Any:
     """Subscribe every grain of the class to the stream with its own key.
 
@@ -292,6 +312,9 @@ def subscribe(
         on_give_up: what becomes of an event that is given up: "dead_letter", "skip" or "pause";
             None: the provider's `on_give_up` decides.
         key: a pattern of the keys that it hears: `*` any characters, `?` one, `[ab]` one of these.
+        where: a filter: a function that takes an event and says at once whether it is for the
+            handler; what is not counts as done. It is asked in the silo that reads the queue if
+            that hosts the class, so it goes by the event alone.
 
     Raises DefinitionError when the class is defined.
     """
@@ -307,6 +330,7 @@ def subscribe(
         give_up_on=give_up_on,
         on_give_up=on_give_up,
         key=key,
+        where=where,
     )
     return _Batch(mark) if batch else _Single(mark)
 

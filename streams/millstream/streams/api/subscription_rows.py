@@ -56,6 +56,7 @@ def time_of(start: str) -> datetime | None:
 class SubscriptionRow(msgspec.Struct, array_like=True, frozen=True):
     """One subscription. `start` is `here` (where it is), `next`, `earliest`, a token's text, or
     `at` and a time.
+    `where`: name of its filter, a static method of the grain class; empty: it has none.
     `session`: of a consumer outside the cluster, how often it has come; 0: a grain."""
 
     id: str
@@ -70,6 +71,7 @@ class SubscriptionRow(msgspec.Struct, array_like=True, frozen=True):
     session: int = 0
     is_ephemeral: bool = False
     policy: FailurePolicy = FailurePolicy()
+    where: str = ""
 
 
 def implicit_row(one: ImplicitSubscription, key: str) -> SubscriptionRow:

@@ -31,6 +31,7 @@ class WireBatch(msgspec.Struct, array_like=True, frozen=True):
     rewinds: bool = False  # it was resumed further back: what was seen comes again
     has_positions: bool = True  # tokens rise and stay: what is at or below the last one is known
     redriven: bool = False  # given up, and here again by hand
+    where: str = ""  # the filter that is still to be asked
     give_up_on: tuple[str, ...] = ()  # of an explicit subscription: what is not to be tried again
     gap: tuple[Token | None, Token] | None = None  # just before the items: behind, and before these
 

@@ -13,9 +13,12 @@ from collections.abc import Callable, Sequence
 from operator import lt
 from typing import Any
 
+import msgspec
+
 from millstream.runtime import CallTimeout, GrainError, Rejected, State
 from millstream.runtime.extending import Codec, ExtendedGrain, encode_error
 from millstream.streams.api.event import Event, Gap
+from millstream.streams.api.filtering.event_filter import Where, answer_of, filter_in
 from millstream.streams.api.handlers import is_batch_handler, items_codec_of
 from millstream.streams.api.implicit import is_implicit
 from millstream.streams.api.subscribe import SubscribeMark
@@ -41,9 +44,11 @@ class Position:
         "batch_max",
         "codec",
         "epochs",
+        "filters",
         "give_up_on",
         "handler",
         "last",
+        "mark",
         "runtime",
         "state",
     )
@@ -53,6 +58,8 @@ class Position:
         self.last: dict[str, Token] = {}  # by queue
         self.epochs: dict[str, int] = {}
         mark, self.handler = find_handler(grain, batch)
+        self.filters: dict[str, Where] = {}  # those of explicit subscriptions, by name
+        self.mark = mark
         self.codec: Codec[Any]
         self.state: State[Any] | None = None
         self.give_up_on: tuple[type[Exception], ...] = ()
@@ -72,6 +79,22 @@ class Position:
         if self.state is not None:
             stored = self.state.cursor(batch.subscription, batch.queue)
         return self.last.get(batch.queue) if stored is None else Token(*stored)
+
+
+def filter_of(position: Position, grain: ExtendedGrain, batch: WireBatch) -> Where | None:
+    """The filter that the agent could not ask; None: this version of the class lets all through.
+
+    Raises LookupError: an explicit subscription's is not there.
+    """
+    name = batch.where
+    if is_implicit(batch.subscription):
+        return None if position.mark is None else position.mark.where
+    if name not in position.filters:
+        found = filter_in(type(grain.grain), name)
+        if found is None:
+            raise LookupError(f"{grain} has no filter {name!r}")
+        position.filters[name] = found
+    return position.filters[name]
 
 
 def find_handler(grain: ExtendedGrain, batch: WireBatch) -> tuple[SubscribeMark | None, Any]:
@@ -213,8 +236,20 @@ class HandlerRun:
         while self._at < end and (is_again or not self._is_over()):
             part = self.items[self._at : min(self._at + max(1, batch_max), end)]
             events = self._events(part)
-            await handler(events if batch_max else events[0])
+            if self.batch.where:
+                events = self._fitting(events)
+            if events:
+                await handler(events if batch_max else events[0])
             self._at += len(part)
+
+    def _fitting(self, events: list[Event[Any]]) -> list[Event[Any]]:
+        """Those that the subscription's filter lets through; the agent could not ask it."""
+        where = filter_of(self._position, self._grain, self.batch)
+        if where is None:
+            return events
+        seen = [msgspec.structs.replace(one, attempt=1, redelivered=False) for one in events]
+        fits = [answer_of(where, one, self.batch.where) for one in seen]
+        return [event for event, is_for_it in zip(events, fits, strict=True) if is_for_it]
 
     def _events(self, items: Sequence[Item]) -> list[Event[Any]]:
         batch = self.batch

@@ -16,6 +16,7 @@ from millstream.streams.agent.agent import PullingAgent
 from millstream.streams.agent.delivery.giving_up import GiveUps
 from millstream.streams.agent.options import StreamOptions
 from millstream.streams.agent.parts import AgentParts
+from millstream.streams.api.filtering.hosted import HostedFilters
 from millstream.streams.contracts.capability import Capability, has_positions
 from millstream.streams.contracts.identity import QueueId
 from millstream.streams.contracts.queue import QueueAdapter
@@ -79,6 +80,7 @@ class QueueReading:
             new_tasks=services.new_tasks,
             calls=self._calls,
             budget=services.budget,
+            filters=HostedFilters(services),
             passage=layout if Capability.SEALED in capabilities else None,
         )
         self.manager: QueueManager[PullingAgent] = QueueManager(

@@ -19,15 +19,16 @@ from millstream.runtime import (
     Rejected,
     StorageError,
 )
-from millstream.runtime.extending import Clock
+from millstream.runtime.extending import Budget, Clock
 from millstream.streams.agent.losses import Loss
 from millstream.streams.consumer.batch import Delivered, WireBatch
 from millstream.streams.contracts.identity import QueueId
 from millstream.streams.contracts.item import Item
 
 from .giving_up import error_text
+from .sifting import Sifter
 from .steps import Event, Failure, FailureKind, Progress, Unreachable
-from .subscriber import Subscriber
+from .subscriber import Fits, Subscriber
 
 __all__ = ["ConsumerCalls", "Outlet"]
 
@@ -80,18 +81,27 @@ class Outlet(Protocol):
 class ConsumerCalls:
     """The calls of one agent to its consumers."""
 
-    def __init__(self, source: Source, outlet: Outlet, clock: Clock) -> None:
+    def __init__(self, source: Source, outlet: Outlet, clock: Clock, budget: Budget) -> None:
         self._source = source
         self._outlet = outlet
         self._clock = clock
+        self._sifter = Sifter(clock, budget)
 
     async def send(
-        self, subscriber: Subscriber, items: Sequence[Item], attempt: int, gap: Loss | None
+        self,
+        subscriber: Subscriber,
+        items: Sequence[Item],
+        attempt: int,
+        gap: Loss | None,
+        *,
+        are_sifted: bool = False,
     ) -> Event:
         """Call the consumer; every outcome becomes an event of the delivery core.
 
         `gap`: what is gone just before the items.
         """
+        if subscriber.fits is not None and not are_sifted:
+            return await self._send_fitting(subscriber, subscriber.fits, items, attempt, gap)
         sent, last = subscriber.sent_upto, items[-1].token
         was_sent = sent is not None and items[0].token <= sent
         subscriber.sent_upto = last if sent is None else max(sent, last)
@@ -110,6 +120,7 @@ class ConsumerCalls:
             self._source.has_positions,
             give_up_on=subscriber.give_up_on,
             gap=None if gap is None else (gap.after, gap.first or items[0].token),
+            where=subscriber.where,
         )
         timeout_s = subscriber.options.handler_timeout_s + ANSWER_S
         try:
@@ -123,6 +134,22 @@ class ConsumerCalls:
         except Exception as error:
             return self.failed(FailureKind.ACTIVATION, error_text(error))
         return self._progress(reply)
+
+    async def _send_fitting(
+        self,
+        subscriber: Subscriber,
+        fits: Fits,
+        items: Sequence[Item],
+        attempt: int,
+        gap: Loss | None,
+    ) -> Event:
+        """Send those that the subscription's filter lets through."""
+        sifted = await self._sifter.sift(subscriber, fits, items)
+        if not sifted.fitting:
+            now_s = self._clock.now()
+            return Progress(sifted.seen, sifted.failure, now_s, self._roll(), is_heard=False)
+        fitting = [items[at] for at in sifted.fitting]
+        return sifted.told(await self.send(subscriber, fitting, attempt, gap, are_sifted=True))
 
     def _progress(self, reply: Delivered) -> Event:
         if reply.is_fenced:

@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Protocol
 
-from millstream.runtime.extending import Clock, Tasks
+from millstream.runtime.extending import Budget, Clock, Tasks
 from millstream.streams.agent.cache.queue_cache import QueueCache
 from millstream.streams.agent.lagging.behind import Behind, BehindCursor, before
 from millstream.streams.agent.lagging.book import BehindBook
@@ -107,6 +107,7 @@ class Dispatch:
         *,
         calls_out_max: int,
         clock: Clock,
+        budget: Budget,
         tasks: Tasks,
         calls: Tasks,
     ) -> None:
@@ -115,7 +116,7 @@ class Dispatch:
         self._cache = cache
         self._behind = behind
         self._give_ups = give_ups
-        self._consumers = ConsumerCalls(source, outlet, clock)
+        self._consumers = ConsumerCalls(source, outlet, clock, budget)
         self._calls_out_max = calls_out_max
         self._clock = clock
         self._tasks = tasks
@@ -359,7 +360,7 @@ class Dispatch:
             return
         if isinstance(event, Progress):
             self.delivered_count += event.done
-            if event.done:
+            if event.done and event.is_heard:
                 subscriber.rewinds_done = rewinds
                 if gap is not None:
                     subscriber.told(gap)

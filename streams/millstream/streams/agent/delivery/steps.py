@@ -48,6 +48,7 @@ class FailureKind(Enum):
     HANDLER = "handler"  # the handler raised
     TIMEOUT = "timeout"  # the handler ran past its deadline
     ACTIVATION = "activation"  # on_activate raised
+    FILTER = "filter"  # the subscription's filter raised, or gave no answer
 
 
 class Failure(msgspec.Struct, frozen=True):
@@ -73,12 +74,16 @@ class Sent(msgspec.Struct, frozen=True):
 
 
 class Progress(msgspec.Struct, frozen=True):
-    """The reply: the first `done` items are done, then came `error`, if any."""
+    """The reply: the first `done` items are done, then came `error`, if any.
+
+    `is_heard`: the handler has done one of them, not only a filter.
+    """
 
     done: int
     error: Failure | None
     at_s: float
     roll: float
+    is_heard: bool = True
 
 
 class Unreachable(msgspec.Struct, frozen=True):

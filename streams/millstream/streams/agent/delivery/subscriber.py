@@ -18,7 +18,21 @@ from millstream.streams.failures.handler import GiveUpDecision
 from .delivery import Delivery
 from .options import DeliveryOptions
 
-__all__ = ["Deliveries", "Subscriber"]
+__all__ = ["Deliveries", "Fits", "Subscriber"]
+
+
+class Fits(Protocol):
+    """A subscription's filter."""
+
+    @property
+    def label(self) -> str: ...
+    def fits(self, item: Item, stream: StreamId, subscription: str, /) -> bool:
+        """Is the event for the subscription? Raises whatever the filter raises."""
+        ...
+
+    def gives_up_on(self, error: BaseException, /) -> bool:
+        """Is that not worth another try?"""
+        ...
 
 
 class Subscriber:
@@ -27,6 +41,7 @@ class Subscriber:
     __slots__ = (
         "delivery",
         "event_s",
+        "fits",
         "gap",
         "give_up_on",
         "grain_key",
@@ -46,6 +61,7 @@ class Subscriber:
         "rewinds_done",
         "sent_upto",
         "stream",
+        "where",
         "window",
     )
 
@@ -63,6 +79,8 @@ class Subscriber:
         is_faulted: bool = False,
         on_give_up: GiveUpDecision | None = None,
         give_up_on: tuple[str, ...] = (),
+        where: str = "",
+        fits: Fits | None = None,
     ) -> None:
         self.id = subscription
         self.key = (stream, subscription)  # the same for whoever comes after it
@@ -75,6 +93,8 @@ class Subscriber:
         self.on_give_up = on_give_up  # None: the failure handler is asked
         self.give_up_on = give_up_on  # names of exceptions that are not worth another try
         self.is_explicit = is_explicit
+        self.fits = fits  # what is asked of each event, before it is sent
+        self.where = where if fits is None else ""  # the filter that the consumer's side asks
         self.delivery: Delivery | None = None
         self.position: Token | None = None
         self.sent_upto: Token | None = None  # what is at or below it may be known
@@ -91,6 +111,7 @@ class Subscriber:
         """The subscription was made again: what its consumer says now is what holds."""
         self.on_give_up = made_anew.on_give_up
         self.give_up_on = made_anew.give_up_on
+        self.fits, self.where = made_anew.fits, made_anew.where
         self.options = made_anew.options
         if self.delivery is not None:
             self.delivery.follow(made_anew.options)

@@ -1,0 +1,112 @@
+"""Filters: which events of a stream a subscription has, by what they are.
+
+Owns: what `where=` may be, and asking a filter of one event. Not: where it is asked (`agent`, or
+`consumer` where the agent's silo does not host the class), what follows from a filter that fails.
+Invariants: a filter sees the event as it was published, the first attempt; it answers True or
+False, at once; whatever else it does is its failure.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+from millstream.runtime import DefinitionError
+from millstream.runtime.extending import Codec
+from millstream.streams.api.event import Event
+from millstream.streams.contracts.identity import StreamId
+from millstream.streams.contracts.item import Item
+from millstream.streams.failures.policy import is_one_of
+
+__all__ = ["EventFilter", "Where", "filter_in", "named_filter", "wrong_filter"]
+
+Where = Callable[[Event[Any]], bool]
+
+
+class EventFilter:
+    """A filter, and how the items of its streams are decoded; `label` is for people."""
+
+    __slots__ = ("_codec", "_give_up_on", "_runtime", "_where", "label")
+
+    def __init__(
+        self,
+        label: str,
+        where: Where,
+        codec: Codec[Any],
+        runtime: object,
+        give_up_on: tuple[str, ...] = (),
+    ) -> None:
+        self.label = label
+        self._give_up_on = give_up_on
+        self._where = where
+        self._codec = codec
+        self._runtime = runtime  # what references and streams in items are decoded for
+
+    def fits(self, item: Item, stream: StreamId, subscription: str) -> bool:
+        """Is it for the subscription? Raises whatever the filter raises, TypeError: no answer."""
+        value = self._codec.decode(item.body, self._runtime)
+        headers = dict(item.headers) if item.headers else {}
+        event = Event(value, item.token, stream.key, 1, headers, False, subscription)
+        return answer_of(self._where, event, self.label)
+
+    def gives_up_on(self, error: BaseException) -> bool:
+        """Is that not worth another try, by the subscription's policy?"""
+        return is_one_of(error, self._give_up_on)
+
+
+def answer_of(where: Where, event: Event[Any], label: str) -> bool:
+    """A filter's answer. Raises whatever it raises, TypeError: it is neither True nor False."""
+    answer: object = where(event)
+    if answer is True or answer is False:
+        return answer
+    if inspect.iscoroutine(answer):
+        answer.close()
+    raise TypeError(f"{label} returned {answer!r}, not True or False")
+
+
+# --- what may be a filter ------------------------------------------------------------------------
+
+
+def wrong_filter(where: object) -> str:
+    """What is wrong with a filter; empty: nothing."""
+    fn = getattr(where, "__func__", where)
+    if isinstance(where, classmethod) or not callable(fn):
+        return f"where is {where!r}: give a function that takes the event and returns a bool"
+    if inspect.iscoroutinefunction(fn):
+        return f"where={named_of(where)} is async: a filter answers at once"
+    try:
+        inspect.signature(where).bind(None)  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        return f"where={named_of(where)} must take one argument, the event"
+    return ""
+
+
+def named_of(where: object) -> str:
+    """A filter, for people."""
+    fn = getattr(where, "__func__", where)
+    return getattr(fn, "__qualname__", repr(fn)).rpartition("<locals>.")[2]
+
+
+def named_filter(cls: type, where: object, subject: str) -> str:
+    """The name by which silos that host a grain class find the filter. Raises DefinitionError."""
+    if wrong := wrong_filter(where):
+        raise DefinitionError(f"{subject}: {wrong}")
+    fn = getattr(where, "__func__", where)
+    name = getattr(fn, "__name__", "")
+    found = inspect.getattr_static(cls, name, None) if name else None
+    if not isinstance(found, staticmethod | classmethod) or found.__func__ is not fn:
+        raise DefinitionError(
+            f"{subject}: where={named_of(where)}: the filter is stored by its name, so that it is "
+            f"found wherever the queue is read: make it a static method of {cls.__name__}"
+        )
+    return name
+
+
+def filter_in(cls: type, name: str) -> Where | None:
+    """The filter of a name; None: this version of the class has none."""
+    found = inspect.getattr_static(cls, name, None)
+    if not isinstance(found, staticmethod | classmethod):
+        return None
+    where: Where = getattr(cls, name)
+    return where
