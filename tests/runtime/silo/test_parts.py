@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from collections.abc import Sequence
 from typing import Any
 
 import pytest
+from tests.conditions import until
 
 from millstream.runtime import ConfigError, Grain, Silo
 from millstream.runtime.extending import (
@@ -77,6 +80,23 @@ async def test_a_grain_that_a_part_brought_gets_services_and_another_does_not() 
             await silo.grain(Given, "a").look()
         with pytest.raises(ConfigError, match="no part named 'shop'; it has 'desk'"):
             silo.services.part("shop")
+
+
+async def test_a_silo_that_stopped_is_held_by_nobody() -> None:
+    """Each one stayed for the life of its process, with its grain types and directory."""
+
+    async def stopped() -> weakref.ref[SiloServices]:
+        async with Silo(grains=[Given], parts={"desk": Desk()}) as silo:
+            await silo.grain(Brought, "a").look()
+            return weakref.ref(silo.services)
+
+    def is_free() -> bool:
+        gc.collect()
+        return services() is None
+
+    services = await stopped()
+    FOUND.clear()
+    await until(is_free)
 
 
 async def test_an_extension_lives_with_its_grain_and_its_name_is_one_class_s() -> None:

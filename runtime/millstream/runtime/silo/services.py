@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Coroutine, Sequence
 from copy import copy
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
-from weakref import WeakKeyDictionary
+from weakref import WeakValueDictionary
 
 from millstream.runtime.calls.stubs import ExtensionCall
 from millstream.runtime.calls.system_target import Targets
@@ -171,7 +171,7 @@ class SiloServices:
         self._silo = silo
         self._name = name
         self._brought = frozenset(brought)
-        _of_runtime[silo.references] = self
+        _of_runtime[id(silo.references)] = self
         self.members: Members = silo.membership
         self.targets: Targets = silo.targets
         self.extensions = Extensions(silo)
@@ -277,13 +277,14 @@ class GrainServices:
         return self._services.part(name)
 
 
-_of_runtime: WeakKeyDictionary[object, SiloServices] = WeakKeyDictionary()
+# by id, which is theirs alone while the services live: they hold them; a key would never be freed
+_of_runtime: WeakValueDictionary[int, SiloServices] = WeakValueDictionary()
 
 
 def services_of(grain: Grain, /) -> GrainServices:
     """The services of a grain that a part brought. Raises ConfigError for any other grain."""
     activation = activation_of(grain)
-    services = None if activation is None else _of_runtime.get(activation.runtime)
+    services = None if activation is None else _of_runtime.get(id(activation.runtime))
     if services is None or not services.has_brought(type(grain)):
         raise ConfigError(
             f"{type(grain).__name__} is not brought by a part of its silo (SiloPart.grains), so it "
