@@ -242,7 +242,7 @@ def conforms(
     Args:
         only: an adapter's name, where the row is about it.
         whichever: the adapter makes no difference to it: the first one that can will do.
-        seeds: one run for each; timers of even ones fire early.
+        seeds: one run for each, all but the first slow ones; timers of even ones fire early.
         setting: those of `Setting`.
     """
 
@@ -273,7 +273,9 @@ def conforms(
         marked: Callable[..., None] = pytest.mark.row(*rows)(play)
         marked = pytest.mark.parametrize("adapter", adapters)(marked)
         ids = [f"seed {seed}" for seed in seeds] if len(seeds) > 1 else [pytest.HIDDEN_PARAM]
-        marked = pytest.mark.parametrize("seed", seeds, ids=ids)(marked)
+        first, *others = seeds
+        taken = [first, *(pytest.param(seed, marks=pytest.mark.slow) for seed in others)]
+        marked = pytest.mark.parametrize("seed", taken, ids=ids)(marked)
         return marked
 
     return decorate
