@@ -147,7 +147,16 @@ ROOMS: dict[str, dict[str, tuple[str, ...]]] = {
         f"{STREAMS}/agent/lagging/behind.py": BEHIND,
         f"{STREAMS}/agent/lagging/book.py": BEHIND,
         f"{STREAMS}/agent/lagging/done_before.py": BEHIND,
-        f"{STREAMS}/agent/reading/reader.py": (*READER, f"{AGENT}/test_single_messages.py"),
+        f"{STREAMS}/agent/reading/reader.py": (
+            f"{AGENT}/test_reader_rules.py",
+            f"{AGENT}/test_leases.py",
+            *READER,
+        ),
+        f"{STREAMS}/agent/reading/settling.py": (
+            f"{AGENT}/test_settling.py",
+            f"{AGENT}/test_leases.py",
+            *READER,
+        ),
         f"{STREAMS}/agent/reading/leases.py": (f"{AGENT}/test_leases.py",),
         f"{STREAMS}/agent/reading/relief.py": (f"{AGENT}/test_relief.py",),
         f"{STREAMS}/agent/delivery/delivery.py": (

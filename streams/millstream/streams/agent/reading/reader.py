@@ -122,8 +122,8 @@ class ReaderCore:
         self.first_read: Token | None = None
         self.found_nothing_s = -math.inf  # when the last read began, if it has found nothing
         self._empty_reads = 0
-        self._read_begun_s = -math.inf
-        self._now_s = now_s
+        self._read_begun_s: float
+        self._now_s: float
         self._gap_first: Token | None = None
         self._is_paused = False
         self._young_s = wall_s + CLOCKS_APART_S

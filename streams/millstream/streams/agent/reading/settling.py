@@ -61,7 +61,7 @@ class Settling:
         self._also: list[Token] = []  # done, and not acknowledged by themselves
         self._back: deque[Release] = deque()
         self._out: Ack | Extend | Release | None = None
-        self._out_left = 0
+        self._out_left: int  # how many were done when the acknowledgement that is out was made
         self._failures = 0  # of acknowledgements, in a row
         self._ack_at_s = self._release_at_s = -math.inf  # not before, after one that failed
         self.acks = AckThrottle(options.flow, now_s)
