@@ -130,6 +130,8 @@ class PullingAgent:
             clock=parts.clock,
             tasks=parts.new_tasks(),
             crossing=self._crossing,
+            stored=parts.stored,
+            reconcile_s=options.reconcile_s,
         )
         done_before = DoneBefore(progress.done)
         self._core = self._new_core(after, done_before, may_repeat)

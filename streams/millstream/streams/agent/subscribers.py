@@ -32,6 +32,7 @@ from .losses import Loss, Losses
 from .newcomers import Newcomers
 from .reading.passage import Crossing
 from .reading.steps import Returned
+from .reconciling import Reconciling, Stored
 from .starts import Starts, last_token
 from .stream_entry import StreamEntry, places
 
@@ -79,6 +80,8 @@ class Subscribers:
         clock: Clock,
         tasks: Tasks,
         crossing: Crossing | None = None,
+        stored: Stored | None = None,
+        reconcile_s: float = 0.0,
     ) -> None:
         self._crossing = crossing or Crossing("", None)
         self._cache = cache
@@ -91,6 +94,9 @@ class Subscribers:
         self._tasks = tasks
         self._streams: dict[StreamId, StreamEntry] = {}
         self._holds = Holds(known)
+        self._reconciling: Reconciling | None = None
+        if stored is not None:
+            self._reconciling = Reconciling(self._streams, self, stored, reconcile_s, tasks)
         self._lines = LineBudget()
         self._losses = Losses()
         self.unheard_count = 0
@@ -158,7 +164,10 @@ class Subscribers:
 
     def _meet(self, stream: StreamId, era: int = 0) -> StreamEntry:
         entry = self._streams[stream] = StreamEntry()
-        held = self._holds.known(stream) if self._is_implicit_only(stream) else None
+        entry.is_asked_for = not self._is_implicit_only(stream)
+        held = None if entry.is_asked_for else self._holds.known(stream)
+        if entry.is_asked_for and self._reconciling is not None:
+            self._reconciling.begin()
         if self._crossing.is_early(stream, era):
             entry.moved_era, held = era, None
         if held is None:
@@ -330,6 +339,7 @@ class Subscribers:
         if entry is None:
             return  # cold: the first event asks the rendezvous, which has the row
         entry.detached.discard(row.id)
+        entry.hear_of(row.id)
         entry.holds[row.id] = False
         if row.start != HERE and entry.starts is not None:
             entry.starts.forget(row.id)
@@ -375,6 +385,7 @@ class Subscribers:
         entry = self._streams.get(stream)
         if entry is None:
             return
+        entry.hear_of(row.id)
         entry.holds[row.id] = True
         subscriber = self._obtain(stream, entry, row)
         if subscriber is not None:
@@ -387,6 +398,7 @@ class Subscribers:
             return
         if entry.cold is not None:
             entry.detached.add(subscription)
+        entry.hear_of(subscription)
         entry.holds.pop(subscription, None)
         if entry.starts is not None:
             entry.starts.forget(subscription)

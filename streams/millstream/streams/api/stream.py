@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from typing import Any, Generic, Protocol, TypeVar
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
 from millstream.runtime import ConfigError, Grain, State, StreamError
 from millstream.runtime.extending import (
@@ -220,7 +220,7 @@ class Stream(Generic[T]):
         rendezvous = self.rendezvous_grain()
         consumer = local_consumer(grain)
         if consumer is not None:
-            consumer.joined(row.id)
+            await consumer.joined(row.id)
         await rendezvous.add(row)
         return Subscription(rendezvous, str(self), row, grain)
 
@@ -346,6 +346,11 @@ def subscription_id(
     """Id of an explicit subscription: another one for each stream, grain, handler and name."""
     parts = (provider, stream.namespace, stream.key, kind, key, handler, name)
     return "/".join(("explicit", *(quote(part, safe=": @#") for part in parts)))
+
+
+def provider_of(subscription: str) -> str:
+    """The provider of an explicit subscription, by its id."""
+    return unquote(subscription.split("/")[1])
 
 
 def policy_of(
