@@ -121,6 +121,9 @@ ROOMS: dict[str, dict[str, tuple[str, ...]]] = {
             f"{PUBLISHING}/test_sender.py",
         ),
     },
+    "consumer": {
+        f"{STREAMS}/consumer/fresh.py": ("tests/streams/consumer/test_fresh.py",),
+    },
     "ownership": {
         f"{STREAMS}/ownership/decision.py": (
             f"{OWNERSHIP}/test_ownership.py",
@@ -150,6 +153,7 @@ ROOMS: dict[str, dict[str, tuple[str, ...]]] = {
         f"{STREAMS}/agent/reading/reader.py": (
             f"{AGENT}/test_reader_rules.py",
             f"{AGENT}/test_leases.py",
+            f"{AGENT}/test_releases.py",
             *READER,
         ),
         f"{STREAMS}/agent/reading/settling.py": (
@@ -162,6 +166,7 @@ ROOMS: dict[str, dict[str, tuple[str, ...]]] = {
         f"{STREAMS}/agent/delivery/delivery.py": (
             f"{AGENT}/test_delivery_core.py",
             f"{AGENT}/test_delivery_random.py",
+            f"{AGENT}/test_releases.py",
         ),
     },
     "insight": {f"{STREAMS}/insight/verdict.py": ("tests/streams/insight/test_verdict.py",)},

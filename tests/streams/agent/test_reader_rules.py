@@ -36,7 +36,9 @@ from millstream.streams.agent.reading.steps import (
     Progressed,
     Read,
     ReaderState,
+    Release,
     Relieve,
+    Return,
     Returned,
     Say,
     Tick,
@@ -73,6 +75,7 @@ class Desk:
         wall_s: float = 0.0,
         is_used: bool = False,
         events_max: int = 4,
+        options: StreamOptions = OPTIONS,
     ) -> None:
         limits = CacheLimits(events_max=events_max, stream_events_max=2)
         is_single = Capability.ITEM_ACK in capabilities
@@ -82,7 +85,7 @@ class Desk:
         self.core = ReaderCore(
             self.cache,
             self.book,
-            OPTIONS,
+            options,
             capabilities,
             where="p: q",
             after=after,
@@ -371,6 +374,15 @@ def test_a_fence_ends_all_and_what_waits_is_dropped() -> None:
         assert desk.step(event) == []
 
 
+def test_a_message_that_has_no_room_is_not_overtaken_by_one_that_has() -> None:
+    desk = opened()
+    desk.got(message(1, items=2), message(2, items=3), message(3))
+    assert desk.seqs() == [1]
+    desk.cache.unpin(0)
+    desk.step(Progressed())
+    assert desk.seqs() == [1, 2, 3]
+
+
 # --- leases ---------------------------------------------------------------------------------------
 
 
@@ -422,6 +434,17 @@ def test_one_message_that_waits_for_room_may_come_again_too() -> None:
     assert not desk.core.has_repeats and desk.core.repeats_upto == 4
 
 
+def test_what_a_pause_gives_back_is_not_here_and_cannot_come_again_from_here() -> None:
+    desk = Desk(SINGLE, may_repeat=True, wall_s=1_000.0)
+    desk.open()
+    desk.got(*map(message, range(1, 6)), message(6, enqueued_s=2_000.0))
+    assert not desk.core.may_repeat and desk.core.has_repeats
+    assert desk.step(Hold()) == [Return(), Release([Token(1, 5), Token(1, 6)], 0.0, False)]
+    assert not desk.core.has_repeats
+    desk.step(GoOn())
+    assert desk.seqs() == [1, 2, 3, 4]
+
+
 # --- resting --------------------------------------------------------------------------------------
 
 
@@ -435,9 +458,17 @@ def test_a_reader_rests_while_a_read_is_out_and_nothing_else_is_to_be_done() -> 
     assert not desk.core.rests(100.2 + OPTIONS.call_limit_s), "its acknowledgement is late"
     desk.step(Acked(1))
     assert desk.core.rests(100.3)
-    desk.now_s += 1.0
-    assert desk.step(Tick()) == []
-    assert not desk.core.rests(100.0 + OPTIONS.read_wait_s + OPTIONS.read_limit_s)
+
+
+def test_a_reader_whose_read_or_call_is_late_does_not_rest() -> None:
+    seldom = FlowOptions(ack_every_events=100, ack_every_s=60.0)
+    late_s = 100.0 + OPTIONS.read_wait_s + OPTIONS.read_limit_s
+    desk = Desk(SINGLE, options=StreamOptions(flow=seldom))
+    desk.open()
+    assert desk.core.rests(late_s - 0.1) and not desk.core.rests(late_s)
+    desk.step(Returned([Token(1, 1)]))
+    late_s = 100.0 + OPTIONS.call_limit_s
+    assert desk.core.rests(late_s - 0.1) and not desk.core.rests(late_s)
 
 
 def test_a_reader_without_a_read_or_with_messages_that_wait_does_not_rest() -> None:

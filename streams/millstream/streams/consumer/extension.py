@@ -22,8 +22,9 @@ from millstream.streams.api.stream import provider_of
 from millstream.streams.contracts.identity import StreamId
 
 from .batch import Delivered, WireBatch
+from .fresh import fresh_of
 from .on_gap import gap_of
-from .run import HandlerRun, Position, fresh_of
+from .run import HandlerRun, Position
 
 __all__ = ["Consumer"]
 

@@ -97,7 +97,6 @@ class ReaderCore:
         wall_s: float = 0.0,
     ) -> None:
         self._cache = cache
-        self._behind = behind
         self._options = options
         self._where = where
         self._is_log = has_positions(capabilities)
@@ -378,12 +377,10 @@ class ReaderCore:
             return
         cache.purge()
         taken: list[QueueMessage] = []
-        first = index = -1
+        first = cache.next_index
         while waiting and cache.fits(waiting[0]):
             message = waiting.popleft()
-            index = cache.append(message)
-            if not taken:
-                first = index
+            cache.append(message)
             taken.append(message)
             self.read_count += len(message.items)
         if taken:
