@@ -15,7 +15,14 @@ from pathlib import Path
 from millstream.balancers import DeploymentBalancer
 from millstream.providers.memory import MemoryQueues
 from millstream.runtime import Grain, Silo
-from millstream.streams import Event, HashRingMapper, PersistentStreams, StreamNamespace, subscribe
+from millstream.streams import (
+    Event,
+    HashRingMapper,
+    PersistentStreams,
+    Stream,
+    StreamNamespace,
+    subscribe,
+)
 
 from .watch import held_bytes, sized
 
@@ -82,33 +89,43 @@ async def idle_bytes(work: Path, size: float) -> Figures:
 async def active(work: Path, size: float) -> Figures:
     """100 queues at work among 1,000, beside a silo that has these alone, in turns."""
     rates: list[tuple[float, float]] = []
-    async with silo_with(sized(QUEUES, size)) as many, silo_with(sized(ACTIVE, size)) as few:
+    counts = [sized(QUEUES, size), sized(ACTIVE, size)]
+    async with silo_with(counts[0]) as many, silo_with(counts[1]) as few:
+        streams = {
+            silo: _one_of_each(silo, queues, counts[1])
+            for silo, queues in zip((many, few), counts, strict=True)
+        }
         for number in range(TURNS):
             pair = (many, few) if number % 2 else (few, many)
-            found = {silo: await _rate(silo, sized(ACTIVE, size)) for silo in pair}
+            found = {silo: await _rate(streams[silo]) for silo in pair}
             rates.append((found[many], found[few]))
     best_many, best_few = (max(one) for one in zip(*rates, strict=True))
     return {"queues_active_lost_percent": max(0.0, 100 * (1 - best_many / best_few))}
 
 
-async def _rate(silo: Silo, count: int) -> float:
-    """Events per second of streams in so many queues, one out at a time in each."""
-    mapper = HashRingMapper(queues=QUEUES)
-    streams = {}
-    for number in range(20 * count):
+def _one_of_each(silo: Silo, queues: int, count: int) -> list[Stream[int]]:
+    """Streams in so many different queues."""
+    mapper = HashRingMapper(queues=queues)
+    found: dict[str, Stream[int]] = {}
+    number = 0
+    while len(found) < count:
         stream = silo.stream(READINGS, f"s{number}")
-        streams.setdefault(mapper.queue_for(stream.id), stream)
-        if len(streams) == count:
-            break
+        found.setdefault(mapper.queue_for(stream.id), stream)
+        number += 1
+    return list(found.values())
+
+
+async def _rate(streams: list[Stream[int]]) -> float:
+    """Events per second of these streams, one out at a time in each."""
     end_s = time.perf_counter() + TURN_S
     before = Meter.count
 
-    async def feed(key: str) -> None:
-        stream, number = silo.stream(READINGS, key), 0
+    async def feed(stream: Stream[int]) -> None:
+        number = 0
         while time.perf_counter() < end_s:
             await stream.publish(number)
             number += 1
             await asyncio.sleep(0)
 
-    await asyncio.gather(*(feed(stream.id.key) for stream in streams.values()))
+    await asyncio.gather(*map(feed, streams))
     return (Meter.count - before) / (TURN_S + max(0.0, time.perf_counter() - end_s))

@@ -1,8 +1,8 @@
 """The rows: what is measured, its bound, and whether the running code keeps it.
 
-Owns: `ROWS`, `measure`, `report`. Not: how a row is measured (`stops`, `memory`, `queues`). Invariants: each
-program runs in a fresh process; a row is printed whether it holds or not; nothing is repeated until
-it holds.
+Owns: `ROWS`, `measure`, `report`. Not: how a row is measured (`stops`, `memory`, `queues`).
+Invariants: each program runs in a fresh process; a row is printed whether it holds or not; nothing
+is repeated until it holds.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ from millstream.streams.contracts.message import content_bytes
 
 from .arrivals import Arrivals
 from .eras import Eras
-from .partition import Partition
+from .partition import Partition, PartitionOptions
 from .room import Room
 
 __all__ = ["Held", "MemoryOptions", "QueueLog"]
@@ -33,6 +33,9 @@ PRODUCERS_MAX = 10_000
 LOOKED_AT_MAX = 4_096
 NO_HEADERS: Mapping[str, str] = MappingProxyType({})
 SPAN_MAX = 10_000_000  # messages from the oldest that is not done on; one that is done costs 8 B
+
+
+SEGMENTS = PartitionOptions(segment_size=128)  # 1 KiB for a queue without events
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,7 +101,7 @@ class QueueLog:
         self.key = key
         self._options = options
         self._epoch = epoch
-        self._partition: Partition[Held | None] = Partition(start=start)
+        self._partition: Partition[Held | None] = Partition(SEGMENTS, start)
         self._partition.register(READER, "earliest")
         self._room = Room(options.capacity_events, options.capacity_bytes)
         self._arrivals = Arrivals()

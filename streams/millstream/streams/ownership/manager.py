@@ -1,11 +1,11 @@
 """Owning queues: acquires what the balancer wants, hands over what it no longer wants.
 
-Owns: one loop per queue, and the readers of this silo. Not: the decision (`decision.decide`), which
-queues are wanted (a balancer), reading. Invariants: a reader runs exactly while this silo owns its
-queue; it is paused as soon as the queue is not wanted, whether the store answers or not, and before
-the record says so; stopped before the record is freed; the reader of a queue that another silo has
-taken is stopped, and writes nothing; a lease that runs out stops it too. How a hand-over ended is
-kept until the record says it.
+Owns: one loop per queue, one look at all records now and then, and the readers of this silo. Not:
+the decision (`decision.decide`), which queues are wanted (a balancer), reading. Invariants: a
+reader runs exactly while this silo owns its queue; it is paused as soon as the queue is not wanted,
+whether the store answers or not, and before the record says so; stopped before the record is freed;
+the reader of a queue that another silo has taken is stopped, and writes nothing; a lease that runs
+out stops it too. How a hand-over ended is kept until the record says it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import logging
 from collections.abc import Iterable, Sequence
 from typing import Generic, Protocol, TypeVar
 
-from millstream.runtime import Conflict, MillstreamError, StorageError
+from millstream.runtime import Conflict, Etag, MillstreamError, StorageError
 from millstream.runtime.extending import SiloAddress, Tasks
 from millstream.streams.contracts.identity import QueueId
 
@@ -39,7 +39,14 @@ from .decision import (
     is_stored,
 )
 from .options import OwnershipOptions
-from .record import OwnershipStore, Progress, QueueRecord, StoredRecord, handed_over
+from .record import (
+    OwnershipStore,
+    Progress,
+    QueueRecord,
+    StoredRecord,
+    handed_over,
+    with_progress,
+)
 
 __all__ = ["BeginReading", "QueueManager", "Reader", "Surroundings"]
 
@@ -107,15 +114,24 @@ class Surroundings(Protocol):
 class OwnedQueue(Generic[R]):
     """One queue as this silo sees it."""
 
-    __slots__ = ("changed", "is_gone", "lease_timer", "local", "reader", "task")
+    __slots__ = ("changed", "is_gone", "kept", "lease_timer", "local", "reader", "task")
 
     def __init__(self) -> None:
+        self.kept: StoredRecord | None = None  # while it is this silo's, and nothing is to be done
         self.lease_timer: asyncio.TimerHandle | None = None
         self.local: Local = Unowned()
         self.reader: R | None = None
         self.changed = asyncio.Event()
         self.is_gone = False  # the provider has it no more
         self.task: asyncio.Task[None] | None = None
+
+    def has_changed(self, etag: Etag | None) -> bool:
+        """Is there something to decide: does the row have another version, or got it on?"""
+        kept, reader = self.kept, self.reader
+        if kept is None or reader is None:
+            return False  # its own loop looks
+        moved = with_progress(kept.record, reader.progress) is not kept.record
+        return moved or etag != kept.etag
 
 
 class QueueManager(Generic[R]):
@@ -138,9 +154,11 @@ class QueueManager(Generic[R]):
         self._wanted: frozenset[QueueId] = frozenset()
         self._queues: dict[QueueId, OwnedQueue[R]] = {queue: OwnedQueue() for queue in queues}
         self._is_stopping = False
+        self._watching: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Run a loop per queue."""
+        """Run a loop per queue, and one for all."""
+        self._watching = self._silo.tasks.start(self._watch())
         for queue, owned in self._queues.items():
             owned.task = self._silo.tasks.start(self._own(queue, owned))
 
@@ -200,6 +218,24 @@ class QueueManager(Generic[R]):
         """Every reader of this silo."""
         return [owned.reader for owned in self._queues.values() if owned.reader is not None]
 
+    async def _watch(self) -> None:
+        """Look at all records at once: where nothing happens no queue needs a look of its own."""
+        while True:
+            await asyncio.sleep(self._options.poll_s)
+            if not any(owned.kept for owned in self._queues.values()):
+                continue
+            try:
+                etags = await self._store.etags()
+            except StorageError as error:
+                log.warning("the queue records: %s", error, extra={"silo": self._silo.me})
+                continue
+            except Exception:
+                log.exception("the queue records; trying again", extra={"silo": self._silo.me})
+                continue
+            for queue, owned in self._queues.items():
+                if owned.has_changed(etags.get(queue)):
+                    self.wake(queue)
+
     # -- one queue
 
     async def _own(self, queue: QueueId, owned: OwnedQueue[R]) -> None:
@@ -228,7 +264,7 @@ class QueueManager(Generic[R]):
     async def _decide(self, queue: QueueId, owned: OwnedQueue[R]) -> float | None:
         """Read, decide, act; returns how long nothing needs to be looked at (None: until woken)."""
         self._pause_unwanted(queue)
-        reader = owned.reader
+        reader, owned.kept = owned.reader, None
         if reader is not None and reader.is_fenced:
             await self._drop(queue, owned)
             return 0.0
@@ -264,8 +300,7 @@ class QueueManager(Generic[R]):
         now = self._loop.time()
         match decision:
             case Keep():
-                is_idle = isinstance(owned.local, Unowned) and queue not in self._wanted
-                return None if is_idle else self._options.poll_s
+                return self._keep(queue, owned, stored)
             case Wait(until_s=until_s):
                 return max(0.0, until_s - now)
             case Lost():
@@ -280,6 +315,17 @@ class QueueManager(Generic[R]):
             case Free(record=record):
                 await self._free(queue, owned, stored, record)
         return 0.0
+
+    def _keep(
+        self, queue: QueueId, owned: OwnedQueue[R], stored: StoredRecord | None
+    ) -> float | None:
+        """Nothing is to be done until something changes, or the lease is to be renewed."""
+        if isinstance(owned.local, Unowned) and queue not in self._wanted:
+            return None
+        if stored is None or stored.record.lease_s or not isinstance(owned.local, Owned):
+            return self._options.poll_s
+        owned.kept = stored
+        return None
 
     def _go_on(self, queue: QueueId, owned: OwnedQueue[R]) -> None:
         """It is still this silo's; if it was paused, and is wanted again, it is read on."""
@@ -387,6 +433,8 @@ class QueueManager(Generic[R]):
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        if self._watching is not None:
+            self._watching.cancel()
         for owned in self._queues.values():
             if owned.lease_timer is not None:
                 owned.lease_timer.cancel()
@@ -403,6 +451,8 @@ class QueueManager(Generic[R]):
     def abort(self) -> None:
         """Stop without a word, as when the silo was evicted."""
         self._is_stopping = True
+        if self._watching is not None:
+            self._watching.cancel()
         for owned in self._queues.values():
             if owned.task is not None:
                 owned.task.cancel()
