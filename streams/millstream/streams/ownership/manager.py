@@ -114,16 +114,36 @@ class Surroundings(Protocol):
 class OwnedQueue(Generic[R]):
     """One queue as this silo sees it."""
 
-    __slots__ = ("changed", "is_gone", "kept", "lease_timer", "local", "reader", "task")
+    __slots__ = ("_waiter", "has_news", "is_gone", "kept", "lease_timer", "local", "reader", "task")
 
     def __init__(self) -> None:
         self.kept: StoredRecord | None = None  # while it is this silo's, and nothing is to be done
         self.lease_timer: asyncio.TimerHandle | None = None
         self.local: Local = Unowned()
         self.reader: R | None = None
-        self.changed = asyncio.Event()
+        self.has_news = False  # since it was decided last
+        self._waiter: asyncio.Future[None] | None = None
         self.is_gone = False  # the provider has it no more
         self.task: asyncio.Task[None] | None = None
+
+    def wake(self) -> None:
+        """Something about it changed."""
+        self.has_news = True
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    async def wait(self, seconds: float | None) -> None:
+        """Until something changes, or the time is over (None: it never is)."""
+        loop = asyncio.get_running_loop()
+        waiter = self._waiter = loop.create_future()
+        timer = None if seconds is None else loop.call_later(seconds, self.wake)
+        try:
+            if not self.has_news:
+                await waiter
+        finally:
+            self._waiter = None
+            if timer is not None:
+                timer.cancel()
 
     def has_changed(self, etag: Etag | None) -> bool:
         """Is there something to decide: does the row have another version, or got it on?"""
@@ -202,7 +222,7 @@ class QueueManager(Generic[R]):
         """Something about a queue changed: decide again."""
         owned = self._queues.get(queue)
         if owned is not None:
-            owned.changed.set()
+            owned.wake()
 
     def wake_all(self) -> None:
         """The membership changed."""
@@ -240,7 +260,7 @@ class QueueManager(Generic[R]):
 
     async def _own(self, queue: QueueId, owned: OwnedQueue[R]) -> None:
         while True:
-            owned.changed.clear()
+            owned.has_news = False
             wait_s: float | None = self._options.poll_s
             try:
                 wait_s = await self._decide(queue, owned)
@@ -253,13 +273,8 @@ class QueueManager(Generic[R]):
             if wait_s is None and owned.is_gone:
                 self._queues.pop(queue)
                 return
-            if owned.changed.is_set():
-                continue
-            try:
-                async with asyncio.timeout(wait_s):
-                    await owned.changed.wait()
-            except TimeoutError:
-                continue
+            if not owned.has_news:
+                await owned.wait(wait_s)
 
     async def _decide(self, queue: QueueId, owned: OwnedQueue[R]) -> float | None:
         """Read, decide, act; returns how long nothing needs to be looked at (None: until woken)."""
@@ -359,7 +374,7 @@ class QueueManager(Generic[R]):
             log.warning(text, queue, extra=self._where(queue))
             owned.reader.pause()
             owned.reader.is_fenced = True
-            owned.changed.set()
+            owned.wake()
 
     async def _acquire(
         self,
