@@ -7,7 +7,7 @@ over, nobody reads beside another, nothing is left out, and without a crash noth
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextvars import Context
 
 import pytest
@@ -85,6 +85,10 @@ class FaultyStore(MemoryStateStore):
         etag = await self.world.operate(self.name, lambda: rows.put(key, data, expect, fence))
         assert isinstance(etag, str)
         return etag
+
+    async def scan(self, prefix: str, after: str, limit: int, /) -> Sequence[tuple[str, Row]]:
+        await self.world.operate(self.name, lambda: None)
+        return self.world.rows.range(prefix, after, limit)
 
 
 class LogReader:
