@@ -102,9 +102,9 @@ async def test_a_silo_that_stopped_is_held_by_nobody() -> None:
 async def test_an_extension_lives_with_its_grain_and_its_name_is_one_class_s() -> None:
     desk = Desk()
     async with Silo(grains=[Given], parts={"desk": desk}) as silo:
-        call = desk.services.extensions.call
-        assert await call(kind_of(Given), "k", Notes.note, (2,)) == "Given/k: 2"
-        assert await call(kind_of(Given), "k", Notes.note, (3,)) == "Given/k: 5"
+        note = desk.services.extensions.method(kind_of(Given), Notes.note)
+        assert await note("k", 2) == "Given/k: 2"
+        assert await note("k", 3) == "Given/k: 5"
         assert await silo.grain(Given, "k").notes() == 5
         with pytest.raises(ConfigError, match=r"'notes' is .*Notes already, not .*OtherNotes"):
             desk.services.extensions.add("notes", OtherNotes)

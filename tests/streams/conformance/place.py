@@ -41,6 +41,7 @@ from millstream.streams import (
     StreamNamespace,
     StreamOptions,
 )
+from millstream.streams.testing import owned
 
 T = TypeVar("T")
 G = TypeVar("G", bound=Grain)
@@ -163,7 +164,7 @@ class Place:
         before = len(self.cluster.silos())
         await self.cluster.stop_silo(f"silo-{number}")
         await self.until(lambda: len(self.cluster.silos()) == before)
-        await self.until_owned()
+        await owned(self.cluster)
         await self.calm()  # until the client tries the address again
 
     def crash(self, number: int) -> None:
@@ -211,19 +212,6 @@ class Place:
         """Of every queue that any silo reads."""
         silos = self.cluster.silos()
         return [row for silo in silos for row in silo.services.part("default").stats()]
-
-    def owners(self) -> dict[str, str]:
-        """Which silo reads which queue, by name."""
-        return {
-            row.queue: silo.services.name
-            for silo in self.cluster.silos()
-            for row in silo.services.part("default").stats()
-        }
-
-    async def until_owned(self) -> None:
-        """Until each queue has a reader."""
-        wanted = set(self.adapter.mapper(self.setting.queues).queues())
-        await self.until(lambda: set(self.owners()) == wanted)
 
 
 Test = Callable[Concatenate[Place, P], Coroutine[Any, Any, None]]

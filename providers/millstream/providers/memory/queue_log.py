@@ -183,9 +183,7 @@ class QueueLog:
         if len(messages) == 1 and messages[0].mark is None:  # nearly always: no list of its own
             events, size_bytes = len(messages[0].items), size_of(messages[0])
         else:
-            fresh = [message for message in messages if not self._is_known(message)]
-            events = sum(len(message.items) for message in fresh)
-            size_bytes = sum(map(size_of, fresh))
+            events, size_bytes = self._needed(messages)
         self._refuse_too_large(events, size_bytes)
         if not self._room.try_acquire(events, size_bytes):
             return None
@@ -200,14 +198,17 @@ class QueueLog:
         tokens = self.append_now(messages, enqueued_s)
         if tokens is not None:
             return tokens
-        fresh = [message for message in messages if not self._is_known(message)]
-        events = sum(len(message.items) for message in fresh)
-        size_bytes = sum(map(size_of, fresh))
+        events, size_bytes = self._needed(messages)
         await self._wait_for_room(events, size_bytes)
         if mapper_epoch < self.eras.mapper_epoch:  # it was sealed meanwhile
             self._room.release(events, size_bytes)
             return self.append_stale(messages)
         return self._accept_all(messages, events, size_bytes, enqueued_s)
+
+    def _needed(self, messages: Sequence[OutMessage]) -> tuple[int, int]:
+        """Events and bytes of the messages that are not known."""
+        fresh = [message for message in messages if not self._is_known(message)]
+        return sum(len(message.items) for message in fresh), sum(map(size_of, fresh))
 
     def _accept_all(
         self, messages: Sequence[OutMessage], events: int, size_bytes: int, enqueued_s: float

@@ -102,7 +102,7 @@ class Extensions:
 
     def __init__(self, silo: SiloAssembly) -> None:
         self._silo = silo
-        self._methods: dict[tuple[str, object, float], ExtensionCall] = {}
+        self._methods: dict[tuple[str, object, float | None], ExtensionCall] = {}
         self._added: dict[str, type[Any]] = {}
 
     def add(self, name: str, cls: Callable[[ExtendedGrain], Any]) -> None:
@@ -119,36 +119,21 @@ class Extensions:
             )
         self._silo.add_extension(name, cls, lambda activation: cls(ExtendedGrain(activation)))
 
-    def call(
-        self,
-        kind: str,
-        key: str,
-        method: Callable[Concatenate[Any, P], Coroutine[Any, Any, R]],
-        args: tuple[Any, ...],
-        timeout_s: float | None = None,
-    ) -> Coroutine[Any, Any, R]:
-        """Call a method of an extension of a grain, which wakes the grain: a turn like any other.
-
-        Args:
-            kind: name of the grain type.
-            method: the function in the extension's class.
-            timeout_s: deadline; default: `call_timeout_s`.
-
-        Raises what the method raises, and what calls raise.
-        """
-        spec = method.__millstream_spec__  # type: ignore[attr-defined]
-        found = self._silo.references.kind_named(kind)
-        return self._silo.engine.caller.call_here(found, key, spec, args, timeout_s, None)
-
     def method(
         self,
         kind: str,
         method: Callable[Concatenate[Any, P], Coroutine[Any, Any, R]],
-        timeout_s: float,
+        timeout_s: float | None = None,
     ) -> Callable[Concatenate[str, P], Coroutine[Any, Any, R]]:
-        """The same as a function of key and arguments, to be kept: a call of it costs less.
+        """A method of the extension of a grain, as a function of the grain's key and the arguments.
 
-        One is made for each combination, of which there should be few.
+        A call wakes the grain, and is a turn like any other; it raises what the method raises, and
+        what calls raise. One function is made for each combination, of which there should be few.
+
+        Args:
+            kind: name of the grain type.
+            method: the function in the extension's class.
+            timeout_s: deadline of each call; default: `call_timeout_s`.
         """
         made = self._methods.get((kind, method, timeout_s))
         if made is None:

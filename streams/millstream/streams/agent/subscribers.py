@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from typing import Protocol, TypeVar
 
-from millstream.runtime.extending import Clock, Tasks, shown
+from millstream.runtime.extending import Clock, LineBudget, Tasks, shown
 from millstream.streams.api.implicit import ImplicitSet, is_implicit
 from millstream.streams.api.subscription_rows import HELD, HERE, SubscriptionRow
 from millstream.streams.contracts.identity import StreamId
@@ -22,7 +22,6 @@ from millstream.streams.contracts.message import QueueMessage
 from millstream.streams.contracts.token import Token
 
 from .cache.queue_cache import QueueCache
-from .delivery.attempts import LineBudget
 from .delivery.subscriber import Deliveries, Subscriber
 from .giving_back import give_back
 from .lagging.behind import BEGINNING, before
