@@ -280,6 +280,11 @@ class Rendezvous(Grain):
         if found is not None:
             await self._put(msgspec.structs.replace(found, state=state, note=note))
 
+    @always_interleave
+    async def is_stored(self, subscription: str) -> bool:
+        """Is there such a subscription, as the store has it? Raises StorageUnavailable."""
+        return await self._store().read(row_key(self.key, subscription)) is not None
+
     @read_only
     async def rows(self) -> list[SubscriptionRow]:
         """Every subscription of the stream."""

@@ -348,9 +348,13 @@ def subscription_id(
     return "/".join(("explicit", *(quote(part, safe=": @#") for part in parts)))
 
 
-def provider_of(subscription: str) -> str:
-    """The provider of an explicit subscription, by its id."""
-    return unquote(subscription.split("/")[1])
+def parse_subscription_id(subscription: str) -> tuple[str, StreamId]:
+    """Provider and stream of an explicit subscription. Raises ValueError: it is none."""
+    kind, *parts = subscription.split("/")
+    if kind != "explicit" or len(parts) != 7:
+        raise ValueError(f"{subscription!r} is no id of an explicit subscription")
+    provider, namespace, key = (unquote(part) for part in parts[:3])
+    return provider, StreamId(namespace, key)
 
 
 def policy_of(

@@ -31,7 +31,13 @@ class LocalConsumer(Protocol):
     """The end of a grain's deliveries, in its own silo: its extension `streams`."""
 
     async def joined(self, subscription: str, /) -> None: ...
-    def left(self, subscription: str, /) -> None: ...
+    def left(self, subscription: str, /) -> None:
+        """It is to end: nothing more of it is handled."""
+        ...
+
+    def removed(self, subscription: str, /) -> None:
+        """It is stored no more."""
+        ...
 
 
 def start_text(start: object) -> str:
@@ -130,6 +136,8 @@ class Subscription(Generic[T]):
         if consumer is not None:
             consumer.left(self.id)
         await self._rendezvous.remove(self.id)
+        if consumer is not None:
+            consumer.removed(self.id)
 
     async def pause(self) -> None:
         """Deliver nothing more until it is resumed; its events wait. Again is harmless.

@@ -18,11 +18,11 @@ from millstream.runtime import MillstreamError, Rejected, State
 from millstream.runtime.extending import ExtendedGrain, shown
 from millstream.streams.api.implicit import is_implicit
 from millstream.streams.api.rendezvous import Rendezvous, rendezvous_key, rendezvous_of
-from millstream.streams.api.stream import provider_of
-from millstream.streams.contracts.identity import StreamId
+from millstream.streams.api.stream import parse_subscription_id
 
 from .batch import Delivered, WireBatch
 from .fresh import fresh_of
+from .old_positions import OldPositions
 from .on_gap import gap_of
 from .run import HandlerRun, Position
 
@@ -40,6 +40,7 @@ class Consumer:
         self._grain = grain
         self._positions: dict[str, Position] = {}
         self._ended: dict[str, None] = {}  # unsubscribed here; deliveries may still be on their way
+        self._old = OldPositions(grain)
         self._removing: dict[str, asyncio.Task[None]] = {}  # what is delivered all the same
 
     def left(self, subscription: str) -> None:
@@ -55,15 +56,21 @@ class Consumer:
         if removing is not None:
             await asyncio.wait([removing])  # else it could end what is being made
         self._ended.pop(subscription, None)
+        self._old.joined(subscription)
+
+    def removed(self, subscription: str) -> None:
+        """What the grain has unsubscribed is stored no more: nor need its positions be."""
+        if subscription in self._ended:
+            self._old.removed(subscription)
 
     def _remove(self, batch: WireBatch) -> None:
         """It was unsubscribed, and is delivered: what was to remove it may have failed."""
         name = batch.subscription
         if name in self._removing or is_implicit(name):
             return
-        key = rendezvous_key(provider_of(name), StreamId(batch.namespace, batch.key))
+        provider, stream = parse_subscription_id(name)
         grain = self._grain.grain
-        rendezvous = grain.grain(rendezvous_of(provider_of(name)), key)
+        rendezvous = grain.grain(rendezvous_of(provider), rendezvous_key(provider, stream))
         task = grain.context.create_task(self._remove_from(rendezvous, name))
         self._removing[name] = task
         task.add_done_callback(lambda _: self._removing.pop(name, None))
@@ -71,6 +78,7 @@ class Consumer:
     async def _remove_from(self, rendezvous: Rendezvous, subscription: str) -> None:
         try:
             await rendezvous.remove(subscription)
+            self.removed(subscription)
         except MillstreamError as error:  # it is delivered again, and tried again then
             log.info("%s is not removed yet: %s", shown(subscription), error)
 
@@ -89,6 +97,8 @@ class Consumer:
         position = self._positions.get(batch.subscription)
         if position is None:
             position = self._positions[batch.subscription] = Position(self._grain, batch)
+            if position.state is not None:
+                self._old.look(position.state, self._positions)
         if batch.epoch < position.epochs.get(batch.queue, 0):
             return Delivered(0, is_fenced=True)
         position.epochs[batch.queue] = batch.epoch
