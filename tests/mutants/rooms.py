@@ -165,6 +165,7 @@ ROOMS: dict[str, dict[str, tuple[str, ...]]] = {
         f"{STREAMS}/agent/reading/relief.py": (f"{AGENT}/test_relief.py",),
         f"{STREAMS}/agent/delivery/delivery.py": (
             f"{AGENT}/test_delivery_core.py",
+            f"{AGENT}/test_delivery_rules.py",
             f"{AGENT}/test_delivery_random.py",
             f"{AGENT}/test_releases.py",
         ),
