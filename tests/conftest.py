@@ -1,5 +1,4 @@
-"""Async tests run on the loop that `MILLSTREAM_LOOP` names: `asyncio` (default) or `uvloop`; and no
-test outside `tests/real` sleeps in real time."""
+"""Async tests run on the loop that `MILLSTREAM_LOOP` names: `asyncio` (default) or `uvloop`."""
 
 from __future__ import annotations
 
@@ -7,15 +6,10 @@ import asyncio
 import gc
 import os
 import re
-import sys
-from collections.abc import Callable, Coroutine, Generator, Mapping
-from pathlib import Path
-from typing import Any
+from collections.abc import Callable, Mapping
 
 import pytest
 import uvloop
-
-from millstream.runtime.testing.world.loop import SimLoop
 
 LOOPS: dict[str, Callable[[], asyncio.AbstractEventLoop]] = {
     "asyncio": asyncio.SelectorEventLoop,
@@ -54,30 +48,3 @@ def pytest_collection_finish() -> None:
 def pytest_asyncio_loop_factories() -> Mapping[str, Callable[[], asyncio.AbstractEventLoop]]:
     """Where pytest-asyncio takes its loops from."""
     return {LOOP: LOOPS[LOOP]}
-
-
-TESTS = str(Path(__file__).parent) + os.sep
-REAL = TESTS + "real" + os.sep
-SLEPT: list[str] = []
-SLEEP = asyncio.sleep
-
-
-def watched_sleep(delay: float, result: Any = None) -> Coroutine[Any, Any, Any]:
-    """`asyncio.sleep`, which notes where a test waits on a loop with a real clock."""
-    caller = sys._getframe(1)
-    place = caller.f_code.co_filename
-    if delay > 0 and place.startswith(TESTS) and not place.startswith(REAL):
-        if not isinstance(asyncio._get_running_loop(), SimLoop | None):
-            SLEPT.append(f"{place.removeprefix(TESTS)}:{caller.f_lineno}")
-    return SLEEP(delay, result)
-
-
-asyncio.sleep = watched_sleep
-
-
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_call() -> Generator[None, None, None]:
-    """A test that slept fails: let it spin on a condition, or run in virtual time."""
-    SLEPT.clear()
-    yield
-    assert not SLEPT, f"real time was slept at {', '.join(sorted(set(SLEPT)))}"

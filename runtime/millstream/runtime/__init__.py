@@ -17,6 +17,7 @@ from .cluster.table import (
 from .codec.hooks import register_type
 from .definition import reference_codec as reference_codec
 from .definition.grain import (
+    Acknowledgeable,
     Contract,
     DeactivationReason,
     Grain,
@@ -85,6 +86,7 @@ __all__ = [
     "LEAST_ACTIVATIONS",
     "PREFER_LOCAL",
     "RANDOM",
+    "Acknowledgeable",
     "ActivationTimeout",
     "Address",
     "CallCycle",

@@ -190,8 +190,9 @@ class ExtendedBesideModel(RuleBesideModel):
 
 TestExtendedBesideModel = ExtendedBesideModel.TestCase
 TestRuleBesideModel = RuleBesideModel.TestCase
-TestRuleBesideModel.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
-TestExtendedBesideModel.settings = settings(TestRuleBesideModel.settings, max_examples=60)
+TestRuleBesideModel.settings = TestExtendedBesideModel.settings = settings(
+    max_examples=300, stateful_step_count=40, deadline=None
+)
 
 
 def test_letting_one_in_does_not_look_at_all_ten_thousand_that_wait() -> None:

@@ -12,11 +12,11 @@ import pytest
 from tests.conditions import until
 
 from millstream.runtime.extending import Tasks
-from millstream.runtime.repeated import LINES_MAX
 from millstream.streams import DeliveryOptions, QueueMessage, StreamId, Token
 from millstream.streams.agent import subscribers
 from millstream.streams.agent.cache.limits import CacheLimits
 from millstream.streams.agent.cache.queue_cache import QueueCache
+from millstream.streams.agent.delivery.attempts import LINES_MAX
 from millstream.streams.agent.delivery.subscriber import Subscriber
 from millstream.streams.agent.lagging.book import BehindBook
 from millstream.streams.agent.newcomers import Newcomers
@@ -82,6 +82,7 @@ class Desk:
 
     def fall_behind(self, subscriber: Subscriber) -> None: ...
 
+    def acked(self, subscriber: Subscriber, upto: Token) -> None: ...
     def hold(self, subscriber: Subscriber) -> None:
         subscriber.is_faulted = True
 

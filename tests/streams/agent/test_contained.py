@@ -33,7 +33,6 @@ from millstream.streams import (
     Token,
     subscribe,
 )
-from millstream.streams.agent.reading import receiving
 
 LINES = StreamNamespace("lines", str, subscriptions="implicit")
 SUMS = StreamNamespace("sums", int, subscriptions="implicit")
@@ -44,9 +43,8 @@ LOG_CAPABILITIES = frozenset(
 
 
 @pytest.fixture(autouse=True)
-def clean(monkeypatch: pytest.MonkeyPatch) -> None:
+def clean() -> None:
     SEEN.clear()
-    monkeypatch.setattr(receiving, "END_S", 0.05)
 
 
 class Reader(Grain):

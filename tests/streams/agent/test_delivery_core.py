@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,10 +12,15 @@ from millstream.runtime.errors import ConfigError
 from millstream.runtime.extending import Backoff
 from millstream.streams.agent.cache.limits import CacheLimits
 from millstream.streams.agent.cache.queue_cache import QueueCache
+from millstream.streams.agent.delivery.by_hand import DeliveryByHand
 from millstream.streams.agent.delivery.delivery import Delivery, DeliveryState
 from millstream.streams.agent.delivery.options import DeliveryOptions
 from millstream.streams.agent.delivery.steps import (
+    AckBy,
+    AckDue,
+    Acked,
     Action,
+    Arrived,
     Deliver,
     Drained,
     Event,
@@ -478,6 +484,7 @@ IN_STATE: dict[State, Callable[[], Delivery]] = {
     State.GIVING_UP: lambda: given_up(4),
     State.BACKOFF: lambda: in_backoff(),
     State.FAULTED: lambda: in_pause(),
+    State.UNACKED: lambda: unacked(),
     State.LAGGING: lambda: lagging(),
     State.CLOSED: lambda: closed(),
 }
@@ -495,20 +502,29 @@ EVENTS: dict[str, Event] = {
     "retry": Retry(),
     "fetched": Fetched(),
     "hold": Pause(),
+    "acked": Acked(Token(0, 1, 0)),
+    "overdue": AckDue(99.0),
+    "arrived": Arrived(),
 }
-# columns: wake sent done error lost early late skip pause resume retry fetched hold;
+# columns: wake sent done error lost early late skip pause resume retry fetched hold
+# acked overdue arrived;
 # "state+Action" where one is due
 MATRIX = {
     "ready": "ready+Deliver in_flight ! ! backoff+WaitUntil ready ready ! ! ready ready ready"
-    " faulted",
+    " faulted ready ready ready",
     "in_flight": "in_flight ! ready backoff+WaitUntil backoff+WaitUntil in_flight in_flight"
-    " ! ! in_flight in_flight in_flight in_flight",
+    " ! ! in_flight in_flight in_flight in_flight in_flight in_flight in_flight",
     "giving_up": "giving_up ! ! ! backoff+WaitUntil giving_up giving_up ready faulted giving_up"
-    " giving_up giving_up giving_up",
-    "backoff": "backoff ! ! ! backoff backoff+WaitUntil ready ! ! ready ready backoff faulted",
-    "faulted": "faulted ! ! ! faulted faulted faulted ! ! ready ready faulted faulted",
-    "lagging": "lagging ! ! ! lagging lagging lagging ! ! ready lagging ready faulted",
-    "closed": " ".join(["closed"] * 13),
+    " giving_up giving_up giving_up giving_up giving_up giving_up",
+    "backoff": "backoff ! ! ! backoff backoff+WaitUntil ready ! ! ready ready backoff faulted"
+    " backoff backoff backoff",
+    "faulted": "faulted ! ! ! faulted faulted faulted ! ! ready ready faulted faulted"
+    " faulted faulted faulted",
+    "unacked": "unacked ! ! ! unacked unacked unacked ! ! ready unacked unacked faulted"
+    " ready ready unacked",
+    "lagging": "lagging ! ! ! lagging lagging lagging ! ! ready lagging ready faulted"
+    " lagging lagging lagging",
+    "closed": " ".join(["closed"] * 16),
 }
 CELLS = [
     (state, event, cell)
@@ -538,6 +554,16 @@ def in_backoff() -> Delivery:
 def in_pause() -> Delivery:
     delivery = given_up(4)
     steps(delivery, GivenUp("pause"))
+    return delivery
+
+
+def unacked() -> Delivery:
+    """Two of four events are out, and no more may be."""
+    options = replace(OPTIONS, max_unacked=2)
+    delivery = DeliveryByHand(cache_of(4), A, options, at=0)
+    send(delivery)
+    (action,) = steps(delivery, Progress(2, None, 0.0, 0.0))
+    assert isinstance(action, AckBy)
     return delivery
 
 

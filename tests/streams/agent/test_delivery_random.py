@@ -13,6 +13,7 @@ from millstream.streams.agent.cache.queue_cache import QueueCache
 from millstream.streams.agent.delivery.delivery import Delivery, DeliveryState
 from millstream.streams.agent.delivery.options import DeliveryOptions
 from millstream.streams.agent.delivery.steps import (
+    AckBy,
     Action,
     Deliver,
     Drained,
@@ -79,7 +80,7 @@ class Driver:
                     return self.step(Unreachable("store", self.now_s, 0.5))
                 self.dead.append(action.item.token)
                 return self.step(GivenUp("dead_letter"))
-            case Fetch() | Drained() | HandBack():
+            case Fetch() | Drained() | HandBack() | AckBy():
                 raise AssertionError(f"{action} of a cache that has all, or is drained")
 
     def call(self, action: Deliver) -> Sequence[Action]:

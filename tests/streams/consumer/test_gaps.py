@@ -118,8 +118,9 @@ class Desk:
             gap=(None if after is None else token(after), token(first)),
             **more,
         )
-        deliver = self.silo.services.extensions.method("Reader", Consumer.deliver, 5.0)
-        return await deliver(KEY, batch)
+        call = self.silo.services.extensions.call
+        found: Delivered = await call("Reader", KEY, Consumer.deliver, (batch,), 5.0)
+        return found
 
 
 @pytest.fixture

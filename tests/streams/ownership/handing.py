@@ -10,7 +10,7 @@ from typing import Any
 
 from tests.contract.reference import LEDGER, Broker, ReferenceQueues
 
-from millstream.runtime import Grain, RuntimeOptions
+from millstream.runtime import Grain, RuntimeOptions, Silo
 from millstream.runtime.extending import extension_of
 from millstream.runtime.testing import SimCluster, Simulation, current_host, run
 from millstream.streams import (
@@ -26,12 +26,14 @@ from millstream.streams import (
     StreamOptions,
     subscribe,
 )
+from millstream.streams.agent.agent import PullingAgent
 from millstream.streams.consumer.extension import Consumer
 from millstream.streams.ownership.record import OwnershipStore, QueueRecord
 
-__all__ = ["NOTES", "QUEUE", "Desk", "Seen", "play"]
+__all__ = ["KEPT", "NOTES", "QUEUE", "Desk", "Keeper", "Seen", "play"]
 
 NOTES = StreamNamespace("notes", str)
+KEPT = StreamNamespace("kept", str)
 QUEUE = "queue-0"
 READERS = ("silo-0", "silo-1")
 
@@ -80,6 +82,31 @@ class Reader(Grain):
         notes.ended.append(event.item)
 
 
+class Keeper(Grain):
+    """Acknowledges an event when it is told to, or the event says so: `B5!`."""
+
+    def __init__(self) -> None:
+        self._events: dict[str, Event[str]] = {}
+
+    @subscribe(KEPT, ack="manual")
+    async def on_kept(self, event: Event[str]) -> None:
+        notes, consumer = NOW[-1], extension_of(self, "streams")
+        epoch = max(e for epochs in consumer.epochs().values() for e in epochs.values())
+        now_s = asyncio.get_running_loop().time()
+        notes.begun.append(Seen(event.item, now_s, epoch, event.redelivered))
+        if event.item in notes.shut:
+            raise ValueError(f"{event.item} cannot be handled")
+        self._events[event.item] = event
+        if event.item.endswith("!"):
+            await self.context.ack(event)
+
+    async def acknowledge(self, item: str) -> None:
+        await self.context.ack(self._events[item])
+
+    async def leave(self) -> None:
+        self.context.deactivate_when_idle()
+
+
 class ByHand:
     """A balancer that wants what it is told to."""
 
@@ -107,21 +134,20 @@ class Desk:
         simulation: Simulation,
         ownership: OwnershipOptions,
         capabilities: frozenset[Capability],
+        delivery: DeliveryOptions,
     ) -> None:
         self.simulation = simulation
         self.notes = Notes()
         self.broker = Broker()
         self.balancers: dict[str, ByHand] = {}
         self._capabilities = capabilities
-        self._options = StreamOptions(
-            ownership=ownership, delivery=DeliveryOptions(max_batch=2, handler_timeout_s=50.0)
-        )
+        self._options = StreamOptions(ownership=ownership, delivery=delivery)
         self.cluster = SimCluster(
             simulation,
             silos=3,
-            grains=[Reader],
+            grains=[Reader, Keeper],
             streams={"default": self._provider},
-            lacking={name: [Reader] for name in READERS},
+            lacking={name: [Reader, Keeper] for name in READERS},
             options=RuntimeOptions(idle_after_s=3600.0),
         )
         simulation.network.set_latency(0.0005, 0.001)
@@ -146,10 +172,31 @@ class Desk:
         for other, balancer in self.balancers.items():
             balancer.want([QUEUE] if other == name else [])
 
-    async def publish(self, *items: str, key: str = "B") -> None:
+    @property
+    def home(self) -> Silo:
+        """The silo with the grains."""
         silo = self.cluster.silo("silo-2")
         assert silo is not None
-        await silo.stream(NOTES, key).publish_many(list(items))
+        return silo
+
+    async def publish(self, *items: str, key: str = "B") -> None:
+        await self.home.stream(NOTES, key).publish_many(list(items))
+
+    async def keep(self, *items: str) -> None:
+        """Publish, one message each, what is to be acknowledged by hand."""
+        for item in items:
+            await self.home.stream(KEPT, "B").publish(item)
+
+    @property
+    def keeper(self) -> Keeper:
+        return self.home.grain(Keeper, "B")
+
+    def agent(self, name: str) -> PullingAgent:
+        silo = self.cluster.silo(name)
+        assert silo is not None
+        agent = silo.services.part("default").manager.agent(QUEUE)
+        assert isinstance(agent, PullingAgent)
+        return agent
 
     async def record(self) -> QueueRecord:
         stored = await OwnershipStore(self.cluster.stores["default"], "default").read(QUEUE)
@@ -181,11 +228,13 @@ def play(
     seed: int = 1,
     capabilities: frozenset[Capability] = LEDGER,
     ownership: OwnershipOptions | None = None,
+    delivery: DeliveryOptions | None = None,
 ) -> None:
     """Run a test with a cluster in virtual time; silo-0 owns the queue."""
+    limits = delivery or DeliveryOptions(max_batch=2, handler_timeout_s=50.0)
 
     async def main(simulation: Simulation) -> None:
-        desk = Desk(simulation, ownership or OwnershipOptions(), capabilities)
+        desk = Desk(simulation, ownership or OwnershipOptions(), capabilities, limits)
         NOW.append(desk.notes)
         await desk.cluster.start()
         desk.give("silo-0")

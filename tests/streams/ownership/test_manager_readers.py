@@ -27,6 +27,7 @@ class FakeReader:
         self.kept: list[Progress] = []
         self.is_urgent = False
         self.in_flight = 0
+        self.unacked = 0
         self.has_repeats = False
         self.said: list[str] = []
 

@@ -98,7 +98,7 @@ KINDS = {"both": LINES, "implicit": MARKED, "explicit": LINES, "outside": LINES}
 async def subscription_of(cluster: LocalCluster, kind: str) -> Subscription[int]:
     """The subscription of a kind, as a client finds it."""
     stream = cluster.stream(KINDS[kind], "s")
-    if kind == "explicit" and not SEEN[kind]:
+    if kind == "explicit":
         await cluster.grain(Hearer, "h").listen()
     (found,) = [
         one

@@ -96,6 +96,10 @@ class WrongHandlers(Grain):
     async def result(self, event: Event[Landed]) -> int:
         return 1
 
+    @subscribe(LANDINGS, ack="later")  # E
+    async def acknowledged_later(self, event: Event[Landed]) -> None:
+        await self.context.ack(event.item)  # E
+
     @on_gap(LANDINGS)  # E
     async def event_for_gap(self, event: Event[Landed]) -> None: ...
 

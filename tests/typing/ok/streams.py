@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from typing import assert_type
 
 from millstream.runtime import (
+    Acknowledgeable,
     Grain,
     PublishUnknown,
     QueueFull,
@@ -166,6 +167,19 @@ class Careful(Grain):
     async def lost(self, gap: Gap) -> None:
         assert_type(gap.after, Token | None)
         assert_type((gap.stream, gap.subscription, gap.first), tuple[StreamId, str, Token])
+
+
+class ByHand(Grain):
+    """Acknowledges when it likes."""
+
+    @subscribe(LANDINGS, ack="manual")
+    async def on_landing(self, event: Event[Landed]) -> None:
+        one: Acknowledgeable = event
+        await self.context.ack(one)
+
+    @subscribe(COUNTS, ack="manual", batch=True)
+    async def on_counts(self, events: list[Event[dict[str, int]]]) -> None:
+        await self.context.ack(events[-1])
 
 
 class Wide(Grain):

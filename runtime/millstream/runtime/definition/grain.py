@@ -24,6 +24,7 @@ from .placement import RANDOM, Placement
 from .state import State
 
 __all__ = [
+    "Acknowledgeable",
     "Contract",
     "DeactivationReason",
     "Ended",
@@ -65,6 +66,14 @@ class Openable(Protocol[H_co]):
     """Something that `stream()` opens; `StreamNamespace` is one. Runtime knows no streams."""
 
     def open(self, runtime: Any, key: str, /) -> H_co: ...
+
+
+class Acknowledgeable(Protocol):
+    """Something that `self.context.ack` acknowledges; `Event` of streams is one."""
+
+    def acknowledged_at(self, home: Any, /) -> None:
+        """The grain that lives there has it done."""
+        ...
 
 
 class Home(Protocol):
@@ -218,6 +227,16 @@ class GrainContext:
         Asked in `on_activate` or `__init__`, the call that woke the grain runs first.
         """
         self._home.end_when_idle()
+
+    async def ack(self, event: Acknowledgeable, /) -> None:
+        """Acknowledge an event of a subscription with `ack="manual"`, and all before it.
+
+        Again, or late, is harmless. The agent of the queue hears of it with the reply of the
+        running delivery, or by a message; if that is lost, the events come again, and are answered
+        without running while this activation lives. Raises ValueError: the event is not one that
+        this activation was given by such a subscription.
+        """
+        event.acknowledged_at(self._home)
 
     def keep_alive(self, seconds: float, /) -> None:
         """Not idle before `seconds` from now, whatever happens."""

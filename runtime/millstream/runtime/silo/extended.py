@@ -11,10 +11,9 @@ from typing import Any
 
 from millstream.runtime.definition.grain import Grain
 from millstream.runtime.definition.markers import Mark
-from millstream.runtime.definition.state import State
 from millstream.runtime.turns.activation import Activation
 
-__all__ = ["ExtendedGrain", "activation_of", "extension_of", "is_grain"]
+__all__ = ["ExtendedGrain", "activation_of", "extension_at", "extension_of", "is_grain"]
 
 
 class ExtendedGrain:
@@ -48,18 +47,15 @@ class ExtendedGrain:
         """What codecs decode references and streams for."""
         return self._activation.runtime
 
+    def part(self, name: str, /) -> Any:
+        """The silo's part of a name. Raises ConfigError."""
+        opener: Any = self._activation.runtime  # the inside of the silo
+        return opener.part(name)
+
     @property
     def is_gone(self) -> bool:
         """Has it ended?"""
         return self._activation.is_gone
-
-    @property
-    def states(self) -> list[State[Any]]:
-        """Its states; none once it has ended."""
-        hosted, grain = self._activation.kind.hosted, self._activation.grain
-        if hosted is None or grain is None:
-            return []
-        return [getattr(grain, name) for name in hosted.states]
 
     def marks(self, method: str) -> Sequence[Mark]:
         """The marks of one of its methods."""
@@ -80,7 +76,11 @@ def is_grain(obj: object, /) -> bool:
 
 def extension_of(grain: Grain, name: str, /) -> Any:
     """A grain's extension; None where the grain has ended, or its silo has no such extension."""
-    activation = activation_of(grain)
-    if activation is None:
+    return extension_at(activation_of(grain), name)
+
+
+def extension_at(home: object, name: str, /) -> Any:
+    """The extension of the grain that lives there (a `Home`); None as for `extension_of`."""
+    if not isinstance(home, Activation) or home.is_gone:
         return None
-    return activation.owner.extension_of(activation, name)
+    return home.owner.extension_of(home, name)

@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
+from collections import deque
 from collections.abc import Callable, Sequence
 from datetime import datetime
 
@@ -129,14 +130,12 @@ class PullingAgent:
             clock=parts.clock,
             tasks=parts.new_tasks(),
             crossing=self._crossing,
-            stored=parts.stored,
-            reconcile_s=options.reconcile_s,
         )
         done_before = DoneBefore(progress.done)
         self._core = self._new_core(after, done_before, may_repeat)
         self._standing = standing_of(parts, self.behind, progress, done_before, self.subscribers)
         self._catch_up = self._new_catch_up()
-        self._events: list[Event] = []
+        self._events: deque[Event] = deque()
         self._is_stepping = False
         self._is_closed = False
         self._timer: asyncio.TimerHandle | None = None
@@ -236,6 +235,16 @@ class PullingAgent:
     def in_flight(self) -> int:
         """Delivery calls that are out."""
         return self.dispatch.calls_out
+
+    @property
+    def unacked(self) -> int:
+        """Subscriptions that are to acknowledge something by hand."""
+        return self.subscribers.unacked
+
+    def acked(self, stream: StreamId, subscription: str, upto: Token) -> None:
+        """A subscription has acknowledged by hand, up to a token."""
+        if not self._is_closed:
+            self.subscribers.acked(stream, subscription, upto)
 
     @property
     def is_urgent(self) -> bool:
@@ -355,7 +364,7 @@ class PullingAgent:
         self._is_stepping = True
         try:
             while self._events and not self._is_closed:
-                for action in self._core.step(self._events.pop(0), self._clock.now()):
+                for action in self._core.step(self._events.popleft(), self._clock.now()):
                     self._act(action)
         finally:
             self._is_stepping = False

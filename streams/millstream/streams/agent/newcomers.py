@@ -53,6 +53,7 @@ class Newcomers:
             on_give_up=one.on_give_up,
             where=one.where,
             fits=self._filters.of_mark(one) if self._filters and one.where else None,
+            is_manual=one.is_manual,
         )
 
     def explicit(self, row: SubscriptionRow, stream: StreamId) -> Subscriber:

@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from typing import Protocol, TypeVar
 
-from millstream.runtime.extending import Clock, LineBudget, Tasks, shown
+from millstream.runtime.extending import Clock, Tasks, shown
 from millstream.streams.api.implicit import ImplicitSet, is_implicit
 from millstream.streams.api.subscription_rows import HELD, HERE, SubscriptionRow
 from millstream.streams.contracts.identity import StreamId
@@ -22,6 +22,7 @@ from millstream.streams.contracts.message import QueueMessage
 from millstream.streams.contracts.token import Token
 
 from .cache.queue_cache import QueueCache
+from .delivery.attempts import LineBudget
 from .delivery.subscriber import Deliveries, Subscriber
 from .giving_back import give_back
 from .lagging.behind import BEGINNING, before
@@ -31,7 +32,6 @@ from .losses import Loss, Losses
 from .newcomers import Newcomers
 from .reading.passage import Crossing
 from .reading.steps import Returned
-from .reconciling import Reconciling, Stored
 from .starts import Starts, last_token
 from .stream_entry import StreamEntry, places
 
@@ -79,8 +79,6 @@ class Subscribers:
         clock: Clock,
         tasks: Tasks,
         crossing: Crossing | None = None,
-        stored: Stored | None = None,
-        reconcile_s: float = 0.0,
     ) -> None:
         self._crossing = crossing or Crossing("", None)
         self._cache = cache
@@ -93,9 +91,6 @@ class Subscribers:
         self._tasks = tasks
         self._streams: dict[StreamId, StreamEntry] = {}
         self._holds = Holds(known)
-        self._reconciling: Reconciling | None = None
-        if stored is not None:
-            self._reconciling = Reconciling(self._streams, self, stored, reconcile_s, tasks)
         self._lines = LineBudget()
         self._losses = Losses()
         self.unheard_count = 0
@@ -163,10 +158,7 @@ class Subscribers:
 
     def _meet(self, stream: StreamId, era: int = 0) -> StreamEntry:
         entry = self._streams[stream] = StreamEntry()
-        entry.is_asked_for = not self._is_implicit_only(stream)
-        held = None if entry.is_asked_for else self._holds.known(stream)
-        if entry.is_asked_for and self._reconciling is not None:
-            self._reconciling.begin()
+        held = self._holds.known(stream) if self._is_implicit_only(stream) else None
         if self._crossing.is_early(stream, era):
             entry.moved_era, held = era, None
         if held is None:
@@ -338,7 +330,6 @@ class Subscribers:
         if entry is None:
             return  # cold: the first event asks the rendezvous, which has the row
         entry.detached.discard(row.id)
-        entry.hear_of(row.id)
         entry.holds[row.id] = False
         if row.start != HERE and entry.starts is not None:
             entry.starts.forget(row.id)
@@ -384,7 +375,6 @@ class Subscribers:
         entry = self._streams.get(stream)
         if entry is None:
             return
-        entry.hear_of(row.id)
         entry.holds[row.id] = True
         subscriber = self._obtain(stream, entry, row)
         if subscriber is not None:
@@ -397,7 +387,6 @@ class Subscribers:
             return
         if entry.cold is not None:
             entry.detached.add(subscription)
-        entry.hear_of(subscription)
         entry.holds.pop(subscription, None)
         if entry.starts is not None:
             entry.starts.forget(subscription)
@@ -447,6 +436,9 @@ class Subscribers:
         """
         for entry in self._streams.values():
             is_shared = len(entry.subscribers) > 1
+            for subscriber in entry.subscribers.values():
+                if subscriber.is_manual:  # what it has not acknowledged is noted beside it
+                    self._deliveries.fall_behind(subscriber)
             for _, subscriber in list(places(entry)):
                 if is_shared or (subscriber.delivery and subscriber.delivery.is_within):
                     self._deliveries.fall_behind(subscriber)
@@ -458,11 +450,29 @@ class Subscribers:
 
     def has_tried(self) -> bool:
         """Was something delivered that is not done? Cost: O(subscriptions known)."""
+        is_noted = self._behind.has_place  # what was delivered to those who acknowledge by hand
         return any(
-            subscriber.has_tried
+            subscriber.has_tried or (subscriber.unacked > 0 and not is_noted)
+            for entry in self._streams.values()
+            for subscriber in entry.subscribers.values()
+            if not (subscriber.is_manual and is_noted)
+        )
+
+    @property
+    def unacked(self) -> int:
+        """Subscriptions that are to acknowledge something by hand. Cost: as `has_tried`."""
+        return sum(
+            subscriber.unacked > 0
             for entry in self._streams.values()
             for subscriber in entry.subscribers.values()
         )
+
+    def acked(self, stream: StreamId, subscription: str, upto: Token) -> None:
+        """A subscription has acknowledged by hand."""
+        entry = self._streams.get(stream)
+        subscriber = None if entry is None else entry.subscribers.get(subscription)
+        if subscriber is not None:
+            self._deliveries.acked(subscriber, upto)
 
     def is_uneven(self) -> bool:
         """Has a subscription done what another one of its stream has not? Cost: as `has_tried`."""

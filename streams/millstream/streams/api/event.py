@@ -6,16 +6,23 @@ Owns: `Event`, `Gap`. Invariant: both are frozen; a token is comparable within i
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Generic, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 import msgspec
 
+from millstream.runtime.extending import extension_at
 from millstream.streams.contracts.identity import StreamId
 from millstream.streams.contracts.token import Token
 
 __all__ = ["Event", "Gap"]
 
 T_co = TypeVar("T_co", covariant=True)
+
+
+class Consumer(Protocol):
+    """The end of a grain's deliveries: its extension `streams`."""
+
+    def acknowledge(self, event: Event[object], /) -> None: ...
 
 
 class Event(msgspec.Struct, Generic[T_co], frozen=True):
@@ -35,6 +42,15 @@ class Event(msgspec.Struct, Generic[T_co], frozen=True):
     redelivered: bool = False
     subscription: str = ""
     redriven: bool = False
+
+    def acknowledged_at(self, home: object, /) -> None:
+        """What `self.context.ack(event)` does: the grain at that home has it done.
+
+        Raises ValueError: that activation was not given it by a subscription with `ack="manual"`.
+        """
+        consumer: Consumer | None = extension_at(home, "streams")
+        if consumer is not None:
+            consumer.acknowledge(self)
 
 
 class Gap(msgspec.Struct, frozen=True):

@@ -42,6 +42,7 @@ class ImplicitSubscription(msgspec.Struct, array_like=True, frozen=True):
     on_give_up: GiveUpDecision | None = None
     key: str = ""  # a pattern
     where: str = ""  # its filter, for people; empty: it has none
+    is_manual: bool = False  # it acknowledges by hand
 
     @property
     def subscription(self) -> str:

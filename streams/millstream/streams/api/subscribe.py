@@ -60,6 +60,7 @@ class SubscribeMark(Mark):
         on_give_up: GiveUpDecision | None = None,
         key: str = "*",
         where: Where | None = None,
+        ack: Literal["auto", "manual"] = "auto",
     ) -> None:
         self.namespace = namespace
         self.is_batch = is_batch
@@ -72,6 +73,7 @@ class SubscribeMark(Mark):
         self.on_give_up: GiveUpDecision | None = on_give_up
         self.key = key
         self.where = where
+        self.ack = ack
 
     @property
     def part(self) -> str:
@@ -89,6 +91,7 @@ class SubscribeMark(Mark):
         self._check_twice(subject, owner, name)
         self._check_numbers(subject)
         self._check_choice(subject)
+        self._check_ack(subject)
         _check_method(subject, name, fn)
         wanted = wanted_text(self.namespace.item, is_batch=self.is_batch)
         self._check_item(subject, fn, parameter_of(fn, subject, wanted), wanted)
@@ -112,6 +115,7 @@ class SubscribeMark(Mark):
             self.on_give_up,
             "" if self.key == "*" else self.key,
             "" if self.where is None else named_of(self.where),
+            self.ack == "manual",
         ).declaration()
 
     def filter_for(self, runtime: object) -> EventFilter | None:
@@ -173,6 +177,22 @@ class SubscribeMark(Mark):
             raise DefinitionError(
                 f"{subject}: {name} is for implicit subscriptions, and {self.namespace!r} takes "
                 "explicit ones only"
+            )
+
+    def _check_ack(self, subject: str) -> None:
+        """What stores, or leaves out, events by itself is not acknowledged by hand."""
+        if self.ack not in ("auto", "manual"):
+            raise DefinitionError(f"{subject}: ack is {self.ack!r}: 'auto' or 'manual'")
+        if self.ack == "auto":
+            return
+        if self.commit_with is not None:
+            raise DefinitionError(
+                f"{subject}: commit_with acknowledges what it has written: remove it, or ack="
+            )
+        if self.where is not None:
+            raise DefinitionError(
+                f"{subject}: nobody would acknowledge the events that `where` leaves out: ask in "
+                "the handler"
             )
 
     def _check_item(
@@ -264,6 +284,7 @@ def subscribe(
     on_give_up: GiveUpDecision | None = None,
     key: str = "*",
     where: Callable[[Event[T]], bool] | None = None,
+    ack: Literal["auto", "manual"] = "auto",
 ) -> _Single[T]: ...
 @overload
 def subscribe(
@@ -280,6 +301,7 @@ def subscribe(
     on_give_up: GiveUpDecision | None = None,
     key: str = "*",
     where: Callable[[Event[T]], bool] | None = None,
+    ack: Literal["auto", "manual"] = "auto",
 ) -> _Batch[T]: ...
 def subscribe(
     namespace: StreamNamespace[Any],
@@ -295,6 +317,7 @@ def subscribe(
     on_give_up: GiveUpDecision | None = None,
     key: str = "*",
     where: Where | None = None,
+    ack: Literal["auto", "manual"] = "auto",
 ) -> Any:
     """Subscribe every grain of the class to the stream with its own key.
 
@@ -315,6 +338,10 @@ def subscribe(
         where: a filter: a function that takes an event and says at once whether it is for the
             handler; what is not counts as done. It is asked in the silo that reads the queue if
             that hosts the class, so it goes by the event alone.
+        ack: "auto": an event is done when its handler is; "manual": when the grain calls
+            `self.context.ack(event)` for it, or for a later one. Up to `max_unacked` events are
+            delivered meanwhile; what is not acknowledged comes again after `ack_timeout_s`, to
+            another activation, and after a hand-over. Not with `commit_with` or `where`.
 
     Raises DefinitionError when the class is defined.
     """
@@ -331,6 +358,7 @@ def subscribe(
         on_give_up=on_give_up,
         key=key,
         where=where,
+        ack=ack,
     )
     return _Batch(mark) if batch else _Single(mark)
 
@@ -358,17 +386,17 @@ def check_marks(
 def _check_provided(
     label: str, mark: SubscribeMark, grain_type: GrainType, capabilities: frozenset[Capability]
 ) -> None:
-    if mark.commit_with is None:
+    if mark.commit_with is None and mark.ack == "auto":
         return
     needed = (Capability.ORDERED, Capability.STABLE_TOKENS)
     missing = [one.name for one in needed if one not in capabilities]
     if missing:
+        what = 'ack="manual"' if mark.commit_with is None else "commit_with"
         raise ConfigError(
-            f"{label}: commit_with needs ORDERED and STABLE_TOKENS, so that a stored position "
-            f"tells what is done; stream provider {mark.namespace.provider!r} lacks "
-            f"{' and '.join(missing)}"
+            f"{label}: {what} needs ORDERED and STABLE_TOKENS, so that a position tells what is "
+            f"done; stream provider {mark.namespace.provider!r} lacks {' and '.join(missing)}"
         )
-    if grain_type.options.reentrant:
+    if mark.commit_with is not None and grain_type.options.reentrant:
         raise ConfigError(
             f"{label}: commit_with excludes every other turn, so the grain cannot be reentrant"
         )

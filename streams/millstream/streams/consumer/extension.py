@@ -5,30 +5,24 @@ Owns: the positions of one activation, and the commit of state and cursor. Not: 
 Invariants: an item at or below the last token of its queue is acknowledged without running, but
 where tokens neither rise nor stay; a delivery of an older epoch than one seen is refused; with
 `commit_with`, what the reply calls done is stored, and a failed handler leaves no trace in the
-state; what this activation has unsubscribed is not handled, also where it was on its way already.
+state; what this activation has unsubscribed is not handled, also where it was on its way already;
+what is acknowledged by hand is not handled again, and nothing is skipped before it is.
 """
 
 from __future__ import annotations
 
-import asyncio
-import logging
+from collections.abc import Sequence
 from typing import Any
 
-from millstream.runtime import MillstreamError, Rejected, State
+from millstream.runtime import State
 from millstream.runtime.extending import ExtendedGrain, shown
-from millstream.streams.api.implicit import is_implicit
-from millstream.streams.api.rendezvous import Rendezvous, rendezvous_key, rendezvous_of
-from millstream.streams.api.stream import parse_subscription_id
+from millstream.streams.api.event import Event
 
 from .batch import Delivered, WireBatch
-from .fresh import fresh_of
-from .old_positions import OldPositions
 from .on_gap import gap_of
-from .run import HandlerRun, Position
+from .run import HandlerRun, Position, fresh_of
 
 __all__ = ["Consumer"]
-
-log = logging.getLogger("millstream.consumer")
 
 ENDED_MAX = 1_000
 
@@ -40,8 +34,6 @@ class Consumer:
         self._grain = grain
         self._positions: dict[str, Position] = {}
         self._ended: dict[str, None] = {}  # unsubscribed here; deliveries may still be on their way
-        self._old = OldPositions(grain)
-        self._removing: dict[str, asyncio.Task[None]] = {}  # what is delivered all the same
 
     def left(self, subscription: str) -> None:
         """The grain has unsubscribed: nothing more of that is handled here."""
@@ -50,37 +42,9 @@ class Consumer:
         if len(self._ended) > ENDED_MAX:
             del self._ended[next(iter(self._ended))]
 
-    async def joined(self, subscription: str) -> None:
+    def joined(self, subscription: str) -> None:
         """The grain subscribes, perhaps again."""
-        removing = self._removing.get(subscription)
-        if removing is not None:
-            await asyncio.wait([removing])  # else it could end what is being made
         self._ended.pop(subscription, None)
-        self._old.joined(subscription)
-
-    def removed(self, subscription: str) -> None:
-        """What the grain has unsubscribed is stored no more: nor need its positions be."""
-        if subscription in self._ended:
-            self._old.removed(subscription)
-
-    def _remove(self, batch: WireBatch) -> None:
-        """It was unsubscribed, and is delivered: what was to remove it may have failed."""
-        name = batch.subscription
-        if name in self._removing or is_implicit(name):
-            return
-        provider, stream = parse_subscription_id(name)
-        grain = self._grain.grain
-        rendezvous = grain.grain(rendezvous_of(provider), rendezvous_key(provider, stream))
-        task = grain.context.create_task(self._remove_from(rendezvous, name))
-        self._removing[name] = task
-        task.add_done_callback(lambda _: self._removing.pop(name, None))
-
-    async def _remove_from(self, rendezvous: Rendezvous, subscription: str) -> None:
-        try:
-            await rendezvous.remove(subscription)
-            self.removed(subscription)
-        except MillstreamError as error:  # it is delivered again, and tried again then
-            log.info("%s is not removed yet: %s", shown(subscription), error)
 
     def epochs(self) -> dict[str, dict[str, int]]:
         """The newest epoch of each queue that each subscription has had events of."""
@@ -92,18 +56,17 @@ class Consumer:
     async def deliver(self, batch: WireBatch) -> Delivered:
         """Run the handler over the items; the reply says how far it came."""
         if batch.subscription in self._ended:
-            self._remove(batch)
-            raise Rejected(f"{self._grain} has unsubscribed {batch.subscription}")
+            return Delivered(len(batch.items))
         position = self._positions.get(batch.subscription)
         if position is None:
+            if is_in_the_middle(batch):
+                return Delivered(0, is_anew=True)
             position = self._positions[batch.subscription] = Position(self._grain, batch)
-            if position.state is not None:
-                self._old.look(position.state, self._positions)
         if batch.epoch < position.epochs.get(batch.queue, 0):
             return Delivered(0, is_fenced=True)
         position.epochs[batch.queue] = batch.epoch
         if batch.rewinds:
-            position.last.pop(batch.queue, None)
+            position.forget(batch.queue)
 
         def is_over() -> bool:
             return self._positions.get(batch.subscription) is not position
@@ -112,12 +75,14 @@ class Consumer:
         fresh = fresh_of(batch.items, last) if batch.has_positions else range(len(batch.items))
         if not fresh:
             await sent_with(position.state)  # stored by a delivery that was not answered
-            return Delivered(len(batch.items))
+            return Delivered(len(batch.items), acked=last if batch.by_hand else None)
         items = batch.items
         if len(fresh) < len(items):
             items = [items[at] for at in fresh]
         gap = None if batch.gap is None else gap_of(batch, last)
         run = HandlerRun(batch, items, position, self._grain, is_over, gap)
+        if batch.by_hand is not None:
+            return await self._by_hand(run, position, fresh)
         done, error = await self._run(run, position.state)
         if is_over():
             return Delivered(len(batch.items))  # unsubscribed meanwhile: nobody waits for the rest
@@ -126,6 +91,35 @@ class Consumer:
         # what is known counts as done with what stands before it
         all_done = fresh[done] if done < len(fresh) else len(batch.items)
         return Delivered(all_done, error, is_final=run.is_final) if error else Delivered(all_done)
+
+    async def _by_hand(
+        self, run: HandlerRun, position: Position, fresh: Sequence[int]
+    ) -> Delivered:
+        """Run the items; they are done when the handler's grain says so."""
+        acks, batch = position.acks_by_hand(run.batch, self._grain), run.batch
+        acks.begins(batch)
+        try:
+            done, error = await run.upto(len(run.items))
+        finally:
+            acks.ends(batch.queue)
+        if self._positions.get(batch.subscription) is not position:
+            return Delivered(len(batch.items), acked=batch.items[-1].token)  # unsubscribed
+        all_done = fresh[done] if done < len(fresh) else len(batch.items)
+        acked = acks.upto(batch.queue)
+        return Delivered(all_done, error, is_final=run.is_final, acked=acked)
+
+    def acknowledge(self, event: Event[object]) -> None:
+        """The grain has an event done, and all before it. Raises ValueError: it had none such."""
+        subscription = event.subscription
+        if event.redriven or subscription in self._ended:
+            return  # it has no place in the order, or nobody waits for it
+        position = self._positions.get(subscription)
+        if position is None or position.by_hand is None:
+            raise ValueError(
+                f"{self._grain}: {shown(subscription) or 'the event'} is no subscription that this "
+                'activation acknowledges by hand: write `@subscribe(NS, ack="manual")`'
+            )
+        position.by_hand.ack(event.token)
 
     async def redrive(self, batch: WireBatch) -> Delivered:
         """Run the handler over an event that was given up: no position knows of it."""
@@ -163,6 +157,12 @@ class Consumer:
             await state.commit(batch.subscription, batch.queue, last)
             await sent_with(state)
         return done, error
+
+
+def is_in_the_middle(batch: WireBatch) -> bool:
+    """Were events before these delivered, by hand, to an activation that has ended? Pure."""
+    before = None if batch.by_hand is None else batch.by_hand.unacked_from
+    return before is not None and batch.items[0].token > before
 
 
 async def sent_with(state: State[Any] | None) -> None:

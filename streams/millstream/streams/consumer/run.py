@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from typing import Any
+from operator import lt
+from typing import Any, Protocol
 
 import msgspec
 
@@ -26,11 +27,19 @@ from millstream.streams.contracts.token import Token
 from millstream.streams.failures.policy import is_one_of
 
 from .batch import WireBatch
+from .by_hand import AckCalls, AcksByHand
 from .on_gap import gap_handler
 
-__all__ = ["HandlerRun", "Position"]
+__all__ = ["HandlerRun", "Position", "fresh_of"]
 
 BATCH_MAX = 1 << 31  # an explicit handler that takes lists takes what a call brings
+
+
+class Provider(Protocol):
+    """The stream provider of an event, in this silo."""
+
+    @property
+    def ack_calls(self) -> AckCalls: ...
 
 
 class Position:
@@ -41,6 +50,7 @@ class Position:
 
     __slots__ = (
         "batch_max",
+        "by_hand",
         "codec",
         "epochs",
         "filters",
@@ -55,6 +65,9 @@ class Position:
     def __init__(self, grain: ExtendedGrain, batch: WireBatch) -> None:
         self.runtime = grain.runtime
         self.last: dict[str, Token] = {}  # by queue
+        self.by_hand: AcksByHand | None = None
+        if batch.by_hand is not None:
+            self.acks_by_hand(batch, grain)
         self.epochs: dict[str, int] = {}
         mark, self.handler = find_handler(grain, batch)
         self.filters: dict[str, Where] = {}  # those of explicit subscriptions, by name
@@ -72,8 +85,24 @@ class Position:
         if mark.commit_name is not None:
             self.state = getattr(grain.grain, mark.commit_name)
 
+    def acks_by_hand(self, batch: WireBatch, grain: ExtendedGrain) -> AcksByHand:
+        """What is acknowledged by hand; from now on, if the mark was another one before."""
+        if self.by_hand is None:
+            assert batch.by_hand is not None
+            provider: Provider = grain.part(batch.by_hand.provider)
+            self.by_hand = AcksByHand(batch, provider.ack_calls)
+        return self.by_hand
+
+    def forget(self, queue: str) -> None:
+        """The subscription was moved back: what it has seen comes again."""
+        self.last.pop(queue, None)
+        if self.by_hand is not None:
+            self.by_hand.forget(queue)
+
     def last_of(self, batch: WireBatch) -> Token | None:
         """The last token of the batch's queue that is done: what is stored says it, if anything."""
+        if batch.by_hand is not None:
+            return None if self.by_hand is None else self.by_hand.upto(batch.queue)
         stored = None
         if self.state is not None:
             stored = self.state.cursor(batch.subscription, batch.queue)
@@ -111,6 +140,21 @@ def find_handler(grain: ExtendedGrain, batch: WireBatch) -> tuple[SubscribeMark 
         if isinstance(mark, SubscribeMark) and mark.namespace.name == batch.namespace:
             return mark, handler
     return None, handler
+
+
+def fresh_of(items: Sequence[Item], last: Token | None) -> Sequence[int]:
+    """Which items are behind `last`, and behind each other: those that are not known. Pure."""
+    tokens = [item.token for item in items]
+    if last is not None:
+        tokens.insert(0, last)
+    if all(map(lt, tokens, tokens[1:])):
+        return range(len(items))  # as a rule
+    fresh: list[int] = []
+    for at, item in enumerate(items):
+        if last is None or item.token > last:
+            last = item.token
+            fresh.append(at)
+    return fresh
 
 
 class HandlerLimit:

@@ -19,10 +19,10 @@ class SubscriptionReport(msgspec.Struct, array_like=True, frozen=True):
     """One subscription, as the agent of its queue sees it.
 
     `grain`: type and key. `state`: that of its delivery: ready, in_flight, backoff, lagging,
-    giving_up, faulted, or idle (nothing is undelivered). `lag_events`: read and not done;
-    `lag_s`: age of the oldest of them. `event_s`: what one event takes, smoothed; 0: not known.
-    `out_s`: since when the present call is out. `attempts`: failures of the event that is next.
-    `trouble`: what went wrong last, while it is.
+    giving_up, unacked (it is to acknowledge by hand), faulted, or idle (nothing is undelivered).
+    `lag_events`: read and not done; `lag_s`: age of the oldest of them. `event_s`: what one event
+    takes, smoothed; 0: not known. `out_s`: since when the present call is out. `attempts`:
+    failures of the event that is next. `trouble`: what went wrong last, while it is.
     """
 
     id: str

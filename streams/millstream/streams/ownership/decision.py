@@ -84,7 +84,9 @@ class Situation(msgspec.Struct, frozen=True):
     `live`: every silo that is not dead, stopping ones too, from a view read *after* the record:
     else a new owner looks dead. `seen_s`: see `FirstSeen`. Of this silo's agent, if it owns the
     queue: `progress`; `is_urgent`: somebody waits until that is stored; `in_flight`: deliveries
-    that are out; `has_repeats`: something that is not done may have been delivered before.
+    that are out; `unacked`: subscriptions that are to acknowledge what they were delivered, for
+    which a pause waits too; `has_repeats`: something that is not done may have been delivered
+    before.
     """
 
     record: QueueRecord | None
@@ -96,6 +98,7 @@ class Situation(msgspec.Struct, frozen=True):
     local: Local
     progress: Progress | None = None
     in_flight: int = 0
+    unacked: int = 0
     has_repeats: bool = False
     is_urgent: bool = False
 
@@ -220,7 +223,8 @@ def _decide_pausing(
         return Lost()
     if now.is_wanted:
         return Renew(_held(record, now))
-    if now.in_flight == 0 or now.now_s >= deadline_s:
+    is_drained = now.in_flight == 0 and now.unacked == 0
+    if is_drained or now.now_s >= deadline_s:
         return Free(_freed(record, now))
     renewal_s = _renewal_s(record, now)
     if record.state is QueueState.OWNED or now.now_s >= renewal_s:

@@ -20,6 +20,7 @@ from millstream.streams.agent.agent import PullingAgent
 from millstream.streams.agent.options import StreamOptions
 from millstream.streams.api.rendezvous import rendezvous_of
 from millstream.streams.api.subscribe import check_marks
+from millstream.streams.consumer.by_hand import AckCalls, AcksTarget
 from millstream.streams.consumer.extension import Consumer
 from millstream.streams.contracts.capability import Capability
 from millstream.streams.contracts.factories import OpenAdapter
@@ -185,6 +186,8 @@ class PersistentStreams:
             name, services, self.manager, self._resizing.nudge, self._resizing.resize
         )
         services.targets.add(target, name)
+        services.targets.add(AcksTarget(self.manager), name)
+        self.ack_calls = AckCalls(services, name)
         services.targets.add(IngestTarget(publisher), name)
         self.reports = StreamReports(name, services, self.mapper, records, self.manager)
         services.targets.add(WhyTarget(self.reports), name)

@@ -69,6 +69,9 @@ class Cursor:
         """What is here says it by its index."""
         return False
 
+    next_index = index
+    next_token = token
+
     @property
     def tried(self) -> int:
         """How often its message was tried before, as the provider counts."""

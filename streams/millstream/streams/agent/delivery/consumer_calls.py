@@ -21,7 +21,7 @@ from millstream.runtime import (
 )
 from millstream.runtime.extending import Budget, Clock
 from millstream.streams.agent.losses import Loss
-from millstream.streams.consumer.batch import Delivered, WireBatch
+from millstream.streams.consumer.batch import ByHand, Delivered, WireBatch
 from millstream.streams.contracts.identity import QueueId
 from millstream.streams.contracts.item import Item
 
@@ -95,10 +95,11 @@ class ConsumerCalls:
         gap: Loss | None,
         *,
         are_sifted: bool = False,
+        by_hand: ByHand | None = None,
     ) -> Event:
         """Call the consumer; every outcome becomes an event of the delivery core.
 
-        `gap`: what is gone just before the items.
+        `gap`: what is gone just before the items. `by_hand`: how they are acknowledged.
         """
         if subscriber.fits is not None and not are_sifted:
             return await self._send_fitting(subscriber, subscriber.fits, items, attempt, gap)
@@ -121,6 +122,7 @@ class ConsumerCalls:
             give_up_on=subscriber.give_up_on,
             gap=None if gap is None else (gap.after, gap.first or items[0].token),
             where=subscriber.where,
+            by_hand=by_hand,
         )
         timeout_s = subscriber.options.handler_timeout_s + ANSWER_S
         try:
@@ -162,7 +164,8 @@ class ConsumerCalls:
             kind = FailureKind.TIMEOUT if is_late else FailureKind.HANDLER
             failure = Failure(kind, error_text(error), reply.is_final)
         roll = 0.0 if reply.done and failure is None else self._roll()  # only a back-off needs one
-        return Progress(reply.done, failure, self._clock.now(), roll)
+        now_s = self._clock.now()
+        return Progress(reply.done, failure, now_s, roll, True, reply.acked, reply.is_anew)
 
     def failed(self, kind: FailureKind, text: str) -> Progress:
         return Progress(0, Failure(kind, text), self._clock.now(), self._roll())

@@ -23,7 +23,6 @@ the end: the driver drops the object, and the next message of the stream makes a
 from __future__ import annotations
 
 from collections.abc import Sequence
-from enum import Enum
 
 from millstream.streams.agent.cache.cursor import Cursor
 from millstream.streams.agent.cache.queue_cache import QueueCache
@@ -33,10 +32,15 @@ from millstream.streams.contracts.identity import StreamId
 from millstream.streams.contracts.item import Item
 from millstream.streams.contracts.token import Token
 
+from .held_cursor import HeldCursor
 from .options import DeliveryOptions
 from .steps import (
+    AckDue,
+    Acked,
     Action,
+    Arrived,
     Deliver,
+    DeliveryState,
     Drained,
     Event,
     Failure,
@@ -62,18 +66,12 @@ __all__ = ["Delivery", "DeliveryState"]
 
 BATCH_FIRST = 16  # the size of the first call, before anything is known about the handler
 SMOOTHING = 0.2  # weight of the newest call in `event_s`
-
-
-class DeliveryState(Enum):
-    """Where a delivery stands."""
-
-    READY = "ready"  # has items; waits for its turn
-    IN_FLIGHT = "in_flight"  # a call is out
-    GIVING_UP = "giving_up"  # the failure handler has the item
-    BACKOFF = "backoff"  # waits for a time
-    LAGGING = "lagging"  # its items have left the cache, and are read anew
-    FAULTED = "faulted"  # given up with "pause", or paused; its cursor keeps what is not done
-    CLOSED = "closed"  # drained or closed; holds no cursor
+NOTHING_OUT = (
+    DeliveryState.BACKOFF,
+    DeliveryState.FAULTED,
+    DeliveryState.LAGGING,
+    DeliveryState.UNACKED,
+)
 
 
 class Delivery:
@@ -123,7 +121,7 @@ class Delivery:
     ) -> None:
         self._cache = cache
         self._options = options
-        self._cursor: Cursor | BehindCursor
+        self._cursor: Cursor | BehindCursor | HeldCursor
         self._cursor = cache.open_cursor(stream, at, after) if isinstance(at, int) else at
         self._out: Sequence[Item] = ()
         self._attempts = 0  # failures of the item at the cursor
@@ -136,13 +134,13 @@ class Delivery:
         self.position = after
         self.window = min(options.max_batch, BATCH_FIRST if window is None else window)
         self._trouble = ""  # why calls told nothing, the last time
-        self._sent_s: float  # when the call was made that is out
+        self._sent_s = 0.0
         self.event_s = event_s
         self.state = DeliveryState.FAULTED if is_faulted else DeliveryState.READY
 
     @property
     def index(self) -> int | None:
-        """The absolute index of the message that is delivered next, or now; None at the end."""
+        """The absolute index of the first message that is not done; None at the end."""
         return self._cursor.index
 
     @property
@@ -195,7 +193,12 @@ class Delivery:
     @property
     def next_token(self) -> Token | None:
         """The token of the item that is delivered next, or now; None at the end."""
-        return self._cursor.token
+        return self._cursor.next_token
+
+    @property
+    def next_index(self) -> int | None:
+        """The absolute index of the message that is delivered next, or now; None at the end."""
+        return self._cursor.next_index
 
     def step(self, event: Event) -> Sequence[Action]:
         """Apply an event. What comes after the end is ignored: a late reply, a late tick."""
@@ -222,6 +225,8 @@ class Delivery:
                 return self._paused()
             case Fetched():
                 return self._fetched()
+            case Acked() | AckDue() | Arrived():
+                return ()  # nothing is acknowledged by hand, and its cursor sees what arrives
 
     def follow(self, options: DeliveryOptions) -> None:
         """The subscription has these limits from now on."""
@@ -237,16 +242,25 @@ class Delivery:
 
     def fall_behind(self, book: BehindBook, subscription: str, *, may_repeat: bool) -> None:
         """Hold nothing in the cache any more; one that is faulted holds nothing at all."""
-        cursor, is_faulted = self._cursor, self.state is DeliveryState.FAULTED
+        cursor = self._cursor
         if isinstance(cursor, Cursor):
-            out = len(self._out) if self._out else min(1, self._attempts)
-            key = (self.stream, subscription)
-            out = 0 if is_faulted else out
-            self._cursor = book.park(
-                key, cursor, out, has_chain=not is_faulted, may_repeat=may_repeat
-            )
-        elif is_faulted:
+            self._cursor = self._parked(cursor, 0, book, subscription, may_repeat=may_repeat)
+        elif self.state is DeliveryState.FAULTED:
             cursor.unload()
+
+    def _parked(
+        self, cursor: Cursor, given: int, book: BehindBook, subscription: str, *, may_repeat: bool
+    ) -> BehindCursor:
+        """`given`: items at the cursor that it must have at hand, before what is out."""
+        is_faulted = self.state is DeliveryState.FAULTED
+        out = given + (len(self._out) if self._out else min(1, self._attempts))
+        return book.park(
+            (self.stream, subscription),
+            cursor,
+            0 if is_faulted else out,
+            has_chain=not is_faulted,
+            may_repeat=may_repeat,
+        )
 
     def _fetched(self) -> Sequence[Action]:
         if self.state is not DeliveryState.LAGGING:
@@ -303,8 +317,10 @@ class Delivery:
         self._out = ()
 
     def _adapt(self, count: int, took_s: float) -> None:
-        each_s, known_s = took_s / count, self.event_s
-        self.event_s = known_s + SMOOTHING * (each_s - known_s) if known_s else each_s
+        if count:
+            each_s = took_s / count
+            known_s = self.event_s
+            self.event_s = known_s + SMOOTHING * (each_s - known_s) if known_s else each_s
         target_s = self._options.target_call_s
         if took_s > target_s:
             self.window = max(1, self.window // 2)
@@ -355,7 +371,7 @@ class Delivery:
         return (WaitUntil(self._when_s),)
 
     def _unreachable(self, event: Unreachable) -> Sequence[Action]:
-        if self.state in (DeliveryState.BACKOFF, DeliveryState.FAULTED, DeliveryState.LAGGING):
+        if self.state in NOTHING_OUT:
             return ()
         if self._resume is not None:
             return self._reopen(self._resume)
@@ -426,12 +442,17 @@ class Delivery:
         self._is_retried = False
         self.position = event.token
         if event.cursor is not None:
-            self._cursor = event.cursor
+            self._cursor = self._opened(event.cursor)
             return self._next()
         at = self._cache.first_index(self.stream, event.token)
         if at is not None:
-            self._cursor = self._cache.open_cursor(self.stream, at, event.token)
+            cursor = self._cache.open_cursor(self.stream, at, event.token)
+            self._cursor = self._opened(cursor)
         return self._next()
+
+    def _opened(self, cursor: Cursor | BehindCursor) -> Cursor | BehindCursor | HeldCursor:
+        """It goes on here."""
+        return cursor
 
     def check(self) -> None:
         """Assert the invariants."""

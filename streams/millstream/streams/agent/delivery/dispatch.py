@@ -20,18 +20,25 @@ from millstream.streams.agent.cache.queue_cache import QueueCache
 from millstream.streams.agent.lagging.behind import Behind, BehindCursor, before
 from millstream.streams.agent.lagging.book import BehindBook
 from millstream.streams.agent.losses import Loss
+from millstream.streams.consumer.batch import ByHand
 from millstream.streams.contracts.identity import QueueId, StreamId
 from millstream.streams.contracts.item import Item
 from millstream.streams.contracts.token import Token
 from millstream.streams.failures.handler import DeliveryFailure
 
 from .attempts import AttemptLog
+from .by_hand import DeliveryByHand
 from .consumer_calls import ConsumerCalls, Outlet
-from .delivery import Delivery, DeliveryState
+from .delivery import Delivery
 from .giving_up import GiveUps, error_text
 from .steps import (
+    AckBy,
+    AckDue,
+    Acked,
     Action,
+    Arrived,
     Deliver,
+    DeliveryState,
     Event,
     FailureKind,
     Fetch,
@@ -136,9 +143,14 @@ class Dispatch:
 
     def offer(self, subscriber: Subscriber, index: int) -> None:
         """A message at `index` is for this subscription."""
-        if self._is_closed or subscriber.delivery is not None:
-            return  # its cursor will come to the message by itself
-        delivery = Delivery(
+        if self._is_closed:
+            return
+        if subscriber.delivery is not None:  # its cursor will come to the message by itself
+            if subscriber.delivery.state is DeliveryState.UNACKED:
+                self._step(subscriber, subscriber.delivery, Arrived())
+            return
+        make = DeliveryByHand if subscriber.is_manual else Delivery
+        delivery = make(
             self._cache,
             subscriber.stream,
             subscriber.options,
@@ -196,10 +208,12 @@ class Dispatch:
             if (seen := subscriber.position) is not None:  # attached while it was not known
                 behind.skip_to(seen._replace(index=seen.index + 1))
             subscriber.rewinds += behind.is_rewound
+            subscriber.sent_upto = behind.sent
             self._take_up(subscriber, BehindCursor(behind), before(behind.position))
 
     def _take_up(self, subscriber: Subscriber, cursor: BehindCursor, after: Token) -> None:
-        subscriber.delivery = Delivery(
+        make = DeliveryByHand if subscriber.is_manual else Delivery
+        subscriber.delivery = make(
             self._cache,
             subscriber.stream,
             subscriber.options,
@@ -218,6 +232,19 @@ class Dispatch:
             index = delivery.index
             may_repeat = index is not None and index <= self._source.repeats_upto
             delivery.fall_behind(self._behind, subscriber.id, may_repeat=may_repeat)
+            behind = self._behind.get(subscriber.key)
+            if subscriber.is_manual and behind is not None:
+                behind.sent = subscriber.sent_upto
+
+    def acked(self, subscriber: Subscriber, upto: Token) -> None:
+        """Its consumer has acknowledged by hand."""
+        if subscriber.delivery is None or subscriber.is_rewound:
+            return  # it is done, or of before it was moved back
+        self._step(subscriber, subscriber.delivery, Acked(upto))
+        self._source.progressed()
+        self.pump()
+        if self._is_paused:
+            self._source.drained()
 
     def hold(self, subscriber: Subscriber) -> None:
         """It is paused: what is out ends, and nothing more is delivered."""
@@ -304,12 +331,14 @@ class Dispatch:
 
     def _act(self, subscriber: Subscriber, delivery: Delivery, action: Action) -> None:
         if isinstance(action, Deliver):
-            index = delivery.index  # of a backlog that a former owner may have delivered?
+            index = delivery.next_index  # of a backlog that a former owner may have delivered?
             is_backlog = index is not None and index <= self._source.repeats_upto
             subscriber.is_redelivered = is_backlog or delivery.may_repeat
             items = action.items
             if subscriber.gap is not None:
                 items = subscriber.upto_gap(items)
+            if subscriber.is_manual:
+                items = subscriber.upto_sent(items)
             delivery.step(Sent(len(items), self._clock.now()))
             self.calls_out += 1
             self._out[subscriber.key] = None
@@ -317,8 +346,9 @@ class Dispatch:
         elif isinstance(action, Fetch):
             self._lagging[subscriber.key] = subscriber
             self._source.fetch()
-        elif isinstance(action, WaitUntil):
-            self._tick_at(subscriber, delivery, action.when_s)
+        elif isinstance(action, WaitUntil | AckBy):
+            event = Tick if isinstance(action, WaitUntil) else AckDue
+            self._tick_at(subscriber, delivery, action.when_s, event)
         elif isinstance(action, HandBack):
             now_s = self._clock.now()
             self._attempt_log.failed(subscriber, action.token, action.attempts, action.error, now_s)
@@ -326,10 +356,16 @@ class Dispatch:
         elif isinstance(action, GiveUp):
             self._tasks.start(self._give_up(subscriber, delivery, action))
 
-    def _tick_at(self, subscriber: Subscriber, delivery: Delivery, when_s: float) -> None:
+    def _tick_at(
+        self,
+        subscriber: Subscriber,
+        delivery: Delivery,
+        when_s: float,
+        event: type[Tick] | type[AckDue],
+    ) -> None:
         def tick() -> None:
             self._timers.pop(timer, None)
-            self._step(subscriber, delivery, Tick(max(self._clock.now(), when_s)))
+            self._step(subscriber, delivery, event(max(self._clock.now(), when_s)))
             self.pump()
 
         timer = self._tasks.call_at(when_s, tick)
@@ -340,11 +376,14 @@ class Dispatch:
     async def _deliver(
         self, subscriber: Subscriber, delivery: Delivery, items: Sequence[Item], attempt: int
     ) -> None:
-        rewinds, gap = subscriber.rewinds, subscriber.gap
+        rewinds, gap, sent = subscriber.rewinds, subscriber.gap, subscriber.sent_upto
         if gap is not None:
             gap = subscriber.gap_before(items[0].token)
+        by_hand: ByHand | None = None
+        if isinstance(delivery, DeliveryByHand):
+            by_hand = ByHand(self._outlet.silo, self._outlet.provider, delivery.unacked_from)
         try:
-            event = await self._consumers.send(subscriber, items, attempt, gap)
+            event = await self._consumers.send(subscriber, items, attempt, gap, by_hand=by_hand)
         except asyncio.CancelledError:
             task = asyncio.current_task()
             if self._is_closed or task is None:
@@ -360,6 +399,8 @@ class Dispatch:
             return
         if isinstance(event, Progress):
             self.delivered_count += event.done
+            if event.is_anew:
+                subscriber.sent_upto = sent  # the consumer has taken none of it
             if event.done and event.is_heard:
                 subscriber.rewinds_done = rewinds
                 if gap is not None:

@@ -17,7 +17,8 @@ from millstream.streams.contracts.answers import text_of
 from millstream.streams.contracts.identity import StreamId
 from millstream.streams.failures.handler import DeliveryFailure, FailureHandler
 
-from .delivery import Delivery, DeliveryState
+from .delivery import Delivery
+from .steps import DeliveryState
 from .subscriber import Subscriber
 
 __all__ = ["Aftermath", "GiveUps", "error_text"]

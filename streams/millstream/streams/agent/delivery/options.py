@@ -24,6 +24,8 @@ class DeliveryOptions:
     `handler_timeout_s`: how long the handlers of one call may take; the consumer's side ends them.
     A call that gets no answer is no attempt.
     `give_up_timeout_s`: how long a failure handler may think; then it is asked again.
+    `max_unacked`: events that a subscription which is acknowledged by hand may have, delivered and
+    not acknowledged; `ack_timeout_s`: after that they come again.
     """
 
     max_batch: int = 256
@@ -33,6 +35,8 @@ class DeliveryOptions:
     target_call_s: float = 0.25
     backoff: Backoff = field(default_factory=Backoff)
     give_up_timeout_s: float = 60.0
+    max_unacked: int = 1000
+    ack_timeout_s: float = 60.0
 
     def __post_init__(self) -> None:
         check_fields(self)

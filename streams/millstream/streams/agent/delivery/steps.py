@@ -1,6 +1,7 @@
-"""What happens to a delivery, and what follows: its events and actions.
+"""What happens to a delivery, and what follows: its states, events and actions.
 
-Owns: the messages between `Delivery` and its driver. Not: what follows from what (`delivery`).
+Owns: `DeliveryState`, and the messages between `Delivery` and its driver. Not: what follows from
+what (`delivery`).
 """
 
 from __future__ import annotations
@@ -16,8 +17,13 @@ from millstream.streams.contracts.item import Item
 from millstream.streams.contracts.token import Token
 
 __all__ = [
+    "AckBy",
+    "AckDue",
+    "Acked",
     "Action",
+    "Arrived",
     "Deliver",
+    "DeliveryState",
     "Drained",
     "Event",
     "Failure",
@@ -40,6 +46,19 @@ __all__ = [
 ]
 
 GiveUpOutcome = Literal["dead_letter", "skip", "pause"]
+
+
+class DeliveryState(Enum):
+    """Where a delivery stands."""
+
+    READY = "ready"  # has items; waits for its turn
+    IN_FLIGHT = "in_flight"  # a call is out
+    GIVING_UP = "giving_up"  # the failure handler has the item
+    BACKOFF = "backoff"  # waits for a time
+    UNACKED = "unacked"  # all that may be out is out, and is to be acknowledged by hand
+    LAGGING = "lagging"  # its items have left the cache, and are read anew
+    FAULTED = "faulted"  # given up with "pause", or paused; its cursor keeps what is not done
+    CLOSED = "closed"  # drained or closed; holds no cursor
 
 
 class FailureKind(Enum):
@@ -84,6 +103,24 @@ class Progress(msgspec.Struct, frozen=True):
     at_s: float
     roll: float
     is_heard: bool = True
+    acked: Token | None = None  # by hand, up to here
+    is_anew: bool = False  # the consumer has not had what was delivered before, unacknowledged
+
+
+class Acked(msgspec.Struct, frozen=True):
+    """The consumer has acknowledged up to a token, by hand."""
+
+    upto: Token
+
+
+class AckDue(msgspec.Struct, frozen=True):
+    """The time of `AckBy` has come."""
+
+    now_s: float
+
+
+class Arrived(msgspec.Struct, frozen=True):
+    """Another message of the stream is here."""
 
 
 class Unreachable(msgspec.Struct, frozen=True):
@@ -131,7 +168,21 @@ class Fetched(msgspec.Struct, frozen=True):
     """The answer to `Fetch`: the items are here, or lost, or not yet."""
 
 
-Event = Wake | Sent | Progress | Unreachable | Tick | GivenUp | Resume | Pause | Retry | Fetched
+Event = (
+    Wake
+    | Sent
+    | Progress
+    | Unreachable
+    | Tick
+    | GivenUp
+    | Resume
+    | Pause
+    | Retry
+    | Fetched
+    | Acked
+    | AckDue
+    | Arrived
+)
 
 
 # Actions.
@@ -170,6 +221,12 @@ class WaitUntil(msgspec.Struct, frozen=True):
     when_s: float
 
 
+class AckBy(msgspec.Struct, frozen=True):
+    """Give an `AckDue` at this time."""
+
+    when_s: float
+
+
 class Fetch(msgspec.Struct, frozen=True):
     """Read the items anew; answer with `Fetched`."""
 
@@ -178,4 +235,4 @@ class Drained(msgspec.Struct, frozen=True):
     """Nothing is left; the subscription is idle."""
 
 
-Action = Deliver | GiveUp | HandBack | WaitUntil | Fetch | Drained
+Action = Deliver | GiveUp | HandBack | WaitUntil | AckBy | Fetch | Drained

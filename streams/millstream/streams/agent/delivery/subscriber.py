@@ -15,6 +15,7 @@ from millstream.streams.contracts.item import Item
 from millstream.streams.contracts.token import Token
 from millstream.streams.failures.handler import GiveUpDecision
 
+from .by_hand import DeliveryByHand
 from .delivery import Delivery
 from .options import DeliveryOptions
 
@@ -50,6 +51,7 @@ class Subscriber:
         "id",
         "is_explicit",
         "is_faulted",
+        "is_manual",
         "is_queued",
         "is_redelivered",
         "keeps_dead_letters",
@@ -81,6 +83,7 @@ class Subscriber:
         give_up_on: tuple[str, ...] = (),
         where: str = "",
         fits: Fits | None = None,
+        is_manual: bool = False,
     ) -> None:
         self.id = subscription
         self.key = (stream, subscription)  # the same for whoever comes after it
@@ -93,6 +96,7 @@ class Subscriber:
         self.on_give_up = on_give_up  # None: the failure handler is asked
         self.give_up_on = give_up_on  # names of exceptions that are not worth another try
         self.is_explicit = is_explicit
+        self.is_manual = is_manual  # its consumer acknowledges by hand
         self.fits = fits  # what is asked of each event, before it is sent
         self.where = where if fits is None else ""  # the filter that the consumer's side asks
         self.delivery: Delivery | None = None
@@ -113,6 +117,7 @@ class Subscriber:
         self.give_up_on = made_anew.give_up_on
         self.fits, self.where = made_anew.fits, made_anew.where
         self.options = made_anew.options
+        self.is_manual = made_anew.is_manual  # from its next delivery on
         if self.delivery is not None:
             self.delivery.follow(made_anew.options)
 
@@ -120,6 +125,12 @@ class Subscriber:
     def next_token(self) -> Token | None:
         """The first item that is not done; None if there is none."""
         return None if self.delivery is None else self.delivery.next_token
+
+    @property
+    def unacked(self) -> int:
+        """Events that were delivered, and are to be acknowledged by hand."""
+        delivery = self.delivery
+        return delivery.unacked if isinstance(delivery, DeliveryByHand) else 0
 
     @property
     def has_tried(self) -> bool:
@@ -152,6 +163,13 @@ class Subscriber:
             return items
         return [item for item in items if self.gap_before(item.token) is None]
 
+    def upto_sent(self, items: Sequence[Item]) -> Sequence[Item]:
+        """The first of these items, as far as all of them were sent before, or none was."""
+        sent = self.sent_upto
+        if sent is None or items[0].token > sent or items[-1].token <= sent:
+            return items
+        return [item for item in items if item.token <= sent]
+
     def told(self, gap: Loss | None) -> None:
         """It has heard of this; what came meanwhile is still to be told."""
         if self.gap is gap:
@@ -167,6 +185,7 @@ class Deliveries(Protocol):
     def begin(self, subscriber: Subscriber, start: Token, /) -> None: ...
     def restore(self, subscriber: Subscriber, /) -> None: ...
     def fall_behind(self, subscriber: Subscriber, /) -> None: ...
+    def acked(self, subscriber: Subscriber, upto: Token, /) -> None: ...
     def hold(self, subscriber: Subscriber, /) -> None: ...
     def drop(self, subscriber: Subscriber, /) -> None: ...
     def pump(self) -> None: ...

@@ -77,6 +77,8 @@ class Behind:
         is_new: where it begins has not been compared with what the provider keeps.
         is_rewound: its consumer has not heard that what it has seen comes again.
         may_repeat: what it gets may have been delivered before.
+        is_full: there was no room for the next message in its chain, and nothing was done since.
+        sent: up to here a former owner has delivered what is not done; None: see `may_repeat`.
     """
 
     __slots__ = (
@@ -88,12 +90,14 @@ class Behind:
         "floor",
         "following",
         "head",
+        "is_full",
         "is_new",
         "is_over",
         "is_rewound",
         "keeps",
         "key",
         "may_repeat",
+        "sent",
         "size_bytes",
         "start",
         "tail",
@@ -124,6 +128,8 @@ class Behind:
         self.is_new = False
         self.is_rewound = False
         self.may_repeat = may_repeat
+        self.is_full = False
+        self.sent: Token | None = None
         self.is_over = False
         self.meet()
 
@@ -148,7 +154,8 @@ class Behind:
     def entry(self) -> BehindAt:
         """As the queue record has it."""
         (namespace, key), subscription = self.key
-        return BehindAt(namespace, key, subscription, self.position, self.is_rewound)
+        position, is_rewound = self.position, self.is_rewound
+        return BehindAt(namespace, key, subscription, position, is_rewound, self.sent)
 
     # -- what comes
 
@@ -194,7 +201,7 @@ class Behind:
             if not self.following <= message.token < end or not message.items:
                 continue
             if not self._book.has_room(self, message):
-                end = message.token
+                end, self.is_full = message.token, True
                 break
             self.link(message)
         self.following = max(self.following, end)
@@ -206,7 +213,8 @@ class Behind:
         """All before `first` is gone; returns where it was if it would have needed that."""
         if self.dropped is None or first <= self.following:
             return None
-        wanted, self.following = self.position, min(first, following(self.dropped))
+        wanted = max(self.start, self.following)
+        self.following = min(first, following(self.dropped))
         self.meet()
         return wanted
 
@@ -242,6 +250,7 @@ class Behind:
             self.following = Token(self.start.era, self.start.seq)
             self.dropped = last if self.dropped is None else max(self.dropped, last)
             self._clear()
+            self.is_full = False
         self.let_go()
 
     def _clear(self) -> None:
@@ -269,6 +278,16 @@ class Behind:
 
     # -- what is done
 
+    def place(self) -> tuple[Slot, int] | None:
+        """The first message of the chain, and the item in that; None: there is no chain."""
+        return None if self.head is None else (self.head, self._item)
+
+    def beyond(self, slot: Slot) -> Slot | None:
+        """What follows the last message of the chain in the cache, if that is it."""
+        if slot is not self._last or not self.has_all or self.tail is None:
+            return None
+        return self.tail.place()[0]
+
     def items(self, max_events: int, max_bytes: int) -> Sequence[Item]:
         """The next items of the chain."""
         return items_from(self.head, self._item, max_events, max_bytes)
@@ -281,6 +300,7 @@ class Behind:
         """So many items are done."""
         self._item += count
         self.is_rewound = self.is_rewound and not count
+        self.is_full = self.is_full and not count
         while self.head is not None and self._item >= len(self.head.message.items):
             slot, self.head = self.head, self.head.next
             self._item -= len(slot.message.items)
@@ -361,6 +381,23 @@ class BehindCursor:
     def token(self) -> Token | None:
         """The token of the item at which it is, or where the next are looked for."""
         return self._behind.position
+
+    next_index = index
+    next_token = token
+
+    @property
+    def wants_more(self) -> bool:
+        """Is something to be read anew, and is there room for it?"""
+        behind = self._behind
+        return not behind.is_full and (not behind.has_all or behind.is_new)
+
+    def place(self) -> tuple[Slot, int] | None:
+        """The message that is here, and the item in that; None: none is."""
+        return self._behind.place()
+
+    def beyond(self, slot: Slot) -> Slot | None:
+        """What follows the last message that is here."""
+        return self._behind.beyond(slot)
 
     @property
     def after(self) -> Token:

@@ -96,7 +96,7 @@ class BehindBook:
         """One that was behind with the former owner of the queue."""
         key = (entry.stream, entry.subscription)
         behind = self._add(Behind(self, key, entry.position, frontier, may_repeat=may_repeat))
-        behind.is_rewound = entry.is_rewound
+        behind.is_rewound, behind.sent = entry.is_rewound, entry.sent
         behind.is_new = behind.has_all or entry.position == BEGINNING
         self._is_stored = True
         return behind

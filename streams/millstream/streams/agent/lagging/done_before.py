@@ -6,6 +6,7 @@ forgotten.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Sequence
 
 from millstream.streams.contracts.message import QueueMessage
@@ -18,14 +19,13 @@ __all__ = ["DoneBefore"]
 class DoneBefore:
     """Ranges of messages that are done, as a hand-off names them; falsy once all are passed."""
 
-    __slots__ = ("_at", "_ranges")
+    __slots__ = ("_ranges",)
 
     def __init__(self, ranges: Iterable[TokenRange] = ()) -> None:
-        self._ranges = tuple(ranges)
-        self._at = 0  # the first that is not passed
+        self._ranges = deque(ranges)
 
     def __bool__(self) -> bool:
-        return self._at < len(self._ranges)
+        return bool(self._ranges)
 
     def blanked(self, messages: Sequence[QueueMessage]) -> list[QueueMessage]:
         """The same messages, without the items of those that are done."""
@@ -37,10 +37,11 @@ class DoneBefore:
         ]
 
     def _has(self, token: Token) -> bool:
-        while self and self._ranges[self._at][1] < token:
-            self._at += 1
-        return bool(self) and self._ranges[self._at][0] <= token
+        ranges = self._ranges
+        while ranges and ranges[0][1] < token:
+            ranges.popleft()
+        return bool(ranges) and ranges[0][0] <= token
 
     def above(self, token: Token | None) -> list[TokenRange]:
         """What is left of them above a message."""
-        return [one for one in self._ranges[self._at :] if token is None or one[1] > token]
+        return [one for one in self._ranges if token is None or one[1] > token]

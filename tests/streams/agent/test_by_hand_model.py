@@ -1,0 +1,343 @@
+"""Acknowledging by hand against a model: nothing is skipped, nothing acknowledged comes again."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from millstream.runtime.extending import Backoff
+from millstream.streams.agent.cache.limits import CacheLimits
+from millstream.streams.agent.cache.queue_cache import QueueCache
+from millstream.streams.agent.delivery.by_hand import DeliveryByHand
+from millstream.streams.agent.delivery.options import DeliveryOptions
+from millstream.streams.agent.delivery.steps import (
+    AckBy,
+    AckDue,
+    Acked,
+    Action,
+    Arrived,
+    Deliver,
+    DeliveryState,
+    Drained,
+    Event,
+    Failure,
+    FailureKind,
+    Fetch,
+    Fetched,
+    GivenUp,
+    GiveUp,
+    Pause,
+    Progress,
+    Retry,
+    Sent,
+    Tick,
+    Unreachable,
+    WaitUntil,
+    Wake,
+)
+from millstream.streams.agent.lagging.behind import BehindCursor, before
+from millstream.streams.agent.lagging.book import BehindBook
+from millstream.streams.contracts.identity import StreamId
+from millstream.streams.contracts.item import Item
+from millstream.streams.contracts.message import QueueMessage
+from millstream.streams.contracts.token import Token
+
+A, B = StreamId("n", "a"), StreamId("n", "b")
+RAISED = Failure(FailureKind.HANDLER, "ValueError: no")
+UNACKED_MAX = 4
+OPTIONS = DeliveryOptions(
+    retries=1,
+    backoff=Backoff(first_s=1, factor=2, ceiling_s=8),
+    max_unacked=UNACKED_MAX,
+    ack_timeout_s=60.0,
+)
+LIMITS = CacheLimits(events_max=40, stream_events_max=6)
+
+
+class Consumer:
+    """A grain: what this activation has handled, and what it has acknowledged."""
+
+    def __init__(self) -> None:
+        self.handled: set[Token] = set()
+        self.acked: Token | None = None
+        self.is_fresh = True
+
+    def ack(self, world: World, upto: Token) -> None:
+        if self.acked is None or upto > self.acked:
+            self.acked = upto
+        world.acked |= {token for token in self.handled if token <= upto}
+
+
+class World:
+    """One stream of a log, its subscription, and an agent that may be followed by another one."""
+
+    def __init__(self) -> None:
+        self.log: list[QueueMessage] = []
+        self.now_s = 0.0
+        self.consumer = Consumer()
+        self.acked: set[Token] = set()
+        self.dead: set[Token] = set()
+        self.broken: set[Token] = set()
+        self.due: list[Event] = []
+        self.out: Sequence[Item] = ()
+        self.asked: Token | None = None
+        self.begin(None)
+
+    # -- the agent
+
+    def begin(self, hold: Token | None) -> None:
+        """An agent begins, where the record says that the former one held."""
+        self.cache = QueueCache(LIMITS)
+        self.book = BehindBook(self.cache, is_used=True)
+        self.delivery: DeliveryByHand | None = None
+        self.due, self.out, self.asked, self.is_fetching = [], (), None, False
+        self.is_paused = False
+        if hold is not None:
+            behind = self.book.begin((A, "s"), hold)
+            behind.is_new = False
+            behind.dropped = self.log[-1].token
+            behind.meet()
+            cursor, after = BehindCursor(behind), before(hold)
+            self.delivery = DeliveryByHand(self.cache, A, OPTIONS, at=cursor, after=after)
+        self.read = len(self.log) if hold is not None else 0
+        self.settle()
+
+    def step(self, event: Event) -> None:
+        if self.delivery is None:
+            return
+        for action in self.delivery.step(event):
+            self.act(action)
+        if self.delivery is None:
+            return
+        self.delivery.check()
+        unanswered = len(self.out)
+        assert self.delivery.unacked + unanswered <= UNACKED_MAX
+        if self.delivery.state is DeliveryState.CLOSED:
+            self.delivery = None
+
+    def act(self, action: Action) -> None:
+        match action:
+            case Deliver():
+                assert self.delivery is not None
+                self.asked = self.delivery.unacked_from
+                self.out = action.items
+                self.delivery.step(Sent(len(action.items), self.now_s))
+            case WaitUntil():
+                self.due.append(Tick(action.when_s))
+            case AckBy():
+                self.due.append(AckDue(action.when_s))
+            case GiveUp():
+                self.asked = action.item.token
+            case Fetch():
+                self.is_fetching = True
+            case Drained():
+                pass
+
+    def settle(self) -> None:
+        """What the agent does by itself: read, read anew, send."""
+        while self.read < len(self.log) and self.cache.fits(self.log[self.read]):
+            message = self.log[self.read]
+            index = self.cache.append(message)
+            self.read += 1
+            if message.stream == A:
+                if self.delivery is None:
+                    self.delivery = DeliveryByHand(self.cache, A, OPTIONS, at=index)
+                elif self.delivery.state is DeliveryState.UNACKED:
+                    self.step(Arrived())
+            self.cache.unpin(index)
+        for _ in range(100):
+            if self.is_fetching:
+                self.fetch()
+            elif self.delivery is not None and self.delivery.state is DeliveryState.READY:
+                self.step(Wake())
+            else:
+                break
+        else:
+            raise AssertionError("it sends in a hot loop")
+        self.book.check()
+        self.cache.check()
+
+    def fetch(self) -> None:
+        self.is_fetching = False
+        behind = self.book.get((A, "s"))
+        if behind is None or behind.is_over:
+            return
+        behind.keeps = True
+        page = [one for one in self.log if behind.following <= one.token][:3]
+        upto = Token(page[-1].token.era, page[-1].token.seq + 1) if page else Token(1, 0)
+        behind.take([one for one in page if one.stream == A], upto)
+        self.step(Fetched())
+
+    # -- what may happen
+
+    def publish(self, count: int, stream: StreamId) -> None:
+        self.log.append(QueueMessage(stream, Token(0, len(self.log) + 1), [b"x"] * count))
+
+    def answer(self, outcome: str, share: int) -> None:
+        """The call that is out ends."""
+        if not self.out:
+            return
+        items, self.out = self.out, ()
+        consumer = self.consumer
+        if outcome == "lost":
+            self.step(Unreachable("lost", self.now_s, 0.5))
+            return
+        if consumer.is_fresh and self.asked is not None and items[0].token > self.asked:
+            self.step(Progress(0, None, self.now_s, 0.5, is_anew=True))
+            return
+        consumer.is_fresh = False
+        done, failure = 0, None
+        for item in items:
+            if item.token in self.broken:
+                failure = RAISED
+                break
+            if consumer.acked is None or item.token > consumer.acked:
+                self.handle(item.token)
+            done += 1
+        if done and outcome == "acks":
+            consumer.ack(self, items[min(share, done - 1)].token)
+        if outcome == "reply lost":
+            self.step(Unreachable("reply lost", self.now_s, 0.5))
+        else:
+            self.step(Progress(done, failure, self.now_s, 0.5, acked=consumer.acked))
+
+    def handle(self, token: Token) -> None:
+        assert token not in self.acked, f"{token} was acknowledged, and comes again"
+        consumer = self.consumer
+        every = [
+            one.token._replace(index=at)
+            for one in self.log
+            if one.stream == A
+            for at in range(len(one.items))
+        ]
+        before = {one for one in every if one < token}
+        missing = before - consumer.handled - self.acked - self.dead
+        assert not missing, f"{token} came, and {sorted(missing)} did not"
+        consumer.handled.add(token)
+
+    def ack_later(self, share: int) -> None:
+        """A message of the consumer, outside of a call."""
+        handled = sorted(self.consumer.handled)
+        if handled:
+            token = handled[share % len(handled)]
+            self.consumer.ack(self, token)
+            if self.consumer.acked is not None:
+                self.step(Acked(self.consumer.acked))
+
+    def decide(self) -> None:
+        """The failure handler answers."""
+        delivery = self.delivery
+        if delivery is not None and delivery.state is DeliveryState.GIVING_UP:
+            assert self.asked is not None
+            self.dead.add(self.asked)
+            self.step(GivenUp("dead_letter"))
+
+    def pass_time(self) -> None:
+        due, self.due = self.due, []
+        for event in due:
+            when_s = event.when_s if isinstance(event, WaitUntil) else None
+            assert when_s is None
+            self.now_s = max(self.now_s, event.now_s)  # type: ignore[union-attr]
+        for event in due:
+            kind = type(event)
+            self.step(kind(self.now_s))  # type: ignore[call-arg, arg-type]
+
+    def hand_over(self) -> None:
+        """What is out ends unheard; the record has where the agent held."""
+        hold = None
+        if self.delivery is not None:
+            if self.book.get((A, "s")) is None:
+                self.delivery.fall_behind(self.book, "s", may_repeat=False)
+            behind = self.book.get((A, "s"))
+            assert behind is not None
+            hold = behind.position
+        elif self.read < len(self.log):
+            hold = self.log[self.read].token
+        if hold is None or not self.log:
+            return
+        self.begin(hold)
+
+    def fall_behind(self) -> None:
+        if self.delivery is not None:
+            self.delivery.fall_behind(self.book, "s", may_repeat=False)
+
+    def pause(self) -> None:
+        self.is_paused = not self.is_paused
+        if self.delivery is not None:
+            self.step(Pause() if self.is_paused else Retry())
+        if self.delivery is not None and self.delivery.state is DeliveryState.FAULTED:
+            self.fall_behind()
+
+    def end(self) -> None:
+        """Everything is handled and acknowledged at last."""
+        if self.is_paused:
+            self.pause()
+        for _ in range(2_000):
+            self.settle()
+            if self.delivery is None and self.read == len(self.log):
+                break
+            self.answer("acks", 99)
+            self.decide()
+            if self.delivery is not None and self.delivery.state is DeliveryState.UNACKED:
+                self.ack_later(-1)
+            waits = (DeliveryState.UNACKED, DeliveryState.BACKOFF)
+            if self.delivery is not None and self.delivery.state in waits:
+                self.pass_time()
+        else:
+            raise AssertionError(f"it does not end: {self.delivery and self.delivery.state}")
+        every = {
+            one.token._replace(index=at)
+            for one in self.log
+            if one.stream == A
+            for at in range(len(one.items))
+        }
+        assert every == self.acked | self.dead
+        assert not len(self.book) and self.cache.acked_upto() == (
+            self.cache.newest if self.log else None
+        )
+
+
+things = st.one_of(
+    st.tuples(st.just("publish"), st.integers(1, 3)),
+    st.tuples(st.just("other"), st.just(1)),
+    st.tuples(st.sampled_from(["acks", "ok", "lost", "reply lost"]), st.integers(0, 3)),
+    st.tuples(
+        st.sampled_from(["ack", "time", "decide", "new", "over", "behind", "pause"]),
+        st.integers(0, 9),
+    ),
+)
+
+
+@settings(deadline=None, max_examples=300)
+@given(st.lists(things, max_size=60), st.sets(st.integers(1, 12), max_size=2))
+def test_what_is_acknowledged_never_comes_again_and_nothing_is_skipped(
+    script: list[tuple[str, int]], broken: set[int]
+) -> None:
+    world = World()
+    world.broken = {Token(0, seq, 0) for seq in broken}
+    for what, number in script:
+        match what:
+            case "publish":
+                world.publish(number, A)
+            case "other":
+                world.publish(1, B)
+            case "acks" | "ok" | "lost" | "reply lost":
+                world.answer(what, number)
+            case "ack":
+                world.ack_later(number)
+            case "time":
+                world.pass_time()
+            case "decide":
+                world.decide()
+            case "new":
+                world.consumer = Consumer()
+            case "over":
+                world.hand_over()
+            case "behind":
+                world.fall_behind()
+            case "pause":
+                world.pause()
+        world.settle()
+    world.end()
