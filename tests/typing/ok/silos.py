@@ -98,7 +98,7 @@ def memory_streams() -> PersistentStreams:
         mapper=HashRingMapper(queues=4, prefix="words"),
         balancer=DeploymentBalancer(silos=["a", "b"], rebalance_delay_s=1, weights={"a": 2}),
         options=StreamOptions(
-            cache=CacheLimits(events_max=1_000),
+            cache=CacheLimits(events_max=1_000, policy="buckets"),
             flow=FlowOptions(read_events_max=100),
             delivery=DeliveryOptions(retries=2, backoff=Backoff(0.1, 2, 5)),
             ownership=OwnershipOptions(poll_s=0.5),

@@ -49,7 +49,7 @@ from .reading import QueueReading
 from .redriving import Redriving
 from .reporting import StreamReports
 from .resizing import Resizing
-from .settings import settings_of
+from .settings import check_cache, settings_of
 from .target import QueueStats, StreamsTarget
 
 __all__ = ["PersistentStreams"]
@@ -142,6 +142,7 @@ class PersistentStreams:
             require_shape(self.adapter, EnqueuesAtOnce, where)
         self.capabilities = capabilities_of(factory, f"stream provider {name!r}")
         check_marks(services.grain_types(), name, self.capabilities)
+        check_cache(self._settings.options.cache, self.capabilities, name)
 
     def _wire(self, services: SiloServices, name: str) -> None:
         """Make the parts, and let others call them."""

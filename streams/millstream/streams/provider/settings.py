@@ -6,11 +6,12 @@ refused when the provider is made, before a silo starts.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from millstream.runtime import ConfigError, Grain
 from millstream.runtime.extending import check_kind
+from millstream.streams.agent.cache.limits import CacheLimits
 from millstream.streams.agent.options import StreamOptions
 from millstream.streams.contracts.capability import Capability
 from millstream.streams.contracts.factories import (
@@ -83,6 +84,22 @@ def settings_of(
     check_kind("PersistentStreams(options=...)", found.options, StreamOptions)
     require_shape(found.on_give_up, FailureHandler, "PersistentStreams(on_give_up=...)")
     return found
+
+
+def check_cache(limits: CacheLimits, capabilities: Collection[Capability], provider: str) -> None:
+    """Raise ConfigError where the cache's policy does not go with the adapter."""
+    if limits.policy == "streams":
+        return
+    if Capability.REWIND in capabilities:
+        why = "can be read again (REWIND), so nobody slow holds it up"
+    elif Capability.ORDERED not in capabilities:
+        why = "has no order (no ORDERED), so each message is acknowledged by itself"
+    else:
+        return
+    raise ConfigError(
+        f"stream provider {provider!r}: CacheLimits.policy is {limits.policy!r}, and the queue "
+        f"{why}: leave the policy at 'streams'"
+    )
 
 
 def handler_of(on_give_up: FailureHandler | GiveUpDecision | None) -> FailureHandler:

@@ -28,7 +28,7 @@ from millstream.streams.ownership.record import TokenRange
 
 from .cursor import Cursor
 from .lane import Lane, Slot, chain
-from .limits import CacheLimits
+from .limits import BUCKETS, CacheLimits
 
 __all__ = ["Notes", "QueueCache"]
 
@@ -66,6 +66,7 @@ class QueueCache:
         gives_back: bool = False,
     ) -> None:
         self.limits = limits
+        self._fills = limits.policy == "streams"  # it is read until it is full
         self.gives_back = gives_back
         self.has_tried = False  # has a message come that was tried before?
         self._slots: OrderedDict[int, Slot] = OrderedDict()
@@ -110,11 +111,19 @@ class QueueCache:
 
     def room(self) -> tuple[int, int]:
         """Events and bytes that may still be read; (0, 0) when full. Purge first."""
+        limits = self.limits
         if not self._events:
-            return self.limits.events_max, self.limits.bytes_max
-        events = self.limits.events_max - self._events - self.chained_events
-        size_bytes = self.limits.bytes_max - self._bytes - self.chained_bytes
+            return limits.events_max if self._fills else limits.bucket_messages, limits.bytes_max
+        events = limits.events_max - self._events - self.chained_events
+        if not self._fills:
+            events = min(events, self._bucket_room())
+        size_bytes = limits.bytes_max - self._bytes - self.chained_bytes
         return (events, size_bytes) if events > 0 and size_bytes > 0 else (0, 0)
+
+    def _bucket_room(self) -> int:
+        """A bucket, while nine at most are begun from the oldest message that is held on."""
+        bucket = self.limits.bucket_messages
+        return bucket if self.span <= bucket * (BUCKETS - 1) else 0
 
     def fits(self, message: QueueMessage) -> bool:
         """Whether the message can be appended now; an empty cache takes one of any size."""
