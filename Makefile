@@ -21,7 +21,7 @@ test: $(STAMP)  ## every test, those of runtime and streams on both loops; by tw
 	MILLSTREAM_LOOP=uvloop $(BIN)/python -m pytest -q -n 2 tests/runtime tests/streams \
 		--ignore tests/runtime/testing
 
-test-fast: $(STAMP)  ## what needs neither processes nor Spark, by two processes
+test-fast: $(STAMP)  ## in two minutes: no processes, no Spark, one seed of each long run
 	$(BIN)/python -m pytest -q -n 2 -m "not real and not spark and not slow"
 
 check: $(STAMP)  ## style, types, shape of the code

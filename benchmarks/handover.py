@@ -40,6 +40,7 @@ from millstream.streams import (
     StreamOptions,
     subscribe,
 )
+from millstream.streams.testing import owned, owners
 
 __all__ = ["brief_handlers", "long_handlers"]
 
@@ -106,11 +107,10 @@ class Cluster:
         self._ownership = OwnershipOptions(max_handoff_s=max_handoff_s)
         self._exits: dict[str, AsyncExitStack] = {}
         self.mapper = HashRingMapper(queues=QUEUES)
-        self.silos: dict[str, Silo] = {}
-        self.streams: dict[str, PersistentStreams] = {}
+        self._silos: dict[str, Silo] = {}
 
     async def join(self, name: str) -> None:
-        streams = self.streams[name] = PersistentStreams(
+        streams = PersistentStreams(
             MemoryQueues(),
             mapper=self.mapper,
             balancer=DeploymentBalancer(rebalance_delay_s=REBALANCE_S),
@@ -124,12 +124,11 @@ class Cluster:
             streams={"default": streams},
         )
         exits = self._exits[name] = AsyncExitStack()
-        self.silos[name] = await exits.enter_async_context(silo)
+        self._silos[name] = await exits.enter_async_context(silo)
 
     async def leave(self, name: str) -> None:
-        del self.silos[name]
+        del self._silos[name]
         await self._exits.pop(name).aclose()
-        del self.streams[name]
 
     async def change(self, step: str) -> None:
         """`+a+b-c`: who joins and leaves, at the same time."""
@@ -138,24 +137,19 @@ class Cluster:
             *(self.join(one[1:]) if one[0] == "+" else self.leave(one[1:]) for one in moves)
         )
 
-    def owners(self) -> dict[str, str]:
-        """Which silo reads each queue."""
-        return {
-            stats.queue: name
-            for name, streams in list(self.streams.items())
-            if name in self.silos
-            for stats in streams.stats()
-        }
+    def silos(self) -> list[Silo]:
+        """Those that run."""
+        return list(self._silos.values())
 
-    async def until_owned(self) -> None:
-        async with asyncio.timeout(30):
-            while len(self.owners()) < QUEUES:  # noqa: ASYNC110  nothing tells
-                await asyncio.sleep(0.05)
+    @property
+    def base(self) -> Silo:
+        """The one that stays."""
+        return self._silos["base"]
 
 
 async def _publish(cluster: Cluster, log: Log, every_s: float) -> None:
     """Each stream gets an event every so often, evenly spread over that time."""
-    loop, base = asyncio.get_running_loop(), cluster.silos["base"]
+    loop, base = asyncio.get_running_loop(), cluster.base
     handles = [base.stream(PULSES, f"s{number}") for number in range(STREAMS)]
     begun_s, count = loop.time(), 0
     pending: set[asyncio.Task[object]] = set()
@@ -176,17 +170,16 @@ async def _play(handling_s: float, max_handoff_s: float, every_s: float) -> dict
     log, cluster, loop = Log(handling_s), Cluster(max_handoff_s), asyncio.get_running_loop()
     LOGS.append(log)
     await cluster.join("base")
-    await cluster.until_owned()
+    await owned(cluster)
     publishing = loop.create_task(_publish(cluster, log, every_s))
     watching = loop.create_task(log.watch_loop())
     await asyncio.sleep(1.0)
     windows: list[tuple[float, float, set[str]]] = []
     for step in ("", *STEPS):
-        before, start_s = cluster.owners(), loop.time()
+        before, start_s = owners(cluster), loop.time()
         await cluster.change(step)
         await asyncio.sleep(STEP_S if step else QUIET_S)
-        await cluster.until_owned()
-        after = cluster.owners()
+        after = await owned(cluster)
         windows.append((start_s, loop.time(), {q for q in after if before.get(q) != after[q]}))
     publishing.cancel()
     watching.cancel()

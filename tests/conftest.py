@@ -1,4 +1,5 @@
-"""Async tests run on the loop that `MILLSTREAM_LOOP` names: `asyncio` (default) or `uvloop`."""
+"""Async tests run on the loop that `MILLSTREAM_LOOP` names: `asyncio` (default) or `uvloop`; and no
+test outside `tests/real` sleeps in real time."""
 
 from __future__ import annotations
 
@@ -6,10 +7,15 @@ import asyncio
 import gc
 import os
 import re
-from collections.abc import Callable, Mapping
+import sys
+from collections.abc import Callable, Coroutine, Generator, Mapping
+from pathlib import Path
+from typing import Any
 
 import pytest
 import uvloop
+
+from millstream.runtime.testing.world.loop import SimLoop
 
 LOOPS: dict[str, Callable[[], asyncio.AbstractEventLoop]] = {
     "asyncio": asyncio.SelectorEventLoop,
@@ -48,3 +54,30 @@ def pytest_collection_finish() -> None:
 def pytest_asyncio_loop_factories() -> Mapping[str, Callable[[], asyncio.AbstractEventLoop]]:
     """Where pytest-asyncio takes its loops from."""
     return {LOOP: LOOPS[LOOP]}
+
+
+TESTS = str(Path(__file__).parent) + os.sep
+REAL = TESTS + "real" + os.sep
+SLEPT: list[str] = []
+SLEEP = asyncio.sleep
+
+
+def watched_sleep(delay: float, result: Any = None) -> Coroutine[Any, Any, Any]:
+    """`asyncio.sleep`, which notes where a test waits on a loop with a real clock."""
+    caller = sys._getframe(1)
+    place = caller.f_code.co_filename
+    if delay > 0 and place.startswith(TESTS) and not place.startswith(REAL):
+        if not isinstance(asyncio._get_running_loop(), SimLoop | None):
+            SLEPT.append(f"{place.removeprefix(TESTS)}:{caller.f_lineno}")
+    return SLEEP(delay, result)
+
+
+asyncio.sleep = watched_sleep
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call() -> Generator[None, None, None]:
+    """A test that slept fails: let it spin on a condition, or run in virtual time."""
+    SLEPT.clear()
+    yield
+    assert not SLEPT, f"real time was slept at {', '.join(sorted(set(SLEPT)))}"

@@ -4,6 +4,7 @@ inside functions included. Used by the tests of the code's shape."""
 from __future__ import annotations
 
 import ast
+import functools
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
@@ -17,9 +18,10 @@ def module_of(path: Path) -> str:
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
-def imported(path: Path) -> set[str]:
+@functools.cache
+def imported(path: Path) -> frozenset[str]:
     """Every module or name that a file imports, absolute, and `module.name` for each name."""
-    return imports_in(path.read_text(), package_of(path))
+    return frozenset(imports_in(path.read_text(), package_of(path)))
 
 
 def package_of(path: Path) -> str:
@@ -51,7 +53,7 @@ def graph(folder: str) -> dict[str, set[str]]:
     """Modules of a folder and which of the others each imports; packages count as their modules."""
     base = ROOT / folder / "millstream" / folder
     files = {module_of(path): path for path in base.rglob("*.py") if path.name != "__init__.py"}
-    return {name: (imported(path) & files.keys()) - {name} for name, path in files.items()}
+    return {name: {*imported(path) & files.keys()} - {name} for name, path in files.items()}
 
 
 def circles(edges: Mapping[str, Iterable[str]]) -> list[list[str]]:

@@ -53,27 +53,27 @@ def name_of(path: Path) -> str:
     return str(path.relative_to(ROOT))
 
 
-ALL = [pytest.param(path, id=name_of(path)) for path in sources()]
+ALL = list(sources())
 
 
-@pytest.mark.parametrize("path", ALL)
-def test_module_imports_only_what_its_folder_may(path: Path) -> None:
-    folder = path.relative_to(ROOT).parts[0]
-    for module in imported(path):
-        parts = module.split(".")
-        if parts[0] == "millstream" and len(parts) > 1:
-            assert parts[1] in MAY_IMPORT[folder], f"{name_of(path)} imports {module}"
-        assert parts[0] not in FOLDERS, f"{name_of(path)} imports {module} from the clone's root"
+def test_modules_import_only_what_their_folder_may() -> None:
+    for path in ALL:
+        folder = path.relative_to(ROOT).parts[0]
+        for module in imported(path):
+            parts = module.split(".")
+            if parts[0] == "millstream" and len(parts) > 1:
+                assert parts[1] in MAY_IMPORT[folder], f"{name_of(path)} imports {module}"
+            assert parts[0] not in FOLDERS, f"{name_of(path)} imports {module} from the root"
 
 
-@pytest.mark.parametrize("path", ALL)
-def test_module_and_its_functions_keep_their_size(path: Path) -> None:
-    text = path.read_text()
-    assert text.count("\n") <= MODULE_LINES_MAX, f"{name_of(path)} is too long: split by noun"
-    for node in ast.walk(ast.parse(text)):
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            size = (node.end_lineno or 0) - node.lineno + 1
-            assert size < FUNCTION_LINES_MAX, f"{name_of(path)}:{node.lineno} {node.name}"
+def test_modules_and_their_functions_keep_their_size() -> None:
+    for path in ALL:
+        text = path.read_text()
+        assert text.count("\n") <= MODULE_LINES_MAX, f"{name_of(path)} is too long: split by noun"
+        for node in ast.walk(ast.parse(text)):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                size = (node.end_lineno or 0) - node.lineno + 1
+                assert size < FUNCTION_LINES_MAX, f"{name_of(path)}:{node.lineno} {node.name}"
 
 
 def is_foreign(module: str) -> bool:
@@ -89,23 +89,19 @@ def touched(source: str, package: str) -> set[str]:
         found |= {full, full.split(".")[0], full.split(".")[-1]} if is_foreign(full) else set()
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Attribute):
-            found.add(".".join(ast.unparse(node).split(".")[-2:]))
+            owner = getattr(node.value, "attr", getattr(node.value, "id", ""))
+            found.add(f"{owner}.{node.attr}")
             found |= {node.attr} & OPENERS  # whatever it is asked of
     return found
 
 
-@pytest.mark.parametrize("path", ALL)
-def test_module_reads_clock_and_chance_only_in_env(path: Path) -> None:
-    if name_of(path) not in MAY_READ_CLOCK:
-        found = CLOCK_AND_DICE & touched(path.read_text(), package_of(path))
-        assert not found, f"{name_of(path)} touches {found}"
-
-
-@pytest.mark.parametrize("path", ALL)
-def test_module_opens_sockets_only_in_the_transport(path: Path) -> None:
-    if name_of(path) not in MAY_OPEN_SOCKETS:
-        found = SOCKETS & touched(path.read_text(), package_of(path))
-        assert not found, f"{name_of(path)} touches {found}"
+def test_only_env_reads_clock_and_chance_and_only_the_transport_opens_sockets() -> None:
+    for path in ALL:
+        found = touched(path.read_text(), package_of(path))
+        clock = CLOCK_AND_DICE & found
+        assert not clock or name_of(path) in MAY_READ_CLOCK, f"{name_of(path)} touches {clock}"
+        sockets = SOCKETS & found
+        assert not sockets or name_of(path) in MAY_OPEN_SOCKETS, f"{name_of(path)}: {sockets}"
 
 
 @pytest.mark.parametrize(
@@ -157,19 +153,20 @@ def test_a_relative_import_is_read_as_what_it_names(source: str, module: str) ->
 TIMER_TIME = re.compile(r"\btimer\w*\.when\(")
 
 
-@pytest.mark.parametrize("path", ALL)
-def test_module_keeps_the_times_of_its_timers_itself(path: Path) -> None:
+def test_modules_keep_the_times_of_their_timers_themselves() -> None:
     """On uvloop, what `call_at` gives for a time that has come has no `when`."""
-    if "runtime/testing/" not in name_of(path):  # the simulator's own loop
-        assert not TIMER_TIME.search(path.read_text()), name_of(path)
+    for path in ALL:
+        if "runtime/testing/" not in name_of(path):  # the simulator's own loop
+            assert not TIMER_TIME.search(path.read_text()), name_of(path)
 
 
-@pytest.mark.parametrize("path", ALL)
-def test_module_says_what_it_is_and_is_finished(path: Path) -> None:
-    text = path.read_text()
-    assert not text.strip() or ast.get_docstring(ast.parse(text)), f"{name_of(path)}: no docstring"
-    assert not UNFINISHED.search(text), f"{name_of(path)}: words of unfinished work"
-    assert path.name not in FORBIDDEN_NAMES
+def test_modules_say_what_they_are_and_are_finished() -> None:
+    for path in ALL:
+        text = path.read_text()
+        is_said = not text.strip() or ast.get_docstring(ast.parse(text))
+        assert is_said, f"{name_of(path)}: no docstring"
+        assert not UNFINISHED.search(text), f"{name_of(path)}: words of unfinished work"
+        assert path.name not in FORBIDDEN_NAMES, name_of(path)
 
 
 def test_providers_and_their_siblings_do_not_import_each_other() -> None:
@@ -187,24 +184,23 @@ def test_no_root_init_breaks_the_namespace_package() -> None:
 
 
 OUTSIDE = [path for path in sources() if path.relative_to(ROOT).parts[0] != "runtime"]
+INSIDE = {module_of(file) for file in (ROOT / "runtime/millstream/runtime").rglob("*.py")}
 SEAMS = {"", ".extending", ".wire", ".run", ".testing"}  # of the runtime, for those built on it
 OWN_NAMES = re.compile(r"(?<!\w)_+millstream\w*")
 
 
-@pytest.mark.parametrize("path", OUTSIDE, ids=name_of)
-def test_what_is_built_on_the_runtime_knows_its_seams_alone(path: Path) -> None:
-    assert not inside_of_runtime(imported(path)), name_of(path)
-    found = OWN_NAMES.findall(path.read_text())
-    assert not found, f"{name_of(path)} reaches into the runtime: {found}"
+def test_what_is_built_on_the_runtime_knows_its_seams_alone() -> None:
+    for path in OUTSIDE:
+        assert not inside_of_runtime(imported(path)), name_of(path)
+        found = OWN_NAMES.findall(path.read_text())
+        assert not found, f"{name_of(path)} reaches into the runtime: {found}"
 
 
-def inside_of_runtime(names: set[str]) -> set[str]:
+def inside_of_runtime(names: frozenset[str]) -> frozenset[str]:
     """The modules of the runtime that are among the names, but for its seams."""
     prefix = "millstream.runtime"
-    modules = {
-        module_of(file) for file in (ROOT / "runtime" / "millstream" / "runtime").rglob("*.py")
-    }
-    return {name for name in names & modules if name.removeprefix(prefix) not in SEAMS}
+    inside = {name for name in INSIDE if name.removeprefix(prefix) not in SEAMS}
+    return names & inside
 
 
 PLANTED = {
@@ -216,7 +212,7 @@ PLANTED = {
 
 @pytest.mark.parametrize("source", PLANTED)
 def test_a_reach_into_the_runtime_is_seen(source: str) -> None:
-    assert PLANTED[source] in inside_of_runtime(imports_in(source, "millstream.streams"))
+    assert PLANTED[source] in inside_of_runtime(frozenset(imports_in(source, "millstream.streams")))
     assert OWN_NAMES.search("grain._millstream.table") and OWN_NAMES.search("x.__millstream_spec__")
     assert not OWN_NAMES.search("import pyspark_millstream")
 
@@ -229,3 +225,14 @@ def test_tests_wait_by_one_pair_of_functions() -> None:
         if path.name != "conditions.py":
             found = PRIVATE_WAITS.search(path.read_text())
             assert not found, f"{name_of(path)}: import it from tests.conditions"
+
+
+BLOCKING_SLEEP = re.compile(r"\btime\.sleep\(|\bfrom time import .*\bsleep\b")
+
+
+def test_tests_sleep_in_virtual_time_alone() -> None:
+    """`tests/conftest.py` watches `asyncio.sleep`; nothing could watch a thread that sleeps."""
+    for path in sorted((ROOT / "tests").rglob("*.py")):
+        if (ROOT / "tests" / "real") not in path.parents:
+            assert not BLOCKING_SLEEP.search(path.read_text()), f"{name_of(path)} sleeps"
+    assert BLOCKING_SLEEP.search("    time" + ".sleep(0.01)")

@@ -1,8 +1,8 @@
 """The rows: what is measured, its bound, and whether the running code keeps it.
 
-Owns: `ROWS`, `measure`, `report`. Not: how a row is measured (`stops`, `memory`). Invariants: each
-program runs in a fresh process; a row is printed whether it holds or not; nothing is repeated until
-it holds.
+Owns: `ROWS`, `measure`, `report`. Not: how a row is measured (`stops`, `memory`, `queues`).
+Invariants: each program runs in a fresh process; a row is printed whether it holds or not; nothing
+is repeated until it holds.
 """
 
 from __future__ import annotations
@@ -46,6 +46,9 @@ PROGRAMS = {
     "memory.never_greets": ("never_greets_bytes",),
     "memory.handled_events": ("handled_events_bytes",),
     "memory.error_text": ("error_text_bytes",),
+    "queues.idle": ("queues_idle_percent",),
+    "queues.idle_bytes": ("queues_idle_bytes",),
+    "queues.active": ("queues_active_lost_percent",),
 }
 """Programs (`module.function` of this package) and the figures that each returns."""
 
@@ -73,6 +76,9 @@ ROWS = {
         Row("never_greets_bytes", "B", 16 * MB, "16 connections send 800 MB and no greeting"),
         Row("handled_events_bytes", "B", 50 * MB, "memory queue after 900 handled events of 1 MB"),
         Row("error_text_bytes", "B", 100_000, "what arrives of an error's message of 5 MB"),
+        Row("queues_idle_percent", "%", 2, "CPU of 1,000 queues without events, of one core"),
+        Row("queues_idle_bytes", "B", 20_000, "what each of 1,000 queues without events holds"),
+        Row("queues_active_lost_percent", "%", 10, "events/s of 100 queues, 900 idle beside them"),
     )
 }
 

@@ -33,6 +33,13 @@ def test_joins_count_after_the_delay_and_each_moves_it_three_delays_at_most() ->
     assert found.due_s == 205.0
 
 
+def test_at_first_nobody_counts_and_who_is_seen_does_after_the_delay() -> None:
+    found = Counting(5.0)
+    assert (found.due_s, found.counted) == (math.inf, frozenset())
+    found.see(A, 3.0)
+    assert found.due_s == 8.0
+
+
 def test_who_is_gone_counts_at_once_also_while_others_join() -> None:
     found = counting("a", "b")
     found.see(A, 7.0)

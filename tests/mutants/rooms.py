@@ -121,6 +121,9 @@ ROOMS: dict[str, dict[str, tuple[str, ...]]] = {
             f"{PUBLISHING}/test_sender.py",
         ),
     },
+    "consumer": {
+        f"{STREAMS}/consumer/fresh.py": ("tests/streams/consumer/test_fresh.py",),
+    },
     "ownership": {
         f"{STREAMS}/ownership/decision.py": (
             f"{OWNERSHIP}/test_ownership.py",
@@ -147,12 +150,24 @@ ROOMS: dict[str, dict[str, tuple[str, ...]]] = {
         f"{STREAMS}/agent/lagging/behind.py": BEHIND,
         f"{STREAMS}/agent/lagging/book.py": BEHIND,
         f"{STREAMS}/agent/lagging/done_before.py": BEHIND,
-        f"{STREAMS}/agent/reading/reader.py": (*READER, f"{AGENT}/test_single_messages.py"),
+        f"{STREAMS}/agent/reading/reader.py": (
+            f"{AGENT}/test_reader_rules.py",
+            f"{AGENT}/test_leases.py",
+            f"{AGENT}/test_releases.py",
+            *READER,
+        ),
+        f"{STREAMS}/agent/reading/settling.py": (
+            f"{AGENT}/test_settling.py",
+            f"{AGENT}/test_leases.py",
+            *READER,
+        ),
         f"{STREAMS}/agent/reading/leases.py": (f"{AGENT}/test_leases.py",),
         f"{STREAMS}/agent/reading/relief.py": (f"{AGENT}/test_relief.py",),
         f"{STREAMS}/agent/delivery/delivery.py": (
             f"{AGENT}/test_delivery_core.py",
+            f"{AGENT}/test_delivery_rules.py",
             f"{AGENT}/test_delivery_random.py",
+            f"{AGENT}/test_releases.py",
         ),
     },
     "insight": {f"{STREAMS}/insight/verdict.py": ("tests/streams/insight/test_verdict.py",)},

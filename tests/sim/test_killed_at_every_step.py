@@ -245,7 +245,7 @@ def killed_at(victim: str, step: int) -> int:
 
 
 NEVER = 10**9
-PARTS = 8
+PARTS = 24
 
 
 @pytest.fixture(scope="module")

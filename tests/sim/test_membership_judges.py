@@ -74,6 +74,7 @@ def test_views_that_differ_in_one_version_are_noticed(monkeypatch: pytest.Monkey
     assert is_noticed("differently")
 
 
+@pytest.mark.slow
 def test_a_dead_silo_that_comes_back_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     take = Member.take
 
@@ -90,6 +91,7 @@ def test_a_dead_silo_that_comes_back_is_noticed(monkeypatch: pytest.MonkeyPatch)
     assert is_noticed("dead since")
 
 
+@pytest.mark.slow
 def test_silos_evicted_from_a_slow_network_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     only(monkeypatch, "slow network")
     probe, count = Prober.probe, 0
@@ -104,6 +106,7 @@ def test_silos_evicted_from_a_slow_network_are_noticed(monkeypatch: pytest.Monke
     assert is_noticed("from a slow network")
 
 
+@pytest.mark.slow
 def test_a_crash_that_is_noticed_late_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     only(monkeypatch, "crashes")
     monkeypatch.setattr(Prober, "_has_missed", lambda self, silo: self._missed.get(silo, 0) >= 30)

@@ -36,6 +36,7 @@ from millstream.streams.ownership.mapper_record import MapperRecords
 NOTES = StreamNamespace("notes", int, subscriptions="implicit")
 KEYS = [f"k{n}" for n in range(10)]
 COUNTS = (1, 2, 3, 4, 6, 9)
+SEEDS = [1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(2, 11))]
 PLAY_S = 25.0
 KINDS = {"ledger": LEDGER, "log": LEDGER - {Capability.OWN_POSITION}}
 
@@ -206,7 +207,7 @@ async def until_done(world: World, cluster: SimCluster) -> None:
 
 
 @pytest.mark.parametrize("kind", [*KINDS, "memory"])
-@pytest.mark.parametrize("seed", range(1, 11))
+@pytest.mark.parametrize("seed", SEEDS)
 def test_nothing_is_lost_or_reordered_while_queues_become_more_and_fewer(
     seed: int, kind: str
 ) -> None:

@@ -28,6 +28,7 @@ from .definition.method import source_of
 from .definition.storage import refuse_stale
 from .options import check_fields, check_kind
 from .plugins import load_plugin
+from .repeated import LineBudget
 from .silo.extended import ExtendedGrain, extension_at, extension_of, is_grain
 from .silo.part import SiloPart
 from .silo.services import (
@@ -55,6 +56,7 @@ __all__ = [
     "Gateway",
     "GrainServices",
     "GrainType",
+    "LineBudget",
     "Mark",
     "Members",
     "Opener",

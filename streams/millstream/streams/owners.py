@@ -1,4 +1,4 @@
-"""Who reads which queue in a simulated cluster, for tests.
+"""Who reads which queue in a cluster of this process, for tests.
 
 Owns: `owners` and `owned`. Not: ownership itself (`ownership`), the cluster. Invariant: only what
 silos that run now say is used, so a crashed silo owns nothing; of two that name one queue, the one
@@ -8,19 +8,28 @@ with the later epoch does.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
+from typing import Protocol
 
 from millstream.runtime import ConfigError, Silo
-from millstream.runtime.testing import SimCluster
 
 from .contracts.identity import QueueId
 from .provider.provider import PersistentStreams
 
-__all__ = ["owned", "owners"]
+__all__ = ["Running", "owned", "owners"]
 
 LOOK_S = 0.05
 
 
-def owners(cluster: SimCluster, provider: str = "default") -> dict[QueueId, str]:
+class Running(Protocol):
+    """A cluster in this process, such as a `SimCluster`."""
+
+    def silos(self) -> Sequence[Silo]:
+        """Those that run now."""
+        ...
+
+
+def owners(cluster: Running, provider: str = "default") -> dict[QueueId, str]:
     """Which silo reads which queue now, by the silos' names; queues without a reader are missing.
 
     A silo that hands a queue over is named until it has let go. Raises ConfigError: a running silo
@@ -35,12 +44,12 @@ def owners(cluster: SimCluster, provider: str = "default") -> dict[QueueId, str]
 
 
 async def owned(
-    cluster: SimCluster, provider: str = "default", within_s: float = 60.0
+    cluster: Running, provider: str = "default", within_s: float = 60.0
 ) -> dict[QueueId, str]:
     """Wait until every queue has an owner; returns the `owners`.
 
     A balancer that has not heard of every silo may still move some of them. Raises TimeoutError,
-    which names the queues that nobody owned after `within_s` virtual seconds, and ConfigError.
+    which names the queues that nobody owned after `within_s` seconds, and ConfigError.
     """
     try:
         async with asyncio.timeout(within_s):
@@ -54,7 +63,7 @@ async def owned(
     return owners(cluster, provider)
 
 
-def _unowned(cluster: SimCluster, provider: str) -> list[QueueId]:
+def _unowned(cluster: Running, provider: str) -> list[QueueId]:
     """Queues that some running silo knows, and none reads."""
     known = {
         queue for silo in cluster.silos() for queue in _streams(silo, provider).mapper.queues()

@@ -12,6 +12,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from tests.conditions import until
 
 from millstream.runtime import (
     FAST_DETECTION,
@@ -99,8 +100,10 @@ def detection_s(
 @pytest.mark.parametrize("trouble", TROUBLES)
 @pytest.mark.parametrize(
     ("options", "p50_s", "max_s"),
-    [(DEFAULT, 14.0, 22.0), (FAST_DETECTION, 5.0, 15.0)],
-    ids=["default", "FAST_DETECTION"],
+    [
+        pytest.param(DEFAULT, 14.0, 22.0, id="default", marks=pytest.mark.slow),
+        pytest.param(FAST_DETECTION, 5.0, 15.0, id="FAST_DETECTION"),
+    ],
 )
 def test_a_silo_in_trouble_is_found_in_time_and_nobody_else_dies(
     options: MembershipOptions, p50_s: float, max_s: float, trouble: str
@@ -240,9 +243,7 @@ class Ward:
         return self.opinion
 
     async def until(self, condition: Callable[[], bool]) -> None:
-        async with asyncio.timeout(5):
-            while not condition():
-                await asyncio.sleep(0.001)
+        await until(condition, within_s=5)
 
     async def run(self, condition: Callable[[], bool]) -> None:
         self.prober.start()

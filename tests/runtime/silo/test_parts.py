@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from collections.abc import Sequence
 from typing import Any
 
 import pytest
+from tests.conditions import until
 
 from millstream.runtime import ConfigError, Grain, Silo
 from millstream.runtime.extending import (
@@ -79,12 +82,29 @@ async def test_a_grain_that_a_part_brought_gets_services_and_another_does_not() 
             silo.services.part("shop")
 
 
+async def test_a_silo_that_stopped_is_held_by_nobody() -> None:
+    """Each one stayed for the life of its process, with its grain types and directory."""
+
+    async def stopped() -> weakref.ref[SiloServices]:
+        async with Silo(grains=[Given], parts={"desk": Desk()}) as silo:
+            await silo.grain(Brought, "a").look()
+            return weakref.ref(silo.services)
+
+    def is_free() -> bool:
+        gc.collect()
+        return services() is None
+
+    services = await stopped()
+    FOUND.clear()
+    await until(is_free)
+
+
 async def test_an_extension_lives_with_its_grain_and_its_name_is_one_class_s() -> None:
     desk = Desk()
     async with Silo(grains=[Given], parts={"desk": desk}) as silo:
-        call = desk.services.extensions.call
-        assert await call(kind_of(Given), "k", Notes.note, (2,)) == "Given/k: 2"
-        assert await call(kind_of(Given), "k", Notes.note, (3,)) == "Given/k: 5"
+        note = desk.services.extensions.method(kind_of(Given), Notes.note)
+        assert await note("k", 2) == "Given/k: 2"
+        assert await note("k", 3) == "Given/k: 5"
         assert await silo.grain(Given, "k").notes() == 5
         with pytest.raises(ConfigError, match=r"'notes' is .*Notes already, not .*OtherNotes"):
             desk.services.extensions.add("notes", OtherNotes)

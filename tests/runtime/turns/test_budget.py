@@ -26,7 +26,7 @@ from millstream.runtime.calls.callee import PARKED_MAX
 from millstream.runtime.definition.grain import DeactivationReason
 from millstream.runtime.turns.collector import collect_kind
 
-CALLS = 20_000
+CALLS = 5_000
 OPTIONS = RuntimeOptions(slice_s=0.0005)
 GATE = asyncio.Event()
 NOTED: list[int] = []
@@ -97,8 +97,11 @@ async def turns_of_the_loop(call: Callable[[], Awaitable[object]]) -> tuple[int,
 
 
 async def failing(silo: Silo) -> None:
-    with pytest.raises(ValueError):
+    try:
         await silo.grain(Desk, "a").fail()
+    except ValueError:
+        return
+    raise AssertionError("it answered")
 
 
 WAYS: dict[str, Callable[[Silo], Callable[[], Awaitable[object]]]] = {

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine
 from typing import Any
 
 import pytest
@@ -23,6 +23,7 @@ from millstream.runtime import (
     one_way,
     with_options,
 )
+from millstream.runtime.testing import SimCluster, Simulation, run
 
 LOG: list[str] = []
 GATE = asyncio.Event()
@@ -135,17 +136,37 @@ async def pair() -> AsyncIterator[LocalCluster]:
 # --- cancelled -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("where", ["silo", "client"])
-async def test_the_clean_up_of_a_turn_that_timed_out_is_not_cut_short(
-    pair: LocalCluster, where: str
-) -> None:
-    home, other = pair.silos
-    await home.grain(Desk, "a").ok()
-    runtime: Any = other if where == "silo" else pair.client
-    with pytest.raises(CallTimeout):
-        await with_options(runtime.grain(Desk, "a"), timeout=0.2).cleans_up()
-    await until(lambda: "clean" in LOG)
-    assert await runtime.grain(Desk, "a").ok() == "ok"
+def simulate(program: Callable[[SimCluster, Any], Coroutine[Any, Any, None]], where: str) -> None:
+    """Run a program with a cluster of two silos in virtual time, at one of them or at a client."""
+
+    async def main(simulation: Simulation) -> None:
+        host = simulation.host(where)
+        async with SimCluster(simulation, silos=2, grains=[Desk]) as cluster:
+            if silo := cluster.silo(where):
+                return await simulation.call(host, program(cluster, silo))
+            await simulation.call(host, outside(cluster))
+
+    async def outside(cluster: SimCluster) -> None:
+        async with cluster.client(cluster.simulation.host(where)) as client:
+            await program(cluster, client)
+
+    run(main, 1)
+
+
+@pytest.mark.parametrize("where", ["silo-1", "client"])
+def test_the_clean_up_of_a_turn_that_timed_out_is_not_cut_short(where: str) -> None:
+    async def program(cluster: SimCluster, runtime: Any) -> None:
+        home = cluster.simulation.host("silo-0")
+        silo = cluster.silo("silo-0")
+        assert silo is not None
+        await cluster.simulation.call(home, silo.grain(Desk, "a").ok())
+        with pytest.raises(CallTimeout):
+            await with_options(runtime.grain(Desk, "a"), timeout=0.2).cleans_up()
+        while "clean" not in LOG:
+            await asyncio.sleep(0.01)
+        assert await runtime.grain(Desk, "a").ok() == "ok"
+
+    simulate(program, where)
 
 
 async def test_a_cancellation_that_a_local_method_swallowed_is_raised_again(silo: Silo) -> None:
@@ -238,11 +259,15 @@ async def test_a_call_ends_with_its_silo_though_the_search_for_its_grain_never_b
 # --- whose deadline ------------------------------------------------------------------------------
 
 
-async def test_a_task_that_outlives_its_turn_has_no_deadline_of_its_callers(silo: Silo) -> None:
-    with pytest.raises(CallTimeout):
-        await with_options(silo.grain(Desk, "a"), timeout=0.08).keeps_waiting_for("b", 0.03)
-    await until(lambda: bool(LOG))
-    assert LOG == ["ok"]
+def test_a_task_that_outlives_its_turn_has_no_deadline_of_its_callers() -> None:
+    async def program(cluster: SimCluster, silo: Any) -> None:
+        with pytest.raises(CallTimeout):
+            await with_options(silo.grain(Desk, "a"), timeout=0.08).keeps_waiting_for("b", 0.03)
+        while not LOG:
+            await asyncio.sleep(0.01)
+        assert LOG == ["ok"]
+
+    simulate(program, "silo-0")
 
 
 async def test_a_task_of_a_turn_ends_with_its_deadline_also_at_its_second_call(

@@ -190,9 +190,8 @@ class ExtendedBesideModel(RuleBesideModel):
 
 TestExtendedBesideModel = ExtendedBesideModel.TestCase
 TestRuleBesideModel = RuleBesideModel.TestCase
-TestRuleBesideModel.settings = TestExtendedBesideModel.settings = settings(
-    max_examples=300, stateful_step_count=40, deadline=None
-)
+TestRuleBesideModel.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+TestExtendedBesideModel.settings = settings(TestRuleBesideModel.settings, max_examples=60)
 
 
 def test_letting_one_in_does_not_look_at_all_ten_thousand_that_wait() -> None:

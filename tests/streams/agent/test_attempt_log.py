@@ -12,6 +12,7 @@ from tests.conditions import until
 from millstream.balancers import DeploymentBalancer
 from millstream.providers.memory import MemoryQueues
 from millstream.runtime import Grain, LocalCluster
+from millstream.runtime.repeated import LINES_MAX, WINDOW_S
 from millstream.streams import (
     Backoff,
     DeliveryOptions,
@@ -22,7 +23,7 @@ from millstream.streams import (
     StreamOptions,
     subscribe,
 )
-from millstream.streams.agent.delivery.attempts import LINES_MAX, WINDOW_S, AttemptLog
+from millstream.streams.agent.delivery.attempts import AttemptLog
 from millstream.streams.agent.delivery.steps import Failure, FailureKind
 
 LINES = StreamNamespace("lines", str)
@@ -91,7 +92,7 @@ def test_a_flood_of_failures_is_some_lines_and_a_count(caplog: pytest.LogCapture
     lines.failed(one, None, 1, failure, 5.0 + WINDOW_S)
     assert len(caplog.records) == LINES_MAX + 1
     left_out = 1000 - LINES_MAX
-    assert caplog.messages[-1].endswith(f"no ({left_out} lines like this were left out)")
+    assert caplog.messages[-1].endswith(f"no (left out: {left_out} like this)")
     lines.failed(one, None, 1, failure, 5.1 + WINDOW_S)
     assert "left out" not in caplog.messages[-1]
 

@@ -12,11 +12,11 @@ import pytest
 from tests.conditions import until
 
 from millstream.runtime.extending import Tasks
+from millstream.runtime.repeated import LINES_MAX
 from millstream.streams import DeliveryOptions, QueueMessage, StreamId, Token
 from millstream.streams.agent import subscribers
 from millstream.streams.agent.cache.limits import CacheLimits
 from millstream.streams.agent.cache.queue_cache import QueueCache
-from millstream.streams.agent.delivery.attempts import LINES_MAX
 from millstream.streams.agent.delivery.subscriber import Subscriber
 from millstream.streams.agent.lagging.book import BehindBook
 from millstream.streams.agent.newcomers import Newcomers

@@ -33,6 +33,7 @@ from millstream.streams import (
     Token,
     subscribe,
 )
+from millstream.streams.agent.reading import receiving
 
 LINES = StreamNamespace("lines", str, subscriptions="implicit")
 SUMS = StreamNamespace("sums", int, subscriptions="implicit")
@@ -43,8 +44,9 @@ LOG_CAPABILITIES = frozenset(
 
 
 @pytest.fixture(autouse=True)
-def clean() -> None:
+def clean(monkeypatch: pytest.MonkeyPatch) -> None:
     SEEN.clear()
+    monkeypatch.setattr(receiving, "END_S", 0.05)
 
 
 class Reader(Grain):

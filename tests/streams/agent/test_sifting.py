@@ -12,8 +12,8 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from millstream.runtime.extending import Budget
+from millstream.runtime.repeated import LINES_MAX
 from millstream.streams import StreamId, Token
-from millstream.streams.agent.delivery.attempts import LINES_MAX
 from millstream.streams.agent.delivery.sifting import FILTER_SLOW_S, Sifted, Sifter
 from millstream.streams.agent.delivery.steps import (
     Failure,

@@ -41,6 +41,7 @@ from millstream.streams import (
     StreamNamespace,
     StreamOptions,
 )
+from millstream.streams.testing import owned
 
 T = TypeVar("T")
 G = TypeVar("G", bound=Grain)
@@ -163,7 +164,7 @@ class Place:
         before = len(self.cluster.silos())
         await self.cluster.stop_silo(f"silo-{number}")
         await self.until(lambda: len(self.cluster.silos()) == before)
-        await self.until_owned()
+        await owned(self.cluster)
         await self.calm()  # until the client tries the address again
 
     def crash(self, number: int) -> None:
@@ -212,19 +213,6 @@ class Place:
         silos = self.cluster.silos()
         return [row for silo in silos for row in silo.services.part("default").stats()]
 
-    def owners(self) -> dict[str, str]:
-        """Which silo reads which queue, by name."""
-        return {
-            row.queue: silo.services.name
-            for silo in self.cluster.silos()
-            for row in silo.services.part("default").stats()
-        }
-
-    async def until_owned(self) -> None:
-        """Until each queue has a reader."""
-        wanted = set(self.adapter.mapper(self.setting.queues).queues())
-        await self.until(lambda: set(self.owners()) == wanted)
-
 
 Test = Callable[Concatenate[Place, P], Coroutine[Any, Any, None]]
 
@@ -242,7 +230,7 @@ def conforms(
     Args:
         only: an adapter's name, where the row is about it.
         whichever: the adapter makes no difference to it: the first one that can will do.
-        seeds: one run for each; timers of even ones fire early.
+        seeds: one run for each, all but the first slow ones; timers of even ones fire early.
         setting: those of `Setting`.
     """
 
@@ -273,7 +261,9 @@ def conforms(
         marked: Callable[..., None] = pytest.mark.row(*rows)(play)
         marked = pytest.mark.parametrize("adapter", adapters)(marked)
         ids = [f"seed {seed}" for seed in seeds] if len(seeds) > 1 else [pytest.HIDDEN_PARAM]
-        marked = pytest.mark.parametrize("seed", seeds, ids=ids)(marked)
+        first, *others = seeds
+        taken = [first, *(pytest.param(seed, marks=pytest.mark.slow) for seed in others)]
+        marked = pytest.mark.parametrize("seed", taken, ids=ids)(marked)
         return marked
 
     return decorate

@@ -29,6 +29,7 @@ from millstream.streams import (
     dead_letters,
     subscribe,
 )
+from millstream.streams.testing import owners
 
 TEN = list(range(10))
 KEYS = [f"k{n}" for n in range(8)]
@@ -102,7 +103,7 @@ async def test_what_an_owner_read_and_did_not_acknowledge_comes_to_the_next_one(
     await place.calm(5)
     await place.publish(LINES, "s", *range(5, 10))
     await place.until(lambda: ears.waiting == [5])
-    ((_, owner),) = place.owners().items()
+    ((_, owner),) = owners(place.cluster).items()
     await place.leave(int(owner[-1]))
     ears.gates.pop(5).set()
     await place.until_came("a", *TEN)

@@ -30,6 +30,7 @@ from millstream.streams import (
     Token,
     subscribe,
 )
+from millstream.streams.testing import owners
 
 TEN = list(range(10))
 
@@ -75,7 +76,7 @@ async def test_a_stream_is_known_once_its_first_event_was_read(place: Place) -> 
 
 @conforms(86, needs=[PUBLISHES], silos=2, wrap=watch.over)
 async def test_nothing_is_read_by_a_receiver_that_was_closed(place: Place) -> None:
-    await place.until(lambda: len(set(place.owners().values())) == 2)
+    await place.until(lambda: len(set(owners(place.cluster).values())) == 2)
     await place.grain(Listener, "a").listen("s")
     publishing = asyncio.ensure_future(place.publish(LINES, "s", *range(100)))
     await place.leave(1)
@@ -200,7 +201,7 @@ async def test_a_stop_waits_for_what_is_handled_and_closes_each_receiver_once(
     await place.grain(Listener, "a").listen("s")
     await place.publish(LINES, "s", 0)
     await place.until(lambda: bool(ears.waiting))
-    (owner,) = {name for queue, name in place.owners().items() if _is_of(place, queue)}
+    (owner,) = {name for queue, name in owners(place.cluster).items() if _is_of(place, queue)}
     silo = place.cluster.silo(owner)
     assert silo is not None
     stops = [asyncio.ensure_future(silo.stop()) for _ in range(3)]

@@ -16,6 +16,7 @@ from tests.streams.conformance.place import Place, conforms
 from millstream.balancers import DeploymentBalancer, LeaseBalancer, RingBalancer, best_fit
 from millstream.runtime import StreamError
 from millstream.streams import OwnershipOptions, QueueId, SiloSet, StreamOptions
+from millstream.streams.testing import owned, owners
 
 TEN = list(range(10))
 NAMES = st.lists(st.text("abcdef", min_size=1, max_size=4), unique=True, min_size=1, max_size=9)
@@ -50,8 +51,8 @@ def test_half_of_the_silos_share_everything_and_move_no_queue_of_the_others_twic
 
 def sizes(place: Place) -> list[int]:
     """How many queues each silo reads, those that read none too."""
-    owners = Counts(place.owners().values())
-    return sorted(owners[silo.services.name] for silo in place.cluster.silos())
+    counts = Counts(owners(place.cluster).values())
+    return sorted(counts[silo.services.name] for silo in place.cluster.silos())
 
 
 LEASED = StreamOptions(ownership=OwnershipOptions(lease_s=15))
@@ -114,7 +115,7 @@ async def test_a_silo_that_stops_while_a_ring_moves_queues_leaves_none(place: Pl
     balancer=lambda: DeploymentBalancer(rebalance_delay_s=60),
 )
 async def test_queues_move_to_silos_that_joined_after_the_delay_and_together(place: Place) -> None:
-    await place.until_owned()
+    await owned(place.cluster)
     await place.until(lambda: sizes(place) == [4, 4])
     for number in (2, 3):
         await place.join(number)
@@ -174,9 +175,9 @@ class Alphabetical:
 @conforms(119, only="memory", silos=3, queues=6, balancer=Alphabetical)
 async def test_a_balancer_of_ones_own_decides(place: Place) -> None:
     await place.until(lambda: sizes(place) == [0, 3, 3])
-    owners = place.owners()
+    found = owners(place.cluster)
     queues = place.adapter.mapper(6).queues()
-    assert [owners[queue] for queue in queues] == ["silo-0"] * 3 + ["silo-2"] * 3
+    assert [found[queue] for queue in queues] == ["silo-0"] * 3 + ["silo-2"] * 3
     assert Alphabetical.made >= 3
 
 

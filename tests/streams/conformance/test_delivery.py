@@ -21,6 +21,7 @@ from tests.streams.conformance.place import Place, conforms
 from millstream.runtime import Client, ConfigError, Grain, RuntimeOptions, grain
 from millstream.runtime.testing import Activated, Deactivated
 from millstream.streams import Event, StreamNamespace, subscribe
+from millstream.streams.testing import owned, owners
 
 TEN = list(range(10))
 
@@ -336,7 +337,7 @@ async def test_a_handler_that_is_no_method_of_the_grain_is_refused_and_not_store
 
 @conforms(25, needs=[PUBLISHES], silos=3, queues=6, whichever=True)
 async def test_a_client_of_one_gateway_reaches_streams_of_every_silo(place: Place) -> None:
-    await place.until_owned()
+    await owned(place.cluster)
     keys = [f"k{number}" for number in range(20)]
     gateway = place.silo(0).gateway
     host = place.simulation.host("tester")
@@ -351,4 +352,4 @@ async def test_a_client_of_one_gateway_reaches_streams_of_every_silo(place: Plac
             await client.stream(LINES, key).publish_many(TEN)
     for key in keys:
         await place.until_heard(key, TEN)
-    assert len(set(place.owners().values())) == 3
+    assert len(set(owners(place.cluster).values())) == 3

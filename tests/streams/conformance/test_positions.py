@@ -13,6 +13,7 @@ from tests.streams.conformance.watched import watch
 
 from millstream.runtime import MillstreamError
 from millstream.streams import DeliveryOptions, StreamOptions, Token
+from millstream.streams.testing import owners
 
 TEN = list(range(10))
 LEFT = (PUBLISHES, LEAVES_POSITION)
@@ -77,7 +78,7 @@ async def test_an_owner_that_was_cut_off_cannot_move_the_position_back(place: Pl
     await place.grain(Listener, "a").listen("s")
     await place.publish(LINES, "s", *TEN)
     await place.until_came("a", *TEN)
-    ((_, owner),) = place.owners().items()
+    ((_, owner),) = owners(place.cluster).items()
     place.simulation.network.isolate(owner)
     for item in range(10, 20):
         await place.calm(3)

@@ -13,6 +13,7 @@ from tests.streams.conformance.stores import TroubledStore
 
 from millstream.runtime import ConfigError, RuntimeOptions, StorageUnavailable
 from millstream.streams import Capability, StreamNamespace
+from millstream.streams.testing import owners
 
 TEN = list(range(10))
 
@@ -131,7 +132,7 @@ async def test_silos_join_under_traffic_and_nothing_is_lost(place: Place) -> Non
     await publishing
     for n in range(8):
         await place.until_came(f"l{n}", *range(20))
-    await place.until(lambda: len(set(place.owners().values())) == 3)
+    await place.until(lambda: len(set(owners(place.cluster).values())) == 3)
 
 
 @pytest.mark.parametrize("who", ["consumer", "producer"])

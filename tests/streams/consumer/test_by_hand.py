@@ -115,8 +115,8 @@ class Desk:
             by_hand=None if namespace == "plain" else by_hand,
             **more,
         )
-        call = self.silo.services.extensions.call
-        found: Delivered = await call("Keeper", KEY, Consumer.deliver, (batch,), 5.0)
+        deliver = self.silo.services.extensions.method("Keeper", Consumer.deliver, 5.0)
+        found: Delivered = await deliver(KEY, batch)
         return found
 
 

@@ -118,9 +118,8 @@ class Desk:
             gap=(None if after is None else token(after), token(first)),
             **more,
         )
-        call = self.silo.services.extensions.call
-        found: Delivered = await call("Reader", KEY, Consumer.deliver, (batch,), 5.0)
-        return found
+        deliver = self.silo.services.extensions.method("Reader", Consumer.deliver, 5.0)
+        return await deliver(KEY, batch)
 
 
 @pytest.fixture

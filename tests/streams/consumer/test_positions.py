@@ -119,9 +119,8 @@ class Desk:
             [Item(Token(1, seq), msgspec.msgpack.encode(value)) for seq, value in items],
             **more,
         )
-        call = self.silo.services.extensions.call
-        found: Delivered = await call("Reader", KEY, Consumer.deliver, (batch,), 5.0)
-        return found
+        deliver = self.silo.services.extensions.method("Reader", Consumer.deliver, 5.0)
+        return await deliver(KEY, batch)
 
     async def tallied(self) -> list[int]:
         return await self.reader.tallied()

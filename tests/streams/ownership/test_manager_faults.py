@@ -7,7 +7,7 @@ over, nobody reads beside another, nothing is left out, and without a crash noth
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextvars import Context
 
 import pytest
@@ -85,6 +85,10 @@ class FaultyStore(MemoryStateStore):
         etag = await self.world.operate(self.name, lambda: rows.put(key, data, expect, fence))
         assert isinstance(etag, str)
         return etag
+
+    async def scan(self, prefix: str, after: str, limit: int, /) -> Sequence[tuple[str, Row]]:
+        await self.world.operate(self.name, lambda: None)
+        return self.world.rows.range(prefix, after, limit)
 
 
 class LogReader:
@@ -189,7 +193,7 @@ class SiloDesk:
 async def wait_for(condition: Callable[[], bool], within_s: float) -> None:
     async with asyncio.timeout(within_s):
         while not condition():
-            await asyncio.sleep(0.005)
+            await asyncio.sleep(0.02)
 
 
 async def hand_over(world: World, is_told: bool, changes_mind: bool) -> None:
@@ -261,6 +265,15 @@ def check(world: World, has_crash: bool) -> None:
 STEPS = play("none", 0).operations
 FAULTS = ["refused", "answer lost", "hangs"]
 CRASHES = ["kill a", "kill b", "killed behind it"]
+PARTS = 4
+every_step = pytest.mark.parametrize(
+    "part", [0, *(pytest.param(at, marks=pytest.mark.slow) for at in range(1, PARTS))]
+)
+
+
+def steps(part: int) -> range:
+    """Those of one part; all of them together, and some that come behind the last one."""
+    return range(1 + part, STEPS + 12, PARTS)
 
 
 def test_the_scenario_has_as_many_steps_as_are_tried() -> None:
@@ -268,25 +281,30 @@ def test_the_scenario_has_as_many_steps_as_are_tried() -> None:
     check(play("none", 0), has_crash=False)
 
 
+@every_step
 @pytest.mark.parametrize("changes_mind", [False, True])
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_store_that_fails_at_any_step_delays_the_hand_over_and_no_more(
-    fault: str, changes_mind: bool
+    fault: str, changes_mind: bool, part: int
 ) -> None:
-    for at in range(1, STEPS + 12):
+    for at in steps(part):
         check(play(fault, at, changes_mind=changes_mind), has_crash=False)
 
 
+@every_step
 @pytest.mark.parametrize("changes_mind", [False, True])
 @pytest.mark.parametrize("crash", CRASHES)
-def test_whoever_dies_at_any_step_the_other_one_reads_on(crash: str, changes_mind: bool) -> None:
-    for at in range(1, STEPS + 12):
+def test_whoever_dies_at_any_step_the_other_one_reads_on(
+    crash: str, changes_mind: bool, part: int
+) -> None:
+    for at in steps(part):
         check(play(crash, at, changes_mind=changes_mind), has_crash=True)
 
 
+@every_step
 @pytest.mark.parametrize("fault", ["none", *FAULTS])
-def test_a_lost_message_costs_one_poll(fault: str) -> None:
-    for at in range(1, STEPS + 12):
+def test_a_lost_message_costs_one_poll(fault: str, part: int) -> None:
+    for at in steps(part):
         check(play(fault, at, is_told=False), has_crash=False)
 
 

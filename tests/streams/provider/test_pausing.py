@@ -97,7 +97,7 @@ KINDS = {"both": LINES, "implicit": MARKED, "explicit": LINES, "outside": LINES}
 
 async def subscription_of(cluster: LocalCluster, kind: str) -> Subscription[int]:
     """The subscription of a kind, as a client finds it."""
-    if kind == "explicit":
+    if kind == "explicit" and not SEEN[kind]:
         await cluster.grain(Hearer, "h").listen()
     return await found_of(cluster, kind)
 

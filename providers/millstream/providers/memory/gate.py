@@ -8,7 +8,6 @@ it, however small; a request that is cancelled or timed out has taken nothing.
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 
 from millstream.runtime import ConfigError, Overloaded, QueueUnavailable
 
@@ -24,7 +23,7 @@ class CapacityGate:
         self.capacity = capacity
         self._waiters_max = waiters_max
         self._free = capacity
-        self._waiters: deque[tuple[int, asyncio.Future[None]]] = deque()
+        self._waiters: list[tuple[int, asyncio.Future[None]]] = []  # smaller than a deque, if empty
         self._closed: str | None = None
 
     @property
@@ -74,7 +73,7 @@ class CapacityGate:
     def close(self, reason: str) -> None:
         """Fail those who wait, and all who come; units can still be released."""
         self._closed = reason
-        waiters, self._waiters = self._waiters, deque()
+        waiters, self._waiters = self._waiters, []
         for _, turn in waiters:
             if not turn.done():
                 turn.set_exception(QueueUnavailable(reason))
@@ -94,7 +93,7 @@ class CapacityGate:
                     return
                 self._free -= count
                 turn.set_result(None)
-            self._waiters.popleft()
+            self._waiters.pop(0)
 
     def _abandon(self, waiter: tuple[int, asyncio.Future[None]]) -> None:
         count, turn = waiter

@@ -23,7 +23,7 @@ from millstream.streams.contracts.message import content_bytes
 
 from .arrivals import Arrivals
 from .eras import Eras
-from .partition import Partition
+from .partition import Partition, PartitionOptions
 from .room import Room
 
 __all__ = ["Held", "MemoryOptions", "QueueLog"]
@@ -33,6 +33,9 @@ PRODUCERS_MAX = 10_000
 LOOKED_AT_MAX = 4_096
 NO_HEADERS: Mapping[str, str] = MappingProxyType({})
 SPAN_MAX = 10_000_000  # messages from the oldest that is not done on; one that is done costs 8 B
+
+
+SEGMENTS = PartitionOptions(segment_size=128)  # 1 KiB for a queue without events
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,7 +101,7 @@ class QueueLog:
         self.key = key
         self._options = options
         self._epoch = epoch
-        self._partition: Partition[Held | None] = Partition(start=start)
+        self._partition: Partition[Held | None] = Partition(SEGMENTS, start)
         self._partition.register(READER, "earliest")
         self._room = Room(options.capacity_events, options.capacity_bytes)
         self._arrivals = Arrivals()
@@ -180,9 +183,7 @@ class QueueLog:
         if len(messages) == 1 and messages[0].mark is None:  # nearly always: no list of its own
             events, size_bytes = len(messages[0].items), size_of(messages[0])
         else:
-            fresh = [message for message in messages if not self._is_known(message)]
-            events = sum(len(message.items) for message in fresh)
-            size_bytes = sum(map(size_of, fresh))
+            events, size_bytes = self._needed(messages)
         self._refuse_too_large(events, size_bytes)
         if not self._room.try_acquire(events, size_bytes):
             return None
@@ -197,14 +198,17 @@ class QueueLog:
         tokens = self.append_now(messages, enqueued_s)
         if tokens is not None:
             return tokens
-        fresh = [message for message in messages if not self._is_known(message)]
-        events = sum(len(message.items) for message in fresh)
-        size_bytes = sum(map(size_of, fresh))
+        events, size_bytes = self._needed(messages)
         await self._wait_for_room(events, size_bytes)
         if mapper_epoch < self.eras.mapper_epoch:  # it was sealed meanwhile
             self._room.release(events, size_bytes)
             return self.append_stale(messages)
         return self._accept_all(messages, events, size_bytes, enqueued_s)
+
+    def _needed(self, messages: Sequence[OutMessage]) -> tuple[int, int]:
+        """Events and bytes of the messages that are not known."""
+        fresh = [message for message in messages if not self._is_known(message)]
+        return sum(len(message.items) for message in fresh), sum(map(size_of, fresh))
 
     def _accept_all(
         self, messages: Sequence[OutMessage], events: int, size_bytes: int, enqueued_s: float

@@ -10,13 +10,20 @@ all let go of share one array of nothing, so that one old item does not keep the
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Generic, TypeVar, cast
+from functools import cache
+from typing import Any, Generic, TypeVar, cast
 
 __all__ = ["Chain", "Segment", "Slots"]
 
 T = TypeVar("T")
 
 Slots = list[T | None]
+
+
+@cache
+def nothing(size: int) -> list[Any]:
+    """An array of a size that holds nothing, the same for all; nobody writes to it."""
+    return [None] * size
 
 
 class Segment(Generic[T]):
@@ -97,7 +104,7 @@ class Chain(Generic[T]):
         self._segment_size = segment_size
         self._spare_max = spare_max
         self._spares: list[Slots[T]] = []
-        self._nothing: Slots[T] = [None] * segment_size  # the array of all that are hollow
+        self._nothing: Slots[T] = nothing(segment_size)  # the array of all that are hollow
         self.head: Segment[T] = Segment(start, [None] * segment_size)
         self.tail = self.head
         self._segments = [self.head]

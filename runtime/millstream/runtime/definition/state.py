@@ -72,6 +72,7 @@ class StoredState(msgspec.Struct, array_like=True):
 
 ERROR_CHARS_MAX = 1000  # of an error in the log
 OLD_FORM = ""  # the queue of a position of which no queue is known
+OVER_MAX = 1_000  # subscriptions that have ended, whose positions are not written
 NIL = msgspec.msgpack.encode(None)
 _decode_row = msgspec.msgpack.Decoder(StoredState).decode
 _encode_row = msgspec.msgpack.Encoder().encode
@@ -123,6 +124,7 @@ class State(Generic[S]):
         self._lock = asyncio.Lock()
         self._joinable: WaitingWrite | None = None  # the last write asked for, until it begins
         self.cursors: dict[str, dict[str, Cursor]] = {}
+        self._over: dict[str, None] = {}  # subscriptions whose positions are not kept
         self.parcels = Parcels()
         self.value: S = field.default()
 
@@ -189,6 +191,17 @@ class State(Generic[S]):
         """How far a subscription is in a queue, as it is stored."""
         found = self.cursors.get(subscription)
         return None if found is None else found.get(queue, found.get(OLD_FORM))
+
+    def forget_position(self, subscription: str) -> None:
+        """A subscription has ended: the next write leaves its position out."""
+        self.cursors.pop(subscription, None)
+        self._over[subscription] = None
+        if len(self._over) > OVER_MAX:
+            del self._over[next(iter(self._over))]
+
+    def keep_position(self, subscription: str) -> None:
+        """It is made again: what is committed by it is kept."""
+        self._over.pop(subscription, None)
 
     async def commit(self, subscription: str, queue: str, cursor: Cursor | None) -> None:
         """Store the value, and how far a subscription is in a queue (None: as it was), in one
@@ -294,6 +307,8 @@ class State(Generic[S]):
         be sent."""
         self._owner.check_running()
         cursors = merged(self.cursors, new)
+        for ended in self._over:
+            cursors.pop(ended, None)
         parcels = self.parcels.row(parcels_upto)
         fields = (msgspec.Raw(data), cursors, *parcels)
         row = _encode_row(fields if parcels.origin else fields[:2])

@@ -11,6 +11,7 @@ from typing import Any
 
 from millstream.runtime.definition.grain import Grain
 from millstream.runtime.definition.markers import Mark
+from millstream.runtime.definition.state import State
 from millstream.runtime.turns.activation import Activation
 
 __all__ = ["ExtendedGrain", "activation_of", "extension_at", "extension_of", "is_grain"]
@@ -56,6 +57,14 @@ class ExtendedGrain:
     def is_gone(self) -> bool:
         """Has it ended?"""
         return self._activation.is_gone
+
+    @property
+    def states(self) -> list[State[Any]]:
+        """Its states; none once it has ended."""
+        hosted, grain = self._activation.kind.hosted, self._activation.grain
+        if hosted is None or grain is None:
+            return []
+        return [getattr(grain, name) for name in hosted.states]
 
     def marks(self, method: str) -> Sequence[Mark]:
         """The marks of one of its methods."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Coroutine, Sequence
 from copy import copy
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
-from weakref import WeakKeyDictionary
+from weakref import WeakValueDictionary
 
 from millstream.runtime.calls.stubs import ExtensionCall
 from millstream.runtime.calls.system_target import Targets
@@ -102,7 +102,7 @@ class Extensions:
 
     def __init__(self, silo: SiloAssembly) -> None:
         self._silo = silo
-        self._methods: dict[tuple[str, object, float], ExtensionCall] = {}
+        self._methods: dict[tuple[str, object, float | None], ExtensionCall] = {}
         self._added: dict[str, type[Any]] = {}
 
     def add(self, name: str, cls: Callable[[ExtendedGrain], Any]) -> None:
@@ -119,36 +119,21 @@ class Extensions:
             )
         self._silo.add_extension(name, cls, lambda activation: cls(ExtendedGrain(activation)))
 
-    def call(
-        self,
-        kind: str,
-        key: str,
-        method: Callable[Concatenate[Any, P], Coroutine[Any, Any, R]],
-        args: tuple[Any, ...],
-        timeout_s: float | None = None,
-    ) -> Coroutine[Any, Any, R]:
-        """Call a method of an extension of a grain, which wakes the grain: a turn like any other.
-
-        Args:
-            kind: name of the grain type.
-            method: the function in the extension's class.
-            timeout_s: deadline; default: `call_timeout_s`.
-
-        Raises what the method raises, and what calls raise.
-        """
-        spec = method.__millstream_spec__  # type: ignore[attr-defined]
-        found = self._silo.references.kind_named(kind)
-        return self._silo.engine.caller.call_here(found, key, spec, args, timeout_s, None)
-
     def method(
         self,
         kind: str,
         method: Callable[Concatenate[Any, P], Coroutine[Any, Any, R]],
-        timeout_s: float,
+        timeout_s: float | None = None,
     ) -> Callable[Concatenate[str, P], Coroutine[Any, Any, R]]:
-        """The same as a function of key and arguments, to be kept: a call of it costs less.
+        """A method of the extension of a grain, as a function of the grain's key and the arguments.
 
-        One is made for each combination, of which there should be few.
+        A call wakes the grain, and is a turn like any other; it raises what the method raises, and
+        what calls raise. One function is made for each combination, of which there should be few.
+
+        Args:
+            kind: name of the grain type.
+            method: the function in the extension's class.
+            timeout_s: deadline of each call; default: `call_timeout_s`.
         """
         made = self._methods.get((kind, method, timeout_s))
         if made is None:
@@ -171,7 +156,7 @@ class SiloServices:
         self._silo = silo
         self._name = name
         self._brought = frozenset(brought)
-        _of_runtime[silo.references] = self
+        _of_runtime[id(silo.references)] = self
         self.members: Members = silo.membership
         self.targets: Targets = silo.targets
         self.extensions = Extensions(silo)
@@ -277,13 +262,14 @@ class GrainServices:
         return self._services.part(name)
 
 
-_of_runtime: WeakKeyDictionary[object, SiloServices] = WeakKeyDictionary()
+# by id, which is theirs alone while the services live: they hold them; a key would never be freed
+_of_runtime: WeakValueDictionary[int, SiloServices] = WeakValueDictionary()
 
 
 def services_of(grain: Grain, /) -> GrainServices:
     """The services of a grain that a part brought. Raises ConfigError for any other grain."""
     activation = activation_of(grain)
-    services = None if activation is None else _of_runtime.get(activation.runtime)
+    services = None if activation is None else _of_runtime.get(id(activation.runtime))
     if services is None or not services.has_brought(type(grain)):
         raise ConfigError(
             f"{type(grain).__name__} is not brought by a part of its silo (SiloPart.grains), so it "

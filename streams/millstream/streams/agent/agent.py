@@ -13,7 +13,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from collections import deque
 from collections.abc import Callable, Sequence
 from datetime import datetime
 
@@ -130,12 +129,14 @@ class PullingAgent:
             clock=parts.clock,
             tasks=parts.new_tasks(),
             crossing=self._crossing,
+            stored=parts.stored,
+            reconcile_s=options.reconcile_s,
         )
         done_before = DoneBefore(progress.done)
         self._core = self._new_core(after, done_before, may_repeat)
         self._standing = standing_of(parts, self.behind, progress, done_before, self.subscribers)
         self._catch_up = self._new_catch_up()
-        self._events: deque[Event] = deque()
+        self._events: list[Event] = []
         self._is_stepping = False
         self._is_closed = False
         self._timer: asyncio.TimerHandle | None = None
@@ -364,7 +365,7 @@ class PullingAgent:
         self._is_stepping = True
         try:
             while self._events and not self._is_closed:
-                for action in self._core.step(self._events.popleft(), self._clock.now()):
+                for action in self._core.step(self._events.pop(0), self._clock.now()):
                     self._act(action)
         finally:
             self._is_stepping = False

@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import logging
 
-from millstream.runtime.extending import Clock, shown
+from millstream.runtime.extending import Clock, LineBudget, shown
 from millstream.streams.contracts.identity import QueueId
 from millstream.streams.contracts.token import Token
 
-from .delivery.attempts import LineBudget
 from .lagging.behind import Behind
 from .reading.steps import Gap
 

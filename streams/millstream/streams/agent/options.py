@@ -62,9 +62,13 @@ class StreamOptions:
     """How long nothing may be heard of a program that consumes a stream; then its subscription
     ends, if it has no name, and is not delivered to, if it has one."""
 
+    reconcile_s: float = 5.0
+    """How often an agent compares the subscriptions of one of its streams with what is stored."""
+
     absent_type_retention_s: float = 86_400.0
-    """How long events wait for a grain type that no silo hosts any more: its implicit
-    subscriptions are forgotten then, unless the silo that hosted it came back without it before."""
+    """How long events wait for a grain type that no silo hosts any more: its
+    subscriptions are forgotten then, implicit ones also once the silo that hosted it came back
+    without it."""
 
     def __post_init__(self) -> None:
         check_fields(self)

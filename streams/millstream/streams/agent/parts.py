@@ -23,6 +23,7 @@ from .lagging.standing import Standing
 from .newcomers import Filters
 from .options import StreamOptions
 from .reading.passage import Passage
+from .reconciling import Stored
 from .subscribers import Known, Subscribers
 
 __all__ = ["AgentParts", "cache_for", "standing_of"]
@@ -43,6 +44,7 @@ class AgentParts:
     calls: Tasks  # delivery calls, until the provider ends
     budget: Budget  # of the silo
     filters: Filters
+    stored: Stored
     passage: Passage | None = None  # of providers whose number of queues can change
 
 

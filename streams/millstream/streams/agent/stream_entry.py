@@ -23,12 +23,14 @@ class StreamEntry:
         "cold",
         "detached",
         "holds",
+        "is_asked_for",
         "is_parked",
         "moved_era",
         "newest",
         "spread",
         "starts",
         "subscribers",
+        "told",
         "used_s",
     )
 
@@ -41,8 +43,15 @@ class StreamEntry:
         self.spread: deque[tuple[QueueMessage, int]] = deque()  # being given to very many
         self.starts: Starts | None = None  # once somebody waits for a token
         self.moved_era = -1  # of events that wait for the stream's former queue
+        self.is_asked_for = False  # it may have explicit subscriptions
+        self.told: set[str] | None = None  # of which, while it is compared with what is stored
         self.newest: QueueMessage | None = None
         self.used_s = 0.0
+
+    def hear_of(self, subscription: str) -> None:
+        """Something was told of a subscription: what is being read may be older."""
+        if self.told is not None:
+            self.told.add(subscription)
 
 
 def places(entry: StreamEntry) -> Iterator[tuple[int, Subscriber]]:

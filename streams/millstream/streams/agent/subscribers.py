@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from typing import Protocol, TypeVar
 
-from millstream.runtime.extending import Clock, Tasks, shown
+from millstream.runtime.extending import Clock, LineBudget, Tasks, shown
 from millstream.streams.api.implicit import ImplicitSet, is_implicit
 from millstream.streams.api.subscription_rows import HELD, HERE, SubscriptionRow
 from millstream.streams.contracts.identity import StreamId
@@ -22,7 +22,6 @@ from millstream.streams.contracts.message import QueueMessage
 from millstream.streams.contracts.token import Token
 
 from .cache.queue_cache import QueueCache
-from .delivery.attempts import LineBudget
 from .delivery.subscriber import Deliveries, Subscriber
 from .giving_back import give_back
 from .lagging.behind import BEGINNING, before
@@ -32,6 +31,7 @@ from .losses import Loss, Losses
 from .newcomers import Newcomers
 from .reading.passage import Crossing
 from .reading.steps import Returned
+from .reconciling import Reconciling, Stored
 from .starts import Starts, last_token
 from .stream_entry import StreamEntry, places
 
@@ -79,6 +79,8 @@ class Subscribers:
         clock: Clock,
         tasks: Tasks,
         crossing: Crossing | None = None,
+        stored: Stored | None = None,
+        reconcile_s: float = 0.0,
     ) -> None:
         self._crossing = crossing or Crossing("", None)
         self._cache = cache
@@ -91,6 +93,9 @@ class Subscribers:
         self._tasks = tasks
         self._streams: dict[StreamId, StreamEntry] = {}
         self._holds = Holds(known)
+        self._reconciling: Reconciling | None = None
+        if stored is not None:
+            self._reconciling = Reconciling(self._streams, self, stored, reconcile_s, tasks)
         self._lines = LineBudget()
         self._losses = Losses()
         self.unheard_count = 0
@@ -158,7 +163,10 @@ class Subscribers:
 
     def _meet(self, stream: StreamId, era: int = 0) -> StreamEntry:
         entry = self._streams[stream] = StreamEntry()
-        held = self._holds.known(stream) if self._is_implicit_only(stream) else None
+        entry.is_asked_for = not self._is_implicit_only(stream)
+        held = None if entry.is_asked_for else self._holds.known(stream)
+        if entry.is_asked_for and self._reconciling is not None:
+            self._reconciling.begin()
         if self._crossing.is_early(stream, era):
             entry.moved_era, held = era, None
         if held is None:
@@ -168,7 +176,8 @@ class Subscribers:
         entry.holds.update((row.id, True) for row in held or ())
         self._add_implicit(stream, entry)
         if (loss := self._losses.of(stream)) is not None:
-            self._tell(entry.subscribers.values(), loss)
+            for subscriber in entry.subscribers.values():
+                subscriber.lose(loss)
         if held is not None:
             self._behind.keep_only(stream, entry.subscribers)
         return entry
@@ -176,11 +185,7 @@ class Subscribers:
     def lost(self, loss: Loss) -> None:
         """A part of the queue is gone, whichever streams it was of: all of them hear of it."""
         self._losses.add(loss)
-        for entry in self._streams.values():
-            self._tell(entry.subscribers.values(), loss)
-
-    def _tell(self, subscribers: Iterable[Subscriber], loss: Loss) -> None:
-        for subscriber in subscribers:
+        for subscriber in self._everyone():
             subscriber.lose(loss)
 
     def enter(self, messages: Sequence[QueueMessage], first: int) -> None:
@@ -330,6 +335,7 @@ class Subscribers:
         if entry is None:
             return  # cold: the first event asks the rendezvous, which has the row
         entry.detached.discard(row.id)
+        entry.hear_of(row.id)
         entry.holds[row.id] = False
         if row.start != HERE and entry.starts is not None:
             entry.starts.forget(row.id)
@@ -375,6 +381,7 @@ class Subscribers:
         entry = self._streams.get(stream)
         if entry is None:
             return
+        entry.hear_of(row.id)
         entry.holds[row.id] = True
         subscriber = self._obtain(stream, entry, row)
         if subscriber is not None:
@@ -387,6 +394,7 @@ class Subscribers:
             return
         if entry.cold is not None:
             entry.detached.add(subscription)
+        entry.hear_of(subscription)
         entry.holds.pop(subscription, None)
         if entry.starts is not None:
             entry.starts.forget(subscription)
@@ -436,9 +444,8 @@ class Subscribers:
         """
         for entry in self._streams.values():
             is_shared = len(entry.subscribers) > 1
-            for subscriber in entry.subscribers.values():
-                if subscriber.is_manual:  # what it has not acknowledged is noted beside it
-                    self._deliveries.fall_behind(subscriber)
+            for manual in filter(lambda one: one.is_manual, entry.subscribers.values()):
+                self._deliveries.fall_behind(manual)  # what it was delivered is noted there
             for _, subscriber in list(places(entry)):
                 if is_shared or (subscriber.delivery and subscriber.delivery.is_within):
                     self._deliveries.fall_behind(subscriber)
@@ -451,28 +458,22 @@ class Subscribers:
     def has_tried(self) -> bool:
         """Was something delivered that is not done? Cost: O(subscriptions known)."""
         is_noted = self._behind.has_place  # what was delivered to those who acknowledge by hand
-        return any(
-            subscriber.has_tried or (subscriber.unacked > 0 and not is_noted)
-            for entry in self._streams.values()
-            for subscriber in entry.subscribers.values()
-            if not (subscriber.is_manual and is_noted)
-        )
+        asked = (one for one in self._everyone() if not (one.is_manual and is_noted))
+        return any(one.has_tried or one.unacked for one in asked)
 
     @property
     def unacked(self) -> int:
         """Subscriptions that are to acknowledge something by hand. Cost: as `has_tried`."""
-        return sum(
-            subscriber.unacked > 0
-            for entry in self._streams.values()
-            for subscriber in entry.subscribers.values()
-        )
+        return sum(one.unacked > 0 for one in self._everyone())
+
+    def _everyone(self) -> Iterator[Subscriber]:
+        return (one for entry in self._streams.values() for one in entry.subscribers.values())
 
     def acked(self, stream: StreamId, subscription: str, upto: Token) -> None:
         """A subscription has acknowledged by hand."""
         entry = self._streams.get(stream)
-        subscriber = None if entry is None else entry.subscribers.get(subscription)
-        if subscriber is not None:
-            self._deliveries.acked(subscriber, upto)
+        if entry is not None and subscription in entry.subscribers:
+            self._deliveries.acked(entry.subscribers[subscription], upto)
 
     def is_uneven(self) -> bool:
         """Has a subscription done what another one of its stream has not? Cost: as `has_tried`."""

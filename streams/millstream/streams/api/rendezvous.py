@@ -23,7 +23,6 @@ from millstream.runtime import (
     Grain,
     StateStore,
     StorageError,
-    StorageUnavailable,
     StreamError,
     always_interleave,
     grain,
@@ -69,6 +68,10 @@ class Agents(Protocol):
 
     def implicit(self, stream: StreamId, /) -> Sequence[ImplicitSubscription]:
         """The implicit subscriptions of a stream, as of now."""
+        ...
+
+    def is_absent(self, stream: StreamId, row: SubscriptionRow, /) -> bool:
+        """Has its consumer been hosted by no silo for so long that it is to be forgotten?"""
         ...
 
     async def attach(self, stream: StreamId, row: SubscriptionRow, /) -> None: ...
@@ -190,6 +193,9 @@ class Rendezvous(Grain):
         if found is None:
             return None
         row = found[0]
+        if row.state == "faulted":
+            row = msgspec.structs.replace(row, state="active", note="")
+            await self._put(row)
         if row.state != "paused":
             await self._agents().attach(self._stream(), msgspec.structs.replace(row, start=HERE))
         return row
@@ -204,9 +210,9 @@ class Rendezvous(Grain):
         if not is_implicit(subscription):
             await self._attach(row)
             return True
-        await self._agents().attach(self._stream(), row)
         if subscription in self._rows:
             await self._clear(subscription, self._rows[subscription][1])
+        await self._agents().attach(self._stream(), row)
         return True
 
     async def pause(self, subscription: str) -> bool:
@@ -239,17 +245,21 @@ class Rendezvous(Grain):
         """Forget a subscription, here and in the agent; again is harmless.
 
         Who asks may end meanwhile (an inbox does, as it is closed by this): the agent is told.
-        After StorageUnavailable the row may be gone, and would not be found again: the agent is
-        told then, too.
+        After StorageUnavailable the row may be gone; the agent finds that by itself.
         """
         found = self._rows.get(subscription)
-        try:
-            if found is not None:
-                await self._clear(subscription, found[1])
-        except StorageUnavailable:
-            await self._agents().detach(self._stream(), subscription)
-            raise
+        if found is not None:
+            await self._clear(subscription, found[1])
         await self._agents().detach(self._stream(), subscription)
+
+    async def forget(self, subscription: str) -> None:
+        """Remove one whose consumer no silo has hosted for too long, as this silo sees it too.
+
+        Every silo hears of one that joins before its grains can subscribe.
+        """
+        found = self._rows.get(subscription)
+        if found is not None and self._agents().is_absent(self._stream(), found[0]):
+            await self.remove(subscription)
 
     async def _clear(self, subscription: str, etag: Etag) -> None:
         try:
@@ -269,6 +279,11 @@ class Rendezvous(Grain):
         found = self._find(subscription)
         if found is not None:
             await self._put(msgspec.structs.replace(found, state=state, note=note))
+
+    @always_interleave
+    async def is_stored(self, subscription: str) -> bool:
+        """Is there such a subscription, as the store has it? Raises StorageUnavailable."""
+        return await self._store().read(row_key(self.key, subscription)) is not None
 
     @read_only
     async def rows(self) -> list[SubscriptionRow]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from typing import Any, Generic, Protocol, TypeVar
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
 from millstream.runtime import ConfigError, Grain, State, StreamError
 from millstream.runtime.extending import (
@@ -220,7 +220,7 @@ class Stream(Generic[T]):
         rendezvous = self.rendezvous_grain()
         consumer = local_consumer(grain)
         if consumer is not None:
-            consumer.joined(row.id)
+            await consumer.joined(row.id)
         await rendezvous.add(row)
         return Subscription(rendezvous, str(self), row, grain)
 
@@ -346,6 +346,15 @@ def subscription_id(
     """Id of an explicit subscription: another one for each stream, grain, handler and name."""
     parts = (provider, stream.namespace, stream.key, kind, key, handler, name)
     return "/".join(("explicit", *(quote(part, safe=": @#") for part in parts)))
+
+
+def parse_subscription_id(subscription: str) -> tuple[str, StreamId]:
+    """Provider and stream of an explicit subscription. Raises ValueError: it is none."""
+    kind, *parts = subscription.split("/")
+    if kind != "explicit" or len(parts) != 7:
+        raise ValueError(f"{subscription!r} is no id of an explicit subscription")
+    provider, namespace, key = (unquote(part) for part in parts[:3])
+    return provider, StreamId(namespace, key)
 
 
 def policy_of(

@@ -30,8 +30,14 @@ Start = Annotated[
 class LocalConsumer(Protocol):
     """The end of a grain's deliveries, in its own silo: its extension `streams`."""
 
-    def joined(self, subscription: str, /) -> None: ...
-    def left(self, subscription: str, /) -> None: ...
+    async def joined(self, subscription: str, /) -> None: ...
+    def left(self, subscription: str, /) -> None:
+        """It is to end: nothing more of it is handled."""
+        ...
+
+    def removed(self, subscription: str, /) -> None:
+        """It is stored no more."""
+        ...
 
 
 def start_text(start: object) -> str:
@@ -120,15 +126,18 @@ class Subscription(Generic[T]):
     async def unsubscribe(self) -> None:
         """End the subscription; again is harmless.
 
-        When it has returned, the handler of the activation that called it sees no further event of
-        it. Raises StreamError for an implicit one, which lasts as long as its mark.
+        From the call on, the handler of the activation that made it sees no further event of it,
+        also if this raises: then the activation tries again at the next event. Raises StreamError
+        for an implicit one, which lasts as long as its mark; StorageError, and what calls raise.
         """
         if self.is_implicit:
             raise StreamError(f"{self.id} is implicit: pause it, or remove the mark")
-        await self._rendezvous.remove(self.id)
         consumer = None if self._grain is None else local_consumer(self._grain)
         if consumer is not None:
             consumer.left(self.id)
+        await self._rendezvous.remove(self.id)
+        if consumer is not None:
+            consumer.removed(self.id)
 
     async def pause(self) -> None:
         """Deliver nothing more until it is resumed; its events wait. Again is harmless.

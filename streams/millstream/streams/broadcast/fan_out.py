@@ -113,9 +113,9 @@ class Broadcast(SiloPart):
                 )
 
     async def _tell(self, listener: Listener, key: str, body: bytes) -> Exception | None:
-        call, kind = self._services.extensions.call, listener.grain_type
+        hear = self._services.extensions.method(listener.grain_type, Hearer.hear)
         try:
-            await call(kind, key, Hearer.hear, (listener.channel, listener.handler, body))
+            await hear(key, listener.channel, listener.handler, body)
         except Exception as error:
             self.failed_count += 1
             if self._options.fire_and_forget:

@@ -11,18 +11,27 @@ what is acknowledged by hand is not handled again, and nothing is skipped before
 
 from __future__ import annotations
 
+import asyncio
+import logging
 from collections.abc import Sequence
 from typing import Any
 
-from millstream.runtime import State
+from millstream.runtime import MillstreamError, Rejected, State
 from millstream.runtime.extending import ExtendedGrain, shown
 from millstream.streams.api.event import Event
+from millstream.streams.api.implicit import is_implicit
+from millstream.streams.api.rendezvous import Rendezvous, rendezvous_key, rendezvous_of
+from millstream.streams.api.stream import parse_subscription_id
 
 from .batch import Delivered, WireBatch
+from .fresh import fresh_of
+from .old_positions import OldPositions
 from .on_gap import gap_of
-from .run import HandlerRun, Position, fresh_of
+from .run import HandlerRun, Position
 
 __all__ = ["Consumer"]
+
+log = logging.getLogger("millstream.consumer")
 
 ENDED_MAX = 1_000
 
@@ -34,6 +43,8 @@ class Consumer:
         self._grain = grain
         self._positions: dict[str, Position] = {}
         self._ended: dict[str, None] = {}  # unsubscribed here; deliveries may still be on their way
+        self._old = OldPositions(grain)
+        self._removing: dict[str, asyncio.Task[None]] = {}  # what is delivered all the same
 
     def left(self, subscription: str) -> None:
         """The grain has unsubscribed: nothing more of that is handled here."""
@@ -42,9 +53,37 @@ class Consumer:
         if len(self._ended) > ENDED_MAX:
             del self._ended[next(iter(self._ended))]
 
-    def joined(self, subscription: str) -> None:
+    async def joined(self, subscription: str) -> None:
         """The grain subscribes, perhaps again."""
+        removing = self._removing.get(subscription)
+        if removing is not None:
+            await asyncio.wait([removing])  # else it could end what is being made
         self._ended.pop(subscription, None)
+        self._old.joined(subscription)
+
+    def removed(self, subscription: str) -> None:
+        """What the grain has unsubscribed is stored no more: nor need its positions be."""
+        if subscription in self._ended:
+            self._old.removed(subscription)
+
+    def _remove(self, batch: WireBatch) -> None:
+        """It was unsubscribed, and is delivered: what was to remove it may have failed."""
+        name = batch.subscription
+        if name in self._removing or is_implicit(name):
+            return
+        provider, stream = parse_subscription_id(name)
+        grain = self._grain.grain
+        rendezvous = grain.grain(rendezvous_of(provider), rendezvous_key(provider, stream))
+        task = grain.context.create_task(self._remove_from(rendezvous, name))
+        self._removing[name] = task
+        task.add_done_callback(lambda _: self._removing.pop(name, None))
+
+    async def _remove_from(self, rendezvous: Rendezvous, subscription: str) -> None:
+        try:
+            await rendezvous.remove(subscription)
+            self.removed(subscription)
+        except MillstreamError as error:  # it is delivered again, and tried again then
+            log.info("%s is not removed yet: %s", shown(subscription), error)
 
     def epochs(self) -> dict[str, dict[str, int]]:
         """The newest epoch of each queue that each subscription has had events of."""
@@ -56,12 +95,15 @@ class Consumer:
     async def deliver(self, batch: WireBatch) -> Delivered:
         """Run the handler over the items; the reply says how far it came."""
         if batch.subscription in self._ended:
-            return Delivered(len(batch.items))
+            self._remove(batch)
+            raise Rejected(f"{self._grain} has unsubscribed {batch.subscription}")
         position = self._positions.get(batch.subscription)
         if position is None:
             if is_in_the_middle(batch):
                 return Delivered(0, is_anew=True)
             position = self._positions[batch.subscription] = Position(self._grain, batch)
+            if position.state is not None:
+                self._old.look(position.state, self._positions)
         if batch.epoch < position.epochs.get(batch.queue, 0):
             return Delivered(0, is_fenced=True)
         position.epochs[batch.queue] = batch.epoch

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from operator import lt
 from typing import Any, Protocol
 
 import msgspec
@@ -30,7 +29,7 @@ from .batch import WireBatch
 from .by_hand import AckCalls, AcksByHand
 from .on_gap import gap_handler
 
-__all__ = ["HandlerRun", "Position", "fresh_of"]
+__all__ = ["HandlerRun", "Position"]
 
 BATCH_MAX = 1 << 31  # an explicit handler that takes lists takes what a call brings
 
@@ -140,21 +139,6 @@ def find_handler(grain: ExtendedGrain, batch: WireBatch) -> tuple[SubscribeMark 
         if isinstance(mark, SubscribeMark) and mark.namespace.name == batch.namespace:
             return mark, handler
     return None, handler
-
-
-def fresh_of(items: Sequence[Item], last: Token | None) -> Sequence[int]:
-    """Which items are behind `last`, and behind each other: those that are not known. Pure."""
-    tokens = [item.token for item in items]
-    if last is not None:
-        tokens.insert(0, last)
-    if all(map(lt, tokens, tokens[1:])):
-        return range(len(items))  # as a rule
-    fresh: list[int] = []
-    for at, item in enumerate(items):
-        if last is None or item.token > last:
-            last = item.token
-            fresh.append(at)
-    return fresh
 
 
 class HandlerLimit:

@@ -1,11 +1,11 @@
 """Owning queues: acquires what the balancer wants, hands over what it no longer wants.
 
-Owns: one loop per queue, and the readers of this silo. Not: the decision (`decision.decide`), which
-queues are wanted (a balancer), reading. Invariants: a reader runs exactly while this silo owns its
-queue; it is paused as soon as the queue is not wanted, whether the store answers or not, and before
-the record says so; stopped before the record is freed; the reader of a queue that another silo has
-taken is stopped, and writes nothing; a lease that runs out stops it too. How a hand-over ended is
-kept until the record says it.
+Owns: one loop per queue, one look at all records now and then, and the readers of this silo. Not:
+the decision (`decision.decide`), which queues are wanted (a balancer), reading. Invariants: a
+reader runs exactly while this silo owns its queue; it is paused as soon as the queue is not wanted,
+whether the store answers or not, and before the record says so; stopped before the record is freed;
+the reader of a queue that another silo has taken is stopped, and writes nothing; a lease that runs
+out stops it too. How a hand-over ended is kept until the record says it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import logging
 from collections.abc import Iterable, Sequence
 from typing import Generic, Protocol, TypeVar
 
-from millstream.runtime import Conflict, MillstreamError, StorageError
+from millstream.runtime import Conflict, Etag, MillstreamError, StorageError
 from millstream.runtime.extending import SiloAddress, Tasks
 from millstream.streams.contracts.identity import QueueId
 
@@ -39,7 +39,14 @@ from .decision import (
     is_stored,
 )
 from .options import OwnershipOptions
-from .record import OwnershipStore, Progress, QueueRecord, StoredRecord, handed_over
+from .record import (
+    OwnershipStore,
+    Progress,
+    QueueRecord,
+    StoredRecord,
+    handed_over,
+    with_progress,
+)
 
 __all__ = ["BeginReading", "QueueManager", "Reader", "Surroundings"]
 
@@ -109,15 +116,44 @@ class Surroundings(Protocol):
 class OwnedQueue(Generic[R]):
     """One queue as this silo sees it."""
 
-    __slots__ = ("changed", "is_gone", "lease_timer", "local", "reader", "task")
+    __slots__ = ("_waiter", "has_news", "is_gone", "kept", "lease_timer", "local", "reader", "task")
 
     def __init__(self) -> None:
+        self.kept: StoredRecord | None = None  # while it is this silo's, and nothing is to be done
         self.lease_timer: asyncio.TimerHandle | None = None
         self.local: Local = Unowned()
         self.reader: R | None = None
-        self.changed = asyncio.Event()
+        self.has_news = False  # since it was decided last
+        self._waiter: asyncio.Future[None] | None = None
         self.is_gone = False  # the provider has it no more
         self.task: asyncio.Task[None] | None = None
+
+    def wake(self) -> None:
+        """Something about it changed."""
+        self.has_news = True
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    async def wait(self, seconds: float | None) -> None:
+        """Until something changes, or the time is over (None: it never is)."""
+        loop = asyncio.get_running_loop()
+        waiter = self._waiter = loop.create_future()
+        timer = None if seconds is None else loop.call_later(seconds, self.wake)
+        try:
+            if not self.has_news:
+                await waiter
+        finally:
+            self._waiter = None
+            if timer is not None:
+                timer.cancel()
+
+    def has_changed(self, etag: Etag | None) -> bool:
+        """Is there something to decide: does the row have another version, or got it on?"""
+        kept, reader = self.kept, self.reader
+        if kept is None or reader is None:
+            return False  # its own loop looks
+        moved = with_progress(kept.record, reader.progress) is not kept.record
+        return moved or etag != kept.etag
 
 
 class QueueManager(Generic[R]):
@@ -140,9 +176,11 @@ class QueueManager(Generic[R]):
         self._wanted: frozenset[QueueId] = frozenset()
         self._queues: dict[QueueId, OwnedQueue[R]] = {queue: OwnedQueue() for queue in queues}
         self._is_stopping = False
+        self._watching: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Run a loop per queue."""
+        """Run a loop per queue, and one for all."""
+        self._watching = self._silo.tasks.start(self._watch())
         for queue, owned in self._queues.items():
             owned.task = self._silo.tasks.start(self._own(queue, owned))
 
@@ -186,7 +224,7 @@ class QueueManager(Generic[R]):
         """Something about a queue changed: decide again."""
         owned = self._queues.get(queue)
         if owned is not None:
-            owned.changed.set()
+            owned.wake()
 
     def wake_all(self) -> None:
         """The membership changed."""
@@ -202,11 +240,29 @@ class QueueManager(Generic[R]):
         """Every reader of this silo."""
         return [owned.reader for owned in self._queues.values() if owned.reader is not None]
 
+    async def _watch(self) -> None:
+        """Look at all records at once: where nothing happens no queue needs a look of its own."""
+        while True:
+            await asyncio.sleep(self._options.poll_s)
+            if not any(owned.kept for owned in self._queues.values()):
+                continue
+            try:
+                etags = await self._store.etags()
+            except StorageError as error:
+                log.warning("the queue records: %s", error, extra={"silo": self._silo.me})
+                continue
+            except Exception:
+                log.exception("the queue records; trying again", extra={"silo": self._silo.me})
+                continue
+            for queue, owned in self._queues.items():
+                if owned.has_changed(etags.get(queue)):
+                    self.wake(queue)
+
     # -- one queue
 
     async def _own(self, queue: QueueId, owned: OwnedQueue[R]) -> None:
         while True:
-            owned.changed.clear()
+            owned.has_news = False
             wait_s: float | None = self._options.poll_s
             try:
                 wait_s = await self._decide(queue, owned)
@@ -219,18 +275,13 @@ class QueueManager(Generic[R]):
             if wait_s is None and owned.is_gone:
                 self._queues.pop(queue)
                 return
-            if owned.changed.is_set():
-                continue
-            try:
-                async with asyncio.timeout(wait_s):
-                    await owned.changed.wait()
-            except TimeoutError:
-                continue
+            if not owned.has_news:
+                await owned.wait(wait_s)
 
     async def _decide(self, queue: QueueId, owned: OwnedQueue[R]) -> float | None:
         """Read, decide, act; returns how long nothing needs to be looked at (None: until woken)."""
         self._pause_unwanted(queue)
-        reader = owned.reader
+        reader, owned.kept = owned.reader, None
         if reader is not None and reader.is_fenced:
             await self._drop(queue, owned)
             return 0.0
@@ -267,8 +318,7 @@ class QueueManager(Generic[R]):
         now = self._loop.time()
         match decision:
             case Keep():
-                is_idle = isinstance(owned.local, Unowned) and queue not in self._wanted
-                return None if is_idle else self._options.poll_s
+                return self._keep(queue, owned, stored)
             case Wait(until_s=until_s):
                 return max(0.0, until_s - now)
             case Lost():
@@ -283,6 +333,17 @@ class QueueManager(Generic[R]):
             case Free(record=record):
                 await self._free(queue, owned, stored, record)
         return 0.0
+
+    def _keep(
+        self, queue: QueueId, owned: OwnedQueue[R], stored: StoredRecord | None
+    ) -> float | None:
+        """Nothing is to be done until something changes, or the lease is to be renewed."""
+        if isinstance(owned.local, Unowned) and queue not in self._wanted:
+            return None
+        if stored is None or stored.record.lease_s or not isinstance(owned.local, Owned):
+            return self._options.poll_s
+        owned.kept = stored
+        return None
 
     def _go_on(self, queue: QueueId, owned: OwnedQueue[R]) -> None:
         """It is still this silo's; if it was paused, and is wanted again, it is read on."""
@@ -316,7 +377,7 @@ class QueueManager(Generic[R]):
             log.warning(text, queue, extra=self._where(queue))
             owned.reader.pause()
             owned.reader.is_fenced = True
-            owned.changed.set()
+            owned.wake()
 
     async def _acquire(
         self,
@@ -390,6 +451,8 @@ class QueueManager(Generic[R]):
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        if self._watching is not None:
+            self._watching.cancel()
         for owned in self._queues.values():
             if owned.lease_timer is not None:
                 owned.lease_timer.cancel()
@@ -406,6 +469,8 @@ class QueueManager(Generic[R]):
     def abort(self) -> None:
         """Stop without a word, as when the silo was evicted."""
         self._is_stopping = True
+        if self._watching is not None:
+            self._watching.cancel()
         for owned in self._queues.values():
             if owned.task is not None:
                 owned.task.cancel()

@@ -14,10 +14,11 @@ __all__ = ["OwnershipOptions"]
 class OwnershipOptions:
     """Times of taking and giving queues. Raises ConfigError.
 
-    `max_handoff_s`: how long a giving owner drains. `poll_s`: how often a wanted queue's record is
-    read. `force_after_s`: wait beyond the drain time. `lease_s`: 0, or at least three polls.
-    `checkpoint_every_s`: how often an owner stores its position, for providers that keep none; what
-    was delivered since is delivered again if the owner dies.
+    `max_handoff_s`: how long a giving owner drains. `poll_s`: how often records are looked at: of a
+    wanted queue that another silo has, and of all that this silo has, together. `force_after_s`:
+    wait beyond the drain time. `lease_s`: 0, or at least three polls. `checkpoint_every_s`: how
+    often an owner stores its position, for providers that keep none; what was delivered since is
+    delivered again if the owner dies.
     """
 
     max_handoff_s: float = field(default=3.0, metadata={"min": 0})

@@ -31,6 +31,7 @@ __all__ = [
     "with_progress",
 ]
 
+ROWS_PER_SCAN = 1000
 READS_MAX = 64  # records that are read at once
 TokenRange = tuple[Token, Token]  # of messages, both ends included
 NO_FENCE = 0  # the record is fenced by its own epoch and etag
@@ -184,6 +185,17 @@ class OwnershipStore:
             records = await asyncio.gather(*map(self.read, some))
             found |= {q: record for q, record in zip(some, records, strict=True) if record}
         return found
+
+    async def etags(self) -> dict[QueueId, Etag]:
+        """The version of every record of the provider. Raises StorageError."""
+        found: dict[QueueId, Etag] = {}
+        after = ""
+        while True:
+            rows = await self._store.scan(self._prefix, after, ROWS_PER_SCAN)
+            for after, row in rows:
+                found[after.removeprefix(self._prefix)] = row.etag
+            if len(rows) < ROWS_PER_SCAN:
+                return found
 
     def _stored(self, queue: QueueId, row: Row) -> StoredRecord:
         try:

@@ -14,6 +14,7 @@ from typing import Any
 
 from millstream.runtime import MillstreamError, QueueUnavailable
 from millstream.runtime.extending import SiloServices
+from millstream.streams.agent.absence import Absence
 from millstream.streams.api.implicit import ImplicitSubscription, implicit_in
 from millstream.streams.api.subscription_rows import HERE, SubscriptionRow
 from millstream.streams.contracts.identity import QueueId, StreamId
@@ -50,6 +51,7 @@ class AgentCalls:
         self.can_seek = can_seek
         self._provider = provider
         self._retention_s = retention_s
+        self._absence = Absence(provider, services.members, services.clock, retention_s)
         self._target = target_of(provider)
         self._services = services
         self._layout = layout
@@ -66,6 +68,10 @@ class AgentCalls:
         now_s, view = self._services.clock.wall_s(), self._services.members.view
         found = implicit_in(view, self._provider, now_s, self._retention_s)
         return list(found.of(stream).values())
+
+    def is_absent(self, stream: StreamId, row: SubscriptionRow, /) -> bool:
+        """Has its consumer been hosted by no silo for so long that it is to be forgotten?"""
+        return self._absence.is_over(stream, row)
 
     async def attach(self, stream: StreamId, row: SubscriptionRow, /) -> None:
         """Tell the agent of a subscription. Raises QueueUnavailable: it could not be told."""

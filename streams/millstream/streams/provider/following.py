@@ -13,9 +13,15 @@ from collections.abc import Awaitable, Callable, Sequence
 
 from millstream.runtime import StateStore
 from millstream.runtime.extending import SiloServices
+from millstream.streams.agent.absence import Absence
 from millstream.streams.api.implicit import ImplicitSet, implicit_in
 from millstream.streams.api.rendezvous import rendezvous_key, rendezvous_of
-from millstream.streams.api.subscription_rows import SubscriptionRow, rows_of_namespace
+from millstream.streams.api.subscription_rows import (
+    SubscriptionRow,
+    row_key,
+    rows_of_namespace,
+    rows_under,
+)
 from millstream.streams.contracts.identity import StreamId
 
 __all__ = ["Following"]
@@ -39,6 +45,7 @@ class Following:
         self._store = store
         self._retention_s = retention_s
         self._changed = changed
+        self._absence = Absence(provider, services.members, services.clock, retention_s)
         self._timer: asyncio.TimerHandle | None = None
         self.implicit = ImplicitSet()
 
@@ -46,6 +53,25 @@ class Following:
         """The explicit subscriptions of a stream. Raises what calls raise."""
         key = rendezvous_key(self._provider, stream)
         return await self._services.grain(rendezvous_of(self._provider), key).rows_for_agent()
+
+    async def stored(self, stream: StreamId, /) -> Sequence[SubscriptionRow]:
+        """The rows of a stream, straight from the store. Raises StorageUnavailable."""
+        key = rendezvous_key(self._provider, stream)
+        return [row for row, _ in await rows_under(self._store, row_key(key))]
+
+    async def is_stored(self, stream: StreamId, subscription: str, /) -> bool:
+        """Is there a row? Raises StorageUnavailable."""
+        key = row_key(rendezvous_key(self._provider, stream), subscription)
+        return await self._store.read(key) is not None
+
+    def is_absent(self, stream: StreamId, row: SubscriptionRow, /) -> bool:
+        """Has its consumer been hosted by no silo for so long that it is to be forgotten?"""
+        return self._absence.is_over(stream, row)
+
+    async def forget(self, stream: StreamId, subscription: str, /) -> None:
+        """Remove a row, unless its consumer is hosted again. Raises what calls raise."""
+        key = rendezvous_key(self._provider, stream)
+        await self._services.grain(rendezvous_of(self._provider), key).forget(subscription)
 
     def implicit_now(self) -> ImplicitSet:
         """The implicit ones in the present view, also in a silo that reads no queues."""

@@ -81,6 +81,7 @@ class QueueReading:
             calls=self._calls,
             budget=services.budget,
             filters=HostedFilters(services),
+            stored=self.following,
             passage=layout if Capability.SEALED in capabilities else None,
         )
         self.manager: QueueManager[PullingAgent] = QueueManager(

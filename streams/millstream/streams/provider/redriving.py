@@ -42,13 +42,9 @@ class Redriving:
                 f"dead letter {shown(letter.id)}: subscription {shown(failure.subscription)} of "
                 f"{shown(str(failure.stream))} has ended: subscribe again, or delete the letter"
             )
-        reply = await self._services.extensions.call(
-            failure.grain_type,
-            failure.grain_key,
-            Consumer.redrive,
-            (self._batch(failure),),
-            self._timeout_s + ANSWER_S,
-        )
+        timeout_s = self._timeout_s + ANSWER_S
+        redrive = self._services.extensions.method(failure.grain_type, Consumer.redrive, timeout_s)
+        reply = await redrive(failure.grain_key, self._batch(failure))
         if reply.error:
             raise self._services.decode_error(reply.error)
 

@@ -1,47 +1,21 @@
 """Saying what fails again and again: each time a line, a flood of them a few lines and a count.
 
-Owns: `LineBudget`, `AttemptLog`. Invariants: at most `LINES_MAX` lines are written in `WINDOW_S`;
-the first line after that says how many were left out.
+Owns: `AttemptLog`. Not: how many lines a flood is (`LineBudget`).
 """
 
 from __future__ import annotations
 
 import logging
 
-from millstream.runtime.extending import shown
+from millstream.runtime.extending import LineBudget, shown
 from millstream.streams.contracts.token import Token
 
 from .steps import Failure
 from .subscriber import Subscriber
 
-__all__ = ["AttemptLog", "LineBudget"]
+__all__ = ["AttemptLog"]
 
 log = logging.getLogger("millstream.delivery")
-
-LINES_MAX = 10
-WINDOW_S = 60.0
-
-
-class LineBudget:
-    """Lets so many lines of one kind through."""
-
-    __slots__ = ("_left_out", "_lines", "_window_ends_s")
-
-    def __init__(self) -> None:
-        self._window_ends_s = 0.0
-        self._lines = 0
-        self._left_out = 0
-
-    def take(self, now_s: float) -> str | None:
-        """What to append to the line that may be written now; None: write none."""
-        if now_s >= self._window_ends_s:
-            self._window_ends_s, self._lines = now_s + WINDOW_S, 0
-        if self._lines >= LINES_MAX:
-            self._left_out += 1
-            return None
-        self._lines += 1
-        left_out, self._left_out = self._left_out, 0
-        return f" ({left_out} lines like this were left out)" if left_out else ""
 
 
 class AttemptLog:

@@ -134,7 +134,7 @@ class Delivery:
         self.position = after
         self.window = min(options.max_batch, BATCH_FIRST if window is None else window)
         self._trouble = ""  # why calls told nothing, the last time
-        self._sent_s = 0.0
+        self._sent_s: float  # when the call was made that is out
         self.event_s = event_s
         self.state = DeliveryState.FAULTED if is_faulted else DeliveryState.READY
 
@@ -317,10 +317,8 @@ class Delivery:
         self._out = ()
 
     def _adapt(self, count: int, took_s: float) -> None:
-        if count:
-            each_s = took_s / count
-            known_s = self.event_s
-            self.event_s = known_s + SMOOTHING * (each_s - known_s) if known_s else each_s
+        each_s, known_s = took_s / count, self.event_s
+        self.event_s = known_s + SMOOTHING * (each_s - known_s) if known_s else each_s
         target_s = self._options.target_call_s
         if took_s > target_s:
             self.window = max(1, self.window // 2)

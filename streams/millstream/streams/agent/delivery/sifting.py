@@ -14,10 +14,9 @@ from collections.abc import Sequence
 
 import msgspec
 
-from millstream.runtime.extending import Budget, Clock, shown
+from millstream.runtime.extending import Budget, Clock, LineBudget, shown
 from millstream.streams.contracts.item import Item
 
-from .attempts import LineBudget
 from .giving_up import error_text
 from .steps import Event, Failure, FailureKind, Progress
 from .subscriber import Fits, Subscriber

@@ -6,7 +6,6 @@ forgotten.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterable, Sequence
 
 from millstream.streams.contracts.message import QueueMessage
@@ -19,13 +18,14 @@ __all__ = ["DoneBefore"]
 class DoneBefore:
     """Ranges of messages that are done, as a hand-off names them; falsy once all are passed."""
 
-    __slots__ = ("_ranges",)
+    __slots__ = ("_at", "_ranges")
 
     def __init__(self, ranges: Iterable[TokenRange] = ()) -> None:
-        self._ranges = deque(ranges)
+        self._ranges = tuple(ranges)
+        self._at = 0  # the first that is not passed
 
     def __bool__(self) -> bool:
-        return bool(self._ranges)
+        return self._at < len(self._ranges)
 
     def blanked(self, messages: Sequence[QueueMessage]) -> list[QueueMessage]:
         """The same messages, without the items of those that are done."""
@@ -37,11 +37,10 @@ class DoneBefore:
         ]
 
     def _has(self, token: Token) -> bool:
-        ranges = self._ranges
-        while ranges and ranges[0][1] < token:
-            ranges.popleft()
-        return bool(ranges) and ranges[0][0] <= token
+        while self and self._ranges[self._at][1] < token:
+            self._at += 1
+        return bool(self) and self._ranges[self._at][0] <= token
 
     def above(self, token: Token | None) -> list[TokenRange]:
         """What is left of them above a message."""
-        return [one for one in self._ranges if token is None or one[1] > token]
+        return [one for one in self._ranges[self._at :] if token is None or one[1] > token]

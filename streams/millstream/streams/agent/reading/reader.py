@@ -19,7 +19,6 @@ Invariants:
 from __future__ import annotations
 
 import math
-from collections import deque
 from collections.abc import Collection, Sequence
 
 from millstream.runtime.extending import Backoff
@@ -82,6 +81,44 @@ class ReaderCore:
         wall_s: when the queue was acquired, by the wall clock.
     """
 
+    __slots__ = (
+        "_acks",
+        "_behind",
+        "_cache",
+        "_empty_reads",
+        "_failures",
+        "_gap_first",
+        "_has_wakeup",
+        "_is_log",
+        "_is_paused",
+        "_now_s",
+        "_open_at_s",
+        "_options",
+        "_out",
+        "_polls",
+        "_read_at_s",
+        "_read_begun_s",
+        "_read_until_s",
+        "_relief",
+        "_repeats_waiting",
+        "_retries",
+        "_serial",
+        "_settling",
+        "_stage",
+        "_start_until_s",
+        "_waiting",
+        "_where",
+        "_young_s",
+        "done_before",
+        "first_read",
+        "found_nothing_s",
+        "is_fenced",
+        "may_repeat",
+        "position",
+        "read_count",
+        "repeats_upto",
+    )
+
     def __init__(
         self,
         cache: QueueCache,
@@ -97,7 +134,6 @@ class ReaderCore:
         wall_s: float = 0.0,
     ) -> None:
         self._cache = cache
-        self._behind = behind
         self._options = options
         self._where = where
         self._is_log = has_positions(capabilities)
@@ -109,7 +145,7 @@ class ReaderCore:
         )
         self._acks = settling.acks
         self._out: list[Action] = []
-        self._waiting: deque[QueueMessage] = deque()  # read, and not in the cache
+        self._waiting: list[QueueMessage] = []  # read, and not in the cache
         self.done_before = done_before or DoneBefore()
         self._stage = Stage.NONE
         self._serial = 0
@@ -122,8 +158,8 @@ class ReaderCore:
         self.first_read: Token | None = None
         self.found_nothing_s = -math.inf  # when the last read began, if it has found nothing
         self._empty_reads = 0
-        self._read_begun_s = -math.inf
-        self._now_s = now_s
+        self._read_begun_s: float
+        self._now_s: float
         self._gap_first: Token | None = None
         self._is_paused = False
         self._young_s = wall_s + CLOCKS_APART_S
@@ -282,7 +318,7 @@ class ReaderCore:
                 except AdapterFault as fault:
                     self._replace(str(fault), now_s)
                 else:
-                    self._waiting = deque(m for m in self._waiting if m.token not in lost)
+                    self._waiting = [m for m in self._waiting if m.token not in lost]
 
     def _returned(self, event: Returned, now_s: float) -> None:
         """Somebody let go of messages: they go back to the queue."""
@@ -378,15 +414,15 @@ class ReaderCore:
             return
         cache.purge()
         taken: list[QueueMessage] = []
-        first = index = -1
-        while waiting and cache.fits(waiting[0]):
-            message = waiting.popleft()
-            index = cache.append(message)
-            if not taken:
-                first = index
+        first = cache.next_index
+        for message in waiting:
+            if not cache.fits(message):
+                break
+            cache.append(message)
             taken.append(message)
             self.read_count += len(message.items)
         if taken:
+            del waiting[: len(taken)]
             self._note_repeats(first, len(taken))
             self._out.append(Offer(taken, first))
             if self._relief is not None and cache.next_index - cache.left > len(taken):

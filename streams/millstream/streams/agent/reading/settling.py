@@ -10,7 +10,6 @@ receiver was closed has given it back.
 from __future__ import annotations
 
 import math
-from collections import deque
 from collections.abc import Collection, Sequence
 
 from millstream.runtime.extending import Backoff
@@ -59,9 +58,9 @@ class Settling:
         self._acks_items = Capability.ITEM_ACK in capabilities or not self._is_ordered
         self._leases = Leases() if Capability.LEASED in capabilities else None
         self._also: list[Token] = []  # done, and not acknowledged by themselves
-        self._back: deque[Release] = deque()
+        self._back: list[Release] = []
         self._out: Ack | Extend | Release | None = None
-        self._out_left = 0
+        self._out_left: int  # how many were done when the acknowledgement that is out was made
         self._failures = 0  # of acknowledgements, in a row
         self._ack_at_s = self._release_at_s = -math.inf  # not before, after one that failed
         self.acks = AckThrottle(options.flow, now_s)
@@ -172,7 +171,7 @@ class Settling:
     def released(self) -> None:
         """What was given back was taken."""
         if isinstance(self._out, Release):
-            self._back.popleft()
+            self._back.pop(0)
             self._end()
 
     def failed(self, method: str, now_s: float) -> str:

@@ -1,0 +1,131 @@
+"""What a thousand queues on one silo cost.
+
+Each function is a row or two: `async (work, size) -> figures`. Bytes are counted by `tracemalloc`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+import tracemalloc
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from millstream.balancers import DeploymentBalancer
+from millstream.providers.memory import MemoryQueues
+from millstream.runtime import Grain, Silo
+from millstream.streams import (
+    Event,
+    HashRingMapper,
+    PersistentStreams,
+    Stream,
+    StreamNamespace,
+    subscribe,
+)
+
+from .watch import held_bytes, sized
+
+__all__ = ["active", "idle", "idle_bytes"]
+
+QUEUES = 1_000
+FEW = 100  # queues, so that what a silo costs is left out
+ACTIVE = 100
+WATCHED_S = 10.0
+TURN_S = 1.0
+TURNS = 8
+READINGS = StreamNamespace("readings", int, subscriptions="implicit")
+Figures = dict[str, float]
+
+
+class Meter(Grain):
+    """Counts what arrives at all of them."""
+
+    count = 0
+
+    @subscribe(READINGS)
+    async def on_reading(self, event: Event[int]) -> None:
+        Meter.count += 1
+
+
+@asynccontextmanager
+async def silo_with(queues: int) -> AsyncIterator[Silo]:
+    """A silo that reads so many queues."""
+    streams = PersistentStreams(
+        MemoryQueues(),
+        mapper=HashRingMapper(queues=queues),
+        balancer=DeploymentBalancer(rebalance_delay_s=0.1),
+    )
+    async with Silo(grains=[Meter], streams={"default": streams}) as silo:
+        async with asyncio.timeout(120):
+            while sum(one.is_reading for one in streams.stats()) < queues:
+                await asyncio.sleep(0.1)
+        yield silo
+
+
+async def idle(work: Path, size: float) -> Figures:
+    """CPU of ten seconds in which nothing comes."""
+    async with silo_with(sized(QUEUES, size)):
+        await asyncio.sleep(1)
+        used_s = time.process_time()
+        await asyncio.sleep(WATCHED_S)
+        used_s = time.process_time() - used_s
+    return {"queues_idle_percent": 100 * used_s / WATCHED_S}
+
+
+async def idle_bytes(work: Path, size: float) -> Figures:
+    """What each queue holds, beyond what a silo with few of them does."""
+    held: list[int] = []
+    counts = [sized(FEW, size), sized(QUEUES, size, 4)]
+    for queues in counts:
+        tracemalloc.start()
+        async with silo_with(queues):
+            await asyncio.sleep(1)
+            held.append(held_bytes())
+        tracemalloc.stop()
+    return {"queues_idle_bytes": (held[1] - held[0]) / (counts[1] - counts[0])}
+
+
+async def active(work: Path, size: float) -> Figures:
+    """100 queues at work among 1,000, beside a silo that has these alone, in turns."""
+    rates: list[tuple[float, float]] = []
+    counts = [sized(QUEUES, size), sized(ACTIVE, size)]
+    async with silo_with(counts[0]) as many, silo_with(counts[1]) as few:
+        streams = {
+            silo: _one_of_each(silo, queues, counts[1])
+            for silo, queues in zip((many, few), counts, strict=True)
+        }
+        for number in range(TURNS):
+            pair = (many, few) if number % 2 else (few, many)
+            found = {silo: await _rate(streams[silo]) for silo in pair}
+            rates.append((found[many], found[few]))
+    best_many, best_few = (max(one) for one in zip(*rates, strict=True))
+    return {"queues_active_lost_percent": max(0.0, 100 * (1 - best_many / best_few))}
+
+
+def _one_of_each(silo: Silo, queues: int, count: int) -> list[Stream[int]]:
+    """Streams in so many different queues."""
+    mapper = HashRingMapper(queues=queues)
+    found: dict[str, Stream[int]] = {}
+    number = 0
+    while len(found) < count:
+        stream = silo.stream(READINGS, f"s{number}")
+        found.setdefault(mapper.queue_for(stream.id), stream)
+        number += 1
+    return list(found.values())
+
+
+async def _rate(streams: list[Stream[int]]) -> float:
+    """Events per second of these streams, one out at a time in each."""
+    end_s = time.perf_counter() + TURN_S
+    before = Meter.count
+
+    async def feed(stream: Stream[int]) -> None:
+        number = 0
+        while time.perf_counter() < end_s:
+            await stream.publish(number)
+            number += 1
+            await asyncio.sleep(0)
+
+    await asyncio.gather(*map(feed, streams))
+    return (Meter.count - before) / (TURN_S + max(0.0, time.perf_counter() - end_s))

@@ -1,0 +1,190 @@
+"""Comparing what an agent knows of subscriptions with what is stored, stream by stream.
+
+Owns: `Reconciling`: which stream is looked at when, and what follows. Not: telling and being told
+(`subscribers`). A message about a subscription that was lost, or came to a silo that was leaving,
+leaves it known on one side only; here that is found and repaired.
+Invariants: the store is right, as it is written before anybody is told; what was told, or has
+changed here, while it was read is newer, and left alone; nothing is ended that is stored. One
+stream is read every `reconcile_s`, in turn, while the queue has streams that are asked for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Collection, Mapping, Sequence
+from typing import Protocol
+
+import msgspec
+
+from millstream.runtime import MillstreamError
+from millstream.runtime.extending import Tasks, shown
+from millstream.streams.api.subscription_rows import HELD, HERE, SubscriptionRow
+from millstream.streams.contracts.identity import StreamId
+
+from .delivery.subscriber import Subscriber
+from .stream_entry import StreamEntry
+
+__all__ = ["Reconciling", "Repair", "Stored", "repairs"]
+
+log = logging.getLogger("millstream.subscribers")
+
+
+class Stored(Protocol):
+    """The subscriptions of a provider as they are stored, without anybody in between."""
+
+    async def stored(self, stream: StreamId, /) -> Sequence[SubscriptionRow]:
+        """The rows of a stream. Raises StorageError."""
+        ...
+
+    async def is_stored(self, stream: StreamId, subscription: str, /) -> bool:
+        """Is there a row? Raises StorageError."""
+        ...
+
+    def is_absent(self, stream: StreamId, row: SubscriptionRow, /) -> bool:
+        """Has its consumer been hosted by no silo for `absent_type_retention_s`?"""
+        ...
+
+    async def forget(self, stream: StreamId, subscription: str, /) -> None:
+        """Remove it, unless its consumer is hosted again. Raises MillstreamError."""
+        ...
+
+
+class Told(Protocol):
+    """Who is told what differs, as by a rendezvous grain."""
+
+    def attach(self, stream: StreamId, row: SubscriptionRow, /) -> None: ...
+    def hold(self, stream: StreamId, row: SubscriptionRow, /) -> None: ...
+    def detach(self, stream: StreamId, subscription: str, /) -> None: ...
+
+
+class Repair(msgspec.Struct, frozen=True):
+    """What differs: `row` is to be attached or held; None: the subscription ends here."""
+
+    subscription: str
+    row: SubscriptionRow | None
+    is_held: bool
+    note: str
+
+
+def repairs(
+    known: Mapping[str, Subscriber],
+    were_held: Mapping[str, bool],
+    rows: Sequence[SubscriptionRow],
+    told: Collection[str],
+) -> list[Repair]:
+    """What of the subscriptions that are known differs from what is stored. Pure.
+
+    Args:
+        were_held: those that were known when reading began, and whether they were held then.
+        told: what was told of meanwhile.
+    """
+    found: list[Repair] = []
+    stored = {row.id: row for row in rows}
+    for row in rows:
+        subscriber, is_held = known.get(row.id), row.state in HELD
+        if row.id in told or (subscriber is not None and _has_changed(subscriber, were_held)):
+            continue
+        if subscriber is None and row.id.startswith("implicit/"):
+            continue  # its mark is not there now
+        if subscriber is None:
+            found.append(Repair(row.id, row, is_held, "is stored, and was not known here"))
+        elif subscriber.is_faulted is not is_held:
+            note = "is held, and was delivered to" if is_held else "is not held any more"
+            found.append(Repair(row.id, row, is_held, note))
+    for subscriber in known.values():
+        name = subscriber.id
+        if name in stored or name in told or _has_changed(subscriber, were_held):
+            continue
+        if subscriber.is_explicit:
+            found.append(Repair(name, None, False, "is not stored any more"))
+        elif subscriber.is_faulted:
+            found.append(Repair(name, _row_of(subscriber), False, "is not held any more"))
+    return found
+
+
+def _has_changed(subscriber: Subscriber, were_held: Mapping[str, bool]) -> bool:
+    return were_held.get(subscriber.id) is not subscriber.is_faulted
+
+
+def _row_of(one: Subscriber) -> SubscriptionRow:
+    """The row of an implicit subscription."""
+    return SubscriptionRow(one.id, one.grain_type, one.grain_key, one.handler, False, HERE)
+
+
+class Reconciling:
+    """Looks at the streams of one agent in turn."""
+
+    def __init__(
+        self,
+        streams: Mapping[StreamId, StreamEntry],
+        told: Told,
+        stored: Stored,
+        every_s: float,
+        tasks: Tasks,
+    ) -> None:
+        self._streams = streams
+        self._told = told
+        self._stored = stored
+        self._every_s = every_s
+        self._tasks = tasks
+        self._round: deque[StreamId] = deque()
+        self._running: asyncio.Task[None] | None = None
+
+    def begin(self) -> None:
+        """There is a stream to look at; again is harmless."""
+        if self._running is None or self._running.done():
+            self._running = self._tasks.start(self._run())
+
+    async def _run(self) -> None:
+        """Until there is nothing to look at."""
+        while self._streams:
+            await asyncio.sleep(self._every_s)
+            if not self._round:
+                asked = [one for one, entry in self._streams.items() if entry.is_asked_for]
+                self._round.extend(asked)
+            if not self._round:
+                return
+            await self.look(self._round.popleft())
+
+    async def look(self, stream: StreamId) -> None:
+        """Compare one stream, and repair what differs."""
+        entry = self._streams.get(stream)
+        if entry is None or entry.cold is not None or entry.told is not None:
+            return
+        try:
+            await self._look(stream, entry)
+        except MillstreamError as error:
+            log.info("subscriptions of %s were not compared: %s", shown(str(stream)), error)
+        finally:
+            entry.told = None
+
+    async def _look(self, stream: StreamId, entry: StreamEntry) -> None:
+        told: set[str] = set()
+        entry.told = told
+        were_held = {one.id: one.is_faulted for one in entry.subscribers.values()}
+        rows = await self._stored.stored(stream)
+        gone = were_held.keys() - {row.id for row in rows}
+        kept = {name for name in gone if await self._stored.is_stored(stream, name)}
+        if self._streams.get(stream) is not entry or entry.cold is not None:
+            return
+        for one in repairs(entry.subscribers, were_held, rows, told | kept):
+            self._repair(stream, one)
+        absent = next((row for row in rows if self._stored.is_absent(stream, row)), None)
+        if absent is not None:
+            await self._forget(stream, absent)
+
+    def _repair(self, stream: StreamId, one: Repair) -> None:
+        log.warning("%s of %s %s", shown(one.subscription), shown(str(stream)), one.note)
+        if one.row is None:
+            self._told.detach(stream, one.subscription)
+        elif one.is_held:
+            self._told.hold(stream, one.row)
+        else:
+            self._told.attach(stream, msgspec.structs.replace(one.row, start=HERE))
+
+    async def _forget(self, stream: StreamId, row: SubscriptionRow) -> None:
+        text = "%s of %s: no silo has hosted %s for absent_type_retention_s: it is forgotten"
+        log.warning(text, shown(row.id), shown(str(stream)), row.grain_type)
+        await self._stored.forget(stream, row.id)

@@ -1,0 +1,337 @@
+"""Rules of delivering to one subscription: what it tells, and how it is behind."""
+
+from __future__ import annotations
+
+import pytest
+
+from millstream.runtime.extending import Backoff
+from millstream.streams.agent.cache.limits import CacheLimits
+from millstream.streams.agent.cache.queue_cache import QueueCache
+from millstream.streams.agent.delivery.delivery import Delivery, DeliveryState
+from millstream.streams.agent.delivery.options import DeliveryOptions
+from millstream.streams.agent.delivery.steps import (
+    Deliver,
+    Drained,
+    Event,
+    Failure,
+    FailureKind,
+    Fetch,
+    Fetched,
+    GivenUp,
+    GiveUp,
+    Pause,
+    Progress,
+    Resume,
+    Retry,
+    Sent,
+    Tick,
+    Unreachable,
+    Wake,
+)
+from millstream.streams.agent.lagging.behind import Behind, BehindCursor
+from millstream.streams.agent.lagging.book import BehindBook
+from millstream.streams.contracts.identity import StreamId
+from millstream.streams.contracts.message import QueueMessage
+from millstream.streams.contracts.token import Token
+
+A = StreamId("n", "a")
+RAISED = Failure(FailureKind.HANDLER, "ValueError: no")
+OPTIONS = DeliveryOptions(retries=2, max_batch=4, backoff=Backoff(first_s=1, factor=2, ceiling_s=8))
+LAST = 2**32 - 1
+
+
+class Desk:
+    """A subscription of a stream of which messages 1, 2 and 3 are here, of two items each."""
+
+    def __init__(self, options: DeliveryOptions = OPTIONS, *, is_faulted: bool = False) -> None:
+        self.cache = QueueCache(CacheLimits(), Token(1, 0))
+        self.book = BehindBook(self.cache, is_used=True)
+        for seq in (1, 2, 3):
+            self.cache.append(QueueMessage(A, Token(1, seq), [b"x", b"y"], {}, float(seq)))
+        self.delivery = Delivery(self.cache, A, options, at=0, is_faulted=is_faulted)
+        for index in range(3):
+            self.cache.unpin(index)
+
+    def steps(self, *events: Event) -> list[type]:
+        """The kinds of the actions of the last one."""
+        kinds: list[type] = []
+        for event in events:
+            kinds = [type(one) for one in self.delivery.step(event)]
+            self.delivery.check()
+            self.cache.check()
+            self.book.check()
+        return kinds
+
+    def offered(self) -> list[Token]:
+        (action,) = self.delivery.step(Wake())
+        assert isinstance(action, Deliver)
+        return [item.token for item in action.items]
+
+    def send(self, at_s: float = 0.0) -> int:
+        count = len(self.offered())
+        self.steps(Sent(count, at_s))
+        return count
+
+    def fail(self, at_s: float = 0.0) -> list[type]:
+        self.send()
+        return self.steps(Progress(0, RAISED, at_s, 0.0))
+
+    def fall_behind(self, *, may_repeat: bool = False) -> Behind:
+        self.delivery.fall_behind(self.book, "s", may_repeat=may_repeat)
+        self.steps()
+        behind = self.book.get((A, "s"))
+        assert behind is not None
+        return behind
+
+
+def at_hand(behind: Behind) -> list[int]:
+    return sorted({item.token.seq for item in behind.items(99, 1 << 20)})
+
+
+# --- what it tells --------------------------------------------------------------------------------
+
+
+def test_it_tells_where_it_is_and_whether_a_part_of_a_message_is_done() -> None:
+    desk = Desk()
+    assert (desk.delivery.index, desk.delivery.next_token) == (0, Token(1, 1))
+    assert not desk.delivery.is_within and desk.delivery.position is None
+    assert desk.delivery.lag() == (6, 1.0)
+    desk.send()
+    desk.steps(Progress(1, None, 0.0, 0.0))
+    assert desk.delivery.is_within and desk.delivery.position == Token(1, 1)
+    desk.send()
+    desk.steps(Progress(1, None, 0.0, 0.0))
+    assert not desk.delivery.is_within and desk.delivery.index == 1
+    assert desk.delivery.lag() == (4, 2.0)
+    desk.delivery.close()
+    assert not desk.delivery.is_within and desk.delivery.index is None
+    assert desk.delivery.next_token is None
+
+
+def test_it_tells_what_is_out_and_since_when() -> None:
+    desk = Desk()
+    assert (desk.delivery.last_out, desk.delivery.out_s(9.0)) == (-1, 0.0)
+    desk.offered()
+    assert desk.delivery.last_out == -1, "offered is not out"
+    assert desk.send(at_s=5.0) == 4
+    assert (desk.delivery.last_out, desk.delivery.out_s(9.0)) == (1, 4.0)
+    desk.steps(Progress(1, None, 9.0, 0.0))
+    desk.offered()
+    desk.steps(Sent(2, 10.0))  # the end of message 1, the beginning of message 2
+    assert (desk.delivery.last_out, desk.delivery.out_s(11.0)) == (1, 1.0)
+    desk.steps(Progress(2, None, 12.0, 0.0))
+    desk.offered()
+    desk.steps(Sent(1, 13.0))
+    assert desk.delivery.last_out == 1
+    desk.fall_behind()
+    assert desk.delivery.last_out == -1, "nothing of what is out is in the cache"
+    assert desk.delivery.out_s(14.0) == 1.0
+
+
+def test_what_the_failure_handler_has_is_out_too_and_no_call_is() -> None:
+    desk = Desk(DeliveryOptions(retries=0))
+    assert desk.fail() == [GiveUp]
+    assert (desk.delivery.last_out, desk.delivery.out_s(9.0)) == (0, 0.0)
+
+
+def test_it_tells_what_went_wrong_last_while_something_is() -> None:
+    desk = Desk()
+    assert desk.delivery.trouble == "" and not desk.delivery.has_failed
+    desk.send()
+    desk.steps(Progress(0, None, 0.0, 0.0))
+    assert desk.delivery.trouble == "", "a reply that told nothing has no reason"
+    desk.steps(Tick(99.0))
+    desk.send()
+    desk.steps(Unreachable("the silo is gone", 0.0, 0.0))
+    assert desk.delivery.trouble == "the silo is gone" and not desk.delivery.has_failed
+    desk.steps(Tick(99.0))
+    assert desk.fail() and desk.delivery.trouble == "ValueError: no"
+    assert desk.delivery.has_failed and desk.delivery.attempts == 1
+    desk.steps(Retry())
+    assert desk.delivery.trouble == "" and not desk.delivery.has_failed
+    desk.send()
+    desk.steps(Unreachable("again", 0.0, 0.0), Tick(99.0))
+    desk.send()
+    desk.steps(Progress(4, None, 0.0, 0.0))
+    assert desk.delivery.trouble == ""
+
+
+def test_the_time_of_an_event_is_smoothed_over_calls() -> None:
+    desk = Desk()
+    desk.send(at_s=10.0)
+    desk.steps(Progress(4, None, 12.0, 0.0))
+    assert desk.delivery.event_s == 0.5
+    desk.send(at_s=20.0)
+    desk.steps(Progress(1, None, 21.0, 0.0))
+    assert desk.delivery.event_s == pytest.approx(0.5 + 0.2 * (1.0 - 0.5))
+
+
+def test_new_limits_hold_from_now_on() -> None:
+    desk = Desk()
+    desk.delivery.follow(DeliveryOptions(retries=0, max_batch=4))
+    assert desk.fail() == [GiveUp]
+
+
+# --- falling behind -------------------------------------------------------------------------------
+
+
+def test_one_that_waits_for_its_turn_falls_behind_with_what_is_here() -> None:
+    behind = Desk().fall_behind()
+    assert at_hand(behind) == [1, 2, 3] and behind.key == (A, "s")
+
+
+def test_one_that_is_faulted_falls_behind_with_nothing() -> None:
+    desk = Desk(is_faulted=True)
+    behind = desk.fall_behind()
+    assert at_hand(behind) == [] and behind.position == Token(1, 1)
+    assert desk.cache.acked_upto() == Token(1, 3) and desk.book.cache.chained_events == 0
+
+
+def test_one_that_is_faulted_while_it_is_behind_holds_nothing_any_more() -> None:
+    desk = Desk()
+    behind = desk.fall_behind()
+    desk.fall_behind()
+    assert at_hand(behind) == [1, 2, 3], "it is not faulted"
+    desk.steps(Pause())
+    desk.fall_behind()
+    assert at_hand(behind) == [] and not behind.has_all
+    assert desk.delivery.state is DeliveryState.FAULTED
+
+
+@pytest.mark.parametrize("stream_events_max", [1, 4_096])
+def test_what_is_out_stays_at_hand_and_is_done_when_its_reply_comes(stream_events_max: int) -> None:
+    desk = Desk()
+    desk.cache.limits = CacheLimits(stream_events_max=stream_events_max)
+    assert desk.send() == 4
+    behind = desk.fall_behind(may_repeat=True)
+    assert at_hand(behind) == ([1, 2] if stream_events_max == 1 else [1, 2, 3])
+    assert desk.delivery.may_repeat
+    desk.steps(Progress(3, None, 0.0, 0.0))
+    assert desk.delivery.position == Token(1, 2) and behind.position == Token(1, 2, 1)
+
+
+def test_what_has_failed_stays_at_hand_for_its_next_attempt() -> None:
+    desk = Desk()
+    desk.cache.limits = CacheLimits(stream_events_max=1)
+    desk.fail()
+    behind = desk.fall_behind()
+    assert at_hand(behind) == [1]
+    desk.steps(Tick(99.0))
+    assert desk.offered() == [Token(1, 1)]
+
+
+def test_one_that_has_nothing_out_and_no_room_holds_nothing_and_fetches() -> None:
+    desk = Desk()
+    desk.cache.limits = CacheLimits(stream_events_max=1)
+    behind = desk.fall_behind()
+    assert at_hand(behind) == [1], "a chain of one message always may be"
+    desk.send()
+    assert desk.steps(Progress(2, None, 0.0, 0.0)) == []
+    assert desk.steps(Wake()) == [Fetch]
+    assert desk.delivery.state is DeliveryState.LAGGING
+
+
+def test_what_was_fetched_is_delivered_behind_what_was_skipped() -> None:
+    desk = Desk()
+    desk.cache.limits = CacheLimits(stream_events_max=1)
+    behind = desk.fall_behind()
+    desk.send()
+    desk.steps(Progress(2, None, 0.0, 0.0), Wake())
+    behind.lose(Token(1, 3))
+    behind.take([QueueMessage(A, Token(1, 3), [b"x", b"y"])], Token(1, 4))
+    assert desk.steps(Fetched()) == [] and desk.delivery.state is DeliveryState.READY
+    assert desk.delivery.position == Token(1, 2, LAST), "message 2 is gone"
+    assert desk.offered() == [Token(1, 3), Token(1, 3, 1)]
+    assert desk.steps(Fetched()) == [], "what was not asked for changes nothing"
+
+
+def test_one_that_has_all_goes_on_in_the_cache_or_ends() -> None:
+    desk = Desk()
+    desk.cache.limits = CacheLimits(stream_events_max=1)
+    behind = desk.fall_behind()
+    desk.send()
+    desk.steps(Progress(2, None, 0.0, 0.0), Wake())
+    behind.keeps = True
+    desk.cache.unpin(desk.cache.append(QueueMessage(A, Token(1, 4), [b"x"])))
+    behind.lose(Token(1, 4))
+    assert desk.steps(Fetched()) == [] and behind.is_over
+    assert desk.delivery.index == 3 and desk.offered() == [Token(1, 4)]
+    desk.steps(Sent(1, 0.0))
+    assert desk.steps(Progress(1, None, 0.0, 0.0)) == [Drained]
+
+
+def test_one_that_was_paused_while_it_fetched_delivers_nothing() -> None:
+    desk = Desk()
+    desk.cache.limits = CacheLimits(stream_events_max=1)
+    desk.fall_behind()
+    desk.send()
+    desk.steps(Progress(2, None, 0.0, 0.0), Wake(), Pause())
+    assert desk.steps(Fetched()) == [] and desk.steps(Wake()) == []
+    assert desk.delivery.state is DeliveryState.FAULTED
+
+
+# --- beginning elsewhere --------------------------------------------------------------------------
+
+
+def elsewhere(desk: Desk, name: str, start: Token) -> tuple[Behind, Resume]:
+    behind = desk.book.begin((A, name), start)
+    return behind, Resume(Token(1, start.seq - 1, LAST), BehindCursor(behind))
+
+
+def test_a_pause_that_a_resume_has_ended_is_over_whatever_was_out() -> None:
+    desk = Desk()
+    desk.steps(Pause(), Resume(None))
+    assert desk.send() == 4
+    desk.steps(Pause(), Resume(None), Progress(1, None, 0.0, 0.0))
+    assert desk.delivery.state is DeliveryState.READY and desk.offered()[0] == Token(1, 1)
+
+
+def test_who_resumes_where_it_is_behind_is_there_once_what_is_out_has_ended() -> None:
+    for is_out in (True, False):
+        desk = Desk()
+        if is_out:
+            desk.send()
+        behind, resume = elsewhere(desk, "s", Token(1, 2))
+        desk.steps(resume)
+        assert (desk.delivery.position is None) is is_out
+        if is_out:
+            desk.steps(Progress(4, None, 0.0, 0.0))
+        assert desk.delivery.position == Token(1, 1, LAST)
+        assert desk.delivery.next_token == behind.position == Token(1, 2)
+        assert desk.cache.acked_upto() == Token(1, 3), "its former place holds nothing"
+        assert desk.steps(Wake()) == [Fetch]
+
+
+def test_who_resumes_twice_while_something_is_out_goes_where_it_was_told_last() -> None:
+    desk = Desk()
+    desk.send()
+    first, to_first = elsewhere(desk, "first", Token(1, 2))
+    second, to_second = elsewhere(desk, "second", Token(1, 3))
+    desk.steps(to_first, to_second)
+    assert first.is_over and not second.is_over
+    desk.steps(Progress(4, None, 0.0, 0.0))
+    assert desk.delivery.next_token == Token(1, 3) and len(desk.book) == 1
+
+
+def test_who_resumes_in_the_cache_after_it_was_told_to_go_elsewhere_is_not_behind() -> None:
+    desk = Desk()
+    desk.send()
+    behind, resume = elsewhere(desk, "s", Token(1, 2))
+    desk.steps(resume, Resume(None), Resume(Token(1, 2, 1)))
+    assert behind.is_over and len(desk.book) == 0
+    desk.steps(Progress(4, None, 0.0, 0.0))
+    assert desk.delivery.next_token == Token(1, 3)
+
+
+def test_who_ends_before_it_was_elsewhere_is_nowhere() -> None:
+    desk = Desk()
+    desk.send()
+    behind, resume = elsewhere(desk, "s", Token(1, 2))
+    desk.steps(resume)
+    desk.delivery.close()
+    assert behind.is_over and len(desk.book) == 0 and desk.cache.acked_upto() == Token(1, 3)
+    other = Desk()
+    other.send()
+    other.steps(Resume(None))
+    other.delivery.close()
+    assert other.steps(GivenUp("skip")) == [] and other.cache.acked_upto() == Token(1, 3)

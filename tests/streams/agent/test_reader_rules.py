@@ -1,0 +1,533 @@
+"""Rules of the reader that its model cannot tell apart from their neighbours, or does not ask."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import pytest
+
+from millstream.streams import Capability, FlowOptions, QueueMessage, StreamId, StreamOptions, Token
+from millstream.streams.agent.cache.limits import CacheLimits
+from millstream.streams.agent.cache.queue_cache import QueueCache
+from millstream.streams.agent.lagging.book import BehindBook
+from millstream.streams.agent.lagging.done_before import DoneBefore
+from millstream.streams.agent.reading import relief
+from millstream.streams.agent.reading.reader import ReaderCore
+from millstream.streams.agent.reading.steps import (
+    Ack,
+    Acked,
+    Action,
+    Closed,
+    Discard,
+    Event,
+    Extended,
+    Failed,
+    Forget,
+    Gap,
+    Gone,
+    GoOn,
+    Got,
+    Hold,
+    Offer,
+    Open,
+    Opened,
+    Overtaken,
+    Progressed,
+    Read,
+    ReaderState,
+    Release,
+    Relieve,
+    Return,
+    Returned,
+    Say,
+    Tick,
+)
+
+A, B = StreamId("n", "a"), StreamId("n", "b")
+LOG = frozenset({Capability.ORDERED, Capability.STABLE_TOKENS, Capability.WAKEUP})
+SINGLE = frozenset({Capability.ITEM_ACK, Capability.OWN_POSITION, Capability.WAKEUP})
+OPTIONS = StreamOptions(
+    cache=CacheLimits(events_max=4),
+    flow=FlowOptions(ack_every_events=100, ack_every_s=0.2),
+    read_retry_s=1.0,
+    read_retry_ceiling_s=4.0,
+)
+WHERE = "p: R.read"
+
+
+def message(
+    seq: int, items: int = 1, *, stream: StreamId = A, enqueued_s: float = 0.0
+) -> QueueMessage:
+    return QueueMessage(stream, Token(1, seq), [b"x"] * items, {}, enqueued_s)
+
+
+class Desk:
+    """A reader, from time 100 on; what it offers is held until it is done."""
+
+    def __init__(
+        self,
+        capabilities: frozenset[Capability] = LOG,
+        after: Token | None = None,
+        *,
+        done_before: DoneBefore | None = None,
+        may_repeat: bool = False,
+        wall_s: float = 0.0,
+        is_used: bool = False,
+        events_max: int = 4,
+        options: StreamOptions = OPTIONS,
+    ) -> None:
+        limits = CacheLimits(events_max=events_max, stream_events_max=2)
+        is_single = Capability.ITEM_ACK in capabilities
+        self.cache = QueueCache(limits, after, notes="all" if is_single else "none")
+        self.book = BehindBook(self.cache, is_used=is_used)
+        self.now_s = 100.0
+        self.core = ReaderCore(
+            self.cache,
+            self.book,
+            options,
+            capabilities,
+            where="p: q",
+            after=after,
+            done_before=done_before,
+            may_repeat=may_repeat,
+            now_s=self.now_s,
+            wall_s=wall_s,
+        )
+        self.offered: list[QueueMessage] = []
+
+    def step(self, event: Event) -> list[Action]:
+        actions = list(self.core.step(event, self.now_s))
+        self.core.check()
+        for action in actions:
+            if isinstance(action, Offer):
+                self.offered += action.messages
+        return actions
+
+    def open(self) -> list[Action]:
+        """The next receiver is made, and is there."""
+        self.step(Tick())
+        return self.step(Opened(self.core._serial))
+
+    def got(self, *messages: QueueMessage, serial: int = 1) -> list[Action]:
+        return self.step(Got(serial, list(messages), WHERE))
+
+    def wait(self, seconds: float) -> list[Action]:
+        self.now_s += seconds
+        return self.step(Tick())
+
+    def seqs(self) -> list[int]:
+        return [one.token.seq for one in self.offered]
+
+
+def opened(capabilities: frozenset[Capability] = LOG) -> Desk:
+    desk = Desk(capabilities)
+    desk.open()
+    return desk
+
+
+def kinds(actions: Sequence[Action]) -> list[type[Action]]:
+    return [type(action) for action in actions]
+
+
+# --- beginning ------------------------------------------------------------------------------------
+
+
+def test_a_reader_that_has_read_nothing_knows_nothing() -> None:
+    core = Desk(after=Token(1, 7)).core
+    assert core.state is ReaderState.STARTING and not core.is_open and not core.is_failing
+    assert (core.position, core.first_read, core.acked_upto) == (Token(1, 7), None, None)
+    assert (core.read_count, core.repeats_upto, core.found_nothing_s) == (0, -1, -math.inf)
+    assert not core.has_repeats and not core.has_unacked and core.wake_s() == -math.inf
+
+
+def test_a_reader_that_is_paused_from_the_beginning_makes_no_receiver() -> None:
+    desk = Desk()
+    assert desk.step(Hold()) == [] and desk.wait(999.0) == []
+    assert desk.core.wake_s() == math.inf and desk.core.state is ReaderState.PAUSED
+    assert desk.step(GoOn()) == [Open(1, None)]
+
+
+def test_a_receiver_that_does_not_start_in_time_is_replaced() -> None:
+    desk = Desk()
+    desk.step(Tick())
+    assert desk.core.wake_s() == 100.0 + OPTIONS.start_limit_s
+    assert kinds(desk.wait(OPTIONS.start_limit_s)) == [Say, Discard]
+    assert desk.core.wake_s() == math.inf, "nothing is to be done until it is closed"
+    desk.step(Closed(1))
+    assert desk.core.wake_s() == desk.now_s + 1.0 and desk.wait(0.999) == []
+    assert desk.wait(0.001) == [Open(2, None)]
+
+
+def test_what_a_former_owner_had_done_is_offered_without_its_items() -> None:
+    done = DoneBefore([(Token(1, 2), Token(1, 3))])
+    desk = Desk(after=Token(1, 1), done_before=done)
+    desk.open()
+    desk.got(message(2), message(3), message(4, items=2))
+    assert [len(one.items) for one in desk.offered] == [0, 0, 2]
+    assert desk.core.done_before is done and desk.core.read_count == 2
+
+
+# --- what a receiver says that is not in use ------------------------------------------------------
+
+
+def test_of_another_receiver_nothing_is_heard() -> None:
+    desk = opened()
+    for event in (Closed(2), Failed(2, "read", "down"), Opened(2), Gone(2, Token(1, 9))):
+        assert desk.step(event) == []
+    assert desk.got(message(9), serial=2) == [] and desk.core.position is None
+    assert kinds(desk.got(message(1))) == [Offer, Read]
+    desk.cache.unpin(0)
+    desk.wait(0.2)
+    desk.step(Acked(2))
+    assert desk.core.acked_upto is None and desk.core.state is ReaderState.READING
+    desk.step(Acked(1))
+    assert desk.core.acked_upto == Token(1, 1)
+
+
+def test_a_receiver_that_was_let_go_of_is_not_heard_while_it_is_closed_or_after() -> None:
+    desk = opened()
+    desk.got(message(1))
+    desk.step(Failed(1, "read", "down"))
+    for event in (Opened(1), Gone(1, Token(1, 9)), Failed(1, "read", "down"), Acked(1)):
+        assert desk.step(event) == []
+    assert desk.got(message(2)) == [] and desk.core.position == Token(1, 1)
+    desk.step(Closed(1))
+    assert desk.step(Closed(1)) == [] and desk.got(message(2)) == []
+    assert desk.wait(1.0) == [Open(2, Token(1, 1))]
+    assert desk.step(Closed(2)) == [] and not desk.core.is_open
+    assert desk.got(message(2), serial=2) == [] and desk.seqs() == [1]
+
+
+def test_a_receiver_that_says_it_has_started_twice_is_read_once() -> None:
+    desk = opened()
+    assert desk.step(Opened(1)) == [] and desk.step(Gone(1, Token(1, 9))) == []
+
+
+# --- failing --------------------------------------------------------------------------------------
+
+
+def test_a_reader_fails_until_it_has_read_and_begins_anew_with_its_waits() -> None:
+    desk = opened()
+    waits = []
+    for serial in (1, 2):
+        desk.step(Failed(serial, "read", "down"))
+        assert desk.core.is_failing and not desk.core.is_open
+        desk.step(Closed(serial))
+        waits.append(desk.core.wake_s() - desk.now_s)
+        desk.wait(waits[-1])
+        desk.step(Opened(serial + 1))
+        assert desk.core.is_failing and desk.core.is_open
+    desk.got(serial=3)
+    assert not desk.core.is_failing
+    desk.step(Failed(3, "read", "down"))
+    desk.step(Closed(3))
+    assert [*waits, desk.core.wake_s() - desk.now_s] == [1.0, 2.0, 1.0]
+
+
+def test_what_waits_for_room_goes_on_behind_a_failure_where_tokens_tell() -> None:
+    desk = opened()
+    desk.got(*map(message, range(1, 7)))
+    assert Forget not in kinds(desk.step(Failed(1, "start", "down")))
+    for index in range(4):
+        desk.cache.unpin(index)
+    desk.step(Closed(1))
+    desk.wait(1.0)
+    assert desk.seqs() == [1, 2, 3, 4], "without a receiver nothing could be acknowledged"
+    assert kinds(desk.step(Opened(2)))[0] is Offer and desk.seqs() == [1, 2, 3, 4, 5, 6]
+
+
+def test_where_tokens_do_not_tell_all_is_forgotten_and_given_again() -> None:
+    desk = Desk(SINGLE - {Capability.ITEM_ACK}, Token(1, 0), may_repeat=True)
+    desk.open()
+    desk.got(*map(message, range(1, 7)))
+    assert desk.core.has_repeats
+    desk.core.may_repeat = False
+    assert kinds(desk.step(Failed(1, "read", "down"))) == [Say, Discard, Forget]
+    assert not desk.core.has_repeats, "what waited is not here any more"
+    for index in range(4):
+        desk.cache.unpin(index)
+    desk.step(Closed(1))
+    assert desk.wait(1.0) == [Open(2, None)], "its own position is the provider's"
+    assert kinds(desk.step(Opened(2))) == [Read] and desk.seqs() == [1, 2, 3, 4]
+
+
+def test_what_was_returned_while_there_is_no_receiver_went_back_with_it() -> None:
+    desk = opened(SINGLE)
+    desk.got(message(1))
+    desk.step(Failed(1, "read", "down"))
+    assert desk.step(Returned([Token(1, 1)])) == []
+    assert desk.core.last() == (None, ())
+
+
+# --- gaps -----------------------------------------------------------------------------------------
+
+
+def test_each_gap_is_told_once_and_one_without_an_end_each_time() -> None:
+    desk = Desk(after=Token(1, 1))
+    firsts = [Token(1, 9), Token(1, 9), Token(1, 20), None, None]
+    found = []
+    for serial, first in enumerate(firsts, 1):
+        desk.wait(9.0)
+        found += [one for one in desk.step(Gone(serial, first)) if isinstance(one, Gap)]
+        desk.step(Failed(serial, "read", "down"))
+        desk.step(Closed(serial))
+    assert [one.first for one in found] == [Token(1, 9), Token(1, 20), None, None]
+    assert all(one.after == Token(1, 1) for one in found)
+
+
+# --- reading --------------------------------------------------------------------------------------
+
+
+def test_it_tells_what_it_read_first_and_last_and_how_much() -> None:
+    desk = opened()
+    desk.got()
+    desk.wait(1.0)
+    desk.got(message(3, items=2), message(4))
+    desk.got(message(5))
+    assert (desk.core.first_read, desk.core.position) == (Token(1, 3), Token(1, 5))
+    assert desk.core.read_count == 4
+
+
+def test_that_nothing_was_found_is_known_since_the_read_began() -> None:
+    desk = opened()
+    desk.now_s += 4.0
+    desk.got()
+    assert desk.core.found_nothing_s == 100.0
+    desk.now_s += 1.0
+    desk.got(message(1))
+    assert desk.core.found_nothing_s == -math.inf
+    desk.got(message(1))  # what is known is something, too
+    assert desk.core.found_nothing_s == -math.inf
+    desk.now_s += 5.0
+    desk.step(Tick())
+    desk.now_s += 5.0
+    desk.got()
+    assert desk.core.found_nothing_s == 110.0
+
+
+@pytest.mark.parametrize(("waited_s", "is_read_at_once"), [(2.5, True), (2.4, False)])
+def test_a_read_that_found_nothing_and_has_waited_half_of_its_time_is_made_again_at_once(
+    waited_s: float, is_read_at_once: bool
+) -> None:
+    desk = opened()
+    desk.now_s += waited_s
+    assert kinds(desk.got()) == ([Read] if is_read_at_once else [])
+
+
+def test_a_provider_that_is_polled_is_asked_anew_soon_after_it_has_given_something() -> None:
+    desk = opened(LOG - {Capability.WAKEUP})
+    for _ in range(3):
+        desk.got()
+        desk.wait(1.0)
+    assert kinds(desk.got(message(1))) == [Offer, Read]
+    desk.got()
+    assert round(desk.core.wake_s() - desk.now_s, 3) == 0.01
+    assert desk.wait(0.009) == [] and kinds(desk.wait(0.001)) == [Read]
+
+
+def test_a_provider_that_wakes_and_has_waited_is_trusted_again() -> None:
+    desk = opened()
+    desk.got()
+    assert round(desk.core.wake_s() - desk.now_s, 3) == 0.01
+    desk.wait(0.01)
+    desk.now_s += 5.0
+    assert kinds(desk.got()) == [Read]
+    desk.got()
+    assert round(desk.core.wake_s() - desk.now_s, 3) == 0.01
+
+
+def test_a_full_cache_is_not_read_for_and_nothing_wakes_it_before_something_is_done() -> None:
+    desk = opened(LOG - {Capability.WAKEUP})
+    assert kinds(desk.got(*map(message, range(1, 5)))) == [Offer]
+    assert desk.core.state.value == "full"
+    desk.wait(0.2)  # what is held may be done by now
+    assert desk.core.wake_s() == math.inf
+    desk.cache.unpin(0)
+    assert kinds(desk.step(Progressed())) == [Read, Ack]
+    assert desk.core.state.value == "reading"
+
+
+def test_a_read_is_left_behind_after_its_wait_and_its_limit() -> None:
+    desk = opened(LOG - {Capability.WAKEUP})
+    assert desk.core.wake_s() == 100.0 + OPTIONS.read_limit_s
+    said, _ = desk.wait(OPTIONS.read_limit_s)
+    assert isinstance(said, Say) and "read gave no answer for 10 s" in said.text
+    assert "another receiver is made in 1 s" in said.text
+
+
+def test_while_paused_nothing_is_read_however_often_it_is_looked_at() -> None:
+    desk = opened()
+    desk.step(Hold())
+    desk.got(message(1))
+    assert desk.wait(50.0) == [] and desk.core.wake_s() == math.inf
+    assert desk.offered == []
+    assert kinds(desk.step(GoOn())) == [Offer, Read] and desk.seqs() == [1]
+
+
+def test_a_fence_ends_all_and_what_waits_is_dropped() -> None:
+    desk = opened()
+    desk.got(*map(message, range(1, 7)))
+    desk.step(Overtaken("epoch 2"))
+    assert desk.core.state is ReaderState.FENCED and not desk.core._waiting
+    for event in (Tick(), GoOn(), Hold(), Closed(1), Overtaken("epoch 3")):
+        assert desk.step(event) == []
+
+
+def test_a_message_that_has_no_room_is_not_overtaken_by_one_that_has() -> None:
+    desk = opened()
+    desk.got(message(1, items=2), message(2, items=3), message(3))
+    assert desk.seqs() == [1]
+    desk.cache.unpin(0)
+    desk.step(Progressed())
+    assert desk.seqs() == [1, 2, 3]
+
+
+# --- leases ---------------------------------------------------------------------------------------
+
+
+def test_a_message_that_waits_and_is_lost_is_never_offered() -> None:
+    desk = Desk(SINGLE | {Capability.LEASED})
+    desk.open()
+    every = [QueueMessage(A, Token(1, n), [b"x"], lease_s=10.0) for n in range(1, 7)]
+    desk.got(*every)
+    desk.wait(5.0)
+    desk.step(Extended(2, [Token(1, 6)], WHERE))  # another receiver's
+    desk.step(Extended(1, [Token(1, 5)], WHERE))
+    for index in range(4):
+        desk.cache.unpin(index)
+    desk.wait(1.0)
+    assert desk.seqs() == [1, 2, 3, 4, 6]
+
+
+# --- what may have been delivered by a former owner -----------------------------------------------
+
+
+def test_what_is_older_than_a_minute_after_the_hand_over_may_come_again() -> None:
+    desk = Desk(after=Token(1, 0), may_repeat=True, wall_s=1_000.0, events_max=9)
+    desk.open()
+    desk.got(message(1, enqueued_s=1.0), message(2, enqueued_s=1_059.9))
+    assert desk.core.may_repeat and desk.core.repeats_upto == 1
+    desk.got(message(3, enqueued_s=1_059.0), message(4, enqueued_s=1_060.0))
+    assert not desk.core.may_repeat and desk.core.repeats_upto == 3
+    desk.got(message(5, enqueued_s=1.0))
+    assert not desk.core.has_repeats and desk.core.repeats_upto == 3
+
+
+def test_a_read_that_finds_nothing_ends_what_may_come_again() -> None:
+    desk = Desk(after=Token(1, 0), may_repeat=True, wall_s=1_000.0)
+    desk.open()
+    desk.got(message(1))
+    assert desk.core.has_repeats
+    desk.wait(9.0)
+    desk.got()
+    assert not desk.core.has_repeats and desk.core.repeats_upto == 0
+
+
+def test_one_message_that_waits_for_room_may_come_again_too() -> None:
+    desk = Desk(after=Token(1, 0), may_repeat=True, wall_s=1_000.0)
+    desk.open()
+    desk.got(*map(message, range(1, 5)), message(5, enqueued_s=2_000.0))
+    assert not desk.core.may_repeat and desk.core.has_repeats and desk.core.repeats_upto == 3
+    desk.cache.unpin(0)
+    desk.step(Progressed())
+    assert not desk.core.has_repeats and desk.core.repeats_upto == 4
+
+
+def test_what_a_pause_gives_back_is_not_here_and_cannot_come_again_from_here() -> None:
+    desk = Desk(SINGLE, may_repeat=True, wall_s=1_000.0)
+    desk.open()
+    desk.got(*map(message, range(1, 6)), message(6, enqueued_s=2_000.0))
+    assert not desk.core.may_repeat and desk.core.has_repeats
+    assert desk.step(Hold()) == [Return(), Release([Token(1, 5), Token(1, 6)], 0.0, False)]
+    assert not desk.core.has_repeats
+    desk.step(GoOn())
+    assert desk.seqs() == [1, 2, 3, 4]
+
+
+# --- resting --------------------------------------------------------------------------------------
+
+
+def test_a_reader_rests_while_a_read_is_out_and_nothing_else_is_to_be_done() -> None:
+    desk = opened()
+    assert desk.core.rests(100.0)
+    desk.got(message(1))
+    assert desk.core.rests(100.1) and not desk.core.rests(100.2), "it looks what is done"
+    desk.cache.unpin(0)
+    assert kinds(desk.wait(0.2)) == [Ack]
+    assert not desk.core.rests(100.2 + OPTIONS.call_limit_s), "its acknowledgement is late"
+    desk.step(Acked(1))
+    assert desk.core.rests(100.3)
+
+
+def test_a_reader_whose_read_or_call_is_late_does_not_rest() -> None:
+    seldom = FlowOptions(ack_every_events=100, ack_every_s=60.0)
+    late_s = 100.0 + OPTIONS.read_wait_s + OPTIONS.read_limit_s
+    desk = Desk(SINGLE, options=StreamOptions(flow=seldom))
+    desk.open()
+    assert desk.core.rests(late_s - 0.1) and not desk.core.rests(late_s)
+    desk.step(Returned([Token(1, 1)]))
+    late_s = 100.0 + OPTIONS.call_limit_s
+    assert desk.core.rests(late_s - 0.1) and not desk.core.rests(late_s)
+
+
+def test_a_reader_without_a_read_or_with_messages_that_wait_does_not_rest() -> None:
+    desk = Desk()
+    assert not desk.core.rests(100.0)
+    desk.open()
+    desk.got(*map(message, range(1, 5)))
+    assert not desk.core.rests(100.0), "the cache is full"
+    desk = opened()
+    desk.step(Hold())
+    desk.step(GoOn())
+    desk.core._waiting.append(message(9))
+    assert not desk.core.rests(100.0)
+
+
+# --- who is in the way ----------------------------------------------------------------------------
+
+
+def relieved(actions: Sequence[Action]) -> list[StreamId]:
+    return [one.stream for one in actions if isinstance(one, Relieve)]
+
+
+def test_who_holds_up_the_queue_is_asked_to_fall_behind_where_it_can_be_read_again() -> None:
+    for is_used in (True, False):
+        desk = Desk(is_used=is_used)
+        desk.open()
+        assert relieved(desk.got(*map(message, range(1, 5)))) == [], "it is here alone"
+        due_s = desk.now_s + relief.RELIEVE_AFTER_S
+        desk.wait(0.2)
+        assert desk.core.wake_s() == (due_s if is_used else math.inf)
+        assert relieved(desk.wait(due_s - desk.now_s)) == ([A] if is_used else [])
+
+
+def test_who_came_and_has_more_than_its_share_is_asked_unless_it_is_here_alone() -> None:
+    desk = Desk(is_used=True, events_max=8)
+    desk.open()
+    desk.got(message(1), message(2, stream=B))
+    assert relieved(desk.got(message(3), message(4))) == [A]
+    desk = Desk(is_used=True, events_max=8)
+    desk.open()
+    assert relieved(desk.got(*map(message, range(1, 5)))) == []
+
+
+def test_a_pause_relieves_nobody() -> None:
+    desk = Desk(is_used=True)
+    desk.open()
+    desk.got(*map(message, range(1, 5)))
+    desk.step(Hold())
+    assert desk.core.wake_s() in (100.2, math.inf)
+    for _ in range(3):
+        assert relieved(desk.wait(2.0)) == []
+
+
+def test_who_is_far_behind_is_asked_though_reading_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(relief, "SPAN_MAX", 2)
+    desk = Desk(is_used=True, events_max=99)
+    desk.open()
+    desk.got(message(1, stream=B))
+    desk.got(message(2), message(3))
+    assert desk.core.wake_s() == 100.2
+    desk.wait(0.5)
+    assert relieved(desk.wait(1.0)) == [B]
