@@ -82,8 +82,9 @@ def test_what_a_block_raises_is_what_fails_the_run() -> None:
         async with SimCluster(simulation, silos=2, grains=[Counter]):
             raise ZeroDivisionError("in the block")
 
-    with pytest.raises(SimulationFailed, match="in the block"):
+    with pytest.raises(SimulationFailed, match="ZeroDivisionError") as caught:
         run(driver, seed=1)
+    assert "in the block" in caught.value.report
 
     async def none(simulation: Simulation) -> None:
         with pytest.raises(ConfigError, match="start at least one"):

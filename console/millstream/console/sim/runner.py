@@ -69,7 +69,7 @@ def run_seed(suite: str, seed: int) -> SeedOutcome:
     try:
         outcome = run(SUITES[suite], seed, max_virtual_s=VIRTUAL_S_MAX, replay=replay)
     except SimulationFailed as error:
-        return SeedOutcome(suite, seed, 0.0, "", {}, str(error))
+        return SeedOutcome(suite, seed, 0.0, "", {}, error.report)
     return SeedOutcome(suite, seed, outcome.virtual_s, outcome.trace_hash, dict(outcome.result))
 
 

@@ -7,6 +7,7 @@ while the loop shuts down is no part of the run.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TypeVar
@@ -224,9 +225,13 @@ class History:
         """Events of one type, with their times."""
         return ((at_s, event) for at_s, event in self.events if isinstance(event, kind))
 
-    def text(self, last: int) -> str:
-        """The last events, one per line."""
-        events = self.events[max(0, len(self.events) - last) :]
+    def text(self, count: int, *, around_s: float | None = None) -> str:
+        """So many events, one per line: the last ones, or half before a time and half after it."""
+        first = len(self.events) - count
+        if around_s is not None:
+            before = bisect_right(self.events, around_s, key=lambda pair: pair[0])
+            first = min(first, before - count // 2)
+        events = self.events[max(0, first) :][:count]
         return "\n".join(f"{at_s:12.6f} {event!r}" for at_s, event in events)
 
     def check(self) -> None:

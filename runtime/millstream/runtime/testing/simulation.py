@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import asyncio
 import gc
-from collections.abc import Callable, Coroutine, Iterable, Iterator
+import re
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import Context
 from dataclasses import dataclass
@@ -33,20 +34,28 @@ __all__ = ["Outcome", "Simulation", "SimulationFailed", "run"]
 
 T = TypeVar("T")
 EVENTS_SHOWN = 20
+TIME = re.compile(r"\bt=(\d+\.\d{6})\b")
 ERRORS_MAX = 100
 EARLY_MAX_S = 0.001  # what uvloop's rounding to milliseconds amounts to
 
 
 class SimulationFailed(SimulationError):
-    """A run failed; the message says how to run it again, `__cause__` says why."""
+    """A run failed: `__cause__` says why, and a traceback shows it above this; the message says
+    when, what happened around it, and how to run it again.
+
+    Attributes: `seed`; `script`; `report`, message and cause as one text, for who shows no
+    traceback.
+    """
 
     seed: int
     script: Script
 
-    def __init__(self, message: str, seed: int, script: Script) -> None:
+    def __init__(self, lines: Sequence[str], error: BaseException, seed: int, script: Script):
         self.seed = seed
         self.script = script
-        super().__init__(message)
+        failed, *others = lines
+        self.report = "\n".join([f"{failed}: {error}", *others])
+        super().__init__("\n".join(lines))
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,6 +267,7 @@ def run(
         on (Deadlock, Livelock, VirtualTimeExceeded).
     Cost: no real waiting; about 4 µs per timer and 7 µs per delivery, and the program's own work.
     """
+    __tracebackhide__ = True  # pytest shows the driver's lines, not these
     early_max_s = 0.0 if seed % 2 else EARLY_MAX_S
     loop = SimLoop(seed, max_virtual_s=max_virtual_s, early_max_s=early_max_s)
     simulation = Simulation(seed, loop)
@@ -275,14 +285,15 @@ def run(
                 script=simulation.script,
             )
         except (Exception, asyncio.CancelledError) as error:
-            message = _message(simulation, error, replay)
-            raise SimulationFailed(message, seed, simulation.script) from error
+            lines = _lines(simulation, error, replay)
+            raise SimulationFailed(lines, error, seed, simulation.script) from error
         finally:
             simulation.history.close()
             loop.shut_down()
 
 
 def _drive(simulation: Simulation, main: Callable[[Simulation], Coroutine[Any, Any, T]]) -> T:
+    __tracebackhide__ = True
     task = simulation.loop.create_task(main(simulation), name="driver", context=Context())
     result: T = simulation.loop.run_until_complete(task)
     simulation.check()
@@ -310,10 +321,11 @@ def _surroundings(loop: SimLoop, plan: FaultPlan) -> Iterator[None]:
             gc.enable()
 
 
-def _message(simulation: Simulation, error: BaseException, replay: str) -> str:
+def _lines(simulation: Simulation, error: BaseException, replay: str) -> list[str]:
+    """What to say of a failure, but for the text of its error."""
     seed, script = simulation.seed, simulation.script
     parts = [
-        f"seed {seed} failed at t={simulation.loop.time():.6f} s: {type(error).__name__}: {error}",
+        f"seed {seed} failed at t={simulation.loop.time():.6f} s: {type(error).__name__}",
         "nemesis script:" + "".join(f"\n  {step}" for step in script) if script else "no nemesis",
     ]
     uncaught = [other for other in simulation.uncaught() if other is not error]
@@ -321,6 +333,15 @@ def _message(simulation: Simulation, error: BaseException, replay: str) -> str:
         lines = (f"\n  {type(other).__name__}: {other}" for other in uncaught)
         parts.append("also uncaught:" + "".join(lines))
     if simulation.history.events:
-        parts.append("last events:\n" + simulation.history.text(EVENTS_SHOWN))
+        parts += _events(simulation.history, error)
     parts.append(f"replay: {replay or f'run(main, seed={seed})'}")
-    return "\n".join(parts)
+    return parts
+
+
+def _events(history: History, error: BaseException) -> list[str]:
+    """Those around the first time that the error names, as violations do; else the last ones."""
+    found = TIME.search(str(error))
+    if found is None:
+        return ["last events:", history.text(EVENTS_SHOWN)]
+    around_s = float(found[1])
+    return [f"events around t={around_s:.6f} s:", history.text(EVENTS_SHOWN, around_s=around_s)]
