@@ -1,4 +1,5 @@
-"""What tests of streams use: the contract suite of queue adapters, and who owns which queue.
+"""What tests of streams use: the contract suite of queue adapters, who owns which queue, and what
+happens to events, written down.
 
 Authors of adapters run the suite against their own:
 
@@ -16,6 +17,7 @@ from .contracts.suite.check import AdapterCheck
 from .contracts.suite.run import ADAPTER_CHECKS, run_adapter_check
 from .contracts.suite.verdict import ContractBroken
 from .owners import owned, owners
+from .recording import recorded
 
 __all__ = [
     "ADAPTER_CHECKS",
@@ -24,5 +26,6 @@ __all__ = [
     "ContractBroken",
     "owned",
     "owners",
+    "recorded",
     "run_adapter_check",
 ]

@@ -12,6 +12,7 @@ from millstream.streams import (
     Capability,
     HashRingMapper,
     OutMessage,
+    PersistentStreams,
     PushReceiver,
     PushSource,
     QueueAdapterFactory,
@@ -27,6 +28,7 @@ from millstream.streams.testing import (
     ContractBroken,
     owned,
     owners,
+    recorded,
     run_adapter_check,
 )
 
@@ -98,6 +100,12 @@ async def who_reads(cluster: SimCluster) -> None:
 async def grows_and_shrinks(cluster: SimCluster) -> None:
     assert_type(cluster.add_silo(), str)
     await cluster.remove_silo("silo-0")
+
+
+def judged(simulation: Simulation, make: Callable[[], PersistentStreams]) -> SimCluster:
+    streams = recorded(simulation, {"default": make})
+    assert_type(streams, dict[str, Callable[[], PersistentStreams]])
+    return SimCluster(simulation, grains=[], streams=streams)
 
 
 def troubled(simulation: Simulation) -> SimCluster:

@@ -23,9 +23,11 @@ R = TypeVar("R")
 
 
 def specs_of(cls: type[Any], extension: str = "") -> dict[str, MethodSpec]:
-    """Specs of the public async methods of a target or extension, by wire name."""
+    """Specs of the public async methods of a target or extension, inherited ones too, by wire
+    name."""
     specs: dict[str, MethodSpec] = {}
-    for name, fn in vars(cls).items():
+    found = {name: fn for base in reversed(cls.__mro__) for name, fn in vars(base).items()}
+    for name, fn in found.items():
         if name.startswith("_") or not hasattr(fn, "__code__") or not fn.__code__.co_flags & 0x80:
             continue
         spec = MethodSpec(cls.__name__, name, fn, getattr(fn, "__millstream__", []))

@@ -222,6 +222,8 @@ class Stream(Generic[T]):
         if consumer is not None:
             await consumer.joined(row.id)
         await rendezvous.add(row)
+        if consumer is not None:
+            consumer.added(row)
         return Subscription(rendezvous, str(self), row, grain)
 
     def _row(

@@ -31,6 +31,10 @@ class LocalConsumer(Protocol):
     """The end of a grain's deliveries, in its own silo: its extension `streams`."""
 
     async def joined(self, subscription: str, /) -> None: ...
+    def added(self, row: SubscriptionRow, /) -> None:
+        """It is stored: every later event is its."""
+        ...
+
     def left(self, subscription: str, /) -> None:
         """It is to end: nothing more of it is handled."""
         ...

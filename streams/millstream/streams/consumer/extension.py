@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 from millstream.runtime import MillstreamError, Rejected, State
 from millstream.runtime.extending import ExtendedGrain, shown
@@ -22,6 +22,7 @@ from millstream.streams.api.event import Event
 from millstream.streams.api.implicit import is_implicit
 from millstream.streams.api.rendezvous import Rendezvous, rendezvous_key, rendezvous_of
 from millstream.streams.api.stream import parse_subscription_id
+from millstream.streams.api.subscription_rows import SubscriptionRow
 
 from .batch import Delivered, WireBatch
 from .fresh import fresh_of
@@ -37,7 +38,9 @@ ENDED_MAX = 1_000
 
 
 class Consumer:
-    """Extension `streams` of a grain's activation."""
+    """Extension `streams` of a grain's activation; `runs`: what runs its handlers."""
+
+    runs: ClassVar[type[HandlerRun]] = HandlerRun
 
     def __init__(self, grain: ExtendedGrain) -> None:
         self._grain = grain
@@ -60,6 +63,9 @@ class Consumer:
             await asyncio.wait([removing])  # else it could end what is being made
         self._ended.pop(subscription, None)
         self._old.joined(subscription)
+
+    def added(self, row: SubscriptionRow) -> None:
+        """It is stored; here nothing follows from that."""
 
     def removed(self, subscription: str) -> None:
         """What the grain has unsubscribed is stored no more: nor need its positions be."""
@@ -122,7 +128,7 @@ class Consumer:
         if len(fresh) < len(items):
             items = [items[at] for at in fresh]
         gap = None if batch.gap is None else gap_of(batch, last)
-        run = HandlerRun(batch, items, position, self._grain, is_over, gap)
+        run = self.runs(batch, items, position, self._grain, is_over, gap)
         if batch.by_hand is not None:
             return await self._by_hand(run, position, fresh)
         done, error = await self._run(run, position.state)
@@ -166,7 +172,7 @@ class Consumer:
     async def redrive(self, batch: WireBatch) -> Delivered:
         """Run the handler over an event that was given up: no position knows of it."""
         position = Position(self._grain, batch)
-        run = HandlerRun(batch, batch.items, position, self._grain, lambda: False)
+        run = self.runs(batch, batch.items, position, self._grain, lambda: False)
         return Delivered(*await self._run(run, position.state))
 
     async def _run(self, run: HandlerRun, state: State[Any] | None) -> tuple[int, bytes]:

@@ -21,7 +21,6 @@ from millstream.streams.agent.options import StreamOptions
 from millstream.streams.api.rendezvous import rendezvous_of
 from millstream.streams.api.subscribe import check_marks
 from millstream.streams.consumer.by_hand import AckCalls, AcksTarget
-from millstream.streams.consumer.extension import Consumer
 from millstream.streams.contracts.capability import Capability
 from millstream.streams.contracts.factories import OpenAdapter
 from millstream.streams.contracts.identity import StreamId
@@ -81,10 +80,10 @@ class PersistentStreams:
         options: StreamOptions | None = None,
         on_give_up: FailureHandler | GiveUpDecision | None = None,
     ) -> None:
-        self._settings = settings_of(queues, mapper, balancer, options, on_give_up)
-        self._layout = Layout(self._settings.mapper)
+        self.settings = settings_of(queues, mapper, balancer, options, on_give_up)
+        self._layout = Layout(self.settings.mapper)
         self.mapper: QueueMapper = self._layout
-        self.capabilities = self._settings.declared()
+        self.capabilities = self.settings.declared()
         self.name = ""
         self.adapter: QueueAdapter
         self.agents: AgentCalls
@@ -99,16 +98,16 @@ class PersistentStreams:
 
     def agreement(self) -> Mapping[str, str]:
         """Queues and mapper: where they differ, a stream would be in two queues."""
-        return self._settings.agreement()
+        return self.settings.agreement()
 
     def grains(self, name: str, /) -> Sequence[type[Grain]]:
         """What the adapter brings, who keeps the explicit subscriptions, and inboxes."""
-        return (rendezvous_of(name), inbox_grain_of(name), *self._settings.brought())
+        return (rendezvous_of(name), inbox_grain_of(name), *self.settings.brought())
 
     @property
     def consumer_silence_s(self) -> float:
         """How long nothing may be heard of a consumer outside."""
-        return self._settings.options.consumer_silence_s
+        return self.settings.options.consumer_silence_s
 
     # -- life
 
@@ -131,8 +130,8 @@ class PersistentStreams:
             raise
 
     async def _open_adapter(self, services: SiloServices, name: str) -> None:
-        factory, store = self._settings.factory, self._settings.options.store
-        host = SiloAdapterHost(services, name, self.mapper, self._settings.mapper, store)
+        factory, store = self.settings.factory, self.settings.options.store
+        host = SiloAdapterHost(services, name, self.mapper, self.settings.mapper, store)
         await host.agree()
         self._layout.adopt(await host.mapper_records.read())
         self.adapter = self._opened = await factory.open(name, host)
@@ -142,11 +141,11 @@ class PersistentStreams:
             require_shape(self.adapter, EnqueuesAtOnce, where)
         self.capabilities = capabilities_of(factory, f"stream provider {name!r}")
         check_marks(services.grain_types(), name, self.capabilities)
-        check_cache(self._settings.options.cache, self.capabilities, name)
+        check_cache(self.settings.options.cache, self.capabilities, name)
 
     def _wire(self, services: SiloServices, name: str) -> None:
         """Make the parts, and let others call them."""
-        options = self._settings.options.within(services.options.frame_bytes_max)
+        options = self.settings.options.within(services.options.frame_bytes_max)
         publisher = self._publisher = SiloPublisher(
             name,
             self.adapter,
@@ -169,14 +168,14 @@ class PersistentStreams:
             can_seek=Capability.REWIND in self.capabilities,
         )
         self._reading = QueueReading(
-            name, self._settings, options, self.adapter, self.capabilities, services, self._layout
+            name, self.settings, options, self.adapter, self.capabilities, services, self._layout
         )
-        services.extensions.add("streams", Consumer)
+        services.extensions.add("streams", self.settings.consumer)
         services.send_parcels(resume_outbox)
         self._resizing = Resizing(
             name,
             services,
-            MapperRecords(services.store(options.store), name, self._settings.mapper),
+            MapperRecords(services.store(options.store), name, self.settings.mapper),
             self._layout,
             self.adapter,
             publisher.remap,

@@ -74,7 +74,7 @@ class QueueReading:
             capabilities=capabilities,
             options=options,
             outlet=outlet,
-            give_ups=GiveUps(settings.on_give_up, outlet),
+            give_ups=GiveUps(settings.on_give_up, outlet, settings.gave_up),
             known=self.following,
             clock=services.clock,
             new_tasks=services.new_tasks,

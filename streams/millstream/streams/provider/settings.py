@@ -6,13 +6,15 @@ refused when the provider is made, before a silo starts.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from millstream.runtime import ConfigError, Grain
 from millstream.runtime.extending import check_kind
 from millstream.streams.agent.cache.limits import CacheLimits
+from millstream.streams.agent.delivery.giving_up import log_outcome
 from millstream.streams.agent.options import StreamOptions
+from millstream.streams.consumer.extension import Consumer
 from millstream.streams.contracts.capability import Capability
 from millstream.streams.contracts.factories import (
     OpenAdapter,
@@ -26,6 +28,7 @@ from millstream.streams.contracts.shapes import capabilities_of, require_shape
 from millstream.streams.failures.handler import (
     DECISIONS,
     Always,
+    DeliveryFailure,
     FailureHandler,
     GiveUpDecision,
     KeepDeadLetters,
@@ -37,13 +40,16 @@ __all__ = ["Settings", "settings_of"]
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """The parts that a user chose."""
+    """The parts that a user chose, and what a test may put in the place of ours: the consumers of
+    events, and who is told of every event that is given up, with what becomes of it."""
 
     factory: QueueAdapterFactory
     mapper: QueueMapper
     balancer: QueueBalancer
     options: StreamOptions
     on_give_up: FailureHandler
+    consumer: type[Consumer] = Consumer
+    gave_up: Callable[[DeliveryFailure, str], None] = log_outcome
 
     def declared(self) -> frozenset[Capability]:
         """What the factory declares; of a function nothing is known until it has opened."""

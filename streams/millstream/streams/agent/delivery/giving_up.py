@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 from typing import Any, Protocol
 
 from millstream.runtime import MillstreamError
@@ -21,7 +22,7 @@ from .delivery import Delivery
 from .steps import DeliveryState
 from .subscriber import Subscriber
 
-__all__ = ["Aftermath", "GiveUps", "error_text"]
+__all__ = ["Aftermath", "GiveUps", "error_text", "log_outcome"]
 
 log = logging.getLogger("millstream.delivery")
 
@@ -46,11 +47,17 @@ class NoAnswer(Exception):
 
 
 class GiveUps:
-    """Asks the failure handler of one provider."""
+    """Asks the failure handler of one provider; `tell` hears of each event what became of it."""
 
-    def __init__(self, handler: FailureHandler, aftermath: Aftermath) -> None:
+    def __init__(
+        self,
+        handler: FailureHandler,
+        aftermath: Aftermath,
+        tell: Callable[[DeliveryFailure, str], None],
+    ) -> None:
         self._handler = handler
         self._aftermath = aftermath
+        self._tell = tell
 
     async def decide(
         self, subscriber: Subscriber, delivery: Delivery, failure: DeliveryFailure
@@ -70,7 +77,7 @@ class GiveUps:
             await self._aftermath.dead_letter(failure)
         elif outcome == "pause":
             await self._aftermath.fault(subscriber.stream, subscriber.id, failure.error)
-        log_outcome(failure, outcome)
+        self._tell(failure, outcome)
         return outcome
 
     async def _ask(self, failure: DeliveryFailure, timeout_s: float) -> Any:

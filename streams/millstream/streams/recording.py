@@ -1,0 +1,290 @@
+"""Writing down what the stream providers of a simulated cluster do, for the checkers.
+
+Owns: `recorded`, what it puts around adapters and consumers, and the names of items. Not: what is
+judged (`millstream.runtime.testing`). Invariants: programs and grains need no line for it; an item
+is named when it goes into its queue, by a header that it keeps, and a repeated message of a
+producer keeps its name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, ClassVar
+
+from millstream.runtime import EnqueueFailed, Grain
+from millstream.runtime.testing import (
+    DeadLettered,
+    Delivered,
+    History,
+    Published,
+    QueueAcquired,
+    SiloDeclaredDead,
+    Simulation,
+    Subscribed,
+    Unsubscribed,
+)
+
+from .api.implicit import implicit_in
+from .api.stream import parse_subscription_id
+from .api.subscription_rows import SubscriptionRow
+from .consumer.batch import WireBatch
+from .consumer.extension import Consumer
+from .consumer.run import HandlerRun
+from .contracts.host import AdapterHost
+from .contracts.identity import QueueId, StreamId
+from .contracts.item import Item
+from .contracts.message import OutMessage
+from .contracts.queue import QueueAdapter, QueueAdapterFactory, QueueReceiver
+from .contracts.token import Token
+from .failures.handler import DeliveryFailure
+from .provider.provider import PersistentStreams
+
+__all__ = ["recorded"]
+
+HEADER = "recorded"
+MAY_HAVE = ("mapper", "reader", "seal")  # of an adapter; `enqueue_at_once` is recorded
+
+
+def recorded(
+    simulation: Simulation, streams: Mapping[str, Callable[[], PersistentStreams]], /
+) -> dict[str, Callable[[], PersistentStreams]]:
+    """`SimCluster(simulation, streams=recorded(simulation, {"default": make}), ...)`: what happens
+    to events is in the history, and `check_all` judges it.
+
+    Noted: what a queue accepted, what handlers of grains are done with, what was given up,
+    subscriptions, owners of queues. What a dead silo, or a former owner of a queue, still delivers
+    counts as seen, and nothing is said of its order; nor of any order where the provider promises
+    none. Not judged for loss: subscriptions with a filter (`where`), those that ended, those of
+    programs outside. Each message gets a header, `recorded`.
+    """
+    recording = Recording(simulation.history)
+    return {name: recording.over(make) for name, make in streams.items()}
+
+
+class Recording:
+    """The notes of one run."""
+
+    def __init__(self, history: History) -> None:
+        self._history = history
+        self._names = 0
+        self._subscribed: set[tuple[str, str]] = set()
+        self._epochs: dict[QueueId, int] = {}
+        self._dead: set[str] = set()
+        self._looked = 0
+        own = {"recording": self}
+        runs = type("RecordedRun", (RecordedRun,), own)
+        self._consumer = type("RecordedConsumer", (RecordedConsumer,), {**own, "runs": runs})
+
+    def over(self, make: Callable[[], PersistentStreams]) -> Callable[[], PersistentStreams]:
+        """Makes what `make` makes, recorded."""
+
+        def made() -> PersistentStreams:
+            streams = make()
+            settings, tell = streams.settings, streams.settings.gave_up
+
+            def gave_up(failure: DeliveryFailure, outcome: str) -> None:
+                tell(failure, outcome)
+                self.gave_up(failure, outcome)
+
+            retention_s = settings.options.absent_type_retention_s
+            factory = RecordedQueues(settings.factory, self, retention_s)
+            streams.settings = replace(
+                settings, factory=factory, consumer=self._consumer, gave_up=gave_up
+            )
+            return streams
+
+        return made
+
+    # -- queues
+
+    def named(self, messages: Sequence[OutMessage]) -> list[OutMessage]:
+        """The messages, each with a name."""
+        return [replace(one, headers={**one.headers, HEADER: self._name(one)}) for one in messages]
+
+    def _name(self, message: OutMessage) -> str:
+        if message.mark is not None:
+            return f"{message.mark.producer}/{message.mark.seq}"
+        self._names += 1
+        return f"{self._names}"
+
+    def published(self, messages: Sequence[OutMessage], started_s: float) -> None:
+        """A queue has accepted these."""
+        for one in messages:
+            for index in range(len(one.items)):
+                item = f"{one.headers[HEADER]}/{index}"
+                self._history.record(Published(str(one.stream), item, started_s))
+
+    def acquired(self, queue: QueueId, silo: str, epoch: int) -> None:
+        """A silo reads a queue."""
+        self._epochs[queue] = max(epoch, self._epochs.get(queue, 0))
+        self._history.record(QueueAcquired(queue, silo, epoch))
+
+    # -- subscriptions
+
+    def subscribed(self, stream: str, subscription: str) -> None:
+        """The subscription stands."""
+        if (stream, subscription) not in self._subscribed:
+            self._subscribed.add((stream, subscription))
+            self._history.record(Subscribed(stream, subscription))
+
+    def ended(self, stream: str, subscription: str) -> None:
+        """It stands no more, and is owed nothing."""
+        self._history.record(Unsubscribed(stream, subscription))
+
+    def handled(self, grain: Grain | None, batch: WireBatch, items: Sequence[Item]) -> None:
+        """A handler is done with some items of a batch."""
+        is_known = not batch.has_positions or self._may_know(grain, batch)
+        stream = str(StreamId(batch.namespace, batch.key))
+        for item in items:
+            seen = name_of(item.headers, item.token)
+            self._history.record(
+                Delivered(stream, batch.subscription, tuple(item.token), seen, is_known)
+            )
+
+    def _may_know(self, grain: Grain | None, batch: WireBatch) -> bool:
+        """Was the grain told so, or is it nobody's fault that it comes again?"""
+        is_told = batch.redelivered or batch.attempt > 1 or batch.redriven or batch.rewinds
+        is_late = batch.epoch < self._epochs.get(batch.queue, 0)
+        return is_told or is_late or grain is None or self._is_dead(grain.context.silo)
+
+    def _is_dead(self, silo: str) -> bool:
+        events = self._history.events
+        for _, event in events[self._looked :]:
+            if isinstance(event, SiloDeclaredDead):
+                self._dead.add(event.silo)
+        self._looked = len(events)
+        return silo in self._dead
+
+    def gave_up(self, failure: DeliveryFailure, outcome: str) -> None:
+        """An event was given up."""
+        if outcome != "pause":  # then it comes again
+            item = name_of(failure.headers, failure.token)
+            stream = str(failure.stream)
+            self._history.record(DeadLettered(stream, failure.subscription, item))
+
+
+def name_of(headers: Mapping[str, str] | None, token: Token) -> str:
+    """An item's name; one that was stored before the run has its token's."""
+    name = (headers or {}).get(HEADER)
+    return f"{token}" if name is None else f"{name}/{token.index}"
+
+
+class RecordedRun(HandlerRun):
+    """One delivery, which notes what the handler is done with, before that is committed."""
+
+    recording: ClassVar[Recording]
+
+    async def upto(self, end: int, *, is_again: bool = False) -> tuple[int, bytes]:
+        done, error = await super().upto(end, is_again=is_again)
+        if not is_again:
+            self.recording.handled(self._grain.grain, self.batch, self.items[:done])
+        return done, error
+
+
+class RecordedConsumer(Consumer):
+    """The consumer's end, which notes who begins and ends to listen."""
+
+    recording: ClassVar[Recording]
+
+    def added(self, row: SubscriptionRow) -> None:
+        if not row.where:
+            _, stream = parse_subscription_id(row.id)
+            self.recording.subscribed(str(stream), row.id)
+
+    def left(self, subscription: str) -> None:
+        super().left(subscription)
+        _, stream = parse_subscription_id(subscription)
+        self.recording.ended(str(stream), subscription)
+
+
+class RecordedQueues:
+    """A factory whose adapters are recorded."""
+
+    def __init__(
+        self, factory: QueueAdapterFactory, recording: Recording, retention_s: float
+    ) -> None:
+        self._factory = factory
+        self._recording = recording
+        self._retention_s = retention_s
+        self.grains: Sequence[type[Grain]] = getattr(factory, "grains", ())
+
+    @property
+    def capabilities(self) -> Any:
+        """Those of the factory."""
+        return self._factory.capabilities
+
+    async def open(self, provider: str, host: AdapterHost, /) -> QueueAdapter:
+        """An adapter of one silo."""
+        adapter = await self._factory.open(provider, host)
+        return RecordedAdapter(adapter, self._recording, provider, host, self._retention_s)
+
+
+class RecordedAdapter:
+    """An adapter, whose queues' contents and owners are noted."""
+
+    def __init__(
+        self,
+        adapter: QueueAdapter,
+        recording: Recording,
+        provider: str,
+        host: AdapterHost,
+        retention_s: float,
+    ) -> None:
+        self._adapter = adapter
+        self._recording = recording
+        self._provider = provider
+        self._host = host
+        self._retention_s = retention_s
+        for name in MAY_HAVE:
+            if hasattr(adapter, name):
+                setattr(self, name, getattr(adapter, name))
+        if hasattr(adapter, "enqueue_at_once"):
+            self.enqueue_at_once = self._enqueue_at_once
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._adapter, name)  # what the adapter's own grains ask it for
+
+    async def enqueue(
+        self, queue: QueueId, messages: Sequence[OutMessage], mapper_epoch: int, /
+    ) -> Sequence[Token | None]:
+        """Store, and note what is accepted."""
+        started_s = self._begun(messages)
+        sent = self._recording.named(messages)
+        try:
+            tokens = await self._adapter.enqueue(queue, sent, mapper_epoch)
+        except EnqueueFailed as failed:
+            self._recording.published(sent[: len(failed.accepted)], started_s)
+            raise
+        self._recording.published(sent, started_s)
+        return tokens
+
+    def _enqueue_at_once(
+        self, queue: QueueId, messages: Sequence[OutMessage], mapper_epoch: int, /
+    ) -> Sequence[Token | None] | None:
+        started_s = self._begun(messages)
+        sent = self._recording.named(messages)
+        store: Any = self._adapter
+        tokens: Sequence[Token | None] | None = store.enqueue_at_once(queue, sent, mapper_epoch)
+        if tokens is not None:
+            self._recording.published(sent, started_s)
+        return tokens
+
+    def _begun(self, messages: Sequence[OutMessage]) -> float:
+        """Note the implicit subscriptions that are owed these; returns the time."""
+        view, wall_s = self._host.members.view, self._host.clock.wall_s()
+        known = implicit_in(view, self._provider, wall_s, self._retention_s)
+        for stream in dict.fromkeys(one.stream for one in messages):
+            for subscription, one in known.of(stream).items():
+                if not one.where:
+                    self._recording.subscribed(str(stream), subscription)
+        return self._host.clock.now()
+
+    def receiver(self, queue: QueueId, epoch: int, /) -> QueueReceiver:
+        """The owner's."""
+        self._recording.acquired(queue, self._host.silo, epoch)
+        return self._adapter.receiver(queue, epoch)
+
+    async def aclose(self) -> None:
+        """Close it."""
+        await self._adapter.aclose()
