@@ -221,3 +221,102 @@ def test_where_all_is_acknowledged_in_a_row_nothing_is_noted() -> None:
     cache.unpin(cache.append(message_of(A, 10, b"x")))
     cache.purge()
     assert cache.take_done() == []
+
+
+# --- messages that go back, and those that were tried before --------------------------------------
+
+
+def tried(seq: int, attempt: int) -> QueueMessage:
+    return QueueMessage(A, Token(1, seq), [b"x", b"y"], attempt=attempt)
+
+
+def test_a_message_that_was_tried_before_is_given_by_itself() -> None:
+    cache = cache_with(CacheLimits(), tried(1, 1), tried(2, 2), tried(3, 0))
+    cursor = cache.open_cursor(A, 0, Token(1, 1, 0))
+    assert [one.token.seq for one in cursor.peek(9, 99)] == [1] and cursor.tried == 0
+    cursor.advance(1)
+    assert [one.token.seq for one in cursor.peek(9, 99)] == [2, 2, 3, 3] and cursor.tried == 1
+    cursor.advance(2)
+    assert cursor.tried == 0
+    cursor.advance(2)
+    assert cursor.tried == 0
+
+
+def test_messages_that_come_for_the_first_time_are_given_together() -> None:
+    cursor = cache_with(CacheLimits(), tried(1, 1), tried(2, 1), tried(3, 0)).open_cursor(A, 0)
+    assert [one.token.seq for one in cursor.peek(9, 99)] == [1, 1, 2, 2, 3, 3]
+
+
+@pytest.mark.parametrize("gives_back", [True, False])
+def test_a_cache_knows_whether_its_queue_takes_messages_back(gives_back: bool) -> None:
+    assert QueueCache(CacheLimits(), gives_back=gives_back).gives_back is gives_back
+
+
+def test_a_cache_knows_whether_a_message_was_tried_before() -> None:
+    for attempt, has_tried in ((0, False), (1, False), (2, True)):
+        cache = cache_with(CacheLimits(), tried(1, attempt), tried(2, 1))
+        assert cache.has_tried is has_tried
+
+
+def test_a_cursor_tells_whether_its_message_goes_back_when_its_handler_fails() -> None:
+    cache = cache_with(CacheLimits(), message_of(A, 1, b"1"), message_of(A, 2, b"2"))
+    cursor = cache.open_cursor(A, 0)
+    assert not cursor.goes_back
+    cache.slot(1).goes_back = True
+    cursor.advance(1)
+    assert cursor.goes_back
+    cursor.close()
+    assert not cursor.goes_back
+
+
+def test_a_cursor_leaves_the_rest_of_its_message() -> None:
+    cache = cache_with(CacheLimits(), message_of(A, 1, b"1", b"2", b"3"), message_of(A, 2, b"4"))
+    cursor = cache.open_cursor(A, 0, Token(1, 1, 0))
+    assert cursor.leave() is cursor and cursor.token == Token(1, 2)
+    assert cursor.leave() is None and cursor.is_drained
+
+
+def test_a_cursor_tells_in_which_message_a_later_item_is() -> None:
+    cache = cache_with(
+        CacheLimits(), message_of(A, 1, b"1", b"2"), message_of(B, 2, b"3"), message_of(A, 3, b"4")
+    )
+    cursor = cache.open_cursor(A, 0)
+    assert [cursor.index_at(count) for count in range(3)] == [0, 0, 2]
+    cursor.advance(1)
+    assert [cursor.index_at(count) for count in range(2)] == [0, 2]
+    with pytest.raises(AssertionError, match="2 items are not here"):
+        cursor.index_at(2)
+
+
+def test_what_is_cut_off_has_left_and_is_not_done() -> None:
+    cache = cache_with(
+        CacheLimits(), message_of(A, 1, b"1"), message_of(B, 2, b"2"), message_of(A, 3, b"3")
+    )
+    cache.append(message_of(A, 4, b"4", b"5"))
+    cache.unpin(2)
+    cache.unpin(3)
+    assert cache.cut(A, 3) == [] and cache.cut(C, -1) == []
+    assert cache.cut(A, 2) == [Token(1, 4)] and cache.newest_of(A) == Token(1, 3)
+    cache.check()
+    assert cache.cut(A, 0) == [Token(1, 3)]
+    cache.check()
+    assert (cache.events, cache.size_bytes) == (2, 2) and cache.newest_of(A) == Token(1, 1)
+    cache.purge()
+    assert cache.take_done() == []
+    cursor = cache.open_cursor(A, 0)
+    cache.unpin(cache.append(message_of(A, 3, b"3")))
+    cache.unpin(0)
+    assert [one.body for one in cursor.peek(9, 99)] == [b"1", b"3"], "it came again"
+    cursor.advance(2)
+    cache.purge()
+    cache.check()
+    assert sorted(cache.take_done()) == [Token(1, 1), Token(1, 3)]
+
+
+def test_a_stream_that_is_cut_off_as_a_whole_is_not_here() -> None:
+    cache = cache_with(CacheLimits(), message_of(B, 1, b"1"), message_of(A, 2, b"2"))
+    cache.unpin(1)
+    assert cache.cut(A, -1) == [Token(1, 2)]
+    cache.purge()
+    cache.check()
+    assert cache.first_of(A) == -1 and cache.first_of(B) == 0 and cache.take_done() == []

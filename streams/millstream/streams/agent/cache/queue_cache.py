@@ -343,13 +343,12 @@ class QueueCache:
     def cut(self, stream: StreamId, upto: int) -> list[Token]:
         """Drop the messages of a stream behind an index, which nobody holds; returns them."""
         lane = self._lanes.get(stream)
-        behind = [] if lane is None else [slot for slot in chain(lane) if slot.index > upto]
-        if lane is None or not behind:
+        if lane is None:
             return []
+        behind = [slot for slot in chain(lane) if slot.index > upto]
         kept = [slot for slot in chain(lane) if slot.index <= upto]
         for slot in behind:
             assert not slot.pins and not slot.cursors, f"{slot.message.token} is held"
-            self._freed.pop(slot, None)
             self._disowned.add(slot.message.token)
             self._drop(lane, slot)
         if kept:
