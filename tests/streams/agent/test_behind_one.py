@@ -387,3 +387,58 @@ def test_who_ends_gives_back_its_room_and_its_place_in_the_cache() -> None:
     desk.behind.end()
     desk.check()
     assert desk.cache.acked_upto() == Token(1, 6) and desk.cache.chained_events == 0
+
+
+def test_who_has_no_room_for_more_asks_for_no_more_before_something_is_done() -> None:
+    desk = Desk(Token(1, 2), limits=CacheLimits(stream_events_max=3))
+    cursor = cursor_of(desk)
+    assert cursor.wants_more
+    desk.takes(2, 3, 4, 5, upto=6, items=2)
+    assert not cursor.wants_more and desk.behind.is_full
+    desk.behind.advance(0)
+    assert not cursor.wants_more
+    desk.behind.advance(1)
+    assert cursor.wants_more and not desk.behind.is_full
+    desk.takes(3, upto=4, items=2)
+    assert not cursor.wants_more
+    cursor.unload()
+    assert cursor.wants_more
+
+
+def test_who_has_all_asks_for_no_more_unless_it_is_not_known_what_it_lacks() -> None:
+    desk = Desk(Token(1, 6))
+    assert not cursor_of(desk).wants_more
+    desk.behind.is_new = True
+    assert cursor_of(desk).wants_more
+
+
+def test_what_a_former_owner_has_delivered_is_said_to_the_next_one() -> None:
+    desk = Desk(Token(1, 3))
+    assert desk.behind.entry() == BehindAt(*A, "x", Token(1, 3))
+    entry = BehindAt(*A, "y", Token(1, 3), sent=Token(1, 4))
+    assert desk.book.restore(entry, Token(1, 5), may_repeat=False).entry() == entry
+
+
+def test_its_chain_goes_on_in_the_cache_once_it_has_all() -> None:
+    desk = Desk(Token(1, 4))
+    cursor = cursor_of(desk)
+    assert cursor.place() is None
+    desk.behind.keeps = True
+    desk.comes(message(6))
+    desk.takes(4, upto=5, items=2)
+    desk.behind.advance(1)
+    place = cursor.place()
+    assert place is not None and (place[0].message.token, place[1]) == (Token(1, 4), 1)
+    assert cursor.beyond(place[0]) is None, "message 5 is lacking"
+    desk = Desk(Token(1, 4))
+    cursor = cursor_of(desk)
+    desk.behind.keeps = True
+    desk.takes(4, 5, upto=6)
+    place = cursor.place()
+    assert place is not None and place[0].next is not None
+    last = place[0].next
+    assert cursor.beyond(last) is None, "nothing has come"
+    desk.comes(message(6, B), message(7))
+    beyond = cursor.beyond(last)
+    assert beyond is not None and beyond.message.token == Token(1, 7)
+    assert cursor.beyond(place[0]) is None, "it is not the last"

@@ -320,3 +320,34 @@ def test_a_stream_that_is_cut_off_as_a_whole_is_not_here() -> None:
     cache.purge()
     cache.check()
     assert cache.first_of(A) == -1 and cache.first_of(B) == 0 and cache.take_done() == []
+
+
+# --- a cache of ten buckets -----------------------------------------------------------------------
+
+
+def test_a_cache_of_buckets_is_read_by_one_of_ten_until_all_are_begun() -> None:
+    cache = QueueCache(CacheLimits(events_max=25, bytes_max=99, policy="buckets"))
+    assert cache.room() == (2, 99), "a tenth"
+    cache.append(message_of(A, 1, b"1"))
+    for seq in range(2, 19):
+        cache.unpin(cache.append(message_of(B, seq, b"x")))
+        cache.purge()
+    assert cache.span == 18 and cache.room() == (2, 98), "one message is held, and nine are begun"
+    cache.append(message_of(B, 19, b"x"))
+    assert cache.room() == (0, 0)
+    cache.unpin(0)
+    cache.purge()
+    assert cache.room() == (2, 98)
+
+
+def test_a_bucket_has_no_more_room_than_its_cache() -> None:
+    cache = QueueCache(CacheLimits(events_max=20, policy="buckets"))
+    cache.append(message_of(A, 1, *[b"x"] * 19))
+    assert cache.room()[0] == 1
+
+
+def test_a_cache_that_fills_has_all_of_its_room() -> None:
+    cache = QueueCache(CacheLimits(events_max=20, bytes_max=99))
+    assert cache.room() == (20, 99)
+    cache.append(message_of(A, 1, b"x"))
+    assert cache.room() == (19, 98)

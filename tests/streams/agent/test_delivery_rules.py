@@ -7,9 +7,13 @@ import pytest
 from millstream.runtime.extending import Backoff
 from millstream.streams.agent.cache.limits import CacheLimits
 from millstream.streams.agent.cache.queue_cache import QueueCache
+from millstream.streams.agent.delivery.by_hand import DeliveryByHand
 from millstream.streams.agent.delivery.delivery import Delivery, DeliveryState
 from millstream.streams.agent.delivery.options import DeliveryOptions
 from millstream.streams.agent.delivery.steps import (
+    AckDue,
+    Acked,
+    Arrived,
     Deliver,
     Drained,
     Event,
@@ -335,3 +339,47 @@ def test_who_ends_before_it_was_elsewhere_is_nowhere() -> None:
     other.steps(Resume(None))
     other.delivery.close()
     assert other.steps(GivenUp("skip")) == [] and other.cache.acked_upto() == Token(1, 3)
+
+
+# --- what is given by hand ------------------------------------------------------------------------
+
+
+def by_hand() -> tuple[Desk, DeliveryByHand]:
+    """One that acknowledges by hand, and has no room to have a chain of more than it must."""
+    desk = Desk()
+    delivery = DeliveryByHand(desk.cache, A, OPTIONS, at=0)
+    desk.delivery.close()
+    desk.delivery = delivery
+    for seq in (4, 5, 6):
+        desk.cache.unpin(desk.cache.append(QueueMessage(A, Token(1, seq), [b"x"])))
+    desk.cache.limits = CacheLimits(stream_events_max=1)
+    return desk, delivery
+
+
+def test_what_is_not_acknowledged_stays_at_hand_with_what_failed_behind_it() -> None:
+    for failures in (1, 2):
+        desk, delivery = by_hand()
+        desk.send()
+        desk.steps(Progress(4, None, 0.0, 0.0))
+        for done in (2, 0)[:failures]:
+            desk.send()
+            desk.steps(Progress(done, RAISED, 0.0, 0.0), Tick(99.0))
+        assert (delivery.unacked, delivery.attempts) == (6, failures)
+        behind = desk.fall_behind()
+        assert at_hand(behind) == [1, 2, 3, 4] and behind.position == Token(1, 1)
+        assert desk.offered() == [Token(1, 4)]
+
+
+def test_who_is_given_up_with_a_pause_falls_behind_with_nothing() -> None:
+    desk = Desk(DeliveryOptions(retries=0))
+    assert desk.fail() == [GiveUp]
+    desk.steps(GivenUp("pause"))
+    assert desk.delivery.attempts == 1
+    assert at_hand(desk.fall_behind()) == []
+
+
+def test_what_is_said_of_acknowledging_by_hand_is_nothing_to_others() -> None:
+    desk = Desk()
+    for event in (Acked(Token(1, 3)), AckDue(9.0), Arrived()):
+        assert desk.steps(event) == []
+    assert desk.send() == 4 and desk.delivery.index == 0

@@ -21,8 +21,13 @@ def test_as_a_rule_all_are_new() -> None:
     assert fresh([], 3) == fresh([], None) == []
 
 
+def test_where_all_are_new_no_list_of_them_is_made() -> None:
+    items = [Item(Token(1, seq), b"x", None) for seq in (4, 5, 9)]
+    assert fresh_of(items, Token(1, 3)) == fresh_of(items, None) == range(3)
+
+
 def test_what_is_at_or_before_the_last_that_was_done_is_known() -> None:
-    assert fresh([2, 3, 4, 5], 3) == [2, 3]
+    assert fresh([2, 3, 4, 5], 3) == [2, 3] and fresh([2, 9], 5) == [1]
     assert fresh([3], 3) == fresh([2], 3) == []
 
 
