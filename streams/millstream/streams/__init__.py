@@ -27,6 +27,7 @@ from .api.subscription import Start, Subscription
 from .broadcast.channel import BroadcastChannel, Channel
 from .broadcast.fan_out import Broadcast, BroadcastOptions
 from .broadcast.listen import listen
+from .consumer.on_error import on_error
 from .consumer.on_gap import on_gap
 from .contracts.buffer import (
     AutoCommit,
@@ -145,6 +146,7 @@ __all__ = [
     "Why",
     "dead_letters",
     "listen",
+    "on_error",
     "on_gap",
     "resize",
     "subscribe",

@@ -24,6 +24,8 @@ from millstream.streams import (
 )
 from millstream.streams.consumer.batch import Delivered, WireBatch
 from millstream.streams.consumer.extension import Consumer
+from millstream.streams.consumer.news import methods_of
+from millstream.streams.consumer.on_gap import GapMark
 from millstream.streams.contracts.item import Item
 
 PLAIN = StreamNamespace("plain", int)
@@ -270,6 +272,5 @@ class Derived(Base):
 
 
 def test_a_gap_handler_may_be_inherited_and_is_not_callable_from_outside() -> None:
-    from millstream.streams.consumer.on_gap import gap_methods
-
-    assert gap_methods(Derived, "talk") == ["lost"] and gap_methods(Derived, "plain") == []
+    assert methods_of(Derived, GapMark, "talk") == ["lost"]
+    assert methods_of(Derived, GapMark, "plain") == []

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from millstream.runtime import Grain, Runtime, state
 from millstream.streams import (
+    DeliveryFailure,
     Event,
     Gap,
     Start,
@@ -13,6 +14,7 @@ from millstream.streams import (
     StreamNamespace,
     Subscription,
     Token,
+    on_error,
     on_gap,
     subscribe,
 )
@@ -99,6 +101,12 @@ class WrongHandlers(Grain):
     @subscribe(LANDINGS, ack="later")  # E
     async def acknowledged_later(self, event: Event[Landed]) -> None:
         await self.context.ack(event.item)  # E
+
+    @on_error(LANDINGS)  # E
+    async def failure_as_text(self, failure: str) -> None: ...
+
+    @on_error("landings")  # E
+    async def failure_of_text(self, failure: DeliveryFailure) -> None: ...
 
     @on_gap(LANDINGS)  # E
     async def event_for_gap(self, event: Event[Landed]) -> None: ...

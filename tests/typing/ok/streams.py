@@ -23,8 +23,10 @@ from millstream.streams import (
     BroadcastChannel,
     BroadcastOptions,
     Channel,
+    DeliveryFailure,
     Event,
     Gap,
+    GiveUpDecision,
     Start,
     Stream,
     StreamEvents,
@@ -33,6 +35,7 @@ from millstream.streams import (
     Subscription,
     Token,
     listen,
+    on_error,
     on_gap,
     subscribe,
 )
@@ -162,6 +165,10 @@ class Careful(Grain):
 
     @subscribe(COUNTS)
     async def on_counts(self, event: Event[dict[str, int]]) -> None: ...
+
+    @on_error(COUNTS)
+    async def failed(self, failure: DeliveryFailure) -> None:
+        assert_type(failure.decision, GiveUpDecision | None)
 
     @on_gap(COUNTS)
     async def lost(self, gap: Gap) -> None:

@@ -23,10 +23,12 @@ from millstream.streams.api.implicit import is_implicit
 from millstream.streams.api.rendezvous import Rendezvous, rendezvous_key, rendezvous_of
 from millstream.streams.api.stream import parse_subscription_id
 from millstream.streams.api.subscription_rows import SubscriptionRow
+from millstream.streams.failures.handler import DeliveryFailure
 
 from .batch import Delivered, WireBatch
 from .fresh import fresh_of
 from .old_positions import OldPositions
+from .on_error import error_handler
 from .on_gap import gap_of
 from .run import HandlerRun, Position
 
@@ -168,6 +170,12 @@ class Consumer:
                 'activation acknowledges by hand: write `@subscribe(NS, ack="manual")`'
             )
         position.by_hand.ack(event.token)
+
+    async def failed(self, failure: DeliveryFailure) -> None:
+        """An event was given up: the grain's method for that hears of it, if it has one."""
+        handler = error_handler(self._grain.grain, failure.stream.namespace)
+        if handler is not None and failure.subscription not in self._ended:
+            await handler(failure)
 
     async def redrive(self, batch: WireBatch) -> Delivered:
         """Run the handler over an event that was given up: no position knows of it."""

@@ -35,6 +35,7 @@ class DeliveryFailure(msgspec.Struct, frozen=True):
 
     `body` is the encoded item; `error` the last error with its traceback, at most 16,384
     characters; `queue`, `grain_type`, `grain_key` and `handler`: where it came from and went to.
+    `decision`: what became of it; None: nobody has decided yet.
     """
 
     provider: str
@@ -49,6 +50,7 @@ class DeliveryFailure(msgspec.Struct, frozen=True):
     grain_type: str = ""
     grain_key: str = ""
     handler: str = ""
+    decision: GiveUpDecision | None = None
 
 
 class FailureHandler(Protocol):

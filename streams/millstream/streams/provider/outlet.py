@@ -5,11 +5,13 @@ Owns: `SiloOutlet`. Not: when something is sent or given up (`agent`).
 
 from __future__ import annotations
 
+import asyncio
+import logging
 from collections.abc import Coroutine
 from typing import Any
 
 from millstream.runtime import with_options
-from millstream.runtime.extending import SiloServices
+from millstream.runtime.extending import SiloServices, shown
 from millstream.streams.api.inbox import inbox_name
 from millstream.streams.api.rendezvous import rendezvous_key, rendezvous_of
 from millstream.streams.consumer.batch import Delivered, WireBatch
@@ -20,6 +22,11 @@ from millstream.streams.failures.letters import DeadLetter, LetterRows, letter_i
 from millstream.streams.inbox.inbox import inbox_grain_of
 
 __all__ = ["SiloOutlet"]
+
+log = logging.getLogger("millstream.delivery")
+
+TELL_S = 10.0
+"""How long a method with `@on_error` may take; then the next event is delivered."""
 
 
 class SiloOutlet:
@@ -56,6 +63,21 @@ class SiloOutlet:
         now_s = self._services.clock.wall_s()
         unique = "" if self._are_known else f"{int(now_s * 1e6):016x}"
         await self._letters.put(DeadLetter(failure, now_s, letter_id(failure, unique)))
+
+    async def tell(self, failure: DeliveryFailure, /) -> None:
+        """Tell the grain, if it can be reached; delivery goes on after `TELL_S`."""
+        if failure.grain_type == self._inbox_kind:
+            return
+        telling = self._services.tasks.start(self._tell(failure))
+        await asyncio.wait([telling], timeout=TELL_S)
+
+    async def _tell(self, failure: DeliveryFailure) -> None:
+        kind, key = failure.grain_type, failure.grain_key
+        try:
+            await self._services.extensions.method(kind, Consumer.failed, TELL_S)(key, failure)
+        except Exception as error:  # the grain's own, or on the way to it
+            text = "%s/%s was not told, or failed, that %s was given up: %s"
+            log.warning(text, kind, shown(key), failure.token, error)
 
     async def fault(self, stream: StreamId, subscription: str, note: str, /) -> None:
         """Mark a subscription as faulted: its events wait until it is resumed."""

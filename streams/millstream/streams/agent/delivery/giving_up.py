@@ -12,6 +12,8 @@ import logging
 from collections.abc import Callable
 from typing import Any, Protocol
 
+import msgspec
+
 from millstream.runtime import MillstreamError
 from millstream.runtime.extending import shown
 from millstream.streams.contracts.answers import text_of
@@ -39,6 +41,10 @@ class Aftermath(Protocol):
 
     async def fault(self, stream: StreamId, subscription: str, note: str, /) -> None:
         """Mark a subscription as faulted. Raises MillstreamError."""
+        ...
+
+    async def tell(self, failure: DeliveryFailure, /) -> None:
+        """Tell the consumer, in bounded time; whatever comes of it is contained."""
         ...
 
 
@@ -73,11 +79,13 @@ class GiveUps:
             return None
         if outcome == "dead_letter" and not subscriber.keeps_dead_letters:
             outcome = "skip"
+        failure = msgspec.structs.replace(failure, decision=outcome)
         if outcome == "dead_letter":
             await self._aftermath.dead_letter(failure)
         elif outcome == "pause":
             await self._aftermath.fault(subscriber.stream, subscriber.id, failure.error)
         self._tell(failure, outcome)
+        await self._aftermath.tell(failure)
         return outcome
 
     async def _ask(self, failure: DeliveryFailure, timeout_s: float) -> Any:

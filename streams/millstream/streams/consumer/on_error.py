@@ -1,0 +1,54 @@
+"""The `@on_error` mark: a method that hears which events of its grain's streams were given up.
+
+Owns: the mark, and finding the marked method. Not: when it is told (`agent.delivery`), dead letters
+(`failures`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
+
+from millstream.runtime.extending import add_mark
+from millstream.streams.api.namespace import StreamNamespace
+from millstream.streams.failures.handler import DeliveryFailure
+
+from .news import NewsMark, handler_of, refuse_function
+
+__all__ = ["ErrorMark", "error_handler", "on_error"]
+
+G = TypeVar("G")
+Method = Callable[[G, DeliveryFailure], Coroutine[Any, Any, None]]
+
+
+class ErrorMark(NewsMark):
+    """What `@on_error` says of a method."""
+
+    word, news, takes = "on_error", "errors", DeliveryFailure
+
+
+def on_error(namespace: StreamNamespace[Any], /) -> Callable[[Method[G]], Method[G]]:
+    """Mark the method that hears of events that were given up: `on_error(ARRIVALS)`.
+
+    It is called with a `DeliveryFailure` once an event of a stream of that name was given up, for
+    each subscription of the grain, marked or made at run time: `decision` says whether the event is
+    a dead letter, was skipped, or has paused the subscription. It comes after that is stored, and
+    before the next event. It is told once, if the grain can be reached: what it raises is logged.
+
+    Raises DefinitionError when the class is defined.
+    """
+    refuse_function(namespace, "on_error")
+    mark = ErrorMark(namespace)
+
+    def marked(method: Method[G]) -> Method[G]:
+        add_mark(method, mark)
+        return method
+
+    return marked
+
+
+def error_handler(
+    grain: Any, namespace: str
+) -> Callable[[DeliveryFailure], Coroutine[Any, Any, None]] | None:
+    """The method of a grain that hears of errors in streams of this name, if it has one."""
+    return handler_of(grain, ErrorMark, namespace)
