@@ -45,6 +45,7 @@ from millstream.streams.provider.following import Following
 
 NOTES = StreamNamespace("notes", int)
 STREAM = StreamId("notes", "s")
+LEAVE_AND_COME = 99
 SEEN: dict[str, list[int]] = defaultdict(list)
 
 
@@ -63,6 +64,10 @@ class Reader(Grain):
 
     async def _on_note(self, event: Event[int]) -> None:
         SEEN[self.key].append(event.item)
+        if event.item == LEAVE_AND_COME:
+            with pytest.raises(StorageUnavailable):
+                await self.leave()
+            await self.listen()
 
 
 class Marked(Grain):
@@ -254,6 +259,18 @@ async def test_who_subscribes_again_after_an_unsubscribe_that_failed_hears_every
             await publish(silo, 3)
             await until(lambda: SEEN["a"] == [1, 2, 3])
             await cluster.grain(Reader, "a").leave()
+
+
+async def test_an_unsubscribe_that_fails_within_a_delivery_gives_back_what_is_behind() -> None:
+    store = FailingStore()
+    async with cluster_of(store) as cluster:
+        (silo,) = cluster.silos
+        await cluster.grain(Reader, "a").listen()
+        await publish(silo, 1)
+        store.fail("clear", "subscription/")
+        await silo.stream(NOTES, "s").publish_many([LEAVE_AND_COME, 3, 4])
+        await until(lambda: 4 in SEEN["marked"])
+        await until(lambda: SEEN["a"] == [1, LEAVE_AND_COME, 3, 4])
 
 
 # --- consumers that nobody hosts -----------------------------------------------------------------

@@ -47,14 +47,13 @@ class Consumer:
     def __init__(self, grain: ExtendedGrain) -> None:
         self._grain = grain
         self._positions: dict[str, Position] = {}
-        self._ended: dict[str, None] = {}  # unsubscribed here; deliveries may still be on their way
+        self._ended: dict[str, Position | None] = {}  # unsubscribed here, and where they were
         self._old = OldPositions(grain)
         self._removing: dict[str, asyncio.Task[None]] = {}  # what is delivered all the same
 
     def left(self, subscription: str) -> None:
         """The grain has unsubscribed: nothing more of that is handled here."""
-        self._positions.pop(subscription, None)
-        self._ended[subscription] = None
+        self._ended[subscription] = self._positions.pop(subscription, None)
         if len(self._ended) > ENDED_MAX:
             del self._ended[next(iter(self._ended))]
 
@@ -72,6 +71,8 @@ class Consumer:
     def removed(self, subscription: str) -> None:
         """What the grain has unsubscribed is stored no more: nor need its positions be."""
         if subscription in self._ended:
+            if (position := self._ended[subscription]) is not None:
+                position.is_removed = True
             self._old.removed(subscription)
 
     def _remove(self, batch: WireBatch) -> None:
@@ -134,7 +135,7 @@ class Consumer:
         if batch.by_hand is not None:
             return await self._by_hand(run, position, fresh)
         done, error = await self._run(run, position.state)
-        if is_over():
+        if position.is_removed:
             return Delivered(len(batch.items))  # unsubscribed meanwhile: nobody waits for the rest
         if done and batch.has_positions:
             position.last[batch.queue] = run.items[done - 1].token
@@ -152,8 +153,8 @@ class Consumer:
             done, error = await run.upto(len(run.items))
         finally:
             acks.ends(batch.queue)
-        if self._positions.get(batch.subscription) is not position:
-            return Delivered(len(batch.items), acked=batch.items[-1].token)  # unsubscribed
+        if position.is_removed:
+            return Delivered(len(batch.items), acked=batch.items[-1].token)
         all_done = fresh[done] if done < len(fresh) else len(batch.items)
         acked = acks.upto(batch.queue)
         return Delivered(all_done, error, is_final=run.is_final, acked=acked)

@@ -55,6 +55,7 @@ class Position:
         "filters",
         "give_up_on",
         "handler",
+        "is_removed",
         "last",
         "mark",
         "runtime",
@@ -64,6 +65,7 @@ class Position:
     def __init__(self, grain: ExtendedGrain, batch: WireBatch) -> None:
         self.runtime = grain.runtime
         self.last: dict[str, Token] = {}  # by queue
+        self.is_removed = False  # it was unsubscribed here, and is stored no more
         self.by_hand: AcksByHand | None = None
         if batch.by_hand is not None:
             self.acks_by_hand(batch, grain)
