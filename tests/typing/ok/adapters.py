@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import assert_type
 
 from millstream.runtime import EnqueueFailed
-from millstream.runtime.testing import FailingStore, SimCluster, Simulation
+from millstream.runtime.testing import FailingStore, FailingTable, SimCluster, Simulation
 from millstream.streams import (
     AdapterHost,
     Capability,
@@ -111,4 +111,6 @@ def judged(simulation: Simulation, make: Callable[[], PersistentStreams]) -> Sim
 def troubled(simulation: Simulation) -> SimCluster:
     store = FailingStore(simulation.rng, rate=0.01)
     store.fail("write", "queue/default/", times=2, is_done=True)
-    return SimCluster(simulation, grains=[], stores={"default": store})
+    table = FailingTable(simulation.rng, rate=0.05)
+    table.fail("heartbeat", "silo-0:", hangs=True)
+    return SimCluster(simulation, grains=[], stores={"default": store}, membership=table)

@@ -1,5 +1,6 @@
 """Suite `membership`: silos join, crash, are cut off, stop and come back; then all crash at once.
 
+In some runs calls of the membership table fail, hang, or lose their answers until the repair.
 Judged: views rise and agree, the dead stay dead; in a network that is only slow nobody who lives is
 evicted; a crash that is the only trouble is noticed in time; a silo that is dead to the others
 stops; after the repair every host's silo is active in every view. When every silo crashed, those
@@ -16,6 +17,7 @@ from collections.abc import Sequence
 
 from millstream.runtime import Grain, MembershipOptions, RuntimeOptions, Status
 from millstream.runtime.testing import (
+    FailingTable,
     HostDown,
     SiloDeclaredDead,
     SiloEnded,
@@ -23,6 +25,7 @@ from millstream.runtime.testing import (
     Simulation,
     ViewAdopted,
     check_views,
+    seeded_random,
 )
 
 from .plan import Plan, make_plan
@@ -48,17 +51,25 @@ async def membership(simulation: Simulation) -> Counter[str]:
     """Run one seed; returns its figures. Raises Violated."""
     run = Run(simulation)
     plan = make_plan(simulation, ("table",), duration_s=DURATION_S)
+    table = FailingTable(seeded_random(simulation.seed, "table"))
     cluster = SimCluster(
-        simulation, silos=2 * plan.silos, grains=[Idle], options=RUNTIME, membership_options=PROBES
+        simulation,
+        silos=2 * plan.silos,
+        grains=[Idle],
+        options=RUNTIME,
+        membership_options=PROBES,
+        membership=table,
     )
     hosts = cluster.names
     cluster.names = hosts[: plan.silos]  # the others are for the end
     await cluster.start()
+    table.rate = failing_rate(run, plan)
     await trouble(run, plan, cluster)
     await asyncio.sleep(PROBES.refresh_s)
     if not cluster.is_whole():
         run.violated("the cluster was whole after the repair, and is not any more")
     count(run, plan)
+    run.figures["failures of the table"] += table.failed_count
     found = check_deaths(run, plan), check_detection(run, plan)
     await replace_all(run, cluster, hosts)
     run.judge(check_views(simulation.history), *found)
@@ -66,13 +77,22 @@ async def membership(simulation: Simulation) -> Counter[str]:
     return run.figures
 
 
+def failing_rate(run: Run, plan: Plan) -> float:
+    """How many calls of the table fail until the repair; 0 where times are judged."""
+    rng = seeded_random(run.simulation.seed, "failing table")
+    is_timed = plan.kind in ("crashes", "slow network")
+    return 0.0 if is_timed or rng.random() < 0.5 else rng.uniform(0.01, 0.2)
+
+
 async def trouble(run: Run, plan: Plan, cluster: SimCluster) -> None:
     """Play the script and stop silos beside it; then wait until all views agree again."""
+    assert isinstance(cluster.table, FailingTable)
     loop = run.simulation.loop
     stops = Stops(run, cluster)
     leaving = loop.create_task(stops.play())
     await run.simulation.nemesis(plan.script, cluster.boot)
     stops.is_over = True
+    cluster.table.rate = 0.0
     repaired_s = loop.time()
     await cluster.until_active(RECOVERY_S)
     run.figures["recovery ms"] = round(1000 * (loop.time() - repaired_s))

@@ -17,7 +17,7 @@ from .checkers import (
     check_views,
 )
 from .cluster import SimCluster
-from .failing import FailingStore
+from .failing import FailingStore, FailingTable
 from .history import (
     Activated,
     CallEnded,
@@ -59,6 +59,7 @@ __all__ = [
     "Deadlock",
     "Delivered",
     "FailingStore",
+    "FailingTable",
     "FaultPlan",
     "Findings",
     "History",

@@ -27,6 +27,7 @@ from millstream.runtime.silo.part import SiloPart
 from millstream.runtime.silo.silo import Silo
 from millstream.runtime.turns.activation import Activation
 
+from .failing import FIRST_VERSION
 from .history import Activated, Deactivated, SiloEnded, ViewAdopted
 from .services import SimMembershipTable, SimService, SimStateStore
 from .simulation import Simulation
@@ -37,7 +38,6 @@ __all__ = ["SimCluster"]
 log = logging.getLogger("millstream.simulation")
 
 PORT = 7000
-FIRST_VERSION = 1_700_000_000_000  # as Unix milliseconds; the same in every run
 RESTART_S = 0.5
 LOOK_S = 0.05
 
@@ -46,13 +46,14 @@ class SimCluster:
     """`async with SimCluster(simulation, silos=3, grains=[...]) as cluster`.
 
     The table answers at the host name `table`, the stores at `store`.
-    Arguments are those of `LocalCluster`, except that stores and table are always in memory and
-    reached over the network, and that env and transport are the simulation's; and:
+    Arguments are those of `LocalCluster`, except that stores and membership table are always in
+    memory and reached over the network, and that env and transport are the simulation's; and:
 
     Args:
         streams, parts: by name, functions that make one per silo; each is called on its silo's
             host (`current_host()`).
-        stores: in memory; default: one named `default`.
+        stores, membership: in memory, such as `FailingStore` and `FailingTable`; default: one store
+            named `default`, and a table that does not fail.
         lacking: grains that the silo on a host does not host, by the host's name.
         skew_s: the hosts' wall clocks differ from each other by at most so much.
     """
@@ -70,6 +71,7 @@ class SimCluster:
         parts: Mapping[str, Callable[[], SiloPart]] | None = None,
         stores: Mapping[str, MemoryStateStore] | None = None,
         cluster: str = "sim",
+        membership: MemoryMembershipTable | None = None,
         options: RuntimeOptions | None = None,
         membership_options: MembershipOptions | None = None,
         lacking: Mapping[str, Collection[type[Grain]]] | None = None,
@@ -86,7 +88,7 @@ class SimCluster:
         self._options = options
         self._membership_options = membership_options
         self.names = tuple(f"silo-{number}" for number in range(silos))
-        self.table = MemoryMembershipTable(FIRST_VERSION)
+        self.table = MemoryMembershipTable(FIRST_VERSION) if membership is None else membership
         self.stores = dict(stores or {"default": MemoryStateStore()})
         self._table_service = SimService(simulation.network, self.service_names[0])
         self._store_service = SimService(simulation.network, self.service_names[1])

@@ -20,10 +20,14 @@ from millstream.runtime.errors import MillstreamError, StorageUnavailable
 from .history import History, SiloDeclaredDead
 from .world.network import SimNetwork
 
-__all__ = ["SimMembershipTable", "SimService", "SimStateStore"]
+__all__ = ["SimMembershipTable", "SimService", "SimStateStore", "Unanswered"]
 
 T = TypeVar("T")
 ANSWER_S = 2.0
+
+
+class Unanswered(MillstreamError):
+    """Raised by what a service does: its caller gets no answer, ever, not even that."""
 
 
 class SimService:
@@ -54,7 +58,11 @@ class SimService:
         except TimeoutError:
             text = f"{self.name} did not answer {caller} within {self._answer_s:g} s"
             raise StorageUnavailable(text) from None
-        return taken()
+        try:
+            return taken()
+        except Unanswered:
+            never: asyncio.Future[T] = loop.create_future()
+            return await never  # until the caller gives up
 
     async def _serve(
         self, caller: str, act: Callable[[], T], answer: asyncio.Future[Callable[[], T]]
@@ -106,10 +114,12 @@ class SimMembershipTable:
 
     async def write(self, row: MemberRow, expect_version: int, /) -> bool:
         def act() -> bool:
-            was_written = self._table.replace_row(row, expect_version)
-            if was_written and row.status is Status.DEAD:
-                self._history.record(SiloDeclaredDead(row.silo, expect_version + 1, self._host))
-            return was_written
+            before = stored(self._table)
+            try:
+                return self._table.replace_row(row, expect_version)
+            finally:  # a table may say that it failed, and have done it
+                if row.status is Status.DEAD and stored(self._table) is not before:
+                    self._history.record(SiloDeclaredDead(row.silo, expect_version + 1, self._host))
 
         return await self._service.ask(self._host, act)
 
@@ -121,6 +131,11 @@ class SimMembershipTable:
 
     async def aclose(self) -> None:
         return None
+
+
+def stored(table: MemoryMembershipTable) -> TableView:
+    """What a table holds, also where reading it would fail."""
+    return MemoryMembershipTable.view(table)
 
 
 class SimStateStore:
