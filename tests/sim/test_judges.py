@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from millstream.console.sim import calls_suite, record, streams_suite
+from millstream.console.sim import calls_suite, handlers, record, streams_suite
 from millstream.console.sim.calls_suite import Account
 from millstream.console.sim.log_queues import LogReceiver, LogService
 from millstream.console.sim.record import current_run
@@ -19,11 +19,17 @@ from millstream.runtime.turns import deadlines
 from millstream.runtime.turns.activation import Activation
 from millstream.runtime.turns.mailbox import Mailbox
 from millstream.streams import QueueMessage, Token
+from millstream.streams.agent.delivery.held_cursor import HeldCursor
 from millstream.streams.agent.reading import reader
 from millstream.streams.consumer import extension
+from millstream.streams.consumer.by_hand import AcksByHand
 from millstream.streams.ownership import decision
 
-pytestmark = pytest.mark.slow
+pytestmark = [
+    pytest.mark.slow,
+    # a run that fails is left as it is: what was under way ends when nobody listens any more
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+]
 
 SEEDS = range(1, 4)
 Read = Callable[[Sequence[QueueMessage]], Sequence[QueueMessage]]
@@ -125,14 +131,14 @@ def test_two_owners_of_an_epoch_are_noticed(monkeypatch: pytest.MonkeyPatch) -> 
 def test_an_event_that_is_given_up_without_cause_is_noticed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    note = streams_suite.note
+    note = handlers.note
 
     async def fails(grain: Any, subscription: str, stream: str, event: Any) -> None:
         if event.item.endswith(":5"):
             raise ValueError("planted")
         await note(grain, subscription, stream, event)
 
-    monkeypatch.setattr(streams_suite, "note", fails)
+    monkeypatch.setattr(handlers, "note", fails)
     assert is_noticed("streams", "was given up for")
 
 
@@ -238,3 +244,22 @@ def test_a_call_that_never_ends_is_noticed(monkeypatch: pytest.MonkeyPatch) -> N
     ended = CallEnded
     monkeypatch.setattr(calls_suite, "CallEnded", lambda call, error: ended(f"{call}?", error))
     assert is_noticed("calls", "did not end within")
+
+
+def test_what_is_acknowledged_by_hand_and_comes_again_is_noticed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(AcksByHand, "upto", lambda self, queue: None)
+    assert is_noticed("streams", "was acknowledged by hand, and came again")
+
+
+def test_what_is_taken_for_acknowledged_by_hand_and_is_not_is_noticed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    settle = HeldCursor.settle
+
+    def generous(self: HeldCursor, upto: Token | None) -> None:
+        settle(self, Token(1 << 31, 0))
+
+    monkeypatch.setattr(HeldCursor, "settle", generous)
+    assert is_noticed("streams", "was never acknowledged by hand")

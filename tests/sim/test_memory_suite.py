@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 import pytest
 
 from millstream.console.main import main
+from millstream.console.sim import record
 from millstream.console.sim.memory_queues import Accepted, Era, Ledger
 from millstream.console.sim.memory_suite import MemoryRun
 from millstream.console.sim.record import Run
@@ -28,12 +29,21 @@ from millstream.streams import ProducerMark, QueueMessage, StreamId, Token
 from millstream.streams.agent.delivery.subscriber import Subscriber
 from millstream.streams.consumer.run import HandlerRun
 
-pytestmark = pytest.mark.slow
+pytestmark = [
+    pytest.mark.slow,
+    # a run that fails is left as it is: what was under way ends when nobody listens any more
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+]
 
 T = TypeVar("T")
 SEEDS = range(1, 13)
 GRAIN = "millstream.MemoryQueue/default/q"
 FIRST, SECOND = Era("q", 1), Era("q", 2)
+
+
+@pytest.fixture(autouse=True)
+def all_violations_are_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(record, "VIOLATIONS_SHOWN", record.VIOLATIONS_KEPT_MAX)
 
 
 def is_noticed(what: str) -> bool:

@@ -40,11 +40,10 @@ from millstream.streams import (
 )
 from millstream.streams.publishing.ingest import IngestMessage, IngestTarget, producer_of
 
+from .handlers import HANDLING_S, Heard
 from .memory_queues import Era, Ledger, NotedQueues, StoredItem
 from .streams_suite import (
-    HANDLING_S,
     RECOVERY_S,
-    Heard,
     StreamsRun,
     difference,
     play,
@@ -184,6 +183,7 @@ class MemoryRun(StreamsRun):
         return [
             *check_all(self._owing(lost), live_within_s=RECOVERY_S),
             *self.check_orders(found),
+            *self.check_by_hand(self._kept(found, lost)),
             *self.ledger.check_eras(lost),
             *self.ledger.check_repeats(lost),
             *self._check_accepted(),
@@ -191,6 +191,12 @@ class MemoryRun(StreamsRun):
             *self._check_told(),
             *self._check_publishers(),
         ]
+
+    def _kept(self, found: dict[str, list[str]], lost: dict[Era, bool]) -> dict[str, list[str]]:
+        """Effects of what cannot be lost."""
+        stored = {item: self.ledger.find(item) for items in found.values() for item in items}
+        gone = {item for item, at in stored.items() if at is None or lost[at.era_of()]}
+        return {key: [item for item in items if item not in gone] for key, items in found.items()}
 
     def _owing(self, lost: dict[Era, bool]) -> History:
         """The history without the publishes of what may be lost."""

@@ -4,17 +4,16 @@ Judged: nothing acknowledged is lost; tokens of a stream rise per subscription, 
 event says that it may be known; with `commit_with` every stored event has its effect exactly once,
 in order; an epoch of a queue has one owner; an event that cannot be handled becomes a dead letter;
 after the repair everything arrives in time. Silos may host different grains. In half of the runs
-an event that cannot be handled pauses its listener first, until that subscribes again.
+an event that cannot be handled pauses its listener first, until that subscribes again. Who
+acknowledges by hand is given nothing again that it has acknowledged, and loses nothing.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
-from types import MappingProxyType
-from typing import Literal, NamedTuple
+from dataclasses import replace
+from typing import Literal
 
 import msgspec
 
@@ -22,14 +21,9 @@ from millstream.balancers import DeploymentBalancer
 from millstream.runtime import (
     Grain,
     RuntimeOptions,
-    Status,
-    grain,
-    state,
 )
-from millstream.runtime.extending import extension_of
 from millstream.runtime.testing import (
     DeadLettered,
-    Delivered,
     Host,
     SimCluster,
     Simulation,
@@ -43,31 +37,24 @@ from millstream.streams import (
     CacheLimits,
     DeliveryFailure,
     DeliveryOptions,
-    Event,
-    Gap,
     HashRingMapper,
     OwnershipOptions,
     PersistentStreams,
     QueueAdapterFactory,
     QueueBalancer,
     StreamOptions,
-    Token,
-    on_gap,
-    subscribe,
 )
-from millstream.streams.consumer.extension import Consumer
 
 from .fickle import FickleBalancer
+from .handlers import Careful, Handling, Listener, Reader
 from .log_queues import LogService
 from .plan import make_plan
 from .programs import Programs
-from .record import Run, current_run
+from .record import current_run
 from .stops import Stops
-from .traffic import KEYS, ORDERS, TALK, Publisher, Traffic
+from .traffic import KEYS, Publisher
 
 __all__ = [
-    "HANDLING_S",
-    "Heard",
     "StreamsRun",
     "difference",
     "play",
@@ -78,121 +65,22 @@ QUEUES = 4
 DURATION_S = 40.0
 RECOVERY_S = 60.0
 VOTES_S = 5.0
-HANDLING_S = 0.005
-SLOW_S = 8.0
-SLOW_EVERY_S = 13.0  # two in the time of a call: it does not run out of that
 SMALL_CACHE = CacheLimits(events_max=40, stream_events_max=6)
 RUNTIME = RuntimeOptions(call_timeout_s=5.0, idle_after_s=4.0, collect_every_s=1.0)
 LISTENERS = ("ada", "bob")
 OPTIONS = StreamOptions(
-    delivery=DeliveryOptions(retries=2, backoff=Backoff(0.05, 2, 0.5), handler_timeout_s=25.0),
+    delivery=DeliveryOptions(
+        retries=2,
+        backoff=Backoff(0.05, 2, 0.5),
+        handler_timeout_s=25.0,
+        max_unacked=20,
+        ack_timeout_s=8.0,
+    ),
     ownership=OwnershipOptions(poll_s=0.5),
     start_limit_s=4.0,
     read_limit_s=2.0,
     call_limit_s=2.0,
 )
-
-
-class Heard(NamedTuple):
-    """A handler saw an event, or was told of a gap before `token`.
-
-    `epochs`: of the queues that this activation has had events of.
-    """
-
-    stream: str
-    subscription: str
-    token: Token
-    what: str | Gap
-    epochs: Mapping[str, int] = MappingProxyType({})
-
-
-@dataclass
-class Seen:
-    """What a reader stores."""
-
-    items: list[str] = field(default_factory=list)
-
-
-async def note(grain: Grain, subscription: str, stream: str, event: Event[str]) -> None:
-    """Note that a handler sees an event; then take a little time, or fail.
-
-    A silo that was declared dead and does not know it may run handlers on what was on its way to
-    it. That counts as seen, and nothing is said of its order: writes are fenced, handlers are not.
-    The same holds for what a former owner of the queue sent, and the network brought late.
-    """
-    run = streams_run()
-    is_dead = run.is_dead(grain.context.silo)
-    is_late = not is_dead and is_overtaken(run, grain, stream)
-    run.figures["deliveries in dead silos"] += is_dead
-    run.figures["late deliveries"] += is_late
-    is_redelivered = event.redelivered or event.attempt > 1 or is_dead or is_late
-    run.history.record(Delivered(stream, subscription, event.token, event.item, is_redelivered))
-    if not is_dead and not is_late:
-        epochs = extension_of(grain, "streams").epochs().get(event.subscription, {})
-        run.heard.append(Heard(stream, subscription, event.token, event.item, epochs))
-    longest_s = HANDLING_S if run.is_over else run.handling_s
-    if run.is_slow(stream):
-        longest_s = SLOW_S
-    await asyncio.sleep(run.simulation.rng.uniform(0.0, longest_s))
-    if event.item.startswith("poison"):
-        raise ValueError(f"{event.item} cannot be handled")
-
-
-def note_gap(subscription: str, gap: Gap) -> None:
-    """Note that a grain is told of a gap."""
-    run = streams_run()
-    run.figures["gaps told"] += 1
-    run.heard.append(Heard(str(gap.stream), subscription, gap.first, gap))
-
-
-def is_overtaken(run: Run, grain: Grain, stream: str) -> bool:
-    """Does the grain handle an event that an owner of an older epoch has sent?"""
-    consumer: Consumer = extension_of(grain, "streams")
-    return any(
-        epoch < run.epochs[queue]
-        for subscription, epochs in consumer.epochs().items()
-        if f"/{stream}/" in f"{subscription}/" or subscription.startswith("implicit/")
-        for queue, epoch in epochs.items()
-    )
-
-
-@grain(name="reader")
-class Reader(Grain):
-    """Stores every order together with the position of the stream."""
-
-    seen = state(Seen)
-
-    @subscribe(ORDERS, commit_with=seen)
-    async def on_order(self, event: Event[str]) -> None:
-        """Take an order."""
-        self.seen.value.items.append(event.item)
-        await note(self, "reader", f"orders/{self.key}", event)
-
-    @on_gap(ORDERS)
-    async def on_lost_orders(self, gap: Gap) -> None:
-        """Hear of orders that are gone."""
-        note_gap("reader", gap)
-
-    async def items(self) -> list[str]:
-        """Every order that is stored."""
-        return self.seen.value.items
-
-
-@grain(name="listener")
-class Listener(Grain):
-    """Subscribes to streams of talk by itself."""
-
-    async def listen(self, key: str) -> None:
-        """Subscribe; returns when every later event will be heard."""
-        await self.stream(TALK, key).subscribe(self._on_talk)
-
-    async def _on_talk(self, event: Event[str]) -> None:
-        await note(self, self.key, f"talk/{event.key}", event)
-
-    @on_gap(TALK)
-    async def on_lost_talk(self, gap: Gap) -> None:
-        """Hear of talk that is gone."""
-        note_gap(self.key, gap)
 
 
 class NotedLetters:
@@ -202,7 +90,7 @@ class NotedLetters:
         """A poisoned event is expected here, any other is not."""
         run, item = streams_run(), msgspec.msgpack.decode(failure.body)
         who = failure.subscription.split("/")
-        subscription = who[5] if who[0] == "explicit" else "reader"
+        subscription = who[5] if who[0] == "explicit" else failure.grain_type
         if run.should_pause(subscription, item):
             return "pause"
         run.history.record(DeadLettered(str(failure.stream), subscription, item))
@@ -211,24 +99,19 @@ class NotedLetters:
         return "dead_letter"
 
 
-class StreamsRun(Traffic):
+class StreamsRun(Handling):
     """The notes of a run with streams, whatever queues carry them."""
 
     steady: tuple[str, ...] = ("client", "table", "store")
     stop_every_s = (5.0, 30.0)
-    handling_s = HANDLING_S  # the longest time of a handler, until the run is over
 
     def __init__(self, simulation: Simulation) -> None:
         super().__init__(simulation)
-        self.cluster: SimCluster | None = None
         self.is_fickle = seeded_random(simulation.seed, "is fickle").random() < 0.5
         rng = seeded_random(simulation.seed, "cache")
         self.options = replace(OPTIONS, cache=rng.choice((CacheLimits(), SMALL_CACHE, SMALL_CACHE)))
-        self.slow_key = rng.choice(("", *KEYS))  # its handler takes SLOW_S now and then
-        self._slow_again_s = 0.0
         self._is_pausing = seeded_random(simulation.seed, "pauses").random() < 0.5
         self._paused: set[tuple[str, str]] = set()
-        self.heard: list[Heard] = []  # but in silos that are dead, and of former owners
 
     def queues_for(self, host: Host) -> QueueAdapterFactory:
         """The queue provider of a silo on a host."""
@@ -244,7 +127,17 @@ class StreamsRun(Traffic):
 
     def check_all(self, found: dict[str, list[str]]) -> list[str]:
         """Everything that is judged when the run is over."""
-        return check_all(self.history, live_within_s=RECOVERY_S) + self.check_orders(found)
+        return [
+            *check_all(self.history, live_within_s=RECOVERY_S),
+            *self.check_orders(found),
+            *self.check_by_hand(found),
+        ]
+
+    def check_by_hand(self, found: dict[str, list[str]]) -> list[str]:
+        """What was not acknowledged by hand came again, until it was."""
+        every = [item for items in found.values() for item in items]
+        missing = [item for item in every if item not in self.acknowledged]
+        return [f"{item} was never acknowledged by hand" for item in missing]
 
     def close(self) -> None:
         """The cluster has stopped."""
@@ -269,16 +162,6 @@ class StreamsRun(Traffic):
         rng = seeded_random(self.simulation.seed, "fickle", host.name, host.incarnation)
         return FickleBalancer(balancer, rng)
 
-    def is_slow(self, stream: str) -> bool:
-        """Should a handler take its time now? Once in a while: no call runs out of its own."""
-        now_s = self.simulation.loop.time()
-        is_its = bool(self.slow_key) and stream.endswith(f"/{self.slow_key}")
-        if self.is_over or not is_its or now_s < self._slow_again_s:
-            return False
-        self._slow_again_s = now_s + SLOW_EVERY_S
-        self.figures["slow events"] += 1
-        return True
-
     def should_pause(self, subscription: str, item: str) -> bool:
         """Should a listener stop at this event, until it subscribes again? Once for each."""
         if self.is_over or not self._is_pausing or (subscription, item) in self._paused:
@@ -286,11 +169,6 @@ class StreamsRun(Traffic):
         self._paused.add((subscription, item))
         self.figures["paused"] += 1
         return True
-
-    def is_dead(self, silo: str) -> bool:
-        """Does the membership table call the silo dead?"""
-        row = None if self.cluster is None else self.cluster.table.view().row(silo)
-        return row is not None and row.status is Status.DEAD
 
 
 class LogRun(StreamsRun):
@@ -381,7 +259,7 @@ async def play(run: StreamsRun) -> Counter[str]:
     cluster = SimCluster(
         simulation,
         silos=plan.silos,
-        grains=[Reader, Listener],
+        grains=[Reader, Listener, Careful],
         streams={"default": run.provider},
         options=RUNTIME,
         lacking=lacking_in(simulation.seed),
@@ -419,7 +297,8 @@ async def listen(run: StreamsRun, cluster: SimCluster) -> None:
                 run.history.record(Subscribed(f"talk/{key}", name))
 
     for key in KEYS:
-        run.history.record(Subscribed(f"orders/{key}", "reader"))
+        for name in ("reader", "careful"):
+            run.history.record(Subscribed(f"orders/{key}", name))
     await run.simulation.call(run.simulation.host(cluster.names[0]), subscribe_all())
 
 
