@@ -152,13 +152,16 @@ class SiloUnavailable(ClusterError):
     """The silo that had the call is gone, or cannot be reached.
 
     Attributes: `may_have_run`: False if the call surely did not run, so it may be made again; True
-    if it was sent, and nobody knows.
+    if it was sent, and nobody knows. `silo`: the address of the silo that it was sent to, if its
+    connection broke then.
     """
 
     may_have_run: bool = True
+    silo: str = ""
 
-    def __init__(self, what: str = "", *, may_have_run: bool = True) -> None:
+    def __init__(self, what: str = "", *, may_have_run: bool = True, silo: str = "") -> None:
         self.may_have_run = may_have_run
+        self.silo = silo
         super().__init__(what)
 
 

@@ -21,6 +21,7 @@ from millstream.streams.agent.lagging.behind import BEGINNING, Behind, BehindCur
 from millstream.streams.agent.lagging.book import BehindBook
 from millstream.streams.agent.lagging.done_before import DoneBefore
 from millstream.streams.agent.lagging.standing import Standing
+from millstream.streams.agent.wary import Wary
 from millstream.streams.ownership.record import Progress, QueueRecord, QueueState, with_progress
 
 STREAMS = [StreamId("n", key) for key in "ab"]
@@ -278,7 +279,12 @@ class BehindMachine(RuleBasedStateMachine):
     @rule()
     def hand_over(self) -> None:
         standing = Standing(
-            self.book, self.done_before, Shared(self), has_positions=True, is_sole=False
+            self.book,
+            self.done_before,
+            Shared(self),
+            caution=Wary(Progress(), is_used=False),
+            has_positions=True,
+            is_sole=False,
         )
         progress = standing.handoff()
         assert progress is not None

@@ -8,6 +8,7 @@ from millstream.streams.agent.lagging.behind import Behind
 from millstream.streams.agent.lagging.book import BEHIND_MAX, BehindBook
 from millstream.streams.agent.lagging.done_before import DoneBefore
 from millstream.streams.agent.lagging.standing import Standing
+from millstream.streams.agent.wary import Wary
 from millstream.streams.ownership.record import BehindAt, Progress
 
 A, B = StreamId("n", "a"), StreamId("n", "b")
@@ -34,7 +35,14 @@ class Desk:
         self.cache.unpin(self.cache.append(message))
 
     def standing(self) -> Standing:
-        return Standing(self.book, DoneBefore(), Nobody(), has_positions=True, is_sole=False)
+        return Standing(
+            self.book,
+            DoneBefore(),
+            Nobody(),
+            caution=Wary(Progress(), is_used=False),
+            has_positions=True,
+            is_sole=False,
+        )
 
 
 def state(behind: Behind) -> tuple[int, int | None, bool]:

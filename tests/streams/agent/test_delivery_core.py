@@ -22,6 +22,7 @@ from millstream.streams.agent.delivery.steps import (
     Action,
     Arrived,
     Deliver,
+    Died,
     Drained,
     Event,
     Failure,
@@ -505,26 +506,27 @@ EVENTS: dict[str, Event] = {
     "acked": Acked(Token(0, 1, 0)),
     "overdue": AckDue(99.0),
     "arrived": Arrived(),
+    "died": Died(),
 }
 # columns: wake sent done error lost early late skip pause resume retry fetched hold
-# acked overdue arrived;
+# acked overdue arrived died;
 # "state+Action" where one is due
 MATRIX = {
     "ready": "ready+Deliver in_flight ! ! backoff+WaitUntil ready ready ! ! ready ready ready"
-    " faulted ready ready ready",
+    " faulted ready ready ready ready",
     "in_flight": "in_flight ! ready backoff+WaitUntil backoff+WaitUntil in_flight in_flight"
-    " ! ! in_flight in_flight in_flight in_flight in_flight in_flight in_flight",
+    " ! ! in_flight in_flight in_flight in_flight in_flight in_flight in_flight in_flight",
     "giving_up": "giving_up ! ! ! backoff+WaitUntil giving_up giving_up ready faulted giving_up"
-    " giving_up giving_up giving_up giving_up giving_up giving_up",
+    " giving_up giving_up giving_up giving_up giving_up giving_up giving_up",
     "backoff": "backoff ! ! ! backoff backoff+WaitUntil ready ! ! ready ready backoff faulted"
-    " backoff backoff backoff",
+    " backoff backoff backoff backoff",
     "faulted": "faulted ! ! ! faulted faulted faulted ! ! ready ready faulted faulted"
-    " faulted faulted faulted",
+    " faulted faulted faulted faulted",
     "unacked": "unacked ! ! ! unacked unacked unacked ! ! ready unacked unacked faulted"
-    " ready ready unacked",
+    " ready ready unacked unacked",
     "lagging": "lagging ! ! ! lagging lagging lagging ! ! ready lagging ready faulted"
-    " lagging lagging lagging",
-    "closed": " ".join(["closed"] * 16),
+    " lagging lagging lagging lagging",
+    "closed": " ".join(["closed"] * 17),
 }
 CELLS = [
     (state, event, cell)

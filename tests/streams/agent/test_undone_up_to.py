@@ -13,6 +13,7 @@ from millstream.streams.agent.cache.queue_cache import QueueCache
 from millstream.streams.agent.lagging.book import BehindBook
 from millstream.streams.agent.lagging.done_before import DoneBefore
 from millstream.streams.agent.lagging.standing import Standing
+from millstream.streams.agent.wary import Wary
 from millstream.streams.ownership.record import BehindAt, Progress
 
 BARRIER = Token(1, 10)
@@ -37,7 +38,13 @@ def standing(progress: Progress | None = None) -> Standing:
     cache = QueueCache(CacheLimits(), None, notes="none")
     behind = BehindBook(cache, is_used=True)
     return Standing(
-        behind, DoneBefore(()), Undone(), has_positions=True, is_sole=True, progress=progress
+        behind,
+        DoneBefore(()),
+        Undone(),
+        caution=Wary(progress or Progress(), is_used=False),
+        has_positions=True,
+        is_sole=True,
+        progress=progress,
     )
 
 

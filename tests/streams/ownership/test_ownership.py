@@ -181,7 +181,7 @@ def test_acquiring_keeps_the_progress_and_clears_the_hand_off() -> None:
 def test_who_takes_a_queue_without_consent_knows_who_is_behind() -> None:
     dead = record(GONE, frontier=TEN, behind=(LATE,))
     decision = decide(situation(dead, Unowned()), OPTIONS)
-    assert isinstance(decision, Acquire) and decision.progress == Progress(TEN, (LATE,))
+    assert isinstance(decision, Acquire) and decision.progress == Progress(TEN, (LATE,), deaths=1)
     assert (decision.record.frontier, decision.record.behind) == (TEN, (LATE,))
 
 

@@ -132,7 +132,8 @@ class Sending:
         calls, self._calls = self._calls, {}
         self._out, self._sizes, self._out_bytes, self._kept = [], [], 0, {}
         for call_id, receiver in calls.items():
-            receiver.broken(SiloUnavailable(text, may_have_run=call_id not in unsent))
+            is_sent = call_id not in unsent
+            receiver.broken(SiloUnavailable(text, may_have_run=is_sent, silo=self.name))
         for waiter in self._waiters:
             if not waiter.done():
                 waiter.set_exception(SiloUnavailable(text, may_have_run=False))

@@ -14,11 +14,9 @@ import asyncio
 import logging
 import math
 from collections.abc import Callable, Sequence
-from datetime import datetime
 
 import msgspec
 
-from millstream.runtime import QueueUnavailable
 from millstream.streams.api.subscription_rows import HERE, SubscriptionRow, time_of
 from millstream.streams.contracts.capability import Capability, has_positions
 from millstream.streams.contracts.identity import QueueId, StreamId
@@ -39,6 +37,7 @@ from .reading.catching_up import CatchUp
 from .reading.passage import Crossing
 from .reading.reader import ReaderCore
 from .reading.receiving import Receiving, end_tasks
+from .reading.seeking import place_at
 from .reading.steps import (
     Ack,
     Action,
@@ -63,6 +62,7 @@ from .reading.steps import (
     Tick,
 )
 from .subscribers import Subscribers
+from .wary import Wary
 
 __all__ = ["PullingAgent"]
 
@@ -106,12 +106,15 @@ class PullingAgent:
         self.cache = cache_for(options, parts.capabilities, after)
         self.behind = BehindBook(self.cache, is_used=Capability.REWIND in parts.capabilities)
         self._restore(progress, after, may_repeat)
+        self._wary = Wary(progress, is_used=self.has_positions)
         self.dispatch = Dispatch(
             self,
             parts.outlet,
             self.cache,
             self.behind,
             parts.give_ups,
+            parts.fates,
+            self._wary,
             calls_out_max=options.calls_out_max,
             clock=parts.clock,
             budget=parts.budget,
@@ -134,7 +137,9 @@ class PullingAgent:
         )
         done_before = DoneBefore(progress.done)
         self._core = self._new_core(after, done_before, may_repeat)
-        self._standing = standing_of(parts, self.behind, progress, done_before, self.subscribers)
+        self._standing = standing_of(
+            parts, self.behind, progress, done_before, self.subscribers, self._wary
+        )
         self._catch_up = self._new_catch_up()
         self._events: list[Event] = []
         self._is_stepping = False
@@ -194,6 +199,8 @@ class PullingAgent:
         """The queue record says this now."""
         self._standing.stored(progress)
         self.progressed()
+        if self._wary.is_on:
+            self.dispatch.pump()
 
     def handoff(self) -> Progress | None:
         """All that the next owner can use; None where a token is no position."""
@@ -206,7 +213,12 @@ class PullingAgent:
         """
         when = time_of(row.start)
         if when is not None:
-            row = msgspec.structs.replace(row, start=await self._start_at(when))
+            row = msgspec.structs.replace(
+                row,
+                start=await place_at(
+                    self._make_reader, when, self._where, self._options.call_limit_s
+                ),
+            )
         self.subscribers.attach(stream, row)
         key = (stream, row.id)
         if row.start in (HERE, "next") or self.behind.get(key) is None:
@@ -216,21 +228,6 @@ class PullingAgent:
         stored = self._standing.until_stored(key)
         self._changed(self.queue)
         return await stored
-
-    async def _start_at(self, when: datetime) -> str:
-        """Where what was accepted at a time or later begins. Raises QueueUnavailable."""
-        try:
-            async with asyncio.timeout(self._options.call_limit_s):
-                reader = self._make_reader()
-                try:
-                    token = await reader.seek(when)
-                finally:
-                    await reader.aclose()
-        except Exception as error:  # whatever an adapter raises; who subscribes asks again
-            raise QueueUnavailable(
-                f"{self._where}: seek: {type(error).__name__}: {error}"
-            ) from None
-        return "next" if token is None else str(token)
 
     @property
     def in_flight(self) -> int:
@@ -330,17 +327,12 @@ class PullingAgent:
         receiving, self._receiving = self._receiving, None
         if receiving is not None:
             if not self.is_fenced:
-                await self._settle_last(receiving)
+                ack, back = self._core.last()
+                is_open = self._core.is_open
+                self.is_acked = await receiving.settle(ack, back) if is_open else ack is None
             await receiving.close()
         await self._catch_up.close()
         await end_tasks(list(self._tasks))
-
-    async def _settle_last(self, receiving: Receiving) -> None:
-        ack, releases = self._core.last()
-        if ack is not None:
-            self.is_acked = self._core.is_open and await receiving.last_ack(ack.upto, ack.also)
-        for one in releases:
-            await receiving.last_release(one.tokens, one.delay_s, one.has_run)
 
     def abort(self) -> None:
         """Stop without a word, as when the silo was evicted."""
@@ -467,8 +459,18 @@ class PullingAgent:
 
     def progressed(self) -> None:
         """A delivery moved: there may be room, and something to acknowledge."""
+        if self._wary.is_on:
+            self._be_wary()
         if not self._core.rests(self._clock.now()):
             self._step(PROGRESSED)
+
+    def _be_wary(self) -> None:
+        """Until all is done that the former owners may have had, or enough of it."""
+        has_backlog = self._core.has_repeats or self.subscribers.has_backlog(self.repeats_upto)
+        if self._wary.is_tired or not has_backlog:
+            self._wary.end()
+            self._changed(self.queue)
+            self.dispatch.relax()
 
     def give_back(self, token: Token, delay_s: float) -> None:
         """A handler has failed at a message that the queue gives out again."""
@@ -480,8 +482,8 @@ class PullingAgent:
         self.is_fenced = True
         self._changed(self.queue)
 
-    def drained(self) -> None:
-        """A call that was out has ended while nothing new is sent."""
+    def look_again(self) -> None:
+        """The owner should decide anew."""
         self._changed(self.queue)
 
     def _forget_idle_streams(self) -> None:

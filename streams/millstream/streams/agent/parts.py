@@ -16,6 +16,7 @@ from millstream.streams.ownership.record import Progress
 
 from .cache.queue_cache import Notes, QueueCache
 from .delivery.consumer_calls import Outlet
+from .delivery.deaths import Fates
 from .delivery.giving_up import GiveUps
 from .lagging.book import BehindBook
 from .lagging.done_before import DoneBefore
@@ -25,6 +26,7 @@ from .options import StreamOptions
 from .reading.passage import Passage
 from .reconciling import Stored
 from .subscribers import Known, Subscribers
+from .wary import Wary
 
 __all__ = ["AgentParts", "cache_for", "standing_of"]
 
@@ -45,6 +47,7 @@ class AgentParts:
     budget: Budget  # of the silo
     filters: Filters
     stored: Stored
+    fates: Fates
     passage: Passage | None = None  # of providers whose number of queues can change
 
 
@@ -74,12 +77,14 @@ def standing_of(
     progress: Progress,
     done_before: DoneBefore,
     subscribers: Subscribers,
+    wary: Wary,
 ) -> Standing:
     """How far an agent is; `progress`: what the record said when it acquired its queue."""
     return Standing(
         behind,
         done_before,
         subscribers,
+        caution=wary,
         has_positions=has_positions(parts.capabilities),
         is_sole=Capability.OWN_POSITION not in parts.capabilities,
         progress=progress,

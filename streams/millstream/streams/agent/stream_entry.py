@@ -6,14 +6,19 @@ Owns: `StreamEntry`, and where its subscriptions are. Not: making and ending the
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from typing import TypeVar
 
 from millstream.streams.contracts.message import QueueMessage
 
+from .delivery.delivery import Delivery
+from .delivery.steps import DeliveryState
 from .delivery.subscriber import Subscriber
 from .starts import Starts
 
-__all__ = ["StreamEntry", "places"]
+__all__ = ["StreamEntry", "has_backlog", "parts", "places"]
+
+P = TypeVar("P")
 
 
 class StreamEntry:
@@ -60,3 +65,27 @@ def places(entry: StreamEntry) -> Iterator[tuple[int, Subscriber]]:
         index = None if subscriber.delivery is None else subscriber.delivery.index
         if index is not None:
             yield index, subscriber
+
+
+def has_backlog(entry: StreamEntry, upto: int) -> bool:
+    """Is something up to a message of the cache, or that may be repeated, being delivered?
+
+    Not what is held, or cannot be delivered now. While it is not known who hears the stream, there
+    may be. Cost: O(subscriptions).
+    """
+    if entry.cold is not None:
+        return True
+    deliveries = [one.delivery for one in entry.subscribers.values()]
+    return any(one is not None and _is_within(one, upto) for one in deliveries)
+
+
+def _is_within(delivery: Delivery, upto: int) -> bool:
+    if delivery.is_lost or delivery.state is DeliveryState.FAULTED:
+        return False
+    return delivery.may_repeat or (delivery.index is not None and delivery.index <= upto)
+
+
+def parts(all_of_them: Sequence[P], size: int) -> Iterator[Sequence[P]]:
+    """So many at a time."""
+    for start in range(0, len(all_of_them), size):
+        yield all_of_them[start : start + size]

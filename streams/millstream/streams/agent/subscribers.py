@@ -12,7 +12,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
-from typing import Protocol, TypeVar
+from typing import Protocol
 
 from millstream.runtime.extending import Clock, LineBudget, Tasks, shown
 from millstream.streams.api.implicit import ImplicitSet, is_implicit
@@ -33,11 +33,9 @@ from .reading.passage import Crossing
 from .reading.steps import Returned
 from .reconciling import Reconciling, Stored
 from .starts import Starts, last_token
-from .stream_entry import StreamEntry, places
+from .stream_entry import StreamEntry, has_backlog, parts, places
 
 __all__ = ["Known", "Subscribers"]
-
-P = TypeVar("P")
 
 log = logging.getLogger("millstream.subscribers")
 
@@ -149,7 +147,7 @@ class Subscribers:
         """Give messages to very many subscriptions, one message after the other, with pauses."""
         while spread:
             _, index = spread[0]
-            for part in _parts(list(entry.subscribers.values())):
+            for part in parts(list(entry.subscribers.values()), OFFERS_AT_ONCE):
                 for subscriber in part:
                     if entry.subscribers.get(subscriber.id) is subscriber:
                         self._deliveries.offer(subscriber, index)
@@ -271,7 +269,7 @@ class Subscribers:
             except Exception as error:  # the stream's own trouble, whatever it is
                 self._log_unknown(stream, error)
                 await asyncio.sleep(ASK_RETRY_S)
-        for part in _parts(rows):
+        for part in parts(rows, OFFERS_AT_ONCE):
             self._make_known(stream, entry, part)
             await asyncio.sleep(0)
         await self._wait(stream, entry)
@@ -482,6 +480,10 @@ class Subscribers:
             for entry in self._streams.values()
         )
 
+    def has_backlog(self, upto: int) -> bool:
+        """Is something up to a message, or that may be repeated, being delivered?"""
+        return any(has_backlog(entry, upto) for entry in self._streams.values())
+
     @property
     def stream_count(self) -> int:
         """Streams that are known."""
@@ -490,9 +492,3 @@ class Subscribers:
     def close(self) -> None:
         """Stop asking."""
         self._tasks.cancel()
-
-
-def _parts(all_of_them: Sequence[P]) -> Iterator[Sequence[P]]:
-    """So many at a time."""
-    for start in range(0, len(all_of_them), OFFERS_AT_ONCE):
-        yield all_of_them[start : start + OFFERS_AT_ONCE]

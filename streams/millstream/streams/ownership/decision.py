@@ -28,7 +28,16 @@ from millstream.runtime.extending import SiloAddress
 from millstream.streams.contracts.identity import QueueId
 
 from .options import OwnershipOptions
-from .record import Handoff, Progress, QueueRecord, QueueState, StoredRecord, with_progress
+from .record import (
+    Handoff,
+    Progress,
+    QueueRecord,
+    QueueState,
+    StoredRecord,
+    after_death,
+    says,
+    with_progress,
+)
 
 __all__ = [
     "Acquire",
@@ -175,12 +184,13 @@ def _decide_unowned(now: Situation, options: OwnershipOptions) -> Decision:
         return Free(_freed(record, now, is_known=False)) if record and is_mine else Keep()
     if record is None:
         return Acquire(_acquired(record, now, options), is_forced=False)
-    new = _acquired(record, now, options)
     if record.state is QueueState.FREE:
-        return _taken(record, new)
+        return _taken(record, _acquired(record, now, options))
     takeable_s = _takeable_s(record, now, options)
     if is_mine or now.now_s >= takeable_s:
-        return Acquire(new, True, True, record.progress)
+        if not is_mine and record.owner not in now.live:
+            record = after_death(record)
+        return Acquire(_acquired(record, now, options), True, True, record.progress)
     return Wait(min(takeable_s, now.now_s + options.poll_s))
 
 
@@ -266,6 +276,8 @@ def _acquired(record: QueueRecord | None, now: Situation, options: OwnershipOpti
         lease_s=options.lease_s,
         frontier=None if record is None else record.frontier,
         behind=() if record is None else record.behind,
+        deaths=0 if record is None else record.deaths,
+        suspects=() if record is None else record.suspects,
     )
 
 
@@ -298,10 +310,7 @@ def is_stored(progress: Progress, read: StoredRecord | None, decision: Decision)
     record = None if read is None else read.record
     if isinstance(decision, Renew | Pause):
         record = decision.record
-    return record is not None and (record.frontier, record.behind) == (
-        progress.frontier,
-        progress.behind,
-    )
+    return record is not None and says(record, progress)
 
 
 class FirstSeen:

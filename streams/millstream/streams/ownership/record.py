@@ -26,8 +26,12 @@ __all__ = [
     "QueueRecord",
     "QueueState",
     "StoredRecord",
+    "Suspect",
     "TokenRange",
+    "after_death",
     "handed_over",
+    "lowest_of",
+    "says",
     "with_progress",
 ]
 
@@ -65,18 +69,39 @@ class BehindAt(msgspec.Struct, frozen=True, array_like=True):
         return StreamId(self.namespace, self.key)
 
 
+class Suspect(msgspec.Struct, frozen=True, array_like=True):
+    """An event that may have killed owners of its queue.
+
+    `deaths`: so many died while it was out. `is_out`: it is under way, or was when the owner died.
+    """
+
+    namespace: str
+    key: str
+    subscription: str
+    token: Token
+    deaths: int = 0
+    is_out: bool = False
+
+    @property
+    def stream(self) -> StreamId:
+        """The stream that has it."""
+        return StreamId(self.namespace, self.key)
+
+
 class Progress(msgspec.Struct, frozen=True):
     """How far the owner of a queue is, at one instant.
 
     `frontier`: up to here everything is done by every subscription that is not in `behind`.
     `done`: ranges of messages above the frontier that are done by all. `floor`: up to here all are
-    done by those behind too; it is not stored.
+    done by those behind too; it is not stored. `deaths`, `suspects`: as `QueueRecord` has them.
     """
 
     frontier: Token | None = None
     behind: tuple[BehindAt, ...] = ()
     done: tuple[TokenRange, ...] = ()
     floor: Token | None = None
+    deaths: int = 0
+    suspects: tuple[Suspect, ...] = ()
 
 
 class Handoff(msgspec.Struct, frozen=True):
@@ -98,6 +123,8 @@ class QueueRecord(msgspec.Struct, frozen=True):
     `lease_s`: the owner writes again within so many seconds; 0: it has no lease.
     `frontier`, `behind`: see `Progress`; where tokens are positions.
     `handoff`: set by the owner that let go, cleared by the next one.
+    `deaths`: so many owners in a row died, of which the first may have made progress; 0 once the
+    present one has. `suspects`: what was out when they did, if that was noted.
     `checkpoint`: the frontier, in rows of older versions; only read.
     """
 
@@ -110,12 +137,16 @@ class QueueRecord(msgspec.Struct, frozen=True):
     lease_s: float = 0.0
     frontier: Token | None = None
     behind: tuple[BehindAt, ...] = ()
+    deaths: int = 0
+    suspects: tuple[Suspect, ...] = ()
 
     @property
     def progress(self) -> Progress:
         """From where the next owner reads."""
         done = () if self.handoff is None else self.handoff.done
-        return Progress(self.frontier, self.behind, done)
+        return Progress(
+            self.frontier, self.behind, done, deaths=self.deaths, suspects=self.suspects
+        )
 
 
 def with_progress(record: QueueRecord, progress: Progress | None) -> QueueRecord:
@@ -125,9 +156,41 @@ def with_progress(record: QueueRecord, progress: Progress | None) -> QueueRecord
     known, new = record.frontier, progress.frontier
     if known is not None and (new is None or new < known):
         return record
-    if new == known and progress.behind == record.behind:
+    if says(record, progress):
         return record
-    return msgspec.structs.replace(record, frontier=new, behind=progress.behind)
+    return msgspec.structs.replace(
+        record,
+        frontier=new,
+        behind=progress.behind,
+        deaths=progress.deaths,
+        suspects=progress.suspects,
+    )
+
+
+def says(record: QueueRecord, progress: Progress) -> bool:
+    """Is that progress in the record?"""
+    return (
+        record.frontier == progress.frontier
+        and record.behind == progress.behind
+        and record.deaths == progress.deaths
+        and record.suspects == progress.suspects
+    )
+
+
+def lowest_of(progress: Progress) -> Token | None:
+    """Up to here nothing is left to do, for those behind neither; None: not known."""
+    known = [progress.frontier, *(one.position for one in progress.behind)]
+    tokens = [one for one in known if one is not None]
+    return min(tokens) if len(tokens) == len(known) else None
+
+
+def after_death(record: QueueRecord) -> QueueRecord:
+    """The record, after its owner has died: what was out may be the reason."""
+    suspects = tuple(
+        msgspec.structs.replace(one, deaths=one.deaths + 1, is_out=False) if one.is_out else one
+        for one in record.suspects
+    )
+    return msgspec.structs.replace(record, deaths=record.deaths + 1, suspects=suspects)
 
 
 def handed_over(record: QueueRecord, progress: Progress | None, *, is_acked: bool) -> QueueRecord:

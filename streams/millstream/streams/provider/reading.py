@@ -29,7 +29,7 @@ from .audit import Audit
 from .following import Following
 from .outlet import SiloOutlet
 from .settings import Settings
-from .silo_view import ManagerSilo, QueueSilos
+from .silo_view import ManagerSilo, QueueSilos, SiloFates
 from .target import QueueStats, agent_stats
 
 __all__ = ["QueueReading"]
@@ -82,6 +82,7 @@ class QueueReading:
             budget=services.budget,
             filters=HostedFilters(services),
             stored=self.following,
+            fates=SiloFates(services),
             passage=layout if Capability.SEALED in capabilities else None,
         )
         self.manager: QueueManager[PullingAgent] = QueueManager(
@@ -131,6 +132,8 @@ class QueueReading:
     def _follow(self, view: TableView) -> None:
         self.following.refresh()
         self.manager.wake_all()
+        for agent in self.manager.agents():
+            agent.dispatch.judge()
 
     def _tell_agents(self) -> None:
         for agent in self.manager.agents():

@@ -8,8 +8,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 
-from millstream.runtime import MillstreamError, Status
+from millstream.runtime import MillstreamError, Status, TableView
 from millstream.runtime.extending import SiloServices, Tasks, kind_of
+from millstream.streams.agent.delivery.deaths import Fate
 from millstream.streams.api.rendezvous import rendezvous_of
 from millstream.streams.contracts.identity import QueueId
 from millstream.streams.contracts.mapping import QueueOwner
@@ -18,7 +19,7 @@ from millstream.streams.ownership.record import OwnershipStore, QueueState, Stor
 
 from .target import StreamsTarget, target_of
 
-__all__ = ["ManagerSilo", "QueueSilos"]
+__all__ = ["ManagerSilo", "QueueSilos", "SiloFates", "fate_of"]
 
 
 class _OwnSilo:
@@ -83,6 +84,24 @@ class QueueSilos(_OwnSilo):
         has_lapsed = record.lease_s > 0 and now_s >= seen_s + record.lease_s
         is_pausing = record.state is QueueState.PAUSING
         return QueueOwner(record.owner, record.epoch, is_pausing, has_lapsed)
+
+
+class SiloFates:
+    """What became of silos, by the membership table (`Fates`)."""
+
+    def __init__(self, services: SiloServices) -> None:
+        self._services = services
+
+    def fate(self, silo: str, /) -> Fate:
+        return fate_of(silo, self._services.members.view)
+
+
+def fate_of(silo: str, view: TableView) -> Fate:
+    """Who stops in order says so first, and answers what is out: who is dead all at once, died."""
+    row = next((row for row in view.rows if row.silo == silo), None)
+    if row is not None and row.status is Status.DEAD:
+        return Fate.DIED
+    return Fate.LEFT if row is not None and row.status is Status.STOPPING else Fate.LIVES
 
 
 class ManagerSilo(_OwnSilo):

@@ -157,17 +157,18 @@ class DeliveryByHand(Delivery):
 
     def _start_anew(self) -> None:
         """Nothing is out, and nothing failed."""
-        self._out, self._attempts, self._losses, self._error = (), 0, 0, None
+        self._out, self._losses = (), 0
+        self._forget()
 
-    def _lost(self, at_s: float, roll: float) -> Sequence[Action]:
+    def _lost(self, at_s: float, roll: float, least_s: float = 0.0) -> Sequence[Action]:
         self._out = ()
-        return self._next() if self._pass_over() else super()._lost(at_s, roll)
+        return self._next() if self._pass_over() else super()._lost(at_s, roll, least_s)
 
     def _next(self) -> Sequence[Action]:
         held = self.held
         if held.is_drained:
             return super()._next()
-        if self._is_overdue and not self._attempts:
+        if self._is_overdue and not self._tries.failures:
             self._is_overdue = False
             held.rewind()
         if self._is_paused:
@@ -219,7 +220,7 @@ class DeliveryByHand(Delivery):
         if not self.held.ahead or now_s < self._due_s:
             return self._await_ack()
         self._is_overdue = True
-        is_busy = self._out or self._attempts or self._losses
+        is_busy = self._out or self._tries.failures or self._losses
         return () if is_busy else self._next()
 
     def check(self) -> None:

@@ -17,6 +17,7 @@ from millstream.runtime import (
     NotHosted,
     Overloaded,
     Rejected,
+    SiloUnavailable,
     StorageError,
 )
 from millstream.runtime.extending import Budget, Clock
@@ -132,7 +133,8 @@ class ConsumerCalls:
         except ActivationTimeout as error:
             return self.failed(FailureKind.ACTIVATION, error_text(error))
         except UNREACHABLE as error:
-            return Unreachable(str(error), self._clock.now(), self._roll())
+            silo = error.silo if isinstance(error, SiloUnavailable) and error.may_have_run else ""
+            return Unreachable(str(error), self._clock.now(), self._roll(), silo)
         except Exception as error:
             return self.failed(FailureKind.ACTIVATION, error_text(error))
         return self._progress(reply)

@@ -7,7 +7,9 @@ Invariants:
 - attempts count what the handler did (raised, ran out of time, could not be activated) to the
   item at the cursor; everything else waits and tries again without end;
 - an item that has failed is tried alone until it is done or given up, or goes back to a queue that
-  counts attempts; what such a queue has counted before is counted here, too.
+  counts attempts; what such a queue has counted before is counted here, too;
+- the death of a silo that had the item at the cursor counts as an attempt, but an item is given up
+  for that only if it died alone once; what was in one call with it is tried one by one.
 
     ready ──Sent──▶ in_flight ──Progress──▶ ready │ backoff │ giving_up │ closed
     backoff ──Tick──▶ ready │ giving_up         giving_up ──GivenUp──▶ ready │ faulted │ closed
@@ -34,6 +36,7 @@ from millstream.streams.contracts.token import Token
 
 from .held_cursor import HeldCursor
 from .options import DeliveryOptions
+from .seen import SeenDelivery
 from .steps import (
     AckDue,
     Acked,
@@ -41,6 +44,7 @@ from .steps import (
     Arrived,
     Deliver,
     DeliveryState,
+    Died,
     Drained,
     Event,
     Failure,
@@ -61,6 +65,7 @@ from .steps import (
     WaitUntil,
     Wake,
 )
+from .tries import FATE_WAIT_S, UNTRIED
 
 __all__ = ["Delivery", "DeliveryState"]
 
@@ -74,7 +79,7 @@ NOTHING_OUT = (
 )
 
 
-class Delivery:
+class Delivery(SeenDelivery):
     """The state of one subscription with work. `step` takes events and returns what to do.
 
     Args:
@@ -87,22 +92,16 @@ class Delivery:
     """
 
     __slots__ = (
-        "_attempts",
         "_cache",
-        "_cursor",
-        "_error",
         "_is_paused",
         "_is_retried",
-        "_losses",
         "_options",
-        "_out",
         "_resume",
-        "_sent_s",
-        "_trouble",
         "_when_s",
+        "careful",
         "event_s",
+        "is_feared",
         "position",
-        "state",
         "stream",
         "window",
     )
@@ -121,12 +120,12 @@ class Delivery:
     ) -> None:
         self._cache = cache
         self._options = options
-        self._cursor: Cursor | BehindCursor | HeldCursor
         self._cursor = cache.open_cursor(stream, at, after) if isinstance(at, int) else at
         self._out: Sequence[Item] = ()
-        self._attempts = 0  # failures of the item at the cursor
+        self._tries = UNTRIED  # of the item at the cursor
+        self.is_feared = False  # it is to run alone in its queue
+        self.careful = 0  # so many items are sent one by one
         self._losses = 0  # calls in a row that told nothing
-        self._error: Failure | None = None
         self._resume: Resume | None = None  # came while something was out
         self._is_paused = False  # `Pause` came, and neither `Retry` nor `Resume` since
         self._is_retried = False  # `Retry` came while the failure handler had the item
@@ -134,71 +133,8 @@ class Delivery:
         self.position = after
         self.window = min(options.max_batch, BATCH_FIRST if window is None else window)
         self._trouble = ""  # why calls told nothing, the last time
-        self._sent_s: float  # when the call was made that is out
         self.event_s = event_s
         self.state = DeliveryState.FAULTED if is_faulted else DeliveryState.READY
-
-    @property
-    def index(self) -> int | None:
-        """The absolute index of the first message that is not done; None at the end."""
-        return self._cursor.index
-
-    @property
-    def is_within(self) -> bool:
-        """Is a part of its message done?"""
-        token = self._cursor.token
-        return token is not None and token.index > 0
-
-    @property
-    def may_repeat(self) -> bool:
-        """Is it behind, and may what it gets have been delivered before?"""
-        return self._cursor.may_repeat
-
-    @property
-    def attempts(self) -> int:
-        """Failures of the item that is delivered next, or now, those that the queue counts too."""
-        return self._attempts + self._cursor.tried
-
-    @property
-    def has_failed(self) -> bool:
-        """Has a failure of the item at the cursor been seen here?"""
-        return self._error is not None
-
-    @property
-    def trouble(self) -> str:
-        """What went wrong last, while something is."""
-        if self._error is not None:
-            return self._error.text
-        return self._trouble if self._losses else ""
-
-    @property
-    def last_out(self) -> int:
-        """The last message of which something is out; -1: none, or it is behind."""
-        is_out = self.state in (DeliveryState.IN_FLIGHT, DeliveryState.GIVING_UP)
-        if not is_out or not isinstance(self._cursor, Cursor):
-            return -1
-        return self._cursor.index_at(len(self._out) - 1)
-
-    def out_s(self, now_s: float) -> float:
-        """Since when a call is out; 0: none is."""
-        return now_s - self._sent_s if self.state is DeliveryState.IN_FLIGHT else 0.0
-
-    def lag(self) -> tuple[int, float]:
-        """Events that are not done, and when the oldest was stored (wall clock).
-
-        Cost: O(messages of the stream in the cache).
-        """
-        return self._cursor.lag()
-
-    @property
-    def next_token(self) -> Token | None:
-        """The token of the item that is delivered next, or now; None at the end."""
-        return self._cursor.next_token
-
-    @property
-    def next_index(self) -> int | None:
-        """The absolute index of the message that is delivered next, or now; None at the end."""
-        return self._cursor.next_index
 
     def step(self, event: Event) -> Sequence[Action]:
         """Apply an event. What comes after the end is ignored: a late reply, a late tick."""
@@ -213,6 +149,8 @@ class Delivery:
                 return self._progress(event)
             case Unreachable():
                 return self._unreachable(event)
+            case Died():
+                return self._died(event)
             case Tick():
                 return self._tick(event.now_s)
             case GivenUp():
@@ -253,7 +191,7 @@ class Delivery:
     ) -> BehindCursor:
         """`given`: items at the cursor that it must have at hand, before what is out."""
         is_faulted = self.state is DeliveryState.FAULTED
-        out = given + (len(self._out) if self._out else min(1, self._attempts))
+        out = given + (len(self._out) if self._out else min(1, self._tries.failures))
         return book.park(
             (self.stream, subscription),
             cursor,
@@ -276,10 +214,14 @@ class Delivery:
         if self._cursor.is_away:
             self.state = DeliveryState.LAGGING
             return (Fetch(),)
-        tried = self._attempts
+        tried = 0
+        if self._tries.error is not None:
+            if self._is_hopeless:
+                return self._give_up()
+            tried = self._tries.failures + self._tries.deaths
         if self._cache.has_tried:
             tried += self._cursor.tried
-        size = 1 if tried else self.window
+        size = 1 if tried or self.careful else self.window
         self._out = self._cursor.peek(size, self._options.max_batch_bytes)
         if not self._out:
             return self._next()
@@ -310,11 +252,25 @@ class Delivery:
     def _move(self, done: int) -> None:
         if done:
             self.position = self._out[done - 1].token
-            self._attempts = 0
-            self._error = None
-            self._is_retried = False
+            if self.careful:
+                self.careful = max(0, self.careful - done)
+            if self._tries.error is not None or self.is_feared:
+                self._forget()
             self._cursor = self._cursor.advance(done) or self._cursor
         self._out = ()
+
+    def _forget(self) -> None:
+        """What is at the cursor has not been tried."""
+        self._tries = UNTRIED
+        self._is_retried = self.is_feared = False
+
+    def _died(self, event: Died) -> Sequence[Action]:
+        """Count it; what is to be given up now is not sent again."""
+        self._tries = self._tries.died(event)
+        self.careful = max(self.careful, event.sent)
+        self.is_feared = self._tries.is_feared(0, self.attempts, self._options.retries)
+        is_due = self.state is DeliveryState.BACKOFF and self._is_hopeless
+        return self._give_up() if is_due else ()
 
     def _adapt(self, count: int, took_s: float) -> None:
         each_s, known_s = took_s / count, self.event_s
@@ -333,15 +289,14 @@ class Delivery:
         return ()
 
     def _failed(self, error: Failure, at_s: float, roll: float) -> Sequence[Action]:
-        self._attempts += 1
-        self._error = error
+        self._tries = self._tries.failed(error)
         if error.kind is FailureKind.TIMEOUT:
             self.window = 1  # halving would cost one whole deadline per step
         if self._is_hopeless:
             return self._give_up()
         if self._cursor.goes_back:
             return self._hand_back(error, roll)
-        return self._back_off(self._attempts, at_s, roll)
+        return self._back_off(self._tries.failures, at_s, roll)
 
     def _hand_back(self, error: Failure, roll: float) -> Sequence[Action]:
         """The queue gives it out again, and counts; what comes behind it need not wait."""
@@ -350,21 +305,21 @@ class Delivery:
         delay_s = self._options.backoff.delay_s(attempts, roll)
         back = HandBack(cursor.token, delay_s, attempts, error)
         self._cursor = cursor.leave() or cursor
-        self._attempts, self._error = 0, None
+        self._forget()
         return (back, *self._next())
 
     @property
     def _is_hopeless(self) -> bool:
         """Is the item at the cursor to be given up? Not before a failure was seen here."""
-        if self._error is None:
-            return False
-        return self._error.is_final or self.attempts > self._options.retries
+        return self._tries.is_hopeless(self.attempts, self._options.retries)
 
-    def _back_off(self, nth: int, at_s: float, roll: float) -> Sequence[Action]:
+    def _back_off(
+        self, nth: int, at_s: float, roll: float, least_s: float = 0.0
+    ) -> Sequence[Action]:
         if self._is_paused:
             self.state = DeliveryState.FAULTED
             return ()
-        self._when_s = at_s + self._options.backoff.delay_s(nth, roll)
+        self._when_s = at_s + max(least_s, self._options.backoff.delay_s(nth, roll))
         self.state = DeliveryState.BACKOFF
         return (WaitUntil(self._when_s),)
 
@@ -374,12 +329,18 @@ class Delivery:
         if self._resume is not None:
             return self._reopen(self._resume)
         self._trouble = event.reason
+        if event.silo:  # which may have died of this
+            self.careful = max(self.careful, len(self._out))
+            tried, retries = self.attempts + 1, self._options.retries
+            self.is_feared = self._tries.is_feared(1, tried, retries)
+            if tried > retries:
+                return self._lost(event.at_s, event.roll, FATE_WAIT_S)
         return self._lost(event.at_s, event.roll)
 
-    def _lost(self, at_s: float, roll: float) -> Sequence[Action]:
+    def _lost(self, at_s: float, roll: float, least_s: float = 0.0) -> Sequence[Action]:
         self._out = ()
         self._losses += 1
-        return self._back_off(self._losses, at_s, roll)
+        return self._back_off(self._losses, at_s, roll, least_s)
 
     def _tick(self, now_s: float) -> Sequence[Action]:
         if self.state is not DeliveryState.BACKOFF:
@@ -392,10 +353,11 @@ class Delivery:
         return ()
 
     def _give_up(self) -> Sequence[Action]:
-        assert self._error is not None, "an item is given up for a reason"
+        error = self._tries.error
+        assert error is not None, "an item is given up for a reason"
         (item,) = self._out = self._cursor.peek(1, self._options.max_batch_bytes)
         self.state = DeliveryState.GIVING_UP
-        return (GiveUp(item, self._error, self.attempts),)
+        return (GiveUp(item, error, self.attempts),)
 
     def _given_up(self, outcome: GiveUpOutcome) -> Sequence[Action]:
         assert self.state is DeliveryState.GIVING_UP, f"{outcome} while {self.state.value}"
@@ -419,8 +381,8 @@ class Delivery:
         self._is_paused = False
         self._is_retried = self.state is DeliveryState.GIVING_UP
         if self.state in (DeliveryState.FAULTED, DeliveryState.BACKOFF):
-            self._attempts = self._losses = 0
-            self._error = None
+            self._forget()
+            self._losses = 0
             self.state = DeliveryState.READY
         return ()
 
@@ -435,9 +397,9 @@ class Delivery:
 
     def _reopen(self, event: Resume) -> Sequence[Action]:
         self._cursor.close()
-        self._resume, self._out, self._error = None, (), None
-        self._attempts = self._losses = 0
-        self._is_retried = False
+        self._resume, self._out = None, ()
+        self._forget()
+        self._losses = self.careful = 0
         self.position = event.token
         if event.cursor is not None:
             self._cursor = self._opened(event.cursor)
@@ -463,6 +425,7 @@ class Delivery:
         else:
             assert self._resume is None
             assert self.state is DeliveryState.READY or not self._out, "keeps what is not out"
-        assert (self._attempts > 0) == (self._error is not None)
-        assert self._attempts <= self._options.retries + 1  # of those that were seen here
+        tries = self._tries
+        assert (tries.failures + tries.deaths > 0) == (tries.error is not None)
+        assert tries.failures <= self._options.retries + 1  # of those that were seen here
         assert 1 <= self.window <= self._options.max_batch

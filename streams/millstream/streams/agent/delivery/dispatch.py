@@ -13,15 +13,18 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Sequence
-from typing import Protocol
 
 from millstream.runtime.extending import Budget, Clock, Tasks
 from millstream.streams.agent.cache.queue_cache import QueueCache
-from millstream.streams.agent.lagging.behind import Behind, BehindCursor, before
+from millstream.streams.agent.lagging.behind import (
+    Behind,
+    BehindCursor,
+    SubscriptionKey,
+    before,
+)
 from millstream.streams.agent.lagging.book import BehindBook
 from millstream.streams.agent.losses import Loss
 from millstream.streams.consumer.batch import ByHand
-from millstream.streams.contracts.identity import QueueId, StreamId
 from millstream.streams.contracts.item import Item
 from millstream.streams.contracts.token import Token
 from millstream.streams.failures.handler import DeliveryFailure
@@ -29,8 +32,10 @@ from millstream.streams.failures.handler import DeliveryFailure
 from .attempts import AttemptLog
 from .by_hand import DeliveryByHand
 from .consumer_calls import ConsumerCalls, Outlet
+from .deaths import Deaths, Fates
 from .delivery import Delivery
 from .giving_up import GiveUps, error_text
+from .source import Caution, Source
 from .steps import (
     AckBy,
     AckDue,
@@ -39,6 +44,7 @@ from .steps import (
     Arrived,
     Deliver,
     DeliveryState,
+    Died,
     Event,
     FailureKind,
     Fetch,
@@ -58,47 +64,7 @@ from .steps import (
 )
 from .subscriber import Subscriber
 
-__all__ = ["Dispatch", "Source"]
-
-SubscriptionKey = tuple[StreamId, str]
-
-
-class Source(Protocol):
-    """Where the items come from: the agent of one queue."""
-
-    @property
-    def queue(self) -> QueueId: ...
-    @property
-    def epoch(self) -> int: ...
-    @property
-    def has_positions(self) -> bool:
-        """Do tokens rise within the queue, and does a message keep its own?"""
-        ...
-
-    @property
-    def repeats_upto(self) -> int:
-        """Index of the last message in the cache that a former owner may have delivered."""
-        ...
-
-    def give_back(self, token: Token, delay_s: float, /) -> None:
-        """A handler has failed at a message that the queue gives out again."""
-        ...
-
-    def fetch(self) -> None:
-        """A subscription has come to items that are to be read anew."""
-        ...
-
-    def progressed(self) -> None:
-        """A delivery moved: there may be room, and something to acknowledge."""
-        ...
-
-    def fenced(self) -> None:
-        """A consumer knows an owner of a newer epoch."""
-        ...
-
-    def drained(self) -> None:
-        """A call that was out has ended while nothing new is sent."""
-        ...
+__all__ = ["Dispatch"]
 
 
 class Dispatch:
@@ -111,6 +77,8 @@ class Dispatch:
         cache: QueueCache,
         behind: BehindBook,
         give_ups: GiveUps,
+        fates: Fates,
+        caution: Caution,
         *,
         calls_out_max: int,
         clock: Clock,
@@ -124,7 +92,9 @@ class Dispatch:
         self._behind = behind
         self._give_ups = give_ups
         self._consumers = ConsumerCalls(source, outlet, clock, budget)
-        self._calls_out_max = calls_out_max
+        self._calls_out_max = self._limit = calls_out_max  # 1 while an event runs alone
+        self._caution: Caution | None = caution if caution.is_on else None
+        self._deaths = Deaths(fates)
         self._clock = clock
         self._tasks = tasks
         self._calls = calls  # which outlive the agent: a hand-over ends no handler
@@ -244,7 +214,7 @@ class Dispatch:
         self._source.progressed()
         self.pump()
         if self._is_paused:
-            self._source.drained()
+            self._source.look_again()
 
     def hold(self, subscriber: Subscriber) -> None:
         """It is paused: what is out ends, and nothing more is delivered."""
@@ -308,15 +278,49 @@ class Dispatch:
 
     def pump(self) -> None:
         """Start as many calls as may be out."""
-        while self._ready and self.calls_out < self._calls_out_max and not self._is_paused:
+        while self._ready and self.calls_out < self._limit and not self._is_paused:
             subscriber = self._ready.popleft()
             subscriber.is_queued = False
             if subscriber.delivery is None:
                 continue
             if subscriber.key in self._out:
                 self._out[subscriber.key] = subscriber  # the call of its predecessor is out
+            elif subscriber.delivery.is_feared or self._caution is not None:
+                if not self._send_alone(subscriber, subscriber.delivery):
+                    subscriber.is_queued = True
+                    self._ready.appendleft(subscriber)
+                    return
             else:
                 self._step(subscriber, subscriber.delivery, Wake())
+
+    def _send_alone(self, subscriber: Subscriber, delivery: Delivery) -> bool:
+        """Send one item while nothing else of the queue is out; False: not yet."""
+        if self.calls_out:
+            return False
+        token = delivery.next_token
+        if self._caution is not None and token is not None and not delivery.is_away:
+            known = self._caution.deaths_of(subscriber.key, token)
+            if known > delivery.deaths:
+                self._step(subscriber, delivery, Died(known - delivery.deaths, is_alone=True))
+            if not self._caution.may_send(subscriber.key, token, delivery.deaths):
+                self._source.look_again()
+                return False
+        delivery.careful = max(1, delivery.careful)
+        self._limit = 1
+        self._step(subscriber, delivery, Wake())
+        if not self.calls_out:
+            self._limit = self._calls_out_max
+        return True
+
+    def relax(self) -> None:
+        """What former owners may have died of is done."""
+        self._caution = None
+        self.pump()
+
+    def judge(self) -> None:
+        """Silos have come or gone: calls that were out to one that died count."""
+        for subscriber, delivery, died in list(self._deaths.judged()):
+            self._step(subscriber, delivery, died)
 
     def _step(self, subscriber: Subscriber, delivery: Delivery, event: Event) -> None:
         actions = delivery.step(event)
@@ -382,6 +386,7 @@ class Dispatch:
         by_hand: ByHand | None = None
         if isinstance(delivery, DeliveryByHand):
             by_hand = ByHand(self._outlet.silo, self._outlet.provider, delivery.unacked_from)
+        is_alone = self._limit == 1
         try:
             event = await self._consumers.send(subscriber, items, attempt, gap, by_hand=by_hand)
         except asyncio.CancelledError:
@@ -395,7 +400,7 @@ class Dispatch:
         finally:
             self._call_ended(subscriber)
         if self._is_closed:
-            self._source.drained()
+            self._source.look_again()
             return
         if isinstance(event, Progress):
             self.delivered_count += event.done
@@ -405,17 +410,24 @@ class Dispatch:
                 subscriber.rewinds_done = rewinds
                 if gap is not None:
                     subscriber.told(gap)
+                if self._caution is not None:
+                    self._caution.done(subscriber.key, items[0].token)
         self._step(subscriber, delivery, event)
+        if isinstance(event, Unreachable) and event.silo:
+            died = Died(sent=len(items), is_alone=is_alone)
+            self._deaths.lost(event.silo, subscriber, delivery, died)
+            self.judge()
         if isinstance(event, Progress) and event.error is not None and delivery.has_failed:
             token = delivery.next_token
             self._attempt_log.failed(subscriber, token, delivery.attempts, event.error, event.at_s)
         self._source.progressed()
         self.pump()
         if self._is_paused:
-            self._source.drained()
+            self._source.look_again()
 
     def _call_ended(self, subscriber: Subscriber) -> None:
         self.calls_out -= 1
+        self._limit = self._calls_out_max
         successor = self._out.pop(subscriber.key)
         if successor is not None:
             self._queue(successor)
@@ -455,6 +467,8 @@ class Dispatch:
                 return
             self.given_up_count += 1
             event = GivenUp(outcome)
+            if self._caution is not None:
+                self._caution.done(subscriber.key, item.token)
             if outcome != "pause":
                 subscriber.told(subscriber.gap_before(item.token))  # with the event that failed
         self._step(subscriber, delivery, event)

@@ -24,6 +24,7 @@ __all__ = [
     "Arrived",
     "Deliver",
     "DeliveryState",
+    "Died",
     "Drained",
     "Event",
     "Failure",
@@ -68,6 +69,7 @@ class FailureKind(Enum):
     TIMEOUT = "timeout"  # the handler ran past its deadline
     ACTIVATION = "activation"  # on_activate raised
     FILTER = "filter"  # the subscription's filter raised, or gave no answer
+    DEATH = "death"  # the silo died that ran the handler
 
 
 class Failure(msgspec.Struct, frozen=True):
@@ -126,12 +128,26 @@ class Arrived(msgspec.Struct, frozen=True):
 class Unreachable(msgspec.Struct, frozen=True):
     """No fault of the handler: overloaded, silo gone, grain moved, storage, reply lost.
 
-    It also answers `GiveUp` when the item could not be stored.
+    It also answers `GiveUp` when the item could not be stored. `silo`: the call was sent there, and
+    the connection broke.
     """
 
     reason: str
     at_s: float
     roll: float
+    silo: str = ""
+
+
+class Died(msgspec.Struct, frozen=True):
+    """The silo died that had the item at the cursor.
+
+    `times`: how often; `sent`: items of the call that was out, any of which may be the reason;
+    `is_alone`: nothing else of the queue was out.
+    """
+
+    times: int = 1
+    sent: int = 1
+    is_alone: bool = False
 
 
 class Tick(msgspec.Struct, frozen=True):
@@ -173,6 +189,7 @@ Event = (
     | Sent
     | Progress
     | Unreachable
+    | Died
     | Tick
     | GivenUp
     | Resume

@@ -54,6 +54,20 @@ class Reading(Protocol):
         ...
 
 
+class Caution(Protocol):
+    """What the record should say of owners that died."""
+
+    @property
+    def matters(self) -> bool: ...
+    @property
+    def is_waiting(self) -> bool:
+        """Is an event held back until the record names it?"""
+        ...
+
+    def noted(self, progress: Progress, /) -> Progress: ...
+    def stored(self, progress: Progress, /) -> None: ...
+
+
 class Standing:
     """The progress of one agent.
 
@@ -70,6 +84,7 @@ class Standing:
         done_before: DoneBefore,
         undone: Undone,
         *,
+        caution: Caution,
         has_positions: bool,
         is_sole: bool,
         progress: Progress | None = None,
@@ -79,6 +94,7 @@ class Standing:
         self._asked_s: dict[Token, float] = {}  # since when is asked of it
         self._done_before = done_before
         self._undone = undone
+        self._caution = caution
         self._has_positions = has_positions
         self._is_sole = is_sole
         self._waiters: dict[SubscriptionKey, asyncio.Future[bool]] = {}
@@ -86,16 +102,18 @@ class Standing:
     @property
     def is_awaited(self) -> bool:
         """Does somebody wait until it is stored?"""
-        return bool(self._waiters)
+        return bool(self._waiters) or self._caution.is_waiting
 
     def progress(self) -> Progress | None:
         """What the queue record should say; None: nothing, as the provider keeps the position."""
-        return self._behind.progress() if self._is_sole or self._behind.matters else None
+        is_said = self._is_sole or self._behind.matters or self._caution.matters
+        return self._caution.noted(self._behind.progress()) if is_said else None
 
     def stored(self, progress: Progress) -> None:
         """The queue record says this now."""
         self._stored = progress
         self._behind.stored(progress)
+        self._caution.stored(progress)
         known = {(entry.stream, entry.subscription) for entry in progress.behind}
         for key in list(self._waiters):
             if key in known or self._behind.get(key) is None:
@@ -107,7 +125,7 @@ class Standing:
             return None
         self._undone.hand_over()
         self._behind.let_go()
-        progress = self._behind.progress()
+        progress = self._caution.noted(self._behind.progress())
         done = self._behind.cache.done_ranges(DONE_MAX)
         done += self._done_before.above(done[-1][1] if done else progress.frontier)
         return structs.replace(progress, done=tuple(done[:DONE_MAX]))

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import Any
 
 from millstream.runtime import CursorTooOld, QueueFenced
@@ -19,7 +20,20 @@ from millstream.streams.contracts.answers import fault_of
 from millstream.streams.contracts.queue import Measurable, QueueReceiver
 from millstream.streams.contracts.token import Token
 
-from .steps import Acked, Closed, Event, Extended, Failed, Gone, Got, Opened, Overtaken, Released
+from .steps import (
+    Ack,
+    Acked,
+    Closed,
+    Event,
+    Extended,
+    Failed,
+    Gone,
+    Got,
+    Opened,
+    Overtaken,
+    Release,
+    Released,
+)
 
 __all__ = ["Receiving", "end_tasks"]
 
@@ -191,13 +205,14 @@ class Receiving:
 
         self._tasks.start(close())
 
-    async def last_ack(self, upto: Token | None, also: Sequence[Token] = ()) -> bool:
-        """Acknowledge before the end, within the limit; False: it failed."""
-        return await self._last("ack", lambda receiver: receiver.ack(upto, also))
-
-    async def last_release(self, tokens: Sequence[Token], delay_s: float, has_run: bool) -> None:
-        """Give messages back before the end, within the limit."""
-        await self._last("release", lambda receiver: receiver.release(tokens, delay_s, has_run))
+    async def settle(self, ack: Ack | None, releases: Sequence[Release]) -> bool:
+        """What is to be settled before the end, each within the limit; False: `ack` failed."""
+        is_acked = True
+        if ack is not None:
+            is_acked = await self._last("ack", partial(_ack, ack))
+        for one in releases:
+            await self._last("release", partial(_release, one))
+        return is_acked
 
     async def _last(self, method: str, call: Callable[[QueueReceiver], Awaitable[Any]]) -> bool:
         receiver = self.receiver
@@ -245,6 +260,14 @@ class Receiving:
             return True
         log.warning("%s; the queue is let go", said)
         return False
+
+
+def _ack(ack: Ack, receiver: QueueReceiver) -> Awaitable[None]:
+    return receiver.ack(ack.upto, ack.also)
+
+
+def _release(back: Release, receiver: QueueReceiver) -> Awaitable[None]:
+    return receiver.release(back.tokens, back.delay_s, back.has_run)
 
 
 async def end_tasks(tasks: Sequence[asyncio.Task[Any]]) -> int:

@@ -1,0 +1,316 @@
+"""Deaths that an event may be the reason of: counted once, for the right one, and not for ever."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from millstream.streams import Backoff, CacheLimits, DeliveryOptions, QueueMessage, StreamId, Token
+from millstream.streams.agent.cache.queue_cache import QueueCache
+from millstream.streams.agent.delivery.deaths import Deaths, Fate
+from millstream.streams.agent.delivery.delivery import Delivery, DeliveryState
+from millstream.streams.agent.delivery.steps import (
+    Deliver,
+    Died,
+    Failure,
+    FailureKind,
+    GiveUp,
+    Progress,
+    Sent,
+    Tick,
+    Unreachable,
+    WaitUntil,
+    Wake,
+)
+from millstream.streams.agent.delivery.tries import FATE_WAIT_S
+from millstream.streams.agent.wary import DEATHS_MIN, SUSPECTS_MAX, WARY_EVENTS_MAX, Wary
+from millstream.streams.ownership import record as records
+from millstream.streams.ownership.decision import Acquire, Situation, Unowned, decide
+from millstream.streams.ownership.options import OwnershipOptions
+from millstream.streams.ownership.record import (
+    BehindAt,
+    QueueRecord,
+    QueueState,
+    Suspect,
+    after_death,
+    lowest_of,
+    with_progress,
+)
+
+A = StreamId("n", "a")
+KEY = (A, "s")
+RAISED = Failure(FailureKind.HANDLER, "ValueError: no")
+LOST = Unreachable("gone", 0.0, 0.5, "silo-1")
+
+
+class Silos:
+    def __init__(self) -> None:
+        self.fates: dict[str, Fate] = {}
+
+    def fate(self, silo: str) -> Fate:
+        return self.fates.get(silo, Fate.LIVES)
+
+
+def delivery_of(messages: int = 4, retries: int = 3) -> Delivery:
+    cache = QueueCache(CacheLimits())
+    for seq in range(1, messages + 1):
+        cache.append(QueueMessage(A, Token(1, seq), [b"x"]))
+    delivery = Delivery(
+        cache, A, DeliveryOptions(retries=retries, backoff=Backoff(1.0, 2, 8.0)), at=0
+    )
+    for index in range(messages):
+        cache.unpin(index)
+    return delivery
+
+
+def send(delivery: Delivery, count: int) -> None:
+    (action,) = delivery.step(Wake())
+    assert isinstance(action, Deliver) and len(action.items) == count
+    delivery.step(Sent(count, 0.0))
+
+
+def again(delivery: Delivery) -> None:
+    """The wait is over."""
+    delivery.step(Tick(1e9))
+    delivery.check()
+
+
+# -- one delivery
+
+
+def test_what_was_in_one_call_when_its_silo_was_lost_is_tried_one_by_one() -> None:
+    delivery = delivery_of()
+    send(delivery, 4)
+    delivery.step(LOST)
+    assert not delivery.is_feared
+    again(delivery)
+    for _ in range(4):
+        send(delivery, 1)
+        delivery.step(Progress(1, None, 0.0, 0.0))
+    assert delivery.state is DeliveryState.CLOSED
+
+
+def test_an_event_with_two_deaths_runs_alone_and_without_any_does_not() -> None:
+    delivery = delivery_of()
+    send(delivery, 4)
+    delivery.step(LOST)
+    delivery.step(Died(sent=4))
+    assert (delivery.deaths, delivery.attempts, delivery.is_feared) == (1, 1, False)
+    again(delivery)
+    send(delivery, 1)
+    delivery.step(LOST)
+    assert delivery.is_feared, "this may be the second"
+    again(delivery)
+    send(delivery, 1)
+    delivery.step(Progress(1, None, 0.0, 0.0))
+    assert (delivery.deaths, delivery.attempts, delivery.is_feared) == (0, 0, False)
+
+
+def test_it_is_given_up_once_it_has_died_alone_and_often_enough() -> None:
+    delivery = delivery_of(retries=1)
+    delivery.step(Died())
+    delivery.step(Died())
+    assert delivery.attempts == 2 and delivery.is_feared
+    send(delivery, 1)  # never alone until now
+    (wait,) = delivery.step(LOST)
+    assert wait == WaitUntil(FATE_WAIT_S), "it is not sent before its fate is known"
+    (action,) = delivery.step(Died(is_alone=True))
+    assert isinstance(action, GiveUp) and action.attempts == 3
+    assert action.error.kind is FailureKind.DEATH and "died 3 times" in action.error.text
+    delivery.check()
+
+
+def test_what_is_hopeless_when_it_is_found_is_not_sent() -> None:
+    delivery = delivery_of(retries=1)
+    delivery.step(Died(2, is_alone=True))
+    (action,) = delivery.step(Wake())
+    assert isinstance(action, GiveUp) and action.attempts == 2
+
+
+def test_deaths_and_failures_are_attempts_together() -> None:
+    delivery = delivery_of(retries=1)
+    delivery.step(Died())
+    send(delivery, 1)
+    (action,) = delivery.step(Progress(0, RAISED, 0.0, 0.0))
+    assert isinstance(action, GiveUp) and (action.attempts, action.error) == (2, RAISED)
+
+
+# -- which calls
+
+
+def lost(deaths: Deaths, delivery: Delivery) -> None:
+    one: Any = None
+    deaths.lost("silo-1", one, delivery, Died())
+
+
+def in_doubt() -> Delivery:
+    delivery = delivery_of()
+    send(delivery, 4)
+    delivery.step(LOST)
+    return delivery
+
+
+def test_a_death_counts_once_it_is_known_and_only_once() -> None:
+    silos, delivery = Silos(), in_doubt()
+    deaths = Deaths(silos)
+    lost(deaths, delivery)
+    assert list(deaths.judged()) == []
+    silos.fates["silo-1"] = Fate.DIED
+    assert [one for _, one, _ in deaths.judged()] == [delivery]
+    assert list(deaths.judged()) == []
+
+
+def test_a_silo_that_stopped_in_order_is_nobodys_fault() -> None:
+    silos, delivery = Silos(), in_doubt()
+    deaths = Deaths(silos)
+    lost(deaths, delivery)
+    silos.fates["silo-1"] = Fate.LEFT
+    assert list(deaths.judged()) == []
+    lost(deaths, delivery)
+    silos.fates["silo-1"] = Fate.DIED
+    assert list(deaths.judged()) == []
+
+
+def test_what_has_been_heard_of_since_is_not_blamed() -> None:
+    silos, delivery = Silos(), in_doubt()
+    deaths = Deaths(silos)
+    lost(deaths, delivery)
+    again(delivery)
+    send(delivery, 1)
+    delivery.step(Progress(0, RAISED, 0.0, 0.0))  # the same event, and its silo lives
+    silos.fates["silo-1"] = Fate.DIED
+    assert list(deaths.judged()) == []
+
+
+# -- the record
+
+
+def suspect(seq: int, deaths: int, *, is_out: bool = False) -> Suspect:
+    return Suspect(*A, "s", Token(1, seq), deaths, is_out)
+
+
+def owned(**rest: Any) -> QueueRecord:
+    return QueueRecord("silo-1", 4, QueueState.OWNED, **rest)
+
+
+def acquired(record: QueueRecord, live: frozenset[str]) -> Acquire:
+    situation = Situation(record, 0.0, 100.0, "silo-0", live, True, Unowned())
+    decision = decide(situation, OwnershipOptions())
+    assert isinstance(decision, Acquire)
+    return decision
+
+
+def test_who_takes_a_dead_owners_queue_counts_its_death_and_what_was_out() -> None:
+    record = owned(deaths=1, suspects=(suspect(3, 1), suspect(5, 0, is_out=True)))
+    decision = acquired(record, frozenset({"silo-0"}))
+    assert decision.record.deaths == decision.progress.deaths == 2
+    assert decision.progress.suspects == (suspect(3, 1), suspect(5, 1))
+    assert decision.record.suspects == decision.progress.suspects
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        owned(deaths=1, lease_s=1.0),  # its owner lives, and let the lease run out
+        QueueRecord("", 4, QueueState.FREE, deaths=1),
+        QueueRecord("silo-0", 4, QueueState.OWNED, deaths=1),  # a write without an answer
+    ],
+    ids=["lease", "free", "own write"],
+)
+def test_no_other_hand_over_counts(record: QueueRecord) -> None:
+    decision = acquired(record, frozenset({"silo-0", "silo-1"}))
+    assert decision.record.deaths == 1
+
+
+def test_deaths_go_with_the_progress() -> None:
+    at = records.Progress(Token(1, 9), deaths=2)
+    record = owned(frontier=Token(1, 9), deaths=2)
+    assert with_progress(record, at) is record
+    assert with_progress(record, records.Progress(Token(1, 9))).deaths == 0
+    older = records.Progress(Token(1, 8))
+    assert with_progress(record, older) is record, "the frontier never goes back"
+
+
+def test_what_is_lowest_counts_those_behind() -> None:
+    behind = (BehindAt(*A, "s", Token(1, 3)), BehindAt(*A, "t", Token(1, 5)))
+    assert lowest_of(records.Progress(Token(1, 9), behind)) == Token(1, 3)
+    assert lowest_of(records.Progress(Token(1, 9))) == Token(1, 9)
+    assert lowest_of(records.Progress(None, behind)) is None
+
+
+# -- caution
+
+
+def progress(deaths: int = 0, *suspects: Suspect, at: int = 9) -> records.Progress:
+    return records.Progress(Token(1, at), deaths=deaths, suspects=suspects)
+
+
+def test_an_agent_is_wary_after_two_deaths_or_with_a_suspect() -> None:
+    assert not Wary(progress(DEATHS_MIN - 1), is_used=True).is_on
+    assert Wary(progress(DEATHS_MIN), is_used=True).is_on
+    assert Wary(progress(0, suspect(9, 1)), is_used=True).is_on
+    assert not Wary(progress(9, suspect(9, 1)), is_used=False).is_on
+
+
+def test_nothing_is_noted_in_normal_operation() -> None:
+    wary = Wary(progress(), is_used=True)
+    assert not wary.matters and not wary.is_waiting
+    assert wary.noted(progress(at=50)) == progress(at=50)
+
+
+def test_the_first_progress_of_an_owner_forgets_a_death() -> None:
+    wary = Wary(progress(1), is_used=True)
+    assert wary.noted(progress()) == progress(1)
+    moved = wary.noted(progress(at=10))
+    assert moved == progress(0, at=10)
+    assert wary.matters
+    wary.stored(moved)
+    assert not wary.matters
+
+
+def test_an_event_is_sent_once_the_record_names_it() -> None:
+    wary = Wary(progress(DEATHS_MIN), is_used=True)
+    assert not wary.may_send(KEY, Token(1, 10), 0) and wary.is_waiting
+    noted = wary.noted(progress())
+    assert noted.suspects == (suspect(10, 0, is_out=True),)
+    assert not wary.may_send(KEY, Token(1, 10), 0)
+    wary.stored(noted)
+    assert wary.may_send(KEY, Token(1, 10), 0) and not wary.is_waiting
+    wary.done(KEY, Token(1, 10))
+    assert not wary.is_waiting
+    assert not wary.may_send(KEY, Token(1, 11), 0)
+    assert wary.noted(progress()).suspects == (suspect(11, 0, is_out=True),)
+
+
+def test_a_suspect_keeps_its_deaths_while_others_run() -> None:
+    wary = Wary(progress(DEATHS_MIN, suspect(20, 2)), is_used=True)
+    assert wary.deaths_of(KEY, Token(1, 20)) == 2 and wary.deaths_of(KEY, Token(1, 10)) == 0
+    wary.may_send(KEY, Token(1, 10), 0)
+    assert set(wary.noted(progress()).suspects) == {suspect(20, 2), suspect(10, 0, is_out=True)}
+    wary.may_send(KEY, Token(1, 20), 2)
+    assert wary.noted(progress()).suspects == (suspect(20, 2, is_out=True),)
+
+
+def test_a_note_that_was_overtaken_lets_nothing_through() -> None:
+    wary = Wary(progress(DEATHS_MIN), is_used=True)
+    wary.may_send(KEY, Token(1, 10), 0)
+    first = wary.noted(progress())
+    wary.may_send(KEY, Token(1, 11), 0)
+    wary.stored(first)
+    assert not wary.may_send(KEY, Token(1, 11), 0) and wary.is_waiting
+
+
+def test_caution_ends_and_is_bounded() -> None:
+    wary = Wary(progress(DEATHS_MIN, suspect(9, 1)), is_used=True)
+    for seq in range(WARY_EVENTS_MAX):
+        assert not wary.is_tired
+        wary.may_send(KEY, Token(2, seq), 1)
+    assert wary.is_tired
+    assert len(wary.noted(progress()).suspects) == SUSPECTS_MAX
+    wary.end()
+    assert wary.noted(progress(at=10)) == progress(0, at=10) and not wary.is_waiting
+
+
+def test_a_death_of_nothing_that_was_out_is_nobodys() -> None:
+    assert after_death(owned(suspects=(suspect(1, 1),))).suspects == (suspect(1, 1),)
