@@ -21,7 +21,7 @@ from millstream.streams.agent.lagging.behind import BEGINNING, Behind, BehindCur
 from millstream.streams.agent.lagging.book import BehindBook
 from millstream.streams.agent.lagging.done_before import DoneBefore
 from millstream.streams.agent.lagging.standing import Standing
-from millstream.streams.agent.wary import Wary
+from millstream.streams.agent.lagging.wary import Wary
 from millstream.streams.ownership.record import Progress, QueueRecord, QueueState, with_progress
 
 STREAMS = [StreamId("n", key) for key in "ab"]

@@ -8,7 +8,7 @@ from millstream.streams.agent.lagging.behind import Behind
 from millstream.streams.agent.lagging.book import BEHIND_MAX, BehindBook
 from millstream.streams.agent.lagging.done_before import DoneBefore
 from millstream.streams.agent.lagging.standing import Standing
-from millstream.streams.agent.wary import Wary
+from millstream.streams.agent.lagging.wary import Wary
 from millstream.streams.ownership.record import BehindAt, Progress
 
 A, B = StreamId("n", "a"), StreamId("n", "b")

@@ -10,6 +10,7 @@ from millstream.streams import Backoff, CacheLimits, DeliveryOptions, QueueMessa
 from millstream.streams.agent.cache.queue_cache import QueueCache
 from millstream.streams.agent.delivery.deaths import Deaths, Fate
 from millstream.streams.agent.delivery.delivery import Delivery, DeliveryState
+from millstream.streams.agent.delivery.seen import FATE_WAIT_S
 from millstream.streams.agent.delivery.steps import (
     Deliver,
     Died,
@@ -23,8 +24,7 @@ from millstream.streams.agent.delivery.steps import (
     WaitUntil,
     Wake,
 )
-from millstream.streams.agent.delivery.tries import FATE_WAIT_S
-from millstream.streams.agent.wary import DEATHS_MIN, SUSPECTS_MAX, WARY_EVENTS_MAX, Wary
+from millstream.streams.agent.lagging.wary import DEATHS_MIN, SUSPECTS_MAX, WARY_EVENTS_MAX, Wary
 from millstream.streams.ownership import record as records
 from millstream.streams.ownership.decision import Acquire, Situation, Unowned, decide
 from millstream.streams.ownership.options import OwnershipOptions

@@ -13,7 +13,7 @@ from millstream.streams.agent.cache.queue_cache import QueueCache
 from millstream.streams.agent.lagging.book import BehindBook
 from millstream.streams.agent.lagging.done_before import DoneBefore
 from millstream.streams.agent.lagging.standing import Standing
-from millstream.streams.agent.wary import Wary
+from millstream.streams.agent.lagging.wary import Wary
 from millstream.streams.ownership.record import BehindAt, Progress
 
 BARRIER = Token(1, 10)

@@ -29,6 +29,7 @@ from .delivery.dispatch import Dispatch
 from .findings import QueueFindings
 from .lagging.book import BehindBook
 from .lagging.done_before import DoneBefore
+from .lagging.wary import Wary
 from .losses import Loss
 from .newcomers import Newcomers
 from .options import StreamOptions
@@ -62,7 +63,6 @@ from .reading.steps import (
     Tick,
 )
 from .subscribers import Subscribers
-from .wary import Wary
 
 __all__ = ["PullingAgent"]
 

@@ -21,12 +21,12 @@ from .delivery.giving_up import GiveUps
 from .lagging.book import BehindBook
 from .lagging.done_before import DoneBefore
 from .lagging.standing import Standing
+from .lagging.wary import Wary
 from .newcomers import Filters
 from .options import StreamOptions
 from .reading.passage import Passage
 from .reconciling import Stored
 from .subscribers import Known, Subscribers
-from .wary import Wary
 
 __all__ = ["AgentParts", "cache_for", "standing_of"]
 

@@ -25,13 +25,14 @@ from millstream.streams.agent.losses import Loss
 from millstream.streams.consumer.batch import ByHand, Delivered, WireBatch
 from millstream.streams.contracts.identity import QueueId
 from millstream.streams.contracts.item import Item
+from millstream.streams.contracts.token import Token
 
 from .giving_up import error_text
 from .sifting import Sifter
 from .steps import Event, Failure, FailureKind, Progress, Unreachable
 from .subscriber import Fits, Subscriber
 
-__all__ = ["ConsumerCalls", "Outlet"]
+__all__ = ["ConsumerCalls", "Outlet", "Source"]
 
 # not the handler's fault: wait and try again without end
 UNREACHABLE = (CallTimeout, ClusterError, NotHosted, Overloaded, Rejected, StorageError)
@@ -50,8 +51,30 @@ class Source(Protocol):
         """Do tokens rise within the queue, and does a message keep its own?"""
         ...
 
+    @property
+    def repeats_upto(self) -> int:
+        """Index of the last message in the cache that a former owner may have delivered."""
+        ...
+
+    def give_back(self, token: Token, delay_s: float, /) -> None:
+        """A handler has failed at a message that the queue gives out again."""
+        ...
+
+    def fetch(self) -> None:
+        """A subscription has come to items that are to be read anew."""
+        ...
+
+    def progressed(self) -> None:
+        """A delivery moved: there may be room, and something to acknowledge."""
+        ...
+
     def fenced(self) -> None:
         """A consumer knows an owner of a newer epoch."""
+        ...
+
+    def look_again(self) -> None:
+        """The queue's owner should decide anew: a call that was out has ended while nothing new is
+        sent, or an event is to be named in the record."""
         ...
 
 

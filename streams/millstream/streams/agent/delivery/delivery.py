@@ -36,7 +36,7 @@ from millstream.streams.contracts.token import Token
 
 from .held_cursor import HeldCursor
 from .options import DeliveryOptions
-from .seen import SeenDelivery
+from .seen import FATE_WAIT_S, UNTRIED, SeenDelivery
 from .steps import (
     AckDue,
     Acked,
@@ -65,7 +65,6 @@ from .steps import (
     WaitUntil,
     Wake,
 )
-from .tries import FATE_WAIT_S, UNTRIED
 
 __all__ = ["Delivery", "DeliveryState"]
 

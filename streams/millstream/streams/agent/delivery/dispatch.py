@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Sequence
+from typing import Protocol
 
 from millstream.runtime.extending import Budget, Clock, Tasks
 from millstream.streams.agent.cache.queue_cache import QueueCache
@@ -31,11 +32,10 @@ from millstream.streams.failures.handler import DeliveryFailure
 
 from .attempts import AttemptLog
 from .by_hand import DeliveryByHand
-from .consumer_calls import ConsumerCalls, Outlet
+from .consumer_calls import ConsumerCalls, Outlet, Source
 from .deaths import Deaths, Fates
 from .delivery import Delivery
 from .giving_up import GiveUps, error_text
-from .source import Caution, Source
 from .steps import (
     AckBy,
     AckDue,
@@ -65,6 +65,16 @@ from .steps import (
 from .subscriber import Subscriber
 
 __all__ = ["Dispatch"]
+
+
+class Caution(Protocol):
+    """How careful the agent is."""
+
+    @property
+    def is_on(self) -> bool: ...
+    def deaths_of(self, key: SubscriptionKey, token: Token, /) -> int: ...
+    def may_send(self, key: SubscriptionKey, token: Token, deaths: int, /) -> bool: ...
+    def done(self, key: SubscriptionKey, token: Token, /) -> None: ...
 
 
 class Dispatch:

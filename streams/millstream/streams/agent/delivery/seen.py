@@ -1,6 +1,7 @@
-"""What others may see of a delivery: where it is, and how it fares.
+"""What others may see of a delivery: where it is, and how often its item was tried.
 
-Owns: `SeenDelivery`. Not: what changes it (`delivery`).
+Owns: `SeenDelivery`; `Tries`, which are values. Not: what changes them (`delivery`). Pure.
+Invariant: an item is not given up for deaths alone, unless one of them was while it ran alone.
 """
 
 from __future__ import annotations
@@ -8,16 +9,61 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
+import msgspec
+
 from millstream.streams.agent.cache.cursor import Cursor
 from millstream.streams.agent.lagging.behind import BehindCursor
 from millstream.streams.contracts.item import Item
 from millstream.streams.contracts.token import Token
 
 from .held_cursor import HeldCursor
-from .steps import DeliveryState
-from .tries import Tries
+from .steps import DeliveryState, Died, Failure, FailureKind
 
-__all__ = ["SeenDelivery"]
+__all__ = ["DEATHS_FEARED", "FATE_WAIT_S", "UNTRIED", "SeenDelivery", "Tries"]
+
+FATE_WAIT_S = 30.0  # for it to be known whether a silo died, before an event's last try
+DEATHS_FEARED = 2  # an item that had so many runs alone in its queue
+
+
+class Tries(msgspec.Struct, frozen=True):
+    """The tries of one item, as far as they were seen here.
+
+    `failures`: of its handler; `deaths`: of silos that had it; `died_alone`: one of them while
+    nothing else of its queue was out; `error`: the last of both.
+    """
+
+    failures: int = 0
+    deaths: int = 0
+    died_alone: bool = False
+    error: Failure | None = None
+
+    def failed(self, error: Failure) -> Tries:
+        """Its handler did."""
+        return msgspec.structs.replace(self, failures=self.failures + 1, error=error)
+
+    def died(self, event: Died) -> Tries:
+        """A silo did that had it."""
+        deaths = self.deaths + event.times
+        text = f"SiloUnavailable: the silo of its handler died {deaths} times while it ran"
+        is_alone = self.died_alone or event.is_alone
+        return Tries(self.failures, deaths, is_alone, Failure(FailureKind.DEATH, text))
+
+    def is_hopeless(self, tried: int, retries: int) -> bool:
+        """Is it to be given up? `tried`: all that are known of, here and elsewhere."""
+        if self.error is None:
+            return False
+        if self.error.is_final:
+            return True
+        is_known = self.died_alone or self.error.kind is not FailureKind.DEATH
+        return is_known and tried > retries
+
+    def is_feared(self, more: int, tried: int, retries: int) -> bool:
+        """Is it to run alone, if so many more deaths are counted for it than are known?"""
+        deaths = self.deaths + more
+        return deaths >= DEATHS_FEARED or (deaths > 0 and tried > retries)
+
+
+UNTRIED = Tries()
 
 
 class SeenDelivery:

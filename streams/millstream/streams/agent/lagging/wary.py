@@ -13,7 +13,7 @@ from msgspec import structs
 from millstream.streams.contracts.token import Token
 from millstream.streams.ownership.record import Progress, Suspect, lowest_of
 
-from .lagging.behind import SubscriptionKey
+from .behind import SubscriptionKey
 
 __all__ = ["DEATHS_MIN", "SUSPECTS_MAX", "WARY_EVENTS_MAX", "Wary"]
 
