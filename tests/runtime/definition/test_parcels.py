@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import msgspec
 import pytest
+from tests.runtime.definition.state_owner import StateOwner
 
 from millstream.runtime import Conflict, MemoryStateStore, State, StorageUnavailable, state
 from millstream.runtime.definition.parcels import ParcelRow, Parcels
@@ -24,15 +24,6 @@ class Tally:
 
 class Holder:
     tally = state(Tally)
-
-
-class Owner:
-    version = 7
-
-    def check_running(self) -> None: ...
-    def conflicted(self) -> None: ...
-    def start_task(self, coro: Coroutine[Any, Any, T], /) -> asyncio.Task[T]:
-        return asyncio.ensure_future(coro)
 
 
 class Sender:
@@ -69,7 +60,7 @@ class Store(MemoryStateStore):
 
 
 def made(store: MemoryStateStore) -> State[Tally]:
-    return State(Holder.__dict__["tally"], Owner(), store, "Holder/a/tally", None)
+    return State(Holder.__dict__["tally"], StateOwner(), store, "Holder/a/tally", None)
 
 
 def row(store: MemoryStateStore) -> Any:

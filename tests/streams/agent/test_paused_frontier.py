@@ -8,15 +8,11 @@ from typing import Literal
 
 import pytest
 from tests.conditions import until
-from tests.contract.adapters.partitions import (
-    PartitionedBroker,
-    PartitionedQueues,
-    PartitionMapper,
-)
+from tests.streams.partition_place import PartitionPlace
 
 from millstream.balancers import DeploymentBalancer
 from millstream.providers.memory import MemoryOptions, MemoryQueues
-from millstream.runtime import Grain, LocalCluster, MemoryStateStore
+from millstream.runtime import Grain, LocalCluster
 from millstream.streams import (
     DeliveryFailure,
     DeliveryOptions,
@@ -30,7 +26,6 @@ from millstream.streams import (
     Token,
 )
 from millstream.streams.agent.agent import PullingAgent
-from millstream.streams.ownership.record import OwnershipStore, QueueRecord
 
 LINES = StreamNamespace("lines", int, subscriptions="explicit")
 SEEN: dict[str, list[int]] = defaultdict(list)
@@ -66,34 +61,6 @@ OPTIONS = StreamOptions(
 )
 
 
-class Place:
-    """A log that keeps no position, and what outlives the cluster."""
-
-    def __init__(self) -> None:
-        self.broker = PartitionedBroker(partitions=1)
-        self.store = MemoryStateStore()
-
-    def cluster(self, silos: int = 1) -> LocalCluster:
-        def provider() -> PersistentStreams:
-            return PersistentStreams(
-                PartitionedQueues(self.broker),
-                mapper=PartitionMapper(1),
-                balancer=DeploymentBalancer(rebalance_delay_s=0.01),
-                options=OPTIONS,
-                on_give_up=Pause(),
-            )
-
-        stores = {"default": self.store}
-        return LocalCluster(
-            silos=silos, grains=[Hearer], streams={"default": provider}, stores=stores
-        )
-
-    async def record(self) -> QueueRecord:
-        stored = await OwnershipStore(self.store, "default").read("p0")
-        assert stored is not None
-        return stored.record
-
-
 def agent_of(cluster: LocalCluster) -> PullingAgent:
     agents: list[PullingAgent] = [
         agent for silo in cluster.silos for agent in silo.services.part("default").manager.agents()
@@ -117,7 +84,7 @@ async def pause_bad(cluster: LocalCluster) -> None:
 
 
 async def test_the_frontier_passes_a_paused_subscription_and_its_entry_is_written_with_it() -> None:
-    place = Place()
+    place = PartitionPlace([Hearer], options=OPTIONS, on_give_up=Pause())
     async with place.cluster() as cluster:
         await pause_bad(cluster)
         async with asyncio.timeout(20):
@@ -138,7 +105,7 @@ async def test_the_frontier_passes_a_paused_subscription_and_its_entry_is_writte
 
 
 async def test_a_new_owner_reads_behind_the_frontier_and_the_paused_one_from_its_place() -> None:
-    place = Place()
+    place = PartitionPlace([Hearer], options=OPTIONS, on_give_up=Pause())
     async with place.cluster() as cluster:
         await pause_bad(cluster)
     async with place.cluster() as cluster:
@@ -178,7 +145,7 @@ async def test_what_the_others_have_done_gives_its_room_back_while_one_is_paused
 
 async def test_after_a_clean_hand_off_nothing_is_delivered_twice() -> None:
     """Two listeners of one stream, of which one is within a batch; the other stream is ahead."""
-    place = Place()
+    place = PartitionPlace([Hearer], options=OPTIONS, on_give_up=Pause())
     async with place.cluster() as cluster:
         await pause_bad(cluster)
         await cluster.grain(Hearer, "too").listen("s")

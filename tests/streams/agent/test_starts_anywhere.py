@@ -9,21 +9,16 @@ from collections import defaultdict
 import pytest
 from tests.conditions import spin, until
 from tests.contract.adapters.partitions import (
-    PartitionedBroker,
     PartitionedQueues,
-    PartitionMapper,
 )
+from tests.streams.partition_place import PartitionPlace
 
-from millstream.balancers import DeploymentBalancer
-from millstream.runtime import Grain, LocalCluster, MemoryStateStore, Silo
+from millstream.runtime import Grain, LocalCluster, Silo
 from millstream.streams import (
     Capability,
     Event,
-    OwnershipOptions,
-    PersistentStreams,
     Start,
     StreamNamespace,
-    StreamOptions,
     Token,
 )
 from millstream.streams.agent.agent import PullingAgent
@@ -63,27 +58,8 @@ class OnceReadQueues(PartitionedQueues):
     capabilities = PartitionedQueues.capabilities - {Capability.REWIND}
 
 
-class Place:
-    def __init__(self, *, can_rewind: bool) -> None:
-        self.broker = PartitionedBroker(partitions=1)
-        self.store = MemoryStateStore()
-        self.queues = PartitionedQueues if can_rewind else OnceReadQueues
-
-    def cluster(self, silos: int = 1) -> LocalCluster:
-        def provider() -> PersistentStreams:
-            return PersistentStreams(
-                self.queues(self.broker),
-                mapper=PartitionMapper(1),
-                balancer=DeploymentBalancer(rebalance_delay_s=0.01),
-                options=StreamOptions(
-                    ownership=OwnershipOptions(poll_s=0.02, max_handoff_s=0.5), read_wait_s=0.05
-                ),
-            )
-
-        stores = {"default": self.store}
-        return LocalCluster(
-            silos=silos, grains=[Hearer], streams={"default": provider}, stores=stores
-        )
+def place_of(*, can_rewind: bool) -> PartitionPlace:
+    return PartitionPlace([Hearer], queues=PartitionedQueues if can_rewind else OnceReadQueues)
 
 
 async def publish(cluster: LocalCluster, *items: int) -> None:
@@ -110,7 +86,7 @@ async def reader(cluster: LocalCluster) -> tuple[Silo, PullingAgent]:
 async def test_a_token_ahead_of_the_queue_does_not_make_deaf(
     can_rewind: bool, start: Token, has_met: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with Place(can_rewind=can_rewind).cluster() as cluster:
+    async with place_of(can_rewind=can_rewind).cluster() as cluster:
         if has_met:
             await cluster.grain(Hearer, "other").listen()
             await publish(cluster, 0, 1, 2)
@@ -126,7 +102,7 @@ async def test_a_token_ahead_of_the_queue_does_not_make_deaf(
 
 @REWINDS
 async def test_a_token_that_is_stored_and_not_read_yet_comes_first(can_rewind: bool) -> None:
-    async with Place(can_rewind=can_rewind).cluster() as cluster:
+    async with place_of(can_rewind=can_rewind).cluster() as cluster:
         _, agent = await reader(cluster)
         agent.pause()
         await publish(cluster, 0, 1)
@@ -142,7 +118,7 @@ async def test_a_token_that_is_stored_and_not_read_yet_comes_first(can_rewind: b
 async def test_what_comes_later_is_not_taken_for_a_start_that_was_changed(
     can_rewind: bool,
 ) -> None:
-    async with Place(can_rewind=can_rewind).cluster() as cluster:
+    async with place_of(can_rewind=can_rewind).cluster() as cluster:
         await reader(cluster)
         await cluster.grain(Hearer, "a").listen(Token(1, 500))
         await cluster.grain(Hearer, "a").listen("next")
@@ -157,7 +133,7 @@ async def test_what_comes_later_is_not_taken_for_a_start_that_was_changed(
 async def test_earliest_of_a_stream_that_the_agent_has_not_met(
     can_rewind: bool, silos: int
 ) -> None:
-    async with Place(can_rewind=can_rewind).cluster(silos) as cluster:
+    async with place_of(can_rewind=can_rewind).cluster(silos) as cluster:
         _, agent = await reader(cluster)
         agent.pause()
         await publish(cluster, 0, 1, 2)  # stored, and not read by anybody
@@ -172,7 +148,7 @@ async def test_earliest_of_a_stream_that_the_agent_has_not_met(
 
 @REWINDS
 async def test_earliest_goes_on_with_the_next_owner(can_rewind: bool) -> None:
-    async with Place(can_rewind=can_rewind).cluster(2) as cluster:
+    async with place_of(can_rewind=can_rewind).cluster(2) as cluster:
         silo, agent = await reader(cluster)
         agent.pause()
         await publish(cluster, 0, 1, 2)
@@ -189,7 +165,7 @@ async def test_earliest_goes_on_with_the_next_owner(can_rewind: bool) -> None:
 
 @REWINDS
 async def test_earliest_asked_for_while_the_queue_has_no_owner(can_rewind: bool) -> None:
-    place = Place(can_rewind=can_rewind)
+    place = place_of(can_rewind=can_rewind)
     async with place.cluster() as cluster:
         _, agent = await reader(cluster)
         agent.pause()
@@ -208,7 +184,7 @@ async def test_earliest_asked_for_while_the_queue_has_no_owner(can_rewind: bool)
 async def test_earliest_of_a_stream_that_nobody_hears_reaches_back_with_rewind_only() -> None:
     for can_rewind in (True, False):
         SEEN.clear()
-        async with Place(can_rewind=can_rewind).cluster() as cluster:
+        async with place_of(can_rewind=can_rewind).cluster() as cluster:
             _, agent = await reader(cluster)
             await publish(cluster, 0, 1, 2)
             await until(lambda agent=agent: agent.read_count == 3)  # type: ignore[misc]
@@ -220,7 +196,7 @@ async def test_earliest_of_a_stream_that_nobody_hears_reaches_back_with_rewind_o
 
 
 async def test_going_back_is_heard_though_only_what_a_filter_drops_comes_first() -> None:
-    async with Place(can_rewind=True).cluster() as cluster:
+    async with place_of(can_rewind=True).cluster() as cluster:
         await cluster.grain(Hearer, "a").listen_to_last()
         await publish(cluster, *range(60), 100, 101)
         await until(lambda: SEEN["a"] == [100, 101])

@@ -6,24 +6,15 @@ from collections import defaultdict
 
 import pytest
 from tests.conditions import spin, until
-from tests.contract.adapters.partitions import (
-    PartitionedBroker,
-    PartitionedQueues,
-    PartitionMapper,
-)
+from tests.streams.partition_place import PartitionPlace
 
-from millstream.balancers import DeploymentBalancer
-from millstream.runtime import Grain, LocalCluster, MemoryStateStore
+from millstream.runtime import Grain, LocalCluster
 from millstream.streams import (
     Event,
-    OwnershipOptions,
-    PersistentStreams,
     Start,
     StreamNamespace,
-    StreamOptions,
     Token,
 )
-from millstream.streams.ownership.record import OwnershipStore
 
 LINES = StreamNamespace("lines", int, subscriptions="explicit")
 SEEN: dict[str, list[int]] = defaultdict(list)
@@ -46,32 +37,6 @@ class Hearer(Grain):
         SEEN[self.key].append(event.item)
 
 
-class Place:
-    def __init__(self) -> None:
-        self.broker = PartitionedBroker(partitions=1)
-        self.store = MemoryStateStore()
-
-    def cluster(self, silos: int = 1) -> LocalCluster:
-        def provider() -> PersistentStreams:
-            return PersistentStreams(
-                PartitionedQueues(self.broker),
-                mapper=PartitionMapper(1),
-                balancer=DeploymentBalancer(rebalance_delay_s=0.01),
-                options=StreamOptions(
-                    ownership=OwnershipOptions(poll_s=0.02, max_handoff_s=0.5), read_wait_s=0.05
-                ),
-            )
-
-        stores = {"default": self.store}
-        return LocalCluster(
-            silos=silos, grains=[Hearer], streams={"default": provider}, stores=stores
-        )
-
-    @property
-    def records(self) -> OwnershipStore:
-        return OwnershipStore(self.store, "default")
-
-
 async def publish(cluster: LocalCluster, *items: int) -> None:
     for item in items:
         await cluster.stream(LINES, "s").publish(item)
@@ -86,7 +51,7 @@ async def has_read(cluster: LocalCluster, count: int) -> None:
 async def test_a_new_subscription_begins_with_what_nobody_has_in_a_cache_any_more(
     start: Start,
 ) -> None:
-    async with Place().cluster() as cluster:
+    async with PartitionPlace([Hearer]).cluster() as cluster:
         await publish(cluster, *range(10))
         await has_read(cluster, 10)
         await spin(50)
@@ -101,7 +66,7 @@ async def test_a_new_subscription_begins_with_what_nobody_has_in_a_cache_any_mor
 
 
 async def test_one_that_exists_goes_back_and_hears_everything_again_once() -> None:
-    async with Place().cluster() as cluster:
+    async with PartitionPlace([Hearer]).cluster() as cluster:
         await cluster.grain(Hearer, "a").listen()
         await publish(cluster, *range(20))
         await until(lambda: len(SEEN["a"]) == 20)
@@ -114,7 +79,7 @@ async def test_one_that_exists_goes_back_and_hears_everything_again_once() -> No
 async def test_what_retention_took_is_left_out_and_counted(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    place = Place()
+    place = PartitionPlace([Hearer])
     async with place.cluster() as cluster:
         await publish(cluster, *range(10))
         await has_read(cluster, 10)
@@ -133,7 +98,7 @@ async def test_what_retention_took_is_left_out_and_counted(
 async def test_a_token_that_the_queue_has_not_come_to_is_taken_for_next(
     start: Token, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with Place().cluster() as cluster:
+    async with PartitionPlace([Hearer]).cluster() as cluster:
         await publish(cluster, *range(5))
         await cluster.grain(Hearer, "a").listen(start)
         await until(lambda: "was to begin at" in caplog.text)
@@ -143,7 +108,7 @@ async def test_a_token_that_the_queue_has_not_come_to_is_taken_for_next(
 
 
 async def test_a_token_that_was_published_and_not_read_yet_is_where_it_begins() -> None:
-    async with Place().cluster() as cluster:
+    async with PartitionPlace([Hearer]).cluster() as cluster:
         await publish(cluster, *range(5))
         token = await cluster.silos[0].stream(LINES, "s").publish(5)
         assert token == Token(1, 5)
@@ -153,7 +118,7 @@ async def test_a_token_that_was_published_and_not_read_yet_is_where_it_begins() 
 
 
 async def test_where_it_begins_is_stored_when_subscribe_returns() -> None:
-    place = Place()
+    place = PartitionPlace([Hearer])
     async with place.cluster() as cluster:
         await publish(cluster, *range(30))
         await has_read(cluster, 30)
@@ -161,14 +126,13 @@ async def test_where_it_begins_is_stored_when_subscribe_returns() -> None:
         (agent,) = provider.manager.agents()
         agent.dispatch.pause()  # so that it stays behind
         await cluster.grain(Hearer, "a").listen("earliest")
-        stored = await place.records.read("p0")
-        assert stored is not None
-        ((stream, subscription),) = [(b.stream, b.subscription) for b in stored.record.behind]
+        record = await place.record()
+        ((stream, subscription),) = [(b.stream, b.subscription) for b in record.behind]
         assert stream.key == "s" and "Hearer" in subscription
 
 
 async def test_a_new_owner_goes_on_where_one_that_was_behind_is() -> None:
-    place = Place()
+    place = PartitionPlace([Hearer])
     async with place.cluster() as cluster:
         await publish(cluster, *range(30))
         await has_read(cluster, 30)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import pytest
 from tests.conditions import spin, until
+from tests.runtime.definition.state_owner import StateOwner
 
 from millstream.balancers import DeploymentBalancer
 from millstream.providers.memory import MemoryOptions, MemoryQueues
@@ -53,15 +54,6 @@ class Holder:
     tally = state(Tally)
 
 
-class Owner:
-    version = 7
-
-    def check_running(self) -> None: ...
-    def conflicted(self) -> None: ...
-    def start_task(self, coro: Coroutine[Any, Any, T], /) -> asyncio.Task[T]:
-        return asyncio.ensure_future(coro)
-
-
 class Queues:
     """A provider that keeps what it accepts, and refuses what it is told to."""
 
@@ -97,7 +89,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def made(store: MemoryStateStore) -> State[Tally]:
-    return State(Holder.__dict__["tally"], Owner(), store, "Holder/a/tally", None)
+    return State(Holder.__dict__["tally"], StateOwner(), store, "Holder/a/tally", None)
 
 
 def add(one: State[Tally], queues: Queues, *keys: str) -> None:

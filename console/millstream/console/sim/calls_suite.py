@@ -39,7 +39,7 @@ from millstream.runtime.testing import (
 )
 
 from .plan import make_plan
-from .programs import Programs
+from .programs import Programs, again_and_again
 from .record import Run, current_run
 
 __all__ = ["calls"]
@@ -212,11 +212,7 @@ class Caller:
 
     async def work(self, handle: Callable[[], Any]) -> None:
         """Call until the run is over; `handle` gives a silo or client, or None."""
-        while not self._run.is_over:
-            await asyncio.sleep(self._rng.uniform(0.0, 0.2))
-            runtime = handle()
-            if runtime is not None:
-                await self._one_round(runtime)
+        await again_and_again(self._run, self._rng, 0.2, handle, self._one_round)
 
     async def _one_round(self, runtime: Any) -> None:
         key, other, third = self._rng.sample(ACCOUNTS, 3)

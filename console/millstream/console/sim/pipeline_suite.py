@@ -38,7 +38,7 @@ from millstream.streams import (
 
 from .log_queues import LogService
 from .plan import make_plan
-from .programs import Programs
+from .programs import Programs, again_and_again
 from .record import Run, current_run
 from .stops import Stops
 from .streams_suite import DURATION_S, OPTIONS, QUEUES, RECOVERY_S, RUNTIME, VOTES_S
@@ -176,13 +176,10 @@ class Feeder:
 
     async def work(self, handle: Callable[[], Any]) -> None:
         """Feed until the run is over; `handle` gives a silo or client, or None."""
-        while not self._run.is_over:
-            await asyncio.sleep(self._rng.uniform(0.0, 0.3))
-            runtime = handle()
-            if runtime is not None:
-                await self._do(runtime, self._rng.choice(KEYS))
+        await again_and_again(self._run, self._rng, 0.3, handle, self._do)
 
-    async def _do(self, runtime: Any, key: str) -> None:
+    async def _do(self, runtime: Any) -> None:
+        key = self._rng.choice(KEYS)
         what = self._rng.choices(("raw", "extra", "touch", "say"), (6, 3, 1, 1))[0]
         try:
             if what == "touch":

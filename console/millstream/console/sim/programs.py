@@ -7,13 +7,13 @@ Invariant: a program ends with its host or with the run.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any, Protocol
 
 from millstream.runtime import MillstreamError
-from millstream.runtime.testing import Host, SimCluster, Simulation
+from millstream.runtime.testing import Host, Random, SimCluster, Simulation
 
-__all__ = ["Program", "Programs"]
+__all__ = ["Program", "Programs", "again_and_again"]
 
 CLIENT_RETRY_S = 1.0
 
@@ -22,6 +22,27 @@ class Program(Protocol):
     """Works with what `handle` gives, a silo or a client, or None while there is none."""
 
     async def work(self, handle: Callable[[], Any], /) -> None: ...
+
+
+class Running(Protocol):
+    """A run, until it is over."""
+
+    is_over: bool
+
+
+async def again_and_again(
+    run: Running,
+    rng: Random,
+    pause_s: float,
+    handle: Callable[[], Any],
+    act: Callable[[Any], Awaitable[None]],
+) -> None:
+    """Act with what `handle` gives, after at most `pause_s` each, until the run is over."""
+    while not run.is_over:
+        await asyncio.sleep(rng.uniform(0.0, pause_s))
+        runtime = handle()
+        if runtime is not None:
+            await act(runtime)
 
 
 class Programs:

@@ -6,7 +6,6 @@ of the events (the suites). Invariant: every item is published once under its na
 
 from __future__ import annotations
 
-import asyncio
 from collections import defaultdict
 from collections.abc import Callable
 from typing import Any
@@ -15,6 +14,7 @@ from millstream.runtime import MillstreamError, QueueFull, QueueUnavailable
 from millstream.runtime.testing import Host, Published, Random, Simulation, seeded_random
 from millstream.streams import StreamNamespace
 
+from .programs import again_and_again
 from .record import Run
 
 __all__ = ["KEYS", "ORDERS", "TALK", "Publisher", "Traffic"]
@@ -46,11 +46,7 @@ class Publisher:
 
     async def work(self, handle: Callable[[], Any]) -> None:
         """Publish until the run is over; `handle` gives a silo or client, or None."""
-        while not self._run.is_over:
-            await asyncio.sleep(self._rng.uniform(0.0, 0.3))
-            runtime = handle()
-            if runtime is not None:
-                await self._publish(runtime)
+        await again_and_again(self._run, self._rng, 0.3, handle, self._publish)
 
     async def _publish(self, runtime: Any) -> None:
         namespace = self._rng.choice((ORDERS, TALK))
