@@ -43,7 +43,7 @@ class Layout:
         self._record: MapperRecord | None = None
         self._old: OldRing | None = None
         self._old_ring: QueueMapper | None = None
-        self._ring = self._newest = mapper
+        self._ring = self._newest = self._before = mapper
         self._changed = asyncio.Event()
         self.look_again: Callable[[], None] = lambda: None
         self.asked_era = self.era = 0
@@ -54,6 +54,11 @@ class Layout:
         self._ring = mapper
         self.epoch = mapper.epoch
         self.queue_for = mapper.queue_for  # no frame of its own: it is called for each publish
+
+    def bring(self, mapper: QueueMapper) -> None:
+        """The broker has another one: it is used from now on."""
+        self._before, self._brought, self._newest = self._newest, mapper, mapper
+        self._publish_by(mapper)
 
     def queues(self) -> Sequence[QueueId]:
         """The queues of the ring that publishers use."""
@@ -66,7 +71,7 @@ class Layout:
 
     def queues_of(self, stream: StreamId) -> Sequence[QueueId]:
         """Those in which events of a stream may be."""
-        rings = [self._newest] if self._old_ring is None else [self._old_ring, self._newest]
+        rings = [self._old_ring or self._before, self._newest]
         return tuple(dict.fromkeys(ring.queue_for(stream) for ring in rings))
 
     def old_queues(self) -> Sequence[QueueId]:

@@ -11,7 +11,7 @@ from millstream.runtime import StateStore
 from millstream.runtime.extending import Clock, Members, SiloServices, Targets, Tasks
 from millstream.streams.contracts.identity import QueueId
 from millstream.streams.contracts.mapping import QueueMapper
-from millstream.streams.ownership.mapper_record import MapperRecords
+from millstream.streams.ownership.mapper_record import MapperRecord, MapperRecords
 from millstream.streams.ownership.record import OwnershipStore, QueueState
 
 __all__ = ["SiloAdapterHost"]
@@ -34,9 +34,13 @@ class SiloAdapterHost:
         self.provider = provider
         self.mapper = mapper
 
-    async def agree(self) -> None:
-        """Compare queues and mapper with what is stored. Raises ConfigError, StorageError."""
+    async def agree(self) -> MapperRecord:
+        """Compare queues and mapper with what is stored; returns that.
+
+        Raises ConfigError, StorageError.
+        """
         await self.mapper_records.agree()
+        return await self.mapper_records.read()
 
     @property
     def cluster(self) -> str:

@@ -26,7 +26,12 @@ from millstream.streams.contracts.factories import OpenAdapter
 from millstream.streams.contracts.identity import StreamId
 from millstream.streams.contracts.mapping import QueueBalancer, QueueMapper
 from millstream.streams.contracts.message import OutMessage
-from millstream.streams.contracts.queue import EnqueuesAtOnce, QueueAdapter, QueueAdapterFactory
+from millstream.streams.contracts.queue import (
+    BringsMapper,
+    EnqueuesAtOnce,
+    QueueAdapter,
+    QueueAdapterFactory,
+)
 from millstream.streams.contracts.shapes import capabilities_of, require_shape
 from millstream.streams.contracts.token import Token
 from millstream.streams.failures.dead_letters import DeadLetters
@@ -34,6 +39,7 @@ from millstream.streams.failures.handler import FailureHandler, GiveUpDecision
 from millstream.streams.failures.target import DeadLettersTarget
 from millstream.streams.inbox.inbox import inbox_grain_of
 from millstream.streams.insight.target import WhyTarget
+from millstream.streams.ownership.brought import BroughtMapper
 from millstream.streams.ownership.layout import Layout
 from millstream.streams.ownership.manager import QueueManager
 from millstream.streams.ownership.mapper_record import MapperRecords
@@ -63,7 +69,8 @@ class PersistentStreams:
         queues: the queue provider: an adapter factory, such as `MemoryQueues()`; an async
             function that opens an adapter; or the name of an entry point of `millstream.queues`,
             such as "memory".
-        mapper: which queue carries a stream; default: a hash ring of 8 queues.
+        mapper: which queue carries a stream; default: the adapter's, if it brings one
+            (`BringsMapper`), or a hash ring of 8 queues.
         balancer: which silo should read which queue; it is for one silo, so pass a fresh one, or
             the name of an entry point of `millstream.balancers`, such as "deployment".
         on_give_up: what becomes of events that were given up: "dead_letter" (default), "skip",
@@ -93,6 +100,7 @@ class PersistentStreams:
         self._reading: QueueReading | None = None
         self._opened: QueueAdapter | None = None  # the adapter, until it is closed
         self._resizing: Resizing | None = None
+        self._brought: BroughtMapper | None = None
         self._closing: Callable[[], asyncio.Task[None]] | None = None
         self._closed: asyncio.Task[None] | None = None
 
@@ -132,11 +140,16 @@ class PersistentStreams:
     async def _open_adapter(self, services: SiloServices, name: str) -> None:
         factory, store = self.settings.factory, self.settings.options.store
         host = SiloAdapterHost(services, name, self.mapper, self.settings.mapper, store)
-        await host.agree()
-        self._layout.adopt(await host.mapper_records.read())
+        may_be_brought = not self.settings.has_own_mapper
+        if not may_be_brought:
+            self._layout.adopt(await host.agree())
         self.adapter = self._opened = await factory.open(name, host)
         where = f"the adapter of stream provider {name!r}"
         require_shape(self.adapter, QueueAdapter, where)
+        if may_be_brought and isinstance(self.adapter, BringsMapper):
+            self._brought = BroughtMapper(name, self.adapter, self._layout)
+        elif may_be_brought:
+            self._layout.adopt(await host.agree())
         if isinstance(self.adapter, EnqueuesAtOnce):
             require_shape(self.adapter, EnqueuesAtOnce, where)
         self.capabilities = capabilities_of(factory, f"stream provider {name!r}")
@@ -201,7 +214,9 @@ class PersistentStreams:
         row = services.row
         if row is not None and row.can_own_queues:
             await self._in_silo().start(services)
-        if Capability.SEALED in self.capabilities and self._resizing is not None:
+        if self._brought is not None and self._publisher is not None:
+            self._brought.start(services.tasks, self._publisher.remap, self._in_silo().relaid)
+        elif Capability.SEALED in self.capabilities and self._resizing is not None:
             self._resizing.start()
 
     async def resize(self, *, queues: int) -> None:
@@ -222,6 +237,8 @@ class PersistentStreams:
 
     async def stop(self) -> None:
         """Hand the queues over; turns that run on may still publish."""
+        if self._brought is not None:
+            self._brought.close()
         if self._resizing is not None:
             self._resizing.close()
         if self._reading is not None:
@@ -229,6 +246,8 @@ class PersistentStreams:
 
     def abort(self) -> None:
         """Stop without a word; a task closes balancer and adapter."""
+        if self._brought is not None:
+            self._brought.close()
         if self._resizing is not None:
             self._resizing.close()
         is_balanced = self._reading is not None and self._reading.is_balanced

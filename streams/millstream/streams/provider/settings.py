@@ -50,6 +50,7 @@ class Settings:
     on_give_up: FailureHandler
     consumer: type[Consumer] = Consumer
     gave_up: Callable[[DeliveryFailure, str], None] = log_outcome
+    has_own_mapper: bool = True  # else an adapter may bring one
 
     def declared(self) -> frozenset[Capability]:
         """What the factory declares; of a function nothing is known until it has opened."""
@@ -85,6 +86,7 @@ def settings_of(
         balancer_of(balancer),
         StreamOptions() if options is None else options,
         handler_of(on_give_up),
+        has_own_mapper=mapper is not None,
     )
     require_shape(found.mapper, QueueMapper, "PersistentStreams(mapper=...)")
     check_kind("PersistentStreams(options=...)", found.options, StreamOptions)
