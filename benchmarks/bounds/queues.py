@@ -1,4 +1,4 @@
-"""What a thousand queues on one silo cost.
+"""What a thousand queues, and many streams, on one silo cost while nothing happens.
 
 Each function is a row or two: `async (work, size) -> figures`. Bytes are counted by `tracemalloc`.
 """
@@ -6,6 +6,7 @@ Each function is a row or two: `async (work, size) -> figures`. Bytes are counte
 from __future__ import annotations
 
 import asyncio
+import os
 import time
 import tracemalloc
 from collections.abc import AsyncIterator
@@ -26,7 +27,7 @@ from millstream.streams import (
 
 from .watch import held_bytes, sized
 
-__all__ = ["active", "idle", "idle_bytes"]
+__all__ = ["active", "idle", "idle_bytes", "idle_streams"]
 
 QUEUES = 1_000
 FEW = 100  # queues, so that what a silo costs is left out
@@ -34,7 +35,9 @@ ACTIVE = 100
 WATCHED_S = 10.0
 TURN_S = 1.0
 TURNS = 8
+STREAMS = 20_000
 READINGS = StreamNamespace("readings", int, subscriptions="implicit")
+BLOBS = StreamNamespace("blobs", bytes, subscriptions="implicit")
 Figures = dict[str, float]
 
 
@@ -45,6 +48,10 @@ class Meter(Grain):
 
     @subscribe(READINGS)
     async def on_reading(self, event: Event[int]) -> None:
+        Meter.count += 1
+
+    @subscribe(BLOBS)
+    async def on_blob(self, event: Event[bytes]) -> None:
         Meter.count += 1
 
 
@@ -84,6 +91,29 @@ async def idle_bytes(work: Path, size: float) -> Figures:
             held.append(held_bytes())
         tracemalloc.stop()
     return {"queues_idle_bytes": (held[1] - held[0]) / (counts[1] - counts[0])}
+
+
+async def idle_streams(work: Path, size: float) -> Figures:
+    """What a stream holds, its grain included, after one event of 10 KB, which was handled."""
+    count = sized(STREAMS, size, 100)
+    async with silo_with(1) as silo:
+        await _one_event(silo, range(-100, 0))
+        tracemalloc.start()
+        before = held_bytes()
+        await _one_event(silo, range(count))
+        held = held_bytes() - before
+        tracemalloc.stop()
+    return {"streams_idle_bytes": held / count}
+
+
+async def _one_event(silo: Silo, numbers: range) -> None:
+    """One event to each of these streams; returns when they are handled and acknowledged."""
+    wanted = Meter.count + len(numbers)
+    for number in numbers:
+        await silo.stream(BLOBS, f"b{number}").publish(os.urandom(10_000))
+    while Meter.count < wanted:
+        await asyncio.sleep(0.05)
+    await asyncio.sleep(1)
 
 
 async def active(work: Path, size: float) -> Figures:

@@ -49,6 +49,7 @@ PROGRAMS = {
     "queues.idle": ("queues_idle_percent",),
     "queues.idle_bytes": ("queues_idle_bytes",),
     "queues.active": ("queues_active_lost_percent",),
+    "queues.idle_streams": ("streams_idle_bytes",),
 }
 """Programs (`module.function` of this package) and the figures that each returns."""
 
@@ -78,6 +79,7 @@ ROWS = {
         Row("error_text_bytes", "B", 100_000, "what arrives of an error's message of 5 MB"),
         Row("queues_idle_percent", "%", 2, "CPU of 1,000 queues without events, of one core"),
         Row("queues_idle_bytes", "B", 20_000, "what each of 1,000 queues without events holds"),
+        Row("streams_idle_bytes", "B", 4_500, "a stream and its grain after an event of 10 KB"),
         Row("queues_active_lost_percent", "%", 10, "events/s of 100 queues, 900 idle beside them"),
     )
 }

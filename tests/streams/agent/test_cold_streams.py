@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import weakref
 from contextvars import Context
 from types import SimpleNamespace
 from typing import Any
@@ -47,6 +49,7 @@ class Desk:
             asyncio.get_running_loop().create_future()
         )
         self.offered: list[str] = []
+        self.moved: list[Token | None] = []
         self.unpinned: list[int] = []
         self.implicit = ImplicitSet()
         clock: Any = SimpleNamespace(now=asyncio.get_running_loop().time)
@@ -74,7 +77,8 @@ class Desk:
     def retry(self, subscriber: Subscriber) -> None:
         subscriber.is_faulted = False
 
-    def move(self, subscriber: Subscriber, after: Token | None) -> None: ...
+    def move(self, subscriber: Subscriber, after: Token | None) -> None:
+        self.moved.append(after)
 
     def begin(self, subscriber: Subscriber, start: Token) -> None: ...
 
@@ -106,6 +110,25 @@ async def test_a_cold_stream_waits_for_its_subscriptions() -> None:
     await asyncio.sleep(0)
     assert desk.offered == [] and desk.unpinned == []
     assert await desk.answers(row("one"), row("two")) == ["one", "two"]
+
+
+class Watched(QueueMessage):
+    """One of which can be seen that nobody has it any more."""
+
+    __slots__ = ("__weakref__",)
+
+
+async def test_an_idle_stream_does_not_keep_its_last_event() -> None:
+    desk = Desk()
+    message = Watched(STREAM, Token(1, 1), (b"x" * 1_000, b"y"), {})
+    seen = weakref.ref(message)
+    desk.subscribers.route(message, 0)
+    del message
+    assert await desk.answers(row("one")) == ["one"]
+    gc.collect()
+    assert seen() is None
+    desk.subscribers.attach(STREAM, msgspec.structs.replace(row("one"), start="next"))
+    assert desk.moved == [Token(1, 1, 1)]  # behind the last of its items
 
 
 async def test_what_was_removed_while_it_was_asked_for_stays_removed() -> None:

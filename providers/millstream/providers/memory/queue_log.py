@@ -35,7 +35,7 @@ NO_HEADERS: Mapping[str, str] = MappingProxyType({})
 SPAN_MAX = 10_000_000  # messages from the oldest that is not done on; one that is done costs 8 B
 
 
-SEGMENTS = PartitionOptions(segment_size=128)  # 1 KiB for a queue without events
+SEGMENTS = PartitionOptions(segment_size=64)  # half a KiB for a queue without events
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import deque
 from collections.abc import Collection, Mapping, Sequence
 from typing import Protocol
 
@@ -129,7 +128,7 @@ class Reconciling:
         self._stored = stored
         self._every_s = every_s
         self._tasks = tasks
-        self._round: deque[StreamId] = deque()
+        self._round: list[StreamId] = []  # the next one is the last
         self._running: asyncio.Task[None] | None = None
 
     def begin(self) -> None:
@@ -143,10 +142,10 @@ class Reconciling:
             await asyncio.sleep(self._every_s)
             if not self._round:
                 asked = [one for one, entry in self._streams.items() if entry.is_asked_for]
-                self._round.extend(asked)
+                self._round = asked[::-1]
             if not self._round:
                 return
-            await self.look(self._round.popleft())
+            await self.look(self._round.pop())
 
     async def look(self, stream: StreamId) -> None:
         """Compare one stream, and repair what differs."""

@@ -28,12 +28,10 @@ class Starts:
     def __init__(self) -> None:
         self._waiting: dict[str, tuple[Token, float]] = {}
 
-    def wait(
-        self, subscription: str, start: Token, newest: QueueMessage | None, at_s: float
-    ) -> None:
+    def wait(self, subscription: str, start: Token, newest: Token | None, at_s: float) -> None:
         """A subscription is to begin at `start`; `newest`: how far its stream has come."""
         self.forget(subscription)
-        if newest is None or last_token(newest) < start:
+        if newest is None or newest < start:
             self._waiting[subscription] = (start, at_s)
 
     def forget(self, subscription: str) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from typing import TypeVar
 
 from millstream.streams.contracts.message import QueueMessage
+from millstream.streams.contracts.token import Token
 
 from .delivery.delivery import Delivery
 from .delivery.steps import DeliveryState
@@ -43,14 +44,14 @@ class StreamEntry:
         self.subscribers: dict[str, Subscriber] = {}
         self.cold: list[tuple[QueueMessage, int]] | None = None
         self.is_parked = False  # while it is cold: its messages are read anew
-        self.detached: set[str] = set()  # while it is cold: the answer may be older
+        self.detached: dict[str, None] = {}  # while it is cold: the answer may be older
         self.holds: dict[str, bool] = {}  # what was told of subscriptions: are they held?
-        self.spread: deque[tuple[QueueMessage, int]] = deque()  # being given to very many
+        self.spread: deque[tuple[QueueMessage, int]] | None = None  # being given to very many
         self.starts: Starts | None = None  # once somebody waits for a token
         self.moved_era = -1  # of events that wait for the stream's former queue
         self.is_asked_for = False  # it may have explicit subscriptions
         self.told: set[str] | None = None  # of which, while it is compared with what is stored
-        self.newest: QueueMessage | None = None
+        self.newest: Token | None = None  # the last item that came
         self.used_s = 0.0
 
     def hear_of(self, subscription: str) -> None:

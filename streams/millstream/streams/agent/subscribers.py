@@ -106,7 +106,7 @@ class Subscribers:
         entry = self._streams.get(message.stream)
         if entry is None:
             entry = self._meet(message.stream, message.token.era)
-        entry.newest = message
+        entry.newest = message.token if len(message.items) == 1 else last_token(message)
         entry.used_s = self._clock.now()
         if entry.cold is not None:
             if entry.is_parked:
@@ -123,7 +123,7 @@ class Subscribers:
             entry.spread.append((message, index))  # behind what is not everywhere yet
             return
         if len(entry.subscribers) > OFFERS_AT_ONCE:
-            entry.spread.append((message, index))
+            entry.spread = deque([(message, index)])
             self._tasks.start(self._spread(entry, entry.spread))
             return
         if not entry.subscribers:
@@ -157,6 +157,7 @@ class Subscribers:
                     return  # they were let go
             spread.popleft()
             self._cache.unpin(index)
+        entry.spread = None
         self._progressed()
 
     def _meet(self, stream: StreamId, era: int = 0) -> StreamEntry:
@@ -332,7 +333,7 @@ class Subscribers:
             entry = self._meet(stream)
         if entry is None:
             return  # cold: the first event asks the rendezvous, which has the row
-        entry.detached.discard(row.id)
+        entry.detached.pop(row.id, None)
         entry.hear_of(row.id)
         entry.holds[row.id] = False
         if row.start != HERE and entry.starts is not None:
@@ -357,7 +358,7 @@ class Subscribers:
         if behind is not None and subscriber.delivery is None:
             behind.end()  # with a former owner
         if entry.newest is not None:
-            self._deliveries.move(subscriber, last_token(entry.newest))
+            self._deliveries.move(subscriber, entry.newest)
         else:
             self._deliveries.drop(subscriber)  # all that it has is old
             subscriber.position = None
@@ -391,7 +392,7 @@ class Subscribers:
         if entry is None:
             return
         if entry.cold is not None:
-            entry.detached.add(subscription)
+            entry.detached[subscription] = None
         entry.hear_of(subscription)
         entry.holds.pop(subscription, None)
         if entry.starts is not None:
@@ -408,9 +409,9 @@ class Subscribers:
                 self._cache.unpin(index)
             if entry.cold is not None:
                 entry.cold = []
-            for _, index in entry.spread:
+            for _, index in entry.spread or ():
                 self._cache.unpin(index)
-            entry.spread = deque()
+            entry.spread = None
             for subscriber in entry.subscribers.values():
                 self._deliveries.drop(subscriber)
 

@@ -42,6 +42,7 @@ ENDED_MAX = 1_000
 class Consumer:
     """Extension `streams` of a grain's activation; `runs`: what runs its handlers."""
 
+    __slots__ = ("_ended", "_grain", "_old", "_positions", "_removing")
     runs: ClassVar[type[HandlerRun]] = HandlerRun
 
     def __init__(self, grain: ExtendedGrain) -> None:

@@ -27,14 +27,16 @@ ASKED_MAX = 16
 class OldPositions:
     """Those of one activation."""
 
+    __slots__ = ("_asked", "_grain", "_joined")
+
     def __init__(self, grain: ExtendedGrain) -> None:
         self._grain = grain
-        self._joined: set[str] = set()  # while the rendezvous is asked
-        self._asked: set[int] = set()  # states that were looked through
+        self._joined: dict[str, None] = {}  # while the rendezvous is asked
+        self._asked: dict[int, None] = {}  # states that were looked through
 
     def joined(self, subscription: str) -> None:
         """A subscription is being made: its positions are kept."""
-        self._joined.add(subscription)
+        self._joined[subscription] = None
         for state in self._grain.states:
             state.keep_position(subscription)
 
@@ -47,7 +49,7 @@ class OldPositions:
         """Look through a state once, in the background; `living`: what is delivered by now."""
         if id(state) in self._asked:
             return
-        self._asked.add(id(state))
+        self._asked[id(state)] = None
         found = [name for name in state.cursors if name not in living]
         known = [name for name in found if _is_explicit(name)]
         if known:
@@ -57,7 +59,7 @@ class OldPositions:
 
     async def _ask(self, state: State[Any], names: Iterable[str]) -> None:
         for name in names:
-            self._joined.discard(name)
+            self._joined.pop(name, None)
             provider, stream = parse_subscription_id(name)
             key = rendezvous_key(provider, stream)
             try:

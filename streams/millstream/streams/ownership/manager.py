@@ -247,16 +247,17 @@ class QueueManager(Generic[R]):
             if not any(owned.kept for owned in self._queues.values()):
                 continue
             try:
-                etags = await self._store.etags()
+                await self._look()
             except StorageError as error:
                 log.warning("the queue records: %s", error, extra={"silo": self._silo.me})
-                continue
             except Exception:
                 log.exception("the queue records; trying again", extra={"silo": self._silo.me})
-                continue
-            for queue, owned in self._queues.items():
-                if owned.has_changed(etags.get(queue)):
-                    self.wake(queue)
+
+    async def _look(self) -> None:
+        etags = await self._store.etags()
+        for queue, owned in self._queues.items():
+            if owned.has_changed(etags.get(queue)):
+                self.wake(queue)
 
     # -- one queue
 
