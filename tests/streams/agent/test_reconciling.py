@@ -202,6 +202,24 @@ async def test_a_store_that_is_away_ends_nothing() -> None:
         assert known(silo) == ["a"]
 
 
+async def test_a_store_that_raises_anything_is_asked_again(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def odd(self: Following, stream: StreamId) -> Sequence[SubscriptionRow]:
+        raise KeyError("odd")
+
+    async with cluster_of() as cluster:
+        (silo,) = cluster.silos
+        await publish(silo, 1)
+        patched = pytest.MonkeyPatch()
+        patched.setattr(Following, "stored", odd)
+        await until(lambda: "were not compared: KeyError" in caplog.text)
+        patched.undo()
+        Lost(monkeypatch, "attach")
+        await cluster.grain(Reader, "a").listen()
+        await until(lambda: known(silo) == ["a"])
+
+
 async def test_what_is_made_while_the_rows_are_read_stays(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -371,7 +389,8 @@ def test_what_differs_is_repaired_unless_it_is_newer(
     there = {} if here is None else {"one": subscriber("one", is_held=here)}
     before = {name: one.is_faulted is not has_changed for name, one in there.items()}
     rows = [] if stored is None else [row("one", stored)]
-    found = repairs(there, before, rows, {"one"} if told else ())
+    gone = there.keys() - {one.id for one in rows}
+    found = repairs(there, before, rows, gone, {"one"} if told else ())
     if told or (has_changed and there):
         assert found == []
     else:
@@ -383,5 +402,5 @@ def test_an_implicit_one_has_a_row_only_while_it_is_held() -> None:
     held, free = subscriber("implicit/a", is_held=True), subscriber("implicit/b")
     there = {one.id: one for one in (held, free)}
     before = {one.id: one.is_faulted for one in (held, free)}
-    (found,) = repairs(there, before, [row("implicit/c", "paused")], ())
+    (found,) = repairs(there, before, [row("implicit/c", "paused")], there, ())
     assert found.subscription == "implicit/a" and found.row is not None and not found.is_held

@@ -13,12 +13,14 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Collection, Mapping, Sequence
+from logging import INFO, WARNING
 from typing import Protocol
 
 import msgspec
 
 from millstream.runtime import MillstreamError
 from millstream.runtime.extending import Tasks, shown
+from millstream.streams.api.implicit import is_implicit
 from millstream.streams.api.subscription_rows import HELD, HERE, SubscriptionRow
 from millstream.streams.contracts.identity import StreamId
 
@@ -28,6 +30,9 @@ from .stream_entry import StreamEntry
 __all__ = ["Reconciling", "Repair", "Stored", "repairs"]
 
 log = logging.getLogger("millstream.subscribers")
+
+COMPARED_AT_ONCE = 1_000
+"""Subscriptions of one stream that are compared without a pause."""
 
 
 class Stored(Protocol):
@@ -71,30 +76,33 @@ def repairs(
     known: Mapping[str, Subscriber],
     were_held: Mapping[str, bool],
     rows: Sequence[SubscriptionRow],
+    gone: Collection[str],
     told: Collection[str],
 ) -> list[Repair]:
     """What of the subscriptions that are known differs from what is stored. Pure.
 
     Args:
         were_held: those that were known when reading began, and whether they were held then.
+        rows, gone: what is stored, or a part of it, and what is not.
         told: what was told of meanwhile.
     """
     found: list[Repair] = []
-    stored = {row.id: row for row in rows}
     for row in rows:
         subscriber, is_held = known.get(row.id), row.state in HELD
+        if subscriber is not None and subscriber.is_faulted is is_held:
+            continue  # as a rule
         if row.id in told or (subscriber is not None and _has_changed(subscriber, were_held)):
             continue
-        if subscriber is None and row.id.startswith("implicit/"):
+        if subscriber is None and is_implicit(row.id):
             continue  # its mark is not there now
         if subscriber is None:
-            found.append(Repair(row.id, row, is_held, "is stored, and was not known here"))
-        elif subscriber.is_faulted is not is_held:
+            note = "is stored, and was not known here"
+        else:
             note = "is held, and was delivered to" if is_held else "is not held any more"
-            found.append(Repair(row.id, row, is_held, note))
-    for subscriber in known.values():
-        name = subscriber.id
-        if name in stored or name in told or _has_changed(subscriber, were_held):
+        found.append(Repair(row.id, row, is_held, note))
+    for name in gone:
+        subscriber = known.get(name)
+        if subscriber is None or name in told or _has_changed(subscriber, were_held):
             continue
         if subscriber.is_explicit:
             found.append(Repair(name, None, False, "is not stored any more"))
@@ -154,8 +162,11 @@ class Reconciling:
             return
         try:
             await self._look(stream, entry)
-        except MillstreamError as error:
-            log.info("subscriptions of %s were not compared: %s", shown(str(stream)), error)
+        except Exception as error:  # whatever a store raises: the next look tries again
+            is_known = isinstance(error, MillstreamError)
+            text = "subscriptions of %s were not compared: %s: %s"
+            name = type(error).__name__
+            log.log(INFO if is_known else WARNING, text, shown(str(stream)), name, error)
         finally:
             entry.told = None
 
@@ -164,13 +175,21 @@ class Reconciling:
         entry.told = told
         were_held = {one.id: one.is_faulted for one in entry.subscribers.values()}
         rows = await self._stored.stored(stream)
-        gone = were_held.keys() - {row.id for row in rows}
-        kept = {name for name in gone if await self._stored.is_stored(stream, name)}
-        if self._streams.get(stream) is not entry or entry.cold is not None:
-            return
-        for one in repairs(entry.subscribers, were_held, rows, told | kept):
-            self._repair(stream, one)
-        absent = next((row for row in rows if self._stored.is_absent(stream, row)), None)
+        stored = {row.id for row in rows}
+        missing = [name for name in were_held if name not in stored]
+        gone = [name for name in missing if not await self._stored.is_stored(stream, name)]
+        for start in range(0, max(1, len(rows)), COMPARED_AT_ONCE):
+            if self._streams.get(stream) is not entry or entry.cold is not None:
+                return
+            part = rows[start : start + COMPARED_AT_ONCE]
+            for one in repairs(entry.subscribers, were_held, part, gone, told):
+                self._repair(stream, one)
+            gone = []
+            await asyncio.sleep(0)
+        consumers = {row.id if is_implicit(row.id) else row.grain_type: row for row in rows}
+        absent = next(
+            (row for row in consumers.values() if self._stored.is_absent(stream, row)), None
+        )
         if absent is not None:
             await self._forget(stream, absent)
 

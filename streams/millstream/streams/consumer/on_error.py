@@ -33,7 +33,8 @@ def on_error(namespace: StreamNamespace[Any], /) -> Callable[[Method[G]], Method
     It is called with a `DeliveryFailure` once an event of a stream of that name was given up, for
     each subscription of the grain, marked or made at run time: `decision` says whether the event is
     a dead letter, was skipped, or has paused the subscription. It comes after that is stored, and
-    before the next event. It is told once, if the grain can be reached: what it raises is logged.
+    ahead of the next event, unless the grain moves meanwhile. It is told once, if the grain can be
+    reached: what it raises is logged.
 
     Raises DefinitionError when the class is defined.
     """

@@ -5,7 +5,6 @@ Owns: `SiloOutlet`. Not: when something is sent or given up (`agent`).
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Coroutine
 from typing import Any
@@ -26,7 +25,7 @@ __all__ = ["SiloOutlet"]
 log = logging.getLogger("millstream.delivery")
 
 TELL_S = 10.0
-"""How long a method with `@on_error` may take; then the next event is delivered."""
+"""How long a method with `@on_error` may take."""
 
 
 class SiloOutlet:
@@ -64,12 +63,10 @@ class SiloOutlet:
         unique = "" if self._are_known else f"{int(now_s * 1e6):016x}"
         await self._letters.put(DeadLetter(failure, now_s, letter_id(failure, unique)))
 
-    async def tell(self, failure: DeliveryFailure, /) -> None:
-        """Tell the grain, if it can be reached; delivery goes on after `TELL_S`."""
-        if failure.grain_type == self._inbox_kind:
-            return
-        telling = self._services.tasks.start(self._tell(failure))
-        await asyncio.wait([telling], timeout=TELL_S)
+    def tell(self, failure: DeliveryFailure, /) -> None:
+        """Tell the grain, if it can be reached; what is delivered next is sent behind it."""
+        if failure.grain_type != self._inbox_kind:
+            self._services.tasks.start(self._tell(failure))
 
     async def _tell(self, failure: DeliveryFailure) -> None:
         kind, key = failure.grain_type, failure.grain_key

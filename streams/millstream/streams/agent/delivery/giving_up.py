@@ -43,8 +43,8 @@ class Aftermath(Protocol):
         """Mark a subscription as faulted. Raises MillstreamError."""
         ...
 
-    async def tell(self, failure: DeliveryFailure, /) -> None:
-        """Tell the consumer, in bounded time; whatever comes of it is contained."""
+    def tell(self, failure: DeliveryFailure, /) -> None:
+        """Tell the consumer, without waiting for it; whatever comes of it is contained."""
         ...
 
 
@@ -85,7 +85,7 @@ class GiveUps:
         elif outcome == "pause":
             await self._aftermath.fault(subscriber.stream, subscriber.id, failure.error)
         self._tell(failure, outcome)
-        await self._aftermath.tell(failure)
+        self._aftermath.tell(failure)
         return outcome
 
     async def _ask(self, failure: DeliveryFailure, timeout_s: float) -> Any:
