@@ -99,7 +99,7 @@ def entries(silo: Silo) -> int:
 
 async def bump(silo: Silo) -> int:
     """A newer version in the table, which nobody was told."""
-    table: Any = silo.assembly.membership._table
+    table: Any = silo.assembly.membership._table._table
     view: TableView = table.view()
     row = view.row(silo.address)
     assert row is not None
@@ -123,7 +123,7 @@ async def test_a_registration_behind_the_barrier_reads_the_table_and_is_made_aga
 async def test_many_registrations_behind_the_barrier_read_the_table_once() -> None:
     async with silos(1) as (one,):
         reads = 0
-        table: Any = one.assembly.membership._table
+        table: Any = one.assembly.membership._table._table
         read = table.read
 
         async def counted() -> Any:
@@ -386,7 +386,7 @@ async def test_the_version_of_a_registration_is_the_owner_s() -> None:
 async def test_an_asker_whose_view_is_behind_reads_the_table() -> None:
     async with silos(2) as (one, two):
         key = key_owned_by(one.assembly.directory, two, "Noted")
-        table: Any = one.assembly.membership._table
+        table: Any = one.assembly.membership._table._table
         view: TableView = table.view()
         row = view.row(two.address)
         assert row is not None
@@ -406,7 +406,7 @@ async def test_what_was_on_a_dead_silo_is_forgotten_and_swept() -> None:
         assert directory.locations.get("Noted", key) == two.address
         assert entries(one) == 1
         await two.kill()
-        table: Any = one.assembly.membership._table
+        table: Any = one.assembly.membership._table._table
         row = table.view().row(two.address)
         table.replace_row(msgspec.structs.replace(row, status=Status.DEAD), table.view().version)
         await one.assembly.membership.refresh()

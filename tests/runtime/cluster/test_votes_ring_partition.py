@@ -278,7 +278,7 @@ async def test_a_listener_that_fails_does_not_keep_the_others_from_hearing() -> 
 async def joined(*others: str) -> Seen:
     """A member that is active in its table, beside others."""
     seen = Seen()
-    table: Any = seen.member._table
+    table: Any = seen.member._table._table
     for silo in ("me:1@1", *others):
         table.replace_row(row(silo, alive_s=Env().wall_s()), table.view().version)
     seen.member._joined = True
@@ -287,7 +287,7 @@ async def joined(*others: str) -> Seen:
 
 
 def table_of(seen: Seen) -> MemoryMembershipTable:
-    table: Any = seen.member._table
+    table: Any = seen.member._table._table
     assert isinstance(table, MemoryMembershipTable)
     return table
 
