@@ -328,6 +328,16 @@ def test_a_long_run_of_done_messages_is_passed_in_looks(monkeypatch: pytest.Monk
     assert seen == ["18", "19"] and at == 20
 
 
+def test_whole_segments_of_done_messages_are_left_out_of_a_look() -> None:
+    log, size = log_of(), queue_log.SEGMENTS.segment_size
+    log.append_now([out(str(number)) for number in range(10 * size)], 0.0)
+    log.acknowledge(0, 1, 0, list(range(2, 10 * size)))  # but the first and the last
+    start, found = log.look(2, 10, 1000)
+    assert (start, texts(found)) == (1, [None] * 10)
+    start, found = log.look(size + 1, 2 * size, 100_000)
+    assert start == 9 * size and texts(found) == [None] * (size - 1) + [str(10 * size - 1)]
+
+
 def test_seeking_finds_the_first_that_is_not_done_at_or_after_a_time() -> None:
     log = log_of()
     for second in range(5):

@@ -115,6 +115,18 @@ def test_one_old_item_does_not_keep_the_slots_of_all_that_were_let_go_of_behind_
     partition.check()
 
 
+def test_what_was_let_go_of_in_whole_segments_is_stepped_over() -> None:
+    partition = partition_of(11, segment_size=2)
+    for offset in [1, 2, 3, 4, 5, 7]:
+        partition.let_go(offset)
+    assert [partition.first_held(at) for at in range(12)] == [0, 1, 6, 6, 6, 6, 6, 7, 8, 9, 10, 11]
+    for offset in [6, 8, 9, 10]:
+        partition.let_go(offset)
+    assert [partition.first_held(at) for at in (2, 9, 10, 11)] == [10, 10, 10, 11]
+    with pytest.raises(ValueError, match="offset is 12, the end is 11"):
+        partition.first_held(12)
+
+
 def test_letting_go_costs_the_same_however_much_is_stored() -> None:
     def calls(stored: int) -> int:
         partition, count = partition_of(stored), 0

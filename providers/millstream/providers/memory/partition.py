@@ -254,6 +254,14 @@ class Partition(Generic[T]):
             raise ValueError(f"offset is {offset}, which is the end")
         return self._chain.let_go(offset)
 
+    def first_held(self, offset: int) -> int:
+        """From where on to look for what was not let go of: this offset, or a later one.
+
+        Costs a step per segment that holds nothing. Raises as `read_at`.
+        """
+        self._refuse_outside(offset)
+        return self._chain.first_held(offset)
+
     def trim(self) -> None:
         """Let go of every item that all groups have committed; it cannot be read again."""
         needed = self._needed()

@@ -407,10 +407,11 @@ class QueueLog:
     ) -> tuple[int, list[QueueMessage | None]]:
         """Messages from a number of this era on, also those that are done, as None.
 
-        At most `max_events` messages are looked at, as many as have `max_bytes`, but one at least.
-        Returns the number that the first of them stands behind, and they.
+        At most `max_events` messages are looked at, as many as have `max_bytes`, but one at least;
+        a long run of those that are done is left out. Returns the number that the first of them
+        stands behind, and they.
         """
-        start = min(max(number - 1, self.done), self.end)
+        start = self._partition.first_held(min(max(number - 1, self.done), self.end))
         return start, self._messages_at(start, max_events, max_bytes)[0]
 
     async def seek(self, when_s: float) -> int:

@@ -170,6 +170,14 @@ class Chain(Generic[T]):
         at = (offset - self.head.start) // self._segment_size
         return self._segments[min(at, len(self._segments) - 1)]
 
+    def first_held(self, offset: int) -> int:
+        """This offset, or the first behind it in a segment that is not hollow; else the tail's."""
+        segment = self.find(offset)
+        while segment.is_hollow and segment.next is not None:
+            segment = segment.next
+            offset = segment.start
+        return offset
+
     def copy(self, segment: Segment[T], low: int, high: int) -> list[T]:
         """The items at offsets low..high-1, from the segment that holds `low` on."""
         items: list[T] = []
