@@ -31,6 +31,11 @@ BEHIND = (
     f"{AGENT}/test_done_before.py",
     f"{AGENT}/test_behind.py",
 )
+BY_HAND = (
+    f"{AGENT}/test_held_cursor.py",
+    f"{AGENT}/test_by_hand_rules.py",
+    f"{AGENT}/test_by_hand_model.py",
+)
 VIEWS = (f"{CLUSTER}/test_votes_ring_partition.py",)
 RANGE = (f"{CLUSTER}/test_directory_range.py", f"{CLUSTER}/test_directory.py")
 TOPICS = (
@@ -169,6 +174,9 @@ ROOMS: dict[str, dict[str, tuple[str, ...]]] = {
             f"{AGENT}/test_delivery_random.py",
             f"{AGENT}/test_releases.py",
         ),
+        f"{STREAMS}/agent/delivery/by_hand.py": BY_HAND,
+        f"{STREAMS}/agent/delivery/held_cursor.py": BY_HAND,
+        f"{STREAMS}/agent/losses.py": (f"{AGENT}/test_gaps.py",),
     },
     "insight": {f"{STREAMS}/insight/verdict.py": ("tests/streams/insight/test_verdict.py",)},
     "memory": {

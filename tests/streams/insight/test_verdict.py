@@ -106,6 +106,12 @@ def test_a_full_cache_whose_subscriptions_are_not_known() -> None:
         ({"state": "paused"}, "subscription_parked", "is paused"),
         ({"state": "lagging"}, "subscription_parked", "read anew"),
         (
+            {"state": "unacked", "lag_s": 20.0, "lag_events": 3},
+            "subscription_parked",
+            "has 3 events that are not acknowledged by hand, the oldest for 20.0 s",
+        ),
+        ({"state": "unacked", "lag_s": 9.0, "lag_events": 3}, "nothing", "3 events of it"),
+        (
             {"state": "backoff", "attempts": 2, "trouble": "ValueError: no"},
             "subscription_parked",
             "failed 2 times at one event, and tries it again: ValueError: no",

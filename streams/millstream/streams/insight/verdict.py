@@ -151,6 +151,12 @@ def _parked(one: SubscriptionReport, rate: float) -> Found:
         return "subscription_parked", (
             f"{name} is behind the cache: {one.lag_events:,} events of it are read anew."
         )
+    if one.state == "unacked" and one.lag_s >= BLOCKED_S:
+        return "subscription_parked", (
+            f"{name} has {one.lag_events:,} events that are not acknowledged by hand, the oldest "
+            f"for {_seconds(one.lag_s)}: {one.grain} is to call `context.ack`. They come again "
+            "after ack_timeout_s."
+        )
     if one.attempts:
         return "subscription_parked", (
             f"{name} has failed {one.attempts} times at one event, and tries it again: "

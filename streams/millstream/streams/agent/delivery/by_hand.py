@@ -139,14 +139,14 @@ class DeliveryByHand(Delivery):
 
     def _move(self, done: int) -> None:
         """So many items were handled, or the one that is out was given up."""
-        is_given_up, answer = self.state is DeliveryState.GIVING_UP, self._answer
-        last = self._out[done - 1].token if done else None
+        answer = self._answer
+        given_up = self._out[0].token if self.state is DeliveryState.GIVING_UP else None
         super()._move(done)
         if answer is not None:
             self.held.note(done, answer.at_s)
             self._settle(answer.acked)
-        elif is_given_up and last is not None:
-            self.held.give_up(last)
+        elif given_up is not None:
+            self.held.give_up(given_up)
             self._settle(None)
 
     def _again(self) -> Sequence[Action]:
@@ -161,7 +161,6 @@ class DeliveryByHand(Delivery):
         self._forget()
 
     def _lost(self, at_s: float, roll: float, least_s: float = 0.0) -> Sequence[Action]:
-        self._out = ()
         return self._next() if self._pass_over() else super()._lost(at_s, roll, least_s)
 
     def _next(self) -> Sequence[Action]:
@@ -182,8 +181,8 @@ class DeliveryByHand(Delivery):
     # -- what is acknowledged
 
     def _settle(self, upto: Token | None) -> None:
-        if upto is not None and (self._upto is None or upto > self._upto):
-            self._upto = upto
+        if upto is not None:
+            self._upto = upto if self._upto is None else max(self._upto, upto)
         self.held.settle(self._upto)
 
     def _pass_over(self) -> bool:

@@ -1,0 +1,384 @@
+"""A delivery that is acknowledged by hand: its rules one by one."""
+
+from __future__ import annotations
+
+import pytest
+
+from millstream.runtime.extending import Backoff
+from millstream.streams.agent.cache.limits import CacheLimits
+from millstream.streams.agent.cache.queue_cache import QueueCache
+from millstream.streams.agent.delivery.by_hand import DeliveryByHand
+from millstream.streams.agent.delivery.options import DeliveryOptions
+from millstream.streams.agent.delivery.steps import (
+    AckBy,
+    AckDue,
+    Acked,
+    Action,
+    Arrived,
+    Deliver,
+    DeliveryState,
+    Drained,
+    Event,
+    Failure,
+    FailureKind,
+    Fetch,
+    Fetched,
+    GivenUp,
+    GiveUp,
+    Pause,
+    Progress,
+    Resume,
+    Retry,
+    Sent,
+    Tick,
+    Unreachable,
+    WaitUntil,
+    Wake,
+)
+from millstream.streams.agent.lagging.behind import BehindCursor, before
+from millstream.streams.agent.lagging.book import BehindBook
+from millstream.streams.contracts.identity import StreamId
+from millstream.streams.contracts.message import QueueMessage
+from millstream.streams.contracts.token import Token
+
+A = StreamId("n", "a")
+RAISED = Failure(FailureKind.HANDLER, "ValueError: no")
+State = DeliveryState
+
+
+def token(seq: int) -> Token:
+    return Token(0, seq)
+
+
+class Desk:
+    """Messages of one event each, and a delivery from the first on."""
+
+    def __init__(self, count: int = 4, unacked_max: int = 3) -> None:
+        self.cache = QueueCache(CacheLimits())
+        self.book = BehindBook(self.cache, is_used=True)
+        self.last = 0
+        for _ in range(count):
+            self.add()
+        options = DeliveryOptions(
+            retries=1,
+            backoff=Backoff(first_s=1, factor=2, ceiling_s=8),
+            max_unacked=unacked_max,
+            ack_timeout_s=60.0,
+        )
+        self.delivery = DeliveryByHand(self.cache, A, options, at=0)
+
+    def add(self) -> None:
+        self.last += 1
+        self.cache.unpin(self.cache.append(QueueMessage(A, token(self.last), [b"x"])))
+
+    def step(self, *events: Event) -> list[Action]:
+        actions: list[Action] = []
+        for event in events:
+            actions += self.delivery.step(event)
+            self.delivery.check()
+        return actions
+
+    def send(self, count: int | None = None) -> list[int]:
+        (action,) = self.step(Wake())
+        assert isinstance(action, Deliver)
+        items = action.items[:count]
+        self.delivery.step(Sent(len(items), 0.0))
+        return [one.token.seq for one in items]
+
+    def done(self, count: int, at_s: float = 0.0, acked: int | None = None) -> list[Action]:
+        upto = None if acked is None else token(acked)
+        return self.step(Progress(count, None, at_s, 0.0, acked=upto))
+
+    def state(self) -> DeliveryState:
+        return self.delivery.state
+
+
+def out(count: int = 4, given: int = 3) -> Desk:
+    """Some of the events were handled at 10 s, and none is acknowledged."""
+    desk = Desk(count)
+    desk.send(given)
+    assert desk.done(given, 10.0) == [AckBy(70.0)]
+    return desk
+
+
+def test_it_sends_on_without_acknowledgements_until_too_many_are_out() -> None:
+    desk = Desk()
+    assert desk.send(2) == [1, 2]
+    assert desk.done(2, 10.0) == [AckBy(70.0)] and desk.state() is State.READY
+    assert desk.delivery.unacked == 2 and desk.delivery.unacked_from == token(1)
+    assert desk.send() == [3]
+    assert desk.done(1, 11.0) == [] and desk.state() is State.UNACKED
+    assert desk.step(Wake(), Arrived()) == [] and desk.state() is State.UNACKED
+
+
+def test_nothing_is_unacknowledged_before_something_is_delivered() -> None:
+    desk = Desk()
+    assert desk.delivery.unacked == 0 and desk.delivery.unacked_from is None
+    desk.send(1)
+    assert desk.done(1, 0.0, acked=1) == [] and desk.delivery.unacked == 0
+
+
+def test_an_acknowledgement_makes_room_and_the_last_one_ends_it() -> None:
+    desk = out()
+    assert desk.state() is State.UNACKED
+    assert desk.step(Acked(token(1))) == [] and desk.state() is State.READY
+    assert desk.send() == [4]
+    desk.done(1, 11.0)
+    assert desk.step(Acked(token(3))) == [] and desk.state() is State.UNACKED
+    assert desk.step(Acked(token(2))) == []  # late
+    assert desk.step(Acked(token(4))) == [Drained()] and desk.state() is State.CLOSED
+    assert desk.delivery.position == token(4)
+    assert desk.step(Acked(token(4)), AckDue(99.0), Arrived()) == []
+
+
+def test_a_message_that_arrives_while_all_is_out_is_sent() -> None:
+    desk = out(2, 2)
+    assert desk.state() is State.UNACKED
+    desk.add()
+    assert desk.step(Arrived()) == [] and desk.state() is State.READY and desk.send() == [3]
+
+
+def test_what_is_not_acknowledged_in_time_is_sent_again() -> None:
+    desk = out()
+    assert desk.step(AckDue(69.9)) == [AckBy(70.0)]
+    assert desk.step(AckDue(70.0)) == [] and desk.state() is State.READY
+    assert desk.delivery.unacked == 0 and desk.send() == [1, 2, 3]
+    assert desk.done(3, 80.0) == [AckBy(140.0)]
+
+
+def test_the_time_is_that_of_the_oldest_event() -> None:
+    desk = Desk()
+    desk.send(1)
+    desk.done(1, 10.0)
+    desk.send(1)
+    desk.done(1, 20.0)
+    desk.step(Acked(token(1)))
+    assert desk.step(AckDue(70.0)) == [AckBy(80.0)]
+    desk.step(Acked(token(2)))
+    assert desk.step(AckDue(80.0)) == []
+    assert desk.send(1) == [3] and desk.done(1, 90.0) == [AckBy(150.0)]
+
+
+def test_nothing_comes_again_while_a_call_is_out() -> None:
+    desk = out(4, 2)
+    assert desk.send() == [3]
+    assert desk.step(AckDue(70.0)) == [] and desk.state() is State.IN_FLIGHT
+    assert desk.done(1, 75.0) == [] and desk.send() == [1, 2, 3]
+
+
+def test_nothing_comes_again_while_an_event_fails() -> None:
+    desk = out(4, 2)
+    desk.send(1)
+    (wait,) = desk.step(Progress(0, RAISED, 20.0, 0.0))
+    assert isinstance(wait, WaitUntil)
+    assert desk.step(AckDue(70.0)) == [] and desk.state() is State.BACKOFF
+    desk.step(Tick(wait.when_s))
+    assert desk.send() == [3]
+    (give_up,) = desk.step(Progress(0, RAISED, 75.0, 0.0))
+    assert isinstance(give_up, GiveUp) and give_up.item.token == token(3)
+    assert desk.step(GivenUp("skip")) == [] and desk.send() == [1, 2]
+
+
+def test_nothing_comes_again_while_calls_are_lost() -> None:
+    desk = out(4, 2)
+    desk.send()
+    (wait,) = desk.step(Unreachable("gone", 60.0, 0.0))
+    assert isinstance(wait, WaitUntil)
+    assert desk.step(AckDue(70.0)) == [] and desk.state() is State.BACKOFF
+    desk.step(Tick(wait.when_s))
+    assert desk.send() == [3]
+
+
+def test_an_event_that_is_given_up_is_done_when_those_before_it_are() -> None:
+    desk = out(4, 1)
+    desk.send(1)
+    (wait,) = desk.step(Progress(0, RAISED, 11.0, 0.0))
+    assert isinstance(wait, WaitUntil)
+    desk.step(Tick(wait.when_s))
+    desk.send()
+    desk.step(Progress(0, RAISED, 14.0, 0.0), GivenUp("dead_letter"))
+    assert desk.delivery.unacked == 2 and desk.delivery.next_token == token(3)
+    desk.step(Acked(token(1)))
+    assert desk.delivery.unacked == 0 and desk.delivery.index == 2
+
+
+def test_what_is_acknowledged_while_it_is_out_counts_with_its_reply() -> None:
+    desk = Desk()
+    desk.send(3)
+    assert desk.step(Acked(token(2))) == [] and desk.state() is State.IN_FLIGHT
+    assert desk.delivery.unacked == 0
+    assert desk.done(3, 10.0) == [AckBy(70.0)] and desk.delivery.unacked_from == token(3)
+
+
+@pytest.mark.parametrize("is_first", [True, False])
+def test_what_is_acknowledged_and_whose_reply_is_lost_is_done(is_first: bool) -> None:
+    desk = Desk()
+    desk.send(2)
+    lost = Unreachable("reply lost", 5.0, 0.0)
+    events: list[Event] = [Acked(token(1)), lost] if is_first else [lost, Acked(token(1))]
+    desk.step(*events)
+    assert desk.state() is State.READY and desk.delivery.next_token == token(2)
+    assert desk.send(1) == [2]
+    desk.done(1, 6.0)
+    assert desk.delivery.unacked_from == token(2)
+
+
+def test_what_was_not_sent_is_not_acknowledged() -> None:
+    desk = Desk()
+    desk.send(1)
+    desk.step(Unreachable("gone", 5.0, 0.0), Acked(token(3)))
+    assert desk.delivery.next_token == token(2)
+    desk.step(Acked(token(4)))
+    assert desk.delivery.next_token == token(2)
+
+
+def test_an_acknowledgement_ends_the_attempts_at_its_event() -> None:
+    desk = Desk()
+    desk.send(1)
+    desk.step(Progress(0, RAISED, 1.0, 0.0))
+    assert desk.delivery.attempts == 1
+    assert desk.step(Acked(token(1))) == [] and desk.state() is State.READY
+    assert desk.delivery.attempts == 0 and desk.delivery.next_token == token(2)
+
+
+def test_another_activation_is_given_first_what_is_not_acknowledged() -> None:
+    desk = out(4, 2)
+    assert desk.send() == [3]
+    assert desk.step(Progress(0, None, 12.0, 0.0, is_anew=True)) == []
+    assert desk.state() is State.READY and desk.send() == [1, 2, 3]
+    desk.done(3, 13.0)
+    assert desk.delivery.unacked == 3
+
+
+def test_an_activation_that_takes_nothing_though_nothing_was_before_is_tried_again() -> None:
+    desk = Desk()
+    desk.send()
+    (wait,) = desk.step(Progress(0, None, 12.0, 0.0, is_anew=True))
+    assert isinstance(wait, WaitUntil)
+
+
+def test_a_pause_keeps_what_is_out_and_hears_acknowledgements() -> None:
+    desk = out(4, 2)
+    assert desk.step(Pause()) == [] and desk.state() is State.FAULTED
+    desk.step(Acked(token(1)))
+    assert desk.state() is State.FAULTED and desk.delivery.unacked_from == token(2)
+    desk.step(AckDue(99.0))
+    assert desk.state() is State.FAULTED and desk.delivery.unacked == 0
+    desk.step(Retry())
+    assert desk.send() == [2, 3, 4]
+
+
+def test_one_that_is_paused_ends_when_all_is_acknowledged() -> None:
+    desk = out(2, 2)
+    desk.step(Pause())
+    assert desk.step(Acked(token(2))) == [Drained()]
+
+
+def test_one_that_goes_elsewhere_forgets_what_was_out_and_acknowledged() -> None:
+    desk = out(4, 3)
+    desk.step(Acked(token(2)))
+    assert desk.step(Resume(token(2))) == []
+    assert desk.delivery.unacked == 0 and desk.send() == [3, 4]
+    desk.done(2, 20.0)
+    assert desk.delivery.unacked == 2
+
+
+def test_one_that_falls_behind_keeps_what_is_out_at_hand() -> None:
+    desk = out(4, 3)
+    desk.delivery.fall_behind(desk.book, "s", may_repeat=False)
+    desk.delivery.check()
+    behind = desk.book.get((A, "s"))
+    assert behind is not None and behind.position == token(1) and behind.events == 4
+    assert desk.delivery.unacked == 3 and desk.delivery.index is None
+    desk.step(Acked(token(2)))
+    assert behind.position == token(3) and desk.send() == [4]
+
+
+def test_one_that_is_paused_and_behind_holds_nothing_and_gets_all_again() -> None:
+    desk = out(4, 3)
+    desk.step(Pause())
+    desk.delivery.fall_behind(desk.book, "s", may_repeat=False)
+    behind = desk.book.get((A, "s"))
+    assert behind is not None and behind.events == 0 and desk.delivery.unacked == 0
+    assert behind.position == token(1)
+
+
+def test_one_that_is_behind_and_paused_then_lets_go_of_what_it_has() -> None:
+    desk = out(4, 3)
+    desk.delivery.fall_behind(desk.book, "s", may_repeat=False)
+    desk.step(Pause())
+    desk.delivery.fall_behind(desk.book, "s", may_repeat=False)
+    behind = desk.book.get((A, "s"))
+    assert behind is not None and behind.events == 0 and desk.delivery.unacked == 0
+
+
+def test_all_that_was_sent_may_be_acknowledged_before_a_reply() -> None:
+    desk = Desk()
+    desk.send(2)
+    desk.step(Acked(token(2)), Unreachable("reply lost", 5.0, 0.0))
+    assert desk.delivery.next_token == token(3) and desk.delivery.unacked == 0
+
+
+def test_an_answer_of_another_activation_to_one_that_goes_elsewhere_is_left_aside() -> None:
+    desk = out(4, 2)
+    desk.send()
+    desk.step(Resume(token(3)), Progress(0, None, 12.0, 0.0, is_anew=True))
+    assert desk.send() == [4]
+
+
+def test_what_another_activation_gets_is_tried_as_if_it_were_new() -> None:
+    desk = out(4, 2)
+    for outcome in (Progress(0, RAISED, 20.0, 0.0), Unreachable("gone", 30.0, 0.0)):
+        desk.send(1)
+        (wait,) = desk.step(outcome)
+        assert isinstance(wait, WaitUntil)
+        desk.step(Tick(wait.when_s))
+    assert desk.delivery.trouble
+    desk.send(1)
+    desk.step(Progress(0, None, 40.0, 0.0, is_anew=True))
+    assert desk.delivery.trouble == "" and desk.delivery.attempts == 0
+    (action,) = desk.step(Wake())
+    assert isinstance(action, Deliver) and action.attempt == 1 and len(action.items) == 3
+
+
+def test_a_pause_that_comes_while_a_call_is_out_holds_when_that_has_ended() -> None:
+    desk = Desk()
+    desk.send(1)
+    desk.step(Pause())
+    desk.done(1, 10.0)
+    assert desk.state() is State.FAULTED and desk.delivery.unacked == 1
+
+
+def test_an_old_acknowledgement_ends_no_back_off() -> None:
+    desk = Desk()
+    desk.send(1)
+    desk.step(Unreachable("gone", 5.0, 0.0), Acked(Token(0, 0)))
+    assert desk.state() is State.BACKOFF
+
+
+def test_one_that_was_given_up_with_a_pause_stays_paused_though_it_is_acknowledged() -> None:
+    desk = Desk()
+    desk.send(1)
+    (wait,) = desk.step(Progress(0, RAISED, 1.0, 0.0))
+    assert isinstance(wait, WaitUntil)
+    desk.step(Tick(wait.when_s))
+    desk.send(1)
+    desk.step(Progress(0, RAISED, 4.0, 0.0), GivenUp("pause"), Acked(token(1)))
+    assert desk.state() is State.FAULTED and desk.delivery.next_token == token(2)
+
+
+def test_one_that_finds_nothing_where_it_begins_has_done_what_is_before() -> None:
+    desk = Desk()
+    behind = desk.book.begin((A, "s"), token(9))
+    options = DeliveryOptions()
+    delivery = DeliveryByHand(desk.cache, A, options, at=BehindCursor(behind), after=token(1))
+    assert delivery.step(Wake()) == (Fetch(),) and delivery.state is State.LAGGING
+    behind.is_new = False
+    behind.dropped = None
+    assert list(delivery.step(Fetched())) == [Drained()]
+    assert delivery.position == before(token(9)) and delivery.step(Fetched()) == ()
+
+
+def test_one_that_waits_for_nothing_to_be_read_takes_no_notice_of_what_is() -> None:
+    desk = out(4, 3)
+    assert desk.step(Fetched()) == [] and desk.delivery.position == token(3)
