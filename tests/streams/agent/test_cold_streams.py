@@ -23,7 +23,7 @@ from millstream.streams.agent.delivery.subscriber import Subscriber
 from millstream.streams.agent.lagging.book import BehindBook
 from millstream.streams.agent.newcomers import Newcomers
 from millstream.streams.agent.subscribers import Subscribers
-from millstream.streams.api.implicit import ImplicitSet
+from millstream.streams.api.implicit import ImplicitSet, ImplicitSubscription
 from millstream.streams.api.subscription_rows import SubscriptionRow
 
 STREAM = StreamId("notes", "a")
@@ -183,3 +183,21 @@ async def test_a_lookup_that_raises_anything_is_asked_again_and_named(
     said = [r.getMessage() for r in caplog.records if "notes/a" in r.getMessage()]
     assert "KeyError: 'other'" in said[0] and "RuntimeError: no such provider" in said[1]
     assert len(said) == LINES_MAX
+
+
+async def test_a_mark_that_says_other_limits_is_followed_by_those_that_it_has_made() -> None:
+    desk = Desk()
+
+    def mark(retries: int | None) -> ImplicitSet:
+        one = ImplicitSubscription("default", "notes", "both", "Reader", "on", retries, True)
+        return ImplicitSet({"notes": {one.subscription: one}})
+
+    desk.implicit = mark(None)
+    desk.subscribers.route(MESSAGE, 0)
+    await desk.answers()
+    (subscriber,) = list(desk.subscribers.of(STREAM) or ())
+    assert subscriber.options.retries == DeliveryOptions().retries
+    desk.implicit = mark(9)
+    desk.subscribers.follow_implicit()
+    assert list(desk.subscribers.of(STREAM) or ()) == [subscriber]
+    assert subscriber.options.retries == 9
