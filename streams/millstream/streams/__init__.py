@@ -65,6 +65,7 @@ from .failures.letters import DeadLetter
 from .insight.report import HolderReport, QueueReport, StreamReport, SubscriptionReport
 from .insight.verdict import Why
 from .insight.why import why
+from .ownership.holding import pause_queue, resume_queue
 from .ownership.mapper import HashRingMapper
 from .ownership.options import OwnershipOptions
 from .provider.provider import PersistentStreams
@@ -148,7 +149,9 @@ __all__ = [
     "listen",
     "on_error",
     "on_gap",
+    "pause_queue",
     "resize",
+    "resume_queue",
     "subscribe",
     "why",
 ]

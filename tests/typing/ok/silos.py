@@ -72,7 +72,9 @@ from millstream.streams import (
     SubscriptionReport,
     Why,
     dead_letters,
+    pause_queue,
     resize,
+    resume_queue,
     why,
 )
 
@@ -188,6 +190,8 @@ async def client_program() -> None:
         assert_type(known, SubscriptionReport | None)
         await resize(client, queues=16)
         await resize(client, "default", queues=16)
+        await pause_queue(client, "queue-3")
+        await resume_queue(client, "queue-3", provider="default")
         letters = dead_letters(client, "default")
         assert_type(letters, DeadLetters)
         for letter in await letters.list("s", stream=StreamId("words", "a"), after="x", limit=5):

@@ -82,7 +82,7 @@ class StreamReport(msgspec.Struct, array_like=True, frozen=True):
     `owner`: the silo that the queue's record names, with its state (free, owned, pausing).
     `agent`: None: that silo does not answer, or does not read the queue yet. `at_s`: seconds since
     1970, of the owner. `subscriptions`: None: the stream had no event lately, or they are being
-    asked for.
+    asked for. `is_held`: the queue is paused by hand.
     """
 
     stream: StreamId
@@ -93,3 +93,4 @@ class StreamReport(msgspec.Struct, array_like=True, frozen=True):
     agent: QueueReport | None = None
     at_s: float = 0.0
     subscriptions: Sequence[SubscriptionReport] | None = None
+    is_held: bool = False

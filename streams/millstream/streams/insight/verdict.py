@@ -60,6 +60,10 @@ Found = tuple[Check, str] | None
 
 def _of_queue(before: StreamReport, after: StreamReport) -> Found:
     agent = after.agent
+    if after.is_held:
+        return "queue_paused", (
+            f"{after.queue} is paused by hand: no silo reads it. `resume_queue` lets it go on."
+        )
     if agent is None:
         return "queue_unowned", _unowned(after)
     if agent.trouble:

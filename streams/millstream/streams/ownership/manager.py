@@ -116,7 +116,17 @@ class Surroundings(Protocol):
 class OwnedQueue(Generic[R]):
     """One queue as this silo sees it."""
 
-    __slots__ = ("_waiter", "has_news", "is_gone", "kept", "lease_timer", "local", "reader", "task")
+    __slots__ = (
+        "_waiter",
+        "has_news",
+        "is_gone",
+        "is_held",
+        "kept",
+        "lease_timer",
+        "local",
+        "reader",
+        "task",
+    )
 
     def __init__(self) -> None:
         self.kept: StoredRecord | None = None  # while it is this silo's, and nothing is to be done
@@ -126,6 +136,7 @@ class OwnedQueue(Generic[R]):
         self.has_news = False  # since it was decided last
         self._waiter: asyncio.Future[None] | None = None
         self.is_gone = False  # the provider has it no more
+        self.is_held = False  # paused by hand, as its record says
         self.task: asyncio.Task[None] | None = None
 
     def wake(self) -> None:
@@ -218,7 +229,8 @@ class QueueManager(Generic[R]):
             owned.reader.pause()
 
     def _is_wanted(self, queue: QueueId) -> bool:
-        return queue in self._wanted and not self._is_stopping
+        is_held = queue in self._queues and self._queues[queue].is_held
+        return queue in self._wanted and not self._is_stopping and not is_held
 
     def wake(self, queue: QueueId) -> None:
         """Something about a queue changed: decide again."""
@@ -287,6 +299,8 @@ class QueueManager(Generic[R]):
             await self._drop(queue, owned)
             return 0.0
         stored = await self._store.read(queue)
+        owned.is_held = stored is not None and stored.record.is_held
+        self._pause_unwanted(queue)
         now = self._loop.time()
         progress = None if reader is None else reader.progress
         situation = Situation(

@@ -125,6 +125,7 @@ class QueueRecord(msgspec.Struct, frozen=True):
     `handoff`: set by the owner that let go, cleared by the next one.
     `deaths`: so many owners in a row died, of which the first may have made progress; 0 once the
     present one has. `suspects`: what was out when they did, if that was noted.
+    `is_held`: nobody is to read it (`holding`).
     `checkpoint`: the frontier, in rows of older versions; only read.
     """
 
@@ -139,6 +140,7 @@ class QueueRecord(msgspec.Struct, frozen=True):
     behind: tuple[BehindAt, ...] = ()
     deaths: int = 0
     suspects: tuple[Suspect, ...] = ()
+    is_held: bool = False
 
     @property
     def progress(self) -> Progress:

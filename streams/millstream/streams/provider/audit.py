@@ -49,9 +49,9 @@ class Audit:
 
     async def look(self) -> None:
         """Compare the records with who is alive. Raises StorageError."""
-        owners = await self._silos.owners()
+        owners, held = await self._silos.owners_and_held()
         live = self._all_silos.live()
-        read = {queue for queue, owner in owners.items() if owner.silo in live}
+        read = held | {queue for queue, owner in owners.items() if owner.silo in live}
         now_s = asyncio.get_running_loop().time()
         found = self._unread.see([queue for queue in self._queues if queue not in read], now_s)
         if found:

@@ -40,6 +40,7 @@ from millstream.streams.failures.target import DeadLettersTarget
 from millstream.streams.inbox.inbox import inbox_grain_of
 from millstream.streams.insight.target import WhyTarget
 from millstream.streams.ownership.brought import BroughtMapper
+from millstream.streams.ownership.holding import HoldingTarget
 from millstream.streams.ownership.layout import Layout
 from millstream.streams.ownership.manager import QueueManager
 from millstream.streams.ownership.mapper_record import MapperRecords
@@ -95,6 +96,7 @@ class PersistentStreams:
         self.adapter: QueueAdapter
         self.agents: AgentCalls
         self.reports: StreamReports
+        self.holding: HoldingTarget
         self.dead_letters: DeadLetters
         self._publisher: SiloPublisher | None = None
         self._reading: QueueReading | None = None
@@ -199,6 +201,9 @@ class PersistentStreams:
             name, services, self.manager, self._resizing.nudge, self._resizing.resize
         )
         services.targets.add(target, name)
+        stirred = self._reading.stirred
+        self.holding = HoldingTarget(name, records, self._layout.read_queues, stirred)
+        services.targets.add(self.holding, name)
         services.targets.add(AcksTarget(self.manager), name)
         self.ack_calls = AckCalls(services, name)
         services.targets.add(IngestTarget(publisher), name)

@@ -85,11 +85,12 @@ class QueueReading:
             fates=SiloFates(services),
             passage=layout if Capability.SEALED in capabilities else None,
         )
+        self._silo = ManagerSilo(services, provider)
         self.manager: QueueManager[PullingAgent] = QueueManager(
             layout.read_queues(),
             self._records,
             options.ownership,
-            ManagerSilo(services, provider),
+            self._silo,
             self._begin,
         )
 
@@ -122,6 +123,11 @@ class QueueReading:
         self._audit = services.tasks.start(audit.run())
         self.is_balanced = True
         await self._settings.balancer.start(queues, silos, self.manager.want)
+
+    def stirred(self, queue: QueueId) -> None:
+        """The record of a queue was changed by hand: every silo should look at it."""
+        self.manager.wake(queue)
+        self._silo.freed(queue)
 
     async def relaid(self) -> None:
         """Other queues may have to be read now."""

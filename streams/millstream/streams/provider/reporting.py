@@ -63,10 +63,11 @@ class StreamReports:
         queue = self._mapper.queue_for(stream)
         stored = await self._records.read(queue)
         if stored is None or not stored.record.owner:
-            return StreamReport(stream, queue)
+            return StreamReport(stream, queue, is_held=stored is not None and stored.record.is_held)
         owner, state = stored.record.owner, stored.record.state.value
         is_live = self._services.members.is_live(owner)
-        found = StreamReport(stream, queue, owner, state, is_live)
+        is_held = stored.record.is_held
+        found = StreamReport(stream, queue, owner, state, is_live, is_held=is_held)
         if not is_live:
             return found
         try:
@@ -75,7 +76,7 @@ class StreamReports:
         except MillstreamError:
             return found
         return StreamReport(
-            stream, queue, owner, state, True, told.agent, told.at_s, told.subscriptions
+            stream, queue, owner, state, True, told.agent, told.at_s, told.subscriptions, is_held
         )
 
     async def look(self, queue: QueueId, stream: StreamId, /) -> StreamReport:

@@ -71,13 +71,21 @@ class QueueSilos(_OwnSilo):
         return self._services.members.watch(lambda view: changed())
 
     async def owners(self) -> Mapping[QueueId, QueueOwner]:
+        return (await self.owners_and_held())[0]
+
+    async def owners_and_held(self) -> tuple[Mapping[QueueId, QueueOwner], frozenset[QueueId]]:
+        """The owner of each queue that has one, and the queues that are paused by hand.
+
+        Raises StorageError.
+        """
         found = await self._records.read_all(self._queues)
         now_s = asyncio.get_running_loop().time()
-        return {
+        owners = {
             queue: self._owner(queue, stored, now_s)
             for queue, stored in found.items()
             if stored.record.state is not QueueState.FREE
         }
+        return owners, frozenset(q for q, stored in found.items() if stored.record.is_held)
 
     def _owner(self, queue: QueueId, stored: StoredRecord, now_s: float) -> QueueOwner:
         record, seen_s = stored.record, self._seen.saw(queue, stored.etag, now_s)

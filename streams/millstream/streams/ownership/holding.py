@@ -1,0 +1,122 @@
+"""Stopping to read a queue by hand, and going on.
+
+Owns: `pause_queue`, `resume_queue`, and the target `$holding/<provider>` behind them. Not: what an
+owner does then (`manager`), which hands the queue over as if nobody wanted it, to nobody.
+Invariants: what was said is in the queue's record before the call returns, so it holds for whoever
+owns the queue next, and after all silos were stopped; it is said by compare-and-set, and changes
+nothing else of the record.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Protocol, TypeVar
+
+import msgspec
+
+from millstream.runtime import ConfigError, Conflict, Openable
+from millstream.runtime.extending import Opener, SystemTarget, shown
+from millstream.streams.contracts.identity import QueueId
+
+from .record import Handoff, OwnershipStore, QueueRecord, QueueState
+
+__all__ = ["HoldingTarget", "pause_queue", "resume_queue"]
+
+H = TypeVar("H")
+Hold = Callable[[QueueId, bool], Awaitable[None]]
+NEVER_OWNED = QueueRecord("", 0, QueueState.FREE, handoff=Handoff(clean=True, in_flight=0))
+
+
+class HoldingTarget(SystemTarget):
+    """Who pauses the queues of one provider.
+
+    Args:
+        queues: those of the provider, as of now.
+        changed: called when silos should look at a queue's record.
+    """
+
+    target_name = "$holding"
+    open_to_clients = frozenset({"hold"})
+
+    def __init__(
+        self,
+        provider: str,
+        records: OwnershipStore,
+        queues: Callable[[], Sequence[QueueId]],
+        changed: Callable[[QueueId], None],
+    ) -> None:
+        self._provider = provider
+        self._records = records
+        self._queues = queues
+        self._changed = changed
+
+    async def hold(self, queue: str, is_held: bool) -> None:
+        """Pause or resume one; returns when that is stored. Raises ConfigError, StorageError."""
+        queues = self._queues()
+        if queue not in queues:
+            names = f"{queues[0]} to {queues[-1]}" if queues else "none"
+            raise ConfigError(
+                f"stream provider {self._provider!r} has no queue {shown(queue)}: it has {names}"
+            )
+        while not await self._is_written(queue, is_held):
+            continue
+        self._changed(queue)
+
+    async def _is_written(self, queue: QueueId, is_held: bool) -> bool:
+        stored = await self._records.read(queue)
+        record = NEVER_OWNED if stored is None else stored.record
+        if record.is_held == is_held:
+            return True
+        new = msgspec.structs.replace(record, is_held=is_held)
+        try:
+            await self._records.write(queue, new, None if stored is None else stored.etag)
+        except Conflict:
+            return False  # somebody was faster: read again
+        return True
+
+
+class Program(Protocol):
+    """A silo, a client, a cluster or a grain."""
+
+    def stream(self, namespace: Openable[H], key: str, /) -> H: ...
+
+
+class Holds:
+    """Opens the holding of queues as a namespace opens streams; the key is the provider."""
+
+    def open(self, runtime: Opener, key: str, /) -> Hold:
+        runtime.check_running()
+        gateway, target = runtime.gateway, f"{HoldingTarget.target_name}/{key}"
+        if gateway is None:
+            hold: Hold = runtime.part(key).holding.hold
+            return hold
+
+        async def there(queue: QueueId, is_held: bool) -> None:
+            await gateway.call(queue, target, HoldingTarget.hold, queue, is_held)
+
+        return there
+
+
+async def pause_queue(program: Program, queue: QueueId, /, provider: str = "default") -> None:
+    """Let no silo read a queue until `resume_queue`; publishing to it goes on.
+
+    Returns when that is stored. Its owner reads and sends nothing more as soon as it hears of that,
+    waits for what is out, at most `max_handoff_s`, stores how far it is, and lets go. It holds
+    whoever would own the queue next, and across a stop of all silos. Again is harmless.
+
+    Args:
+        program: a `Silo`, `Client`, `LocalCluster`, or a grain.
+        queue: its name, as figures and logs have it: "queue-3".
+        provider: the name under which silos were given it.
+
+    Raises ConfigError (no such provider or queue), StorageError, and what calls raise.
+    """
+    await program.stream(Holds(), provider)(queue, True)
+
+
+async def resume_queue(program: Program, queue: QueueId, /, provider: str = "default") -> None:
+    """Undo `pause_queue`: whoever wants the queue reads on where it was left.
+
+    Arguments and errors: those of `pause_queue`. Again is harmless.
+    """
+    await program.stream(Holds(), provider)(queue, False)
