@@ -6,6 +6,7 @@ import asyncio
 import contextvars
 import gc
 import threading
+import time
 from collections import defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from typing import Any
@@ -802,9 +803,9 @@ async def test_a_run_of_direct_calls_does_not_starve_the_loop(silo: Silo) -> Non
 
     async def metronome() -> None:
         while running:
-            due = loop.time() + 0.002
+            before_s = time.process_time()  # what others do on this machine is not the loop's lag
             await asyncio.wait([loop.create_future()], timeout=0.002)
-            lags.append(loop.time() - due)
+            lags.append(time.process_time() - before_s)
 
     beat = asyncio.create_task(metronome())
     await silo.grain(Worker, "a").spin(100_000)

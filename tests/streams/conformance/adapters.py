@@ -138,15 +138,25 @@ ADAPTERS = (
 )
 
 
-def adapters_with(*needs: Need, only: str = "", whichever: bool = False) -> list[object]:
-    """Parameters: every adapter; one that lacks something is skipped, and says what."""
+QUICK_MAX = 2
+
+
+def adapters_with(
+    *needs: Need, only: str = "", whichever: bool = False, is_long: bool = False
+) -> list[object]:
+    """Parameters: every adapter; one that lacks something is skipped, and says what.
+
+    `is_long`: those behind the first two are slow tests.
+    """
     chosen = [adapter for adapter in ADAPTERS if only in ("", adapter.name)]
     if whichever:
         chosen = [adapter for adapter in chosen if not adapter.lacks(needs)][:1]
-    return [_parameter(adapter, adapter.lacks(needs)) for adapter in chosen]
+    able = [adapter for adapter in chosen if not adapter.lacks(needs)]
+    slow = able[QUICK_MAX:] if is_long else []
+    return [_parameter(one, one.lacks(needs), is_slow=one in slow) for one in chosen]
 
 
-def _parameter(adapter: Adapter, lacking: list[str]) -> object:
+def _parameter(adapter: Adapter, lacking: list[str], *, is_slow: bool) -> object:
     reason = f"{adapter} does not have: {', '.join(lacking)}"
-    marks = [pytest.mark.skip(reason=reason)] if lacking else []
+    marks = [pytest.mark.skip(reason=reason)] if lacking else [pytest.mark.slow] * is_slow
     return pytest.param(adapter, id=adapter.name, marks=marks)

@@ -257,7 +257,8 @@ def conforms(
         functools.update_wrapper(play, test)
         del play.__dict__["__wrapped__"]
         play.__signature__ = _signature(test)  # type: ignore[attr-defined]
-        adapters = adapters_with(*needs, only=only, whichever=whichever)
+        is_long = Setting(**setting).silos > 1
+        adapters = adapters_with(*needs, only=only, whichever=whichever, is_long=is_long)
         marked: Callable[..., None] = pytest.mark.row(*rows)(play)
         marked = pytest.mark.parametrize("adapter", adapters)(marked)
         ids = [f"seed {seed}" for seed in seeds] if len(seeds) > 1 else [pytest.HIDDEN_PARAM]
