@@ -442,3 +442,10 @@ def test_its_chain_goes_on_in_the_cache_once_it_has_all() -> None:
     beyond = cursor.beyond(last)
     assert beyond is not None and beyond.message.token == Token(1, 7)
     assert cursor.beyond(place[0]) is None, "it is not the last"
+
+
+def test_what_is_read_anew_was_tried_as_often_as_its_queue_says() -> None:
+    desk = Desk(Token(1, 4))
+    assert cursor_of(desk).tried == 0
+    desk.behind.take([QueueMessage(A, Token(1, 4), [b"x"], attempt=3)], Token(1, 5))
+    assert cursor_of(desk).tried == 2

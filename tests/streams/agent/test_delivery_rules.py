@@ -202,11 +202,15 @@ def test_one_that_is_faulted_while_it_is_behind_holds_nothing_any_more() -> None
     assert desk.delivery.state is DeliveryState.FAULTED
 
 
+@pytest.mark.parametrize("sent", [3, 4])
 @pytest.mark.parametrize("stream_events_max", [1, 4_096])
-def test_what_is_out_stays_at_hand_and_is_done_when_its_reply_comes(stream_events_max: int) -> None:
+def test_what_is_out_stays_at_hand_and_is_done_when_its_reply_comes(
+    stream_events_max: int, sent: int
+) -> None:
     desk = Desk()
     desk.cache.limits = CacheLimits(stream_events_max=stream_events_max)
-    assert desk.send() == 4
+    desk.offered()
+    desk.steps(Sent(sent, 0.0))  # of messages 1 and 2
     behind = desk.fall_behind(may_repeat=True)
     assert at_hand(behind) == ([1, 2] if stream_events_max == 1 else [1, 2, 3])
     assert desk.delivery.may_repeat
