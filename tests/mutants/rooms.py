@@ -172,6 +172,7 @@ ROOMS: dict[str, dict[str, tuple[str, ...]]] = {
             f"{AGENT}/test_delivery_core.py",
             f"{AGENT}/test_delivery_rules.py",
             f"{AGENT}/test_delivery_random.py",
+            f"{AGENT}/test_deaths.py",
             f"{AGENT}/test_releases.py",
         ),
         f"{STREAMS}/agent/delivery/by_hand.py": BY_HAND,

@@ -10,11 +10,13 @@ from millstream.streams.agent.cache.queue_cache import QueueCache
 from millstream.streams.agent.delivery.by_hand import DeliveryByHand
 from millstream.streams.agent.delivery.delivery import Delivery, DeliveryState
 from millstream.streams.agent.delivery.options import DeliveryOptions
+from millstream.streams.agent.delivery.seen import FATE_WAIT_S
 from millstream.streams.agent.delivery.steps import (
     AckDue,
     Acked,
     Arrived,
     Deliver,
+    Died,
     Drained,
     Event,
     Failure,
@@ -30,6 +32,7 @@ from millstream.streams.agent.delivery.steps import (
     Sent,
     Tick,
     Unreachable,
+    WaitUntil,
     Wake,
 )
 from millstream.streams.agent.lagging.behind import Behind, BehindCursor
@@ -387,3 +390,55 @@ def test_what_is_said_of_acknowledging_by_hand_is_nothing_to_others() -> None:
     for event in (Acked(Token(1, 3)), AckDue(9.0), Arrived()):
         assert desk.steps(event) == []
     assert desk.send() == 4 and desk.delivery.index == 0
+
+
+# --- what may have killed a silo ------------------------------------------------------------------
+
+
+def sizes(desk: Desk, calls: int) -> list[int]:
+    """How many items each of the next calls has, all of which are done."""
+    found = []
+    for _ in range(calls):
+        found.append(desk.send())
+        desk.steps(Progress(found[-1], None, 0.0, 0.0))
+    return found
+
+
+def test_as_many_as_were_out_when_a_silo_was_lost_go_one_by_one_and_no_more() -> None:
+    desk = Desk()
+    desk.offered()
+    desk.steps(Sent(3, 0.0), Unreachable("gone", 0.0, 0.0, "silo"), Tick(99.0))
+    assert sizes(desk, 4) == [1, 1, 1, 3]
+
+
+def test_as_many_as_were_out_when_a_silo_died_go_one_by_one_and_no_more() -> None:
+    desk = Desk()
+    assert desk.steps(Died(1, 2)) == []
+    assert sizes(desk, 3) == [1, 1, 4]
+
+
+def test_what_was_out_already_when_a_death_is_known_is_done_with_its_call() -> None:
+    desk = Desk()
+    desk.send()
+    desk.steps(Died(1, 2), Progress(4, None, 0.0, 0.0))
+    assert sizes(desk, 1) == [2]
+
+
+def test_an_event_with_two_deaths_is_feared_and_one_with_one_is_not() -> None:
+    for times, is_feared in ((1, False), (2, True)):
+        desk = Desk()
+        desk.steps(Died(times))
+        assert desk.delivery.is_feared is is_feared
+        sizes(desk, 1)
+        assert not desk.delivery.is_feared
+
+
+def test_before_its_last_try_it_waits_until_it_is_known_whether_the_silo_died() -> None:
+    for failures, wait_s in ((0, 0.5), (1, 0.5), (2, FATE_WAIT_S)):
+        desk = Desk()
+        for _ in range(failures):
+            desk.fail()
+            desk.steps(Tick(99.0))
+        desk.send()
+        (wait,) = desk.delivery.step(Unreachable("gone", 100.0, 0.0, "silo"))
+        assert isinstance(wait, WaitUntil) and wait.when_s == 100.0 + wait_s
