@@ -1,5 +1,5 @@
-"""Async tests run on the loop that `MILLSTREAM_LOOP` names: `asyncio` (default) or `uvloop`; and no
-test outside `tests/real` sleeps in real time."""
+"""Async tests run on the loop that `MILLSTREAM_LOOP` names: `asyncio` (default) or `uvloop`; none
+outside `tests/real` sleeps in real time; no example of a property is judged by how long it took."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 import uvloop
+from hypothesis import settings
 
 from millstream.runtime.testing.world.loop import SimLoop
 
@@ -22,6 +23,10 @@ LOOPS: dict[str, Callable[[], asyncio.AbstractEventLoop]] = {
     "uvloop": uvloop.new_event_loop,
 }
 LOOP = os.environ.get("MILLSTREAM_LOOP", "asyncio")
+
+settings.register_profile("millstream", deadline=None)  # a busy machine is no fault of the code
+if settings.get_current_profile_name() == "default":  # else somebody has chosen one
+    settings.load_profile("millstream")
 
 
 def pytest_configure() -> None:

@@ -98,7 +98,7 @@ def play(kind: str, queues: int, steps: list[bool], seed: int) -> Trial:
     steps=st.lists(st.booleans(), max_size=6),
     seed=st.integers(0, 10_000),
 )
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_once_membership_is_stable_every_queue_has_exactly_one_wanter(
     kind: str, queues: int, steps: list[bool], seed: int
 ) -> None:

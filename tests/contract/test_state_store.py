@@ -231,5 +231,5 @@ class SqliteMachine(StoreMachine):
 def test_store_behaves_as_a_dict_with_compare_and_set(machine: type[StoreMachine]) -> None:
     run_state_machine_as_test(
         machine,
-        settings=settings(max_examples=20, stateful_step_count=25, deadline=None),
+        settings=settings(max_examples=20, stateful_step_count=25),
     )

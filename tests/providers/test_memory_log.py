@@ -156,7 +156,7 @@ STEPS = st.one_of(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(st.lists(STEPS, max_size=30))
 def test_a_log_is_as_its_model(steps: list[tuple[Any, ...]]) -> None:
     model = Model()

@@ -43,7 +43,7 @@ def state_of(partition: Partition[int], groups: tuple[str, ...]) -> object:
     st.integers(0, 2),
     st.sampled_from(["retain", "drop_oldest"]),
 )
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_lists_and_takes_do_what_single_items_and_commits_do(
     steps: list[tuple[str, int]],
     segment_size: int,

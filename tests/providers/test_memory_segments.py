@@ -486,7 +486,7 @@ class PartitionMachine(RuleBasedStateMachine):
 
 def test_partition_behaves_as_a_list_with_positions() -> None:
     run_state_machine_as_test(
-        PartitionMachine, settings=settings(max_examples=100, stateful_step_count=50, deadline=None)
+        PartitionMachine, settings=settings(max_examples=100, stateful_step_count=50)
     )
 
 

@@ -153,11 +153,11 @@ class BufferMachine(RuleBasedStateMachine):
 
 def test_a_topic_behaves_as_lists_with_positions() -> None:
     run_state_machine_as_test(
-        BufferMachine, settings=settings(max_examples=120, stateful_step_count=40, deadline=None)
+        BufferMachine, settings=settings(max_examples=120, stateful_step_count=40)
     )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     seed=st.integers(0, 10_000),
     producers=st.integers(1, 4),

@@ -88,7 +88,7 @@ def lookup(core: DirectoryRange, key: str) -> Entry | None:
 
 
 @given(st.integers(0, 2**32), st.sampled_from([0.0, 0.1, 0.3]))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_no_grain_is_valid_twice_whatever_the_order_of_views_and_messages(
     seed: int, losses: float
 ) -> None:

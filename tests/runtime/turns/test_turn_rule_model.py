@@ -190,7 +190,7 @@ class ExtendedBesideModel(RuleBesideModel):
 
 TestExtendedBesideModel = ExtendedBesideModel.TestCase
 TestRuleBesideModel = RuleBesideModel.TestCase
-TestRuleBesideModel.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+TestRuleBesideModel.settings = settings(max_examples=150, stateful_step_count=40)
 TestExtendedBesideModel.settings = settings(TestRuleBesideModel.settings, max_examples=60)
 
 

@@ -173,7 +173,7 @@ def test_whatever_order_comes_only_the_right_one_greets(steps: list[str]) -> Non
     assert not accepter.is_done or taken == ["hello", "proof"]
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.binary(max_size=300), st.integers(0, 400), st.integers(1, 3))
 def test_garbage_truncated_and_repeated_greetings_reach_nobody(
     garbage: bytes, cut_at: int, times: int

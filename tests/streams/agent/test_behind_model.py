@@ -347,5 +347,5 @@ class BehindMachine(RuleBasedStateMachine):
         assert not len(self.book) and self.cache.chained_events == 0
 
 
-BehindMachine.TestCase.settings = settings(max_examples=80, stateful_step_count=50, deadline=None)
+BehindMachine.TestCase.settings = settings(max_examples=80, stateful_step_count=50)
 test_whoever_is_behind_agrees_with_the_model = BehindMachine.TestCase

@@ -310,7 +310,7 @@ things = st.one_of(
 )
 
 
-@settings(deadline=None, max_examples=300)
+@settings(max_examples=300)
 @given(st.lists(things, max_size=60), st.sets(st.integers(1, 12), max_size=2))
 def test_what_is_acknowledged_never_comes_again_and_nothing_is_skipped(
     script: list[tuple[str, int]], broken: set[int]

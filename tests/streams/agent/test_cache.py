@@ -420,7 +420,7 @@ class CacheMachine(RuleBasedStateMachine):
             assert slot.cursors == standing.count(slot.index)
 
 
-CacheMachine.TestCase.settings = settings(max_examples=120, stateful_step_count=40, deadline=None)
+CacheMachine.TestCase.settings = settings(max_examples=120, stateful_step_count=40)
 test_cache_agrees_with_the_list_model = CacheMachine.TestCase
 
 

@@ -8,7 +8,7 @@ from collections import defaultdict
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tests.conditions import until
 from tests.streams.agent.test_behind import Faults as ReaderFaults
@@ -128,7 +128,6 @@ places = st.none() | st.integers(1, 9).map(token)
 losses = st.builds(Loss, places, places)
 
 
-@settings(deadline=None)
 @given(losses, losses, losses)
 def test_losses_become_one_that_spans_them_in_whatever_order(a: Loss, b: Loss, c: Loss) -> None:
     ab = with_loss(a, b)

@@ -275,6 +275,4 @@ class PolledMachine(Machine):
 
 TestReader = Machine.TestCase
 TestPolledReader = PolledMachine.TestCase
-TestReader.settings = TestPolledReader.settings = settings(
-    max_examples=60, stateful_step_count=60, deadline=None
-)
+TestReader.settings = TestPolledReader.settings = settings(max_examples=60, stateful_step_count=60)

@@ -23,7 +23,7 @@ NAMES = st.lists(st.text("abcdef", min_size=1, max_size=4), unique=True, min_siz
 
 
 @pytest.mark.row(114)
-@settings(deadline=None, max_examples=200)
+@settings(max_examples=200)
 @given(queues=NAMES, silos=NAMES)
 def test_shares_differ_by_one_at_most_place_everything_once_and_do_not_depend_on_order(
     queues: list[str], silos: list[str]

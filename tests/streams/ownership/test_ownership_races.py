@@ -323,7 +323,5 @@ class OwnershipMachine(RuleBasedStateMachine):
         assert all(silo.local == Unowned() for silo in self.silos[1:])
 
 
-OwnershipMachine.TestCase.settings = settings(
-    max_examples=150, stateful_step_count=50, deadline=None
-)
+OwnershipMachine.TestCase.settings = settings(max_examples=150, stateful_step_count=50)
 test_ownership_holds_under_races_crashes_and_late_writes = OwnershipMachine.TestCase

@@ -189,7 +189,7 @@ STEPS = st.lists(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(STEPS)
 def test_whatever_happens_a_queue_that_keeps_the_contract_has_each_producer_in_order(
     steps: list[tuple[str, int, object]],
