@@ -121,6 +121,18 @@ def test_it_is_given_up_once_it_has_died_alone_and_often_enough() -> None:
     delivery.check()
 
 
+def test_what_waits_for_the_fate_of_a_silo_goes_on_once_that_is_known() -> None:
+    delivery = delivery_of(retries=0)
+    send(delivery, 4)
+    (wait,) = delivery.step(LOST)
+    assert wait == WaitUntil(FATE_WAIT_S)
+    assert delivery.step(Died(sent=4)) == () and delivery.state is DeliveryState.READY
+    send(delivery, 1)
+    delivery.step(LOST)
+    (action,) = delivery.step(Died(is_alone=True))
+    assert isinstance(action, GiveUp) and action.attempts == 2
+
+
 def test_what_is_hopeless_when_it_is_found_is_not_sent() -> None:
     delivery = delivery_of(retries=1)
     delivery.step(Died(2, is_alone=True))
@@ -164,10 +176,11 @@ def test_a_death_counts_once_it_is_known_and_only_once() -> None:
 def test_a_silo_that_stopped_in_order_is_nobodys_fault() -> None:
     silos, delivery = Silos(), in_doubt()
     deaths = Deaths(silos)
+    assert deaths.may_have_died(LOST) and not deaths.may_have_died(Progress(1, None, 0.0, 0.0))
     lost(deaths, delivery)
     silos.fates["silo-1"] = Fate.LEFT
+    assert not deaths.may_have_died(LOST)
     assert list(deaths.judged()) == []
-    lost(deaths, delivery)
     silos.fates["silo-1"] = Fate.DIED
     assert list(deaths.judged()) == []
 

@@ -519,7 +519,7 @@ MATRIX = {
     "giving_up": "giving_up ! ! ! backoff+WaitUntil giving_up giving_up ready faulted giving_up"
     " giving_up giving_up giving_up giving_up giving_up giving_up giving_up",
     "backoff": "backoff ! ! ! backoff backoff+WaitUntil ready ! ! ready ready backoff faulted"
-    " backoff backoff backoff backoff",
+    " backoff backoff backoff ready",
     "faulted": "faulted ! ! ! faulted faulted faulted ! ! ready ready faulted faulted"
     " faulted faulted faulted faulted",
     "unacked": "unacked ! ! ! unacked unacked unacked ! ! ready unacked unacked faulted"

@@ -14,7 +14,7 @@ from typing import NamedTuple, Protocol
 from millstream.streams.contracts.token import Token
 
 from .delivery import Delivery
-from .steps import Died
+from .steps import Died, Event, Unreachable
 from .subscriber import Subscriber
 
 __all__ = ["Deaths", "Fate", "Fates"]
@@ -48,6 +48,12 @@ class Deaths:
     def __init__(self, fates: Fates) -> None:
         self._fates = fates
         self._lost: dict[str, dict[Delivery, Lost]] = {}
+
+    def may_have_died(self, event: Event) -> bool:
+        """Has a call ended with its silo's connection, and the silo not said that it stops?"""
+        if not isinstance(event, Unreachable) or not event.silo:
+            return False
+        return self._fates.fate(event.silo) is not Fate.LEFT
 
     def lost(self, silo: str, subscriber: Subscriber, delivery: Delivery, died: Died) -> None:
         """The connection to a silo broke while a call was out; it may have died of that."""

@@ -264,12 +264,16 @@ class Delivery(SeenDelivery):
         self._is_retried = self.is_feared = False
 
     def _died(self, event: Died) -> Sequence[Action]:
-        """Count it; what is to be given up now is not sent again."""
+        """Count it; what waited to know is sent again now, or given up."""
         self._tries = self._tries.died(event)
         self.careful = max(self.careful, event.sent)
         self.is_feared = self._tries.is_feared(0, self.attempts, self._options.retries)
-        is_due = self.state is DeliveryState.BACKOFF and self._is_hopeless
-        return self._give_up() if is_due else ()
+        if self.state is not DeliveryState.BACKOFF:
+            return ()
+        if self._is_hopeless:
+            return self._give_up()
+        self.state = DeliveryState.READY
+        return ()
 
     def _adapt(self, count: int, took_s: float) -> None:
         each_s, known_s = took_s / count, self.event_s

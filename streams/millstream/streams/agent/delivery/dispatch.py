@@ -331,6 +331,7 @@ class Dispatch:
         """Silos have come or gone: calls that were out to one that died count."""
         for subscriber, delivery, died in list(self._deaths.judged()):
             self._step(subscriber, delivery, died)
+            self.pump()
 
     def _step(self, subscriber: Subscriber, delivery: Delivery, event: Event) -> None:
         actions = delivery.step(event)
@@ -422,6 +423,8 @@ class Dispatch:
                     subscriber.told(gap)
                 if self._caution is not None:
                     self._caution.done(subscriber.key, items[0].token)
+        if isinstance(event, Unreachable) and not self._deaths.may_have_died(event):
+            event = Unreachable(event.reason, event.at_s, event.roll)
         self._step(subscriber, delivery, event)
         if isinstance(event, Unreachable) and event.silo:
             died = Died(sent=len(items), is_alone=is_alone)
