@@ -188,3 +188,12 @@ def test_a_mapper_that_cannot_be_resized_is_named() -> None:
 
     with pytest.raises(ConfigError, match="Fixed has no `resized"):
         Layout(Fixed()).with_queues(3, 2)
+
+
+def test_a_mapper_that_a_broker_brings_is_used_from_now_on() -> None:
+    layout = Layout(TWO)
+    layout.bring(FIVE)
+    assert (layout.epoch, layout.queues(), layout.read_queues()) == (2, ALL, ALL)
+    assert layout.queue_for(MOVED) == FIVE.queue_for(MOVED)
+    assert layout.queues_of(MOVED) == ("queue-0", FIVE.queue_for(MOVED))
+    assert layout.ring_of(5, 2) is FIVE
