@@ -40,6 +40,7 @@ SEEN: list[int] = []
 BAD: set[int] = set()
 EVENTS: dict[int, Event[int]] = {}
 GATE: list[asyncio.Event] = []
+BESIDE: list[int] = []  # acknowledged in the background of the next handler call
 KEY = "a"
 
 
@@ -54,6 +55,7 @@ def clean() -> None:
     BAD.clear()
     EVENTS.clear()
     GATE.clear()
+    BESIDE.clear()
 
 
 class Keeper(Grain):
@@ -65,6 +67,9 @@ class Keeper(Grain):
             raise ValueError(event.item)
         if event.item % 5 == 0:
             await self.context.ack(event)
+        if BESIDE:
+            self.context.create_task(self._acknowledge(BESIDE.pop()))
+            await asyncio.sleep(0)
         if GATE:
             await GATE[0].wait()
 
@@ -78,6 +83,9 @@ class Keeper(Grain):
         EVENTS[event.item] = event
 
     async def acknowledge(self, item: int) -> None:
+        await self._acknowledge(item)
+
+    async def _acknowledge(self, item: int) -> None:
         await self.context.ack(EVENTS[item])
 
     async def acknowledge_what_never_came(self) -> None:
@@ -177,6 +185,16 @@ async def test_what_is_acknowledged_is_answered_without_running_and_the_rest_run
     reply = await desk.deliver(5, 6, 7, after=5)
     assert (reply.done, reply.acked) == (3, Token(1, 5))
     assert SEEN == [4, 5, 6, 6, 7]
+
+
+async def test_what_is_acknowledged_while_it_comes_again_is_left_out_of_the_rest(
+    desk: Desk,
+) -> None:
+    await desk.deliver(1, 2, 3, 4)
+    BESIDE.append(3)
+    reply = await desk.deliver(1, 2, 3, 4)
+    assert SEEN == [1, 2, 3, 4, 1, 4]
+    assert (reply.done, reply.acked) == (4, Token(1, 3))
 
 
 async def test_an_activation_takes_nothing_in_the_middle_of_what_another_one_had(

@@ -248,13 +248,21 @@ class HandlerRun:
         """Run items `_at`..end-1; `_at` counts along."""
         handler, batch_max = self._position.handler, self._position.batch_max
         while self._at < end and (is_again or not self._is_over()):
-            part = self.items[self._at : min(self._at + max(1, batch_max), end)]
+            following = min(self._at + max(1, batch_max), end)
+            part = self.items[self._at : following]
+            if self.batch.by_hand is not None:
+                part = self._unacked(part)
             events = self._events(part)
             if self.batch.where:
                 events = self._fitting(events)
             if events:
                 await handler(events if batch_max else events[0])
-            self._at += len(part)
+            self._at = following
+
+    def _unacked(self, items: Sequence[Item]) -> Sequence[Item]:
+        """Without what the grain has acknowledged by hand while others of the delivery ran."""
+        upto = self._position.last_of(self.batch)
+        return items if upto is None else [item for item in items if item.token > upto]
 
     def _fitting(self, events: list[Event[Any]]) -> list[Event[Any]]:
         """Those that the subscription's filter lets through; the agent could not ask it."""
