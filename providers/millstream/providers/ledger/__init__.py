@@ -1,0 +1,6 @@
+"""Durable streams in ledgers, after Pulsar on BookKeeper.
+
+Rooms, from the ground up: `protocol` (what is stored and decided, without I/O), `bookie` (one
+directory of entries) and `metadata` (rows of a state store), `handle` (writing, reading and
+recovering one ledger), `topic` (a sequence of ledgers with cursors).
+"""

@@ -1,0 +1,1 @@
+"""One directory of entries of many ledgers, and what is promised about it."""

@@ -1,0 +1,1 @@
+"""Writing, reading, closing and recovering one ledger: the drivers of the cores in `protocol`."""

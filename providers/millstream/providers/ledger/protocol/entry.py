@@ -1,0 +1,95 @@
+"""One entry of a ledger as bytes: the form on the wire and on disk, checked from end to end.
+
+Owns: `Entry`, `Head`, packing and checking. The writer packs once; bookies store and send these
+bytes as they are; whoever reads checks them. Invariants: the check covers head and payload, so an
+entry that was damaged, or is another one than was asked for, never passes.
+Idea: spec/ledger.md 2.2.2, 10.2.5; the check is XXH3 (docs/decisions/0013).
+
+    0  ledger u64 | entry i64 | confirmed i64 | complete i64 | length u64 | payload size u32 |
+       reserved u32 | check u64, XXH3-64 of the 48 bytes before it and the payload
+    56 payload
+"""
+
+from __future__ import annotations
+
+from struct import Struct
+from typing import NamedTuple
+
+from xxhash import xxh3_64, xxh3_64_intdigest
+
+from .errors import EntryDamaged
+
+__all__ = ["HEAD_BYTES", "NOTHING", "Entry", "Head", "head_of", "pack", "unpack"]
+
+NOTHING = -1
+"""The number of the last entry of a ledger without entries."""
+
+HEAD = Struct("<QqqqQII")
+CHECK = Struct("<Q")
+HEAD_BYTES = HEAD.size + CHECK.size
+
+
+class Head(NamedTuple):
+    """What is stored before a payload.
+
+    `confirmed`: the last entry that its writer knew to be on an ack quorum as it sent this one;
+    `complete`: the last one that it knew to be, with all before it, on every bookie of its write
+    set; `length`: bytes of all payloads up to and with this one.
+    """
+
+    ledger: int
+    entry: int
+    confirmed: int
+    complete: int
+    length: int
+    size_bytes: int
+
+
+class Entry(NamedTuple):
+    """An entry that passed its check."""
+
+    head: Head
+    payload: bytes
+
+
+def pack(head: Head, payload: bytes) -> bytes:
+    """An entry as bytes. Costs a check and a copy of the payload."""
+    front = HEAD.pack(*head, 0)
+    seal = xxh3_64(front)
+    seal.update(payload)
+    return b"".join((front, CHECK.pack(seal.intdigest()), payload))
+
+
+def head_of(packed: bytes | memoryview) -> Head:
+    """The head, unchecked; raises EntryDamaged if the sizes cannot be right."""
+    if len(packed) < HEAD_BYTES:
+        raise EntryDamaged(f"an entry has {HEAD_BYTES} bytes at least, this has {len(packed)}")
+    head = Head(*HEAD.unpack_from(packed)[:6])
+    if HEAD_BYTES + head.size_bytes != len(packed):
+        text = f"entry {head.entry} of ledger {head.ledger} says that it has {head.size_bytes} "
+        raise EntryDamaged(f"{text}bytes of payload: there are {len(packed) - HEAD_BYTES}")
+    return head
+
+
+def unpack(packed: bytes | memoryview, ledger: int, entry: int) -> Entry:
+    """Check an entry that was asked for. Raises EntryDamaged."""
+    head = head_of(packed)
+    if (head.ledger, head.entry) != (ledger, entry):
+        text = f"entry {entry} of ledger {ledger} was asked for"
+        raise EntryDamaged(f"{text}: this is {head.entry} of {head.ledger}")
+    if not is_whole(packed):
+        raise EntryDamaged(f"entry {entry} of ledger {ledger}: its check does not fit")
+    return Entry(head, bytes(packed[HEAD_BYTES:]))
+
+
+def is_whole(packed: bytes | memoryview) -> bool:
+    """Does the check fit the bytes?"""
+    view = memoryview(packed)
+    seal = xxh3_64(view[: HEAD.size])
+    seal.update(view[HEAD_BYTES:])
+    return bool(CHECK.unpack_from(packed, HEAD.size)[0] == seal.intdigest())
+
+
+def check_of(data: bytes | memoryview) -> int:
+    """The check of bytes that are not an entry, such as the heads of files and frames."""
+    return xxh3_64_intdigest(data)

@@ -1,0 +1,126 @@
+"""The row of one ledger: its state, its quorums, and which bookies hold which entries.
+
+Owns: `LedgerRecord`, `Fragment`, and the changes that a record may undergo, as functions from
+record to record. Not: storing it (`metadata`). Idea: spec/ledger.md 2.5, 4.1, 4.15, 7.1.
+Invariants: open → recovering → closed, or open → closed; terms and starts of fragments rise; the
+last entry of a closed ledger never changes; nobody adds a fragment to a ledger under recovery but
+the one who closes it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import Enum
+
+import msgspec
+
+from .entry import NOTHING
+from .errors import LedgerClosed, LedgerFenced
+from .quorum import Quorum
+
+__all__ = ["Fragment", "LedgerRecord", "LedgerState", "closed", "recovering", "with_ensemble"]
+
+
+class LedgerState(Enum):
+    """Who may change a ledger: its writer, those who recover it, nobody."""
+
+    OPEN = "open"
+    RECOVERING = "recovering"
+    CLOSED = "closed"
+
+
+class Fragment(msgspec.Struct, frozen=True, array_like=True):
+    """Entries from `first` to the next fragment's are on these bookies, by place."""
+
+    first: int
+    bookies: tuple[str, ...]
+
+
+class LedgerRecord(msgspec.Struct, frozen=True, array_like=True):
+    """A ledger as its row says.
+
+    `term`: bookies refuse what was written in a lower one, once they know it. `last`, `length`:
+    the last entry and the bytes of all payloads, once it is closed. `topic`: whose it is, for
+    people and for whoever looks for orphans. `operation`: the token of the write that made this
+    version, by which a writer whose answer was lost knows its own.
+    """
+
+    ledger: int
+    state: LedgerState
+    quorum: Quorum
+    term: int
+    fragments: tuple[Fragment, ...]
+    topic: str = ""
+    created_s: float = 0.0
+    last: int = NOTHING
+    length: int = 0
+    operation: str = ""
+
+    def fragment_of(self, entry: int) -> Fragment:
+        """The fragment that an entry is in, or would be."""
+        return next(f for f in reversed(self.fragments) if f.first <= max(entry, 0))
+
+    def holders(self, entry: int) -> tuple[str, ...]:
+        """The bookies of an entry's write set."""
+        bookies = self.fragment_of(entry).bookies
+        return tuple(bookies[place] for place in self.quorum.write_set(entry))
+
+
+def with_ensemble(
+    record: LedgerRecord, term: int, first: int, instead: Mapping[int, tuple[str, str]]
+) -> LedgerRecord:
+    """The writer of `term` has other bookies from entry `first` on: {place: (old, new)}.
+
+    A place whose bookie is no longer the old one keeps what it has. Raises LedgerFenced and
+    LedgerClosed.
+    """
+    refuse_others(record, term)
+    last = record.fragments[-1]
+    assert last.first <= first, (last.first, first)
+    bookies = list(last.bookies)
+    for place, (old, new) in instead.items():
+        if bookies[place] == old:
+            bookies[place] = new
+    kept = record.fragments[:-1] if last.first == first else record.fragments
+    changed = (*kept, Fragment(first, tuple(bookies)))
+    return msgspec.structs.replace(record, fragments=changed)
+
+
+def recovering(record: LedgerRecord) -> LedgerRecord:
+    """Someone recovers it, in a new term. Raises LedgerClosed."""
+    if record.state is LedgerState.CLOSED:
+        raise LedgerClosed(f"ledger {record.ledger} ends with entry {record.last}")
+    return msgspec.structs.replace(record, state=LedgerState.RECOVERING, term=record.term + 1)
+
+
+def closed(
+    record: LedgerRecord,
+    term: int,
+    last: int,
+    length: int,
+    fragments: tuple[Fragment, ...] | None = None,
+) -> LedgerRecord:
+    """Its writer, or who recovers it in `term`, gives it its end.
+
+    Closing again with the same end changes nothing. Raises LedgerFenced: a higher term;
+    LedgerClosed: another end.
+    """
+    if record.state is LedgerState.CLOSED and (record.last, record.length) == (last, length):
+        return record
+    refuse_others(record, term, also=LedgerState.RECOVERING)
+    return msgspec.structs.replace(
+        record,
+        state=LedgerState.CLOSED,
+        last=last,
+        length=length,
+        fragments=record.fragments if fragments is None else fragments,
+    )
+
+
+def refuse_others(record: LedgerRecord, term: int, also: LedgerState = LedgerState.OPEN) -> None:
+    """Raise unless the record is that of the writer of `term`, and may be changed by it."""
+    if record.state is LedgerState.CLOSED:
+        raise LedgerClosed(f"ledger {record.ledger} ends with entry {record.last}")
+    if record.term > term or record.state not in {LedgerState.OPEN, also}:
+        text = f"ledger {record.ledger} is {record.state.value} in term {record.term}"
+        raise LedgerFenced(f"{text}: term {term} is over", record.term)

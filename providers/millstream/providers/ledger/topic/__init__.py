@@ -1,0 +1,1 @@
+"""A managed topic: numbered messages in a sequence of ledgers, named cursors, retention."""
