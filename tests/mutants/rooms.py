@@ -36,6 +36,14 @@ BY_HAND = (
     f"{AGENT}/test_by_hand_rules.py",
     f"{AGENT}/test_by_hand_model.py",
 )
+DEATHS = (f"{AGENT}/test_deaths.py",)
+DELIVERY = (
+    f"{AGENT}/test_delivery_core.py",
+    f"{AGENT}/test_delivery_rules.py",
+    f"{AGENT}/test_delivery_random.py",
+    *DEATHS,
+    f"{AGENT}/test_releases.py",
+)
 VIEWS = (f"{CLUSTER}/test_votes_ring_partition.py",)
 RANGE = (f"{CLUSTER}/test_directory_range.py", f"{CLUSTER}/test_directory.py")
 TOPICS = (
@@ -168,13 +176,10 @@ ROOMS: dict[str, dict[str, tuple[str, ...]]] = {
         ),
         f"{STREAMS}/agent/reading/leases.py": (f"{AGENT}/test_leases.py",),
         f"{STREAMS}/agent/reading/relief.py": (f"{AGENT}/test_relief.py",),
-        f"{STREAMS}/agent/delivery/delivery.py": (
-            f"{AGENT}/test_delivery_core.py",
-            f"{AGENT}/test_delivery_rules.py",
-            f"{AGENT}/test_delivery_random.py",
-            f"{AGENT}/test_deaths.py",
-            f"{AGENT}/test_releases.py",
-        ),
+        f"{STREAMS}/agent/delivery/delivery.py": DELIVERY,
+        f"{STREAMS}/agent/lagging/wary.py": DEATHS,
+        f"{STREAMS}/agent/delivery/seen.py": (*DELIVERY, *BY_HAND),
+        f"{STREAMS}/agent/delivery/deaths.py": DEATHS,
         f"{STREAMS}/agent/delivery/by_hand.py": BY_HAND,
         f"{STREAMS}/agent/delivery/held_cursor.py": BY_HAND,
         f"{STREAMS}/agent/losses.py": (f"{AGENT}/test_gaps.py",),

@@ -259,6 +259,8 @@ async def follow(runtime: Runtime) -> None:
         print(event)
     with landings.consume() as events:  # E
         print(events)
+    landings.consume(where=lambda event: event.item.delay)  # E
+    landings.consume(where=lambda event: event.item.tail)  # E
     async with landings.consume(name="audit", start="last") as events:  # E
         for event in events:  # E
             print(event)

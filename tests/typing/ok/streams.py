@@ -304,6 +304,9 @@ async def follow(runtime: Runtime, after: Token) -> int:
         assert_type((await anext(words_or_gaps)).item, str)
     async with runtime.stream(ENDS, "BOS").consume(name="a", start=after, events_max=5) as ends:
         assert_type((await anext(ends)).item, Landed | Diverted)
+    late = runtime.stream(LANDINGS, "BOS").consume(where=lambda event: event.item.delay_min > 15)
+    async with late as events:
+        assert_type((await anext(events)).item, Landed)
     since: Start = datetime(2026, 1, 1, tzinfo=UTC)
     async with runtime.stream(WORDS, "a").consume(start=since) as words:
         assert_type((await anext(words)).item, str)

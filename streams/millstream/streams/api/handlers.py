@@ -32,6 +32,7 @@ __all__ = [
     "accepts",
     "check_explicit",
     "events_of",
+    "gives_back",
     "is_batch_handler",
     "items_codec_of",
     "label_of",
@@ -156,6 +157,11 @@ def _is_subclass(cls: type, base: type) -> bool:
         return True  # a Protocol or the like: a type checker sees it
 
 
+def gives_back(wanted: Any, item: Any) -> bool:
+    """Does who annotates `wanted`, and decodes by that, get every `item` as it was?"""
+    return accepts(wanted, item) and _is_decoded(wanted, item)
+
+
 def _is_decoded(wanted: Any, item: Any) -> bool:
     """Does a codec of `wanted` give back an `item` as it was?"""
     if wanted is Any or wanted == item:
@@ -176,7 +182,7 @@ def check_explicit(handler: Any, item: Any, label: str) -> None:
     _check_name(handler.__self__, fn, subject)
     found = _explicit(fn)
     taken = found.events.item
-    if not accepts(taken, item) or not _is_decoded(taken, item):
+    if not gives_back(taken, item):
         wanted = wanted_text(item, is_batch=found.events.is_batch)
         raise DefinitionError(
             f"{subject}: {label} has items of {text_of(item)}, and an explicit handler gets "

@@ -28,7 +28,8 @@ from millstream.streams.publishing.gateway_publisher import GatewayPublisher
 from millstream.streams.publishing.outbox import outbox_of
 
 from .event import Event, Gap
-from .filtering.event_filter import named_filter
+from .filtering.event_filter import Where, named_filter, wrong_filter
+from .filtering.known import known_name
 from .handlers import check_explicit, is_batch_handler
 from .implicit import is_implicit
 from .inbox import EPHEMERAL, inbox_id, inbox_key, inbox_name, inbox_of, is_ephemeral
@@ -255,6 +256,7 @@ class Stream(Generic[T]):
         start: Start | None = None,
         events_max: int = 100,
         on_gap: Callable[[Gap], Awaitable[None]] | None = None,
+        where: Callable[[Event[T]], bool] | None = None,
     ) -> StreamEvents[T]:
         """Read the stream in a program that is no grain, such as a web handler:
         `async with stream.consume() as events: async for event in events: ...`.
@@ -271,8 +273,13 @@ class Stream(Generic[T]):
             events_max: events that the program holds at most; the cluster keeps the rest.
             on_gap: is awaited, with a `Gap`, before the first event that follows events which are
                 gone; what it raises comes out of the loop, and asking again calls it again.
+            where: a filter: a function that takes an event and says at once whether it is handed
+                out; what is not is acknowledged. The program asks it; a static method of a grain
+                class, annotated as `Event[T]`, is asked before delivery too, by silos that host
+                the class. What it raises comes out of the loop, and asking for the next event
+                passes over that one.
 
-        Raises ConfigError (start, events_max, name), StreamError (implicit only).
+        Raises ConfigError (start, events_max, name, where), StreamError (implicit only).
         """
         if self._topic.subscriptions == "implicit":
             raise StreamError(f"{self._topic!r} takes implicit subscriptions only")
@@ -281,8 +288,10 @@ class Stream(Generic[T]):
             raise ConfigError(f"consume(name={name!r}): a name does not begin with {EPHEMERAL!r}")
         if type(events_max) is not int or not 1 <= events_max <= EVENTS_MAX:
             raise ConfigError(f"consume(events_max={events_max!r}): 1 to {EVENTS_MAX:,}")
+        if where is not None and (wrong := wrong_filter(where)):
+            raise ConfigError(f"consume: {wrong}")
         given = name or f"{EPHEMERAL}{self._runtime.new_name()}"
-        return StreamEvents(self._outside(given, start_text(start), events_max, on_gap))
+        return StreamEvents(self._outside(given, start_text(start), events_max, on_gap, where))
 
     def _outside(
         self,
@@ -290,6 +299,7 @@ class Stream(Generic[T]):
         start: str,
         events_max: int,
         on_gap: Callable[[Gap], Awaitable[None]] | None,
+        where: Where | None,
     ) -> Outside:
         provider, key = self.provider, inbox_key(self.provider, self.id, name)
         row = SubscriptionRow(
@@ -301,6 +311,7 @@ class Stream(Generic[T]):
             start=start,
             name=name,
             is_ephemeral=is_ephemeral(name),
+            where="" if where is None else known_name(where, self._topic.item),
         )
         return Outside(
             row.id,
@@ -311,6 +322,7 @@ class Stream(Generic[T]):
             self._runtime,
             events_max,
             on_gap,
+            where,
         )
 
     async def subscriptions(self, grain: Grain | None = None, /) -> list[Subscription[T]]:

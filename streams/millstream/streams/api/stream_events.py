@@ -2,8 +2,9 @@
 
 Owns: `StreamEvents`: what the program has in hand, what it is done with, and the task that asks
 the inbox for more. Not: the inbox, the subscription. Invariants: an event is acknowledged when the
-next one is asked for, or when the `async with` ends without an exception; at most `events_max` are
-held; one call to the inbox is out at a time, and whatever it meets, it is made again.
+next one is asked for, when the filter leaves it out, or when the `async with` ends without an
+exception; at most `events_max` are held; one call to the inbox is out at a time, and whatever it
+meets, it is made again.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Generic, TypeVar
+
+import msgspec
 
 from millstream.runtime import (
     CallError,
@@ -34,6 +37,7 @@ from millstream.streams.contracts.item import Item
 from millstream.streams.contracts.token import Token
 
 from .event import Event, Gap
+from .filtering.event_filter import Where, answer_of
 from .inbox import Acks, Inbox, Taken
 
 __all__ = ["Outside", "StreamEvents"]
@@ -45,6 +49,8 @@ ANSWER_S = 5.0
 LEAVE_S = 5.0
 """How long leaving may take; then the inbox notices by itself."""
 BEAT_FIRST_S = 5.0
+SLICE_S = 0.001
+"""How long a run of events that the filter leaves out may hold up the program's loop."""
 RETRY = Backoff(first_s=0.05, ceiling_s=2.0)
 
 log = logging.getLogger("millstream.consumer")
@@ -53,7 +59,7 @@ log = logging.getLogger("millstream.consumer")
 @dataclass(frozen=True, slots=True)
 class Outside:
     """How a consumer outside comes by its events. `join` stores the subscription, and returns the
-    number of the session. `on_gap` hears that some are gone."""
+    number of the session. `on_gap` hears that some are gone. `where`: which it is handed."""
 
     subscription: str
     stream: StreamId
@@ -63,6 +69,7 @@ class Outside:
     runtime: object
     events_max: int
     on_gap: Callable[[Gap], Awaitable[None]] | None = None
+    where: Where | None = None
 
 
 class StreamEvents(Generic[T]):
@@ -126,20 +133,38 @@ class StreamEvents(Generic[T]):
 
         Raises StreamError (another consumer has come for the name, or the subscription was
         ended), TypeError (the item is not of the namespace's type), NotInCluster, NotHosted, and
-        what `on_gap` raises: it is called again before the event is given.
+        what `on_gap` raises: it is called again before the event is given. What `where` raises, or
+        TypeError (it answers neither True nor False): asking again passes over its event.
         """
         self._check_use()
-        self._acknowledge()
         self._has_reader = True
+        yield_at_s = 0.0
         try:
-            while not self._page:
-                await self._wait_for_page()
-            if self._gap is not None:
-                await self._tell(*self._gap)
-                self._gap = None
+            while True:
+                self._acknowledge()
+                await self._be_ready()
+                event = self._next()
+                if self._fits(event):
+                    return event
+                yield_at_s = await yielded(yield_at_s)
         finally:
             self._has_reader = False
-        return self._next()
+
+    async def _be_ready(self) -> None:
+        """Until an event is in hand, and what is gone before it has been told."""
+        while not self._page:
+            await self._wait_for_page()
+        if self._gap is not None:
+            await self._tell(*self._gap)
+            self._gap = None
+
+    def _fits(self, event: Event[T]) -> bool:
+        """Is it to be handed out? A filter sees it as it was published."""
+        outside = self._outside
+        if outside.where is None:
+            return True
+        seen = msgspec.structs.replace(event, attempt=1, redelivered=False)
+        return answer_of(outside.where, seen, f"{self.subscription}: where")
 
     def _check_use(self) -> None:
         if self._has_reader:
@@ -254,3 +279,12 @@ class StreamEvents(Generic[T]):
                 await asyncio.shield(inbox.leave(self._session, self._acks()))
             except MillstreamError as error:
                 log.info("%s: leaving was not heard: %s", self.subscription, error)
+
+
+async def yielded(at_s: float) -> float:
+    """Let the loop go round once it is that time; returns when to do so next."""
+    now_s = asyncio.get_running_loop().time
+    if now_s() < at_s:
+        return at_s
+    await asyncio.sleep(0)
+    return now_s() + SLICE_S

@@ -56,7 +56,8 @@ def time_of(start: str) -> datetime | None:
 class SubscriptionRow(msgspec.Struct, array_like=True, frozen=True):
     """One subscription. `start` is `here` (where it is), `next`, `earliest`, a token's text, or
     `at` and a time.
-    `where`: name of its filter, a static method of the grain class; empty: it has none.
+    `where`: name of its filter, a static method of the grain class; of a consumer outside
+    `Type.method`, if silos may know it; empty: it has none.
     `session`: of a consumer outside the cluster, how often it has come; 0: a grain."""
 
     id: str

@@ -1,7 +1,7 @@
 """Filters of the grain classes that this silo hosts, for the agents that read in it.
 
 Owns: finding them. Not: asking them (`agent.delivery`). Invariant: where the class is not
-hosted, or this version of it has no such filter, none is found, and the consumer's silo asks it.
+hosted, or this version of it has no such filter, none is found, and the consumer's side asks it.
 """
 
 from __future__ import annotations
@@ -9,15 +9,19 @@ from __future__ import annotations
 from functools import cached_property
 
 from millstream.runtime import DefinitionError
-from millstream.runtime.extending import GrainType, SiloServices
+from millstream.runtime.extending import GrainType, SiloServices, codec_of
 from millstream.streams.api.handlers import items_codec_of
 from millstream.streams.api.implicit import ImplicitSubscription
 from millstream.streams.api.subscribe import SubscribeMark
 from millstream.streams.api.subscription_rows import SubscriptionRow
 
 from .event_filter import EventFilter, filter_in
+from .known import KnownFilter, item_of, parse_known_name
 
-__all__ = ["HostedFilters"]
+__all__ = ["PROGRAMS_MAX", "HostedFilters"]
+
+PROGRAMS_MAX = 1_000
+"""Filters of programs that a silo has at hand."""
 
 
 class HostedFilters:
@@ -25,6 +29,7 @@ class HostedFilters:
 
     def __init__(self, services: SiloServices) -> None:
         self._services = services
+        self._programs: dict[str, EventFilter | None] = {}
 
     @cached_property
     def _types(self) -> dict[str, GrainType]:
@@ -39,7 +44,9 @@ class HostedFilters:
         return None
 
     def of_row(self, row: SubscriptionRow, /) -> EventFilter | None:
-        """The filter of an explicit subscription."""
+        """The filter of an explicit subscription, or of a program outside."""
+        if row.session:
+            return self._known(row.where)
         grain_type = self._types.get(row.grain_type)
         if grain_type is None:
             return None
@@ -53,3 +60,23 @@ class HostedFilters:
             return None  # the consumer's side says what is wrong
         label = f"{grain_type.name}.{row.where}"
         return EventFilter(label, where, codec, self._services.runtime, row.policy.give_up_on)
+
+    def _known(self, name: str) -> EventFilter | None:
+        """A program's filter, which is found anew only for another name."""
+        if name not in self._programs:
+            if len(self._programs) >= PROGRAMS_MAX:
+                self._programs.clear()
+            self._programs[name] = self._find_known(name)
+        return self._programs[name]
+
+    def _find_known(self, name: str) -> KnownFilter | None:
+        kind, method = parse_known_name(name)
+        grain_type = self._types.get(kind)
+        where = None if grain_type is None else filter_in(grain_type.cls, method)
+        item = None if where is None else item_of(where)
+        if where is None or item is None:
+            return None
+        try:
+            return KnownFilter(name, where, codec_of(item, name), self._services.runtime)
+        except DefinitionError:
+            return None  # the program asks it

@@ -1,0 +1,76 @@
+"""Filters of programs outside that silos know too: static methods of grain classes, by name.
+
+Owns: their names, finding the class of a function, `KnownFilter`. Not: asking in the program
+(`stream_events`), which does so in any case. Invariants: who cannot be sure that a filter is the
+same on both sides, and decodes the same, gives it no name; a filter that fails in a silo lets its
+event through, so that the program sees the failure.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any, get_type_hints
+
+from millstream.runtime import Contract
+from millstream.runtime.extending import kind_of
+from millstream.streams.api.handlers import events_of, gives_back
+from millstream.streams.contracts.identity import StreamId
+from millstream.streams.contracts.item import Item
+
+from .event_filter import EventFilter, Where, filter_in
+
+__all__ = ["KnownFilter", "item_of", "known_name", "parse_known_name"]
+
+
+class KnownFilter(EventFilter):
+    """A filter of a program, in a silo: what it cannot judge, the program will."""
+
+    def fits(self, item: Item, stream: StreamId, subscription: str) -> bool:
+        """May it be for the program?"""
+        try:
+            return super().fits(item, stream, subscription)
+        except Exception:
+            return True
+
+
+def known_name(where: Where, item: object) -> str:
+    """The name by which silos may know a program's filter of such items; empty: none."""
+    cls = class_of(where)
+    name = getattr(where, "__name__", "")
+    if cls is None or not same_function(filter_in(cls, name), where):
+        return ""
+    taken = item_of(where)
+    return f"{kind_of(cls)}.{name}" if taken is not None and gives_back(taken, item) else ""
+
+
+def parse_known_name(name: str) -> tuple[str, str]:
+    """Grain type and static method."""
+    kind, _, method = name.rpartition(".")
+    return kind, method
+
+
+def class_of(where: Where) -> type[Contract] | None:
+    """The grain class that a function is written in; None: there is none, or not for all to see."""
+    found: object = getattr(where, "__self__", None)
+    if found is None:
+        *path, _ = getattr(where, "__qualname__", "").split(".")
+        found = sys.modules.get(getattr(where, "__module__", "")) if path else None
+        for part in path:
+            found = getattr(found, part, None)
+    return found if isinstance(found, type) and issubclass(found, Contract) else None
+
+
+def same_function(one: object, other: object) -> bool:
+    """Are they the same, bound or not?"""
+    return getattr(one, "__func__", one) is getattr(other, "__func__", other)
+
+
+def item_of(where: Where) -> Any | None:
+    """What a filter's argument is annotated with, as `Event[T]`; None: it is not."""
+    try:
+        hints = get_type_hints(where, include_extras=True)
+    except NameError:
+        return None
+    hints.pop("return", None)
+    events = events_of(next(iter(hints.values()))) if len(hints) == 1 else None
+    return None if events is None or events.is_batch else events.item
