@@ -179,6 +179,12 @@ def test_open_cursor_begins_behind_what_was_seen_inside_a_message() -> None:
     assert cache.open_cursor(A, 0, Token(0, 3, 2)).is_drained
 
 
+def test_open_cursor_begins_behind_what_was_seen_however_many_messages_that_is() -> None:
+    cache = cache_with(*(message_of(A, seq, b"1", b"2") for seq in range(1, 6)))
+    assert tokens_of(cache.open_cursor(A, 0, Token(0, 4, 0)).peek(2, 99)) == [(4, 1), (5, 0)]
+    assert cache.open_cursor(A, 0, Token(0, 5, 1)).is_drained
+
+
 def test_room_is_nothing_when_one_limit_is_reached() -> None:
     cache = QueueCache(CacheLimits(events_max=2, bytes_max=100))
     cache.append(message_of(A, 1, b"1"))
@@ -343,8 +349,14 @@ class CacheMachine(RuleBasedStateMachine):
         due = self.items_after(stream, after)
         at = self.cache.first_index(stream, after)
         assert at == (due[0][0].seq - 1 if due else None)
-        if at is not None:
-            self.readers.append(Reader(self.cache.open_cursor(stream, at, after), stream, due))
+        oldest = self.cache.first_index(stream, None)
+        if oldest is None:
+            return
+        begin = data.draw(st.sampled_from([oldest] if at is None else [oldest, at]))
+        cursor = self.cache.open_cursor(stream, begin, after)
+        assert cursor.is_drained == (not due)
+        if due:
+            self.readers.append(Reader(cursor, stream, due))
 
     @precondition(lambda self: any(one.pins for one in self.stored))
     @rule(data=st.data())

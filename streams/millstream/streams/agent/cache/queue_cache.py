@@ -242,16 +242,17 @@ class QueueCache:
         return None if slot is None else slot.index
 
     def open_cursor(self, stream: StreamId, at: int, after: Token | None = None) -> Cursor:
-        """A cursor in the message with absolute index `at`, at its first item above `after`.
+        """A cursor at the first item above `after`, from the message with absolute index `at` on.
 
-        `at` is what `append` or `first_index` gave. Cost: O(1) near either end of the cache.
+        `at` is what `append` or `first_index` gave. Cost: O(messages that are not above `after`).
         """
-        slot = self._slot(at)
-        assert slot.message.stream == stream, f"{at} is of {slot.message.stream}, not {stream}"
+        slot: Slot | None = self._slot(at)
+        assert slot is not None and slot.message.stream == stream, f"{at} is not of {stream}"
         item = slot.first_item(after)
-        if item < len(slot.message.items):
-            return Cursor(self, stream, slot, item)
-        return Cursor(self, stream, slot.next, 0)
+        while slot is not None and item >= len(slot.message.items):
+            slot = slot.next
+            item = 0 if slot is None else slot.first_item(after)
+        return Cursor(self, stream, slot, item)
 
     def unpin(self, index: int) -> None:
         """Undo the pin of `append`."""
