@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Iterator
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -297,6 +298,53 @@ async def test_a_system_target_that_is_not_there_is_named_with_those_that_are(
         spec.wire_name = method
     with pytest.raises(NotHosted, match=words):
         await gateways.ask("x", "$clerk", instance, spec, ())
+
+
+class Scribe(SystemTarget):
+    """Writes at once what need not wait."""
+
+    target_name = "$scribe"
+    open_to_clients = frozenset({"write"})
+
+    def __init__(self) -> None:
+        self.written: list[tuple[int, bool]] = []  # and whether in a task
+
+    def write_at_once(self, number: int, may_wait: bool) -> object:
+        if may_wait:
+            return NotImplemented
+        if number < 0:
+            raise ValueError(f"{number} is no number")
+        self.written.append((number, asyncio.current_task() is not None))
+        return number
+
+    at_once = MappingProxyType({"write": write_at_once})
+
+    async def write(self, number: int, may_wait: bool) -> int:
+        self.written.append((number, asyncio.current_task() is not None))
+        return number
+
+
+async def test_a_plain_method_of_a_target_answers_in_no_task_and_overtakes_nothing(
+    cluster: LocalCluster,
+) -> None:
+    silo, gateways, scribe = cluster.silos[0], cluster.client.gateways, Scribe()
+    silo.assembly.targets.add(scribe)
+    gateways.known = [silo.gateway]
+    spec = Scribe.target_specs["write"]
+
+    async def write(number: int, may_wait: bool) -> Any:
+        return await gateways.ask("x", "$scribe", "", spec, (number, may_wait))
+
+    assert await write(1, False) == 1
+    assert await write(2, True) == 2
+    assert scribe.written == [(1, False), (2, True)]
+    scribe.written.clear()
+    waiting = [n % 3 == 1 for n in range(9)]
+    assert await asyncio.gather(*map(write, range(9), waiting)) == list(range(9))
+    assert [number for number, _ in scribe.written] == list(range(9))
+    assert not scribe.written[0][1] and all(in_task for _, in_task in scribe.written[1:])
+    with pytest.raises(ValueError, match="-1 is no number"):
+        await write(-1, False)
 
 
 async def test_a_kind_of_system_target_that_is_not_there_is_named(cluster: LocalCluster) -> None:

@@ -83,13 +83,15 @@ class Pace:
 
 
 @asynccontextmanager
-async def running(room: int | None = None, capacity: int = 100_000) -> AsyncIterator[Client]:
+async def running(
+    room: int | None = None, capacity: int = 100_000, wait_s: float = 0.05
+) -> AsyncIterator[Client]:
     Pace.of_all = Pace(room)
     streams = PersistentStreams(
         MemoryQueues(MemoryOptions(capacity_events=capacity, enqueue_wait_s=0.02)),
         mapper=HashRingMapper(queues=1),
         balancer=DeploymentBalancer(),
-        options=StreamOptions(enqueue_wait_s=0.05),
+        options=StreamOptions(enqueue_wait_s=wait_s),
     )
     async with (
         Silo(grains=[Reader, Table], streams={"default": streams}) as silo,
@@ -199,6 +201,29 @@ async def test_a_spark_task_that_runs_twice_into_two_namespaces_stores_each_row_
             await asyncio.to_thread(publish_twice, GATEWAYS[-1], namespace)
         await until(lambda: len(SEEN["rows/a"]) >= 50 and len(SEEN["more/a"]) >= 50)
     assert SEEN["rows/a"] == SEEN["more/a"] == list(range(50))
+
+
+async def test_an_event_of_a_client_is_stored_while_its_frame_is_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def in_a_task(
+        self: IngestTarget, namespace: str, producer: str, messages: list[IngestMessage]
+    ) -> int:
+        raise AssertionError("it need not wait")
+
+    monkeypatch.setattr(IngestTarget.target_specs["publish"], "fn", in_a_task)
+    async with running() as client:
+        await client.stream(LINES, "a").publish(1)
+        await client.stream(LINES, "a").publish_many([2, 3])
+        await until(lambda: SEEN["lines/a"] == [1, 2, 3])
+
+
+async def test_events_of_a_client_stay_in_order_while_some_wait_for_room() -> None:
+    async with running(capacity=8, wait_s=10) as client:
+        stream = client.stream(LINES, "a")
+        await asyncio.gather(*map(stream.publish, range(20)))
+        await until(lambda: len(SEEN["lines/a"]) == 20)
+        assert SEEN["lines/a"] == list(range(20))
 
 
 async def test_a_client_publishes_headers() -> None:

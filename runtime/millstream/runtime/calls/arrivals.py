@@ -126,6 +126,9 @@ class Arrivals:
                 f"{call.kind}.{call.method} is for silos of the cluster, not for clients such as "
                 f"{peer.name}"
             )
+        quick = target.at_once.get(call.method)
+        if quick is not None and self._callee.answers_at_once(peer, call, spec, target, quick):
+            return
         inbound = self._callee.accept(peer, call, spec)
         inbound.target = target
         self._callee.push(inbound)

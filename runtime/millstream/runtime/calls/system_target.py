@@ -7,7 +7,8 @@ the own silo's target are plain calls; a target call has a deadline and begins a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
+from types import MappingProxyType
 from typing import Any, ClassVar, Concatenate, ParamSpec, TypeVar
 
 from millstream.runtime.definition.method import MethodSpec
@@ -41,12 +42,15 @@ def specs_of(cls: type[Any], extension: str = "") -> dict[str, MethodSpec]:
 class SystemTarget:
     """Base of system targets; names begin with `$`, and may end in `/` and an instance's name.
 
-    Silos may call every method; clients those that `open_to_clients` names.
+    Silos may call every method; clients those that `open_to_clients` names. `at_once` has, for a
+    method, the plain one that is tried before it while the frame of a call is read, in no task: it
+    answers as the method would, or with NotImplemented, and has done nothing then.
     """
 
     target_name: ClassVar[str]
     target_specs: ClassVar[dict[str, MethodSpec]]
     open_to_clients: ClassVar[frozenset[str]] = frozenset()
+    at_once: ClassVar[Mapping[str, Callable[..., Any]]] = MappingProxyType({})
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)

@@ -400,8 +400,8 @@ class Peer(Sending):
         return messages
 
     def _take_messages(self, messages: Sequence[Message | Unreadable]) -> bool:
-        """Take what a frame had; True if calls were among it."""
-        self._refusals, has_called = 0, False
+        """Take what a frame had; True if calls were among it. What is answered at once leaves."""
+        self._refusals, has_called, was_marked = 0, False, self._is_marked
         for at, message in enumerate(messages):
             if type(message) is Call:
                 if message.id in self._served:
@@ -421,6 +421,8 @@ class Peer(Sending):
         if self._owes_sign:
             self._owes_sign = False
             self.send(Ping(False))
+        if self._is_marked and not was_marked:
+            self.flush()
         if self.is_leaving and not self._messages:
             self._loop.call_soon(self._finish_leaving)
         return has_called

@@ -154,7 +154,8 @@ class EnqueuesAtOnce(Protocol):
         """Store the whole list now, as `enqueue` would; None: it would have to wait.
 
         All of the list is stored or nothing: with None, or a StreamError, nothing is, and the
-        runtime calls `enqueue`. It is asked only while no call of `enqueue` is under way.
+        runtime calls `enqueue`. It is asked only while no call of `enqueue` is under way, and
+        perhaps in no task.
         """
         ...
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 from collections import OrderedDict
 from collections.abc import Sequence
+from types import MappingProxyType
 from typing import Protocol
 
 import msgspec
@@ -43,6 +44,13 @@ class Store(Protocol):
         """The outcome of each message; per queue, a prefix of them is stored."""
         ...
 
+    def store_at_once(
+        self, messages: Sequence[OutMessage], /
+    ) -> Sequence[Token | StreamError | None] | None:
+        """`store` for messages of one stream, where that takes no waiting; else None, and nothing
+        is stored."""
+        ...
+
 
 class Producer:
     """One producer's calls, in order."""
@@ -63,6 +71,22 @@ class IngestTarget(SystemTarget):
     def __init__(self, store: Store) -> None:
         self._into = store
         self._producers: OrderedDict[str, Producer] = OrderedDict()
+
+    def publish_at_once(
+        self, namespace: str, producer: str, messages: list[IngestMessage]
+    ) -> object:
+        """`publish` of a client's events in no task, where nothing waits before them."""
+        if producer or not messages or any(one.key != messages[0].key for one in messages[1:]):
+            return NotImplemented
+        outcomes = self._into.store_at_once(out_messages(namespace, "", messages))
+        if outcomes is None:
+            return NotImplemented
+        for outcome in outcomes:
+            if isinstance(outcome, StreamError):
+                raise outcome
+        return len(messages)
+
+    at_once = MappingProxyType({"publish": publish_at_once})
 
     async def publish(self, namespace: str, producer: str, messages: list[IngestMessage]) -> int:
         """Store messages in order; returns how many were accepted (repeated ones count).
@@ -102,17 +126,7 @@ class IngestTarget(SystemTarget):
         known: Producer | None = None,
     ) -> None:
         """Store them; raises the error of the first that failed, and notes its sequence."""
-        outcomes = await self._into.store(
-            [
-                OutMessage(
-                    StreamId(namespace, one.key),
-                    [bytes(item) for item in one.items],
-                    one.headers or {},
-                    ProducerMark(producer, one.seq) if producer else None,
-                )
-                for one in messages
-            ]
-        )
+        outcomes = await self._into.store(out_messages(namespace, producer, messages))
         for one, outcome in zip(messages, outcomes, strict=True):
             if isinstance(outcome, StreamError):
                 if known is not None:
@@ -127,6 +141,21 @@ class IngestTarget(SystemTarget):
             if not self._producers[oldest].lock.locked():
                 del self._producers[oldest]
         return known
+
+
+def out_messages(
+    namespace: str, producer: str, messages: Sequence[IngestMessage]
+) -> list[OutMessage]:
+    """Messages as they are stored."""
+    return [
+        OutMessage(
+            StreamId(namespace, one.key),
+            [bytes(item) for item in one.items],
+            one.headers or {},
+            ProducerMark(producer, one.seq) if producer else None,
+        )
+        for one in messages
+    ]
 
 
 def producer_of(namespace: str, producer: str) -> str:

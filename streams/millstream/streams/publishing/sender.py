@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Protocol
 
 from millstream.runtime import EnqueueFailed, PublishUnknown, StreamError
@@ -36,7 +36,6 @@ RETRY = Backoff(0.02, 2, 0.5)
 
 
 Awaited = asyncio.Future[None]
-AtOnce = Callable[[QueueId, Sequence[OutMessage], int], Sequence[Token | None] | None]
 
 
 class Enqueue(Protocol):
@@ -103,6 +102,11 @@ class QueueSender:
         self._failures = 0  # in a row
         self._leaving: asyncio.Future[None] | None = None  # resolved when all went back
 
+    @property
+    def can_store_at_once(self) -> bool:
+        """Does nothing wait, and can the adapter, where it has room?"""
+        return self._at_once is not None and self._waiting.is_idle
+
     async def publish(self, publish: Publish) -> None:
         """Return when it is over: see its tokens and error. Raises QueueFull: too much waits.
 
@@ -110,13 +114,11 @@ class QueueSender:
         """
         if publish.is_over:
             return  # it had nothing to send
-        if self._at_once is not None and self._waiting.takes_alone(publish):
-            self._store_at_once(self._at_once, publish)
-            if publish.is_over:
-                self._budget.left -= 1  # `spend`, without its frame
-                if not self._budget.left:
-                    await self._budget.pause()
-                return
+        if self.store_at_once(publish):
+            self._budget.left -= 1  # `spend`, without its frame
+            if not self._budget.left:
+                await self._budget.pause()
+            return
         self._waiting.add(publish)
         end = self._ends[publish] = asyncio.get_running_loop().create_future()
         self._wake()
@@ -161,23 +163,27 @@ class QueueSender:
         elif self._idle is not None and not self._idle.done():
             self._idle.set_result(None)
 
-    def _store_at_once(self, at_once: AtOnce, publish: Publish) -> None:
-        """Store it here and now; if that cannot be, it is not over, and nothing is stored."""
+    def store_at_once(self, publish: Publish) -> bool:
+        """End it here and now; False: that cannot be, and nothing of it is stored."""
+        if self._at_once is None or not self._waiting.takes_alone(publish):
+            return False
         messages = publish.messages
         try:
-            answer = at_once(self._queue, messages, self._mapper.epoch)
-            if answer is not None:
-                publish.tokens = checked_tokens(answer, len(messages), self._where_at_once)
-                publish.is_over = True
+            answer = self._at_once(self._queue, messages, self._mapper.epoch)
+            if answer is None:
+                return False
+            publish.tokens = checked_tokens(answer, len(messages), self._where_at_once)
+            publish.is_over = True
         except AdapterFault as error:
             publish.end(self._unknown(error))
         except StreamError:
-            return  # `enqueue` says it again
+            return False  # `enqueue` says it again
         except (KeyboardInterrupt, SystemExit):
             raise
         except BaseException as error:  # CancelledError too: only the adapter can have raised it
             fault = fault_of(self._where_at_once, error)
             publish.end(self._unknown(fault))
+        return True
 
     async def _send(self) -> None:
         """Enqueue what waits, for as long as no call takes too long."""

@@ -109,6 +109,21 @@ class SiloPublisher:
                 outcomes[at] = outcome
         return outcomes
 
+    def store_at_once(
+        self, messages: Sequence[OutMessage]
+    ) -> list[Token | StreamError | None] | None:
+        """`store` for messages of one stream, where that takes no waiting; else None.
+
+        Nothing is stored then.
+        """
+        if self._held is not None:
+            return None
+        sender = self._sender(self._mapper.queue_for(messages[0].stream))
+        publish = self._publish_of(messages) if sender.can_store_at_once else None
+        if publish is None or not sender.store_at_once(publish):
+            return None
+        return publish.outcomes()
+
     async def remap(self, adopt: Callable[[], object]) -> None:
         """Let streams move to other queues: `adopt` changes the mapper while nothing is sent.
 
