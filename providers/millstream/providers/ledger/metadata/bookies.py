@@ -1,0 +1,38 @@
+"""The rows of bookies: what each last said of itself.
+
+Owns: `BookieRecord`, `bookie_rows`. Not: who is alive (the members of the cluster say that), and
+when a bookie writes its row. Invariant: `boot` and `high_water` of one directory never go back; a
+directory that has less was restored from an older copy.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from .metadata import Metadata, key_part
+from .rows import Rows
+
+__all__ = ["BookieRecord", "bookie_rows"]
+
+
+class BookieRecord(msgspec.Struct, frozen=True, array_like=True):
+    """One bookie, which is one directory.
+
+    `bookie`: the UUID of its directory. `silo`: address of the silo that runs it; "" while none
+    does. `boot`: so many times it was started. `high_water`: the sequence of its journal up to
+    which it surely has everything. `said_s`: wall time of its last word, in seconds since 1970.
+    """
+
+    bookie: str
+    silo: str = ""
+    boot: int = 0
+    is_writable: bool = False
+    free_bytes: int = 0
+    high_water: int = 0
+    said_s: float = 0.0
+    operation: str = ""
+
+
+def bookie_rows(metadata: Metadata) -> Rows[str, BookieRecord]:
+    """The records of bookies, by UUID."""
+    return Rows(metadata, "bookies/", BookieRecord, key_part)
