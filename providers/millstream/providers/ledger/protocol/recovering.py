@@ -1,0 +1,181 @@
+"""Giving an end to a ledger whose writer may still live, as decisions.
+
+Owns: `Recovering` and its actions. Not: asking bookies, storing the record (`handle`).
+Ideas: spec/ledger.md 4.1 to 4.18; fences are terms (4.41, 10.0 D6).
+Invariants:
+- nothing is read before so many bookies of the last fragment are fenced that no entry can gather an
+  ack quorum from the rest; reads fence, too, so an answer "absent" stays true (#2614);
+- one copy that passes its check is enough for an entry to be kept; the end is where
+  `write - ack + 1` of an entry's write set, fenced, never acknowledged it (I14); an entry of which
+  neither can be said ends the attempt: a bookie that does not know proves nothing (#2908);
+- it never looks before the last fragment, whatever the bookies know (#2615);
+- decisions are made as soon as they can be, without waiting for a bookie that hangs (#1067).
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from .entry import NOTHING, unpack
+from .errors import EntryDamaged, NotRecoverable
+from .found import Found, Missing
+from .record import LedgerRecord
+
+__all__ = ["Abort", "End", "Fence", "Keep", "Read", "Recovering", "Step"]
+
+
+class Fence(NamedTuple):
+    """Fence the bookie of a place."""
+
+    place: int
+    bookie: str
+
+
+class Read(NamedTuple):
+    """Ask the bookie of a place for entries from one on."""
+
+    place: int
+    bookie: str
+    first: int
+
+
+class Keep(NamedTuple):
+    """The next entry of the ledger, as it was packed; it is written again."""
+
+    entry: int
+    packed: bytes
+    length: int
+
+
+class End(NamedTuple):
+    """The ledger ends with this entry, once all that was kept is on its ack quorum."""
+
+    last: int
+
+
+class Abort(NamedTuple):
+    """It cannot be decided: try again when more bookies answer."""
+
+    error: NotRecoverable
+
+
+Step = Fence | Read | Keep | End | Abort
+
+
+class Recovering:
+    """The core of one attempt, in the term that the record says.
+
+    The bookies that it asks are those of the record as the attempt began, whatever is changed while
+    entries are written back (spec/ledger.md 4.11).
+    """
+
+    def __init__(self, record: LedgerRecord) -> None:
+        self._record = record
+        self._fragment = record.fragments[-1]
+        self._fenced: set[int] = set()
+        self._silent: set[int] = set()  # neither fenced, nor asked any more
+        self._asked: dict[int, int] = {}  # by place: the first entry of the read under way
+        self._known: dict[int, dict[int, bytes]] = {}  # by place: what it has
+        self._absent: set[tuple[int, int]] = set()  # (place, entry): it surely has it not
+        self._unsure: set[tuple[int, int]] = set()  # (place, entry): it had it, or may have
+        self._confirmed = self._fragment.first - 1
+        self.at = NOTHING  # the entry that is to be decided
+        self._is_reading = self.is_over = False
+
+    @property
+    def start(self) -> int:
+        """The last entry that needs no deciding, once reading has begun."""
+        return self._confirmed
+
+    def begin(self) -> list[Step]:
+        """Fence all bookies of the last fragment."""
+        return [Fence(place, bookie) for place, bookie in enumerate(self._fragment.bookies)]
+
+    def fenced(self, place: int, confirmed: int) -> list[Step]:
+        """The bookie of a place is fenced; what it knew to be confirmed is where to begin."""
+        self._fenced.add(place)
+        if not self._is_reading:
+            self._confirmed = max(self._confirmed, confirmed)
+        return self._go_on()
+
+    def found(self, place: int, first: int, found: Found) -> list[Step]:
+        """The answer to a read."""
+        self._asked.pop(place, None)
+        self._fenced.add(place)  # a read of a recovery fences before it answers
+        known = self._known.setdefault(place, {})
+        known.update(enumerate(found.entries, first))
+        after = first + len(found.entries)
+        if found.missing is Missing.ABSENT:
+            self._absent.add((place, after))
+        elif found.missing is Missing.UNKNOWN or not found.entries:
+            self._unsure.add((place, after))
+        return self._go_on()
+
+    def unanswered(self, place: int) -> list[Step]:
+        """The bookie of a place did not answer, or not in time."""
+        self._asked.pop(place, None)
+        self._silent.add(place)
+        return self._go_on()
+
+    # --- decisions ---
+
+    def _go_on(self) -> list[Step]:
+        if self.is_over:
+            return []
+        if not self._is_reading:
+            if self._record.quorum.is_covered(self._fenced):
+                self._is_reading, self.at = True, self._confirmed + 1
+            elif len(self._fenced | self._silent) == len(self._fragment.bookies):
+                return self._abort(f"{len(self._fenced)} of its bookies could be fenced")
+            else:
+                return []
+        steps: list[Step] = []
+        while not self.is_over and (kept := self._copy()) is not None:
+            steps.append(kept)
+            self.at += 1
+        return steps if self.is_over else [*steps, *self._decide()]
+
+    def _copy(self) -> Keep | None:
+        """A copy of the entry to be decided that passes its check."""
+        kept: Keep | None = None
+        for place, known in self._known.items():
+            packed = known.pop(self.at, None)
+            if packed is None or kept is not None:
+                continue
+            try:
+                head = unpack(packed, self._record.ledger, self.at).head
+                kept = Keep(self.at, packed, head.length)
+            except EntryDamaged:
+                self._unsure.add((place, self.at))
+        return kept
+
+    def _decide(self) -> list[Step]:
+        """No copy is here: is it the end, can more be asked, or can it not be said?"""
+        quorum, places = self._record.quorum, self._record.quorum.write_set(self.at)
+        deny = [place for place in places if (place, self.at) in self._absent]
+        if len(deny) >= quorum.denials:
+            self.is_over = True
+            return [End(self.at - 1)]
+        over = {p for p in places if p in self._silent or (p, self.at) in self._unsure}
+        open_to = [place for place in places if place not in over and place not in deny]
+        if not open_to:
+            self._silent |= over
+            return self._abort(f"whether it has an entry {self.at}")
+        reads: list[Step] = []
+        for place in open_to:
+            if place not in self._asked:
+                self._asked[place] = self.at
+                reads.append(Read(place, self._fragment.bookies[place], self.at))
+        return reads
+
+    def _abort(self, what: str) -> list[Step]:
+        self.is_over = True
+        silent = ", ".join(self._fragment.bookies[place] for place in sorted(self._silent))
+        ledger = self._record.ledger
+        if self._is_reading:
+            text = f"ledger {ledger}: it cannot be said {what}: no answer, or none that proves "
+            text += f"anything, from {silent or 'enough bookies'}"
+        else:
+            text = f"ledger {ledger}: only {what}, {self._record.quorum.denials} of each write "
+            text += f"set are needed; no answer from {silent}"
+        return [Abort(NotRecoverable(f"{text}; bring them back, then try again"))]

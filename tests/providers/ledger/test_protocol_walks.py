@@ -1,0 +1,33 @@
+"""Walks through the protocol: writer, recoverers and bookies, their messages in any order.
+
+In each: no confirmed entry is behind the end, lost, or on fewer bookies than an ack quorum of those
+that the record names; nobody changes an end; it always comes to an end once no message is lost
+(spec/ledger.md 4.30 to 4.34, I5 to I9, I14 to I17).
+"""
+
+from __future__ import annotations
+
+import pytest
+from tests.providers.ledger.protocol_world import play
+
+from millstream.providers.ledger.protocol.quorum import Quorum
+
+SHAPES = [
+    (Quorum(1, 1, 1), 1),
+    (Quorum(1, 1, 1), 2),
+    (Quorum(2, 2, 2), 3),
+    (Quorum(3, 3, 2), 3),
+    (Quorum(3, 3, 2), 5),
+    (Quorum(3, 3, 3), 4),
+    (Quorum(3, 2, 2), 4),
+    (Quorum(5, 3, 2), 6),
+]
+WALKS = 150
+
+
+@pytest.mark.parametrize(("quorum", "bookies"), SHAPES)
+def test_nothing_confirmed_is_lost_whatever_order_messages_come_in(
+    quorum: Quorum, bookies: int
+) -> None:
+    ends = [play(seed, quorum, bookies).record.last for seed in range(WALKS)]
+    assert len(set(ends)) > 3, "walks end in different places"
