@@ -68,6 +68,7 @@ from .insight.why import why
 from .ownership.holding import pause_queue, resume_queue
 from .ownership.mapper import HashRingMapper
 from .ownership.options import OwnershipOptions
+from .pausing import pause_stream, resume_stream
 from .provider.provider import PersistentStreams
 from .provider.resizing import resize
 from .provider.target import QueueStats, SiloStats
@@ -150,8 +151,10 @@ __all__ = [
     "on_error",
     "on_gap",
     "pause_queue",
+    "pause_stream",
     "resize",
     "resume_queue",
+    "resume_stream",
     "subscribe",
     "why",
 ]

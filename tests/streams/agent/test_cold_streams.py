@@ -11,20 +11,20 @@ from typing import Any
 
 import msgspec
 import pytest
-from tests.conditions import until
+from tests.conditions import spin, until
 
 from millstream.runtime.extending import Tasks
 from millstream.runtime.repeated import LINES_MAX
 from millstream.streams import DeliveryOptions, QueueMessage, StreamId, Token
 from millstream.streams.agent import subscribers
+from millstream.streams.agent.audience.newcomers import Newcomers
 from millstream.streams.agent.cache.limits import CacheLimits
 from millstream.streams.agent.cache.queue_cache import QueueCache
 from millstream.streams.agent.delivery.subscriber import Subscriber
 from millstream.streams.agent.lagging.book import BehindBook
-from millstream.streams.agent.newcomers import Newcomers
 from millstream.streams.agent.subscribers import Subscribers
 from millstream.streams.api.implicit import ImplicitSet, ImplicitSubscription
-from millstream.streams.api.subscription_rows import SubscriptionRow
+from millstream.streams.api.subscription_rows import SubscriptionRow, stream_row
 
 STREAM = StreamId("notes", "a")
 MESSAGE = QueueMessage(STREAM, Token(1, 1), [b"\x01"])
@@ -72,10 +72,9 @@ class Desk:
         return []
 
     def offer(self, subscriber: Subscriber, index: int) -> None:
-        self.offered.append(subscriber.id + " held" * subscriber.is_faulted)
+        self.offered.append(subscriber.id + " held" * subscriber.is_held)
 
-    def retry(self, subscriber: Subscriber) -> None:
-        subscriber.is_faulted = False
+    def retry(self, subscriber: Subscriber) -> None: ...
 
     def move(self, subscriber: Subscriber, after: Token | None) -> None:
         self.moved.append(after)
@@ -87,8 +86,7 @@ class Desk:
     def fall_behind(self, subscriber: Subscriber) -> None: ...
 
     def acked(self, subscriber: Subscriber, upto: Token) -> None: ...
-    def hold(self, subscriber: Subscriber) -> None:
-        subscriber.is_faulted = True
+    def hold(self, subscriber: Subscriber) -> None: ...
 
     def drop(self, subscriber: Subscriber) -> None: ...
 
@@ -157,6 +155,42 @@ async def test_what_was_paused_while_it_was_asked_for_is_paused() -> None:
     desk.subscribers.attach(STREAM, msgspec.structs.replace(row("two"), start="here"))
     paused = msgspec.structs.replace(row("two"), state="paused")
     assert await desk.answers(row("one"), paused) == ["one held", "two"]
+
+
+async def test_what_was_paused_is_not_held_when_it_goes_on_with_the_next_event() -> None:
+    desk = Desk()
+    desk.subscribers.expect([STREAM])
+    desk.answer.set_result([msgspec.structs.replace(row("one"), state="paused")])
+    await spin(10)
+    known = desk.subscribers.of(STREAM)
+    assert known is not None and [one.is_held for one in known] == [True]
+    desk.subscribers.attach(STREAM, row("one"))
+    desk.subscribers.route(MESSAGE, 0)
+    assert desk.offered == ["one"]
+
+
+@pytest.mark.parametrize("is_stored", [True, False])
+async def test_all_of_a_stream_is_held_while_it_is_paused_and_until_that_is_known(
+    is_stored: bool,
+) -> None:
+    desk = Desk()
+    desk.subscribers.attach(STREAM, msgspec.structs.replace(row("one"), start="earliest"))
+    stream = stream_row(STREAM)
+    if not is_stored:
+        desk.subscribers.hold(STREAM, stream)
+        assert desk.subscribers.of(STREAM) is None
+    pause = [msgspec.structs.replace(stream, state="paused")] if is_stored else []
+    desk.answer.set_result([row("one"), *pause, row("two")])
+    await spin(10)
+    desk.subscribers.attach(STREAM, row("three"))
+    desk.subscribers.route(MESSAGE, 0)
+    assert desk.offered == ["one held", "two held", "three held"]
+    desk.subscribers.attach(STREAM, stream)
+    await desk.subscribers.follow(STREAM)
+    desk.offered.clear()
+    desk.subscribers.route(MESSAGE, 0)
+    assert desk.offered == ["one", "two", "three"]
+    await desk.subscribers.follow(StreamId("nobody", "knows"))
 
 
 async def test_a_lookup_that_raises_anything_is_asked_again_and_named(

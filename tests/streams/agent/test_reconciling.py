@@ -35,11 +35,16 @@ from millstream.streams import (
     subscribe,
 )
 from millstream.streams.agent.agent import PullingAgent
+from millstream.streams.agent.audience.newcomers import Newcomers
 from millstream.streams.agent.delivery.options import DeliveryOptions as Limits
 from millstream.streams.agent.delivery.subscriber import Subscriber
-from millstream.streams.agent.newcomers import Newcomers
 from millstream.streams.agent.reconciling import repairs
-from millstream.streams.api.subscription_rows import SubscriptionRow, row_key, rows_under
+from millstream.streams.api.subscription_rows import (
+    Held,
+    SubscriptionRow,
+    row_key,
+    rows_under,
+)
 from millstream.streams.provider.agents import AgentCalls
 from millstream.streams.provider.following import Following
 
@@ -174,7 +179,7 @@ async def test_a_pause_and_its_end_that_the_agent_was_not_told_of_hold(
 
         def is_held() -> bool:
             found = agent_of(silo).subscribers.of(STREAM) or ()
-            return [one.is_faulted for one in found if one.id == handle.id] == [True]
+            return [one.held for one in found if one.id == handle.id] == ["paused"]
 
         lost = Lost(monkeypatch, "hold")
         await handle.pause()
@@ -363,8 +368,12 @@ def row(name: str, state: Any = "active") -> SubscriptionRow:
 def subscriber(name: str, *, is_held: bool = False) -> Subscriber:
     made = Newcomers(Limits()).explicit(row(name), STREAM)
     made.is_explicit = not name.startswith("implicit/")
-    made.is_faulted = is_held
+    made.held = "paused" if is_held else ""
     return made
+
+
+def changed(one: Subscriber) -> Held:
+    return "" if one.held else "paused"
 
 
 @pytest.mark.parametrize("told", [False, True])
@@ -387,7 +396,9 @@ def test_what_differs_is_repaired_unless_it_is_newer(
     here: bool | None, stored: Any, wanted: str, has_changed: bool, told: bool
 ) -> None:
     there = {} if here is None else {"one": subscriber("one", is_held=here)}
-    before = {name: one.is_faulted is not has_changed for name, one in there.items()}
+    before: dict[str, Held] = {}
+    for name, one in there.items():
+        before[name] = changed(one) if has_changed else one.held
     rows = [] if stored is None else [row("one", stored)]
     gone = there.keys() - {one.id for one in rows}
     found = repairs(there, before, rows, gone, {"one"} if told else ())
@@ -401,6 +412,6 @@ def test_what_differs_is_repaired_unless_it_is_newer(
 def test_an_implicit_one_has_a_row_only_while_it_is_held() -> None:
     held, free = subscriber("implicit/a", is_held=True), subscriber("implicit/b")
     there = {one.id: one for one in (held, free)}
-    before = {one.id: one.is_faulted for one in (held, free)}
+    before: dict[str, Held] = {one.id: one.held for one in (held, free)}
     (found,) = repairs(there, before, [row("implicit/c", "paused")], there, ())
     assert found.subscription == "implicit/a" and found.row is not None and not found.is_held

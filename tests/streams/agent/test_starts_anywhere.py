@@ -20,6 +20,8 @@ from millstream.streams import (
     Start,
     StreamNamespace,
     Token,
+    pause_stream,
+    resume_stream,
 )
 from millstream.streams.agent.agent import PullingAgent
 
@@ -113,6 +115,36 @@ async def test_a_token_that_is_stored_and_not_read_yet_comes_first(can_rewind: b
         await publish(cluster, 4)
         await until(lambda: SEEN["a"][-1:] == [4])
         assert SEEN["a"] == [3, 4]
+
+
+@REWINDS
+async def test_one_that_waits_for_a_token_and_is_paused_stays_so(can_rewind: bool) -> None:
+    async with place_of(can_rewind=can_rewind).cluster() as cluster:
+        await reader(cluster)
+        await cluster.grain(Hearer, "other").listen()
+        await cluster.grain(Hearer, "a").listen(Token(1, 500))
+        for one in await cluster.stream(LINES, "s").subscriptions():
+            if one.consumer == "Hearer/a":
+                await one.pause()
+        await publish(cluster, 0, 1)
+        await until(lambda: SEEN["other"] == [0, 1])
+        await spin(50)
+        assert SEEN["a"] == []
+
+
+@REWINDS
+async def test_a_paused_stream_waits_in_the_cache_or_behind_it(can_rewind: bool) -> None:
+    async with place_of(can_rewind=can_rewind).cluster() as cluster:
+        _, agent = await reader(cluster)
+        await cluster.grain(Hearer, "a").listen()
+        await pause_stream(cluster, LINES, "s")
+        await publish(cluster, 0, 1)
+        await until(lambda: agent.read_count == 2)
+        await spin(50)
+        assert SEEN["a"] == []
+        assert (agent.cache.events, len(agent.behind)) == ((0, 1) if can_rewind else (2, 0))
+        await resume_stream(cluster, LINES, "s")
+        await until(lambda: SEEN["a"] == [0, 1])
 
 
 @REWINDS

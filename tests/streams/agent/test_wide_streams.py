@@ -13,12 +13,12 @@ from millstream.providers.memory import MemoryQueues
 from millstream.runtime import Grain, Silo
 from millstream.streams import Event, HashRingMapper, PersistentStreams, StreamNamespace
 from millstream.streams.agent.agent import PullingAgent
+from millstream.streams.agent.audience.spreading import AT_ONCE
 from millstream.streams.agent.delivery.dispatch import Dispatch
 from millstream.streams.agent.delivery.subscriber import Subscriber
-from millstream.streams.agent.subscribers import OFFERS_AT_ONCE
 
 LINES = StreamNamespace("lines", int, subscriptions="explicit")
-COUNT = OFFERS_AT_ONCE * 4 + 1
+COUNT = AT_ONCE * 4 + 1
 SEEN: dict[str, list[int]] = defaultdict(list)
 
 
@@ -87,7 +87,7 @@ async def test_very_many_subscriptions_get_each_event_in_order_a_part_at_a_time(
             await spin(number)
         await until(lambda: sum(map(len, SEEN.values())) >= 5 * COUNT)
         assert set(map(tuple, SEEN.values())) == {tuple(range(5))} and len(SEEN) == COUNT
-        assert offers.most <= OFFERS_AT_ONCE
+        assert offers.most <= AT_ONCE
         agent = agent_of(silo)
         await until(lambda: agent.undone == 0)
 

@@ -104,6 +104,7 @@ def test_a_full_cache_whose_subscriptions_are_not_known() -> None:
     [
         ({"state": "faulted", "lag_events": 9}, "subscription_parked", "9 events of it wait"),
         ({"state": "paused"}, "subscription_parked", "is paused"),
+        ({"state": "stream_paused"}, "subscription_parked", "`resume_stream` lets it go on"),
         ({"state": "lagging"}, "subscription_parked", "read anew"),
         (
             {"state": "unacked", "lag_s": 20.0, "lag_events": 3},
@@ -165,6 +166,7 @@ BROKEN: list[tuple[str, StreamReport]] = [
     ("queue_unowned", replace(FINE, agent=None)),
     ("queue_unreachable", with_agent(trouble="x", state="full")),
     ("queue_paused", with_agent(state="paused")),
+    ("stream_paused", replace(with_agent(state="full"), is_paused=True)),
     ("cache_full", with_agent(state="full")),
 ]
 

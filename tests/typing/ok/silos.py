@@ -73,8 +73,10 @@ from millstream.streams import (
     Why,
     dead_letters,
     pause_queue,
+    pause_stream,
     resize,
     resume_queue,
+    resume_stream,
     why,
 )
 
@@ -191,6 +193,8 @@ async def client_program() -> None:
         await resize(client, queues=16)
         await resize(client, "default", queues=16)
         await pause_queue(client, "queue-3")
+        await pause_stream(client, WORDS, "a")
+        await resume_stream(client, WORDS, "a")
         await resume_queue(client, "queue-3", provider="default")
         letters = dead_letters(client, "default")
         assert_type(letters, DeadLetters)

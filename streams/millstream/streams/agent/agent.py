@@ -25,13 +25,13 @@ from millstream.streams.contracts.queue import QueueReader, QueueReceiver, Rewin
 from millstream.streams.contracts.token import Token
 from millstream.streams.ownership.record import Progress
 
+from .audience.newcomers import Newcomers
 from .delivery.dispatch import Dispatch
 from .findings import QueueFindings
 from .lagging.book import BehindBook
 from .lagging.done_before import DoneBefore
 from .lagging.wary import Wary
 from .losses import Loss
-from .newcomers import Newcomers
 from .options import StreamOptions
 from .parts import AgentParts, cache_for, standing_of
 from .reading.catching_up import CatchUp

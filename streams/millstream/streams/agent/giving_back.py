@@ -12,10 +12,10 @@ from collections.abc import Iterable
 from millstream.streams.contracts.identity import StreamId
 from millstream.streams.contracts.token import Token
 
+from .audience.stream_entry import StreamEntry, places
 from .cache.queue_cache import QueueCache
 from .delivery.subscriber import Deliveries
 from .reading.steps import Returned
-from .stream_entry import StreamEntry, places
 
 __all__ = ["give_back"]
 

@@ -14,6 +14,7 @@ from millstream.streams.contracts.queue import QueueAdapter
 from millstream.streams.contracts.token import Token
 from millstream.streams.ownership.record import Progress
 
+from .audience.newcomers import Filters
 from .cache.queue_cache import Notes, QueueCache
 from .delivery.consumer_calls import Outlet
 from .delivery.deaths import Fates
@@ -22,7 +23,6 @@ from .lagging.book import BehindBook
 from .lagging.done_before import DoneBefore
 from .lagging.standing import Standing
 from .lagging.wary import Wary
-from .newcomers import Filters
 from .options import StreamOptions
 from .reading.passage import Passage
 from .reconciling import Stored

@@ -21,11 +21,18 @@ import msgspec
 from millstream.runtime import MillstreamError
 from millstream.runtime.extending import Tasks, shown
 from millstream.streams.api.implicit import is_implicit
-from millstream.streams.api.subscription_rows import HELD, HERE, SubscriptionRow
+from millstream.streams.api.subscription_rows import (
+    HELD,
+    HERE,
+    WHOLE_STREAM,
+    Held,
+    SubscriptionRow,
+    stream_row,
+)
 from millstream.streams.contracts.identity import StreamId
 
+from .audience.stream_entry import StreamEntry
 from .delivery.subscriber import Subscriber
-from .stream_entry import StreamEntry
 
 __all__ = ["Reconciling", "Repair", "Stored", "repairs"]
 
@@ -61,6 +68,9 @@ class Told(Protocol):
     def attach(self, stream: StreamId, row: SubscriptionRow, /) -> None: ...
     def hold(self, stream: StreamId, row: SubscriptionRow, /) -> None: ...
     def detach(self, stream: StreamId, subscription: str, /) -> None: ...
+    async def follow(self, stream: StreamId, /) -> None:
+        """Let a whole stream wait, or go on, as was told."""
+        ...
 
 
 class Repair(msgspec.Struct, frozen=True):
@@ -74,7 +84,7 @@ class Repair(msgspec.Struct, frozen=True):
 
 def repairs(
     known: Mapping[str, Subscriber],
-    were_held: Mapping[str, bool],
+    were_held: Mapping[str, Held],
     rows: Sequence[SubscriptionRow],
     gone: Collection[str],
     told: Collection[str],
@@ -82,14 +92,14 @@ def repairs(
     """What of the subscriptions that are known differs from what is stored. Pure.
 
     Args:
-        were_held: those that were known when reading began, and whether they were held then.
+        were_held: those that were known when reading began, and how they were held then.
         rows, gone: what is stored, or a part of it, and what is not.
         told: what was told of meanwhile.
     """
     found: list[Repair] = []
     for row in rows:
         subscriber, is_held = known.get(row.id), row.state in HELD
-        if subscriber is not None and subscriber.is_faulted is is_held:
+        if subscriber is not None and (subscriber.held != "") is is_held:
             continue  # as a rule
         if row.id in told or (subscriber is not None and _has_changed(subscriber, were_held)):
             continue
@@ -106,13 +116,13 @@ def repairs(
             continue
         if subscriber.is_explicit:
             found.append(Repair(name, None, False, "is not stored any more"))
-        elif subscriber.is_faulted:
+        elif subscriber.held:
             found.append(Repair(name, _row_of(subscriber), False, "is not held any more"))
     return found
 
 
-def _has_changed(subscriber: Subscriber, were_held: Mapping[str, bool]) -> bool:
-    return were_held.get(subscriber.id) is not subscriber.is_faulted
+def _has_changed(subscriber: Subscriber, were_held: Mapping[str, Held]) -> bool:
+    return were_held.get(subscriber.id) != subscriber.held
 
 
 def _row_of(one: Subscriber) -> SubscriptionRow:
@@ -173,8 +183,13 @@ class Reconciling:
     async def _look(self, stream: StreamId, entry: StreamEntry) -> None:
         told: set[str] = set()
         entry.told = told
-        were_held = {one.id: one.is_faulted for one in entry.subscribers.values()}
+        were_held: dict[str, Held] = {one.id: one.held for one in entry.subscribers.values()}
+        was_paused = entry.is_paused
         rows = await self._stored.stored(stream)
+        pause = next((row for row in rows if row.id == WHOLE_STREAM), None)
+        if pause is None and was_paused and await self._stored.is_stored(stream, WHOLE_STREAM):
+            return  # it has just come
+        rows = [row for row in rows if row is not pause]
         stored = {row.id for row in rows}
         missing = [name for name in were_held if name not in stored]
         gone = [name for name in missing if not await self._stored.is_stored(stream, name)]
@@ -186,6 +201,9 @@ class Reconciling:
                 self._repair(stream, one)
             gone = []
             await asyncio.sleep(0)
+        is_told = WHOLE_STREAM in told or entry.is_paused is not was_paused
+        if was_paused is (pause is None) and not is_told:
+            await self._follow(stream, pause)
         consumers = {row.id if is_implicit(row.id) else row.grain_type: row for row in rows}
         absent = next(
             (row for row in consumers.values() if self._stored.is_absent(stream, row)), None
@@ -201,6 +219,15 @@ class Reconciling:
             self._told.hold(stream, one.row)
         else:
             self._told.attach(stream, msgspec.structs.replace(one.row, start=HERE))
+
+    async def _follow(self, stream: StreamId, pause: SubscriptionRow | None) -> None:
+        note = "is not paused any more" if pause is None else "is paused, and was delivered to"
+        log.warning("%s %s", shown(str(stream)), note)
+        if pause is None:
+            self._told.attach(stream, stream_row(stream))
+        else:
+            self._told.hold(stream, pause)
+        await self._told.follow(stream)
 
     async def _forget(self, stream: StreamId, row: SubscriptionRow) -> None:
         text = "%s of %s: no silo has hosted %s for absent_type_retention_s: it is forgotten"

@@ -16,32 +16,37 @@ from typing import Protocol
 
 from millstream.runtime.extending import Clock, LineBudget, Tasks, shown
 from millstream.streams.api.implicit import ImplicitSet, is_implicit
-from millstream.streams.api.subscription_rows import HELD, HERE, SubscriptionRow
+from millstream.streams.api.subscription_rows import (
+    HERE,
+    WHOLE_STREAM,
+    SubscriptionRow,
+    held_as,
+)
 from millstream.streams.contracts.identity import StreamId
 from millstream.streams.contracts.message import QueueMessage
 from millstream.streams.contracts.token import Token
 
+from .audience.holds import Holds
+from .audience.newcomers import Newcomers
+from .audience.spreading import AT_ONCE, spread
+from .audience.stream_entry import StreamEntry, has_backlog, parts, places
+from .audience.whole_stream import follow_stream
 from .cache.queue_cache import QueueCache
 from .delivery.subscriber import Deliveries, Subscriber
 from .giving_back import give_back
 from .lagging.behind import BEGINNING, before
 from .lagging.book import UNKNOWN, BehindBook
-from .lagging.holds import Holds
 from .losses import Loss, Losses
-from .newcomers import Newcomers
 from .reading.passage import Crossing
 from .reading.steps import Returned
 from .reconciling import Reconciling, Stored
 from .starts import Starts, last_token
-from .stream_entry import StreamEntry, has_backlog, parts, places
 
 __all__ = ["Known", "Subscribers"]
 
 log = logging.getLogger("millstream.subscribers")
 
 ASK_RETRY_S = 0.5
-OFFERS_AT_ONCE = 100
-"""Subscriptions of one stream that are given a message, or are made known, without a pause."""
 
 
 class Known(Protocol):
@@ -122,9 +127,10 @@ class Subscribers:
         if entry.spread:
             entry.spread.append((message, index))  # behind what is not everywhere yet
             return
-        if len(entry.subscribers) > OFFERS_AT_ONCE:
-            entry.spread = deque([(message, index)])
-            self._tasks.start(self._spread(entry, entry.spread))
+        if len(entry.subscribers) > AT_ONCE:
+            waiting = entry.spread = deque([(message, index)])
+            giving = spread(entry, waiting, self._cache, self._deliveries, self._progressed)
+            self._tasks.start(giving)
             return
         if not entry.subscribers:
             self.unheard_count += len(message.items)
@@ -143,23 +149,6 @@ class Subscribers:
                 log.warning(text, shown(subscription), start, message.token)
                 self._deliveries.move(subscriber, before(message.token))
 
-    async def _spread(self, entry: StreamEntry, spread: deque[tuple[QueueMessage, int]]) -> None:
-        """Give messages to very many subscriptions, one message after the other, with pauses."""
-        while spread:
-            _, index = spread[0]
-            for part in parts(list(entry.subscribers.values()), OFFERS_AT_ONCE):
-                for subscriber in part:
-                    if entry.subscribers.get(subscriber.id) is subscriber:
-                        self._deliveries.offer(subscriber, index)
-                self._deliveries.pump()
-                await asyncio.sleep(0)
-                if entry.spread is not spread:
-                    return  # they were let go
-            spread.popleft()
-            self._cache.unpin(index)
-        entry.spread = None
-        self._progressed()
-
     def _meet(self, stream: StreamId, era: int = 0) -> StreamEntry:
         entry = self._streams[stream] = StreamEntry()
         entry.is_asked_for = not self._is_implicit_only(stream)
@@ -172,7 +161,9 @@ class Subscribers:
             entry.cold = []
             entry.is_parked = self._behind.get((stream, UNKNOWN)) is not None
             self._tasks.start(self._ask(stream, entry))
-        entry.holds.update((row.id, True) for row in held or ())
+        entry.holds.update((row.id, held_as(row)) for row in held or ())
+        if held is not None:
+            entry.holds.setdefault(WHOLE_STREAM, "")
         self._add_implicit(stream, entry)
         if (loss := self._losses.of(stream)) is not None:
             for subscriber in entry.subscribers.values():
@@ -255,7 +246,7 @@ class Subscribers:
             if subscription in entry.subscribers:
                 entry.subscribers[subscription].follow(new)
             else:
-                new.is_faulted = entry.holds.get(subscription, False)
+                new.held, new.is_paused = entry.holds.get(subscription, ""), entry.is_paused
                 entry.subscribers[subscription] = new
                 if entry.cold is None:  # else it may be held
                     self._deliveries.restore(new)
@@ -270,9 +261,11 @@ class Subscribers:
             except Exception as error:  # the stream's own trouble, whatever it is
                 self._log_unknown(stream, error)
                 await asyncio.sleep(ASK_RETRY_S)
-        for part in parts(rows, OFFERS_AT_ONCE):
+        for part in parts(rows, AT_ONCE):
             self._make_known(stream, entry, part)
             await asyncio.sleep(0)
+        entry.holds.setdefault(WHOLE_STREAM, "")
+        await follow_stream(entry, self._deliveries)
         await self._wait(stream, entry)
 
     def _make_known(
@@ -282,14 +275,17 @@ class Subscribers:
         for row in rows:
             if row.id in entry.detached:
                 continue
-            is_held = entry.holds.setdefault(row.id, row.state in HELD)
+            held = entry.holds.setdefault(row.id, held_as(row))
+            if row.id == WHOLE_STREAM:
+                continue
             is_new = row.id not in entry.subscribers
             subscriber = self._obtain(stream, entry, row)
             if subscriber is None:
                 continue
             if is_new and (loss := self._losses.of(stream)) is not None:
                 subscriber.lose(loss)
-            if is_held:
+            if held:
+                subscriber.held = held
                 self._deliveries.hold(subscriber)
 
     def _restore(self, stream: StreamId, entry: StreamEntry) -> None:
@@ -308,6 +304,7 @@ class Subscribers:
         known = entry.subscribers.get(row.id)
         if known is None and not is_implicit(row.id):
             known = self._newcomers.explicit(row, stream)
+            known.is_paused = entry.is_paused
             entry.subscribers[row.id] = known
         return known
 
@@ -335,7 +332,9 @@ class Subscribers:
             return  # cold: the first event asks the rendezvous, which has the row
         entry.detached.pop(row.id, None)
         entry.hear_of(row.id)
-        entry.holds[row.id] = False
+        entry.holds[row.id] = ""
+        if row.id == WHOLE_STREAM:
+            return
         if row.start != HERE and entry.starts is not None:
             entry.starts.forget(row.id)
         subscriber = self._obtain(stream, entry, row)
@@ -343,6 +342,7 @@ class Subscribers:
             return
         if subscriber.is_explicit:
             subscriber.follow(self._newcomers.explicit(row, stream))
+        subscriber.held = ""
         if row.start == HERE:
             self._deliveries.retry(subscriber)
             return
@@ -381,10 +381,17 @@ class Subscribers:
         if entry is None:
             return
         entry.hear_of(row.id)
-        entry.holds[row.id] = True
-        subscriber = self._obtain(stream, entry, row)
+        held = entry.holds[row.id] = held_as(row) or "paused"
+        subscriber = None if row.id == WHOLE_STREAM else self._obtain(stream, entry, row)
         if subscriber is not None:
+            subscriber.held = held
             self._deliveries.hold(subscriber)
+
+    async def follow(self, stream: StreamId) -> None:
+        """All subscriptions of a stream wait, or go on, as was told of `WHOLE_STREAM`."""
+        entry = self._streams.get(stream)
+        if entry is not None:
+            await follow_stream(entry, self._deliveries)
 
     def detach(self, stream: StreamId, subscription: str) -> None:
         """A subscription was removed."""
@@ -405,13 +412,8 @@ class Subscribers:
     def let_go(self) -> None:
         """Hold none of the messages that were routed; what is out ends without consequence."""
         for entry in self._streams.values():
-            for _, index in entry.cold or ():
+            for index in entry.let_go():
                 self._cache.unpin(index)
-            if entry.cold is not None:
-                entry.cold = []
-            for _, index in entry.spread or ():
-                self._cache.unpin(index)
-            entry.spread = None
             for subscriber in entry.subscribers.values():
                 self._deliveries.drop(subscriber)
 
@@ -424,13 +426,8 @@ class Subscribers:
         idle = [
             stream
             for stream, entry in self._streams.items()
-            if entry.used_s < before_s
-            and entry.cold is None
-            and not entry.spread
-            and all(
-                s.delivery is None and self._losses.covers(s.gap)
-                for s in entry.subscribers.values()
-            )
+            if entry.is_idle(before_s)
+            and all(self._losses.covers(one.gap) for one in entry.subscribers.values())
         ]
         for stream in idle:
             subscribers = self._streams.pop(stream).subscribers.values()

@@ -32,16 +32,19 @@ from millstream.runtime import (
 from millstream.runtime.extending import services_of
 from millstream.streams.contracts.identity import StreamId
 
-from .implicit import ImplicitSubscription, is_implicit
+from .implicit import ImplicitSubscription
 from .inbox import Inbox, inbox_of
 from .stream_key import join_key, split_key
 from .subscription_rows import (
     HERE,
+    WHOLE_STREAM,
     SubscriptionRow,
     SubscriptionState,
     implicit_row,
+    is_kept_while_held,
     row_key,
     rows_under,
+    stream_row,
     time_of,
 )
 
@@ -140,10 +143,12 @@ class Rendezvous(Grain):
         self._rows[row.id] = (row, etag)
 
     def _find(self, subscription: str) -> SubscriptionRow | None:
-        """A subscription's row; of an implicit one also where none is stored."""
+        """A subscription's row; of an implicit one, and of all, also where none is stored."""
         found = self._rows.get(subscription)
-        if found is not None or not is_implicit(subscription):
+        if found is not None or not is_kept_while_held(subscription):
             return None if found is None else found[0]
+        if subscription == WHOLE_STREAM:
+            return stream_row(self._stream())
         return next((row for row in self._implicit() if row.id == subscription), None)
 
     def _implicit(self) -> list[SubscriptionRow]:
@@ -201,13 +206,13 @@ class Rendezvous(Grain):
         return row
 
     async def resume(self, subscription: str, start: str) -> bool:
-        """Attach a subscription again, at `start`; False: there is none."""
+        """Attach a subscription again, or all of them, at `start`; False: there is none."""
         found = self._find(subscription)
         if found is None:
             return False
         self._check_start(start)
         row = msgspec.structs.replace(found, start=start, state="pending", note="")
-        if not is_implicit(subscription):
+        if not is_kept_while_held(subscription):
             await self._attach(row)
             return True
         if subscription in self._rows:
@@ -216,7 +221,7 @@ class Rendezvous(Grain):
         return True
 
     async def pause(self, subscription: str) -> bool:
-        """Keep its events, and deliver none; False: there is no such subscription."""
+        """Keep its events, or those of all, and deliver none; False: there is no such one."""
         found = self._find(subscription)
         if found is None:
             return False
@@ -288,17 +293,17 @@ class Rendezvous(Grain):
     @read_only
     async def rows(self) -> list[SubscriptionRow]:
         """Every subscription of the stream."""
-        return [row for row, _ in self._rows.values()]
+        return [row for row, _ in self._rows.values() if row.id != WHOLE_STREAM]
 
     @read_only
     async def everyone(self) -> list[SubscriptionRow]:
         """As `rows`, and the implicit subscriptions that have none."""
-        stored = [row for row, _ in self._rows.values()]
+        stored = [row for row, _ in self._rows.values() if row.id != WHOLE_STREAM]
         return [*stored, *(row for row in self._implicit() if row.id not in self._rows)]
 
     @always_interleave
     async def rows_for_agent(self) -> list[SubscriptionRow]:
-        """As `rows`, also while a subscription is being attached."""
+        """As `rows`, also while one is being attached; and whether all of them are paused."""
         return [row for row, _ in self._rows.values()]
 
 

@@ -2,7 +2,7 @@
 
 Owns: `SubscriptionRow`, its key in the store, and reading rows. Not: writing them (`rendezvous`).
 Invariants: the rows of a stream, and those of a namespace, are next to each other; an implicit
-subscription has a row only while it is paused or faulted.
+subscription has a row only while it is paused or faulted, a whole stream only while it is paused.
 """
 
 from __future__ import annotations
@@ -17,18 +17,23 @@ from millstream.runtime import Row, StateStore
 from millstream.streams.contracts.identity import StreamId
 from millstream.streams.failures.policy import FailurePolicy
 
-from .implicit import ImplicitSubscription
+from .implicit import ImplicitSubscription, is_implicit
 from .stream_key import SEPARATOR, join_key
 
 __all__ = [
     "HELD",
     "HERE",
+    "WHOLE_STREAM",
+    "Held",
     "SubscriptionRow",
     "SubscriptionState",
+    "held_as",
     "implicit_row",
+    "is_kept_while_held",
     "row_key",
     "rows_of_namespace",
     "rows_under",
+    "stream_row",
     "time_of",
     "time_start",
 ]
@@ -38,6 +43,9 @@ HERE = "here"
 SubscriptionState = Literal["pending", "active", "faulted", "paused"]
 HELD: tuple[SubscriptionState, ...] = ("faulted", "paused")
 """States in which a subscription keeps its events, and is delivered none."""
+Held = Literal["", "faulted", "paused"]  # which of these; empty: none
+WHOLE_STREAM = "*"
+"""Stands, as a subscription's id, for all those of a stream. It has a row while it is paused."""
 
 
 AT = "at "
@@ -81,6 +89,21 @@ def implicit_row(one: ImplicitSubscription, key: str) -> SubscriptionRow:
     return SubscriptionRow(
         one.subscription, one.grain_type, key, handler, False, HERE, state="active"
     )
+
+
+def stream_row(stream: StreamId) -> SubscriptionRow:
+    """The row by which all subscriptions of a stream are paused, and go on."""
+    return SubscriptionRow(WHOLE_STREAM, "", stream.key, "", False, HERE, state="active")
+
+
+def is_kept_while_held(subscription: str) -> bool:
+    """Has it a row only while it is held?"""
+    return subscription == WHOLE_STREAM or is_implicit(subscription)
+
+
+def held_as(row: SubscriptionRow) -> Held:
+    """How the subscription of a row is held."""
+    return "paused" if row.state == "paused" else "faulted" if row.state == "faulted" else ""
 
 
 def row_key(rendezvous: str, subscription: str = "") -> str:

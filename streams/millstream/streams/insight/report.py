@@ -19,7 +19,8 @@ class SubscriptionReport(msgspec.Struct, array_like=True, frozen=True):
     """One subscription, as the agent of its queue sees it.
 
     `grain`: type and key. `state`: that of its delivery: ready, in_flight, backoff, lagging,
-    giving_up, unacked (it is to acknowledge by hand), faulted, or idle (nothing is undelivered).
+    giving_up, unacked (it is to acknowledge by hand), idle (nothing is undelivered), faulted,
+    paused, or stream_paused (its whole stream is).
     `lag_events`: read and not done; `lag_s`: age of the oldest of them. `event_s`: what one event
     takes, smoothed; 0: not known. `out_s`: since when the present call is out. `attempts`:
     failures of the event that is next. `trouble`: what went wrong last, while it is.
@@ -82,7 +83,7 @@ class StreamReport(msgspec.Struct, array_like=True, frozen=True):
     `owner`: the silo that the queue's record names, with its state (free, owned, pausing).
     `agent`: None: that silo does not answer, or does not read the queue yet. `at_s`: seconds since
     1970, of the owner. `subscriptions`: None: the stream had no event lately, or they are being
-    asked for. `is_held`: the queue is paused by hand.
+    asked for. `is_held`: the queue is paused by hand; `is_paused`: the stream is.
     """
 
     stream: StreamId
@@ -94,3 +95,4 @@ class StreamReport(msgspec.Struct, array_like=True, frozen=True):
     at_s: float = 0.0
     subscriptions: Sequence[SubscriptionReport] | None = None
     is_held: bool = False
+    is_paused: bool = False

@@ -1,4 +1,4 @@
-"""Which hop holds a stream up, as one sentence: eight checks in order. Pure.
+"""Which hop holds a stream up, as one sentence: checks in order. Pure.
 
 Owns: the checks and their words. Not: the figures (`report`). Source: spec/users.md 4.3.
 Invariant: the first check that applies is the verdict: what is further upstream explains what is
@@ -22,6 +22,7 @@ Check = Literal[
     "queue_unreachable",
     "queue_unowned",
     "queue_paused",
+    "stream_paused",
     "cache_full",
     "subscription_parked",
     "handler_slow",
@@ -76,9 +77,17 @@ def _of_queue(before: StreamReport, after: StreamReport) -> Found:
             f"{agent.queue} is being handed over by {agent.silo}, which waits for the "
             f"{agent.calls_out} calls that are out."
         )
+    if after.is_paused:
+        return "stream_paused", _stream_paused(after)
     if agent.state == "full":
         return "cache_full", _full(before, after, agent)
     return None
+
+
+def _stream_paused(report: StreamReport) -> str:
+    waiting = max((one.lag_events for one in report.subscriptions or ()), default=0)
+    events = f", and {waiting:,} events of it wait that were read" if waiting else ""
+    return f"{_name(report.stream)} is paused by hand{events}. `resume_stream` lets it go on."
 
 
 def _unowned(report: StreamReport) -> str:
@@ -151,6 +160,10 @@ def _parked(one: SubscriptionReport, rate: float) -> Found:
         )
     if one.state == "paused":
         return "subscription_parked", f"{name} is paused. `resume()` lets it go on."
+    if one.state == "stream_paused":
+        return "subscription_parked", (
+            "All of its stream is paused by hand. `resume_stream` lets it go on."
+        )
     if one.state == "lagging":
         return "subscription_parked", (
             f"{name} is behind the cache: {one.lag_events:,} events of it are read anew."

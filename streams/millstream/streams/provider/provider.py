@@ -172,7 +172,8 @@ class PersistentStreams:
             services.new_tasks(),
             services.budget,
         )
-        records = OwnershipStore(services.store(options.store), name)
+        store = services.store(options.store)
+        records = OwnershipStore(store, name)
         self.agents = AgentCalls(
             name,
             services,
@@ -190,7 +191,7 @@ class PersistentStreams:
         self._resizing = Resizing(
             name,
             services,
-            MapperRecords(services.store(options.store), name, self.settings.mapper),
+            MapperRecords(store, name, self.settings.mapper),
             self._layout,
             self.adapter,
             publisher.remap,
@@ -207,7 +208,7 @@ class PersistentStreams:
         services.targets.add(AcksTarget(self.manager), name)
         self.ack_calls = AckCalls(services, name)
         services.targets.add(IngestTarget(publisher), name)
-        self.reports = StreamReports(name, services, self.mapper, records, self.manager)
+        self.reports = StreamReports(name, services, self.mapper, records, self.manager, store)
         services.targets.add(WhyTarget(self.reports), name)
         redriving = Redriving(name, services, self._reading.following, options.delivery)
         letters = DeadLettersTarget(self._reading.letters, redriving)

@@ -9,10 +9,15 @@ from __future__ import annotations
 import asyncio
 from typing import Protocol
 
-from millstream.runtime import MillstreamError
+import msgspec
+
+from millstream.runtime import MillstreamError, StateStore
 from millstream.runtime.extending import Clock, SiloServices
 from millstream.streams.agent.agent import PullingAgent
+from millstream.streams.agent.delivery.steps import DeliveryState
 from millstream.streams.agent.delivery.subscriber import Subscriber
+from millstream.streams.api.rendezvous import rendezvous_key
+from millstream.streams.api.subscription_rows import WHOLE_STREAM, row_key
 from millstream.streams.contracts.identity import QueueId, StreamId
 from millstream.streams.contracts.mapping import QueueMapper
 from millstream.streams.insight.report import (
@@ -46,7 +51,10 @@ class StreamReports:
         mapper: QueueMapper,
         records: OwnershipStore,
         agents: Agents,
+        rows: StateStore,
     ) -> None:
+        self._provider = provider
+        self._rows = rows
         self._target = f"{WhyTarget.target_name}/{provider}"
         self._services = services
         self._mapper = mapper
@@ -57,7 +65,13 @@ class StreamReports:
         """Two looks, and what they say. Raises StorageError."""
         before = await self._look(stream)
         await asyncio.sleep(BETWEEN_S)
-        return verdict(before, await self._look(stream))
+        after = await self._look(stream)
+        is_paused = await self._is_paused(stream)
+        return verdict(before, msgspec.structs.replace(after, is_paused=is_paused))
+
+    async def _is_paused(self, stream: StreamId) -> bool:
+        key = row_key(rendezvous_key(self._provider, stream), WHOLE_STREAM)
+        return await self._rows.read(key) is not None
 
     async def _look(self, stream: StreamId) -> StreamReport:
         queue = self._mapper.queue_for(stream)
@@ -131,13 +145,13 @@ def subscription_report(one: Subscriber, clock: Clock) -> SubscriptionReport:
     """One subscription."""
     grain, delivery = f"{one.grain_type}/{one.grain_key}", one.delivery
     if delivery is None:
-        state = "faulted" if one.is_faulted else "idle"
+        state = held_state(one) or "idle"
         return SubscriptionReport(one.id, grain, state, event_s=one.event_s)
     events, since_s = delivery.lag()
     return SubscriptionReport(
         one.id,
         grain,
-        delivery.state.value,
+        delivery_state(one, delivery.state),
         events,
         age_s(since_s, clock),
         delivery.event_s,
@@ -146,6 +160,16 @@ def subscription_report(one: Subscriber, clock: Clock) -> SubscriptionReport:
         delivery.attempts,
         delivery.trouble,
     )
+
+
+def delivery_state(one: Subscriber, state: DeliveryState) -> str:
+    """That of its delivery, and where that waits, why."""
+    return held_state(one) or state.value if state is DeliveryState.FAULTED else state.value
+
+
+def held_state(one: Subscriber) -> str:
+    """How a subscription is held; empty: it is not."""
+    return one.held or ("stream_paused" if one.is_paused else "")
 
 
 def age_s(since_s: float | None, clock: Clock) -> float:

@@ -13,7 +13,7 @@ import msgspec
 
 from millstream.runtime.extending import SiloServices, SystemTarget
 from millstream.streams.agent.agent import PullingAgent
-from millstream.streams.api.subscription_rows import SubscriptionRow
+from millstream.streams.api.subscription_rows import WHOLE_STREAM, SubscriptionRow
 from millstream.streams.contracts.identity import QueueId, StreamId
 
 __all__ = ["QueueStats", "SiloStats", "StreamsTarget", "agent_stats", "target_of"]
@@ -83,18 +83,26 @@ class StreamsTarget(SystemTarget):
         self._queues = queues
 
     async def attach(self, queue: str, namespace: str, key: str, row: SubscriptionRow) -> bool:
-        """Attach a subscription to the agent of a queue; False: none of it is here, or it ends."""
+        """Attach one, or let a whole stream go on; False: no agent is here, or it ends."""
         agent = self._queues.agent(queue)
         if agent is None:
             return False
-        return await agent.attach(StreamId(namespace, key), row)
+        stream = StreamId(namespace, key)
+        if row.id != WHOLE_STREAM:
+            return await agent.attach(stream, row)
+        agent.subscribers.attach(stream, row)
+        await agent.subscribers.follow(stream)
+        return True
 
     async def hold(self, queue: str, namespace: str, key: str, row: SubscriptionRow) -> bool:
-        """Pause a subscription in the agent of a queue; False: no agent of it is here."""
+        """Pause one, or a whole stream, in the agent of a queue; False: no agent is here."""
         agent = self._queues.agent(queue)
         if agent is None:
             return False
-        agent.subscribers.hold(StreamId(namespace, key), row)
+        stream = StreamId(namespace, key)
+        agent.subscribers.hold(stream, row)
+        if row.id == WHOLE_STREAM:
+            await agent.subscribers.follow(stream)
         return True
 
     async def detach(self, queue: str, namespace: str, key: str, subscription: str) -> bool:

@@ -375,7 +375,7 @@ class Delivery(SeenDelivery):
         return self._retried() if self._is_retried else ()
 
     def _paused(self) -> Sequence[Action]:
-        self._is_paused = True
+        self._is_paused, self._is_retried = True, False
         if self.state not in (DeliveryState.IN_FLIGHT, DeliveryState.GIVING_UP):
             self._out, self.state = (), DeliveryState.FAULTED
         return ()

@@ -28,14 +28,13 @@ from millstream.streams.agent.losses import Loss
 from millstream.streams.consumer.batch import ByHand
 from millstream.streams.contracts.item import Item
 from millstream.streams.contracts.token import Token
-from millstream.streams.failures.handler import DeliveryFailure
 
 from .attempts import AttemptLog
 from .by_hand import DeliveryByHand
 from .consumer_calls import ConsumerCalls, Outlet, Source
 from .deaths import Deaths, Fates
 from .delivery import Delivery
-from .giving_up import GiveUps, error_text
+from .giving_up import GiveUps, error_text, failure_of
 from .steps import (
     AckBy,
     AckDue,
@@ -138,29 +137,27 @@ class Dispatch:
             after=subscriber.position if self._source.has_positions else None,
             window=subscriber.window,
             event_s=subscriber.event_s,
-            is_faulted=subscriber.is_faulted,
+            is_faulted=subscriber.is_held,
         )
         if delivery.index is None:
             delivery.close()
             return
         subscriber.delivery = delivery
-        if subscriber.is_faulted:
+        if subscriber.is_held:
             self.fall_behind(subscriber)
         else:
             self._queue(subscriber)
 
     def retry(self, subscriber: Subscriber) -> None:
-        """It goes on where it is, after a fault too."""
-        subscriber.is_faulted = False
-        if subscriber.delivery is not None:
+        """It goes on where it is, after a fault too, unless it is held."""
+        if subscriber.delivery is not None and not subscriber.is_held:
             self._step(subscriber, subscriber.delivery, Retry())
             self.pump()
 
     def move(self, subscriber: Subscriber, after: Token | None) -> None:
-        """It goes on behind a token (None: at the oldest event held); what is out ends first."""
-        subscriber.is_faulted = False
+        """It is to go on behind a token (None: at the oldest held); what is out ends first."""
         if subscriber.delivery is not None:
-            self._step(subscriber, subscriber.delivery, Resume(after))
+            self._resume(subscriber, subscriber.delivery, Resume(after))
         else:
             subscriber.position = after
             at = self._cache.first_index(subscriber.stream, after)
@@ -169,16 +166,20 @@ class Dispatch:
         self.pump()
 
     def begin(self, subscriber: Subscriber, start: Token) -> None:
-        """It goes to a place that may be as old as the provider keeps; what is out ends first."""
+        """It goes to a place as old as the provider keeps, perhaps; what is out ends first."""
         behind = self._behind.begin(subscriber.key, start)
         behind.is_rewound = True
-        subscriber.is_faulted = False
         cursor, after = BehindCursor(behind), before(start)
         if subscriber.delivery is not None:
-            self._step(subscriber, subscriber.delivery, Resume(after, cursor))
+            self._resume(subscriber, subscriber.delivery, Resume(after, cursor))
         else:
             self._take_up(subscriber, cursor, after)
         self.pump()
+
+    def _resume(self, subscriber: Subscriber, delivery: Delivery, event: Resume) -> None:
+        self._step(subscriber, delivery, event)
+        if subscriber.is_held:
+            self.hold(subscriber)
 
     def restore(self, subscriber: Subscriber) -> None:
         """The subscription has become known; it may have been behind with a former owner."""
@@ -200,9 +201,9 @@ class Dispatch:
             at=cursor,
             after=after,
             window=subscriber.window,
-            is_faulted=subscriber.is_faulted,
+            is_faulted=subscriber.is_held,
         )
-        if not subscriber.is_faulted:
+        if not subscriber.is_held:
             self._queue(subscriber)
 
     def fall_behind(self, subscriber: Subscriber) -> None:
@@ -227,8 +228,7 @@ class Dispatch:
             self._source.look_again()
 
     def hold(self, subscriber: Subscriber) -> None:
-        """It is paused: what is out ends, and nothing more is delivered."""
-        subscriber.is_faulted = True
+        """It is held: what is out ends, and nothing more is delivered."""
         if subscriber.delivery is not None:
             self._step(subscriber, subscriber.delivery, Pause())
             if subscriber.delivery.state is DeliveryState.FAULTED:
@@ -449,20 +449,7 @@ class Dispatch:
 
     async def _give_up(self, subscriber: Subscriber, delivery: Delivery, action: GiveUp) -> None:
         item = action.item
-        failure = DeliveryFailure(
-            self._outlet.provider,
-            subscriber.id,
-            subscriber.stream,
-            item.token,
-            item.body,
-            dict(item.headers or {}),
-            action.attempts,
-            action.error.text,
-            self._source.queue,
-            subscriber.grain_type,
-            subscriber.grain_key,
-            subscriber.handler,
-        )
+        failure = failure_of(subscriber, action, self._outlet.provider, self._source.queue)
         try:
             outcome = await self._give_ups.decide(subscriber, delivery, failure)
         except (KeyboardInterrupt, SystemExit):
@@ -485,8 +472,9 @@ class Dispatch:
             if outcome != "pause":
                 subscriber.told(subscriber.gap_before(item.token))  # with the event that failed
         self._step(subscriber, delivery, event)
-        subscriber.is_faulted |= delivery.state is DeliveryState.FAULTED
-        if subscriber.is_faulted:
+        if delivery.state is DeliveryState.FAULTED:
+            if event == GivenUp("pause") and not subscriber.held:
+                subscriber.held = "faulted"
             self.fall_behind(subscriber)
         self._source.progressed()
         self.pump()

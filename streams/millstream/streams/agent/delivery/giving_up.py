@@ -17,14 +17,14 @@ import msgspec
 from millstream.runtime import MillstreamError
 from millstream.runtime.extending import shown
 from millstream.streams.contracts.answers import text_of
-from millstream.streams.contracts.identity import StreamId
+from millstream.streams.contracts.identity import QueueId, StreamId
 from millstream.streams.failures.handler import DeliveryFailure, FailureHandler
 
 from .delivery import Delivery
-from .steps import DeliveryState
+from .steps import DeliveryState, GiveUp
 from .subscriber import Subscriber
 
-__all__ = ["Aftermath", "GiveUps", "error_text", "log_outcome"]
+__all__ = ["Aftermath", "GiveUps", "error_text", "failure_of", "log_outcome"]
 
 log = logging.getLogger("millstream.delivery")
 
@@ -117,6 +117,27 @@ class GiveUps:
             error_text(error),
             exc_info=None if is_known else error,
         )
+
+
+def failure_of(
+    subscriber: Subscriber, action: GiveUp, provider: str, queue: QueueId
+) -> DeliveryFailure:
+    """What the failure handler is told of an event that is to be given up."""
+    item = action.item
+    return DeliveryFailure(
+        provider,
+        subscriber.id,
+        subscriber.stream,
+        item.token,
+        item.body,
+        dict(item.headers or {}),
+        action.attempts,
+        action.error.text,
+        queue,
+        subscriber.grain_type,
+        subscriber.grain_key,
+        subscriber.handler,
+    )
 
 
 def log_outcome(failure: DeliveryFailure, outcome: str) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from millstream.streams.agent.losses import Loss, with_loss
+from millstream.streams.api.subscription_rows import Held
 from millstream.streams.contracts.identity import StreamId
 from millstream.streams.contracts.item import Item
 from millstream.streams.contracts.token import Token
@@ -48,10 +49,11 @@ class Subscriber:
         "grain_key",
         "grain_type",
         "handler",
+        "held",
         "id",
         "is_explicit",
-        "is_faulted",
         "is_manual",
+        "is_paused",
         "is_queued",
         "is_redelivered",
         "keeps_dead_letters",
@@ -78,7 +80,6 @@ class Subscriber:
         *,
         keeps_dead_letters: bool,
         is_explicit: bool,
-        is_faulted: bool = False,
         on_give_up: GiveUpDecision | None = None,
         give_up_on: tuple[str, ...] = (),
         where: str = "",
@@ -105,7 +106,8 @@ class Subscriber:
         self.window: int | None = None
         self.event_s = 0.0  # what an event takes, smoothed; 0: not known
         self.is_queued = False
-        self.is_faulted = is_faulted  # or paused: its events wait, undelivered
+        self.held: Held = ""  # faulted or paused: its events wait, undelivered
+        self.is_paused = False  # so do those of its whole stream
         self.is_redelivered = False
         self.gap: Loss | None = None  # it is still to hear of this
         self.rewinds = 0  # how often it was moved back,
@@ -120,6 +122,11 @@ class Subscriber:
         self.is_manual = made_anew.is_manual  # from its next delivery on
         if self.delivery is not None:
             self.delivery.follow(made_anew.options)
+
+    @property
+    def is_held(self) -> bool:
+        """Do its events wait, undelivered?"""
+        return self.is_paused or self.held != ""
 
     @property
     def next_token(self) -> Token | None:

@@ -9,13 +9,13 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from typing import TypeVar
 
+from millstream.streams.agent.delivery.delivery import Delivery
+from millstream.streams.agent.delivery.steps import DeliveryState
+from millstream.streams.agent.delivery.subscriber import Subscriber
+from millstream.streams.agent.starts import Starts
+from millstream.streams.api.subscription_rows import WHOLE_STREAM, Held
 from millstream.streams.contracts.message import QueueMessage
 from millstream.streams.contracts.token import Token
-
-from .delivery.delivery import Delivery
-from .delivery.steps import DeliveryState
-from .delivery.subscriber import Subscriber
-from .starts import Starts
 
 __all__ = ["StreamEntry", "has_backlog", "parts", "places"]
 
@@ -45,7 +45,7 @@ class StreamEntry:
         self.cold: list[tuple[QueueMessage, int]] | None = None
         self.is_parked = False  # while it is cold: its messages are read anew
         self.detached: dict[str, None] = {}  # while it is cold: the answer may be older
-        self.holds: dict[str, bool] = {}  # what was told of subscriptions: are they held?
+        self.holds: dict[str, Held] = {}  # what was told of subscriptions, and of all of them
         self.spread: deque[tuple[QueueMessage, int]] | None = None  # being given to very many
         self.starts: Starts | None = None  # once somebody waits for a token
         self.moved_era = -1  # of events that wait for the stream's former queue
@@ -53,6 +53,23 @@ class StreamEntry:
         self.told: set[str] | None = None  # of which, while it is compared with what is stored
         self.newest: Token | None = None  # the last item that came
         self.used_s = 0.0
+
+    @property
+    def is_paused(self) -> bool:
+        """Are all subscriptions to wait? They do until it is known."""
+        return self.holds.get(WHOLE_STREAM, "paused") != ""
+
+    def is_idle(self, before_s: float) -> bool:
+        """Has it had no event since then, and is nothing of it undelivered?"""
+        if self.used_s >= before_s or self.cold is not None or self.spread:
+            return False
+        return all(one.delivery is None for one in self.subscribers.values())
+
+    def let_go(self) -> list[int]:
+        """Nothing waits here any more; returns which messages did."""
+        waiting = [index for _, index in (*(self.cold or ()), *(self.spread or ()))]
+        self.cold, self.spread = None if self.cold is None else [], None
+        return waiting
 
     def hear_of(self, subscription: str) -> None:
         """Something was told of a subscription: what is being read may be older."""

@@ -9,12 +9,11 @@ from dataclasses import replace
 from typing import Protocol
 
 from millstream.runtime.extending import Backoff
+from millstream.streams.agent.delivery.options import DeliveryOptions
+from millstream.streams.agent.delivery.subscriber import Fits, Subscriber
 from millstream.streams.api.implicit import ImplicitSubscription
 from millstream.streams.api.subscription_rows import SubscriptionRow
 from millstream.streams.contracts.identity import StreamId
-
-from .delivery.options import DeliveryOptions
-from .delivery.subscriber import Fits, Subscriber
 
 __all__ = ["Filters", "Newcomers"]
 

@@ -1,0 +1,1 @@
+"""Who hears a stream of one queue, and what of it is held."""

@@ -1,0 +1,46 @@
+"""Giving the messages of a stream to very many subscriptions, a part of them at a time.
+
+Owns: `spread`. Not: giving a message to few (`subscribers`). Invariants: one message after the
+other, each to all; who has left meanwhile gets none.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+
+from millstream.streams.agent.cache.queue_cache import QueueCache
+from millstream.streams.agent.delivery.subscriber import Deliveries
+from millstream.streams.contracts.message import QueueMessage
+
+from .stream_entry import StreamEntry, parts
+
+__all__ = ["AT_ONCE", "spread"]
+
+AT_ONCE = 100
+"""Subscriptions of one stream that are given a message, or are made known, without a pause."""
+
+
+async def spread(
+    entry: StreamEntry,
+    waiting: deque[tuple[QueueMessage, int]],
+    cache: QueueCache,
+    deliveries: Deliveries,
+    progressed: Callable[[], None],
+) -> None:
+    """Until all that waits was given to everyone, or let go."""
+    while waiting:
+        _, index = waiting[0]
+        for part in parts(list(entry.subscribers.values()), AT_ONCE):
+            for subscriber in part:
+                if entry.subscribers.get(subscriber.id) is subscriber:
+                    deliveries.offer(subscriber, index)
+            deliveries.pump()
+            await asyncio.sleep(0)
+            if entry.spread is not waiting:
+                return  # they were let go
+        waiting.popleft()
+        cache.unpin(index)
+    entry.spread = None
+    progressed()
