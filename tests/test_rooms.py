@@ -9,6 +9,7 @@ from tests.imports import ROOT, circles, graph, imports_in
 FLOORS: dict[str, tuple[str, ...]] = {
     "runtime": (
         "ground",
+        "disk",
         "codec",
         "definition",
         "wire",

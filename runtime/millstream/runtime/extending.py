@@ -1,8 +1,8 @@
 """What is built on the runtime uses this, and the public names of `millstream.runtime`.
 
 Owns: nothing; it names what the inside gives to authors of parts: stages of a silo, system targets,
-grain extensions, members, stores, tasks, the clock, codecs and marks. `millstream.streams` is built
-on it, and on nothing else of the runtime's inside.
+grain extensions, members, stores, tasks, the clock, files, codecs and marks. `millstream.streams`
+is built on it, and on nothing else of the runtime's inside.
 """
 
 from __future__ import annotations
@@ -26,6 +26,9 @@ from .definition.markers import Declaration, Mark, add_mark, marks_of, stopping
 from .definition.markers import isolated as isolated
 from .definition.method import source_of
 from .definition.storage import refuse_stale
+from .disk.real import RealDisk
+from .disk.seam import DirLock, Disk, DiskFile, DiskFull, DiskThread, SyncFailed
+from .disk.whole import read_file, replace_file
 from .options import check_fields, check_kind
 from .plugins import load_plugin
 from .repeated import LineBudget
@@ -51,6 +54,11 @@ __all__ = [
     "Clock",
     "Codec",
     "Declaration",
+    "DirLock",
+    "Disk",
+    "DiskFile",
+    "DiskFull",
+    "DiskThread",
     "ExtendedGrain",
     "Extensions",
     "Gateway",
@@ -60,9 +68,11 @@ __all__ = [
     "Mark",
     "Members",
     "Opener",
+    "RealDisk",
     "SiloAddress",
     "SiloPart",
     "SiloServices",
+    "SyncFailed",
     "SystemTarget",
     "Targets",
     "Tasks",
@@ -84,8 +94,10 @@ __all__ = [
     "marks_of",
     "named",
     "needs_wrappers",
+    "read_file",
     "refuse_stale",
     "register_opened",
+    "replace_file",
     "secret_in_file",
     "services_of",
     "shown",

@@ -1,196 +1,426 @@
-"""The disk seam: both implementations alike, and what the simulated one forgets."""
+"""The simulated disk: what a crash may take and what it may not, and what else goes wrong."""
 
 from __future__ import annotations
 
 import asyncio
+import errno
 from collections.abc import Callable
-from pathlib import Path
+from functools import partial
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millstream.runtime.disk import Disk, RealDisk
-from millstream.runtime.testing import SimDisk, Simulation, run
-from millstream.runtime.testing.world.env import seeded_random
+from millstream.runtime.disk.seam import DiskFile, DiskFull, SyncFailed
+from millstream.runtime.disk.whole import read_file, replace_file
+from millstream.runtime.testing import SimDisk, Simulation, run, seeded_random
+
+SEEDS = range(60)
 
 
-@pytest.fixture(params=["real", "simulated"])
-def disk(request: pytest.FixtureRequest, tmp_path: Path) -> Disk:
-    return RealDisk(tmp_path / "root") if request.param == "real" else SimDisk(seeded_random(1))
-
-
-def test_file_grows_at_its_end_and_reads_anywhere(disk: Disk) -> None:
-    file = disk.open("a/b/log")
-    assert [file.append(b"hello "), file.append(b"world")] == [0, 6]
-    assert file.read(0, 5) == b"hello" and file.append(b"!") == 11
-    assert file.read(6, 100) == b"world!" and file.read(50, 5) == b""
-    file.fsync()
-    file.close()
-    again = disk.open("a/b/log")
-    assert again.size_bytes == 12 and again.append(b"?") == 12
-    again.truncate(5)
-    assert disk.read("a/b/log") == b"hello"
-    again.close()
-
-
-def test_names_are_made_renamed_removed_and_listed(disk: Disk) -> None:
-    for path in ("l/2", "l/1", "other"):
-        file = disk.open(path)
-        file.append(path.encode())
-        file.close()
-    assert list(disk.list("l")) == ["l/1", "l/2"] and list(disk.list("none")) == []
-    disk.rename("l/1", "m/n/1")
-    disk.rename("other", "l/2")
-    assert list(disk.list("")) == ["l/2", "m/n/1"] and disk.read("l/2") == b"other"
-    disk.remove("l/2")
-    assert list(disk.list("l")) == []
-
-
-@pytest.mark.parametrize(
-    "act",
-    [
-        lambda disk: disk.read("none"),
-        lambda disk: disk.remove("none"),
-        lambda disk: disk.rename("none", "other"),
-    ],
-)
-def test_missing_file_is_an_error(disk: Disk, act: Callable[[Disk], None]) -> None:
-    with pytest.raises(FileNotFoundError):
-        act(disk)
-
-
-def test_closed_file_is_refused(disk: Disk) -> None:
-    file = disk.open("a")
-    file.close()
-    with pytest.raises(ValueError, match="closed"):
-        file.append(b"x")
-
-
-def crashed(seed: int, synced: bytes, unsynced: bytes) -> bytes:
-    """What is found after a crash."""
+def new_disk(seed: int = 1) -> tuple[SimDisk, DiskFile]:
+    """A disk with an empty file `/d/log`, whose name is durable."""
     disk = SimDisk(seeded_random(seed))
-    file = disk.open("log")
-    file.append(synced)
-    file.fsync()
-    file.append(unsynced)
+    disk.make_dir("/d")
+    file = disk.create("/d/log")
+    disk.sync_dir("/d")
+    return disk, file
+
+
+def content(disk: SimDisk, path: str = "/d/log") -> bytes:
+    disk.check()
+    return read_file(disk, path, 1 << 30)
+
+
+# -- bytes
+
+
+class Crashed:
+    """A synced file of `sectors` sectors, all of which are then written again, unsynced."""
+
+    def __init__(self, seed: int, sectors: int = 6) -> None:
+        disk, file = new_disk(seed)
+        size = disk.sector_bytes
+        file.write_at(0, b"o" * size * sectors)
+        file.datasync()
+        file.write_at(0, b"n" * size * sectors)
+        disk.crash()
+        found = content(disk)
+        assert len(found) == sectors * size
+        self.sectors = [found[at : at + size] for at in range(0, len(found), size)]
+        self.kept = "".join(chr(sector[0]) for sector in self.sectors)
+
+
+def test_a_crash_keeps_any_unsynced_sectors_each_of_them_whole() -> None:
+    outcomes = set()
+    for seed in SEEDS:
+        crashed = Crashed(seed)
+        assert all(len(set(sector)) == 1 for sector in crashed.sectors), "a sector is atomic"
+        outcomes.add(crashed.kept)
+    assert {"oooooo", "nnnnnn"} <= outcomes
+    assert any(kept[0] == "n" and "no" in kept and "on" not in kept for kept in outcomes), "prefix"
+    assert any("on" in kept for kept in outcomes), "a later sector without an earlier one"
+
+
+def test_a_crash_may_keep_an_older_one_of_several_writes_to_a_sector() -> None:
+    outcomes = set()
+    for seed in SEEDS:
+        disk, file = new_disk(seed)
+        for letter in (b"a", b"b", b"c"):
+            file.write_at(0, letter)
+        disk.crash()
+        outcomes.add(content(disk))
+    assert outcomes == {b"", b"\0", b"a", b"b", b"c"}
+
+
+def test_an_unsynced_extension_is_lost_torn_kept_or_zeros() -> None:
+    outcomes = set()
+    for seed in SEEDS:
+        disk, file = new_disk(seed)
+        file.write_at(0, b"head")
+        file.sync()
+        file.write_at(4, b"x" * 20_000)
+        disk.crash()
+        found = content(disk)
+        assert found[:4] == b"head" and len(found) <= 20_004
+        outcomes.add(found[4:])
+    assert b"" in outcomes and b"x" * 20_000 in outcomes and bytes(20_000) in outcomes
+    assert any(rest and set(rest) == {ord("x")} and len(rest) < 20_000 for rest in outcomes)
+    assert any(len(rest) == 20_000 and 0 in rest and ord("x") in rest for rest in outcomes)
+
+
+WRITES = st.lists(
+    st.tuples(st.integers(0, 9_000), st.binary(min_size=1, max_size=3_000), st.booleans()),
+    min_size=1,
+    max_size=8,
+)
+
+
+@given(seed=st.integers(0, 10_000), writes=WRITES)
+def test_what_was_synced_and_not_written_since_survives(
+    seed: int, writes: list[tuple[int, bytes, bool]]
+) -> None:
+    """Byte by byte: the synced value, or one that was written there later, or a hole's zero."""
+    disk, file = new_disk(seed)
+    synced, possible = b"", dict[int, set[int]]()
+    for offset, data, is_synced in writes:
+        before = file.size_bytes
+        file.write_at(offset, data)
+        for at in range(before, offset):
+            possible.setdefault(at, set()).add(0)
+        for at, byte in enumerate(data, offset):
+            possible.setdefault(at, set()).update({byte, 0} if at >= len(synced) else {byte})
+        if is_synced:
+            file.datasync()
+            synced, possible = file.read_at(0, 1 << 20), {}
+    disk.crash()
+    found = content(disk)
+    assert len(synced) <= len(found)
+    for at, byte in enumerate(found):
+        allowed = possible.get(at, set()) | ({synced[at]} if at < len(synced) else {0})
+        assert byte in allowed, at
+
+
+def test_equal_seeds_forget_alike() -> None:
+    assert [Crashed(seed).kept for seed in range(9)] == [Crashed(seed).kept for seed in range(9)]
+
+
+def test_preallocated_room_survives() -> None:
+    for seed in SEEDS:
+        disk, file = new_disk(seed)
+        file.preallocate(10_000)
+        disk.crash()
+        assert content(disk) == bytes(10_000)
+
+
+# -- names
+
+
+def names_after_a_crash(seed: int, change: Callable[[SimDisk], None]) -> tuple[str, ...]:
+    disk = SimDisk(seeded_random(seed))
+    disk.make_dir("/d")
+    replace_file(disk, "/d/a", b"a")
+    replace_file(disk, "/d/b", b"b")
+    change(disk)
     disk.crash()
     disk.check()
-    return disk.read("log")
+    return tuple(f"{name}={content(disk, '/d/' + name).decode()}" for name in disk.list("/d"))
 
 
-@given(st.integers(0, 10_000), st.binary(max_size=40), st.binary(max_size=2000))
-def test_synced_bytes_survive_every_crash(seed: int, synced: bytes, unsynced: bytes) -> None:
-    found = crashed(seed, synced, unsynced)
-    assert found.startswith(synced) and len(found) <= len(synced) + len(unsynced)
+def test_unsynced_names_happen_or_do_not_each_for_itself() -> None:
+    def change(disk: SimDisk) -> None:
+        disk.unlink("/d/a")
+        disk.create("/d/c").close()
 
-
-def test_unsynced_bytes_are_lost_torn_zeroed_or_kept_by_seed() -> None:
-    tail = b"x" * 2000
-    found = {crashed(seed, b"head", tail)[4:] for seed in range(40)}
-    assert b"" in found and tail in found
-    assert any(0 < len(rest) < len(tail) and set(rest) == {ord("x")} for rest in found), "torn"
-    assert any(len(rest) == len(tail) and bytes(512) in rest for rest in found), "zeros"
-
-
-def test_equal_seeds_tear_alike() -> None:
-    assert [crashed(seed, b"", b"x" * 999) for seed in range(9)] == [
-        crashed(seed, b"", b"x" * 999) for seed in range(9)
-    ]
-
-
-def test_bytes_of_a_failed_fsync_stay_in_danger_after_a_good_one() -> None:
-    found = set()
-    for seed in range(20):
-        disk = SimDisk(seeded_random(seed))
-        file = disk.open("log")
-        file.append(b"x" * 1024)
-        disk.fail_fsync()
-        with pytest.raises(OSError, match="fsync failed"):
-            file.fsync()
-        file.append(b"y" * 10)
-        file.fsync()
-        assert disk.read("log") == b"x" * 1024 + b"y" * 10
-        disk.check()
-        disk.crash()
-        assert disk.read("log")[1024:] == b"y" * 10
-        found.add(disk.read("log")[:1024])
-    assert b"x" * 1024 in found and bytes(1024) in found
-
-
-def test_fsync_fails_by_chance() -> None:
-    disk = SimDisk(seeded_random(1), fsync_failure_chance=1.0)
-    with pytest.raises(OSError):
-        disk.open("a").fsync()
-
-
-def test_file_opened_before_a_crash_is_dead_after_it() -> None:
-    disk = SimDisk(seeded_random(1))
-    file = disk.open("a")
-    disk.crash()
-    with pytest.raises(OSError, match="crashed"):
-        file.append(b"x")
-
-
-def test_bit_flips_are_read() -> None:
-    disk = SimDisk(seeded_random(1))
-    disk.open("a").append(b"\x00")
-    disk.flip_bit("a", 0, bit=3)
-    assert disk.read("a") == b"\x08"
-
-
-@pytest.mark.parametrize("path", ["../a", "/a", "a/../../b"])
-def test_path_that_leads_out_is_refused(path: str) -> None:
-    with pytest.raises(ValueError, match="leads out"):
-        SimDisk(seeded_random(1)).open(path)
-
-
-def test_power_cut_falls_between_two_writes_of_one_executor_job() -> None:
-    """Write, fsync, rename: whatever the cut, the target is whole or not there."""
-
-    def save(disk: SimDisk) -> None:
-        file = disk.open("new")
-        file.append(b"whole")
-        file.fsync()
-        disk.rename("new", "saved")
-
-    async def main(sim: Simulation) -> tuple[list[str], bool]:
-        host, changes = sim.host("a"), sim.rng.randrange(6)
-        sim.cut_power_after("a", changes)
-
-        async def program() -> None:
-            await asyncio.to_thread(save, sim.disk(host))
-            sim.disk(host).open("acknowledged")
-
-        sim.spawn(host, program())
-        await asyncio.sleep(1)
-        names = list(sim.disk("a").list(""))
-        assert "saved" not in names or sim.disk("a").read("saved") == b"whole"
-        assert "acknowledged" not in names or "saved" in names
-        return names, host.alive
-
-    found = {(tuple(names), up) for names, up in (run(main, seed).result for seed in range(40))}
+    found = {names_after_a_crash(seed, change) for seed in SEEDS}
     assert found == {
-        ((), False),
-        (("new",), False),
-        (("saved",), False),
-        (("acknowledged", "saved"), True),
+        ("a=a", "b=b"),
+        ("b=b",),
+        ("a=a", "b=b", "c="),
+        ("b=b", "c="),
     }
 
 
-def test_rest_of_a_callback_whose_host_crashed_reaches_no_disk() -> None:
+def test_a_rename_is_whole_or_not_there() -> None:
+    found = {names_after_a_crash(seed, lambda disk: disk.rename("/d/a", "/d/b")) for seed in SEEDS}
+    assert found == {("a=a", "b=b"), ("b=a",)}
+
+
+def test_synced_names_survive() -> None:
+    def change(disk: SimDisk) -> None:
+        disk.rename("/d/a", "/d/c")
+        disk.unlink("/d/b")
+        disk.sync_dir("/d")
+
+    assert {names_after_a_crash(seed, change) for seed in SEEDS} == {("c=a",)}
+
+
+def test_a_file_whose_name_was_not_synced_may_be_gone_with_all_its_synced_bytes() -> None:
+    found = set()
+    for seed in SEEDS:
+        disk = SimDisk(seeded_random(seed))
+        file = disk.create("/log")
+        file.write_at(0, b"x")
+        file.sync()
+        disk.crash()
+        found.add(tuple(disk.list("/")))
+    assert found == {(), ("log",)}
+
+
+def test_a_file_that_moved_to_another_directory_has_one_name_after_a_crash() -> None:
+    for seed in SEEDS:
+        disk, _ = new_disk(seed)
+        disk.make_dir("/e")
+        disk.create("/d/new").close()
+        disk.rename("/d/new", "/e/new")
+        disk.sync_dir("/e")
+        disk.crash()
+        assert (list(disk.list("/d")), list(disk.list("/e"))) == (["log"], ["new"])
+
+
+def test_a_replaced_file_is_old_or_new_whenever_the_power_goes() -> None:
+    found = set()
+    for seed in range(120):
+        disk = SimDisk(seeded_random(seed))
+        replace_file(disk, "/id", b"old")
+        disk.cut_power_after(seed % 7, disk.crash)
+        try:
+            replace_file(disk, "/id", b"new")
+            is_done = True
+        except OSError:
+            is_done = False
+        disk.keep_power()
+        found.add((read_file(disk, "/id", 3), is_done))
+    assert found == {(b"old", False), (b"new", False), (b"new", True)}
+
+
+# -- failures
+
+
+def test_a_failed_sync_ends_the_file_and_drops_what_it_had_to_write() -> None:
+    outcomes, seen = set(), set()
+    for seed in SEEDS:
+        disk, file = new_disk(seed)
+        file.write_at(0, b"x")
+        disk.fail_sync()
+        with pytest.raises(SyncFailed) as caught:
+            file.datasync()
+        assert caught.value.filename == "/d/log"
+        for act in (file.datasync, file.sync, partial(file.write_at, 1, b"y")):
+            with pytest.raises(SyncFailed):
+                act()
+        seen.add(file.read_at(0, 1))
+        again = disk.open("/d/log")
+        again.write_at(1, b"z")
+        again.datasync()  # which says nothing about the first byte
+        disk.crash()
+        outcomes.add(content(disk))
+    assert seen == {b"x", b"\0"} or seen == {b"x", b"\0", b""}
+    assert b"\0z" in outcomes and b"xz" in outcomes
+
+
+def test_a_failed_sync_of_a_directory_forgets_names() -> None:
+    found = set()
+    for seed in SEEDS:
+        disk, _ = new_disk(seed)
+        disk.create("/d/a").close()
+        disk.fail_sync()
+        with pytest.raises(SyncFailed):
+            disk.sync_dir("/d")
+        disk.sync_dir("/d")
+        assert list(disk.list("/d")) == ["a", "log"]
+        disk.crash()
+        found.add(tuple(disk.list("/d")))
+    assert found == {("log",), ("a", "log")}
+
+
+def test_syncs_fail_by_chance() -> None:
+    disk = SimDisk(seeded_random(1), sync_failure_chance=1.0)
+    with pytest.raises(SyncFailed):
+        disk.create("a").sync()
+
+
+def test_a_full_disk_takes_a_part_and_says_so() -> None:
+    disk, file = new_disk()
+    file.write_at(0, b"123")
+    disk.fill_up(free_bytes=2)
+    assert disk.free_bytes("/d") == 2
+    with pytest.raises(DiskFull) as caught:
+        file.write_at(3, b"4567")
+    assert caught.value.errno == errno.ENOSPC and caught.value.filename == "/d/log"
+    assert file.read_at(0, 9) == b"12345" and disk.free_bytes("/d") == 0
+    file.write_at(0, b"over")
+    with pytest.raises(DiskFull):
+        file.preallocate(6)
+    with pytest.raises(DiskFull):
+        file.write_at(100, b"far")
+    assert file.size_bytes == 5
+    file.sync()
+    disk.make_room()
+    file.write_at(3, b"4567")
+    assert file.read_at(0, 9) == b"ove4567"
+
+
+def test_room_comes_back_when_a_file_is_removed() -> None:
+    disk, file = new_disk()
+    file.preallocate(1_000)
+    disk.fill_up()
+    disk.unlink("/d/log")
+    assert disk.free_bytes("/") == 1_000
+
+
+def test_an_unreadable_sector_is_an_error_until_it_is_written_whole() -> None:
+    disk, file = new_disk()
+    size = disk.sector_bytes
+    file.write_at(0, b"x" * 3 * size)
+    disk.make_unreadable("/d/log", size + 5)
+    assert file.read_at(0, size) and file.read_at(2 * size, size)
+    for offset, count in ((0, size + 1), (size, 1), (size, 2 * size)):
+        with pytest.raises(OSError) as caught:
+            file.read_at(offset, count)
+        assert caught.value.errno == errno.EIO
+    file.write_at(size, b"half")
+    with pytest.raises(OSError):
+        file.read_at(size, 1)
+    file.write_at(size, b"y" * size)
+    assert file.read_at(size, 1) == b"y"
+
+
+def test_a_flipped_bit_stays_and_a_wrong_read_does_not() -> None:
+    disk, file = new_disk()
+    file.write_at(0, b"\0" * 8)
+    disk.flip_bit("/d/log", 0, bit=3)
+    file.sync()
+    disk.flip_reads()
+    wrong, right = file.read_at(1, 7), file.read_at(1, 7)
+    assert sum(byte.bit_count() for byte in wrong) == 1 and right == bytes(7)
+    disk.crash()
+    assert content(disk) == b"\x08" + bytes(7)
+
+
+@pytest.mark.parametrize("is_unreadable", [False, True])
+def test_damage_falls_somewhere(is_unreadable: bool) -> None:
+    disk, file = new_disk()
+    assert disk.damage(is_unreadable=is_unreadable) is None
+    file.write_at(0, bytes(100))
+    assert disk.damage("/elsewhere") is None
+    found = disk.damage("/d", is_unreadable=is_unreadable)
+    assert found is not None and found[0] == "/d/log"
+    if is_unreadable:
+        with pytest.raises(OSError):
+            content(disk)
+    else:
+        assert content(disk)[found[1]] != 0
+
+
+def test_an_older_copy_of_a_directory_comes_back() -> None:
+    disk, file = new_disk()
+    file.write_at(0, b"old")
+    disk.make_dir("/d/sub")
+    replace_file(disk, "/d/sub/id", b"1")
+    replace_file(disk, "/other", b"stays")
+    copy = disk.copy_of("/d")
+    file.write_at(0, b"new")
+    replace_file(disk, "/d/late", b"x")
+    disk.unlink("/d/sub/id")
+    disk.restore("/d", copy)
+    disk.crash()
+    assert disk.copy_of("/d") == {"/d/log": b"old", "/d/sub/id": b"1"}
+    assert content(disk, "/other") == b"stays"
+    disk.restore("/d", {})
+    assert disk.copy_of("/d") == {} and list(disk.list("/d")) == ["sub"]
+
+
+# -- life
+
+
+def test_a_file_opened_before_a_crash_is_dead_after_it() -> None:
+    disk, file = new_disk()
+    disk.crash()
+    with pytest.raises(OSError, match="crashed"):
+        file.write_at(0, b"x")
+
+
+def test_a_crash_releases_locks() -> None:
+    disk, _ = new_disk()
+    assert disk.lock("/d") is not None and disk.lock("/d") is None
+    disk.crash()
+    assert disk.lock("/d") is not None
+
+
+@pytest.mark.parametrize("path", ["/d/../d/./log", "d//log", "../d/log"])
+def test_a_path_is_cleaned(path: str) -> None:
+    disk, _ = new_disk()
+    assert disk.open(path).path == path
+
+
+def test_an_empty_path_is_refused() -> None:
+    with pytest.raises(ValueError, match="empty"):
+        new_disk()[0].open("")
+
+
+def test_power_cut_falls_between_two_writes_of_one_job() -> None:
+    """Write, sync, rename: whatever the cut, the target is whole or not there."""
+
+    async def main(sim: Simulation) -> tuple[list[str], bool]:
+        host, disk = sim.host("a"), sim.disk("a")
+        sim.cut_power_after("a", sim.rng.randrange(8))
+
+        async def program() -> None:
+            await asyncio.to_thread(replace_file, disk, "/saved", b"whole")
+            disk.create("/acknowledged")
+            disk.sync_dir("/")
+
+        sim.spawn(host, program())
+        await asyncio.sleep(1)
+        names = list(sim.disk("a").list("/"))
+        assert "saved" not in names or content(disk, "/saved") == b"whole"
+        assert "acknowledged" not in names or "saved" in names
+        return names, host.alive
+
+    found = {(tuple(names), up) for names, up in (run(main, seed).result for seed in range(60))}
+    assert found >= {((), False), (("saved",), False), (("acknowledged", "saved"), True)}
+
+
+def test_the_rest_of_a_callback_whose_host_crashed_reaches_no_disk() -> None:
     async def main(sim: Simulation) -> None:
         host, disk = sim.host("a"), sim.disk("a")
 
         async def program() -> None:
             sim.crash(host)
-            for act in (lambda: disk.open("ghost"), lambda: disk.remove("real")):
+            for act in (
+                lambda: disk.create("ghost"),
+                lambda: disk.unlink("real"),
+                lambda: disk.open("real"),
+                lambda: disk.lock("/"),
+            ):
                 with pytest.raises(OSError):
                     act()
 
-        disk.open("real")
+        disk.create("real")
+        disk.sync_dir("/")
         sim.spawn(host, program())
         await asyncio.sleep(1)
-        assert list(disk.list("")) == ["real"]
+        assert list(disk.list("/")) == ["real"]
 
     run(main, 1)

@@ -16,6 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from millstream.runtime import faults
+from millstream.runtime.disk.whole import read_file, replace_file
 from millstream.runtime.errors import SiloUnavailable
 from millstream.runtime.testing import (
     CallEnded,
@@ -318,16 +319,14 @@ def test_restarted_host_is_new_and_keeps_its_disk() -> None:
     async def main(sim: Simulation) -> None:
         first = sim.host("a")
         first_ids = sim.env(first).new_id()
-        file = sim.disk(first).open("f")
-        file.append(b"x")
-        file.fsync()
+        replace_file(sim.disk(first), "f", b"x")
         with pytest.raises(ValueError, match="alive"):
             sim.restart("a")
         sim.crash(first)
         second = sim.restart("a")
         assert sim.host("a") is second is not first and second.incarnation == 2
         assert sim.env(second).new_id() != first_ids
-        assert sim.disk(second).read("f") == b"x"
+        assert read_file(sim.disk(second), "f", 1) == b"x"
 
     history = run(main, 1).history
     assert [type(event) for _, event in history.events] == [HostUp, HostDown, HostUp]
@@ -488,7 +487,7 @@ def test_nemesis_plays_every_verb_and_restarts_what_is_down() -> None:
         await asyncio.sleep(1)
         assert not sim.network.is_blocked("blue", "red")
         with pytest.raises(OSError):
-            sim.disk("green").open("f")
+            sim.disk("green").create("f")
         await playing
         assert not sim.network.is_blocked("red", "green")
         return restarted
@@ -503,7 +502,7 @@ def test_power_cut_that_had_no_occasion_is_taken_back_by_the_restart() -> None:
         sim.host("red")
         await sim.nemesis(parse_script("0 power_cut red 1\n1 restart red"), print)
         for path in ("a", "b", "c"):
-            sim.disk("red").open(path)
+            sim.disk("red").create(path)
         assert sim.is_up("red")
 
     run(main, 1)

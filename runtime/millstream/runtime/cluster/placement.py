@@ -1,4 +1,4 @@
-"""Choosing the silo of a new activation. Pure.
+"""Choosing the silo of a new activation, and what silos tell each other for it. Pure.
 
 Invariants: the choice is among the candidates given (active silos that host the grain type),
 sorted; the only chance is the `roll` passed in.
@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import xxhash
 
+from millstream.runtime.definition.grain import Grain
 from millstream.runtime.definition.placement import (
     HASHED,
     LEAST_ACTIVATIONS,
@@ -20,7 +21,7 @@ from millstream.runtime.definition.placement import (
 
 from .table import Status, TableView, by_address
 
-__all__ = ["choose_silo", "placement_in"]
+__all__ = ["choose_silo", "placement_in", "placements_of"]
 
 KNOWN = frozenset(placement.value for placement in Placement)
 
@@ -59,3 +60,13 @@ def placement_in(view: TableView, kind: str) -> Placement:
             # a strategy that this version does not know can only be guessed at
             return Placement(named) if named in KNOWN else RANDOM
     return RANDOM
+
+
+def placements_of(grains: Sequence[type[Grain]]) -> tuple[tuple[str, str], ...]:
+    """The strategies that silos which do not host the types have to know."""
+    types = [cls.__millstream_type__ for cls in grains]
+    return tuple(
+        (one.name, one.options.placement.value)
+        for one in types
+        if one.options.placement is not RANDOM
+    )

@@ -20,14 +20,15 @@ from .part import SiloPart, check_part
 __all__ = [
     "check_grains",
     "check_kinds",
+    "check_seams",
     "check_table",
-    "check_transport",
     "makers_of",
     "parts_of",
     "read_address",
     "stores_of",
 ]
 
+DISK_METHODS = ("open", "create", "rename", "lock", "start_thread")
 STORE_METHODS = ("read", "write", "clear", "scan")
 TABLE_METHODS = ("read", "write", "heartbeat", "forget", "aclose")
 TRANSPORT_METHODS = ("connect", "listen", "listen_probe", "probe")
@@ -52,10 +53,12 @@ def check_table(table: object) -> None:
         raise _refuse("membership", table, "a MembershipTable, or name:argument")
 
 
-def check_transport(transport: object) -> None:
-    """Raise ConfigError for what is no transport."""
+def check_seams(transport: object, disk: object) -> None:
+    """Raise ConfigError for what is no transport, or no disk."""
     if not _has(transport, TRANSPORT_METHODS):
         raise _refuse("transport", transport, "a Transport")
+    if not _has(disk, DISK_METHODS):
+        raise _refuse("disk", disk, "a Disk")
 
 
 def _has(value: object, methods: Iterable[str]) -> bool:

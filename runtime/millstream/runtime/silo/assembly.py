@@ -23,6 +23,7 @@ from millstream.runtime.cluster.router import SiloRouter
 from millstream.runtime.cluster.table import MemberRow, MembershipTable, TableView
 from millstream.runtime.definition.grain import Contract
 from millstream.runtime.definition.storage import StateStore
+from millstream.runtime.disk.seam import Disk
 from millstream.runtime.env import Env
 from millstream.runtime.errors import ConfigError
 from millstream.runtime.options import MembershipOptions, RuntimeOptions
@@ -56,6 +57,7 @@ class SiloAssembly:
         membership_options: MembershipOptions,
         env: Env,
         transport: Transport,
+        disk: Disk,
         table: MembershipTable,
         row: MemberRow,
         stores: Mapping[str, StateStore],
@@ -70,6 +72,7 @@ class SiloAssembly:
         self.membership_options = membership_options
         self.env = env
         self.transport = transport
+        self.disk = disk
         self.parts = parts
         self._stores = stores
         self._evicted = evicted

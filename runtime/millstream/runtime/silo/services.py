@@ -20,6 +20,7 @@ from millstream.runtime.definition.grain import Contract, Grain
 from millstream.runtime.definition.grain_type import GrainType
 from millstream.runtime.definition.state import State
 from millstream.runtime.definition.storage import StateStore
+from millstream.runtime.disk.seam import Disk
 from millstream.runtime.errors import ConfigError
 from millstream.runtime.options import RuntimeOptions
 from millstream.runtime.tasks import Tasks
@@ -149,7 +150,8 @@ class SiloServices:
     """One silo, as its parts see it.
 
     Attributes: `members`, `targets`, `extensions`, `clock`; `tasks`, which end with the silo;
-    `budget`, by which work that never suspends yields to the loop.
+    `budget`, by which work that never suspends yields to the loop; `disk`, under simulation that
+    of the simulated machine.
     """
 
     def __init__(self, silo: SiloAssembly, name: str, brought: Collection[type[Grain]]) -> None:
@@ -163,6 +165,7 @@ class SiloServices:
         self.clock: Clock = SiloClock(silo)
         self.tasks = self.new_tasks()
         self.budget: Budget = silo.turns.budget
+        self.disk: Disk = silo.disk
 
     @property
     def cluster(self) -> str:

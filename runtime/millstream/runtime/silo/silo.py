@@ -19,6 +19,7 @@ from functools import partial
 from types import TracebackType
 from typing import Any, TypeVar
 
+from millstream.runtime.cluster.placement import placements_of
 from millstream.runtime.cluster.table import (
     MemberInfo,
     MemberRow,
@@ -28,8 +29,9 @@ from millstream.runtime.cluster.table import (
     members_of,
 )
 from millstream.runtime.definition.grain import Contract, DeactivationReason, Grain, Openable
-from millstream.runtime.definition.placement import RANDOM
 from millstream.runtime.definition.storage import StateStore
+from millstream.runtime.disk.real import RealDisk
+from millstream.runtime.disk.seam import Disk
 from millstream.runtime.env import Env
 from millstream.runtime.errors import ConfigError, MillstreamError, NotInCluster
 from millstream.runtime.options import MembershipOptions, RuntimeOptions
@@ -52,8 +54,8 @@ from .agreement import agreement_of, check_stores, used_stores
 from .arguments import (
     check_grains,
     check_kinds,
+    check_seams,
     check_table,
-    check_transport,
     parts_of,
     read_address,
     stores_of,
@@ -101,6 +103,7 @@ class Silo:
         can_own_queues: False for a silo that hosts grains but reads no queues.
         insecure: True to listen elsewhere than on loopback: nothing on the wire is encrypted yet,
             and whoever reaches the port may call every grain.
+        env, transport, disk: in a simulation, the simulator's; default: those of this machine.
     """
 
     def __init__(
@@ -121,21 +124,24 @@ class Silo:
         membership_options: MembershipOptions | None = None,
         env: Env | None = None,
         transport: Transport | None = None,
+        disk: Disk | None = None,
     ) -> None:
-        options = RuntimeOptions() if options is None else options
         watching = MembershipOptions() if membership_options is None else membership_options
+        self._options = RuntimeOptions() if options is None else options
+        self._membership_options = watching
         self._env = Env() if env is None else env
         self._transport = TcpTransport() if transport is None else transport
+        self._disk: Disk = RealDisk() if disk is None else disk
         check_kinds(
             cluster=(cluster, str),
             name=(name, str),
             can_own_queues=(can_own_queues, bool),
             insecure=(insecure, bool),
-            options=(options, RuntimeOptions),
+            options=(self._options, RuntimeOptions),
             membership_options=(watching, MembershipOptions),
             env=(self._env, Env),
         )
-        check_transport(self._transport)
+        check_seams(self._transport, self._disk)
         self._listen_at = read_address("address", address)
         self._advertised = read_address("advertise", advertise or address)
         check_door(self._listen_at, insecure, "Silo(address=...)")
@@ -153,8 +159,6 @@ class Silo:
         check_needed(self._all_grains(), self._parts)
         self._name = name
         self._can_own_queues = can_own_queues
-        self._options = options
-        self._membership_options = watching
         self._secret = b""
         stores = used_stores(self._stores, self._grains, self._parts)
         check_stores(self._table, stores)
@@ -334,6 +338,7 @@ class Silo:
             membership_options=self._membership_options,
             env=self._env,
             transport=self._transport,
+            disk=self._disk,
             table=self._table,
             row=row,
             stores=self._stores,
@@ -485,13 +490,3 @@ class Silo:
         await silo.catalog.aclose()
         silo.visitors.close()
         await silo.engine.aclose(silo.why_ended())
-
-
-def placements_of(grains: Sequence[type[Grain]]) -> tuple[tuple[str, str], ...]:
-    """The strategies that silos which do not host the types have to know."""
-    types = [cls.__millstream_type__ for cls in grains]
-    return tuple(
-        (one.name, one.options.placement.value)
-        for one in types
-        if one.options.placement is not RANDOM
-    )

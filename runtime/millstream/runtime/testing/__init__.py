@@ -41,7 +41,7 @@ from .nemesis import Nemesis, Script, Step, make_script, parse_script, shrink
 from .services import SimMembershipTable, SimService, SimStateStore
 from .simulation import Outcome, Simulation, SimulationFailed, run
 from .unit import UnitHome, grain_of, home_of, writes_of
-from .world.disk import SimDisk
+from .world.disk.simulated import SimDisk
 from .world.env import Random, SimEnv, seeded_random
 from .world.errors import Deadlock, HostCrashed, Livelock, SimulationError, VirtualTimeExceeded
 from .world.faults import FaultPlan

@@ -207,6 +207,7 @@ class SimCluster:
             membership_options=self._membership_options,
             env=simulation.env(host, self._skews[name]),
             transport=simulation.transport(host),
+            disk=simulation.disk(host),
         )
 
     def silo(self, name: str) -> Silo | None:

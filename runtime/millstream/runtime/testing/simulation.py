@@ -21,7 +21,7 @@ from millstream.runtime import faults
 
 from .history import History, HostDown, HostUp, Repaired
 from .nemesis import Nemesis, Script, Step
-from .world.disk import SimDisk
+from .world.disk.simulated import SimDisk
 from .world.env import Random, SimEnv, seeded_random
 from .world.errors import HostCrashed, SimulationError
 from .world.faults import FaultPlan
@@ -86,6 +86,7 @@ class Simulation:
         self._hosts: dict[str, Host] = {}
         self._envs: dict[Host, SimEnv] = {}
         self._disks: dict[str, SimDisk] = {}
+        self._machines: dict[str, str] = {}
         self._spawned: dict[asyncio.Task[Any], None] = {}
         self._callers: dict[Host, dict[asyncio.Future[Any], None]] = {}
 
@@ -122,11 +123,23 @@ class Simulation:
         return SimTransport(self.network, host, connect_timeout_s)
 
     def disk(self, host: Host | str) -> SimDisk:
-        """The disk of the host's name; outlives its crashes."""
-        name = host if isinstance(host, str) else host.name
-        if name not in self._disks:
-            self._disks[name] = SimDisk(seeded_random(self.seed, "disk", name))
-        return self._disks[name]
+        """The disk of the host's machine; outlives its crashes."""
+        machine = self._machine(host if isinstance(host, str) else host.name)
+        if machine not in self._disks:
+            self._disks[machine] = SimDisk(seeded_random(self.seed, "disk", machine))
+        return self._disks[machine]
+
+    def _machine(self, name: str) -> str:
+        return self._machines.get(name, name)
+
+    def share_disk(self, *names: str) -> None:
+        """Let these hosts be processes of one machine, which is called as the first of them.
+
+        A crash of one of them is then that of a process: what it wrote is still there, and only
+        `cut_power` makes the disk forget. Say so before any of them uses its disk.
+        """
+        assert not any(self._machine(name) in self._disks for name in names[1:])
+        self._machines.update(dict.fromkeys(names, self._machine(names[0])))
 
     def spawn(
         self, host: Host, coro: Coroutine[Any, Any, T], *, name: str | None = None
@@ -173,22 +186,39 @@ class Simulation:
         Args:
             is_silent: peers hear nothing, as at a power cut, until a time-out of their own.
         """
+        host = self._end(host, is_silent)
+        machine = self._machine(host.name)
+        if machine in self._disks and self._machines.get(host.name) is None:
+            self._disks[machine].crash()
+
+    def kill(self, host: Host | str, /) -> None:
+        """Kill a host as `kill -9` does a process: no `finally` runs, links are reset, and the
+        machine has what was written, synced or not."""
+        self._end(host, is_silent=False)
+
+    def cut_power(self, host: Host | str, /) -> None:
+        """Crash every host of a machine silently, and let its disk forget."""
+        machine = self._machine(host if isinstance(host, str) else host.name)
+        for name, other in list(self._hosts.items()):
+            if other.alive and self._machine(name) == machine:
+                self._end(other, is_silent=True)
+        self.disk(machine).crash()
+
+    def _end(self, host: Host | str, is_silent: bool) -> Host:
         host = self._hosts[host] if isinstance(host, str) else host
         if not host.alive:
             raise ValueError(f"{host} has crashed already")
         self.history.record(HostDown(host.name))
         self.network.crash(host, is_silent)
         self.loop.crash(host)
-        if host.name in self._disks:
-            self._disks[host.name].crash()
         for caller in self._callers.pop(host, {}):
             if not caller.done():
                 caller.set_exception(HostCrashed(f"{host}: the call on it never ends"))
+        return host
 
     def cut_power_after(self, name: str, changes: int) -> None:
-        """Crash a host silently at its disk's next change but `changes`; see `SimDisk`."""
-        host = self._hosts[name]
-        self.disk(name).cut_power_after(changes, lambda: self.crash(host, is_silent=True))
+        """Cut the power at the next change but `changes` of a host's disk; see `SimDisk`."""
+        self.disk(name).cut_power_after(changes, lambda: self.cut_power(name))
 
     def keep_power(self, name: str) -> None:
         """Take back a `cut_power_after` that has not happened."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any, Protocol
 
 from millstream.runtime import StateStore
-from millstream.runtime.extending import Clock, Members, Targets, Tasks
+from millstream.runtime.extending import Clock, Disk, Members, Targets, Tasks
 
 from .identity import QueueId
 from .mapping import QueueMapper
@@ -43,6 +43,11 @@ class AdapterHost(Protocol):
     @property
     def clock(self) -> Clock:
         """Times and chance; under simulation, the simulator's."""
+        ...
+
+    @property
+    def disk(self) -> Disk:
+        """The files of the silo's machine; under simulation, the simulator's."""
         ...
 
     @property

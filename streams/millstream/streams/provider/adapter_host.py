@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from millstream.runtime import StateStore
-from millstream.runtime.extending import Clock, Members, SiloServices, Targets, Tasks
+from millstream.runtime.extending import Clock, Disk, Members, SiloServices, Targets, Tasks
 from millstream.streams.contracts.identity import QueueId
 from millstream.streams.contracts.mapping import QueueMapper
 from millstream.streams.ownership.mapper_record import MapperRecord, MapperRecords
@@ -53,6 +53,10 @@ class SiloAdapterHost:
     @property
     def clock(self) -> Clock:
         return self._services.clock
+
+    @property
+    def disk(self) -> Disk:
+        return self._services.disk
 
     @property
     def tasks(self) -> Tasks:

@@ -11,7 +11,7 @@ from contextvars import Context
 from typing import Any
 
 from millstream.runtime import MemoryStateStore, StateStore
-from millstream.runtime.extending import Clock, Members, Targets, Tasks
+from millstream.runtime.extending import Clock, Disk, Members, RealDisk, Targets, Tasks
 from millstream.streams.contracts.identity import QueueId, StreamId
 from millstream.streams.contracts.mapping import QueueMapper
 
@@ -76,6 +76,7 @@ class BenchHost:
         self.provider = provider
         self.mapper: QueueMapper = mapper or BenchMapper()
         self.clock: Clock = world.bench_clock
+        self.disk: Disk = RealDisk()
         self.tasks = Tasks(asyncio.get_running_loop(), Context)
         self._world = world
 

@@ -1,0 +1,272 @@
+"""The disk of the operating system.
+
+Owns: `RealDisk` and its files and locks. Needs POSIX; elsewhere every call raises OSError.
+Invariants: a descriptor is closed when its last call has ended, so no call ever reaches a number
+that another file was given meanwhile; a forked child holds no lock of its parent.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import sys
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+from .seam import Buffer, DiskFull, SyncFailed, parent_of
+from .thread import RealThread
+
+if sys.platform != "win32":
+    import fcntl
+
+__all__ = ["RealDisk"]
+
+# no room; over the user's quota; over the process's own limit (RLIMIT_FSIZE)
+FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+NO_FALLOCATE = {errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS}
+PARTS_MAX = 1_024  # IOV_MAX
+ZEROS = bytes(1 << 20)
+
+
+class RealFile:
+    """A file of the operating system as a `DiskFile`."""
+
+    __slots__ = ("_calls", "_fd", "_guard", "_is_closed", "_sync_error", "path")
+
+    def __init__(self, path: str, fd: int) -> None:
+        self.path = path
+        self._fd = fd
+        self._guard = threading.Lock()
+        self._calls = 0
+        self._is_closed = False
+        self._sync_error: OSError | None = None
+
+    @property
+    def size_bytes(self) -> int:
+        with self._use() as fd:
+            return os.fstat(fd).st_size
+
+    def read_at(self, offset: int, size_bytes: int, /) -> bytes:
+        with self._use() as fd:
+            data = os.pread(fd, size_bytes, offset)
+            # one call gives 2 GiB at most
+            while data and (more := os.pread(fd, size_bytes - len(data), offset + len(data))):
+                data += more
+            return data
+
+    def write_at(self, offset: int, /, *parts: Buffer) -> None:
+        with self._use(is_change=True) as fd:
+            for at in range(0, len(parts), PARTS_MAX):
+                offset = write_all(fd, offset, parts[at : at + PARTS_MAX])
+
+    def preallocate(self, size_bytes: int, /) -> None:
+        with self._use(is_change=True) as fd:
+            old = os.fstat(fd).st_size
+            try:
+                fill(fd, old, size_bytes)
+            except OSError:
+                os.ftruncate(fd, old)
+                raise
+        self.sync()
+
+    def datasync(self) -> None:
+        self._sync(is_data_only=True)
+
+    def sync(self) -> None:
+        self._sync(is_data_only=False)
+
+    def _sync(self, is_data_only: bool) -> None:
+        with self._use(is_change=True) as fd:
+            try:
+                sync_fd(fd, is_data_only)
+            except OSError as error:
+                self._sync_error = error
+                raise sync_failed(error, self.path) from error
+
+    def close(self) -> None:
+        with self._guard:
+            is_last = not self._is_closed and not self._calls
+            self._is_closed = True
+        if is_last:
+            os.close(self._fd)
+
+    def __del__(self) -> None:
+        self.close()
+
+    @contextmanager
+    def _use(self, is_change: bool = False) -> Iterator[int]:
+        """The descriptor, for one call, whose errors get the path."""
+        with self._guard:
+            if self._is_closed:
+                raise ValueError(f"{self.path}: the file is closed")
+            self._calls += 1
+        try:
+            if is_change and self._sync_error is not None:
+                raise sync_failed(self._sync_error, self.path)
+            yield self._fd
+        except OSError as error:
+            raise named(error, self.path) from error.__cause__
+        finally:
+            with self._guard:
+                self._calls -= 1
+                is_last = self._is_closed and not self._calls
+            if is_last:
+                os.close(self._fd)
+
+
+class RealLock:
+    """A locked directory (`flock`), which the system releases when the process ends."""
+
+    __slots__ = ("_fd",)
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+        HELD.add(self)
+
+    def release(self) -> None:
+        HELD.discard(self)
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            os.close(fd)
+
+
+HELD: set[RealLock] = set()
+
+
+def let_go() -> None:
+    """In a forked child: its copies would keep the parent's locks after the parent's death."""
+    for lock in list(HELD):
+        lock.release()
+
+
+if sys.platform != "win32":
+    os.register_at_fork(after_in_child=let_go)
+
+
+class RealDisk:
+    """The files and directories of this machine."""
+
+    __slots__ = ()
+
+    def open(self, path: str, /, *, can_write: bool = True) -> RealFile:
+        return RealFile(path, open_fd(path, os.O_RDWR if can_write else os.O_RDONLY))
+
+    def create(self, path: str, /) -> RealFile:
+        return RealFile(path, open_fd(path, os.O_RDWR | os.O_CREAT | os.O_EXCL))
+
+    def rename(self, source: str, target: str, /) -> None:
+        try:
+            os.replace(source, target)
+        except OSError as error:
+            raise named(error, source) from None
+
+    def unlink(self, path: str, /) -> None:
+        os.unlink(path)
+
+    def make_dir(self, path: str, /) -> None:
+        above = parent_of(path)
+        if not os.path.isdir(above):
+            self.make_dir(above)
+        try:
+            os.mkdir(path, 0o700)
+        except FileExistsError:
+            if not os.path.isdir(path):
+                raise NotADirectoryError(errno.ENOTDIR, "is a file", path) from None
+        except OSError as error:
+            raise named(error, path) from None
+        self.sync_dir(above)  # also of one that exists: who made it may have died before this
+
+    def list(self, path: str, /) -> Sequence[str]:
+        return sorted(os.listdir(path))
+
+    def sync_dir(self, path: str, /) -> None:
+        fd = open_fd(path, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            sync_fd(fd, is_data_only=False)
+        except OSError as error:
+            raise sync_failed(error, path) from error
+        finally:
+            os.close(fd)
+
+    def free_bytes(self, path: str, /) -> int:
+        found = os.statvfs(path)
+        return found.f_bavail * found.f_frsize
+
+    def lock(self, path: str, /) -> RealLock | None:
+        fd = open_fd(path, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(fd)
+            return None
+        except OSError as error:
+            os.close(fd)
+            raise named(error, path) from None
+        return RealLock(fd)
+
+    def start_thread(self, name: str, /) -> RealThread:
+        return RealThread(name)
+
+
+def open_fd(path: str, flags: int) -> int:
+    """A descriptor that no program which is executed inherits."""
+    if os.name != "posix":
+        raise OSError(errno.ENOSYS, "files that survive a crash need a POSIX system", path)
+    try:
+        return os.open(path, flags | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise named(error, path) from None
+
+
+def write_all(fd: int, offset: int, parts: Sequence[Buffer]) -> int:
+    """Write at an offset until nothing is left; returns the offset after it."""
+    rest: list[Buffer] = [part for part in parts if len(part)]
+    while rest:
+        done = os.pwritev(fd, rest, offset)
+        offset += done
+        while rest and done >= memoryview(rest[0]).nbytes:
+            done -= memoryview(rest.pop(0)).nbytes
+        if done:
+            rest[0] = memoryview(rest[0]).cast("B")[done:]
+    return offset
+
+
+def fill(fd: int, start: int, stop: int) -> None:
+    """Reserve room in one piece where the file system can, and write zeros there."""
+    if stop <= start:
+        return
+    if hasattr(os, "posix_fallocate"):
+        try:
+            os.posix_fallocate(fd, start, stop - start)
+        except OSError as error:
+            if error.errno not in NO_FALLOCATE:
+                raise
+    for at in range(start, stop, len(ZEROS)):
+        write_all(fd, at, [memoryview(ZEROS)[: stop - at]])
+
+
+def sync_fd(fd: int, is_data_only: bool) -> None:
+    """Make a file or a directory durable."""
+    if sys.platform == "darwin":
+        fcntl.fcntl(fd, fcntl.F_FULLFSYNC)  # its fsync leaves the bytes in the drive's cache
+    elif is_data_only:
+        os.fdatasync(fd)
+    else:
+        os.fsync(fd)
+
+
+def named(error: OSError, path: str) -> OSError:
+    """The error with its path; `DiskFull` for what means that."""
+    if isinstance(error, DiskFull | SyncFailed):
+        return error
+    if error.errno in FULL:
+        return DiskFull(error.errno, error.strerror, path)
+    if error.filename is None:
+        error.filename = path
+    return error
+
+
+def sync_failed(error: OSError, path: str) -> SyncFailed:
+    reason = f"sync failed ({error.strerror}): what was written since the last good one may be lost"
+    return SyncFailed(error.errno, reason, path)

@@ -1,0 +1,45 @@
+"""Small files that are replaced and read whole: identities, counters, marks.
+
+Owns: the order of steps that makes a replacement atomic and durable.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+from .seam import Buffer, Disk, parent_of
+
+__all__ = ["read_file", "replace_file"]
+
+NEW = ".new"
+
+
+def replace_file(disk: Disk, path: str, data: Buffer) -> None:
+    """Give a file this content, whether it exists or not; durable when it returns.
+
+    A crash leaves the old content or the new one, and perhaps a file with `.new` at its name's end,
+    which the next call replaces. One writer per path at a time. Raises what the disk raises.
+    """
+    fresh = path + NEW
+    with suppress(FileNotFoundError):
+        disk.unlink(fresh)
+    file = disk.create(fresh)
+    try:
+        file.write_at(0, data)
+        file.sync()
+    finally:
+        file.close()
+    disk.rename(fresh, path)
+    disk.sync_dir(parent_of(path))
+
+
+def read_file(disk: Disk, path: str, bytes_max: int) -> bytes:
+    """A file's whole content. Raises FileNotFoundError, OSError; ValueError over `bytes_max`."""
+    file = disk.open(path, can_write=False)
+    try:
+        data = file.read_at(0, bytes_max + 1)
+    finally:
+        file.close()
+    if len(data) > bytes_max:
+        raise ValueError(f"{path}: the file has more than {bytes_max} bytes")
+    return data

@@ -1,0 +1,126 @@
+"""The bytes of one file: what programs see, and what would survive.
+
+Owns: `Content`, `some_of`. Invariants: what was synced survives every crash; of the rest each
+sector becomes any of its versions since then, by chance, and the size any that lies between.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TypeVar
+
+from millstream.runtime.testing.world.env import Random
+
+__all__ = ["Content", "some_of"]
+
+T = TypeVar("T")
+
+
+class Content:
+    """What a name leads to."""
+
+    __slots__ = ("_sizes", "_unsynced", "data", "durable", "sector_bytes", "unreadable")
+
+    def __init__(self, sector_bytes: int, data: bytes = b"") -> None:
+        self.sector_bytes = sector_bytes
+        self.data = bytearray(data)
+        self.durable = bytearray(data)
+        self.unreadable: set[int] = set()
+        self._unsynced: dict[int, list[bytes]] = {}  # what each sector was made, oldest first
+        self._sizes: list[int] = []
+
+    @property
+    def is_synced(self) -> bool:
+        return not self._unsynced and not self._sizes
+
+    def write(self, offset: int, data: bytes) -> None:
+        """Change what programs see."""
+        self.extend(offset + len(data))
+        self.data[offset : offset + len(data)] = data
+        size = self.sector_bytes
+        for sector in range(offset // size, -(-(offset + len(data)) // size)):
+            self._unsynced.setdefault(sector, []).append(self._sector(sector))
+            if offset <= sector * size and (sector + 1) * size <= offset + len(data):
+                self.unreadable.discard(sector)  # a whole new sector is put elsewhere
+
+    def extend(self, size_bytes: int) -> None:
+        """Make the file at least so long, by zeros."""
+        if size_bytes > len(self.data):
+            self.data += bytes(size_bytes - len(self.data))
+            self._sizes.append(size_bytes)
+
+    def _sector(self, number: int) -> bytes:
+        at = number * self.sector_bytes
+        return bytes(self.data[at : at + self.sector_bytes])
+
+    def sync(self) -> None:
+        """Make it all durable."""
+        grow(self.durable, len(self.data))
+        for sector, versions in self._unsynced.items():
+            self._keep(sector, versions[-1])
+        self._forget()
+
+    def fail_sync(self, rng: Random) -> None:
+        """What the system does when a sync fails: it takes the bytes for written, and perhaps
+        has them in its cache a while."""
+        is_cached = rng.random() < 0.5
+        for sector in some_of(list(self._unsynced), rng):
+            grow(self.durable, min(len(self.data), (sector + 1) * self.sector_bytes))
+            self._keep(sector, self._unsynced[sector][-1])
+        if not is_cached:
+            self.data[:] = self.durable + bytes(len(self.data) - len(self.durable))
+        self._forget()
+
+    def crash(self, rng: Random) -> None:
+        """Forget, by chance, of what is not durable."""
+        old, new = len(self.durable), max([len(self.durable), *self._sizes])
+        size = rng.choice((old, new, rng.randint(old, new)))
+        grow(self.durable, new)
+        for sector in some_of(sorted(self._unsynced), rng):
+            self._keep(sector, rng.choice((self._unsynced[sector][-1], *self._unsynced[sector])))
+        del self.durable[size:]
+        self.data = bytearray(self.durable)
+        self._forget()
+
+    def flip_bit(self, offset: int, bit: int) -> None:
+        """Damage a byte, synced or not."""
+        sector, inside = divmod(offset, self.sector_bytes)
+        versions = [bytearray(version) for version in self._unsynced.get(sector, ())]
+        images = [(self.data, offset), (self.durable, offset), *((one, inside) for one in versions)]
+        for image, at in images:
+            if at < len(image):
+                image[at] ^= 1 << bit
+        if versions:
+            self._unsynced[sector] = [bytes(version) for version in versions]
+
+    def _keep(self, sector: int, version: bytes) -> None:
+        at = sector * self.sector_bytes
+        self.durable[at : at + len(version)] = version
+
+    def _forget(self) -> None:
+        self._unsynced = {}
+        self._sizes = []
+
+    def check(self) -> None:
+        """What is not under way is durable in its length, and no sector is out of the file."""
+        assert all(sector * self.sector_bytes < len(self.data) for sector in self._unsynced)
+        assert len(self.durable) <= len(self.data)
+
+
+def grow(image: bytearray, size_bytes: int) -> None:
+    image += bytes(max(0, size_bytes - len(image)))
+
+
+def some_of(things: Sequence[T], rng: Random) -> list[T]:
+    """What becomes true of things that were under way: none, all, a first part, or any, in order.
+
+    The extremes are as likely as the mixtures, however many things there are.
+    """
+    match rng.choice(("none", "all", "first", "any")):
+        case "none":
+            return []
+        case "all":
+            return list(things)
+        case "first":
+            return list(things[: rng.randint(0, len(things))])
+    return [thing for thing in things if rng.random() < 0.5]
