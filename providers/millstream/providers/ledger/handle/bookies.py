@@ -7,7 +7,7 @@ every call ends, within the time limit of whoever implements this.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from millstream.providers.ledger.protocol.found import Found
@@ -51,6 +51,14 @@ class Bookies(Protocol):
         """
         ...
 
-    def writable(self) -> Sequence[str]:
-        """Bookies that are there and have room, in no order."""
+    async def tell(self, bookie: str, ledger: int, term: int, confirmed: int, /) -> None:
+        """Say what is confirmed, while no entry follows that would say it.
+
+        Kept in memory: a bookie that starts anew knows what the heads of its entries say.
+        A lower term than the bookie's fence changes nothing.
+        """
+        ...
+
+    def writable(self) -> Mapping[str, float]:
+        """Bookies that are there and have room, each with its weight: its free bytes."""
         ...
