@@ -1,8 +1,10 @@
-"""Grains subscribe, filter, pause and leave while silos come and go, and messages and writes fail.
+"""Grains subscribe, filter, pause and leave, and whole streams are paused, while silos come and go,
+and messages and writes fail.
 
 Once it is calm, every agent knows what is stored and nothing else. Where no message to an agent is
 taken for told that was not, every event is heard that was published between a subscription's
-beginning and its end, if its filter lets it through; and no other one.
+beginning and its end, if its filter lets it through; no other one; and nothing of a stream while it
+is paused.
 """
 
 from __future__ import annotations
@@ -33,6 +35,8 @@ from millstream.streams import (
     StreamId,
     StreamNamespace,
     StreamOptions,
+    pause_stream,
+    resume_stream,
 )
 from millstream.streams.agent.agent import PullingAgent
 from millstream.streams.api.rendezvous import rendezvous_key
@@ -43,6 +47,7 @@ SEEDS = [1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(2, 11
 NUMBERS = StreamNamespace("numbers", int, subscriptions="explicit")
 STREAMS, READERS = 4, 3
 TROUBLE_S, CALM_S, LATE_S = 25.0, 60.0, 60.0
+SETTLES_S = 1.0  # what is on its way to a grain is heard
 LAST = 1_000_000  # published when all is calm
 
 
@@ -92,6 +97,8 @@ class Story:
     filters: dict[tuple[str, str], bool] = field(default_factory=dict)
     lost: int = 0
     are_lost: bool = False
+    pauses: int = 0
+    broken_pauses: list[str] = field(default_factory=list)
     stored: dict[str, list[str]] = field(default_factory=dict)
     known: dict[str, list[str]] = field(default_factory=dict)
 
@@ -144,6 +151,22 @@ class Program:
         end_s = asyncio.get_running_loop().time() + (0.0 if self.story.are_lost else LATE_S)
         while fits and fits[-1] not in HEARD[who] and asyncio.get_running_loop().time() < end_s:
             await asyncio.sleep(0.05)
+
+    async def pauser(self, key: str) -> None:
+        """Pauses the whole stream now and then; nothing of it is heard meanwhile."""
+        while not self.is_over:
+            await asyncio.sleep(self.rng.uniform(1.0, 8.0))
+            await self.surely(lambda: pause_stream(self.client, NUMBERS, key))
+            await asyncio.sleep(SETTLES_S)
+            heard = self.heard_of(key)
+            await asyncio.sleep(self.rng.uniform(0.1, 3.0))
+            self.story.pauses += 1
+            if self.heard_of(key) != heard:
+                self.story.broken_pauses.append(key)
+            await self.surely(lambda: resume_stream(self.client, NUMBERS, key))
+
+    def heard_of(self, key: str) -> int:
+        return sum(len(heard) for (_, stream), heard in HEARD.items() if stream == key)
 
     async def publisher(self, key: str) -> None:
         stream, number = self.client.stream(NUMBERS, key), 0
@@ -210,6 +233,7 @@ async def consume(
         readers = [f"r{number}" for number in range(READERS)]
         await asyncio.gather(
             *(one.publisher(key) for key in streams),
+            *(one.pauser(key) for key in streams),
             *(one.reader(reader, key) for reader in readers for key in streams),
         )
         await asyncio.sleep(CALM_S)
@@ -312,3 +336,4 @@ def test_both_sides_know_the_same_once_it_is_calm(
         assert story.lost > 5
     else:
         check_loss(story)
+        assert story.pauses > 5 and not story.broken_pauses

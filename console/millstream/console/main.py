@@ -14,6 +14,7 @@ from typing import Any
 from millstream.runtime.run import RUN_OPTIONS, run_program
 
 from .dead_letters import add_dead_letters
+from .pausing import add_queues, add_streams
 from .why import add_why
 
 __all__ = ["main"]
@@ -35,6 +36,8 @@ def parser() -> argparse.ArgumentParser:
     add_sim(commands.add_parser("sim", help="simulate clusters under trouble, in virtual time"))
     letters = commands.add_parser("dead-letters", help="events that were given up")
     add_dead_letters(letters)
+    add_queues(commands.add_parser("queues", help="pause queues, and let them go on"))
+    add_streams(commands.add_parser("streams", help="pause streams, and let them go on"))
     add_why(commands.add_parser("why", help="what holds a stream up"))
     return top
 

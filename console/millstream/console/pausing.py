@@ -1,0 +1,93 @@
+"""`millstream queues` and `millstream streams`: pauses them by hand, and lets them go on.
+
+Owns: the arguments, and what is printed. Not: pausing (`millstream.streams`).
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from millstream.runtime import Client, MillstreamError, connect
+from millstream.streams import (
+    StreamNamespace,
+    pause_queue,
+    pause_stream,
+    resume_queue,
+    resume_stream,
+)
+
+from .dead_letters import add_cluster, plain
+
+__all__ = ["add_queues", "add_streams"]
+
+DONE = {"pause": "paused", "resume": "resumed"}
+Act = Callable[[Client, argparse.Namespace, str], Awaitable[None]]
+
+
+def add_queues(command: argparse.ArgumentParser) -> None:
+    """Commands and options of `millstream queues`."""
+    for action in _actions(command, "let no silo read queues", "let silos read them again"):
+        action.add_argument("name", nargs="+", metavar="QUEUE", help="such as queue-3")
+        action.set_defaults(run=run_pausing, act=_of_queue)
+
+
+def add_streams(command: argparse.ArgumentParser) -> None:
+    """Commands and options of `millstream streams`."""
+    for action in _actions(command, "deliver nothing of streams", "let them go on"):
+        action.add_argument("namespace", help="name of the streams' namespace")
+        action.add_argument("name", nargs="+", metavar="KEY", help="a stream's key")
+        action.set_defaults(run=run_pausing, act=_of_stream)
+
+
+def _actions(
+    command: argparse.ArgumentParser, pauses: str, resumes: str
+) -> list[argparse.ArgumentParser]:
+    actions = command.add_subparsers(dest="action", required=True)
+    made = [actions.add_parser("pause", help=pauses), actions.add_parser("resume", help=resumes)]
+    for one in made:
+        add_cluster(one)
+    return made
+
+
+def run_pausing(arguments: argparse.Namespace) -> int:
+    """Do it for each name; those that fail are told, and the others go on."""
+    try:
+        return asyncio.run(_act(arguments))
+    except (MillstreamError, ValueError) as error:
+        return _fail(arguments, error)
+
+
+async def _act(arguments: argparse.Namespace) -> int:
+    gateways = arguments.gateway or ["127.0.0.1:7700"]
+    code = 0
+    async with connect(*gateways, cluster=arguments.cluster) as client:
+        for name in arguments.name:
+            try:
+                await arguments.act(client, arguments, name)
+            except (MillstreamError, ValueError) as error:
+                code = _fail(arguments, error)
+            else:
+                print(plain(f"{DONE[arguments.action]} {name}"))
+    return code
+
+
+async def _of_queue(client: Client, arguments: argparse.Namespace, name: str) -> None:
+    act = pause_queue if arguments.action == "pause" else resume_queue
+    await act(client, name, arguments.provider)
+
+
+async def _of_stream(client: Client, arguments: argparse.Namespace, name: str) -> None:
+    act = pause_stream if arguments.action == "pause" else resume_stream
+    namespace = StreamNamespace[Any](arguments.namespace, object, provider=arguments.provider)
+    await act(client, namespace, name)
+
+
+def _fail(arguments: argparse.Namespace, error: Exception) -> int:
+    """Say what is wrong."""
+    text = f"{type(error).__name__}: {error}"
+    print(f"millstream {arguments.command} {arguments.action}: {plain(text)}", file=sys.stderr)
+    return 1
