@@ -278,6 +278,7 @@ class Listener(Grain):
         await landings.subscribe(self._on_landed, retries="3")  # E
         await landings.subscribe(self._on_landed, where=is_text)  # E
         await landings.subscribe(self._on_landed, on_give_up="retry")  # E
+        await landings.subscribe(self._on_landed, ack="later")  # E
         await landings.subscribe(self._on_diverted)  # E
         await landings.subscribe(self._on_diverted_batch)  # E
         await landings.subscribe(self._not_async)  # E

@@ -336,6 +336,7 @@ class Listener(Grain):
         self._held = await words.subscribe(self._on_word, name="main")
         assert_type(self._held, Subscription[str])
         await words.subscribe(self._on_word, name="all", start="earliest")
+        await words.subscribe(self._on_word, name="by hand", ack="manual")
         await words.subscribe(self._on_words, start=Token.parse(after))
         await words.subscribe(
             self._on_word,

@@ -244,7 +244,7 @@ class Subscribers:
         for subscription, one in implicit.items():
             new = self._newcomers.implicit(one, stream)
             if subscription in entry.subscribers:
-                entry.subscribers[subscription].follow(new)
+                self._deliveries.follow(entry.subscribers[subscription], new)
             else:
                 new.held, new.is_paused = entry.holds.get(subscription, ""), entry.is_paused
                 entry.subscribers[subscription] = new
@@ -341,7 +341,7 @@ class Subscribers:
         if subscriber is None:
             return
         if subscriber.is_explicit:
-            subscriber.follow(self._newcomers.explicit(row, stream))
+            self._deliveries.follow(subscriber, self._newcomers.explicit(row, stream))
         subscriber.held = ""
         if row.start == HERE:
             self._deliveries.retry(subscriber)

@@ -17,6 +17,7 @@ import msgspec
 from millstream.runtime import DefinitionError
 from millstream.runtime.extending import (
     Codec,
+    Mark,
     bare,
     codec_of,
     marks_of,
@@ -29,8 +30,10 @@ from millstream.runtime.extending import (
 from .event import Event
 
 __all__ = [
+    "HandlerMark",
     "accepts",
     "check_explicit",
+    "commits",
     "events_of",
     "gives_back",
     "is_batch_handler",
@@ -50,6 +53,14 @@ class Events(msgspec.Struct, frozen=True):
 
     item: Any
     is_batch: bool
+
+
+class HandlerMark(Mark):
+    """A mark that makes a method a handler."""
+
+    def commits(self, namespace: str) -> bool:
+        """Are the events of such streams acknowledged by a write of a state?"""
+        raise NotImplementedError
 
 
 class Explicit(msgspec.Struct, frozen=True):
@@ -210,6 +221,12 @@ def _check_name(grain: Any, fn: Any, subject: str) -> None:
 def items_codec_of(handler: Any) -> Codec[Any]:
     """Codec of the items that a handler takes, bound or not. Raises DefinitionError."""
     return _explicit(getattr(handler, "__func__", handler)).codec
+
+
+def commits(handler: Any, namespace: str) -> bool:
+    """Does a mark of the handler have a state written with the position in such streams?"""
+    marks = marks_of(type(handler.__self__), handler.__name__)
+    return any(isinstance(one, HandlerMark) and one.commits(namespace) for one in marks)
 
 
 def is_batch_handler(handler: Any) -> bool:

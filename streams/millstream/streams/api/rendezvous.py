@@ -69,6 +69,11 @@ class Agents(Protocol):
         """Can a place be found by its time?"""
         ...
 
+    @property
+    def has_positions(self) -> bool:
+        """Does a position tell what is done?"""
+        ...
+
     def implicit(self, stream: StreamId, /) -> Sequence[ImplicitSubscription]:
         """The implicit subscriptions of a stream, as of now."""
         ...
@@ -102,8 +107,10 @@ def parse_rendezvous_key(key: str) -> tuple[str, StreamId]:
 
 def is_same(row: SubscriptionRow, known: SubscriptionRow) -> bool:
     """Is it the one that is active already?"""
-    is_alike = known.is_batch == row.is_batch and known.where == row.where
-    return known.state == "active" and is_alike and known.policy == row.policy
+    return known.state == "active" and all(
+        getattr(known, name) == getattr(row, name)
+        for name in ("is_batch", "where", "policy", "is_manual")
+    )
 
 
 class Rendezvous(Grain):
@@ -237,8 +244,16 @@ class Rendezvous(Grain):
                 "at a time: write 'next', 'earliest' or a token"
             )
 
+    def _check_ack(self, row: SubscriptionRow) -> None:
+        if row.is_manual and not self._agents().has_positions:
+            raise StreamError(
+                f'{self._stream()}: ack="manual" needs ORDERED and STABLE_TOKENS, so that a '
+                "position tells what is done: its provider lacks one"
+            )
+
     async def _attach(self, row: SubscriptionRow) -> None:
         self._check_start(row.start)
+        self._check_ack(row)
         await self._put(row)
         if row.state == "paused":
             return

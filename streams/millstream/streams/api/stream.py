@@ -7,8 +7,10 @@ when the provider has accepted the event; `subscribe` returns when every later e
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, Literal, Protocol, TypeVar
 from urllib.parse import quote, unquote
+
+import msgspec
 
 from millstream.runtime import ConfigError, Grain, State, StreamError
 from millstream.runtime.extending import (
@@ -30,7 +32,7 @@ from millstream.streams.publishing.outbox import outbox_of
 from .event import Event, Gap
 from .filtering.event_filter import Where, named_filter, wrong_filter
 from .filtering.known import known_name
-from .handlers import check_explicit, is_batch_handler
+from .handlers import check_explicit, commits, is_batch_handler, label_of
 from .implicit import is_implicit
 from .inbox import EPHEMERAL, inbox_id, inbox_key, inbox_name, inbox_of, is_ephemeral
 from .rendezvous import Rendezvous, rendezvous_key, rendezvous_of
@@ -189,6 +191,7 @@ class Stream(Generic[T]):
         give_up_on: tuple[type[Exception], ...] = (),
         on_give_up: GiveUpDecision | None = None,
         where: Callable[[Event[T]], bool] | None = None,
+        ack: Literal["auto", "manual"] = "auto",
     ) -> Subscription[T]:
         """Subscribe the grain that `handler` is a method of.
 
@@ -205,9 +208,13 @@ class Stream(Generic[T]):
                 subscription; who subscribes again sets them anew.
             where: a filter, as for `@subscribe`; a static method of the grain's class, since it is
                 stored by its name.
+            ack: as for `@subscribe`: with "manual" an event is done when the grain calls
+                `self.context.ack(event)`. Who subscribes again with the other one gets again what
+                is not done.
 
-        Raises ConfigError, DefinitionError (the handler), StreamError (implicit only), TypeError
-        (the name), before anything is stored.
+        Raises ConfigError, DefinitionError (the handler), StreamError (implicit only, or the
+        provider's positions do not tell what is done), TypeError (the name), before anything is
+        stored.
         """
         grain: Any = getattr(handler, "__self__", None)
         if not is_grain(grain):
@@ -217,7 +224,9 @@ class Stream(Generic[T]):
         check_explicit(handler, self._topic.item, repr(self._topic))
         check_text("the name of a subscription", name)
         policy = policy_of(retries, backoff, give_up_on, on_give_up)
+        check_ack(ack, handler, self._topic.name, where)
         row = self._row(grain, handler, name, start_text(start), policy, where)
+        row = msgspec.structs.replace(row, is_manual=ack == "manual")
         rendezvous = self.rendezvous_grain()
         consumer = local_consumer(grain)
         if consumer is not None:
@@ -381,6 +390,22 @@ def policy_of(
     if wrong := wrong_policy(retries, backoff, give_up_on, on_give_up):
         raise ConfigError(f"subscribe: {wrong}")
     return FailurePolicy(retries, backoff, type_names(give_up_on), on_give_up)
+
+
+def check_ack(ack: str, handler: Any, namespace: str, where: object) -> None:
+    """Refuse what is not acknowledged by hand. Raises ConfigError."""
+    if ack not in ("auto", "manual"):
+        raise ConfigError(f"subscribe: ack is {ack!r}: 'auto' or 'manual'")
+    if ack == "manual" and where is not None:
+        raise ConfigError(
+            "subscribe: nobody would acknowledge the events that `where` leaves out: ask in the "
+            "handler"
+        )
+    if ack == "manual" and commits(handler, namespace):
+        raise ConfigError(
+            f"subscribe: {label_of(handler)} has commit_with, which acknowledges what it has "
+            "written: give another handler, or leave out ack="
+        )
 
 
 def publisher_of(runtime: Opener, provider: str) -> Publisher:

@@ -17,7 +17,6 @@ from millstream.runtime.extending import (
     Backoff,
     Declaration,
     GrainType,
-    Mark,
     add_mark,
     marks_of,
     source_of,
@@ -29,7 +28,15 @@ from millstream.streams.failures.policy import type_names, wrong_policy
 from .event import Event
 from .filtering.event_filter import EventFilter, Where, named_of, wrong_filter
 from .filtering.key_pattern import wrong_pattern
-from .handlers import accepts, events_of, label_of, parameter_of, text_of, wanted_text
+from .handlers import (
+    HandlerMark,
+    accepts,
+    events_of,
+    label_of,
+    parameter_of,
+    text_of,
+    wanted_text,
+)
 from .implicit import ImplicitSubscription
 from .namespace import StreamNamespace
 
@@ -41,7 +48,7 @@ G = TypeVar("G")
 EVENTS_MAX = 100
 
 
-class SubscribeMark(Mark):
+class SubscribeMark(HandlerMark):
     """What `@subscribe` says of a handler."""
 
     makes_local = True
@@ -117,6 +124,10 @@ class SubscribeMark(Mark):
             "" if self.where is None else named_of(self.where),
             self.ack == "manual",
         ).declaration()
+
+    def commits(self, namespace: str) -> bool:
+        """Are the events of such streams acknowledged by a write of a state?"""
+        return self.commit_with is not None and self.namespace.name == namespace
 
     def filter_for(self, runtime: object) -> EventFilter | None:
         """Its filter, if it has one; `runtime`: what items are decoded for."""

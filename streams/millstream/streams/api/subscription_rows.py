@@ -81,6 +81,7 @@ class SubscriptionRow(msgspec.Struct, array_like=True, frozen=True):
     is_ephemeral: bool = False
     policy: FailurePolicy = FailurePolicy()
     where: str = ""
+    is_manual: bool = False  # it acknowledges by hand
 
 
 def implicit_row(one: ImplicitSubscription, key: str) -> SubscriptionRow:

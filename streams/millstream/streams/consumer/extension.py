@@ -169,7 +169,7 @@ class Consumer:
         if position is None or position.by_hand is None:
             raise ValueError(
                 f"{self._grain}: {shown(subscription) or 'the event'} is no subscription that this "
-                'activation acknowledges by hand: write `@subscribe(NS, ack="manual")`'
+                'activation acknowledges by hand: subscribe with ack="manual"'
             )
         position.by_hand.ack(event.token)
 

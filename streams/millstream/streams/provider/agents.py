@@ -17,6 +17,7 @@ from millstream.runtime.extending import SiloServices
 from millstream.streams.agent.absence import Absence
 from millstream.streams.api.implicit import ImplicitSubscription, implicit_in
 from millstream.streams.api.subscription_rows import HERE, SubscriptionRow
+from millstream.streams.contracts.capability import Capability, has_positions
 from millstream.streams.contracts.identity import QueueId, StreamId
 from millstream.streams.ownership.layout import Layout
 from millstream.streams.ownership.record import OwnershipStore, QueueState, StoredRecord
@@ -46,9 +47,10 @@ class AgentCalls:
         store: str,
         retention_s: float,
         *,
-        can_seek: bool,
+        capabilities: frozenset[Capability],
     ) -> None:
-        self.can_seek = can_seek
+        self.can_seek = Capability.REWIND in capabilities
+        self.has_positions = has_positions(capabilities)
         self._provider = provider
         self._retention_s = retention_s
         self._absence = Absence(provider, services.members, services.clock, retention_s)

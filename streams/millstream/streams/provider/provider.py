@@ -181,7 +181,7 @@ class PersistentStreams:
             records,
             options.store,
             options.absent_type_retention_s,
-            can_seek=Capability.REWIND in self.capabilities,
+            capabilities=self.capabilities,
         )
         self._reading = QueueReading(
             name, self.settings, options, self.adapter, self.capabilities, services, self._layout

@@ -71,4 +71,5 @@ class Newcomers:
             give_up_on=policy.give_up_on,
             where=row.where,
             fits=self._filters.of_row(row) if self._filters and row.where else None,
+            is_manual=row.is_manual,
         )

@@ -48,7 +48,7 @@ class DeliveryByHand(Delivery):
         stream: StreamId,
         options: DeliveryOptions,
         *,
-        at: int | BehindCursor,
+        at: int | Cursor | BehindCursor,
         after: Token | None = None,
         window: int | None = None,
         event_s: float = 0.0,
@@ -113,6 +113,11 @@ class DeliveryByHand(Delivery):
             held.moved_to(parked)
         elif self.state is DeliveryState.FAULTED:
             cursor.unload()
+
+    @property
+    def _place(self) -> Cursor | BehindCursor:
+        self.held.rewind()
+        return self.held.inner
 
     def _fetched(self) -> Sequence[Action]:
         inner = self.held.inner

@@ -83,7 +83,7 @@ class Delivery(SeenDelivery):
 
     Args:
         at: absolute index of the message in which it begins (`QueueCache.first_index`, `append`),
-            or the cursor of one that is behind.
+            or its cursor.
         after: the last token that the subscription has done, if known.
         window, event_s: the size of calls that an earlier delivery to the same subscription had
             reached, and what an event took, smoothed.
@@ -111,7 +111,7 @@ class Delivery(SeenDelivery):
         stream: StreamId,
         options: DeliveryOptions,
         *,
-        at: int | BehindCursor,
+        at: int | Cursor | BehindCursor,
         after: Token | None = None,
         window: int | None = None,
         event_s: float = 0.0,
@@ -176,6 +176,18 @@ class Delivery(SeenDelivery):
             self._resume.cursor.close()
         self._out, self._resume = (), None
         self.state = DeliveryState.CLOSED
+
+    def leave(self) -> Cursor | BehindCursor:
+        """End, and let another delivery go on from its place; what is out will be ignored."""
+        if self._resume is not None:
+            self._reopen(self._resume)
+        self._out, self.state = (), DeliveryState.CLOSED
+        return self._place
+
+    @property
+    def _place(self) -> Cursor | BehindCursor:
+        assert not isinstance(self._cursor, HeldCursor)
+        return self._cursor
 
     def fall_behind(self, book: BehindBook, subscription: str, *, may_repeat: bool) -> None:
         """Hold nothing in the cache any more; one that is faulted holds nothing at all."""

@@ -16,13 +16,9 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from millstream.runtime.extending import Budget, Clock, Tasks
+from millstream.streams.agent.cache.cursor import Cursor
 from millstream.streams.agent.cache.queue_cache import QueueCache
-from millstream.streams.agent.lagging.behind import (
-    Behind,
-    BehindCursor,
-    SubscriptionKey,
-    before,
-)
+from millstream.streams.agent.lagging.behind import Behind, BehindCursor, SubscriptionKey, before
 from millstream.streams.agent.lagging.book import BehindBook
 from millstream.streams.agent.losses import Loss
 from millstream.streams.consumer.batch import ByHand
@@ -34,7 +30,7 @@ from .by_hand import DeliveryByHand
 from .consumer_calls import ConsumerCalls, Outlet, Source
 from .deaths import Deaths, Fates
 from .delivery import Delivery
-from .giving_up import GiveUps, error_text, failure_of
+from .giving_up import GiveUps, error_text, failure_of, take_back_cancellation
 from .steps import (
     AckBy,
     AckDue,
@@ -192,13 +188,13 @@ class Dispatch:
             subscriber.sent_upto = behind.sent
             self._take_up(subscriber, BehindCursor(behind), before(behind.position))
 
-    def _take_up(self, subscriber: Subscriber, cursor: BehindCursor, after: Token) -> None:
+    def _take_up(self, subscriber: Subscriber, at: Cursor | BehindCursor, after: Token) -> None:
         make = DeliveryByHand if subscriber.is_manual else Delivery
         subscriber.delivery = make(
             self._cache,
             subscriber.stream,
             subscriber.options,
-            at=cursor,
+            at=at,
             after=after,
             window=subscriber.window,
             is_faulted=subscriber.is_held,
@@ -233,6 +229,20 @@ class Dispatch:
             self._step(subscriber, subscriber.delivery, Pause())
             if subscriber.delivery.state is DeliveryState.FAULTED:
                 self.fall_behind(subscriber)
+
+    def follow(self, subscriber: Subscriber, made_anew: Subscriber) -> None:
+        """It was made again; acknowledged otherwise, what is not done comes again."""
+        subscriber.follow(made_anew)
+        delivery = subscriber.delivery
+        if delivery is None or isinstance(delivery, DeliveryByHand) is made_anew.is_manual:
+            return
+        subscriber.delivery, place = None, delivery.leave()
+        token = place.next_token
+        if token is not None:
+            self._take_up(subscriber, place, before(token))
+            if subscriber.is_held:
+                self.fall_behind(subscriber)
+        self.pump()
 
     def drop(self, subscriber: Subscriber) -> None:
         """The subscription ends: what is out will be ignored."""
@@ -448,7 +458,6 @@ class Dispatch:
     # -- giving up
 
     async def _give_up(self, subscriber: Subscriber, delivery: Delivery, action: GiveUp) -> None:
-        item = action.item
         failure = failure_of(subscriber, action, self._outlet.provider, self._source.queue)
         try:
             outcome = await self._give_ups.decide(subscriber, delivery, failure)
@@ -468,9 +477,9 @@ class Dispatch:
             self.given_up_count += 1
             event = GivenUp(outcome)
             if self._caution is not None:
-                self._caution.done(subscriber.key, item.token)
+                self._caution.done(subscriber.key, failure.token)
             if outcome != "pause":
-                subscriber.told(subscriber.gap_before(item.token))  # with the event that failed
+                subscriber.told(subscriber.gap_before(failure.token))  # with the event
         self._step(subscriber, delivery, event)
         if delivery.state is DeliveryState.FAULTED:
             if event == GivenUp("pause") and not subscriber.held:
@@ -478,10 +487,3 @@ class Dispatch:
             self.fall_behind(subscriber)
         self._source.progressed()
         self.pump()
-
-
-def take_back_cancellation(error: BaseException) -> None:
-    """While the dispatch is open only the failure handler can have cancelled its task."""
-    task = asyncio.current_task()
-    if isinstance(error, asyncio.CancelledError) and task is not None:
-        task.uncancel()

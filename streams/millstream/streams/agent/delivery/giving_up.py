@@ -24,7 +24,14 @@ from .delivery import Delivery
 from .steps import DeliveryState, GiveUp
 from .subscriber import Subscriber
 
-__all__ = ["Aftermath", "GiveUps", "error_text", "failure_of", "log_outcome"]
+__all__ = [
+    "Aftermath",
+    "GiveUps",
+    "error_text",
+    "failure_of",
+    "log_outcome",
+    "take_back_cancellation",
+]
 
 log = logging.getLogger("millstream.delivery")
 
@@ -161,3 +168,10 @@ def error_text(error: BaseException) -> str:
         half = ERROR_CHARS_MAX // 2 - 20
         text = f"{text[:half]}\n[{len(text) - 2 * half} characters]\n{text[-half:]}"
     return text.encode("utf-8", "backslashreplace").decode()
+
+
+def take_back_cancellation(error: BaseException) -> None:
+    """While the dispatch is open only the failure handler can have cancelled its task."""
+    task = asyncio.current_task()
+    if isinstance(error, asyncio.CancelledError) and task is not None:
+        task.uncancel()
