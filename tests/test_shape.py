@@ -41,6 +41,13 @@ MAY_OPEN_SOCKETS = {
     "runtime/millstream/runtime/wire/transport.py",
     "providers/pyspark_millstream/wire.py",
 }
+SYNCING = {"os.fsync", "os.fdatasync", "os.pwrite", "os.pwritev", "os.posix_fallocate", "fcntl"}
+# the disk seam; two that write one small file, before there is a silo with a disk
+MAY_SYNC_FILES = {
+    "runtime/millstream/runtime/disk/real.py",
+    "runtime/millstream/runtime/wire/secret.py",
+    "providers/millstream/providers/sqlite/directory.py",
+}
 FORBIDDEN_NAMES = {"utils.py", "helpers.py", "common.py", "util.py", "helper.py", "misc.py"}
 
 
@@ -102,6 +109,17 @@ def test_only_env_reads_clock_and_chance_and_only_the_transport_opens_sockets() 
         assert not clock or name_of(path) in MAY_READ_CLOCK, f"{name_of(path)} touches {clock}"
         sockets = SOCKETS & found
         assert not sockets or name_of(path) in MAY_OPEN_SOCKETS, f"{name_of(path)}: {sockets}"
+
+
+def test_only_the_disk_seam_makes_files_durable() -> None:
+    for path in ALL:
+        syncing = SYNCING & touched(path.read_text(), package_of(path))
+        assert not syncing or name_of(path) in MAY_SYNC_FILES, f"{name_of(path)}: {syncing}"
+
+
+@pytest.mark.parametrize("source", ["from os import fdatasync", "import os\nos.fsync(1)"])
+def test_a_sync_past_the_seam_is_seen(source: str) -> None:
+    assert SYNCING & touched(source, "millstream.streams")
 
 
 @pytest.mark.parametrize(

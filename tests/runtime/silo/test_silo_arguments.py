@@ -23,7 +23,7 @@ from millstream.runtime import (
     TcpTransport,
     connect,
 )
-from millstream.runtime.extending import SiloPart
+from millstream.runtime.extending import RealDisk, SiloPart
 
 
 class Desk(Grain):
@@ -74,6 +74,8 @@ class Part(SiloPart):
         ("env", Env),
         ("transport", 5),
         ("transport", TcpTransport),
+        ("disk", 5),
+        ("disk", RealDisk),
         ("options", {}),
         ("options", 5),
         ("membership_options", {}),

@@ -24,7 +24,19 @@ from millstream.runtime import (
     TcpTransport,
     Transport,
 )
-from millstream.runtime.extending import SiloPart, SiloServices
+from millstream.runtime.extending import (
+    DirLock,
+    Disk,
+    DiskFile,
+    DiskFull,
+    DiskThread,
+    RealDisk,
+    SiloPart,
+    SiloServices,
+    SyncFailed,
+    read_file,
+    replace_file,
+)
 from millstream.streams import (
     AdapterHost,
     BringsMapper,
@@ -359,6 +371,28 @@ class PartitionMapper:
 class SealingAdapter(ListAdapter):
     async def seal(self, queue_id: str, epoch: int, era: int) -> Token | None:
         return None
+
+
+async def keep(disk: Disk) -> bytes:
+    """What a storage layer does with its disk."""
+    disk.make_dir("data")
+    held: DirLock | None = disk.lock("data")
+    file: DiskFile = disk.create("data/1")
+    thread: DiskThread = disk.start_thread("log")
+    try:
+        assert_type(await thread.run(file.read_at, 0, 10), bytes)
+        assert_type(await thread.flush(file, 0, [b"x", memoryview(b"y")]), None)
+    except (DiskFull, SyncFailed) as error:
+        raise OSError(error.filename) from error
+    if held is not None:
+        held.release()
+    replace_file(RealDisk(), "data/id", b"x")
+    return read_file(disk, "data/id", 10)
+
+
+async def keep_beside(host: AdapterHost, services: SiloServices) -> None:
+    await keep(host.disk)
+    await keep(services.disk)
 
 
 def check_seams(host: AdapterHost) -> tuple[BringsMapper, Seals]:

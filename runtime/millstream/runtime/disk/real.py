@@ -125,23 +125,28 @@ class RealLock:
         HELD.add(self)
 
     def release(self) -> None:
+        if self._fd >= 0:
+            fcntl.flock(self._fd, fcntl.LOCK_UN)  # also where a copy is still open in a child
+            self.let_go()
+
+    def let_go(self) -> None:
+        """Close this process's copy; who has another one still has the lock."""
         HELD.discard(self)
         fd, self._fd = self._fd, -1
-        if fd >= 0:
-            os.close(fd)
+        os.close(fd)
 
 
 HELD: set[RealLock] = set()
 
 
-def let_go() -> None:
+def let_go_of_all() -> None:
     """In a forked child: its copies would keep the parent's locks after the parent's death."""
     for lock in list(HELD):
-        lock.release()
+        lock.let_go()
 
 
 if sys.platform != "win32":
-    os.register_at_fork(after_in_child=let_go)
+    os.register_at_fork(after_in_child=let_go_of_all)
 
 
 class RealDisk:

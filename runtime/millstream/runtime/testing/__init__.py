@@ -37,7 +37,8 @@ from .history import (
     Unsubscribed,
     ViewAdopted,
 )
-from .nemesis import Nemesis, Script, Step, make_script, parse_script, shrink
+from .nemesis import Nemesis
+from .script import DISK_VERBS, VERBS, Script, Step, make_script, parse_script, shrink
 from .services import SimMembershipTable, SimService, SimStateStore
 from .simulation import Outcome, Simulation, SimulationFailed, run
 from .unit import UnitHome, grain_of, home_of, writes_of
@@ -51,6 +52,8 @@ from .world.network import SimNetwork
 from .world.transport import SimTransport
 
 __all__ = [
+    "DISK_VERBS",
+    "VERBS",
     "Activated",
     "CallEnded",
     "CallStarted",

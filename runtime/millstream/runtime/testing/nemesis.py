@@ -1,121 +1,23 @@
-"""A seeded script of troubles, as data.
+"""Playing a script of troubles against a simulation.
 
-Owns: `Step`, scripts (make, print, parse, shrink) and `Nemesis`, which plays one. Not: what a verb
-does (`network`, `simulation`).
-Invariants: a script is text, one step per line, and the text form parses back to it; a made script
-ends its troubles itself: at its end the network is repaired and every crashed host restarted.
+Owns: `Nemesis`. Not: scripts (`script`), what a verb does (`network`, `disk`, `simulation`).
+Invariant: at its end every host that it took down was restarted.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
-from typing import NamedTuple, Protocol
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Protocol
 
-from .world.env import Random
+from .script import Step
+from .world.disk.simulated import SimDisk
 from .world.errors import SimulationError
 from .world.network import SimNetwork
 
-__all__ = ["VERBS", "Nemesis", "Script", "Step", "make_script", "parse_script", "shrink"]
+__all__ = ["Nemesis"]
 
-
-class Step(NamedTuple):
-    """One line of a script: when, what, and its words."""
-
-    at_s: float
-    verb: str
-    words: tuple[str, ...] = ()
-
-    def __str__(self) -> str:
-        return " ".join([f"{self.at_s:.6f}", self.verb, *self.words])
-
-
-Script = tuple[Step, ...]
-
-# What a script may be made of: each trouble, and the step that ends it.
-VERBS = ("clog", "crash", "hold", "latency", "loss", "partition", "partition_oneway", "power_cut")
-
-
-def make_script(
-    rng: Random,
-    hosts: Sequence[str],
-    *,
-    duration_s: float = 60.0,
-    troubles: int = 8,
-    trouble_s: tuple[float, float] = (0.5, 15.0),
-    down_max: int = 1,
-    verbs: Sequence[str] = VERBS,
-    steady: Sequence[str] = (),
-) -> Script:
-    """Troubles at random times, each ended after a random time, all by `duration_s`.
-
-    Args:
-        hosts: names that may be troubled.
-        trouble_s: shortest and longest time of one trouble.
-        down_max: most hosts that are down at one time; 0 means no crashes.
-        verbs: a subset of VERBS.
-        steady: those of `hosts` that never crash, as services that are no simulated program.
-    """
-    unknown = [verb for verb in verbs if verb not in VERBS]
-    if unknown or len(hosts) < 2:
-        raise ValueError(f"a script needs known verbs (not {unknown}) and 2 hosts, got {hosts}")
-    steps: list[Step] = []
-    down: list[tuple[float, float, str]] = []
-    for _ in range(troubles):
-        start_s = rng.uniform(0, duration_s)
-        end_s = min(duration_s, start_s + rng.uniform(*trouble_s))
-        verb = rng.choice(list(verbs))
-        one, other = rng.sample(list(hosts), 2)
-        if verb in ("crash", "power_cut"):
-            if one in steady or not _may_go_down(down, (start_s, end_s, one), down_max):
-                continue
-            down.append((start_s, end_s, one))
-        steps += _trouble(rng, verb, one, other, start_s, end_s)
-    return (*sorted(steps), Step(duration_s, "repair"))
-
-
-def _may_go_down(
-    down: list[tuple[float, float, str]], new: tuple[float, float, str], down_max: int
-) -> bool:
-    start_s, end_s, host = new
-    overlapping = [span for span in down if span[0] <= end_s and start_s <= span[1]]
-    return len(overlapping) < down_max and all(span[2] != host for span in overlapping)
-
-
-def _trouble(
-    rng: Random, verb: str, one: str, other: str, start_s: float, end_s: float
-) -> list[Step]:
-    match verb:
-        case "crash":
-            how = "silent" if rng.random() < 0.3 else "reset"
-            return [Step(start_s, verb, (one, how)), Step(end_s, "restart", (one,))]
-        case "power_cut":
-            changes = str(rng.randrange(20))
-            return [Step(start_s, verb, (one, changes)), Step(end_s, "restart", (one,))]
-        case "latency":
-            high_s = rng.choice((0.05, 0.5, 3.0))
-            slow = Step(start_s, verb, (f"{high_s / 10:g}", f"{high_s:g}", one, other))
-            return [slow, Step(end_s, verb, ("0.0005", "0.002", one, other))]
-        case "clog":
-            words: tuple[str, ...] = (one, other, str(rng.choice((200, 5_000, 100_000))))
-        case "loss":
-            words = (one, other, f"{rng.choice((0.02, 0.1, 0.3)):g}")
-        case _:
-            words = (one, other)
-    end = Step(end_s, "release" if verb == "hold" else "repair", (one, other))
-    return [Step(start_s, verb, words), end]
-
-
-def parse_script(text: str) -> Script:
-    """From the text form; empty lines are skipped. Raises ValueError naming the line."""
-    steps = []
-    for line in filter(None, map(str.strip, text.splitlines())):
-        at, *rest = line.split()
-        try:
-            steps.append(Step(float(at), rest[0], tuple(rest[1:])))
-        except (ValueError, IndexError):
-            raise ValueError(f"{line!r} is not a step: write seconds, verb, words") from None
-    return tuple(steps)
+UNKNOWN = "unknown verb, or the wrong number of words"
 
 
 class Troubled(Protocol):
@@ -125,6 +27,13 @@ class Troubled(Protocol):
 
     def is_up(self, name: str) -> bool: ...
     def crash(self, name: str, /, *, is_silent: bool = False) -> None: ...
+    def kill(self, name: str, /) -> None: ...
+    def disk(self, name: str, /) -> SimDisk: ...
+    def machine(self, name: str) -> Sequence[str]:
+        """The hosts that go down with this one when its machine does."""
+        ...
+
+    def cut_power(self, name: str, /) -> None: ...
     def cut_power_after(self, name: str, changes: int) -> None: ...
     def keep_power(self, name: str) -> None: ...
     def repaired(self) -> None:
@@ -146,6 +55,7 @@ class Nemesis:
         self._script = tuple(script)
         self._restart = restart
         self._down: dict[str, None] = {}
+        self._copies: dict[str, Mapping[str, bytes]] = {}
 
     async def run(self) -> None:
         """Play every step at its time, counted from now; then restart what is still down."""
@@ -161,7 +71,7 @@ class Nemesis:
         """Do one step now. Raises SimulationError for a step that makes no sense."""
         try:
             self._play(step.verb, step.words)
-        except (TypeError, ValueError, IndexError) as error:
+        except (TypeError, ValueError, LookupError) as error:
             raise SimulationError(f"nemesis step {step}: {error}") from error
 
     def _play(self, verb: str, words: tuple[str, ...]) -> None:
@@ -172,11 +82,17 @@ class Nemesis:
                 if self._simulation.is_up(host):
                     self._simulation.crash(host, is_silent=how == "silent")
             case ("power_cut", (host, changes)):
-                self._down[host] = None
+                self._down.update(dict.fromkeys(self._simulation.machine(host)))
                 if self._simulation.is_up(host):
                     self._simulation.cut_power_after(host, int(changes))
+            case "kill", (host,):
+                self._down[host] = None
+                if self._simulation.is_up(host):
+                    self._simulation.kill(host)
             case "restart", (host,):
-                self._restart_if_down(host)
+                self._restart_machine(host)
+            case "reboot", (host,):
+                self._reboot(host)
             case "latency", (low, high, *pair):
                 network.set_latency(float(low), float(high), *pair)
             case "loss", (a, b, chance):
@@ -188,27 +104,50 @@ class Nemesis:
                 self._simulation.repaired()
             case (("partition" | "partition_oneway" | "hold" | "release" | "repair"), (a, b)):
                 getattr(network, verb)(a, b)
+            case _, (host, *rest):
+                self._play_on_disk(verb, host, rest)
             case _:
-                raise ValueError("unknown verb, or the wrong number of words")
+                raise ValueError(UNKNOWN)
+
+    def _play_on_disk(self, verb: str, host: str, words: Sequence[str]) -> None:
+        if not verb.startswith("disk_"):
+            raise ValueError(UNKNOWN)
+        disk = self._simulation.disk(host)
+        match verb, words:
+            case "disk_damage", (("bit" | "sector") as what,):
+                disk.damage(is_unreadable=what == "sector")
+            case "disk_full", (room,):
+                disk.fill_up(int(room))
+            case "disk_room", ():
+                disk.make_room()
+            case "disk_slow", (low, high):
+                disk.set_latency(float(low), float(high))
+            case "disk_stall", (for_s,):
+                disk.stall(float(for_s))
+            case "disk_sync_fails", ():
+                disk.fail_sync()
+            case "disk_copy", ():
+                self._copies[host] = disk.copy_of("/")
+            case "disk_rollback", ():
+                self._reboot(host, lambda: disk.restore("/", self._copies[host]))
+            case _:
+                raise ValueError(UNKNOWN)
+
+    def _reboot(self, host: str, meanwhile: Callable[[], None] = lambda: None) -> None:
+        """Cut the power of the host's machine, and start what ran there again."""
+        names = self._simulation.machine(host)
+        if any(self._simulation.is_up(name) for name in names):
+            self._simulation.cut_power(host)
+        meanwhile()
+        self._restart_machine(host)
+
+    def _restart_machine(self, host: str) -> None:
+        """Restart every host of a machine that is down."""
+        for name in self._simulation.machine(host):
+            self._restart_if_down(name)
 
     def _restart_if_down(self, host: str) -> None:
         self._down.pop(host, None)
         self._simulation.keep_power(host)  # it may have written too little to lose it
         if not self._simulation.is_up(host):
             self._restart(host)
-
-
-def shrink(script: Script, fails: Callable[[Script], bool]) -> Script:
-    """A shorter script that still fails: drops one line after the other while it does.
-
-    Cost: at most the square of the number of lines, in runs.
-    """
-    if not fails(script):
-        raise ValueError("the script does not fail: nothing to shrink")
-    at = len(script) - 1
-    while at >= 0:
-        shorter = script[:at] + script[at + 1 :]
-        if fails(shorter):
-            script, at = shorter, len(shorter)
-        at -= 1
-    return script

@@ -20,7 +20,8 @@ from typing import Any, Generic, TypeVar
 from millstream.runtime import faults
 
 from .history import History, HostDown, HostUp, Repaired
-from .nemesis import Nemesis, Script, Step
+from .nemesis import Nemesis
+from .script import Script, Step
 from .world.disk.simulated import SimDisk
 from .world.env import Random, SimEnv, seeded_random
 from .world.errors import HostCrashed, SimulationError
@@ -138,8 +139,15 @@ class Simulation:
         A crash of one of them is then that of a process: what it wrote is still there, and only
         `cut_power` makes the disk forget. Say so before any of them uses its disk.
         """
-        assert not any(self._machine(name) in self._disks for name in names[1:])
+        used = [name for name in names[1:] if self._machine(name) in self._disks]
+        if used:
+            raise ValueError(f"share_disk: {', '.join(used)} used a disk already: say it before")
         self._machines.update(dict.fromkeys(names, self._machine(names[0])))
+
+    def machine(self, name: str) -> list[str]:
+        """The hosts that go down with this one when its machine does; itself among them."""
+        shared = [other for other in self._machines if self._machine(other) == self._machine(name)]
+        return [other for other in shared if other in self._hosts] or [name]
 
     def spawn(
         self, host: Host, coro: Coroutine[Any, Any, T], *, name: str | None = None

@@ -1,0 +1,247 @@
+"""The real disk: what the system does to it. Faults are put in place of the system's calls."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import stat
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+
+from millstream.runtime.disk.real import RealDisk, RealFile
+from millstream.runtime.disk.seam import DiskFull, SyncFailed
+
+
+def new_file(tmp_path: Path) -> RealFile:
+    return RealDisk().create((tmp_path / "log").as_posix())
+
+
+def refuse(number: int) -> Callable[..., None]:
+    def call(*args: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    return call
+
+
+def test_files_and_directories_are_this_users_alone(tmp_path: Path) -> None:
+    home = tmp_path / "a" / "b"
+    RealDisk().make_dir(home.as_posix())
+    RealDisk().create((home / "log").as_posix()).close()
+    modes = [stat.S_IMODE(path.stat().st_mode) for path in (home.parent, home, home / "log")]
+    assert modes == [0o700, 0o700, 0o600]
+
+
+def test_a_directory_is_made_durable_in_the_one_above_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[str] = []
+    monkeypatch.setattr(RealDisk, "sync_dir", lambda self, path: synced.append(path))
+    home = (tmp_path / "a" / "b").as_posix()
+    RealDisk().make_dir(home)
+    assert synced == [tmp_path.as_posix(), (tmp_path / "a").as_posix()]
+    RealDisk().make_dir(home)  # who made it may have died before it was durable
+    assert synced[2:] == [(tmp_path / "a").as_posix()]
+
+
+def test_a_write_that_comes_short_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write = os.pwritev
+
+    def short(fd: int, parts: Sequence[memoryview], offset: int) -> int:
+        whole = b"".join(parts)
+        return write(fd, [whole[:3]], offset)
+
+    monkeypatch.setattr(os, "pwritev", short)
+    file = new_file(tmp_path)
+    file.write_at(1, b"ab", b"", b"cdefg", bytearray(b"h"))
+    assert file.read_at(0, 99) == b"\0abcdefgh"
+    file.close()
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EFBIG])
+def test_no_room_has_a_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int) -> None:
+    file = new_file(tmp_path)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "pwritev", refuse(number))
+        with pytest.raises(DiskFull) as caught:
+            file.write_at(0, b"x")
+    assert caught.value.errno == number and caught.value.filename == file.path
+    file.write_at(0, b"x")
+    file.datasync()
+    file.close()
+
+
+def test_preallocating_without_room_gives_back_what_it_took(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = new_file(tmp_path)
+    file.write_at(0, b"head")
+    for name in ("posix_fallocate", "pwritev"):
+        with monkeypatch.context() as patch:
+            patch.setattr(os, name, refuse(errno.ENOSPC))
+            with pytest.raises(DiskFull):
+                file.preallocate(1 << 20)
+        assert file.size_bytes == 4
+    file.close()
+
+
+def test_preallocating_does_without_what_the_file_system_lacks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "posix_fallocate", refuse(errno.EOPNOTSUPP))
+    file = new_file(tmp_path)
+    file.preallocate(5_000)
+    assert file.read_at(0, 9_000) == bytes(5_000)
+    file.close()
+
+
+def test_preallocated_room_has_its_blocks(tmp_path: Path) -> None:
+    file = new_file(tmp_path)
+    file.preallocate(1 << 20)
+    assert os.stat(file.path).st_blocks * 512 >= 1 << 20
+    file.close()
+
+
+@pytest.mark.parametrize(("call", "name"), [("datasync", "fdatasync"), ("sync", "fsync")])
+def test_a_failed_sync_ends_the_file_for_good(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str, name: str
+) -> None:
+    file = new_file(tmp_path)
+    file.write_at(0, b"x")
+    with monkeypatch.context() as patch:
+        patch.setattr(os, name, refuse(errno.EIO))
+        with pytest.raises(SyncFailed, match="may be lost") as caught:
+            getattr(file, call)()
+    assert caught.value.errno == errno.EIO and caught.value.filename == file.path
+    acts: list[Callable[[], object]] = [
+        file.datasync,
+        file.sync,
+        lambda: file.write_at(0, b"y"),
+        lambda: file.preallocate(10),
+    ]
+    for act in acts:
+        with pytest.raises(SyncFailed):
+            act()
+    assert file.read_at(0, 1) == b"x"
+    file.close()
+
+
+def test_a_sync_that_finds_no_room_has_failed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = new_file(tmp_path)
+    monkeypatch.setattr(os, "fdatasync", refuse(errno.ENOSPC))
+    with pytest.raises(SyncFailed):
+        file.datasync()
+    file.close()
+
+
+def test_a_directory_whose_sync_fails_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "fsync", refuse(errno.EIO))
+    with pytest.raises(SyncFailed) as caught:
+        RealDisk().sync_dir(tmp_path.as_posix())
+    assert caught.value.filename == tmp_path.as_posix()
+
+
+def test_a_descriptor_is_closed_when_its_last_call_has_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = new_file(tmp_path)
+    began, may_end, closed = threading.Event(), threading.Event(), list[int]()
+
+    def slow(fd: int) -> None:
+        began.set()
+        assert may_end.wait(10)
+
+    monkeypatch.setattr(os, "fdatasync", slow)
+    close = os.close
+
+    def noted(fd: int) -> None:
+        closed.append(fd)
+        close(fd)
+
+    monkeypatch.setattr(os, "close", noted)
+    syncing = threading.Thread(target=file.datasync)
+    syncing.start()
+    assert began.wait(10)
+    file.close()
+    assert not closed
+    may_end.set()
+    syncing.join(10)
+    assert len(closed) == 1
+
+
+def test_a_forked_child_holds_no_lock_of_its_parent(tmp_path: Path) -> None:
+    disk, home = RealDisk(), tmp_path.as_posix()
+    held = disk.lock(home)
+    assert held is not None
+    (hears, tells), (ended, ends) = os.pipe(), os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.close(ends)
+        os.write(tells, b"x")
+        os.read(ended, 1)  # until the parent closes the other end
+        os._exit(0)
+    try:
+        assert os.read(hears, 1) == b"x"
+        assert disk.lock(home) is None, "the parent still has it"
+        held.let_go()  # as its death would
+        again = disk.lock(home)
+        assert again is not None, "the child lives, and has no copy"
+        again.release()
+    finally:
+        os.close(ends)
+        os.waitpid(child, 0)
+        for fd in (hears, tells, ended):
+            os.close(fd)
+
+
+async def test_a_flush_wakes_the_loop_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    loop = asyncio.get_running_loop()
+    woken, wake = [], loop.call_soon_threadsafe
+    thread, file = RealDisk().start_thread("flusher"), new_file(tmp_path)
+    if type(loop).__module__.startswith("uvloop"):
+        pytest.skip("its methods cannot be replaced")
+
+    def counted(*args: object, **options: object) -> object:
+        woken.append(args)
+        return wake(*args, **options)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(loop, "call_soon_threadsafe", counted)
+    for number in range(5):
+        await thread.flush(file, number, [b"x", b"y"])
+    assert len(woken) == 5
+    thread.close()
+    file.close()
+
+
+def test_a_thread_outlives_its_loop_and_ends(tmp_path: Path) -> None:
+    may_go = threading.Event()
+
+    async def main() -> None:
+        thread = RealDisk().start_thread("orphan")
+        thread.run(may_go.wait, 10)
+        thread.close()
+
+    asyncio.run(main())
+    found = [thread for thread in threading.enumerate() if thread.name == "orphan"]
+    may_go.set()
+    for thread in found:
+        thread.join(10)
+        assert not thread.is_alive()
+    assert found
+
+
+def test_elsewhere_than_on_posix_it_says_what_it_needs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "name", "nt")
+    try:
+        with pytest.raises(OSError, match="POSIX") as caught:
+            RealDisk().open("x")
+    finally:
+        monkeypatch.undo()
+    assert caught.value.filename == "x"
