@@ -1,0 +1,104 @@
+"""The way to the bookie of one place: entries that are to be sent, some requests at a time.
+
+Owns: `Lane`. Not: what an answer means (`protocol.appending`). Invariants: what came while requests
+were out goes in the next one; after a failure nothing of it is sent until it is asked for again;
+a lane is of one bookie, from one change of bookies on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+
+from millstream.providers.ledger.protocol.appending import PlaceState
+from millstream.providers.ledger.protocol.errors import (
+    BookieError,
+    BookieOverloaded,
+    BookieReadOnly,
+    LedgerFenced,
+)
+
+from .context import HandleContext
+
+__all__ = ["Lane", "Outcome"]
+
+REQUESTS_MAX = 2  # one is on its way to the disk while the next one is put together
+
+Outcome = tuple[int, ...] | PlaceState | LedgerFenced
+"""Entries that are on disk, or what is the matter with the bookie."""
+
+
+class Lane:
+    """Sends the entries of one writer to one bookie.
+
+    Args:
+        packed: an entry by its number; None: nobody needs it any more.
+        tell: is told of every outcome.
+    """
+
+    def __init__(
+        self,
+        context: HandleContext,
+        bookie: str,
+        term: int,
+        packed: Callable[[int], bytes | None],
+        tell: Callable[[Outcome], None],
+    ) -> None:
+        self._context = context
+        self._bookie = bookie
+        self._term = term
+        self._packed = packed
+        self._tell = tell
+        self._queue: deque[int] = deque()
+        self._requests = 0
+
+    def put(self, entries: tuple[int, ...]) -> None:
+        """Send these, after those that wait."""
+        self._queue.extend(entries)
+        if self._requests < REQUESTS_MAX:
+            self._requests += 1
+            self._context.tasks.start(self._run())
+
+    def clear(self) -> None:
+        """Forget what is not sent yet."""
+        self._queue.clear()
+
+    async def _run(self) -> None:
+        try:
+            while self._queue:
+                entries, packed = self._take()
+                if entries:
+                    self._tell(await self._send(entries, packed))
+        finally:
+            self._requests -= 1
+
+    def _take(self) -> tuple[list[int], list[bytes]]:
+        """The next entries, up to the limit of one request."""
+        entries, packed, left = list[int](), list[bytes](), self._context.options.add_bytes_max
+        while self._queue:
+            one = self._packed(self._queue[0])
+            if one is not None and entries and len(one) > left:
+                break
+            entry = self._queue.popleft()
+            if one is not None:
+                entries.append(entry)
+                packed.append(one)
+                left -= len(one)
+        return entries, packed
+
+    async def _send(self, entries: list[int], packed: list[bytes]) -> Outcome:
+        attempt = 0
+        while True:
+            try:
+                await self._context.bookies.add(self._bookie, self._term, packed)
+                return tuple(entries)
+            except BookieOverloaded:  # it did nothing: it is slow, not away
+                attempt += 1
+                await asyncio.sleep(self._context.pause_s(attempt))
+            except LedgerFenced as error:
+                return error
+            except BookieReadOnly:
+                return PlaceState.FULL
+            except BookieError:
+                return PlaceState.AWAY

@@ -1,0 +1,78 @@
+"""Ledgers of one cluster, as a process uses them.
+
+Owns: `BookieLedgers`, which implements `topic.ledgers.Ledgers`. Invariant: a number is given to one
+ledger only; a ledger is deleted by deleting its row, and bookies find out by themselves.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from millstream.providers.ledger.protocol.entry import NOTHING
+from millstream.providers.ledger.protocol.errors import NotEnoughBookies
+from millstream.providers.ledger.protocol.quorum import Quorum, check_quorum
+from millstream.providers.ledger.protocol.record import Fragment, LedgerRecord, LedgerState
+
+from .context import HandleContext, chosen, existing
+from .reader import LedgerReader
+from .recovery import recover
+from .writer import LedgerWriter
+
+__all__ = ["BookieLedgers", "Numbers"]
+
+FIRST_TERM = 1
+
+
+class Numbers(Protocol):
+    """Gives out the numbers of ledgers. Raises StorageError."""
+
+    async def next(self) -> int: ...
+
+
+class BookieLedgers:
+    """Creates, opens, recovers and deletes ledgers."""
+
+    def __init__(self, context: HandleContext, numbers: Numbers) -> None:
+        self._context = context
+        self._numbers = numbers
+        self._writers: dict[int, LedgerWriter] = {}
+
+    async def create(self, quorum: Quorum, topic: str, /) -> LedgerWriter:
+        check_quorum(quorum)
+        bookies = chosen(self._context.bookies.writable(), quorum.ensemble, (), self._context.clock)
+        found = len(bookies)
+        if found < quorum.ack:
+            text = f"a ledger of {topic!r} needs {quorum.ack} bookies with room: there are {found}"
+            raise NotEnoughBookies(f"{text}; start more, or make room")
+        # with fewer than wanted it has as many copies as there are bookies
+        quorum = quorum if found == quorum.ensemble else Quorum(found, found, quorum.ack)
+        number = await self._numbers.next()
+        record = LedgerRecord(
+            ledger=number,
+            state=LedgerState.OPEN,
+            quorum=quorum,
+            term=FIRST_TERM,
+            fragments=(Fragment(0, tuple(bookies)),),
+            topic=topic,
+            created_s=self._context.clock.wall_s(),
+        )
+        record = await self._context.rows.create(number, record)
+        writer = LedgerWriter(self._context, record)
+        self._writers = {n: w for n, w in self._writers.items() if w.failed is None}
+        self._writers[number] = writer
+        return writer
+
+    async def recover(self, ledger: int, /) -> LedgerRecord:
+        return await recover(self._context, ledger)
+
+    async def reader(self, ledger: int, /) -> LedgerReader:
+        record = existing(ledger, await self._context.rows.read(ledger))
+
+        def confirmed_here() -> int:
+            writer = self._writers.get(ledger)
+            return NOTHING if writer is None else writer.confirmed
+
+        return LedgerReader(self._context, record, confirmed_here)
+
+    async def delete(self, ledger: int, /) -> None:
+        await self._context.rows.delete(ledger)

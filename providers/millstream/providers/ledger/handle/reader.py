@@ -1,0 +1,130 @@
+"""Reads one ledger, without disturbing whoever writes it.
+
+Owns: `LedgerReader`. Invariants: nothing behind what is confirmed is given out, since a recovery
+may cut it off (spec/ledger.md 3.16); what is given out passed its check; of a closed ledger the
+record says where it ends, not the bookies (3.14); where no copy is found the record is read again
+first, for entries may have been moved (#4613).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+
+from millstream.providers.ledger.protocol.entry import NOTHING, Entry, unpack
+from millstream.providers.ledger.protocol.errors import BookieError, EntryDamaged, NotRecoverable
+from millstream.providers.ledger.protocol.record import LedgerRecord, LedgerState
+
+from .context import HandleContext, existing
+
+__all__ = ["LedgerReader"]
+
+
+class LedgerReader:
+    """Reads one ledger. Implements `topic.ledgers.Reader`.
+
+    Args:
+        record: as it was stored some time ago.
+        confirmed_here: what the ledger's writer knows, if it is in this process; else -1.
+    """
+
+    def __init__(
+        self, context: HandleContext, record: LedgerRecord, confirmed_here: Callable[[], int]
+    ) -> None:
+        self._context = context
+        self._record = record
+        self._confirmed_here = confirmed_here
+        self._confirmed = NOTHING
+
+    @property
+    def is_closed(self) -> bool:
+        """Has the ledger an end, as far as this reader knows?"""
+        return self._record.state is LedgerState.CLOSED
+
+    async def read(self, first: int, entries_max: int, bytes_max: int, /) -> Sequence[Entry]:
+        last = await self._readable(first)
+        if first > last:
+            return []
+        count = min(entries_max, last - first + 1)
+        found = await self._from_bookies(first, count, bytes_max)
+        if not found:
+            await self._read_record()
+            found = await self._from_bookies(first, count, bytes_max)
+        if found:
+            return found
+        holders = ", ".join(self._record.holders(first))
+        text = f"ledger {self._record.ledger}: no bookie gives entry {first}, which is confirmed"
+        raise NotRecoverable(f"{text}: it should be on {holders}")
+
+    async def wait(self, confirmed: int, wait_s: float, /) -> int:
+        known = self._known()
+        if known > confirmed or self.is_closed:
+            return known
+        asked = [
+            self._context.tasks.start(self._watched(bookie, confirmed, wait_s))
+            for bookie in self._record.fragments[-1].bookies
+        ]
+        try:
+            for answer in asyncio.as_completed(asked):
+                self._confirmed = max(self._confirmed, await answer)
+                if self._confirmed > confirmed:
+                    break
+        finally:
+            for task in asked:
+                task.cancel()
+        if self._known() <= confirmed:
+            await self._read_record()  # it may have an end, or other bookies, by now
+        return self._known()
+
+    async def aclose(self) -> None:
+        """Nothing is held."""
+
+    # --- what may be read ---
+
+    def _known(self) -> int:
+        if self.is_closed:
+            return self._record.last
+        return max(self._confirmed, self._confirmed_here())
+
+    async def _readable(self, entry: int) -> int:
+        """The last entry that may be read; asks again before it says that one may not."""
+        if entry > self._known() and not self.is_closed:
+            await self.wait(entry - 1, 0.0)
+        return self._known()
+
+    async def _read_record(self) -> None:
+        ledger = self._record.ledger
+        self._record = existing(ledger, await self._context.rows.read(ledger))
+
+    async def _watched(self, bookie: str, confirmed: int, wait_s: float) -> int:
+        with suppress(BookieError):
+            return await self._context.bookies.watch(bookie, self._record.ledger, confirmed, wait_s)
+        return NOTHING
+
+    # --- entries ---
+
+    async def _from_bookies(self, first: int, count: int, bytes_max: int) -> list[Entry]:
+        """From the first bookie of the write set that has the entry; the next ones if it fails."""
+        at = [fragment.first for fragment in self._record.fragments if fragment.first > first]
+        count = min(count, at[0] - first) if at else count
+        for bookie in self._record.holders(first):
+            try:
+                found = await self._context.bookies.read(
+                    bookie, self._record.ledger, first, count, bytes_max, 0
+                )
+            except BookieError:
+                continue
+            self._confirmed = max(self._confirmed, found.confirmed)
+            entries = self._checked(first, found.entries)
+            if entries:
+                return entries
+        return []
+
+    def _checked(self, first: int, packed: Sequence[bytes]) -> list[Entry]:
+        """Those before the first that is damaged."""
+        entries: list[Entry] = []
+        with suppress(EntryDamaged):
+            for entry, one in enumerate(packed, first):
+                entries.append(unpack(one, self._record.ledger, entry))
+        return entries

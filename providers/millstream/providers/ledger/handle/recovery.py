@@ -1,0 +1,190 @@
+"""Giving an end to a ledger, whoever writes it: the driver of `Recovering`.
+
+Owns: `recover`. Invariants: an attempt has a term of its own, which is stored before anything else;
+what was kept is on its ack quorum before the end is stored (I17); bookies that are changed on the
+way are in the record with the end, not before.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from asyncio import Future, Queue
+from collections.abc import Callable, Mapping
+from contextvars import Context
+
+from millstream.providers.ledger.protocol.appending import Appending
+from millstream.providers.ledger.protocol.entry import unpack
+from millstream.providers.ledger.protocol.errors import (
+    BookieError,
+    EntryDamaged,
+    LedgerClosed,
+    LedgerFenced,
+    NotEnoughBookies,
+    NotRecoverable,
+)
+from millstream.providers.ledger.protocol.record import (
+    Fragment,
+    LedgerRecord,
+    LedgerState,
+    closed,
+    recovering,
+)
+from millstream.providers.ledger.protocol.recovering import (
+    Abort,
+    End,
+    Fence,
+    Keep,
+    Read,
+    Recovering,
+    Step,
+)
+from millstream.runtime.extending import Tasks
+
+from .context import HandleContext, existing
+from .sending import Sending
+
+__all__ = ["recover"]
+
+log = logging.getLogger("millstream.ledger")
+
+
+async def recover(context: HandleContext, ledger: int) -> LedgerRecord:
+    """Fence the ledger's writer and give it an end; the closed record.
+
+    Tried again for `recover_max_s`. Raises NotRecoverable, NotEnoughBookies, LedgerGone,
+    StorageError.
+    """
+    until_s, attempt = context.clock.now() + context.options.recover_max_s, 0
+    while True:
+        attempt += 1
+        try:
+            record = await context.rows.update(
+                ledger, lambda found: recovering(existing(ledger, found))
+            )
+            return await Attempt(context, record).run()
+        except LedgerClosed:
+            record = existing(ledger, await context.rows.read(ledger))
+            if record.state is LedgerState.CLOSED:
+                return record
+        except (NotRecoverable, NotEnoughBookies, LedgerFenced) as error:
+            pause_s = context.pause_s(attempt)
+            if context.clock.now() + pause_s > until_s:
+                if isinstance(error, LedgerFenced):
+                    text = f"ledger {ledger}: others recover it all the time, now in term"
+                    raise NotRecoverable(f"{text} {error.term}") from error
+                raise
+            if attempt == 1:
+                log.warning("%s; it is tried again for %g s", error, context.options.recover_max_s)
+            await asyncio.sleep(pause_s)
+
+
+class Attempt:
+    """One attempt, in the term that the record says."""
+
+    def __init__(self, context: HandleContext, record: LedgerRecord) -> None:
+        self._record = record
+        self._fragments = [*record.fragments]
+        self._events: Queue[Callable[[], list[Step]]] = Queue()
+        self._core = Recovering(record)
+        self._sending: Sending | None = None
+        self._kept: list[Future[int]] = []
+        loop = asyncio.get_running_loop()
+        # its tasks end with it, so a late answer finds nobody
+        self._tasks = Tasks(loop, Context)
+        self._context = context._replace(tasks=self._tasks)
+
+    async def run(self) -> LedgerRecord:
+        """To the end; raises what ends it."""
+        try:
+            steps = self._core.begin()
+            while True:
+                for step in steps:
+                    match step:
+                        case Abort(error):
+                            raise error
+                        case End(last):
+                            return await self._finish(last)
+                        case Keep():
+                            await self._keep(step)
+                        case Fence() | Read():
+                            self._tasks.start(self._ask(step))
+                steps = (await self._events.get())()
+        finally:
+            await self._tasks.aclose()
+
+    async def _ask(self, step: Fence | Read) -> None:
+        bookies, options = self._context.bookies, self._context.options
+        ledger, term, place = self._record.ledger, self._record.term, step.place
+        try:
+            if isinstance(step, Fence):
+                confirmed = await bookies.fence(step.bookie, ledger, term)
+                self._events.put_nowait(lambda: self._core.fenced(place, confirmed))
+                return
+            entries, size = options.page_entries, options.page_bytes
+            found = await bookies.read(step.bookie, ledger, step.first, entries, size, term)
+            self._events.put_nowait(lambda: self._core.found(place, step.first, found))
+        except LedgerFenced as error:
+            fenced = error
+            self._events.put_nowait(lambda: raise_(fenced))
+        except BookieError:
+            self._events.put_nowait(lambda: self._core.unanswered(place))
+
+    async def _keep(self, step: Keep) -> None:
+        self._kept.append((await self._writing()).append_packed(step.packed, step.length))
+
+    async def _writing(self) -> Sending:
+        """What writes back, behind what needs no deciding."""
+        if self._sending is None:
+            start = self._core.start
+            length = await self._length_at(start) if start >= 0 else 0
+            owed = self._context.options.owed_bytes_max
+            core = Appending(self._record, owed, start, length)
+            self._sending = Sending(self._context, core, self._record.term, self._changed)
+        return self._sending
+
+    async def _changed(
+        self, first: int, instead: Mapping[int, tuple[str, str]]
+    ) -> Mapping[int, str]:
+        bookies = list(self._fragments[-1].bookies)
+        for place, (_, new) in instead.items():
+            bookies[place] = new
+        if self._fragments[-1].first == first:
+            self._fragments.pop()
+        self._fragments.append(Fragment(first, tuple(bookies)))
+        return {place: new for place, (_, new) in instead.items()}
+
+    async def _length_at(self, entry: int) -> int:
+        """Bytes of payloads up to a confirmed entry, which its head says."""
+        for bookie in self._record.holders(entry):
+            try:
+                found = await self._context.bookies.read(
+                    bookie, self._record.ledger, entry, 1, 1, self._record.term
+                )
+                if found.entries:
+                    return unpack(found.entries[0], self._record.ledger, entry).head.length
+            except (BookieError, EntryDamaged):
+                continue
+        text = f"ledger {self._record.ledger}: no bookie gives entry {entry}, which was confirmed"
+        raise NotRecoverable(f"{text}; bring back {', '.join(self._record.holders(entry))}")
+
+    async def _finish(self, last: int) -> LedgerRecord:
+        sending = await self._writing()
+        await asyncio.gather(*self._kept)
+        record, length = self._record, sending.core.confirmed_length
+        assert sending.core.confirmed == last, (sending.core.confirmed, last)
+        return await self._context.rows.update(
+            record.ledger,
+            lambda found: closed(
+                existing(record.ledger, found),
+                record.term,
+                last,
+                length,
+                tuple(self._fragments),
+            ),
+        )
+
+
+def raise_(error: Exception) -> list[Step]:
+    """Raise, where a function is needed."""
+    raise error

@@ -1,0 +1,78 @@
+"""The writer of one ledger.
+
+Owns: `LedgerWriter`. Invariants: a change of bookies is in the stored record before anything that
+was sent to the new ones counts (#1591); the ledger ends behind what is confirmed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from asyncio import Future
+from collections.abc import Mapping
+
+from millstream.providers.ledger.protocol.appending import Appending
+from millstream.providers.ledger.protocol.errors import LedgerClosed
+from millstream.providers.ledger.protocol.record import LedgerRecord, closed, with_ensemble
+
+from .context import HandleContext, existing
+from .sending import Sending
+
+__all__ = ["LedgerWriter"]
+
+
+class LedgerWriter:
+    """Writes one ledger, from its creation on. Implements `topic.ledgers.Writer`."""
+
+    def __init__(self, context: HandleContext, record: LedgerRecord) -> None:
+        self._context = context
+        self._record = record
+        core = Appending(record, context.options.owed_bytes_max)
+        self._sending = Sending(context, core, record.term, self._store)
+        self._closing = asyncio.Lock()
+        self._end: LedgerRecord | None = None
+
+    @property
+    def ledger(self) -> int:
+        return self._record.ledger
+
+    @property
+    def confirmed(self) -> int:
+        return self._sending.core.confirmed
+
+    @property
+    def failed(self) -> Exception | None:
+        return self._sending.core.failed
+
+    def append(self, payload: bytes, /) -> Future[int]:
+        return self._sending.append(payload)
+
+    async def close(self) -> LedgerRecord:
+        async with self._closing:
+            if self._end is None:
+                self._end = await self._close()
+            return self._end
+
+    async def _close(self) -> LedgerRecord:
+        core, record = self._sending.core, self._record
+        if core.failed is not None and not isinstance(core.failed, LedgerClosed):
+            raise core.failed
+        last, length = core.confirmed, core.confirmed_length
+        self._sending.do(core.close())
+        return await self._context.rows.update(
+            record.ledger,
+            lambda found: closed(existing(record.ledger, found), record.term, last, length),
+        )
+
+    async def aclose(self) -> None:
+        core = self._sending.core
+        self._sending.do(core.stop(LedgerClosed(f"ledger {core.ledger}: its writer has ended")))
+
+    async def _store(self, first: int, instead: Mapping[int, tuple[str, str]]) -> Mapping[int, str]:
+        record = await self._context.rows.update(
+            self.ledger,
+            lambda found: with_ensemble(
+                existing(self.ledger, found), self._record.term, first, instead
+            ),
+        )
+        bookies = record.fragments[-1].bookies
+        return {place: bookies[place] for place in instead}
