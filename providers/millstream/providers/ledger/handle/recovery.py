@@ -75,7 +75,9 @@ async def recover(context: HandleContext, ledger: int) -> LedgerRecord:
                     raise NotRecoverable(f"{text} {error.term}") from error
                 raise
             if attempt == 1:
-                log.warning("%s; it is tried again for %.0f s", error, context.options.recover_max_s)
+                log.warning(
+                    "%s; it is tried again for %.0f s", error, context.options.recover_max_s
+                )
             await asyncio.sleep(pause_s)
 
 
