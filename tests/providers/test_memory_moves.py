@@ -257,6 +257,26 @@ async def test_content_that_was_lost_is_said_until_something_since_is_done(
         await receiver_of(silo, 3).start(Token(1, 1))
 
 
+async def test_content_that_was_lost_is_said_also_where_what_came_since_has_moved() -> None:
+    store, table = MemoryStateStore(), MemoryMembershipTable()
+    with pytest.MonkeyPatch.context() as patch:
+        async with make_silo(store, table) as silo:
+            await queue_of(silo).append([message("a")])
+            patch.setattr(MemoryQueue, "on_deactivate", forget)
+    for text in "bc":  # nobody comes to read it before it moves
+        async with make_silo(store, table) as silo:
+            await queue_of(silo).append([message(text)])
+    async with make_silo(store, table) as silo:
+        receiver = receiver_of(silo, 2)
+        with pytest.raises(CursorTooOld) as caught:
+            await receiver.start(Token(1, 1))
+        assert caught.value.first == Token(2, 1)
+        assert len(await receiver.read(10, 1000, 0.0)) == 2
+        await receiver.ack(Token(2, 1))
+    async with make_silo(store, table) as silo:
+        await receiver_of(silo, 3).start(Token(1, 1))
+
+
 @pytest.mark.parametrize("is_near", [True, False])
 async def test_a_receiver_whose_content_was_lost_meanwhile_is_not_given_other_content(
     is_near: bool,

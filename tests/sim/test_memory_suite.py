@@ -10,6 +10,7 @@ import pytest
 
 from millstream.console.main import main
 from millstream.console.sim import record
+from millstream.console.sim.handlers import Heard
 from millstream.console.sim.memory_queues import Accepted, Era, Ledger
 from millstream.console.sim.memory_suite import MemoryRun
 from millstream.console.sim.record import Run
@@ -25,7 +26,7 @@ from millstream.runtime.testing import (
     Simulation,
     run,
 )
-from millstream.streams import ProducerMark, QueueMessage, StreamId, Token
+from millstream.streams import Gap, ProducerMark, QueueMessage, StreamId, Token
 from millstream.streams.agent.delivery.subscriber import Subscriber
 from millstream.streams.consumer.run import HandlerRun
 
@@ -104,6 +105,44 @@ def test_a_gap_that_is_overtaken_by_what_follows_it_is_noticed(
     monkeypatch.setattr(HandlerRun, "_tell", nothing)
     monkeypatch.setattr(HandlerRun, "_run", run_and_tell)
     assert is_noticed("had not heard that")
+
+
+STREAM, WHO = "orders/k", "reader"
+
+
+def heard(era: int, is_stray: bool = False) -> Heard:
+    text = {1: "a", 2: "b"}[era]
+    return Heard(STREAM, WHO, Token(era, 1), text, {"q": 7}, is_stray)
+
+
+GAP = Heard(STREAM, WHO, Token(2, 1), Gap(StreamId("orders", "k"), WHO, None, Token(2, 1)))
+
+
+@pytest.mark.parametrize(
+    ("what", "is_violated"),
+    [
+        ([heard(2)], True),
+        ([heard(2), GAP], True),
+        ([GAP, heard(2)], False),
+        ([heard(1), heard(2)], False),
+        ([heard(1, is_stray=True), heard(2)], False),  # the handler ran: it is not gone
+        ([heard(2, is_stray=True)], False),  # who sent it is no owner any more
+    ],
+    ids=["silent", "late", "told", "seen", "seen elsewhere", "sent by a former owner"],
+)
+def test_a_gap_is_told_before_what_follows_it_unless_nothing_is_missing(
+    what: list[Heard], is_violated: bool
+) -> None:
+    async def driver(simulation: Simulation) -> list[str]:
+        notes = MemoryRun(simulation)
+        for era, text in ((FIRST, "a"), (SECOND, "b")):
+            notes.ledger.opened(era, 0.0, 0, [])
+            notes.ledger.accepted(era, 1, message(text))
+        notes.ledger.tellers.add((SECOND, 7))
+        notes.heard = what
+        return list(notes._check_told())
+
+    assert bool(run(driver, 1).result) is is_violated
 
 
 def message(text: str, seq: int = 0) -> Accepted:

@@ -22,6 +22,7 @@ from millstream.streams.agent.cache.limits import CacheLimits
 from millstream.streams.agent.cache.queue_cache import QueueCache
 from millstream.streams.agent.delivery.subscriber import Subscriber
 from millstream.streams.agent.lagging.book import BehindBook
+from millstream.streams.agent.losses import Loss
 from millstream.streams.agent.subscribers import Subscribers
 from millstream.streams.api.implicit import ImplicitSet, ImplicitSubscription
 from millstream.streams.api.subscription_rows import SubscriptionRow, stream_row
@@ -130,6 +131,30 @@ async def test_an_idle_stream_does_not_keep_its_last_event() -> None:
     assert seen() is None
     desk.subscribers.attach(STREAM, msgspec.structs.replace(row("one"), start="next"))
     assert desk.moved == [Token(1, 1, 1)]  # behind the last of its items
+
+
+@pytest.mark.parametrize(
+    ("told", "is_to_hear"),
+    [("here", True), ("held", True), ("next", False), ("earliest", False)],
+)
+async def test_what_is_told_of_while_it_is_asked_for_hears_of_a_loss_unless_it_goes_elsewhere(
+    told: str, is_to_hear: bool
+) -> None:
+    desk = Desk()
+    desk.subscribers.lost(loss := Loss(Token(1, 0), Token(1, 1)))
+    desk.subscribers.route(MESSAGE, 0)
+    await asyncio.sleep(0)
+    if told == "held":
+        desk.subscribers.hold(STREAM, row("one"))
+    else:
+        desk.subscribers.attach(STREAM, msgspec.structs.replace(row("one"), start=told))
+    await desk.answers(row("one"), row("two"))
+    subscribers = desk.subscribers.of(STREAM)
+    assert subscribers is not None
+    assert {one.id: one.gaps for one in subscribers} == {
+        "one": (loss,) if is_to_hear else (),
+        "two": (loss,),
+    }
 
 
 async def test_what_was_removed_while_it_was_asked_for_stays_removed() -> None:

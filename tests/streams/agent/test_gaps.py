@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections import defaultdict
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -35,7 +36,14 @@ from millstream.streams import (
 )
 from millstream.streams.agent.delivery.options import DeliveryOptions as Options
 from millstream.streams.agent.delivery.subscriber import Subscriber
-from millstream.streams.agent.losses import TOLD_MAX, Loss, Losses, with_loss
+from millstream.streams.agent.losses import (
+    LOSSES_MAX,
+    TOLD_MAX,
+    Loss,
+    Losses,
+    spanning,
+    with_loss,
+)
 from millstream.streams.contracts.item import Item
 
 LINES = StreamNamespace("lines", int, subscriptions="implicit")
@@ -108,46 +116,93 @@ def test_a_call_has_no_events_from_before_and_behind_a_gap() -> None:
     assert seqs(one.upto_gap(items(1, 2, 9))) == [1, 2]
     assert seqs(one.upto_gap(items(1, 4))) == [1, 4]
     assert seqs(one.upto_gap(items(8, 9))) == [8, 9]
-    assert one.gap_before(token(4)) is None and one.gap_before(token(8)) is one.gap
+    assert not one.gaps_before(token(4)) and one.gaps_before(token(8)) == one.gaps
     one.lose(Loss(None, token(10)))
-    assert seqs(one.upto_gap(items(1, 11))) == [1, 11] and one.gap == Loss(None, token(10))
+    assert seqs(one.upto_gap(items(1, 11))) == [1, 11] and one.gaps == (Loss(None, token(10)),)
+
+
+def test_each_of_several_gaps_is_told_before_what_follows_it() -> None:
+    one, first, second = subscriber(), Loss(token(1), token(2)), Loss(token(3), token(6))
+    one.lose(second)
+    one.lose(first)
+    assert one.gaps_before(token(2)) == (first,) and one.gaps_before(token(6)) == (first, second)
+    assert seqs(one.upto_gap(items(1, 2, 3, 6))) == [1]
+    assert seqs(one.upto_gap(items(2, 3, 6))) == [2, 3]
+    one.told(one.gaps_before(token(2)))
+    assert one.gaps_before(token(3)) == () and one.gaps_before(token(6)) == (second,)
 
 
 def test_what_is_told_is_over_unless_more_was_lost_meanwhile() -> None:
-    one = subscriber()
+    one, more = subscriber(), Loss(token(20), token(30))
     one.lose(Loss(token(4), token(8)))
-    sent = one.gap
-    one.lose(Loss(token(20), token(30)))
+    sent = one.gaps
+    one.lose(more)
     one.told(sent)
-    assert one.gap == Loss(token(4), token(30))
-    one.told(one.gap)
-    assert one.gap is None
+    assert one.gaps == (more,)
+    one.lose(Loss(token(29), token(40)))  # there is nothing between these
+    one.told((more,))
+    assert one.gaps == (Loss(token(20), token(40)),)
+    one.told(one.gaps)
+    assert not one.gaps
 
 
-places = st.none() | st.integers(1, 9).map(token)
-losses = st.builds(Loss, places, places)
+@st.composite
+def losses(draw: st.DrawFn) -> Loss:
+    after, size = draw(st.none() | st.integers(1, 60)), draw(st.integers(1, 9))
+    return Loss(None if after is None else token(after), token((after or 0) + size))
 
 
-@given(losses, losses, losses)
-def test_losses_become_one_that_spans_them_in_whatever_order(a: Loss, b: Loss, c: Loss) -> None:
-    ab = with_loss(a, b)
-    assert ab == with_loss(b, a) and with_loss(ab, a) == ab
-    assert with_loss(ab, c) == with_loss(a, with_loss(b, c))
+def known(found: Sequence[Loss]) -> tuple[Loss, ...]:
+    so_far: tuple[Loss, ...] = ()
+    for loss in found:
+        so_far = with_loss(so_far, loss)
+    return so_far
+
+
+@given(st.lists(losses(), min_size=1, max_size=6), st.randoms())
+def test_losses_are_the_same_in_whatever_order_they_are_found(found: list[Loss], rng: Any) -> None:
+    kept = known(found)
+    assert known([*found, *kept]) == known(kept) == kept
+    assert known(rng.sample(found, len(found))) == kept
+    assert all(a.is_apart(b) for a, b in itertools.pairwise(kept))
+    for loss in found:  # each is within one of them
+        assert any(spanning((one, loss)) == one for one in kept)
+
+
+def test_where_a_loss_ends_is_not_known_it_is_apart_from_what_begins_later() -> None:
+    open_ended = Loss(token(1), None)
+    assert known([open_ended, open_ended]) == (open_ended,)
+    assert known([Loss(token(1), token(5)), open_ended]) == (open_ended,)
+    assert known([open_ended, Loss(token(4), token(6))])[0] == open_ended
+    assert known([open_ended, Loss(None, token(6))]) == (Loss(None, None),)
+    assert known([Loss(None, None), Loss(token(4), token(6))]) == (Loss(None, None),)
+
+
+@given(st.permutations(range(LOSSES_MAX + 5)))
+def test_at_most_so_many_losses_are_kept_apart_and_none_is_left_out(order: list[int]) -> None:
+    gaps: tuple[Loss, ...] = ()
+    for number in order:
+        gaps = with_loss(gaps, Loss(token(10 * number + 1), token(10 * number + 5)))
+        assert len(gaps) <= LOSSES_MAX
+    assert gaps[0].after == token(1) and gaps[-1].first == token(10 * (LOSSES_MAX + 4) + 5)
+    assert all(a.is_apart(b) for a, b in itertools.pairwise(gaps))
+    for number in order:
+        assert any(g.after <= token(10 * number + 1) < g.first for g in gaps if g.after and g.first)
 
 
 def test_a_stream_that_is_met_again_is_told_once_of_each_loss() -> None:
     losses, first, second = Losses(), StreamId("a", "1"), StreamId("a", "2")
-    assert losses.of(first) is None and losses.covers(None)
+    assert losses.of(first) == () and losses.covers(())
     losses.forget(first, is_told=True)
     losses.add(loss := Loss(token(1), token(5)))
-    assert losses.of(first) == losses.of(second) == loss
-    assert losses.covers(loss) and losses.covers(Loss(token(2), token(3)))
-    assert not losses.covers(Loss(token(0), token(3)))
+    assert losses.of(first) == losses.of(second) == (loss,)
+    assert losses.covers((loss,)) and losses.covers((Loss(token(2), token(3)),))
+    assert not losses.covers((loss, Loss(token(0), token(3))))
     losses.forget(first, is_told=True)
     losses.forget(second, is_told=False)
-    assert losses.of(first) is None and losses.of(second) == loss
-    losses.add(Loss(token(7), token(9)))
-    assert losses.of(first) == Loss(token(1), token(9))
+    assert losses.of(first) == () and losses.of(second) == (loss,)
+    losses.add(more := Loss(token(7), token(9)))
+    assert losses.of(first) == (loss, more)
 
 
 def test_at_most_so_many_streams_are_remembered_as_told() -> None:
@@ -155,7 +210,7 @@ def test_at_most_so_many_streams_are_remembered_as_told() -> None:
     losses.add(Loss(None, token(5)))
     for number in range(TOLD_MAX + 1):
         losses.forget(StreamId("a", str(number)), is_told=True)
-    assert losses.of(StreamId("a", "0")) is not None and losses.of(StreamId("a", "1")) is None
+    assert losses.of(StreamId("a", "0")) and not losses.of(StreamId("a", "1"))
 
 
 # --- in a cluster
@@ -245,6 +300,24 @@ async def test_what_waits_from_before_a_gap_is_delivered_before_it_is_told() -> 
         await until(lambda: len(SEEN["slow"]) == 6)
         (gap,) = gaps_of("slow")
         assert SEEN["slow"] == [1, 2, 3, gap, 4, 5]
+
+
+async def test_gaps_that_wait_are_told_one_by_one_each_before_what_follows_it() -> None:
+    queue = Troubled()
+    async with queue.cluster:
+        await queue.publish("slow", 1)
+        await until(lambda: queue.agent().read_count == 1)
+        await queue.lose(first=2)
+        await queue.publish("slow", 2, 3)
+        await until(lambda: queue.agent().read_count == 3)
+        await queue.lose(first=4)
+        await queue.publish("slow", 4)
+        await until(lambda: queue.agent().read_count == 4)
+        GATE[0].set()
+        await until(lambda: len(SEEN["slow"]) == 6)
+        one, two = gaps_of("slow")
+        assert SEEN["slow"] == [1, one, 2, 3, two, 4]
+        assert [one.after, one.first, two.after, two.first] == [token(seq) for seq in (1, 2, 3, 4)]
 
 
 async def test_a_gap_handler_that_always_fails_costs_the_event_behind_it_and_no_other() -> None:

@@ -32,7 +32,8 @@ ACK_S = 1.5  # the longest time until an event is acknowledged by hand
 class Heard(NamedTuple):
     """A handler saw an event, or was told of a gap before `token`.
 
-    `epochs`: of the queues that this activation has had events of.
+    `epochs`: of the queues that this activation has had events of. `is_stray`: its silo was
+    dead, or who sent it was not the owner any more.
     """
 
     stream: str
@@ -40,6 +41,7 @@ class Heard(NamedTuple):
     token: Token
     what: str | Gap
     epochs: Mapping[str, int] = MappingProxyType({})
+    is_stray: bool = False
 
 
 @dataclass
@@ -61,11 +63,11 @@ async def note(grain: Grain, subscription: str, stream: str, event: Event[str]) 
     is_late = not is_dead and is_overtaken(run, grain, stream)
     run.figures["deliveries in dead silos"] += is_dead
     run.figures["late deliveries"] += is_late
-    is_redelivered = event.redelivered or event.attempt > 1 or is_dead or is_late
+    is_stray = is_dead or is_late
+    is_redelivered = event.redelivered or event.attempt > 1 or is_stray
     run.history.record(Delivered(stream, subscription, event.token, event.item, is_redelivered))
-    if not is_dead and not is_late:
-        epochs = extension_of(grain, "streams").epochs().get(event.subscription, {})
-        run.heard.append(Heard(stream, subscription, event.token, event.item, epochs))
+    epochs = extension_of(grain, "streams").epochs().get(event.subscription, {})
+    run.heard.append(Heard(stream, subscription, event.token, event.item, epochs, is_stray))
     longest_s = HANDLING_S if run.is_over else run.handling_s
     if run.is_slow(stream):
         longest_s = SLOW_S
@@ -187,7 +189,7 @@ class Handling(Traffic):
         self.slow_key = rng.choice(("", *KEYS))  # its handler takes SLOW_S now and then
         self._slow_again_s = 0.0
         self.acknowledged: set[str] = set()  # by hand
-        self.heard: list[Heard] = []  # but in silos that are dead, and of former owners
+        self.heard: list[Heard] = []
 
     def is_slow(self, stream: str) -> bool:
         """Should a handler take its time now? Once in a while: no call runs out of its own."""

@@ -230,7 +230,8 @@ class MemoryRun(StreamsRun):
                 )
 
     def _check_told(self) -> Iterator[str]:
-        """Nothing that follows a gap comes before the gap is told."""
+        """Nothing that follows a gap comes before the gap is told; what was handled is not gone."""
+        handled: dict[tuple[str, str], set[Token]] = defaultdict(set)
         told: dict[tuple[str, str], list[Gap]] = defaultdict(list)
         tops: dict[tuple[str, str], Token] = {}
         stored: dict[str, list[StoredItem]] = {}
@@ -239,11 +240,15 @@ class MemoryRun(StreamsRun):
             if isinstance(one.what, Gap):
                 told[who].append(one.what)
                 continue
+            handled[who].add(one.token)
+            if one.is_stray:
+                continue
             if one.stream not in stored:
                 stored[one.stream] = list(self.ledger.items_of(one.stream))
             top = tops.get(who, Token(0, 0))
             tops[who] = max(top, one.token)
             missed = [item for item in stored[one.stream] if top < item.token < one.token]
+            missed = [item for item in missed if item.token not in handled[who]]
             unheard = [m for m in missed if not any(spans(gap, m, one) for gap in told[who])]
             if unheard and self._is_found(one):
                 yield f"{who} got {one.what} and had not heard that {unheard[0]} is gone"

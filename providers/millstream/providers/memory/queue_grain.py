@@ -77,7 +77,7 @@ class MemoryQueue(Grain):
         self._log = QueueLog("", MemoryOptions(), 0)
         self._is_stopping = False
         self._mark = b""  # the row, while this activation has the content
-        self._is_anew = False  # what a former activation had was lost
+        self._is_anew = False  # what an activation before this era had was lost
 
     # -- life
 
@@ -163,6 +163,7 @@ class MemoryQueue(Grain):
             eras=row.eras,
         )
         self._log.load(messages_of(NumberedMessages(row.era, row.start + 1, messages)))
+        self._is_anew = row.is_anew
 
     async def _clear_chunks(self) -> None:
         """Drop the rows of a former activation, whether it was loaded, or died while it stored.
@@ -198,8 +199,17 @@ class MemoryQueue(Grain):
             data = msgspec.msgpack.encode(stored(part))
             await self._keep(self._put_chunk, self._chunk_key(chunks), data)
             chunks += 1
-        row = StoredQueue(log.era, True, log.done, log.epoch, chunks, "", log.producers, log.eras)
-        await self._keep(self._save, msgspec.msgpack.encode(row))
+        await self._keep(self._save, msgspec.msgpack.encode(self._as_stored(chunks)))
+
+    def _as_stored(self, chunks: int) -> StoredQueue:
+        log, is_lost = self._log, self._is_lost
+        mark = log.era, True, log.done, log.epoch, chunks
+        return StoredQueue(*mark, producers=log.producers, eras=log.eras, is_anew=is_lost)
+
+    @property
+    def _is_lost(self) -> bool:
+        """Was former content lost, and is nothing acknowledged since?"""
+        return self._is_anew and not self._log.done
 
     async def _put_chunk(self, key: str, data: bytes) -> None:
         found = await self._store.read(key)
@@ -244,7 +254,7 @@ class MemoryQueue(Grain):
         """Fence older readers; returns (era, number of the last acknowledged message, was former
         content lost, and is nothing acknowledged since?)."""
         done = self._log.begin(epoch)
-        return self._log.era, done, self._is_anew and not done
+        return self._log.era, done, self._is_lost
 
     @always_interleave
     @isolated

@@ -54,7 +54,8 @@ class NumberedMessages(msgspec.Struct, array_like=True, frozen=True):
 class StoredQueue(msgspec.Struct, array_like=True, frozen=True):
     """What outlives an activation; `is_clean`: its content was stored with it.
 
-    `holder`: the activation that has the content, while it is not clean.
+    `holder`: the activation that has the content, while it is not clean. `is_anew`: what was there
+    before this era was lost, and nothing is done since.
     """
 
     era: int
@@ -65,6 +66,7 @@ class StoredQueue(msgspec.Struct, array_like=True, frozen=True):
     holder: str = ""
     producers: dict[str, int] = {}
     eras: Eras | None = None
+    is_anew: bool = False
 
 
 GONE = QueuedMessage("", "", [], None, "", 0, 0.0)

@@ -165,12 +165,16 @@ class Subscribers:
         if held is not None:
             entry.holds.setdefault(WHOLE_STREAM, "")
         self._add_implicit(stream, entry)
-        if (loss := self._losses.of(stream)) is not None:
-            for subscriber in entry.subscribers.values():
-                subscriber.lose(loss)
+        for subscriber in entry.subscribers.values():
+            self._tell_losses(stream, subscriber)
         if held is not None:
             self._behind.keep_only(stream, entry.subscribers)
         return entry
+
+    def _tell_losses(self, stream: StreamId, subscriber: Subscriber) -> None:
+        """A subscription that was there before the queue lost something is known now."""
+        for loss in self._losses.of(stream):
+            subscriber.lose(loss)
 
     def lost(self, loss: Loss) -> None:
         """A part of the queue is gone, whichever streams it was of: all of them hear of it."""
@@ -278,13 +282,8 @@ class Subscribers:
             held = entry.holds.setdefault(row.id, held_as(row))
             if row.id == WHOLE_STREAM:
                 continue
-            is_new = row.id not in entry.subscribers
             subscriber = self._obtain(stream, entry, row)
-            if subscriber is None:
-                continue
-            if is_new and (loss := self._losses.of(stream)) is not None:
-                subscriber.lose(loss)
-            if held:
+            if subscriber is not None and held:
                 subscriber.held = held
                 self._deliveries.hold(subscriber)
 
@@ -303,9 +302,9 @@ class Subscribers:
         """The subscription of a row; None: an implicit one whose mark is not there now."""
         known = entry.subscribers.get(row.id)
         if known is None and not is_implicit(row.id):
-            known = self._newcomers.explicit(row, stream)
+            known = entry.subscribers[row.id] = self._newcomers.explicit(row, stream)
             known.is_paused = entry.is_paused
-            entry.subscribers[row.id] = known
+            self._tell_losses(stream, known)
         return known
 
     def _log_unknown(self, stream: StreamId, error: Exception) -> None:
@@ -346,7 +345,7 @@ class Subscribers:
         if row.start == HERE:
             self._deliveries.retry(subscriber)
             return
-        subscriber.gap = None  # what it missed is what it asked to leave out, or to look for again
+        subscriber.gaps = ()  # what it missed is what it asked to leave out, or to look for again
         if row.start == "next":
             self._skip(subscriber, entry)
         else:
@@ -427,11 +426,11 @@ class Subscribers:
             stream
             for stream, entry in self._streams.items()
             if entry.is_idle(before_s)
-            and all(self._losses.covers(one.gap) for one in entry.subscribers.values())
+            and all(self._losses.covers(one.gaps) for one in entry.subscribers.values())
         ]
         for stream in idle:
             subscribers = self._streams.pop(stream).subscribers.values()
-            self._losses.forget(stream, is_told=all(one.gap is None for one in subscribers))
+            self._losses.forget(stream, is_told=not any(one.gaps for one in subscribers))
 
     def hand_over(self) -> None:
         """Note as behind whom ranges of messages cannot describe.

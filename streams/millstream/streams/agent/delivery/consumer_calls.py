@@ -21,7 +21,7 @@ from millstream.runtime import (
     StorageError,
 )
 from millstream.runtime.extending import Budget, Clock
-from millstream.streams.agent.losses import Loss
+from millstream.streams.agent.losses import Loss, spanning
 from millstream.streams.consumer.batch import ByHand, Delivered, WireBatch
 from millstream.streams.contracts.identity import QueueId
 from millstream.streams.contracts.item import Item
@@ -116,17 +116,17 @@ class ConsumerCalls:
         subscriber: Subscriber,
         items: Sequence[Item],
         attempt: int,
-        gap: Loss | None,
+        gaps: Sequence[Loss],
         *,
         are_sifted: bool = False,
         by_hand: ByHand | None = None,
     ) -> Event:
         """Call the consumer; every outcome becomes an event of the delivery core.
 
-        `gap`: what is gone just before the items. `by_hand`: how they are acknowledged.
+        `gaps`: what is gone just before the items. `by_hand`: how they are acknowledged.
         """
         if subscriber.fits is not None and not are_sifted:
-            return await self._send_fitting(subscriber, subscriber.fits, items, attempt, gap)
+            return await self._send_fitting(subscriber, subscriber.fits, items, attempt, gaps)
         sent, last = subscriber.sent_upto, items[-1].token
         was_sent = sent is not None and items[0].token <= sent
         subscriber.sent_upto = last if sent is None else max(sent, last)
@@ -144,7 +144,7 @@ class ConsumerCalls:
             subscriber.is_rewound,
             self._source.has_positions,
             give_up_on=subscriber.give_up_on,
-            gap=None if gap is None else (gap.after, gap.first or items[0].token),
+            gap=gap_at(gaps, items[0].token) if gaps else None,
             where=subscriber.where,
             by_hand=by_hand,
         )
@@ -168,7 +168,7 @@ class ConsumerCalls:
         fits: Fits,
         items: Sequence[Item],
         attempt: int,
-        gap: Loss | None,
+        gaps: Sequence[Loss],
     ) -> Event:
         """Send those that the subscription's filter lets through."""
         sifted = await self._sifter.sift(subscriber, fits, items)
@@ -176,7 +176,7 @@ class ConsumerCalls:
             now_s = self._clock.now()
             return Progress(sifted.seen, sifted.failure, now_s, self._roll(), is_heard=False)
         fitting = [items[at] for at in sifted.fitting]
-        return sifted.told(await self.send(subscriber, fitting, attempt, gap, are_sifted=True))
+        return sifted.told(await self.send(subscriber, fitting, attempt, gaps, are_sifted=True))
 
     def _progress(self, reply: Delivered) -> Event:
         if reply.is_fenced:
@@ -197,3 +197,9 @@ class ConsumerCalls:
 
     def _roll(self) -> float:
         return self._clock.uniform(0.0, 1.0)
+
+
+def gap_at(gaps: Sequence[Loss], token: Token) -> tuple[Token | None, Token]:
+    """What is gone just before the event at a token, as one gap. Pure."""
+    gap = spanning(gaps)
+    return gap.after, gap.first or token

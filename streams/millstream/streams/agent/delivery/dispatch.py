@@ -360,7 +360,7 @@ class Dispatch:
             is_backlog = index is not None and index <= self._source.repeats_upto
             subscriber.is_redelivered = is_backlog or delivery.may_repeat
             items = action.items
-            if subscriber.gap is not None:
+            if subscriber.gaps:
                 items = subscriber.upto_gap(items)
             if subscriber.is_manual:
                 items = subscriber.upto_sent(items)
@@ -401,15 +401,15 @@ class Dispatch:
     async def _deliver(
         self, subscriber: Subscriber, delivery: Delivery, items: Sequence[Item], attempt: int
     ) -> None:
-        rewinds, gap, sent = subscriber.rewinds, subscriber.gap, subscriber.sent_upto
-        if gap is not None:
-            gap = subscriber.gap_before(items[0].token)
+        rewinds, gaps, sent = subscriber.rewinds, subscriber.gaps, subscriber.sent_upto
+        if gaps:
+            gaps = subscriber.gaps_before(items[0].token)
         by_hand: ByHand | None = None
         if isinstance(delivery, DeliveryByHand):
             by_hand = ByHand(self._outlet.silo, self._outlet.provider, delivery.unacked_from)
         is_alone = self._limit == 1
         try:
-            event = await self._consumers.send(subscriber, items, attempt, gap, by_hand=by_hand)
+            event = await self._consumers.send(subscriber, items, attempt, gaps, by_hand=by_hand)
         except asyncio.CancelledError:
             task = asyncio.current_task()
             if self._is_closed or task is None:
@@ -429,8 +429,8 @@ class Dispatch:
                 subscriber.sent_upto = sent  # the consumer has taken none of it
             if event.done and event.is_heard:
                 subscriber.rewinds_done = rewinds
-                if gap is not None:
-                    subscriber.told(gap)
+                if gaps:
+                    subscriber.told(gaps)
                 if self._caution is not None:
                     self._caution.done(subscriber.key, items[0].token)
         if isinstance(event, Unreachable) and not self._deaths.may_have_died(event):
@@ -479,7 +479,7 @@ class Dispatch:
             if self._caution is not None:
                 self._caution.done(subscriber.key, failure.token)
             if outcome != "pause":
-                subscriber.told(subscriber.gap_before(failure.token))  # with the event
+                subscriber.told(subscriber.gaps_before(failure.token))  # with the event
         self._step(subscriber, delivery, event)
         if delivery.state is DeliveryState.FAULTED:
             if event == GivenUp("pause") and not subscriber.held:

@@ -44,7 +44,7 @@ class Subscriber:
         "delivery",
         "event_s",
         "fits",
-        "gap",
+        "gaps",
         "give_up_on",
         "grain_key",
         "grain_type",
@@ -109,7 +109,7 @@ class Subscriber:
         self.held: Held = ""  # faulted or paused: its events wait, undelivered
         self.is_paused = False  # so do those of its whole stream
         self.is_redelivered = False
-        self.gap: Loss | None = None  # it is still to hear of this
+        self.gaps: tuple[Loss, ...] = ()  # it is still to hear of these
         self.rewinds = 0  # how often it was moved back,
         self.rewinds_done = 0  # and how many of these its consumer has heard of
 
@@ -156,19 +156,18 @@ class Subscriber:
 
     def lose(self, loss: Loss) -> None:
         """It is to hear of this, with the next event that follows."""
-        self.gap = with_loss(self.gap, loss)
+        self.gaps = with_loss(self.gaps, loss)
 
-    def gap_before(self, token: Token) -> Loss | None:
-        """What is to be told together with the event at a token, if that follows it."""
-        gap = self.gap
-        return None if gap is None or (gap.after and token <= gap.after) else gap
+    def gaps_before(self, token: Token) -> tuple[Loss, ...]:
+        """What is to be told together with the event at a token: what that follows."""
+        return tuple(gap for gap in self.gaps if gap.is_before(token))
 
     def upto_gap(self, items: Sequence[Item]) -> Sequence[Item]:
-        """The first of these items, as far as all of them follow what is gone, or none does."""
-        gap = self.gap_before(items[-1].token)
-        if gap is None or self.gap_before(items[0].token) is gap:
+        """The first of these items, up to the next gap among them."""
+        told = self.gaps_before(items[0].token)
+        if len(self.gaps_before(items[-1].token)) == len(told):
             return items
-        return [item for item in items if self.gap_before(item.token) is None]
+        return [item for item in items if len(self.gaps_before(item.token)) == len(told)]
 
     def upto_sent(self, items: Sequence[Item]) -> Sequence[Item]:
         """The first of these items, as far as all of them were sent before, or none was."""
@@ -177,10 +176,9 @@ class Subscriber:
             return items
         return [item for item in items if item.token <= sent]
 
-    def told(self, gap: Loss | None) -> None:
-        """It has heard of this; what came meanwhile is still to be told."""
-        if self.gap is gap:
-            self.gap = None
+    def told(self, gaps: Sequence[Loss]) -> None:
+        """It has heard of these; what came meanwhile is still to be told."""
+        self.gaps = tuple(gap for gap in self.gaps if gap not in gaps)
 
 
 class Deliveries(Protocol):
