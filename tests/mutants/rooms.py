@@ -15,6 +15,12 @@ CONTRACTS, PUBLISHING = "tests/streams/contracts", "tests/streams/publishing"
 OWNERSHIP, AGENT = "tests/streams/ownership", "tests/streams/agent"
 BALANCING, BALANCERS = "balancers/millstream/balancers", "tests/balancers"
 
+DISK = ("tests/runtime/disk/test_seam.py", "tests/runtime/disk/test_real.py")
+SIM_DISK = (
+    "tests/runtime/testing/test_sim_disk.py",
+    "tests/runtime/testing/test_sim_disk_hosts.py",
+)
+
 ACTIVATION = (
     f"{TURNS}/test_turn_rule_core.py",
     f"{TURNS}/test_turn_rule_model.py",
@@ -64,6 +70,18 @@ ROOMS: dict[str, dict[str, tuple[str, ...]]] = {
     "ground": {
         f"{RUNTIME}/backoff.py": (f"{GROUND}/test_backoff.py",),
         f"{RUNTIME}/text.py": (f"{GROUND}/test_text.py",),
+    },
+    "disk": {
+        f"{RUNTIME}/disk/seam.py": DISK,
+        f"{RUNTIME}/disk/real.py": DISK,
+        f"{RUNTIME}/disk/thread.py": DISK,
+        f"{RUNTIME}/disk/whole.py": (*DISK, *SIM_DISK),
+        f"{RUNTIME}/testing/world/disk/content.py": SIM_DISK,
+        f"{RUNTIME}/testing/world/disk/names.py": (*DISK, *SIM_DISK),
+        f"{RUNTIME}/testing/world/disk/medium.py": SIM_DISK,
+        f"{RUNTIME}/testing/world/disk/file.py": (*DISK, *SIM_DISK),
+        f"{RUNTIME}/testing/world/disk/thread.py": (*DISK, *SIM_DISK),
+        f"{RUNTIME}/testing/world/disk/simulated.py": (*DISK, *SIM_DISK),
     },
     "codec": {
         f"{RUNTIME}/codec/rules.py": (CODEC,),

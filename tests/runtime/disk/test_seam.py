@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -113,11 +114,14 @@ def test_names_are_made_renamed_removed_and_listed(bench: Bench) -> None:
         (lambda disk, home: disk.unlink(f"{home}/none"), FileNotFoundError),
         (lambda disk, home: disk.rename(f"{home}/none", f"{home}/x"), FileNotFoundError),
         (lambda disk, home: disk.create(f"{home}/none/file"), FileNotFoundError),
+        (lambda disk, home: disk.rename(f"{home}/there", f"{home}/none/x"), FileNotFoundError),
+        (lambda disk, home: disk.rename(f"{home}/there", f"{home}/there/x"), NotADirectoryError),
         (lambda disk, home: disk.list(f"{home}/none"), FileNotFoundError),
         (lambda disk, home: disk.sync_dir(f"{home}/none"), FileNotFoundError),
         (lambda disk, home: disk.free_bytes(f"{home}/none"), FileNotFoundError),
         (lambda disk, home: disk.lock(f"{home}/none"), FileNotFoundError),
         (lambda disk, home: disk.open(home), IsADirectoryError),
+        (lambda disk, home: disk.open(home, can_write=False), IsADirectoryError),
         (lambda disk, home: disk.create(f"{home}/there"), FileExistsError),
         (lambda disk, home: disk.make_dir(f"{home}/there/sub"), NotADirectoryError),
     ],
@@ -143,9 +147,27 @@ def test_a_closed_file_is_refused(bench: Bench) -> None:
 def test_an_unlinked_file_lives_on_for_who_has_it_open(bench: Bench) -> None:
     file = bench.disk.create(bench.path("a"))
     file.write_at(0, b"old")
+    assert file.has_name
     bench.disk.unlink(bench.path("a"))
     bench.disk.create(bench.path("a")).close()
-    assert file.read_at(0, 9) == b"old"
+    assert file.read_at(0, 9) == b"old" and not file.has_name
+    file.close()
+
+
+def test_a_replaced_file_has_no_name(bench: Bench) -> None:
+    files = [bench.disk.create(bench.path(name)) for name in ("a", "b")]
+    bench.disk.rename(bench.path("a"), bench.path("b"))
+    assert [file.has_name for file in files] == [True, False]
+    for file in files:
+        file.close()
+
+
+def test_a_negative_offset_is_an_error(bench: Bench) -> None:
+    file = bench.disk.create(bench.path("a"))
+    for act in (partial(file.read_at, -1, 1), partial(file.write_at, -1, b"x")):
+        with pytest.raises(OSError, match=r"\[Errno 22\]") as caught:
+            act()
+        assert caught.value.filename == file.path
     file.close()
 
 

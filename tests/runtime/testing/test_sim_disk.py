@@ -166,6 +166,17 @@ def test_a_rename_is_whole_or_not_there() -> None:
     assert found == {("a=a", "b=b"), ("b=a",)}
 
 
+def test_what_a_crash_left_of_names_is_durable() -> None:
+    for seed in SEEDS:
+        disk, _ = new_disk(seed)
+        for name in ("a", "b", "c"):
+            disk.create(f"/d/{name}").close()
+        disk.crash()
+        found = list(disk.list("/d"))
+        disk.crash()
+        assert list(disk.list("/d")) == found
+
+
 def test_synced_names_survive() -> None:
     def change(disk: SimDisk) -> None:
         disk.rename("/d/a", "/d/c")
@@ -237,6 +248,69 @@ def test_a_failed_sync_ends_the_file_and_drops_what_it_had_to_write() -> None:
         outcomes.add(content(disk))
     assert seen == {b"x", b"\0"} or seen == {b"x", b"\0", b""}
     assert b"\0z" in outcomes and b"xz" in outcomes
+
+
+def dropped(seed: int, start: int) -> tuple[str, str]:
+    """Sectors, first as they are read after a failed sync of them all, then after a crash.
+
+    Some sectors of `o` are there, 6 of `n` are written from `start`, and the sync of that fails.
+    """
+    disk, file = new_disk(seed)
+    size = disk.sector_bytes
+    file.write_at(0, b"o" * size * start)
+    file.datasync()
+    file.write_at(0, b"n" * size * 6)
+    disk.fail_sync()
+    with pytest.raises(SyncFailed):
+        file.datasync()
+    seen = file.read_at(0, 6 * size)
+    disk.crash()
+    found = content(disk)
+    disk.crash()
+    assert content(disk) == found, "nothing is under way any more"
+    assert len(seen) % size == len(found) % size == 0
+    one, other = (
+        "".join(chr(data[at]) for at in range(0, len(data), size)) for data in (seen, found)
+    )
+    assert seen == b"".join(letter.encode() * size for letter in one)
+    assert found == b"".join(letter.encode() * size for letter in other)
+    return one, other
+
+
+def test_a_failed_sync_has_written_any_of_the_sectors() -> None:
+    outcomes = {dropped(seed, start=6) for seed in SEEDS}
+    found = {found for _, found in outcomes}
+    assert {"oooooo", "nnnnnn"} <= found and any("on" in one for one in found)
+    assert all(set(one) <= {"o", "n"} for one in found)
+    assert all(seen in ("nnnnnn", found) for seen, found in outcomes), "cached, or as it is"
+    assert {seen == "nnnnnn" for seen, found in outcomes if found != "nnnnnn"} == {True, False}
+
+
+def test_a_failed_sync_of_an_extension_keeps_a_size_that_its_sectors_need() -> None:
+    outcomes = {dropped(seed, start=0) for seed in SEEDS}
+    found = {found for _, found in outcomes}
+    assert {"", "nnnnnn"} <= found and any("\0n" in one for one in found)
+    assert all(one == "" or one[-1] == "n" for one in found)
+    assert all(set(one) <= {"\0", "n"} for one in found)
+
+
+def test_a_later_sync_brings_nothing_back() -> None:
+    lost = 0
+    for seed in SEEDS:
+        disk, file = new_disk(seed)
+        size = disk.sector_bytes
+        file.write_at(0, b"n" * size * 3)
+        disk.fail_sync()
+        with pytest.raises(SyncFailed):
+            file.sync()
+        again = disk.open("/d/log")
+        again.write_at(4 * size, b"z")
+        again.sync()
+        disk.crash()
+        found = content(disk)
+        assert len(found) == 4 * size + 1 and found[-1:] == b"z" and not any(found[3 * size : -1])
+        lost += found[: 3 * size] != b"n" * size * 3
+    assert lost > 20
 
 
 def test_a_failed_sync_of_a_directory_forgets_names() -> None:
@@ -333,8 +407,9 @@ def test_damage_falls_somewhere(is_unreadable: bool) -> None:
         assert content(disk)[found[1]] != 0
 
 
-def test_an_older_copy_of_a_directory_comes_back() -> None:
-    disk, file = new_disk()
+@pytest.mark.parametrize("seed", range(8))
+def test_an_older_copy_of_a_directory_comes_back(seed: int) -> None:
+    disk, file = new_disk(seed)
     file.write_at(0, b"old")
     disk.make_dir("/d/sub")
     replace_file(disk, "/d/sub/id", b"1")
@@ -347,6 +422,10 @@ def test_an_older_copy_of_a_directory_comes_back() -> None:
     disk.crash()
     assert disk.copy_of("/d") == {"/d/log": b"old", "/d/sub/id": b"1"}
     assert content(disk, "/other") == b"stays"
+    other = SimDisk(seeded_random(seed))
+    other.restore("/", copy)
+    other.crash()
+    assert other.copy_of("/d") == copy and other.free_bytes("/d/sub") > 0
     disk.restore("/d", {})
     assert disk.copy_of("/d") == {} and list(disk.list("/d")) == ["sub"]
 

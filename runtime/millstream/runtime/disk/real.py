@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import errno
 import os
+import stat
 import sys
 import threading
 from collections.abc import Iterator, Sequence
@@ -47,6 +48,11 @@ class RealFile:
         with self._use() as fd:
             return os.fstat(fd).st_size
 
+    @property
+    def has_name(self) -> bool:
+        with self._use() as fd:
+            return os.fstat(fd).st_nlink > 0
+
     def read_at(self, offset: int, size_bytes: int, /) -> bytes:
         with self._use() as fd:
             data = os.pread(fd, size_bytes, offset)
@@ -57,6 +63,8 @@ class RealFile:
 
     def write_at(self, offset: int, /, *parts: Buffer) -> None:
         with self._use(is_change=True) as fd:
+            if offset < 0:  # which the system may take for "where the last write ended"
+                raise OSError(errno.EINVAL, f"offset {offset} is negative")
             for at in range(0, len(parts), PARTS_MAX):
                 offset = write_all(fd, offset, parts[at : at + PARTS_MAX])
 
@@ -155,7 +163,11 @@ class RealDisk:
     __slots__ = ()
 
     def open(self, path: str, /, *, can_write: bool = True) -> RealFile:
-        return RealFile(path, open_fd(path, os.O_RDWR if can_write else os.O_RDONLY))
+        fd = open_fd(path, os.O_RDWR if can_write else os.O_RDONLY)
+        if stat.S_ISDIR(os.fstat(fd).st_mode):
+            os.close(fd)
+            raise IsADirectoryError(errno.EISDIR, "is a directory", path)
+        return RealFile(path, fd)
 
     def create(self, path: str, /) -> RealFile:
         return RealFile(path, open_fd(path, os.O_RDWR | os.O_CREAT | os.O_EXCL))

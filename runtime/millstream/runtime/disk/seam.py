@@ -78,6 +78,10 @@ class DiskFile(Protocol):
 
     @property
     def size_bytes(self) -> int: ...
+    @property
+    def has_name(self) -> bool:
+        """False once it was unlinked or replaced: nobody will find again what is written here."""
+        ...
 
     def read_at(self, offset: int, size_bytes: int, /) -> bytes:
         """Up to `size_bytes` from `offset`; shorter only at the end of the file.

@@ -29,10 +29,6 @@ class Content:
         self._unsynced: dict[int, list[bytes]] = {}  # what each sector was made, oldest first
         self._sizes: list[int] = []
 
-    @property
-    def is_synced(self) -> bool:
-        return not self._unsynced and not self._sizes
-
     def write(self, offset: int, data: bytes) -> None:
         """Change what programs see."""
         self.extend(offset + len(data))

@@ -26,12 +26,14 @@ class SimFile:
         path: str,
         medium: Medium,
         fits: Callable[[Content, int], int],
+        has_name: Callable[[Content], bool],
         content: Content,
         can_write: bool,
     ) -> None:
         self.path = path
         self._medium = medium
         self._fits = fits
+        self._has_name = has_name
         self._content = content
         self._can_write = can_write
         self._host = current_host()
@@ -44,8 +46,14 @@ class SimFile:
         self._use()
         return len(self._content.data)
 
+    @property
+    def has_name(self) -> bool:
+        self._use()
+        return self._has_name(self._content)
+
     def read_at(self, offset: int, size_bytes: int, /) -> bytes:
         self._use()
+        self._refuse_negative(offset)
         content = self._content
         data = bytes(content.data[offset : offset + size_bytes])
         size = content.sector_bytes
@@ -56,6 +64,7 @@ class SimFile:
 
     def write_at(self, offset: int, /, *parts: Buffer) -> None:
         self._use_to_write()
+        self._refuse_negative(offset)
         for part in parts:
             self._write(offset, bytes(part))
             offset += len(part)
@@ -96,6 +105,10 @@ class SimFile:
         if self._boot != self._medium.boot or not is_alive(self._host):
             raise OSError(errno.EIO, "the host of this file has crashed", self.path)
         refuse_dead(self.path)
+
+    def _refuse_negative(self, offset: int) -> None:
+        if offset < 0:
+            raise OSError(errno.EINVAL, f"offset {offset} is negative", self.path)
 
     def _use_to_write(self) -> None:
         self._use()

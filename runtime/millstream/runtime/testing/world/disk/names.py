@@ -133,6 +133,10 @@ class Names:
         """Every file that has a name."""
         return iter({id(content): content for content in self._files.values()}.values())
 
+    def has(self, content: Content) -> bool:
+        """Has the file a name?"""
+        return any(content is one for one in self._files.values())
+
     def below(self, directory: str) -> dict[str, Content]:
         """All files under a directory, by path."""
         prefix = directory.rstrip("/") + "/"

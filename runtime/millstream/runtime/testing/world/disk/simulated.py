@@ -64,7 +64,7 @@ class SimDisk(Medium):
         return self._opened(path, content, can_write=True)
 
     def _opened(self, path: str, content: Content, can_write: bool) -> SimFile:
-        return SimFile(path, self, self._fits, content, can_write)
+        return SimFile(path, self, self._fits, self._names.has, content, can_write)
 
     def rename(self, source: str, target: str, /) -> None:
         self._names.find(clean(source))
@@ -129,6 +129,8 @@ class SimDisk(Medium):
     def _fits(self, content: Content, size_bytes: int) -> int:
         """How long a file may become that wants to be so long."""
         size = len(content.data)
+        if size_bytes <= size:
+            return size_bytes
         return min(size_bytes, size + max(0, self.capacity_bytes - self.used_bytes))
 
     # -- damage
