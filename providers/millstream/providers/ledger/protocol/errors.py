@@ -8,6 +8,7 @@
     ├── NotRecoverable       too few bookies know an entry: bring them back, then try again
     ├── EntryDamaged         what is stored is not what was written: read it elsewhere
     ├── DirectoryRefused     a person must look at the directory that is named
+    │   └── DirectoryInUse   another bookie has it: wait until it ends
     └── BookieError          one bookie did not do it: another one may
         ├── BookieAway       it did not answer; whether it did its work is unknown
         ├── BookieReadOnly   its disk is full: write elsewhere, read here
@@ -25,6 +26,7 @@ __all__ = [
     "BookieError",
     "BookieOverloaded",
     "BookieReadOnly",
+    "DirectoryInUse",
     "DirectoryRefused",
     "EntryDamaged",
     "LedgerClosed",
@@ -78,6 +80,10 @@ class DirectoryRefused(LedgerError):
 
     The text names file and offset, and says what can be done.
     """
+
+
+class DirectoryInUse(DirectoryRefused):
+    """Another bookie, of this process or another, has the directory."""
 
 
 class BookieError(LedgerError):

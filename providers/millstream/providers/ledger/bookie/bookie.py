@@ -1,0 +1,403 @@
+"""One bookie: a directory of entries, and who may add to which ledger.
+
+Owns: `Bookie`. Not: the journal (`journal`), what is where (`store`), the files (`directory`), what
+goes when (`collection`). Idea: spec/ledger.md 1.13, 4.4 to 4.7, 5.6, 10.3.
+Invariants: it acknowledges nothing before it is durable; it denies only what it never acknowledged;
+whoever it answered to a fence, with something or with nothing, may rely on it for ever; the checks
+of an add and its place in the journal are one synchronous step.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from enum import Enum
+from typing import NamedTuple
+
+from millstream.providers.ledger.protocol.entry import NOTHING, head_of, is_whole
+from millstream.providers.ledger.protocol.errors import (
+    BookieAway,
+    BookieError,
+    BookieOverloaded,
+    BookieReadOnly,
+    DirectoryRefused,
+    EntryDamaged,
+    LedgerFenced,
+)
+from millstream.providers.ledger.protocol.found import Found, Missing
+from millstream.runtime.extending import Disk
+
+from .cache import Cache
+from .directory import ADVICE, Directory, refused
+from .form.frame import Kind, Record
+from .form.loading import Loaded
+from .form.state import DOUBT_ALL, FENCES_MAX, TERM_MAX
+from .journal import Journal
+from .opening import Opened, Scanned, opened
+from .options import AskKnown, BookieOptions, HighWater, nothing_known
+from .reading import Reading, SegmentFiles
+from .room import Room
+from .store import Store
+from .watches import Watches
+
+__all__ = ["Bookie", "BookieState", "Figures"]
+
+log = logging.getLogger("millstream.bookie")
+
+
+class BookieState(Enum):
+    """What a bookie does."""
+
+    WRITABLE = "writable"
+    READ_ONLY = "read_only"  # its disk is full: it reads, fences, and takes recoveries
+    STOPPED = "stopped"  # something failed that cannot be tried again
+
+
+class Figures(NamedTuple):
+    """A bookie in numbers, for tools.
+
+    `scanned`: what was read at start, which took `opened_s`; `doubt_below`: of ledgers below this
+    nothing is denied; `damaged`: entries that were found damaged since the start, or before.
+    """
+
+    state: BookieState
+    reason: str
+    high_water: HighWater
+    ledgers: int
+    segments: int
+    used_bytes: int
+    live_bytes: int
+    free_bytes: int
+    unsynced_bytes: int
+    cache_bytes: int
+    watches: int
+    fences: int
+    doubt_below: int
+    damaged: int
+    scanned: Scanned
+    opened_s: float
+
+
+class Bookie:
+    """A directory that is open. Made by `open`; its methods are called on one loop.
+
+    Attributes: `name`, the directory's, by which ensembles know it; `boot`, which rises with every
+    start.
+    """
+
+    def __init__(
+        self,
+        opened: Opened,
+        options: BookieOptions,
+    ) -> None:
+        directory, threads, loaded = opened.directory, opened.threads, opened.loaded
+        self.name = directory.identity.directory
+        self.boot = directory.identity.boot
+        self.opened_s = 0.0
+        self.scanned = opened.scanned
+        self.directory = directory
+        self.options = options
+        self.threads = threads
+        self._watches = Watches(options.watches_max)
+        self._room = Room(options.reserve_bytes)
+        self._cache = Cache(options.cache_bytes)
+        self.store = Store(self.name, loaded.index, loaded.state, loaded.ends, self._watches.wake)
+        self.files = SegmentFiles(directory, options.files_max)
+        self.reading = Reading(
+            loaded.index, self._cache, self.files, threads.read, options.read_ahead_bytes
+        )
+        self._damaged = loaded.damaged
+        self.journal = Journal(
+            directory,
+            options,
+            (threads.commit, threads.ahead),
+            self.store,
+            self,
+            segment=directory.identity.last_segment + 1,
+            sequence=loaded.sequence,
+            check=loaded.check,
+        )
+        self._tasks: list[asyncio.Task[None]] = []
+        self._is_closed = False
+
+    @classmethod
+    async def open(
+        cls,
+        disk: Disk,
+        path: str,
+        options: BookieOptions | None = None,
+        *,
+        cluster: str,
+        fresh: str,
+        ask_known: AskKnown = nothing_known,
+    ) -> Bookie:
+        """Lock a directory, read it, and begin a new segment.
+
+        Args:
+            path: of the directory; made if it is missing, of mode 0700.
+            cluster: whose ledgers these are; a directory of another cluster is refused.
+            fresh: the name that a new directory gets, 32 hex digits that nobody else has.
+            ask_known: what the metadata say of the directory; asked while it is locked.
+
+        Raises DirectoryInUse (wait, and try again), DirectoryRefused, OSError, and what
+        `ask_known` raises.
+        """
+        loop = asyncio.get_running_loop()
+        begin_s = loop.time()
+        options = options or BookieOptions()
+        found = await opened(disk, path, cluster, fresh, ask_known)
+        try:
+            bookie = cls(found, options)
+            await bookie.begin(found.loaded)
+        except BaseException:
+            found.release()
+            raise
+        bookie.opened_s = loop.time() - begin_s
+        return bookie
+
+    async def begin(self, loaded: Loaded) -> None:
+        """Begin a segment, in which the state and what may not have been durable stand first; only
+        then is the end of the former one written down. Then start what runs beside."""
+        self.free(await self.threads.commit.run(self.directory.free_bytes))
+        await self.journal.write(loaded.carried)
+        for sealed in loaded.unsealed:
+            await self.threads.commit.run(self.directory.seal, sealed)
+        if loaded.empty:
+            await self.threads.commit.run(self.directory.remove, loaded.empty)
+        self._tasks = [
+            asyncio.create_task(self.journal.work(), name="bookie journal"),
+            asyncio.create_task(self._watch_files(), name="bookie files"),
+        ]
+
+    async def aclose(self) -> None:
+        """Write what waits, seal the journal, and let go of the directory; again is harmless."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        self.journal.close()
+        self._watches.end(BookieAway("this bookie is closing"))
+        try:
+            if self._tasks:
+                await self._tasks[0]
+                self._tasks[1].cancel()
+            await self.journal.seal()
+        except OSError as error:
+            log.warning("%s: the journal was not sealed: %s", self.directory.path, error)
+        finally:
+            self.journal.release()
+            self.files.close()
+            self.directory.release()
+            self.threads.close()
+
+    # -- the contract of bookies
+
+    async def add(self, term: int, entries: Sequence[bytes]) -> None:
+        """Store packed entries of one ledger; returns when all are on disk.
+
+        Cancelling it takes nothing back. Raises EntryDamaged, LedgerFenced, BookieReadOnly,
+        BookieOverloaded, BookieError (an entry over the limit): nothing is stored; BookieAway: it
+        may be.
+        """
+        self.journal.refuse()
+        heads = [head_of(entry) for entry in entries]
+        if not heads:
+            return
+        ledger = heads[0].ledger
+        for head, entry in zip(heads, entries, strict=True):
+            self._check_entry(ledger, head.ledger, head.entry, entry)
+        self._admit(ledger, term)
+        records = [
+            Record(Kind.ENTRY, ledger, head.entry, entry)
+            for head, entry in zip(heads, entries, strict=True)
+        ]
+        await self.journal.append(records)
+        for head, entry in zip(heads, entries, strict=True):
+            self._cache.put(ledger, head.entry, entry)
+
+    def _check_entry(self, ledger: int, found: int, entry: int, packed: bytes) -> None:
+        what = f"entry {entry} of ledger {found}"
+        if len(packed) > self.options.entry_bytes_max:
+            limit = self.options.entry_bytes_max
+            raise BookieError(f"{what} has {len(packed)} bytes, entry_bytes_max is {limit}")
+        if found != ledger or entry < 0 or found > TERM_MAX or not is_whole(packed):
+            raise EntryDamaged(f"{what}, added to ledger {ledger}: it is none, or its check fails")
+
+    def _admit(self, ledger: int, term: int) -> None:
+        """May this term add to the ledger, now?"""
+        store, fenced = self.store, self.store.term_of(ledger)
+        if store.is_forgotten(ledger):
+            raise LedgerFenced(f"ledger {ledger} was deleted", TERM_MAX)
+        if term < fenced:
+            raise LedgerFenced(f"ledger {ledger} is fenced in term {fenced}, not {term}", fenced)
+        is_recovery = 0 < term == fenced
+        if not is_recovery and ledger < store.state.doubt_below:
+            text = f"ledger {ledger} may have been fenced, and this bookie does not know it"
+            raise BookieReadOnly(f"{text}: its directory lost records; write elsewhere")
+        if not is_recovery and self._room.is_full:
+            text = f"{self._room.free_bytes} bytes are free"
+            raise BookieReadOnly(f"{text}, reserve_bytes is {self.options.reserve_bytes}")
+
+    async def fence(self, ledger: int, term: int) -> int:
+        """From now on refuse what is added to the ledger in a lower term, for ever.
+
+        Returns the highest entry that is known to be confirmed, when the fence is durable, and all
+        that was added before it. Raises LedgerFenced, BookieOverloaded, BookieReadOnly, BookieAway.
+        """
+        self.journal.refuse()
+        assert 0 < term < TERM_MAX, term
+        store, known = self.store, self.store.term_of(ledger)
+        if store.is_forgotten(ledger):
+            return NOTHING  # nothing will be added in any term
+        if term < known:
+            raise LedgerFenced(f"ledger {ledger} is fenced in term {known}, not {term}", known)
+        if store.is_fenced(ledger, term):
+            await self.journal.settled()
+        else:
+            await self._fence(ledger, term)
+        return store.index.confirmed(ledger)
+
+    def _fence(self, ledger: int, term: int) -> asyncio.Future[None]:
+        fences = len(self.store.state.fences)
+        if fences >= FENCES_MAX and ledger not in self.store.state.fences:
+            raise BookieOverloaded(f"{fences} ledgers are fenced, FENCES_MAX is {FENCES_MAX}")
+        future = self.journal.append((Record(Kind.FENCE, ledger, term),), is_control=True)
+        self.store.ask_fence(ledger, term)
+        return future
+
+    async def read(
+        self, ledger: int, first: int, entries_max: int, bytes_max: int, term: int = 0
+    ) -> Found:
+        """Entries from `first` on, one after the other, up to the limits but one at least.
+
+        With a term above 0 the ledger is fenced first, durably, whatever the answer is. Raises
+        LedgerFenced, BookieOverloaded, BookieReadOnly, BookieAway.
+        """
+        self.journal.refuse()
+        if term:
+            await self.fence(ledger, term)
+        entries: list[bytes] = []
+        size = 0
+        while len(entries) < max(1, entries_max):
+            if not self.store.index.find(ledger, first + len(entries)):
+                return self._found(entries, ledger, self._denied(ledger))
+            packed = await self._entry(ledger, first + len(entries))
+            if packed is None:
+                return self._found(entries, ledger, Missing.UNKNOWN)
+            size += len(packed)
+            if entries and size > bytes_max:
+                break
+            entries.append(packed)
+        return self._found(entries, ledger, Missing.LIMIT)
+
+    def _found(self, entries: list[bytes], ledger: int, missing: Missing) -> Found:
+        return Found(tuple(entries), missing, self.store.index.confirmed(ledger))
+
+    def _denied(self, ledger: int) -> Missing:
+        """What to say of an entry that is not here."""
+        is_sure = ledger >= self.store.state.doubt_below and not self.store.is_forgotten(ledger)
+        return Missing.ABSENT if is_sure else Missing.UNKNOWN
+
+    async def _entry(self, ledger: int, entry: int) -> bytes | None:
+        try:
+            return await self.reading.entry(ledger, entry)
+        except (DirectoryRefused, FileNotFoundError) as error:
+            self.stop(error)
+            raise BookieAway(f"this bookie has stopped: {error}") from None
+        except (OSError, ValueError) as error:
+            raise BookieAway(f"entry {entry} of ledger {ledger}: {error}") from None
+
+    async def watch(self, ledger: int, confirmed: int, wait_s: float) -> int:
+        """The highest entry known to be confirmed, as soon as it is above `confirmed`.
+
+        After `wait_s` seconds, or when the ledger is fenced here, what is known then. Raises
+        BookieOverloaded, BookieAway.
+        """
+        self.journal.refuse()
+        if self.store.index.confirmed(ledger) <= confirmed:
+            await self._watches.wait(ledger, wait_s)
+        return self.store.index.confirmed(ledger)
+
+    async def tell(self, ledger: int, term: int, confirmed: int) -> None:
+        """Say what is confirmed, while no entry follows that would say it.
+
+        Kept in memory, of ledgers that have entries here. A lower term than the fence changes
+        nothing. Raises BookieAway.
+        """
+        self.journal.refuse()
+        if term >= self.store.term_of(ledger):
+            self.store.tell(ledger, confirmed)
+
+    # -- state
+
+    @property
+    def state(self) -> BookieState:
+        if self.journal.failure is not None or self._is_closed:
+            return BookieState.STOPPED
+        is_full = self._room.is_full or self.store.state.doubt_below == DOUBT_ALL
+        return BookieState.READ_ONLY if is_full else BookieState.WRITABLE
+
+    @property
+    def high_water(self) -> HighWater:
+        """How far it is; what metadata are told, and give back at the next start."""
+        return HighWater(self.boot, self.journal.sequence)
+
+    def figures(self) -> Figures:
+        """What it has and does."""
+        store, failure = self.store, self.journal.failure
+        return Figures(
+            state=self.state,
+            reason="" if failure is None else str(failure),
+            high_water=self.high_water,
+            ledgers=len(store.index.ledgers),
+            segments=len(store.ends),
+            used_bytes=sum(store.ends.values()),
+            live_bytes=store.live_bytes(),
+            free_bytes=self._room.free_bytes,
+            unsynced_bytes=self.journal.unsynced_bytes,
+            cache_bytes=self._cache.size_bytes,
+            watches=len(self._watches),
+            fences=len(store.state.fences),
+            doubt_below=store.state.doubt_below,
+            damaged=self._damaged + self.reading.damaged,
+            scanned=self.scanned,
+            opened_s=self.opened_s,
+        )
+
+    def stop(self, error: Exception) -> None:
+        """Acknowledge and answer nothing any more."""
+        self.journal.stop(error)
+
+    def failed(self, error: Exception) -> None:
+        """The journal has stopped."""
+        log.error("%s: bookie %s has stopped: %s", self.directory.path, self.name, error)
+        self._watches.end(BookieAway(f"this bookie has stopped: {error}"))
+
+    def free(self, free_bytes: int) -> None:
+        """So much is free on the disk."""
+        if not self._room.see(free_bytes):
+            return
+        path, limit = self.directory.path, self.options.reserve_bytes
+        if self._room.is_full:
+            text = "%s: the bookie is read-only: %d bytes are free, reserve_bytes is %d"
+            log.warning(text, path, free_bytes, limit)
+        else:
+            log.info("%s: the bookie is writable again: %d bytes are free", path, free_bytes)
+
+    async def _watch_files(self) -> None:
+        """Look at files and room, until something is wrong."""
+        while self.journal.failure is None:
+            await asyncio.sleep(self.options.watch_s)
+            try:
+                missing, free_bytes = await self.threads.commit.run(look_at, self.directory)
+            except OSError as error:
+                self.stop(error)
+                return
+            self.free(free_bytes)
+            if missing:
+                self.stop(refused(missing[0], 0, "it was removed while it was in use", ADVICE))
+
+
+def look_at(directory: Directory) -> tuple[list[str], int]:
+    """Which files are missing, and what is free."""
+    return directory.missing(), directory.free_bytes()

@@ -1,0 +1,43 @@
+"""Entries in memory: those that were added or read last.
+
+Owns: `Cache`. Invariant: it never holds more than its limit, with what each entry costs beside its
+bytes; what was used longest ago goes first.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+
+__all__ = ["ENTRY_COST_BYTES", "Cache"]
+
+ENTRY_COST_BYTES = 200
+"""What an entry in the cache takes beside its bytes."""
+
+
+class Cache:
+    """Packed entries by ledger and number, up to `size_bytes_max`."""
+
+    __slots__ = ("_entries", "_size_bytes_max", "size_bytes")
+
+    def __init__(self, size_bytes_max: int) -> None:
+        self.size_bytes = 0
+        self._size_bytes_max = size_bytes_max
+        self._entries: OrderedDict[tuple[int, int], bytes] = OrderedDict()
+
+    def get(self, ledger: int, entry: int) -> bytes | None:
+        found = self._entries.get((ledger, entry))
+        if found is not None:
+            self._entries.move_to_end((ledger, entry))
+        return found
+
+    def put(self, ledger: int, entry: int, packed: bytes) -> None:
+        """Keep an entry, and let go of others for it."""
+        key = (ledger, entry)
+        old = self._entries.pop(key, None)
+        if old is not None:
+            self.size_bytes -= len(old) + ENTRY_COST_BYTES
+        self._entries[key] = packed
+        self.size_bytes += len(packed) + ENTRY_COST_BYTES
+        while self.size_bytes > self._size_bytes_max:
+            _, gone = self._entries.popitem(last=False)
+            self.size_bytes -= len(gone) + ENTRY_COST_BYTES

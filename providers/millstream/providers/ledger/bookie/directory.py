@@ -1,0 +1,251 @@
+"""The directory of a bookie: whose it is, what is in it, and who has it.
+
+Owns: `Directory`: the lock, the identity file, making and removing segments. Functions here block;
+who calls them beside a loop gives them to one thread, so that identities are written one after the
+other. Invariants: a file that may have acknowledged entries is in the identity first, and is out of
+it before it is removed; a directory that does not fit is left as it is.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from contextlib import suppress
+
+import msgspec
+
+from millstream.providers.ledger.protocol.errors import DirectoryInUse, DirectoryRefused
+from millstream.runtime.extending import DirLock, Disk, DiskFile, read_file, replace_file
+
+from .form.envelope import Newer, NotWhole
+from .form.frame import SECTOR_BYTES
+from .form.identity import (
+    IDENTITY,
+    IDENTITY_BYTES_MAX,
+    Identity,
+    identity_bytes,
+    identity_in,
+)
+from .form.intervals import Intervals
+from .form.sealed import INDEX_BYTES_MAX, Sealed, sealed_bytes, sealed_in
+from .form.segment import (
+    head_bytes,
+    head_in,
+    index_name,
+    number_in,
+    seed_of,
+    segment_name,
+)
+from .form.walk import Walk
+
+__all__ = ["Directory"]
+
+log = logging.getLogger("millstream.bookie")
+
+ADVICE = "restore the directory from a copy, or give the bookie an empty one: it gets a new name, "
+ADVICE += "and ledgers are healed from other bookies"
+
+
+class Directory:
+    """A directory that this bookie alone has, until `release`.
+
+    Args:
+        path: of the directory.
+        lock: the one that is held.
+    """
+
+    def __init__(self, disk: Disk, path: str, lock: DirLock, identity: Identity) -> None:
+        self.disk = disk
+        self.path = path
+        self.identity = identity
+        self._lock = lock
+
+    @classmethod
+    def claim(cls, disk: Disk, path: str, cluster: str, fresh: str) -> Directory:
+        """Lock the directory, and read whose it is; `fresh`: the name of one that is new.
+
+        Raises DirectoryInUse, DirectoryRefused, OSError.
+        """
+        disk.make_dir(path)
+        lock = disk.lock(path)
+        if lock is None:
+            raise DirectoryInUse(
+                f"{path}: another bookie has this directory; it is free when that ends"
+            )
+        try:
+            return cls(disk, path, lock, identity_of(disk, path, cluster, fresh))
+        except BaseException:
+            lock.release()
+            raise
+
+    def release(self) -> None:
+        self._lock.release()
+
+    def file(self, name: str) -> str:
+        return f"{self.path}/{name}"
+
+    def write(self, identity: Identity) -> None:
+        """Make an identity durable."""
+        replace_file(self.disk, self.file(IDENTITY), identity_bytes(identity))
+        self.identity = identity
+
+    def start(self, boot: int) -> None:
+        """A start begins, with a higher number than all before."""
+        assert boot > self.identity.boot, (boot, self.identity.boot)
+        self.write(msgspec.structs.replace(self.identity, boot=boot))
+
+    def note(self, sequence: int) -> None:
+        """The journal is durable up to here."""
+        self.write(msgspec.structs.replace(self.identity, sequence=sequence))
+
+    def free_bytes(self) -> int:
+        """What may still be written here."""
+        return self.disk.free_bytes(self.path)
+
+    # -- segments
+
+    def open_segment(self, number: int) -> DiskFile:
+        """Open a segment for reading, and see that it is what its name says.
+
+        Raises DirectoryRefused, FileNotFoundError, OSError.
+        """
+        file = self.disk.open(self.file(segment_name(number)), can_write=False)
+        try:
+            self._check_head(file, number)
+        except BaseException:
+            file.close()
+            raise
+        return file
+
+    def _check_head(self, file: DiskFile, number: int) -> None:
+        """A damaged head is no reason to refuse: frames carry whose they are in their checks."""
+        try:
+            head = head_in(file.read_at(0, SECTOR_BYTES))
+        except Newer as error:
+            raise refused(file.path, 0, f"it has {error}", "take that version") from None
+        except (NotWhole, OSError) as error:
+            log.warning("%s: offset 0: the head of a segment is damaged: %s", file.path, error)
+            return
+        if (head.directory, head.segment) != (self.identity.directory, number):
+            found = f"it is segment {head.segment} of directory {head.directory}"
+            raise refused(file.path, 0, found, ADVICE)
+
+    def begin_segment(self, number: int, allocate_bytes: int, sequence: int) -> DiskFile:
+        """Make the next segment, durable and in the identity; `sequence` is durable."""
+        path = self.file(segment_name(number))
+        with suppress(FileNotFoundError):
+            self.disk.unlink(path)  # of a start, or a try, that did not come to use it
+        file = self.disk.create(path)
+        file.write_at(0, head_bytes(self.identity.directory, number))
+        file.preallocate(max(SECTOR_BYTES, allocate_bytes))
+        self.disk.sync_dir(self.path)
+        identity = self.identity.with_segment(number)
+        self.write(msgspec.structs.replace(identity, sequence=sequence))
+        return file
+
+    def seal(self, sealed: Sealed) -> None:
+        """Write an index file."""
+        path = self.file(index_name(sealed.segment))
+        replace_file(self.disk, path, sealed_bytes(sealed))
+
+    def sealed(self, number: int) -> Sealed | None:
+        """What a segment's index file says; None if it is missing or damaged."""
+        path = self.file(index_name(number))
+        try:
+            data = read_file(self.disk, path, INDEX_BYTES_MAX)
+            return sealed_in(data, self.identity.directory, number)
+        except FileNotFoundError:
+            return None
+        except Newer as error:
+            raise refused(path, 0, f"it has {error}", "take that version") from None
+        except (NotWhole, OSError, ValueError) as error:
+            log.warning("%s: an index file is damaged, its segment is read: %s", path, error)
+            return None
+
+    def remove(self, numbers: Sequence[int]) -> None:
+        """Remove segments that nobody needs."""
+        identity = self.identity
+        for number in numbers:
+            identity = identity.without_segment(number)
+        self.write(identity)
+        self._unlink(numbers)
+
+    def _unlink(self, numbers: Sequence[int]) -> None:
+        for number in numbers:
+            for name in (segment_name(number), index_name(number)):
+                with suppress(FileNotFoundError):
+                    self.disk.unlink(self.file(name))
+        self.disk.sync_dir(self.path)
+
+    def missing(self) -> list[str]:
+        """Files that must be there, and are not."""
+        numbers = Intervals(self.identity.segments).numbers()
+        wanted = [IDENTITY, *(segment_name(number) for number in numbers)]
+        names = set(self.disk.list(self.path))
+        return [self.file(name) for name in wanted if name not in names]
+
+    def tidy(self) -> None:
+        """Remove what a crash left of segments that were begun or removed.
+
+        Raises DirectoryRefused: files are missing, or there are some that the identity should name.
+        """
+        if missing := self.missing():
+            raise refused(missing[0], 0, f"it is missing, with {len(missing) - 1} others", ADVICE)
+        extra = self._unlisted()
+        last = self.identity.last_segment
+        for number in extra:
+            if number > last + 1 or (number == last + 1 and self._has_frames(number)):
+                path = self.file(segment_name(number))
+                fact = f"the identity ends with segment {last}: it is older"
+                raise refused(path, 0, fact, ADVICE)
+        if extra:
+            self._unlink(extra)
+
+    def _unlisted(self) -> list[int]:
+        """Segments that the identity does not name."""
+        listed = Intervals(self.identity.segments)
+        names = self.disk.list(self.path)
+        found = {number_in(name, suffix) for name in names for suffix in (".seg", ".idx")}
+        return sorted(number for number in found if number is not None and number not in listed)
+
+    def _has_frames(self, number: int) -> bool:
+        try:
+            file = self.disk.open(self.file(segment_name(number)), can_write=False)
+        except FileNotFoundError:
+            return False
+        try:
+            walk = Walk(file, seed_of(self.identity.directory, number))
+            return next(iter(walk), None) is not None
+        finally:
+            file.close()
+
+
+def identity_of(disk: Disk, path: str, cluster: str, fresh: str) -> Identity:
+    """Read the identity of a directory, or give it one. Raises DirectoryRefused."""
+    file = f"{path}/{IDENTITY}"
+    try:
+        identity = identity_in(read_file(disk, file, IDENTITY_BYTES_MAX))
+    except FileNotFoundError:
+        return new_identity(disk, path, cluster, fresh)
+    except Newer as error:
+        raise refused(file, 0, f"it has {error}", "take that version") from None
+    except (NotWhole, ValueError) as error:
+        raise refused(file, 0, f"it is damaged: {error}", ADVICE) from None
+    if identity.cluster != cluster:
+        text = f"it belongs to cluster {identity.cluster!r}, not {cluster!r}"
+        raise refused(file, 0, text, "give each cluster directories of its own")
+    return identity
+
+
+def new_identity(disk: Disk, path: str, cluster: str, fresh: str) -> Identity:
+    names = [name for name in disk.list(path) if not name.startswith(f"{IDENTITY}.")]
+    if names:
+        text = f"the directory has no file {IDENTITY!r}, but others"
+        raise refused(f"{path}/{names[0]}", 0, text, "give the bookie an empty directory")
+    identity = Identity(fresh, cluster)
+    replace_file(disk, f"{path}/{IDENTITY}", identity_bytes(identity))
+    return identity
+
+
+def refused(path: str, offset: int, fact: str, advice: str) -> DirectoryRefused:
+    return DirectoryRefused(f"{path}: offset {offset}: {fact}. What can be done: {advice}")

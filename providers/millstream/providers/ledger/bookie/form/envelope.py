@@ -1,0 +1,55 @@
+"""The form of everything in a directory that is not a frame: what it is, in which format, and that
+it is whole.
+
+Owns: wrapping and opening. Invariants: what was cut, changed, or is something else, is never taken
+for what it should be; a newer format is told from damage.
+
+    0  magic, 8 bytes | format u32 | reserved u32 | size u64
+    24 payload, then check u64: XXH3-64 of all before it
+"""
+
+from __future__ import annotations
+
+from struct import Struct
+
+from millstream.providers.ledger.protocol.entry import check_of
+
+__all__ = ["FORMAT", "OVERHEAD_BYTES", "Newer", "NotWhole", "opened", "wrapped"]
+
+FORMAT = 1
+"""What this version writes, and the highest that it reads."""
+
+HEAD = Struct("<8sIIQ")
+CHECK = Struct("<Q")
+OVERHEAD_BYTES = HEAD.size + CHECK.size
+
+
+class NotWhole(Exception):
+    """The bytes are cut, changed, or something else. The text says what was found."""
+
+
+class Newer(Exception):
+    """The bytes have a format of a later version. The text names it."""
+
+
+def wrapped(magic: bytes, payload: bytes) -> bytes:
+    """A payload with what says that it is whole."""
+    data = HEAD.pack(magic, FORMAT, 0, len(payload)) + payload
+    return data + CHECK.pack(check_of(data))
+
+
+def opened(magic: bytes, data: bytes) -> bytes:
+    """The payload; what follows the check is ignored. Raises NotWhole, Newer."""
+    if len(data) < OVERHEAD_BYTES:
+        raise NotWhole(f"{len(data)} bytes, {OVERHEAD_BYTES} at least were written")
+    found, form, _, size = HEAD.unpack_from(data)
+    if found != magic:
+        raise NotWhole(f"it begins with {found!r}, not with {magic!r}")
+    end = HEAD.size + size
+    if end + CHECK.size > len(data):
+        raise NotWhole(f"{len(data)} bytes, {end + CHECK.size} were written")
+    if CHECK.unpack_from(data, end)[0] != check_of(memoryview(data)[:end]):
+        raise NotWhole("its check does not fit")
+    if form > FORMAT:
+        raise Newer(f"format {form}; this version knows formats up to {FORMAT}")
+    return data[HEAD.size : end]

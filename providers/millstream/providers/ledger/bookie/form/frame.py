@@ -1,0 +1,157 @@
+"""One frame of a journal: what one group commit writes.
+
+Owns: `Record`, `Frame`, `Front`, encoding and decoding. Idea: spec/ledger.md 10.2.3 to 10.2.6.
+Invariants: a frame begins and ends at a multiple of 512 bytes, so that a torn one never damages the
+sector of its predecessor; it names the check of the one before it; its own check covers head and
+table, and begins with a seed that only its segment has, so that no copy of a frame, in a payload or
+elsewhere, is taken for one. Bodies carry checks of their own.
+
+    0  magic u32 | version u16 | reserved u16 | length u32, with padding | records u32 |
+       sequence u64 | check of the frame before u64
+    32 check u64: XXH3-64, with the segment's seed, of the 32 bytes before it and the table
+    40 table, 24 bytes each: kind u8 | reserved, 3 bytes | body's size u32 | ledger u64 | entry i64
+       bodies in the table's order, then zeros
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import IntEnum
+from struct import Struct
+from typing import NamedTuple
+
+from xxhash import xxh3_64
+
+__all__ = [
+    "FRONT_BYTES",
+    "MAGIC",
+    "SECTOR_BYTES",
+    "Frame",
+    "Front",
+    "Kind",
+    "Record",
+    "Row",
+    "frame_of",
+    "front_of",
+    "length_of",
+]
+
+SECTOR_BYTES = 512
+MAGIC = b"MSfr"
+VERSION = 1
+
+HEAD = Struct("<4sHHIIQQ")
+CHECK = Struct("<Q")
+ROW = Struct("<BxxxIQq")
+FRONT_BYTES = HEAD.size + CHECK.size
+JOINED_MAX_BYTES = 32_768
+"""A frame up to this size is written as one piece: a copy is cheaper than many pieces."""
+
+
+class Kind(IntEnum):
+    """What a record is. An entry's body is the packed entry; a fence has the term in `entry`; a
+    tombstone is for the ledgers from `ledger` to `entry`; a state's body is a `State`."""
+
+    ENTRY = 1
+    FENCE = 2
+    FORGET = 3
+    STATE = 4
+
+
+KINDS = frozenset(Kind)
+
+
+class Record(NamedTuple):
+    """What is to be written."""
+
+    kind: int
+    ledger: int
+    entry: int
+    body: bytes = b""
+
+
+class Row(NamedTuple):
+    """What was written: a record, with its body's size and place in the frame."""
+
+    kind: int
+    ledger: int
+    entry: int
+    start: int
+    size: int
+
+
+class Frame(NamedTuple):
+    """A frame to be written: its pieces, its check, its length, where each body begins."""
+
+    parts: Sequence[bytes]
+    check: int
+    length: int
+    starts: Sequence[int]
+
+
+class Front(NamedTuple):
+    """Head and table of a frame that was read, whose check fits."""
+
+    sequence: int
+    previous: int
+    check: int
+    length: int
+    rows: tuple[Row, ...]
+
+
+def length_of(count: int, body_bytes: int) -> int:
+    """How long a frame with so many records is."""
+    return -(-(FRONT_BYTES + ROW.size * count + body_bytes) // SECTOR_BYTES) * SECTOR_BYTES
+
+
+def frame_of(seed: int, sequence: int, previous: int, records: Sequence[Record]) -> Frame:
+    """Make a frame. Costs no copy of large bodies."""
+    at = FRONT_BYTES + ROW.size * len(records)
+    starts, table = [], []
+    for kind, ledger, entry, body in records:
+        table.append(ROW.pack(kind, len(body), ledger, entry))
+        starts.append(at)
+        at += len(body)
+    length = -(-at // SECTOR_BYTES) * SECTOR_BYTES
+    head = HEAD.pack(MAGIC, VERSION, 0, length, len(records), sequence, previous)
+    rows = b"".join(table)
+    check = front_check(seed, head, rows)
+    bodies = [record.body for record in records if record.body]
+    parts = [head, CHECK.pack(check), rows, *bodies, bytes(length - at)]
+    if length <= JOINED_MAX_BYTES:
+        parts = [b"".join(parts)]
+    return Frame(parts, check, length, starts)
+
+
+def front_bytes_of(data: bytes | memoryview, at: int = 0) -> int:
+    """How many bytes head and table of the frame at an offset have; 0: there is none."""
+    if len(data) - at < FRONT_BYTES:
+        return 0
+    magic, version, _, length, count, _, _ = HEAD.unpack_from(data, at)
+    front: int = FRONT_BYTES + ROW.size * count
+    if magic != MAGIC or version != VERSION or length % SECTOR_BYTES or front > length:
+        return 0
+    return front
+
+
+def front_of(seed: int, front: bytes | memoryview) -> Front | None:
+    """Decode head and table, which `front` has exactly; None unless they are whole."""
+    view = memoryview(front)
+    _, _, _, length, _, sequence, previous = HEAD.unpack_from(view)
+    (check,) = CHECK.unpack_from(view, HEAD.size)
+    if check != front_check(seed, view[: HEAD.size], view[FRONT_BYTES:]):
+        return None
+    rows, start = [], len(view)
+    for kind, size, ledger, entry in ROW.iter_unpack(view[FRONT_BYTES:]):
+        rows.append(Row(kind, ledger, entry, start, size))
+        start += size
+    assert length_of(len(rows), start - len(view)) == length, (length, start)
+    assert all(row.kind in KINDS for row in rows), rows
+    return Front(sequence, previous, check, length, tuple(rows))
+
+
+def front_check(seed: int, head: bytes | memoryview, table: bytes | memoryview) -> int:
+    seal = xxh3_64(head, seed=seed)
+    seal.update(table)
+    check: int = seal.intdigest()
+    return check

@@ -1,0 +1,132 @@
+"""Where every entry of a bookie is, and what each segment still has that is wanted.
+
+Owns: `Index`, `Use`. Invariants: it holds 8 bytes per entry and no object per entry; of two copies
+of an entry the later one counts; a segment's count of entries is exact, so that one with none can
+be removed; its bytes are a good estimate, for whom to compact.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterator
+
+from millstream.providers.ledger.protocol.entry import NOTHING
+
+from .runs import Runs
+from .segment import segment_of
+
+__all__ = ["Index", "Placed", "Use"]
+
+
+class Use:
+    """Entries, and their bytes."""
+
+    __slots__ = ("entries", "size_bytes")
+
+    def __init__(self, entries: int = 0, size_bytes: int = 0) -> None:
+        self.entries = entries
+        self.size_bytes = size_bytes
+
+    def add(self, entries: int, size_bytes: int) -> None:
+        self.entries += entries
+        self.size_bytes = max(0, self.size_bytes + size_bytes)
+
+
+class Placed:
+    """One ledger: places of its entries, how much of it is in which segment, and the highest entry
+    that heads of entries call confirmed."""
+
+    __slots__ = ("confirmed", "runs", "uses")
+
+    def __init__(self) -> None:
+        self.runs = Runs()
+        self.uses: dict[int, Use] = {}
+        self.confirmed = NOTHING
+
+
+class Index:
+    """Places of entries, by ledger and number."""
+
+    __slots__ = ("ledgers", "segments")
+
+    def __init__(self) -> None:
+        self.ledgers: dict[int, Placed] = {}
+        self.segments: dict[int, Use] = {}
+
+    def find(self, ledger: int, entry: int) -> int:
+        """The place of an entry; 0: it is not here."""
+        placed = self.ledgers.get(ledger)
+        return 0 if placed is None else placed.runs.get(entry)
+
+    def confirmed(self, ledger: int) -> int:
+        """The highest entry that is known to be confirmed."""
+        placed = self.ledgers.get(ledger)
+        return NOTHING if placed is None else placed.confirmed
+
+    def tell(self, ledger: int, confirmed: int) -> bool:
+        """More of a ledger is confirmed, though no entry says so; False: nothing new."""
+        placed = self.ledgers.get(ledger)
+        if placed is None or placed.confirmed >= confirmed:
+            return False
+        placed.confirmed = confirmed
+        return True
+
+    def put(self, ledger: int, entry: int, place: int, size_bytes: int, confirmed: int) -> None:
+        """An entry is at this place, whether it was anywhere before or not."""
+        placed = self._placed(ledger)
+        placed.confirmed = max(placed.confirmed, confirmed)
+        old = placed.runs.put(entry, place)
+        if old:
+            self._take(placed, segment_of(old), size_bytes)
+        self._use(placed, segment_of(place), 1, size_bytes)
+
+    def put_run(
+        self, ledger: int, base: int, places: array[int], size_bytes: int, confirmed: int
+    ) -> None:
+        """As `put` for each of a run in one segment, whose entries have `size_bytes` together."""
+        placed = self._placed(ledger)
+        placed.confirmed = max(placed.confirmed, confirmed)
+        entries = len(places) - places.count(0)
+        if base > placed.runs.last:
+            placed.runs.extend(base, places)
+            self._use(placed, segment_of(next(filter(None, places))), entries, size_bytes)
+            return
+        for at, place in enumerate(places):
+            if place:
+                self.put(ledger, base + at, place, size_bytes // entries, confirmed)
+
+    def _placed(self, ledger: int) -> Placed:
+        placed = self.ledgers.get(ledger)
+        if placed is None:
+            placed = self.ledgers[ledger] = Placed()
+        return placed
+
+    def _use(self, placed: Placed, segment: int, entries: int, size_bytes: int) -> None:
+        for uses in (placed.uses, self.segments):
+            use = uses.get(segment)
+            if use is None:
+                use = uses[segment] = Use()
+            use.add(entries, size_bytes)
+
+    def _take(self, placed: Placed, segment: int, size_bytes: int) -> None:
+        """An entry of a segment has another place now."""
+        self._use(placed, segment, -1, -size_bytes)
+        if not placed.uses[segment].entries:
+            del placed.uses[segment]
+
+    def drop(self, ledger: int) -> None:
+        """Forget a ledger."""
+        placed = self.ledgers.pop(ledger, None)
+        if placed is not None:
+            for segment, use in placed.uses.items():
+                self.segments[segment].add(-use.entries, -use.size_bytes)
+
+    def entries_in(self, segment: int) -> Iterator[tuple[int, int, int]]:
+        """Ledger, entry and place of all that a segment has; do not change the index meanwhile."""
+        for ledger, placed in self.ledgers.items():
+            if segment not in placed.uses:
+                continue
+            for base, places in placed.runs:
+                for at, place in enumerate(places):
+                    if place and segment_of(place) == segment:
+                        yield ledger, base + at, place

@@ -1,0 +1,230 @@
+"""From the frames and index files of a directory to what a bookie knows.
+
+Owns: `Loader`, `Loaded`. Not: finding and opening files (`opening`). Idea: spec/ledger.md 10.2.7,
+10.2.8.
+Invariants: what was acknowledged is in the index, or its ledger is in doubt; nothing is dropped but
+a frame with nothing valid behind it. The last frame of a segment without index file may be in the
+system's cache alone, for its writer may have died in the sync: its entries are given back, to be
+written again before anybody is told of them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from millstream.providers.ledger.protocol.entry import NOTHING, head_of
+
+from .envelope import Newer, NotWhole
+from .frame import Kind, Record
+from .index import Index
+from .sealed import Sealed
+from .segment import place_of
+from .state import State, state_bytes, state_in
+from .tail import Tail
+from .walk import Walk, Walked
+
+__all__ = ["ANEW", "Loaded", "Loader"]
+
+ANEW = 0
+"""What stands for the check of the frame before, where frames were lost: the state that follows
+says what is in doubt."""
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """What was found.
+
+    `sequence`, `check`: the frame that the journal goes on behind; `seen`: the highest sequence;
+    `carried`: entries to be written again first; `unsealed`: index files to be written; `empty`:
+    segments without a frame; `ends`: how much of each segment is used; `doubts`: why what is not
+    there may have been; `damaged`: entries that are there and cannot be read.
+    """
+
+    index: Index
+    state: State
+    sequence: int
+    check: int
+    seen: int
+    carried: tuple[Record, ...]
+    unsealed: tuple[Sealed, ...]
+    empty: tuple[int, ...]
+    ends: dict[int, int]
+    doubts: tuple[str, ...]
+    damaged: int
+
+
+class Pending(NamedTuple):
+    """A frame of a segment without index file that was read, and not yet believed: it is the end
+    of the journal if nothing follows."""
+
+    tail: Tail
+    walked: Walked
+
+
+class Loader:
+    """Takes the segments of a directory in their order.
+
+    Args:
+        directory: whose they are.
+        durable: a sequence that surely was durable.
+    """
+
+    def __init__(self, directory: str, durable: int) -> None:
+        self._directory = directory
+        self._durable = durable
+        self._index = Index()
+        self._state = State()
+        self._sequence = self._seen = 0
+        self._check = ANEW
+        self._pending: Pending | None = None
+        self._unsealed: list[Sealed] = []
+        self._empty: list[int] = []
+        self._ends: dict[int, int] = {}
+        self._doubts: list[str] = []
+        self._unreadable = ""
+        self._damaged = 0
+
+    # -- segments
+
+    def take_sealed(self, sealed: Sealed) -> None:
+        """A segment with an index file."""
+        if sealed.last < 0:
+            self._empty.append(sealed.segment)
+            return
+        self._meet(f"segment {sealed.segment}", sealed.first, sealed.previous, is_new=True)
+        for found in sealed.ledgers:
+            rest = found.size_bytes
+            for base, places in found.places():
+                self._index.put_run(found.ledger, base, places, rest, found.confirmed)
+                rest = 0
+        self._state = sealed.state_of()
+        self._sequence, self._check = sealed.last, sealed.check
+        self._seen = max(self._seen, sealed.last)
+        self._ends[sealed.segment] = sealed.end
+        self._damaged += sealed.damaged
+
+    def take_walk(self, segment: int, walk: Walk) -> None:
+        """A segment without an index file."""
+        tail = Tail(segment)
+        is_empty = True
+        for walked in walk:
+            what = f"segment {segment}, offset {walked.offset}"
+            self._meet(what, walked.front.sequence, walked.front.previous, is_new=is_empty)
+            if walked.lost_before:
+                self._doubt(f"{what}: frames before it are damaged")
+            self._pending = Pending(tail, walked)
+            self._seen = max(self._seen, walked.front.sequence)
+            is_empty = False
+        if walk.has_unreadable:
+            self._unreadable = f"segment {segment}, offset {walk.end}: a sector cannot be read"
+        if is_empty and walk.has_unreadable:
+            self._unsealed.append(tail.sealed(self._directory, state_bytes(self._state)))
+        elif is_empty:
+            self._empty.append(segment)
+
+    def finish(self) -> Loaded:
+        """All segments were taken."""
+        carried = self._end_pending()
+        if self._unreadable:
+            self._doubt(self._unreadable)
+        if self._seen < self._durable:
+            self._doubt(f"the journal ends at {self._seen}, {self._durable} was durable")
+        for ledger in [one for one in self._index.ledgers if one in self._state.forgotten]:
+            self._index.drop(ledger)
+        return Loaded(
+            self._index,
+            self._state,
+            self._sequence,
+            self._check,
+            self._seen,
+            carried,
+            tuple(self._unsealed),
+            tuple(self._empty),
+            self._ends,
+            tuple(self._doubts),
+            self._damaged,
+        )
+
+    # -- frames
+
+    def _meet(self, what: str, sequence: int, previous: int, is_new: bool) -> None:
+        """A frame follows, the first of a segment or not: what does that say of the one before?"""
+        pending = self._pending
+        if pending is not None:
+            front = pending.walked.front
+            is_again = is_new and (sequence, previous) == (front.sequence, front.previous)
+            if not is_again:
+                self._believe(pending)
+            self._pending = None
+            if is_new:
+                self._seal(pending.tail)
+        if (sequence - 1, previous) == (self._sequence, self._check):
+            self._unreadable = ""  # so nothing was there
+        elif previous != ANEW or not is_new:
+            self._doubt(f"{what}: frame {sequence} does not follow {self._sequence}")
+
+    def _end_pending(self) -> tuple[Record, ...]:
+        """Nothing follows: the last frame is torn, or is to be written again."""
+        if self._pending is None:
+            return ()
+        tail, walked = self._pending
+        front = walked.front
+        if walked.bad and front.sequence > self._durable:
+            self._seen = self._sequence
+            self._seal(tail)
+            return ()
+        if walked.bad:
+            self._believe(self._pending)
+            self._seal(tail)
+            return ()
+        self._seal(tail)
+        for row, body in zip(front.rows, walked.bodies, strict=True):
+            if row.kind == Kind.STATE:
+                self._state = state_in(body)
+            self._state.apply(row)
+        return tuple(
+            Record(row.kind, row.ledger, row.entry, body)
+            for row, body in zip(front.rows, walked.bodies, strict=True)
+            if row.kind == Kind.ENTRY
+        )
+
+    def _seal(self, tail: Tail) -> None:
+        """No more frames of this segment are believed."""
+        if tail.last >= 0:
+            self._unsealed.append(tail.sealed(self._directory, state_bytes(self._state)))
+            self._ends[tail.segment] = tail.end
+        else:
+            self._empty.append(tail.segment)
+
+    def _believe(self, pending: Pending) -> None:
+        """A frame is part of the journal."""
+        tail, walked = pending
+        front = walked.front
+        tail.grow(front.sequence, front.previous, front.check, walked.offset + front.length)
+        tail.damaged += len(walked.bad)
+        self._damaged += len(walked.bad)
+        self._sequence, self._check = front.sequence, front.check
+        for at in range(len(front.rows)):
+            self._apply(pending, at)
+
+    def _apply(self, pending: Pending, at: int) -> None:
+        tail, walked = pending
+        row, body = walked.front.rows[at], walked.bodies[at]
+        self._state.apply(row)
+        if row.kind == Kind.STATE:
+            self._replace_state(walked, body)
+        elif row.kind == Kind.ENTRY:
+            confirmed = NOTHING if at in walked.bad else head_of(body).confirmed
+            place = place_of(tail.segment, walked.offset + row.start)
+            for index in (tail.index, self._index):
+                index.put(row.ledger, row.entry, place, row.size, confirmed)
+
+    def _replace_state(self, walked: Walked, body: bytes) -> None:
+        try:
+            self._state = state_in(body)
+        except (NotWhole, Newer) as error:
+            self._doubt(f"the state in frame {walked.front.sequence} is damaged: {error}")
+
+    def _doubt(self, why: str) -> None:
+        self._doubts.append(why)

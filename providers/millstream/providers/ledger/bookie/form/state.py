@@ -1,0 +1,117 @@
+"""What a bookie knows beside entries: fences, tombstones, what is in doubt.
+
+Owns: `State`. Invariants: fences only rise; a tombstone stays for ever, and stands for the fence;
+the bound of doubt never falls. It is small, so that every segment begins with all of it, and ends
+with all of it in its index: no segment is needed to understand another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import msgspec
+
+from .envelope import Newer, NotWhole, opened, wrapped
+from .frame import Kind, Row
+from .intervals import Intervals
+
+__all__ = ["DOUBT_ALL", "FENCES_MAX", "TERM_MAX", "State", "is_state", "state_bytes", "state_in"]
+
+MAGIC = b"MSbkstat"
+FENCES_MAX = 1 << 20
+"""So many ledgers that are not deleted may have fences in one bookie."""
+TERM_MAX = (1 << 63) - 1
+"""The term of a ledger that was deleted: nobody is above it."""
+DOUBT_ALL = (1 << 63) - 1
+
+
+class StateParts(msgspec.Struct, frozen=True, array_like=True):
+    """A state as it is stored."""
+
+    boot: int
+    doubt_below: int
+    ledgers: list[int]
+    terms: list[int]
+    forgotten: list[tuple[int, int]]
+
+
+class State:
+    """Fences {ledger: term}, ledgers that were deleted, and below which ledger nothing that is not
+    here may be denied; `boot`: the start that wrote it."""
+
+    __slots__ = ("boot", "doubt_below", "fences", "forgotten")
+
+    def __init__(self) -> None:
+        self.boot = 0
+        self.doubt_below = 0
+        self.fences: dict[int, int] = {}
+        self.forgotten = Intervals()
+
+    def copy(self) -> State:
+        return state_in(state_bytes(self))
+
+    def term_of(self, ledger: int) -> int:
+        """Adds in a lower term are refused; 0: none is."""
+        if ledger in self.forgotten:
+            return TERM_MAX
+        return self.fences.get(ledger, 0)
+
+    def fence(self, ledger: int, term: int) -> None:
+        if term > self.term_of(ledger):
+            self.fences[ledger] = term
+
+    def forget(self, first: int, last: int) -> None:
+        """The ledgers from `first` to `last` were deleted."""
+        self.forgotten.add(first, last)
+        for ledger in fenced_in(self.fences, first, last):
+            del self.fences[ledger]
+
+    def doubt(self, below: int) -> None:
+        self.doubt_below = max(self.doubt_below, below)
+
+    def apply(self, row: Row) -> None:
+        """What a record says, in the order of the journal. Of a state, see `replaced_by`."""
+        if row.kind == Kind.FENCE:
+            self.fence(row.ledger, row.entry)
+        elif row.kind == Kind.FORGET:
+            self.forget(row.ledger, row.entry)
+
+
+def fenced_in(fences: dict[int, int], first: int, last: int) -> Iterable[int]:
+    if last - first < len(fences):
+        return [ledger for ledger in range(first, last + 1) if ledger in fences]
+    return [ledger for ledger in fences if first <= ledger <= last]
+
+
+def state_bytes(state: State) -> bytes:
+    """A state with its check."""
+    fences = state.fences
+    parts = StateParts(
+        state.boot,
+        state.doubt_below,
+        list(fences),
+        list(fences.values()),
+        list(state.forgotten),
+    )
+    return wrapped(MAGIC, msgspec.msgpack.encode(parts))
+
+
+def state_in(data: bytes) -> State:
+    """Raises NotWhole, Newer."""
+    parts = msgspec.msgpack.decode(opened(MAGIC, data), type=StateParts)
+    if len(parts.ledgers) != len(parts.terms):
+        raise NotWhole(f"{len(parts.ledgers)} ledgers have {len(parts.terms)} terms")
+    state = State()
+    state.boot, state.doubt_below = parts.boot, parts.doubt_below
+    state.fences = dict(zip(parts.ledgers, parts.terms, strict=True))
+    state.forgotten = Intervals(parts.forgotten)
+    return state
+
+
+def is_state(data: bytes) -> bool:
+    """Can it be read?"""
+    try:
+        state_in(data)
+    except (NotWhole, Newer):
+        return False
+    return True

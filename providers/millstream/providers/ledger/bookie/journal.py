@@ -1,0 +1,352 @@
+"""Group commit: what is appended while a sync runs is written by the next one.
+
+Owns: `Journal`: the queue of appends, and the one task that writes them. Not: what records mean
+(`store`), files and their order (`directory`). Idea: spec/ledger.md 5.2.8, 10.3.
+Invariants: a future ends only after the sync that covers its records, and futures end in the order
+of appends; one write is under way at most; when it fails for another reason than room, the journal
+is stopped for good, and nothing that waits or comes later is acknowledged; bytes that wait have a
+limit. Appending is one synchronous step, so what was checked just before still holds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
+
+from millstream.providers.ledger.protocol.errors import (
+    BookieAway,
+    BookieOverloaded,
+    BookieReadOnly,
+)
+from millstream.runtime.extending import DiskFile, DiskFull, DiskThread
+
+from .directory import Directory
+from .form.frame import Frame, Kind, Record, frame_of, length_of
+from .form.sealed import Sealed
+from .form.segment import FRAMES_START, seed_of
+from .options import BookieOptions
+
+log = logging.getLogger("millstream.bookie")
+
+__all__ = ["CONTROL_BYTES_MAX", "Journal", "Landing", "Watcher"]
+
+CONTROL_BYTES_MAX = 1 << 20
+"""Beyond `unsynced_bytes_max`, for fences and tombstones, which are never refused for entries."""
+RECORD_BYTES = 24
+RECORDS_MAX = 16_384
+"""Records in one frame."""
+
+
+class Waiting(NamedTuple):
+    """Records that are to be in one frame."""
+
+    records: Sequence[Record]
+    size_bytes: int
+    future: asyncio.Future[None]
+
+
+class Landing(Protocol):
+    """Whoever knows what records mean."""
+
+    def begin_segment(self, segment: int) -> bytes:
+        """A segment begins; returns the state that stands first in it."""
+        ...
+
+    def land(
+        self, offset: int, frame: Frame, records: Sequence[Record], sequence: int, previous: int
+    ) -> None:
+        """A frame of the segment that was begun last is durable."""
+        ...
+
+    def end_segment(self) -> Sealed | None:
+        """The segment that was begun last ends: its index file; None without frames."""
+        ...
+
+
+class Watcher(Protocol):
+    """Whoever decides what is taken."""
+
+    def free(self, free_bytes: int) -> None:
+        """So much is free on the disk; 0: it had no room."""
+        ...
+
+    def failed(self, error: Exception) -> None:
+        """The journal has stopped."""
+        ...
+
+
+class Journal:
+    """Writes frames behind the one with `sequence` and `check`.
+
+    Args:
+        commit: does what the next acknowledgement waits for; `ahead`: allocates beside it.
+        segment: the first one to be begun.
+    """
+
+    def __init__(
+        self,
+        directory: Directory,
+        options: BookieOptions,
+        threads: tuple[DiskThread, DiskThread],
+        landing: Landing,
+        watcher: Watcher,
+        *,
+        segment: int,
+        sequence: int,
+        check: int,
+    ) -> None:
+        self.sequence = sequence
+        self.segment = segment - 1
+        self.unsynced_bytes = 0
+        self._directory = directory
+        self._options = options
+        self._commit, self._ahead = threads
+        self._landing = landing
+        self._watcher = watcher
+        self._check = check
+        self._file: DiskFile | None = None
+        self._seed = 0
+        self._offset = FRAMES_START
+        self._allocated = 0
+        self._allocating: asyncio.Future[int] | None = None
+        self._next: DiskFile | None = None
+        self._queue: deque[Waiting] = deque()
+        self._wake = asyncio.Event()
+        self._is_closing = False
+        self._in_flight: list[Waiting] = []
+        self.failure: Exception | None = None
+
+    @property
+    def has_frames(self) -> bool:
+        """Does the segment that is written have its state?"""
+        return self._offset > FRAMES_START
+
+    @property
+    def is_idle(self) -> bool:
+        return not self._queue and not self._in_flight
+
+    # -- appending
+
+    def append(self, records: Sequence[Record], is_control: bool = False) -> asyncio.Future[None]:
+        """Queue records for one frame; ends when they are durable.
+
+        Cancelling the future takes nothing back. Raises BookieAway, BookieOverloaded; the future
+        raises BookieAway, BookieReadOnly.
+        """
+        self.refuse()
+        size = sum(len(record.body) + RECORD_BYTES for record in records)
+        limit = self._options.unsynced_bytes_max + (CONTROL_BYTES_MAX if is_control else 0)
+        if self.unsynced_bytes + size > limit and not self.is_idle:
+            text = f"{self.unsynced_bytes} bytes wait for the disk"
+            raise BookieOverloaded(f"{text}, unsynced_bytes_max is {limit}: try again later")
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._queue.append(Waiting(records, size, future))
+        self.unsynced_bytes += size
+        self._wake.set()
+        return future
+
+    def settled(self) -> asyncio.Future[None]:
+        """Ends when all that was appended is durable. Raises BookieAway."""
+        return self.append((), is_control=True)
+
+    def refuse(self) -> None:
+        """Raise BookieAway if nothing can be appended any more."""
+        if self.failure is not None:
+            raise BookieAway(f"this bookie has stopped: {self.failure}")
+        if self._is_closing:
+            raise BookieAway("this bookie is closing")
+
+    # -- writing
+
+    async def work(self) -> None:
+        """Write what is appended, until it fails or is closed."""
+        try:
+            while self.failure is None and not (self._is_closing and not self._queue):
+                await self._wake.wait()
+                self._wake.clear()
+                while self._queue and self.failure is None:
+                    await self._write(self._take())
+        except asyncio.CancelledError:
+            self.stop(RuntimeError("its journal was cancelled"))
+            raise
+        except Exception as error:
+            if not isinstance(error, OSError):
+                log.exception("%s: the journal failed", self._directory.path)
+            self.stop(error)
+
+    def _take(self) -> list[Waiting]:
+        """What the next frame has."""
+        self._in_flight = []
+        size = count = 0
+        while self._queue:
+            size, count = size + self._queue[0].size_bytes, count + len(self._queue[0].records)
+            is_over = size > self._options.frame_bytes_max or count > RECORDS_MAX
+            if self._in_flight and is_over:
+                break
+            self._in_flight.append(self._queue.popleft())
+        return self._in_flight
+
+    async def _write(self, batch: list[Waiting]) -> None:
+        """Write one frame; raises OSError when the journal cannot go on."""
+        records = [record for waiting in batch for record in waiting.records]
+        try:
+            if records:
+                await self.write(records)
+        except DiskFull as error:
+            self._watcher.free(0)
+            self._end(batch, BookieReadOnly(f"there is no room on the disk: {error}"))
+            return
+        self._end(batch, None)
+
+    def _end(self, batch: list[Waiting], error: Exception | None) -> None:
+        self._in_flight = []
+        for _, size, future in batch:
+            self.unsynced_bytes -= size
+            if future.done():
+                continue
+            if error is None:
+                future.set_result(None)
+            else:
+                future.set_exception(error)
+
+    async def write(self, records: Sequence[Record]) -> None:
+        """Write one frame, in the next segment if this one is full. Raises OSError."""
+        size = sum(len(record.body) for record in records)
+        if not self._fits(length_of(len(records), size)):
+            await self._roll()
+        if not self.has_frames:
+            state = self._landing.begin_segment(self.segment)
+            records = [Record(Kind.STATE, 0, 0, state), *records]
+            size += len(state)
+        await self._allocate(self._offset + length_of(len(records), size))
+        assert self._file is not None
+        frame = frame_of(self._seed, self.sequence + 1, self._check, records)
+        await self._commit.flush(self._file, self._offset, frame.parts)
+        offset, self._offset = self._offset, self._offset + frame.length
+        previous, self._check = self._check, frame.check
+        self.sequence += 1
+        self._landing.land(offset, frame, records, self.sequence, previous)
+        self._allocate_ahead()
+
+    def _fits(self, length: int) -> bool:
+        if self._file is None:
+            return False
+        return not self.has_frames or self._offset + length <= self._options.segment_bytes
+
+    # -- segments
+
+    async def _roll(self) -> None:
+        """Begin the next segment, and seal the one that is full.
+
+        In this order: what is sealed gets no more frames, also when there is no room for a next.
+        """
+        await self._allocated_now()
+        if self._next is None:
+            directory, step = self._directory, self._options.allocate_bytes
+            begin = directory.begin_segment
+            self._next = await self._commit.run(begin, self.segment + 1, step, self.sequence)
+        await self._seal()
+        self.release()
+        self._file, self._next = self._next, None
+        self.segment, self._offset = self.segment + 1, FRAMES_START
+        self._allocated = self._file.size_bytes
+        self._seed = seed_of(self._directory.identity.directory, self.segment)
+
+    async def _seal(self) -> None:
+        sealed = self._landing.end_segment() if self.has_frames else None
+        if sealed is not None:
+            await self._commit.run(self._directory.seal, sealed)
+
+    async def _allocate(self, size_bytes: int) -> None:
+        """Make sure that so much of the file is allocated; nothing is written beyond that, since
+        allocating writes zeros. Raises OSError."""
+        self._collect()
+        if size_bytes > self._allocated:
+            await self._allocated_now()
+        if size_bytes > self._allocated:
+            self._begin_allocation(size_bytes)
+            assert self._allocating is not None
+            await asyncio.wait((self._allocating,))
+            self._collect(is_needed=True)
+
+    async def _allocated_now(self) -> None:
+        """Wait for the allocation that is under way."""
+        if self._allocating is not None:
+            await asyncio.wait((self._allocating,))
+            self._collect()
+
+    def _collect(self, is_needed: bool = False) -> None:
+        """Take the result of an allocation that is done. One that was made ahead, and found no
+        room, is no failure. Raises OSError."""
+        done = self._allocating
+        if done is None or not done.done():
+            return
+        self._allocating = None
+        assert self._file is not None
+        self._allocated = self._file.size_bytes
+        error = done.exception()
+        if error is None:
+            self._watcher.free(done.result())
+        elif isinstance(error, DiskFull) and not is_needed:
+            self._watcher.free(0)
+        else:
+            raise error
+
+    def _begin_allocation(self, size_bytes: int) -> None:
+        step = self._options.allocate_bytes
+        size = -(-size_bytes // step) * step
+        assert self._file is not None
+        self._allocating = self._ahead.run(allocate, self._file, size, self._directory)
+        self._allocating.add_done_callback(look_at)  # `stop` may come before `_collect`
+
+    def _allocate_ahead(self) -> None:
+        """Begin to allocate when less than half a step is left."""
+        self._collect()
+        is_low = self._allocated - self._offset < self._options.allocate_bytes // 2
+        if is_low and self._allocating is None and self._allocated < self._options.segment_bytes:
+            self._begin_allocation(self._allocated + 1)
+
+    # -- the end
+
+    def stop(self, error: Exception) -> None:
+        """Nothing is acknowledged any more."""
+        if self.failure is None:
+            self.failure = error
+            self._watcher.failed(error)
+        self._wake.set()
+        waiting = [*self._in_flight, *self._queue]
+        self._queue.clear()
+        self._end(waiting, BookieAway(f"this bookie has stopped: {error}"))
+
+    def close(self) -> None:
+        """Take nothing more; `work` ends when all is written."""
+        self._is_closing = True
+        self._wake.set()
+
+    async def seal(self) -> None:
+        """After `close`: write the index file, so that the next start reads nothing."""
+        await self._allocated_now()
+        if self.failure is None:
+            await self._seal()
+            await self._commit.run(self._directory.note, self.sequence)
+
+    def release(self) -> None:
+        """Let go of the file."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+
+def allocate(file: DiskFile, size_bytes: int, directory: Directory) -> int:
+    """Allocate; returns what is free then."""
+    file.preallocate(size_bytes)
+    return directory.free_bytes()
+
+
+def look_at(done: asyncio.Future[int]) -> None:
+    """Take note of an error, so that the loop does not complain."""
+    if not done.cancelled():
+        done.exception()

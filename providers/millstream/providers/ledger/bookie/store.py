@@ -1,0 +1,144 @@
+"""What a bookie has on its disk, as far as the journal is durable.
+
+Owns: `Store`: index, fences and tombstones, what is known of segments. It is told by the journal
+what became durable. Invariants: what is here is on disk; a fence that was asked for counts at once
+for what comes, and as durable only when its frame is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from millstream.providers.ledger.protocol.entry import head_of
+
+from .form.frame import Frame, Kind, Record
+from .form.index import Index
+from .form.sealed import Sealed
+from .form.segment import place_of
+from .form.state import State, state_bytes
+from .form.tail import Tail
+
+__all__ = ["Store"]
+
+
+class Store:
+    """Entries, fences and tombstones of one directory.
+
+    Args:
+        name: of the directory.
+        ends: how many bytes of each segment are used.
+        changed: called with a ledger of which more is confirmed, or which was fenced.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        index: Index,
+        state: State,
+        ends: dict[int, int],
+        changed: Callable[[int], None],
+    ) -> None:
+        self.index = index
+        self.state = state
+        self.ends = ends
+        self._name = name
+        self._changed = changed
+        self._tail: Tail | None = None
+        self._asked: dict[int, int] = {}
+        self._forgetting: set[int] = set()
+
+    # -- fences
+
+    def term_of(self, ledger: int) -> int:
+        """Adds in a lower term are refused; 0: none is."""
+        return max(self.state.term_of(ledger), self._asked.get(ledger, 0))
+
+    def is_fenced(self, ledger: int, term: int) -> bool:
+        """Is a fence with this term, or a higher one, durable?"""
+        return self.state.term_of(ledger) >= term
+
+    def ask_fence(self, ledger: int, term: int) -> None:
+        """A fence is on its way: refuse lower terms from now on."""
+        self._asked[ledger] = max(term, self._asked.get(ledger, 0))
+        self._changed(ledger)
+
+    def is_forgotten(self, ledger: int) -> bool:
+        """Was it deleted, or is it being?"""
+        return ledger in self._forgetting or ledger in self.state.forgotten
+
+    def ask_forget(self, ledgers: Sequence[int]) -> None:
+        """Tombstones are on their way."""
+        self._forgetting.update(ledgers)
+
+    def ledgers(self) -> list[int]:
+        """All that have entries or a fence here, sorted."""
+        return sorted(self.index.ledgers.keys() | self.state.fences.keys())
+
+    def tell(self, ledger: int, confirmed: int) -> None:
+        """More of a ledger is confirmed than its entries here say."""
+        if self.index.tell(ledger, confirmed):
+            self._changed(ledger)
+
+    # -- the journal
+
+    def begin_segment(self, segment: int) -> bytes:
+        """A segment begins; returns the state that stands first in it."""
+        self._tail = Tail(segment)
+        return state_bytes(self.state)
+
+    def end_segment(self) -> Sealed | None:
+        """The content of the index file of the segment that was begun last."""
+        if self._tail is None or self._tail.last < 0:
+            return None
+        return self._tail.sealed(self._name, state_bytes(self.state))
+
+    def land(
+        self, offset: int, frame: Frame, records: Sequence[Record], sequence: int, previous: int
+    ) -> None:
+        """A frame of the segment that was begun last is durable."""
+        tail = self._tail
+        assert tail is not None
+        tail.grow(sequence, previous, frame.check, offset + frame.length)
+        self.ends[tail.segment] = tail.end
+        for record, start in zip(records, frame.starts, strict=True):
+            if record.kind == Kind.ENTRY:
+                self._put(tail, place_of(tail.segment, offset + start), record)
+            elif record.kind == Kind.FENCE:
+                self._fence(record.ledger, record.entry)
+            elif record.kind == Kind.FORGET:
+                self._forget(tail, record.ledger, record.entry)
+
+    def _put(self, tail: Tail, place: int, record: Record) -> None:
+        ledger, entry, body = record.ledger, record.entry, record.body
+        if ledger in self.state.forgotten:
+            return
+        before, confirmed = self.index.confirmed(ledger), head_of(body).confirmed
+        for index in (tail.index, self.index):
+            index.put(ledger, entry, place, len(body), confirmed)
+        if confirmed > before:
+            self._changed(ledger)
+
+    def _fence(self, ledger: int, term: int) -> None:
+        self.state.fence(ledger, term)
+        if self._asked.get(ledger, term + 1) <= term:
+            del self._asked[ledger]
+
+    def _forget(self, tail: Tail, first: int, last: int) -> None:
+        self.state.forget(first, last)
+        for ledger in [one for one in self.index.ledgers if first <= one <= last]:
+            self.index.drop(ledger)
+            tail.index.drop(ledger)
+            self._changed(ledger)
+        self._forgetting = {one for one in self._forgetting if not first <= one <= last}
+        for ledger in [one for one in self._asked if first <= one <= last]:
+            del self._asked[ledger]
+
+    # -- segments
+
+    def live_bytes(self) -> int:
+        return sum(use.size_bytes for use in self.index.segments.values())
+
+    def removed(self, segment: int) -> None:
+        """A segment's files are gone."""
+        self.ends.pop(segment, None)
+        self.index.segments.pop(segment, None)

@@ -1,0 +1,66 @@
+"""Callers that wait until more of a ledger is confirmed.
+
+Owns: `Watches`. Invariants: whoever waits is told once: of more, of a fence, of the bookie's end,
+or that the time is over; nobody is kept after that; their number has a limit.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from millstream.providers.ledger.protocol.errors import BookieOverloaded
+
+__all__ = ["Watches"]
+
+
+class Watches:
+    """Futures by ledger; `watches_max` at most."""
+
+    __slots__ = ("_by_ledger", "_count", "_watches_max")
+
+    def __init__(self, watches_max: int) -> None:
+        self._watches_max = watches_max
+        self._by_ledger: dict[int, set[asyncio.Future[None]]] = {}
+        self._count = 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    async def wait(self, ledger: int, wait_s: float) -> None:
+        """Until something happens to the ledger, or `wait_s` have passed.
+
+        Raises BookieOverloaded, and what `end` was given.
+        """
+        if self._count >= self._watches_max:
+            text = f"{self._count} callers wait, watches_max is {self._watches_max}"
+            raise BookieOverloaded(f"{text}: try again later")
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._by_ledger.setdefault(ledger, set()).add(future)
+        self._count += 1
+        try:
+            async with asyncio.timeout(wait_s):
+                await future
+        except TimeoutError:
+            pass
+        finally:
+            self._forget(ledger, future)
+
+    def _forget(self, ledger: int, future: asyncio.Future[None]) -> None:
+        self._count -= 1
+        waiting = self._by_ledger.get(ledger, set())
+        waiting.discard(future)
+        if not waiting:
+            self._by_ledger.pop(ledger, None)
+
+    def wake(self, ledger: int) -> None:
+        """Something happened to a ledger."""
+        for future in self._by_ledger.get(ledger, ()):
+            if not future.done():
+                future.set_result(None)
+
+    def end(self, error: Exception) -> None:
+        """Nothing happens any more."""
+        for waiting in self._by_ledger.values():
+            for future in waiting:
+                if not future.done():
+                    future.set_exception(error)

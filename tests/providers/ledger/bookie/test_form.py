@@ -1,0 +1,241 @@
+"""What a bookie's files look like: what was written comes back, and nothing else passes."""
+
+from __future__ import annotations
+
+from array import array
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from millstream.providers.ledger.bookie.form.envelope import (
+    FORMAT,
+    HEAD,
+    Newer,
+    NotWhole,
+    opened,
+    wrapped,
+)
+from millstream.providers.ledger.bookie.form.frame import (
+    SECTOR_BYTES,
+    Kind,
+    Record,
+    frame_of,
+    front_bytes_of,
+    front_of,
+)
+from millstream.providers.ledger.bookie.form.identity import (
+    Identity,
+    identity_bytes,
+    identity_in,
+)
+from millstream.providers.ledger.bookie.form.index import Index
+from millstream.providers.ledger.bookie.form.intervals import Intervals
+from millstream.providers.ledger.bookie.form.runs import HOLE_MAX, Runs, places_bytes, places_in
+from millstream.providers.ledger.bookie.form.sealed import sealed_bytes, sealed_in
+from millstream.providers.ledger.bookie.form.segment import (
+    head_bytes,
+    head_in,
+    number_in,
+    offset_of,
+    place_of,
+    segment_name,
+    segment_of,
+)
+from millstream.providers.ledger.bookie.form.state import TERM_MAX, State, state_bytes, state_in
+from millstream.providers.ledger.bookie.form.tail import Tail
+from millstream.providers.ledger.protocol.entry import check_of
+
+SEED = 77
+NUMBERS = st.integers(0, 2**63 - 2)
+RECORDS = st.lists(
+    st.builds(Record, st.sampled_from(Kind), NUMBERS, NUMBERS, st.binary(max_size=600)),
+    max_size=6,
+)
+
+
+def front_in(data: bytes, seed: int = SEED) -> object:
+    size = front_bytes_of(data)
+    return front_of(seed, data[:size]) if 0 < size <= len(data) else None
+
+
+@given(RECORDS, NUMBERS, NUMBERS)
+def test_a_frame_comes_back_as_it_was_made(
+    records: list[Record], sequence: int, previous: int
+) -> None:
+    frame = frame_of(SEED, sequence, previous, records)
+    data = b"".join(frame.parts)
+    assert len(data) == frame.length and len(data) % SECTOR_BYTES == 0
+    front = front_of(SEED, data[: front_bytes_of(data)])
+    assert front is not None
+    assert (front.sequence, front.previous, front.check) == (sequence, previous, frame.check)
+    assert [row.start for row in front.rows] == list(frame.starts)
+    found = [
+        Record(row.kind, row.ledger, row.entry, data[row.start : row.start + row.size])
+        for row in front.rows
+    ]
+    assert found == records
+
+
+@given(RECORDS, st.data())
+def test_a_changed_byte_of_a_front_is_found(records: list[Record], data: st.DataObject) -> None:
+    frame = bytearray(b"".join(frame_of(SEED, 3, 4, records).parts))
+    at = data.draw(st.integers(0, front_bytes_of(bytes(frame)) - 1))
+    frame[at] ^= data.draw(st.integers(1, 255))
+    assert front_in(bytes(frame)) is None
+
+
+def test_a_frame_of_another_segment_is_none() -> None:
+    data = b"".join(frame_of(SEED, 3, 4, [Record(Kind.FENCE, 1, 2)]).parts)
+    assert front_in(data) is not None and front_in(data, seed=SEED + 1) is None
+
+
+@pytest.mark.parametrize("size", range(0, 64))
+def test_a_frame_that_was_cut_in_its_front_is_none(size: int) -> None:
+    data = b"".join(frame_of(SEED, 3, 4, [Record(Kind.FENCE, 1, 2)]).parts)
+    assert front_in(data[:size]) is None or size == front_bytes_of(data)
+
+
+@given(st.binary(max_size=40), st.data())
+def test_a_changed_or_cut_envelope_is_refused(payload: bytes, data: st.DataObject) -> None:
+    whole = wrapped(b"MStested", payload)
+    assert opened(b"MStested", whole + b"behind") == payload
+    at = data.draw(st.integers(0, len(whole) - 1))
+    for wrong in (whole[:at], whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :]):
+        with pytest.raises(NotWhole):
+            opened(b"MStested", wrong)
+    with pytest.raises(NotWhole, match="it begins with"):
+        opened(b"MSother_", whole)
+
+
+def test_a_newer_envelope_is_told_from_damage() -> None:
+    data = HEAD.pack(b"MStested", FORMAT + 1, 0, 0)
+    with pytest.raises(Newer, match=f"format {FORMAT + 1}"):
+        opened(b"MStested", data + check_of(data).to_bytes(8, "little"))
+
+
+PAIRS = st.lists(st.tuples(st.integers(0, 40), st.integers(0, 5)), max_size=12)
+
+
+@given(PAIRS, st.lists(st.integers(0, 50), max_size=8))
+def test_intervals_are_a_set(pairs: list[tuple[int, int]], gone: list[int]) -> None:
+    found, model = Intervals(), set[int]()
+    for first, more in pairs:
+        found.add(first, first + more)
+        model |= set(range(first, first + more + 1))
+    for number in gone:
+        found.remove(number)
+        model.discard(number)
+    assert list(found.numbers()) == sorted(model)
+    assert all((number in found) == (number in model) for number in range(60))
+    ends = [end for pair in found for end in pair]
+    assert all(a <= b for a, b in found) and ends == sorted(ends)
+    assert all(b[0] > a[1] + 1 for a, b in zip(list(found), list(found)[1:], strict=False))
+
+
+ENTRIES = st.one_of(st.integers(0, 30), st.integers(0, 3 * HOLE_MAX), st.integers(0, 2**62))
+
+
+@given(st.lists(st.tuples(ENTRIES, st.integers(1, 2**63))))
+def test_runs_are_a_dictionary(puts: list[tuple[int, int]]) -> None:
+    runs, model = Runs(), dict[int, int]()
+    for number, place in puts:
+        assert runs.put(number, place) == model.get(number, 0)
+        model[number] = place
+    assert len(runs) == len(model) and runs.last == max(model, default=-1)
+    for number in [*model, *(number + 1 for number in model), 0]:
+        assert runs.get(number) == model.get(number, 0)
+    room = sum(len(places) for _, places in runs)
+    assert room <= len(model) * (HOLE_MAX + 1)
+    bases = [base for base, _ in runs]
+    assert bases == sorted(bases)
+
+
+def test_places_are_stored_as_little_endian_numbers() -> None:
+    assert places_bytes(array("Q", (1, 2**63))).hex() == "01" + "00" * 14 + "80"
+    assert places_in(places_bytes(array("Q", (5, 6)))) == array("Q", (5, 6))
+
+
+PUTS = st.tuples(st.integers(1, 3), st.integers(0, 12), st.integers(1, 4), st.integers(-1, 20))
+
+
+@given(st.lists(PUTS, max_size=40), st.sets(st.integers(1, 3)))
+def test_an_index_knows_what_each_segment_still_has(
+    puts: list[tuple[int, int, int, int]], gone: set[int]
+) -> None:
+    index, model = Index(), dict[tuple[int, int], int]()
+    confirmed = dict[int, int]()
+    for at, (ledger, number, segment, sure) in enumerate(puts):
+        index.put(ledger, number, place_of(segment, at + 1), 100, sure)
+        model[ledger, number] = place_of(segment, at + 1)
+        confirmed[ledger] = max(confirmed.get(ledger, -1), sure)
+    for ledger in gone:
+        index.drop(ledger)
+    model = {key: place for key, place in model.items() if key[0] not in gone}
+    for ledger in range(1, 4):
+        assert index.confirmed(ledger) == (-1 if ledger in gone else confirmed.get(ledger, -1))
+        for number in range(14):
+            assert index.find(ledger, number) == model.get((ledger, number), 0)
+    for segment in range(1, 5):
+        mine = {(*key, place) for key, place in model.items() if segment_of(place) == segment}
+        assert set(index.entries_in(segment)) == mine
+        use = index.segments.get(segment)
+        assert (use.entries, use.size_bytes) == (len(mine), 100 * len(mine)) if use else not mine
+
+
+@given(st.lists(PUTS, max_size=30), st.lists(PUTS, max_size=30))
+def test_a_segments_index_file_brings_back_what_was_put(
+    first: list[tuple[int, int, int, int]], second: list[tuple[int, int, int, int]]
+) -> None:
+    """Two segments, of which the second has some entries of the first again."""
+    direct, loaded = Index(), Index()
+    for segment, puts in ((1, first), (2, second)):
+        tail = Tail(segment)
+        for at, (ledger, number, _, sure) in enumerate(puts):
+            for index in (direct, tail.index):
+                index.put(ledger, number, place_of(segment, at + 1), 100, sure)
+        data = sealed_bytes(tail.sealed("d", state_bytes(State())))
+        for found in sealed_in(data, "d", segment).ledgers:
+            for base, places in found.places():
+                loaded.put_run(found.ledger, base, places, found.size_bytes, found.confirmed)
+    for ledger in range(1, 4):
+        assert loaded.confirmed(ledger) == direct.confirmed(ledger)
+        for number in range(14):
+            assert loaded.find(ledger, number) == direct.find(ledger, number)
+    for segment in (1, 2):
+        counts = [
+            use.entries if (use := index.segments.get(segment)) else 0 for index in (direct, loaded)
+        ]
+        assert counts[0] == counts[1]
+    with pytest.raises(NotWhole):
+        sealed_in(data, "other", 2)
+
+
+def test_a_state_comes_back_and_its_fences_only_rise() -> None:
+    state = State()
+    state.boot, state.doubt_below = 3, 9
+    state.fence(1, 5)
+    state.fence(1, 4)
+    state.fence(2, 1)
+    state.fence(8, 1)
+    state.forget(2, 3)
+    state.fence(2, 7)
+    found = state_in(state_bytes(state))
+    assert [found.term_of(ledger) for ledger in (1, 2, 3, 4, 8)] == [5, TERM_MAX, TERM_MAX, 0, 1]
+    assert (found.boot, found.doubt_below, found.fences) == (3, 9, {1: 5, 8: 1})
+
+
+def test_names_and_heads_of_segments_come_back() -> None:
+    assert number_in(segment_name(7)) == 7
+    assert number_in("identity") is number_in("7.seg") is number_in("x" * 16 + ".seg") is None
+    head = head_in(head_bytes("d", 7))
+    assert (head.directory, head.segment) == ("d", 7)
+    assert len(head_bytes("d" * 32, 2**32)) == SECTOR_BYTES
+    assert (segment_of(place_of(9, 512)), offset_of(place_of(9, 512))) == (9, 512)
+
+
+def test_an_identity_comes_back() -> None:
+    identity = Identity("d", "c", 2, 3).with_segment(1).with_segment(2).with_segment(3)
+    identity = identity.without_segment(2)
+    assert identity_in(identity_bytes(identity)) == identity
+    assert (identity.segments, identity.last_segment) == (((1, 1), (3, 3)), 3)
