@@ -205,7 +205,7 @@ def test_a_gateway_that_does_not_fit_is_refused_at_once(hello: Hello | Reply, te
 def test_a_gateway_that_greets_with_goodbye_is_tried_until_the_timeout() -> None:
     with FakeGateway(Faults(hello=Goodbye("stopping"))) as gateway:
         with pytest.raises(GatewayUnavailable, match="said goodbye: stopping"):
-            send(options(gateway, timeout_s=0.2), 1)
+            send(options(gateway, timeout_s=0.8), 1)
 
 
 def test_tasks_of_one_process_share_a_connection() -> None:

@@ -365,7 +365,7 @@ async def test_a_start_that_is_cancelled_leaves_the_table() -> None:
     with pytest.raises(asyncio.CancelledError):
         await starting
     assert statuses(table) == [Status.DEAD]
-    await asyncio.wait_for(silo.wait_stopped(), 1)
+    await asyncio.wait_for(silo.wait_stopped(), 20)
 
 
 class BrokenTable(MemoryMembershipTable):

@@ -61,9 +61,9 @@ def test_a_pattern_means_what_it_means_for_file_names(pattern: str, key: str) ->
 
 def test_a_pattern_is_matched_in_bounded_time() -> None:
     pattern = "a*" * (PATTERN_CHARS_MAX // 2 - 1) + "b"
-    began_s = time.perf_counter()
+    began_s = time.process_time()  # others of the machine do not count
     assert not matches(pattern, "a" * 10_000)
-    assert time.perf_counter() - began_s < 0.5
+    assert time.process_time() - began_s < 0.5
 
 
 def test_lines_are_no_end_of_a_key() -> None:
