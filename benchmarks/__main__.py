@@ -57,7 +57,7 @@ SUITES = {
     "path": {"ours": ["path.figures"]},  # frames and modules: counted, not timed
     "detection": {"ours": ["detection.stopped", "detection.isolated"]},
     "handover": {"ours": ["handover.brief_handlers", "handover.long_handlers"]},
-    "slow_consumer": {"ours": ["slow_consumer.beside"]},
+    "slow_consumer": {"ours": ["slow_consumer.beside", "slow_consumer.once"]},
 }
 SIZED = ("bounds.", "slow_consumer.")  # subjects that take a share of their full load
 LONG = ("slow_consumer",)  # suites of which one round is enough

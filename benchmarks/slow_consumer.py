@@ -12,8 +12,17 @@ at the end the slow one becomes quick, the paused one goes on, and all is waited
 - `resident_mb_more`: how much the process had grown at most; `stored_mb`: what the memory queue,
   which keeps what is not done, held at most.
 - `slow_events`, `paused_events`: published to these two; `recovery_s`: until they were all handled
-  once their consumers were quick.
+  once their consumers were quick: once the call that was under way, of 8 s an event, had ended.
 - `lost`, `twice`, `out_of_order`: over all streams.
+
+Another subject, `once`: the queue cannot be read again, and is read by buckets, so the slow one
+stops the reading; then it becomes quick. Figures:
+
+- `reads_before_s`: events read per second before it slowed down; `reads_stopped_s`: while it is
+  slow; `reads_after_s`: over ten seconds once they were back.
+- `reads_back_s`: from the end of its last slow event until the end of the first half second in
+  which the rate was 90 % of what it was before. Aim: 2.
+- `once_lost`, `once_twice`, `once_out_of_order`: over its streams.
 """
 
 from __future__ import annotations
@@ -29,9 +38,10 @@ from benchmarks.bounds.watch import resident_bytes, sized
 from benchmarks.measure import settle_memory
 from millstream.balancers import DeploymentBalancer
 from millstream.providers.memory import MemoryQueues
-from millstream.runtime import Grain, Silo, grain
+from millstream.runtime import Grain, QueueFull, Silo, grain
 from millstream.streams import (
     CacheLimits,
+    Capability,
     Event,
     HashRingMapper,
     PersistentStreams,
@@ -41,18 +51,20 @@ from millstream.streams import (
     subscribe,
 )
 
-__all__ = ["beside"]
+__all__ = ["beside", "once"]
 
 QUICK = 100
 SLOW_S = 8.0
 TURN_S = 5.0
 TURNS = 60  # of each kind: ten minutes
 EVERY_S = 0.1
+KEPT = 0.9  # of their rate, to which reads are to return
 BODY = b"x" * 1_000
 MIB = 1 << 20
 LIMITS = CacheLimits(
     events_max=4_096, bytes_max=8 * MIB, stream_events_max=256, stream_bytes_max=MIB // 2
 )
+BUCKETS = CacheLimits(events_max=4_096, bytes_max=8 * MIB, policy="buckets")
 
 
 class Sample(NamedTuple):
@@ -62,6 +74,7 @@ class Sample(NamedTuple):
 
 BESIDE = StreamNamespace("beside", Sample, provider="beside", subscriptions="implicit")
 ALONE = StreamNamespace("alone", Sample, provider="alone", subscriptions="implicit")
+ONCE = StreamNamespace("once", Sample, provider="once", subscriptions="implicit")
 
 
 class Track:
@@ -92,9 +105,17 @@ class Seen:
     def __init__(self) -> None:
         self.tracks: dict[str, Track] = defaultdict(Track)
         self.is_slow = True
+        self.is_over = False
+        self.slow_ended_s = 0.0  # when the last of the slow ones was done
 
 
 SEEN: list[Seen] = []
+
+
+class ReadOnce(MemoryQueues):
+    """Queues as those of a broker that gives a message out once."""
+
+    capabilities = MemoryQueues.capabilities - {Capability.REWIND, Capability.SEALED}
 
 
 @grain(name="Neighbour")
@@ -103,17 +124,28 @@ class Neighbour(Grain):
 
     @subscribe(BESIDE)
     async def on_beside(self, event: Event[Sample]) -> None:
-        await self._handle("beside", event)
+        await _handle("beside", event)
 
     @subscribe(ALONE)
     async def on_alone(self, event: Event[Sample]) -> None:
-        await self._handle("alone", event)
+        await _handle("alone", event)
 
-    async def _handle(self, side: str, event: Event[Sample]) -> None:
-        seen = SEEN[-1]
-        if self.key == "slow" and seen.is_slow:
-            await asyncio.sleep(SLOW_S)
-        seen.tracks[f"{side}/{self.key}"].arrived(event.item.number)
+
+@grain(name="Reader")
+class Reader(Grain):
+    """As `Neighbour`, where a message is given out once."""
+
+    @subscribe(ONCE)
+    async def on_once(self, event: Event[Sample]) -> None:
+        await _handle("once", event)
+
+
+async def _handle(side: str, event: Event[Sample]) -> None:
+    seen = SEEN[-1]
+    if event.key == "slow" and seen.is_slow:
+        await asyncio.sleep(SLOW_S)
+        seen.slow_ended_s = asyncio.get_running_loop().time()
+    seen.tracks[f"{side}/{event.key}"].arrived(event.item.number)
 
 
 async def _publish(seen: Seen, side: str, stream: Stream[Sample]) -> None:
@@ -182,18 +214,23 @@ async def _recover(seen: Seen, silo: Silo) -> float:
     for one in await silo.stream(BESIDE, "paused").subscriptions():
         await one.resume()
     async with asyncio.timeout(600):
+        while seen.slow_ended_s < begun_s and not seen.tracks["beside/slow"].is_done:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+        begun_s = loop.time()
         for name in ("beside/slow", "beside/paused"):
             while not seen.tracks[name].is_done:  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
     return loop.time() - begun_s
 
 
-def _provider() -> PersistentStreams:
+def _provider(
+    queues: MemoryQueues | None = None, limits: CacheLimits = LIMITS
+) -> PersistentStreams:
     return PersistentStreams(
-        MemoryQueues(),
+        queues or MemoryQueues(),
         mapper=HashRingMapper(queues=1),
         balancer=DeploymentBalancer(rebalance_delay_s=0.1),
-        options=StreamOptions(cache=LIMITS),
+        options=StreamOptions(cache=limits),
     )
 
 
@@ -240,3 +277,70 @@ async def beside(work: Path, size: float) -> dict[str, float]:
         "recovery_s": recovery_s,
         **_faults(seen),
     }
+
+
+async def once(work: Path, size: float) -> dict[str, float]:
+    """About a minute of it, whatever the size."""
+    seen, provider = Seen(), _provider(ReadOnce(), BUCKETS)
+    SEEN.append(seen)
+    async with Silo(grains=[Reader], streams={"once": provider}) as silo:
+        names = ["slow", *(f"quick-{number}" for number in range(QUICK))]
+        seen.is_slow = False
+        tasks = [
+            asyncio.create_task(_as_fast_as_it_goes(seen, silo.stream(ONCE, name)))
+            for name in names
+        ]
+        await _reads_per_s(provider, TURN_S)  # to be warm
+        before = await _reads_per_s(provider, 2 * TURN_S)
+        seen.is_slow = True
+        await asyncio.sleep(TURN_S)
+        stopped = await _reads_per_s(provider, TURN_S)
+        turned_s, seen.is_slow = asyncio.get_running_loop().time(), False
+        while seen.slow_ended_s < turned_s:  # noqa: ASYNC110  the call that is under way
+            await asyncio.sleep(0.001)
+        back_s = await _until_read_at(provider, KEPT * before, seen.slow_ended_s)
+        after = await _reads_per_s(provider, 2 * TURN_S)
+        seen.is_over = True
+        await asyncio.gather(*tasks)
+        while not all(track.is_done for track in seen.tracks.values()):  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+    return {
+        "reads_before_s": before,
+        "reads_stopped_s": stopped,
+        "reads_back_s": back_s,
+        "reads_after_s": after,
+        **{f"once_{name}": count for name, count in _faults(seen).items()},
+    }
+
+
+async def _as_fast_as_it_goes(seen: Seen, stream: Stream[Sample]) -> None:
+    track = seen.tracks[f"once/{stream.key}"]
+    while not seen.is_over:
+        try:
+            await stream.publish(Sample(track.sent, BODY))
+            track.sent += 1
+        except QueueFull:  # while nothing is read
+            await asyncio.sleep(EVERY_S)
+
+
+def _read(provider: PersistentStreams) -> int:
+    return sum(stats.read for stats in provider.stats())
+
+
+async def _reads_per_s(provider: PersistentStreams, for_s: float) -> float:
+    loop = asyncio.get_running_loop()
+    begun_s, before = loop.time(), _read(provider)
+    await asyncio.sleep(for_s)
+    return (_read(provider) - before) / (loop.time() - begun_s)
+
+
+async def _until_read_at(provider: PersistentStreams, events_s: float, since_s: float) -> float:
+    """Seconds from then until half a second has brought so many events per second."""
+    loop, looks = asyncio.get_running_loop(), list[tuple[float, int]]()
+    while True:
+        now_s, count = loop.time(), _read(provider)
+        looks = [*(one for one in looks if one[0] > now_s - 0.55), (now_s, count)]
+        first_s, first = looks[0]
+        if now_s - first_s >= 0.45 and (count - first) / (now_s - first_s) >= events_s:
+            return now_s - since_s
+        await asyncio.sleep(0.05)
