@@ -59,6 +59,11 @@ class Metadata:
         """Where the rows are."""
         return self._store
 
+    @property
+    def writer(self) -> str:
+        """Who writes: the owner, and what tells this object from all others."""
+        return self._mark
+
     def key(self, name: str) -> str:
         """The key of a row, by its name behind the scope."""
         return self._prefix + name

@@ -1,0 +1,250 @@
+"""What is on its way into a topic: numbers, times, repeats, and what each entry has.
+
+Owns: `Outbox`, `Append`, `Batch`. Pure but for the futures that it carries: it neither sends nor
+waits (`writing`). Invariants: numbers are dense, in the order of appends, and stay when an entry is
+sent again to another ledger; a sequence that is stored, or on its way, is never sent again; a
+snapshot says what is before it in the log and nothing else, so what follows it may still be lost.
+"""
+
+from __future__ import annotations
+
+from asyncio import Future
+from collections import deque
+from collections.abc import Sequence
+
+from millstream.providers.ledger.topic.form import (
+    FRAME_BYTES,
+    NO_SNAPSHOT,
+    EntryHead,
+    Kind,
+    KnownProducer,
+    TopicMessage,
+    pack,
+    size_of,
+)
+
+from .producers import Producers
+
+__all__ = ["Append", "Batch", "Numbers", "Outbox"]
+
+Numbers = list[int | None]
+
+
+class Append:
+    """One call: its messages, and what it is told.
+
+    `numbers`: of its messages, in order; None: it was stored before, its number is forgotten.
+    """
+
+    __slots__ = ("deadline_s", "done", "messages", "numbers", "size_bytes")
+
+    def __init__(
+        self,
+        messages: Sequence[TopicMessage],
+        size_bytes: int,
+        deadline_s: float,
+        done: Future[Numbers],
+    ) -> None:
+        self.messages = messages
+        self.size_bytes = size_bytes
+        self.deadline_s = deadline_s
+        self.done = done
+        self.numbers: Numbers = []
+
+    def succeed(self) -> None:
+        """All of it is stored."""
+        if not self.done.done():
+            self.done.set_result(self.numbers)
+
+    def fail(self, error: Exception) -> None:
+        """Tell its caller, who may have heard already."""
+        if not self.done.done():
+            self.done.set_exception(error)
+
+
+class Batch:
+    """One entry on its way. `appends`: those that are done once it is confirmed."""
+
+    __slots__ = (
+        *("appends", "entry", "first", "known", "messages", "payload_bytes", "size_bytes"),
+        *("snapshot", "time_ms"),
+    )
+
+    def __init__(
+        self,
+        first: int,
+        time_ms: int,
+        messages: list[TopicMessage],
+        snapshot: list[KnownProducer] | None = None,
+    ) -> None:
+        self.first = first
+        self.time_ms = time_ms
+        self.messages = messages
+        self.snapshot = snapshot
+        self.size_bytes = 0
+        self.known: list[KnownProducer] = []
+        self.appends: list[Append] = []
+        self.entry = -1  # in the ledger that it was given to last
+        self.payload_bytes = 0
+
+    @property
+    def end(self) -> int:
+        """The number behind its last message."""
+        return self.first + len(self.messages)
+
+
+class Outbox:
+    """What a topic's owner has sent and not seen confirmed.
+
+    Args:
+        producers: as of everything that is confirmed.
+        next_number: that of the next message.
+        last_ms: no time is earlier.
+        entry_bytes_max: a longer list of messages becomes several entries.
+        snapshot_entries: from one snapshot of producers to the next.
+
+    Attributes: `sent`, in order; `sent_bytes`; `next_number`; `confirmed`, the last number that is,
+    and `confirmed_ms`, its time; of the present ledger: `entries`, `ledger_bytes`, and
+    `confirmed_entry`, the last one that is.
+    """
+
+    def __init__(
+        self,
+        producers: Producers,
+        next_number: int,
+        last_ms: int,
+        entry_bytes_max: int,
+        snapshot_entries: int,
+    ) -> None:
+        self._producers = producers
+        self._on_way: dict[str, KnownProducer] = {}
+        self._entry_bytes_max = entry_bytes_max
+        self._snapshot_entries = snapshot_entries
+        self.sent: deque[Batch] = deque()
+        self.sent_bytes = 0
+        self.next_number = next_number
+        self.confirmed = next_number - 1
+        self.confirmed_ms = last_ms
+        self._last_ms = last_ms
+        self._begin()
+
+    def _begin(self) -> None:
+        self.entries = self.ledger_bytes = 0
+        self.confirmed_entry = -1
+        self._snapshot = NO_SNAPSHOT
+        self._since_snapshot = 0
+
+    def snapshot_due(self) -> Batch | None:
+        """The entry that goes before the next one, if it is time for a snapshot."""
+        if self.entries and self._since_snapshot < self._snapshot_entries:
+            return None
+        known = self._producers.snapshot(self._on_way.values())
+        if not known:
+            return None
+        batch = Batch(self.next_number, self._last_ms, [], known)
+        self.sent.append(batch)
+        return batch
+
+    def admit(self, append: Append, wall_ms: int) -> list[Batch]:
+        """Number what is new of it; the entries to send for it, in order. It may be done then."""
+        self._last_ms = max(self._last_ms, wall_ms)
+        batches: list[Batch] = []
+        waits_for = 0
+        for message in append.messages:
+            repeat = self._repeat(message)
+            if repeat is None:
+                self._put(message, batches)
+                append.numbers.append(self.next_number - 1)
+            else:
+                is_same = repeat.seq == message.seq
+                append.numbers.append(repeat.number if is_same else None)
+                waits_for = max(waits_for, repeat.number)
+        self.sent.extend(batches)
+        self._attach(append, batches, waits_for)
+        return batches
+
+    def _repeat(self, message: TopicMessage) -> KnownProducer | None:
+        """What is known of its producer, if it was sent before."""
+        name = message.producer
+        if not name:
+            return None
+        known = self._on_way.get(name) or self._producers.find(name)
+        return known if known is not None and message.seq <= known.seq else None
+
+    def _put(self, message: TopicMessage, batches: list[Batch]) -> None:
+        size = size_of(message)
+        limit = self._entry_bytes_max - FRAME_BYTES
+        if not batches or batches[-1].size_bytes + size > limit:
+            batches.append(Batch(self.next_number, self._last_ms, []))
+        batch = batches[-1]
+        batch.messages.append(message)
+        batch.size_bytes += size
+        self.sent_bytes += size
+        if message.producer:
+            known = KnownProducer(message.producer, message.seq, self.next_number)
+            batch.known.append(known)
+            self._on_way[message.producer] = known
+        self.next_number += 1
+
+    def _attach(self, append: Append, batches: list[Batch], waits_for: int) -> None:
+        if batches:
+            batches[-1].appends.append(append)
+        elif waits_for <= self.confirmed:
+            append.succeed()
+        else:
+            batch = next(one for one in self.sent if one.end > waits_for)
+            batch.appends.append(append)
+
+    def stamp(self, batch: Batch) -> bytes:
+        """The payload of the present ledger's next entry."""
+        batch.entry = self.entries
+        self.entries += 1
+        self._since_snapshot += 1
+        kind = Kind.MESSAGES
+        if batch.snapshot is not None:
+            kind, self._snapshot, self._since_snapshot = Kind.SNAPSHOT, batch.entry, 0
+        count = len(batch.messages)
+        head = EntryHead(batch.first, count, batch.time_ms, self._snapshot, kind)
+        payload = pack(head, batch.messages if batch.snapshot is None else batch.snapshot)
+        batch.payload_bytes = len(payload)
+        self.ledger_bytes += len(payload)
+        return payload
+
+    def confirm(self, batch: Batch) -> None:
+        """It is stored, with all before it; its appends hear so."""
+        assert self.sent and self.sent[0] is batch, (batch.first, batch.entry)
+        self.sent.popleft()
+        self.sent_bytes -= batch.size_bytes
+        self.confirmed = batch.end - 1
+        self.confirmed_entry = batch.entry
+        self.confirmed_ms = batch.time_ms
+        for known in batch.known:
+            self._producers.accept(known)
+            if self._on_way.get(known.producer) is known:
+                del self._on_way[known.producer]
+        for append in batch.appends:
+            append.succeed()
+
+    def begin_ledger(self) -> list[Batch]:
+        """Another ledger begins, and nothing of what is on its way is in the one before: the
+        entries to send first."""
+        batches = [batch for batch in self.sent if batch.snapshot is None]
+        self.sent = deque()
+        self._on_way.clear()
+        self._begin()
+        known = self._producers.snapshot()
+        if known:
+            first = batches[0].first if batches else self.next_number
+            time_ms = batches[0].time_ms if batches else self._last_ms
+            self.sent.append(Batch(first, time_ms, [], known))
+        self.sent.extend(batches)
+        for batch in batches:
+            self._on_way.update((known.producer, known) for known in batch.known)
+        return list(self.sent)
+
+    def give_up(self, error: Exception) -> None:
+        """The callers of what is on its way hear no more of it."""
+        for batch in self.sent:
+            for append in batch.appends:
+                append.fail(error)
+            batch.appends.clear()

@@ -1,0 +1,60 @@
+"""Which sequences of which producers are stored already.
+
+Owns: `Producers`. Pure. Not: what is still on its way (`outbox`). Idea: spec/ledger.md 7.43,
+10.7.5. Invariants: a producer's sequence never goes back while it is remembered; at most
+`count_max` producers, and as many as a snapshot of `bytes_max` bytes has room for; who was silent
+longest is forgotten first, in every process alike.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from millstream.providers.ledger.topic.form import KnownProducer, TopicMessage, size_of
+
+__all__ = ["Producers"]
+
+
+class Producers:
+    """Producers by name, in the order of their last use."""
+
+    __slots__ = ("_bytes", "_bytes_max", "_count_max", "_known")
+
+    def __init__(self, count_max: int, bytes_max: int) -> None:
+        self._count_max = count_max
+        self._bytes_max = bytes_max
+        self._known: dict[str, KnownProducer] = {}
+        self._bytes = 0
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+    def find(self, producer: str) -> KnownProducer | None:
+        """The highest sequence of a producer; None: it is not known."""
+        return self._known.get(producer)
+
+    def accept(self, known: KnownProducer) -> None:
+        """It was stored."""
+        old = self._known.pop(known.producer, None)
+        if old is None:
+            self._bytes += cost_of(known)
+        elif old.seq >= known.seq:
+            known = old
+        self._known[known.producer] = known
+        while len(self._known) > self._count_max or self._bytes > self._bytes_max:
+            gone = next(iter(self._known.values()))
+            del self._known[gone.producer]
+            self._bytes -= cost_of(gone)
+
+    def snapshot(self, newer: Iterable[KnownProducer] = ()) -> list[KnownProducer]:
+        """All that are known, with these on top, in the order of their last use."""
+        copy = Producers(self._count_max, self._bytes_max)
+        copy._known, copy._bytes = dict(self._known), self._bytes
+        for known in newer:
+            copy.accept(known)
+        return list(copy._known.values())
+
+
+def cost_of(known: KnownProducer) -> int:
+    """Bytes of a snapshot, at most."""
+    return size_of(TopicMessage(b"", known.producer))

@@ -1,0 +1,431 @@
+"""Appending to a topic: the one who sends, and moves from ledger to ledger.
+
+Owns: `Writing`. Not: what an entry has (`outbox`), the record's form (`record`). Idea:
+spec/ledger.md 7.13, 7.14, 10.7.3. Invariants: nothing is sent to a ledger before the list has it;
+what was not confirmed is sent again only after the ledger before has its end; a ledger that was
+made and may be in the list is never deleted here. Everything between two awaits is one step: no
+other task sees an entry that is numbered and not in `outbox.sent`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from asyncio import Future
+from collections import deque
+from collections.abc import Callable, Sequence
+from functools import partial
+
+from millstream.providers.ledger.protocol.entry import NOTHING
+from millstream.providers.ledger.protocol.errors import (
+    LedgerClosed,
+    LedgerError,
+    LedgerFenced,
+    LedgerGone,
+)
+from millstream.providers.ledger.topic.form import FRAME_BYTES, TopicMessage, size_of
+from millstream.providers.ledger.topic.ledgers import Ledgers, Writer
+from millstream.providers.ledger.topic.options import TopicOptions
+from millstream.providers.ledger.topic.owned import OwnedTopic
+from millstream.providers.ledger.topic.record import Span
+from millstream.runtime import (
+    PublishUnknown,
+    QueueFenced,
+    QueueFull,
+    QueueUnavailable,
+    StorageError,
+    StreamError,
+)
+from millstream.runtime.extending import Backoff, Clock, LineBudget, Tasks, shown
+
+from .outbox import Append, Batch, Numbers, Outbox
+
+__all__ = ["Writing"]
+
+log = logging.getLogger("millstream.ledger")
+
+BETWEEN_MOVES = Backoff(first_s=0.02, ceiling_s=1.0)
+AGE_SPREAD = 0.05  # of a ledger's age, so that not all end at once
+
+
+class Writing:
+    """Appends to one topic in one epoch.
+
+    Args:
+        confirmed: called with each entry that is, in order, with the ledger that has it.
+        ended: called once, when nothing can be appended any more.
+        has_room: may so many bytes be added to what cursors have not acknowledged?
+    """
+
+    def __init__(
+        self,
+        ledgers: Ledgers,
+        owned: OwnedTopic,
+        outbox: Outbox,
+        options: TopicOptions,
+        clock: Clock,
+        tasks: Tasks,
+        confirmed: Callable[[Batch, int], None],
+        ended: Callable[[], None],
+        has_room: Callable[[int], bool],
+    ) -> None:
+        self._ledgers = ledgers
+        self._owned = owned
+        self._outbox = outbox
+        self._options = options
+        self._clock = clock
+        self._tasks = tasks
+        self._confirmed = confirmed
+        self._on_end = ended
+        self._has_backlog_room = has_room
+        self._waiting: deque[Append] = deque()
+        self._writer: Writer | None = None  # given to, unless it is sealed now
+        self._fresh: Writer | None = None  # made, and perhaps in the list
+        self._sealed: Span | None = None  # has its end, which the list may not say yet
+        self._begins: Batch | None = None  # the first entry of the present ledger
+        self._ends_s = 0.0
+        self._moving: asyncio.Task[None] | None = None
+        self._drained: Future[None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._lines = LineBudget()
+        self._end: StreamError | None = None
+        self._is_closing = False
+        self._attempts = 0  # to move, since an entry was confirmed
+
+    @property
+    def ended(self) -> StreamError | None:
+        """Why nothing can be appended any more."""
+        return self._end
+
+    @property
+    def ledger(self) -> int | None:
+        """The ledger that is appended to; None: there is none at present."""
+        return None if self._writer is None else self._writer.ledger
+
+    @property
+    def waiting(self) -> int:
+        """Appends that wait for room or a ledger."""
+        return len(self._waiting)
+
+    def append(self, messages: Sequence[TopicMessage]) -> Future[Numbers]:
+        """See `Topic.append`."""
+        self._refuse()
+        size = self._size_of(messages)
+        if len(self._waiting) >= self._options.waiting_appends_max:
+            limit = self._options.waiting_appends_max
+            raise QueueFull(f"{self._what}: {limit} appends wait, waiting_appends_max is {limit}")
+        done: Future[Numbers] = asyncio.get_running_loop().create_future()
+        deadline_s = self._clock.now() + self._options.enqueue_wait_s
+        self._waiting.append(Append(messages, size, deadline_s, done))
+        self.pump()
+        return done
+
+    def _refuse(self) -> None:
+        if self._is_closing:
+            raise QueueUnavailable(f"{self._what} is closed here")
+        if self._end is not None:
+            raise type(self._end)(*self._end.args)
+
+    def _size_of(self, messages: Sequence[TopicMessage]) -> int:
+        limit, total = self._options.entry_bytes_max - FRAME_BYTES, 0
+        for message in messages:
+            size = size_of(message)
+            if size > limit:
+                text = f"a message of {len(message.payload)} bytes takes {size} in an entry"
+                raise ValueError(f"{self._what}: {text}; entry_bytes_max leaves {limit}: cut it up")
+            total += size
+        return total
+
+    @property
+    def _what(self) -> str:
+        return f"topic {shown(self._owned.name)}"
+
+    def pump(self) -> None:
+        """Send what waits, as far as there is room."""
+        while self._waiting and self._end is None:
+            append = self._waiting[0]
+            if append.done.done():
+                self._drop([self._waiting.popleft()])
+            elif not self._is_open() or not self._has_room(append):
+                break
+            else:
+                self._send(self._waiting.popleft())
+        if not self._is_open() and (self._waiting or self._outbox.sent):
+            self._move()
+        self._arm()
+
+    def _is_open(self) -> bool:
+        return self._moving is None and self._writer is not None and self._writer.failed is None
+
+    def _has_room(self, append: Append) -> bool:
+        sent = self._outbox.sent_bytes
+        fits = not sent or sent + append.size_bytes <= self._options.in_flight_bytes_max
+        return fits and self._has_backlog_room(append.size_bytes)
+
+    def _send(self, append: Append) -> None:
+        snapshot = self._outbox.snapshot_due()
+        if snapshot is not None:
+            self._give(snapshot)
+        for batch in self._outbox.admit(append, int(self._clock.wall_s() * 1000)):
+            self._give(batch)
+        if self._is_full():
+            self._move()
+
+    def _give(self, batch: Batch) -> None:
+        writer = self._writer
+        assert writer is not None
+        payload = self._outbox.stamp(batch)
+        if batch.entry == 0:
+            self._begins = batch
+        try:
+            future = writer.append(payload)
+        except LedgerError:
+            self._move()  # it stays in the outbox, and is sent to the next ledger
+        else:
+            future.add_done_callback(partial(self._given, batch, writer))
+
+    def _given(self, batch: Batch, writer: Writer, future: Future[int]) -> None:
+        if future.cancelled() or future.exception() is not None:
+            if writer is self._writer:
+                self._wake()
+                self._move()
+        elif writer is self._writer and self._outbox.sent and self._outbox.sent[0] is batch:
+            self._confirm(batch, writer.ledger)
+            if not self._outbox.sent:
+                self._wake()
+            self.pump()
+
+    def _confirm(self, batch: Batch, ledger: int) -> None:
+        self._attempts = 0
+        self._outbox.confirm(batch)
+        self._confirmed(batch, ledger)
+
+    def _wake(self) -> None:
+        if self._drained is not None and not self._drained.done():
+            self._drained.set_result(None)
+
+    def _is_full(self) -> bool:
+        settings, outbox = self._owned.record.settings, self._outbox
+        return (
+            outbox.ledger_bytes >= settings.ledger_bytes_max
+            or outbox.entries >= settings.ledger_entries_max
+        )
+
+    def tend(self) -> None:
+        """End a ledger that is too old."""
+        if self._is_open() and self._clock.now() >= self._ends_s and self._outbox.entries:
+            self._move()
+
+    def _move(self) -> None:
+        """See to it that there is a ledger that can be appended to, if one is needed."""
+        if self._moving is None and self._end is None:
+            self._moving = self._tasks.start(self._moved())
+
+    async def _moved(self) -> None:
+        doubt = self._tasks.call_later(self._options.enqueue_wait_s, self._doubt)
+        try:
+            while not await self._try_to_move():
+                pass
+        except QueueFenced as error:
+            self.stop(error)
+        except Exception as error:
+            self.stop(QueueUnavailable(f"{self._what}: {type(error).__name__}: {error}"))
+            raise
+        finally:
+            doubt.cancel()
+            self._moving = None
+        self.pump()
+
+    async def _try_to_move(self) -> bool:
+        if self._attempts:
+            roll = self._clock.uniform(0.0, 1.0)
+            await asyncio.sleep(BETWEEN_MOVES.delay_s(self._attempts, roll))
+        self._attempts += 1
+        try:
+            await self._seal()
+            if self._waiting or self._outbox.sent:
+                await self._begin()
+            else:
+                await self._tell()
+        except (LedgerError, StorageError) as error:
+            left_out = self._lines.take(self._clock.now())
+            if left_out is not None:
+                text = f"{type(error).__name__}: {error}{left_out}"
+                log.warning("%s: no ledger to append to: %s", self._what, text)
+            return False
+        return True
+
+    async def _seal(self) -> None:
+        """Give the present ledger its end; what is in it is confirmed."""
+        writer = self._writer
+        if writer is None:
+            return
+        await self._drain(writer)
+        last, length = await self._end_of(writer)
+        ledger, outbox = writer.ledger, self._outbox
+        assert last >= outbox.confirmed_entry, f"ledger {ledger} of {self._what} ends at {last}"
+        while outbox.sent and 0 <= outbox.sent[0].entry <= last:
+            self._confirm(outbox.sent[0], ledger)
+        self._writer = None
+        self._sealed = self._span_of(ledger, last, length)
+
+    def _span_of(self, ledger: int, last: int, length: int) -> Span:
+        span = next(one for one in self._owned.record.spans if one.ledger == ledger)
+        count = self._outbox.confirmed + 1 - span.first
+        first_ms = self._begins.time_ms if self._begins is not None else 0
+        return Span(
+            *(ledger, span.first, True, count, last, length, first_ms),
+            last_ms=self._outbox.confirmed_ms,
+        )
+
+    async def _drain(self, writer: Writer) -> None:
+        """Wait for what is on its way, unless the writer can do nothing more."""
+        if writer.failed is not None or not self._outbox.sent:
+            return
+        self._drained = asyncio.get_running_loop().create_future()
+        await asyncio.wait([self._drained], timeout=self._options.enqueue_wait_s)
+        self._drained = None
+
+    async def _end_of(self, writer: Writer) -> tuple[int, int]:
+        """The last entry and the bytes of its ledger, which is closed: by it, or by another one."""
+        try:
+            if not isinstance(writer.failed, LedgerFenced):
+                record = await writer.close()
+                return record.last, record.length
+        except (LedgerFenced, LedgerClosed):
+            pass
+        await self._owned.check()  # a successor raises the epoch before it fences
+        try:
+            record = await self._ledgers.recover(writer.ledger)
+        except LedgerGone:
+            if self._outbox.confirmed_entry == NOTHING:
+                return NOTHING, 0  # taken for an orphan before it was in the list
+            raise
+        return record.last, record.length
+
+    async def _begin(self) -> None:
+        """Another ledger, in the list; what is on its way is sent to it."""
+        if self._fresh is None:
+            quorum = self._owned.record.settings.quorum
+            self._fresh = await self._ledgers.create(quorum, self._owned.name)
+        fresh, sealed = self._fresh, self._sealed
+        ends = () if sealed is None else (sealed,)
+        await self._owned.update(lambda record: record.sealed(*ends).with_ledger(fresh.ledger))
+        self._writer, self._fresh = fresh, None
+        self._forget(sealed)
+        age_s = self._owned.record.settings.ledger_age_s
+        spread = self._clock.uniform(1 - AGE_SPREAD, 1 + AGE_SPREAD)
+        self._ends_s = self._clock.now() + age_s * spread
+        for batch in self._outbox.begin_ledger():
+            self._give(batch)
+
+    async def _tell(self) -> None:
+        """The list says where the ledger ends; the next one is made when it is needed."""
+        sealed = self._sealed
+        if sealed is not None:
+            await self._owned.update(lambda record: record.sealed(sealed))
+            self._forget(sealed)
+
+    def _forget(self, sealed: Span | None) -> None:
+        """The list says it; a ledger without messages is no longer in it."""
+        self._sealed = None
+        if sealed is not None and not sealed.count:
+            self._tasks.start(self._delete(sealed.ledger))
+
+    async def _delete(self, ledger: int) -> None:
+        try:
+            await self._ledgers.delete(ledger)
+        except (LedgerError, StorageError):
+            pass  # nothing refers to it: who looks for orphans finds it
+
+    def _doubt(self) -> None:
+        """It takes too long: who waits for what was sent hears that its fate is unknown."""
+        text = f"{self._what}: no ledger for {self._options.enqueue_wait_s} s"
+        self._outbox.give_up(PublishUnknown(f"{text}; it may be stored, also later"))
+
+    def _arm(self) -> None:
+        """Look at who waits when the first one has waited long enough."""
+        if self._timer is None and self._waiting:
+            self._timer = self._tasks.call_at(self._waiting[0].deadline_s, self._expire)
+
+    def _expire(self) -> None:
+        self._timer = None
+        now_s = self._clock.now()
+        late = [one for one in self._waiting if one.deadline_s <= now_s]
+        for append in late:
+            self._waiting.remove(append)
+            append.fail(self._late())
+        self._drop(late)
+        self._arm()
+
+    def _late(self) -> StreamError:
+        waited = f"{self._what}: nothing was sent within {self._options.enqueue_wait_s} s"
+        if self._is_open():
+            limits = "in_flight_bytes_max and backlog_bytes_max"
+            return QueueFull(f"{waited}: what is stored and on its way is at {limits}")
+        return QueueUnavailable(f"{waited}: there is no ledger to append to")
+
+    def _drop(self, gone: Sequence[Append]) -> None:
+        """These are never sent. Nor is what their producers gave behind them: a higher sequence
+        that is stored would make theirs a repeat."""
+        producers = {message.producer for one in gone for message in one.messages} - {""}
+        if not producers:
+            return
+        for append in [*self._waiting]:
+            if not producers.isdisjoint(message.producer for message in append.messages):
+                self._waiting.remove(append)
+                text = f"{self._what}: what its producer gave before it was not sent"
+                append.fail(QueueUnavailable(f"{text}, so this was not either"))
+                producers |= {message.producer for message in append.messages} - {""}
+
+    def stop(self, error: StreamError) -> None:
+        """Nothing is appended any more; what is on its way may be stored, or not."""
+        if self._end is not None:
+            return
+        self._end = error
+        self._wake()
+        self._outbox.give_up(PublishUnknown(f"{self._what}: it may be stored: {error}"))
+        while self._waiting:
+            self._waiting.popleft().fail(error)
+        if self._timer is not None:
+            self._timer.cancel()
+        self._on_end()
+
+    async def close(self) -> None:
+        """Take no more, see what was sent confirmed, and give the ledger its end.
+
+        What cannot be done in time is left to the next owner, which recovers.
+        """
+        self._is_closing = True
+        closed = QueueUnavailable(f"{self._what} is closed here")
+        while self._waiting:
+            self._waiting.popleft().fail(closed)
+        try:
+            async with asyncio.timeout(2 * self._options.enqueue_wait_s):
+                while self._moving is not None:
+                    await asyncio.wait([self._moving])
+                if self._end is None:
+                    self._moving = self._tasks.start(self._finished())
+                    await asyncio.wait([self._moving])
+        except TimeoutError:
+            pass
+        self.stop(closed)
+        await self.let_go()
+
+    async def _finished(self) -> None:
+        try:
+            await self._seal()
+            await self._tell()
+        except (LedgerError, StorageError, QueueFenced) as error:
+            log.info("%s is left as it is: %s: %s", self._what, type(error).__name__, error)
+
+    async def let_go(self) -> None:
+        """End as a crash would: ledgers stay open."""
+        moving, self._moving = self._moving, None
+        if moving is not None:
+            moving.cancel()
+            await asyncio.wait([moving])
+        for writer in (self._writer, self._fresh):
+            if writer is not None:
+                await writer.aclose()
+        self._writer = self._fresh = None

@@ -1,0 +1,78 @@
+"""Which messages a named cursor has acknowledged.
+
+Owns: `Acknowledged`. Pure. Idea: spec/ledger.md 7.20, 7.27, 10.8.1. Invariants: everything up to
+`mark` is acknowledged; ranges above it are disjoint, apart and in order; the mark never goes back
+but by `Cursor.seek`, which begins anew.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable
+
+__all__ = ["RANGES_KEPT_MAX", "Acknowledged"]
+
+RANGES_KEPT_MAX = 100_000
+"""Ranges that are remembered in memory; the newest beyond are not, so they come again."""
+
+
+class Acknowledged:
+    """Messages by number. Attributes: `mark`: all up to here are acknowledged."""
+
+    __slots__ = ("_ends", "_starts", "mark")
+
+    def __init__(self, mark: int, ranges: Iterable[tuple[int, int]] = ()) -> None:
+        self.mark = mark
+        self._starts: list[int] = []
+        self._ends: list[int] = []  # inclusive
+        for first, last in ranges:
+            self.add(first, last)
+
+    def __contains__(self, number: int) -> bool:
+        if number <= self.mark:
+            return True
+        at = bisect_right(self._starts, number) - 1
+        return at >= 0 and number <= self._ends[at]
+
+    def ranges(self, count_max: int) -> tuple[tuple[int, int], ...]:
+        """The oldest so many ranges above the mark, both ends included."""
+        return tuple(zip(self._starts[:count_max], self._ends[:count_max], strict=True))
+
+    def advance(self, upto: int) -> None:
+        """Everything up to and with this message is acknowledged."""
+        if upto > self.mark:
+            self.mark = upto
+            self._close_gap()
+
+    def add(self, first: int, last: int) -> None:
+        """The messages from `first` to `last` are acknowledged, both included."""
+        if last <= self.mark or first > last:
+            return
+        low = bisect_left(self._ends, first - 1)  # the first range that touches it, or lies behind
+        high = bisect_right(self._starts, last + 1)
+        if low < high:
+            first, last = min(first, self._starts[low]), max(last, self._ends[high - 1])
+        self._starts[low:high] = [first]
+        self._ends[low:high] = [last]
+        self._close_gap()
+        del self._starts[RANGES_KEPT_MAX:], self._ends[RANGES_KEPT_MAX:]
+
+    def next_after(self, number: int) -> int:
+        """The first message from `number` on that is not acknowledged."""
+        number = max(number, self.mark + 1)
+        at = bisect_right(self._starts, number) - 1
+        return self._ends[at] + 1 if at >= 0 and number <= self._ends[at] else number
+
+    def cut(self, end: int) -> None:
+        """Nothing from `end` on exists."""
+        self.mark = min(self.mark, end - 1)
+        at = bisect_left(self._starts, end)
+        del self._starts[at:], self._ends[at:]
+        if self._ends:
+            self._ends[-1] = min(self._ends[-1], end - 1)
+
+    def _close_gap(self) -> None:
+        at = bisect_right(self._starts, self.mark + 1)
+        if at:
+            self.mark = max(self.mark, self._ends[at - 1])
+            del self._starts[:at], self._ends[:at]

@@ -1,0 +1,305 @@
+"""Named cursors of a topic: how far a subscription is, stored so that nothing is lost by a crash.
+
+Owns: `Cursor`, `CursorRecord`. Not: what may be deleted (`retention`). Idea: spec/ledger.md 7.20
+to 7.27, 10.8. Invariants: one write of a cursor is under way at a time; what is stored was
+acknowledged, so a crash rolls a cursor back and never forward; only the owner of the topic's newest
+opening writes it; it never stands behind the topic's end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Protocol
+
+import msgspec
+
+from millstream.providers.ledger.metadata.metadata import Metadata, key_part
+from millstream.providers.ledger.metadata.rows import Rows
+from millstream.providers.ledger.topic.form import StoredMessage
+from millstream.providers.ledger.topic.options import TopicOptions
+from millstream.runtime import CursorTooOld, QueueFenced, StorageError
+from millstream.runtime.extending import Tasks
+
+from .acknowledged import Acknowledged
+
+__all__ = ["Cursor", "CursorRecord", "cursor_rows"]
+
+CursorKey = tuple[str, str]
+RETRY_S = 1.0
+
+
+class CursorRecord(msgspec.Struct, frozen=True, array_like=True):
+    """A cursor as its row says.
+
+    `mark`: everything up to this number is acknowledged; `ranges`, above it, are too. `owner`: the
+    topic's owner that wrote it. `gap`: messages before this one were lost to the cursor, and its
+    reader has not heard of that; 0: none were.
+    """
+
+    topic: str
+    cursor: str
+    owner: tuple[int, int]
+    mark: int
+    ranges: tuple[tuple[int, int], ...] = ()
+    gap: int = 0
+    operation: str = ""
+
+
+def cursor_rows(metadata: Metadata) -> Rows[CursorKey, CursorRecord]:
+    """The records of cursors, by topic and name."""
+
+    def name_of(key: CursorKey) -> str:
+        return f"{key_part(key[0])}/{key_part(key[1])}"
+
+    return Rows(metadata, "cursors/", CursorRecord, name_of)
+
+
+def owned_by(owner: tuple[int, int], key: CursorKey, found: CursorRecord | None) -> None:
+    """Raise QueueFenced if a later owner of the topic has the cursor."""
+    if found is not None and found.owner > owner:
+        text = f"cursor {key[1]} of topic {key[0]}: epoch {found.owner[0]}, opening"
+        raise QueueFenced(f"{text} {found.owner[1]} has it; this one has {owner}")
+
+
+class Messages(Protocol):
+    """What a cursor needs of its topic."""
+
+    @property
+    def first(self) -> int:
+        """The oldest message that is kept."""
+        ...
+
+    @property
+    def end(self) -> int:
+        """The number behind the last confirmed message."""
+        ...
+
+    async def read(
+        self, number: int, messages_max: int, bytes_max: int, /
+    ) -> Sequence[StoredMessage]: ...
+    async def wait(self, number: int, wait_s: float, /) -> bool: ...
+    def cursor_moved(self) -> None: ...
+    def cursor_stored(self) -> None: ...
+    def fence(self, error: QueueFenced, /) -> None: ...
+
+
+async def begin(
+    rows: Rows[CursorKey, CursorRecord], key: CursorKey, owner: tuple[int, int], mark: int
+) -> CursorRecord:
+    """A new cursor, whatever an older one of its name left. Raises QueueFenced, StorageError."""
+
+    def made(found: CursorRecord | None) -> CursorRecord:
+        owned_by(owner, key, found)
+        return CursorRecord(*key, owner, mark)
+
+    return await rows.update(key, made)
+
+
+async def load(
+    rows: Rows[CursorKey, CursorRecord], key: CursorKey, owner: tuple[int, int], mark: int
+) -> CursorRecord:
+    """The stored cursor, in the hands of this owner; with this mark, if its row was lost.
+
+    Raises QueueFenced, StorageError.
+    """
+
+    def taken(found: CursorRecord | None) -> CursorRecord:
+        owned_by(owner, key, found)
+        record = found or CursorRecord(*key, owner, mark)
+        return msgspec.structs.replace(record, owner=owner)
+
+    return await rows.update(key, taken)
+
+
+class Cursor:
+    """A named subscription of a topic; made by `Topic.cursor`.
+
+    It is of one task at a time, but for `acknowledge`. What is acknowledged does not come again,
+    also after a crash, if it was stored: up to `cursor_flush_s` of it may come again.
+
+    Attributes: `stored_mark`, the mark as it was stored last.
+    """
+
+    def __init__(
+        self,
+        rows: Rows[CursorKey, CursorRecord],
+        record: CursorRecord,
+        messages: Messages,
+        options: TopicOptions,
+        tasks: Tasks,
+    ) -> None:
+        self._rows = rows
+        self._record = record
+        self._messages = messages
+        self._options = options
+        self._tasks = tasks
+        self._done = Acknowledged(record.mark, record.ranges)
+        self._gap = record.gap
+        self._clamp()
+        self._next = self._done.mark + 1  # the first number that was not read
+        self._changes = self._stored = 0
+        self.stored_mark = record.mark
+        self._timer: asyncio.TimerHandle | None = None
+        self._storing: asyncio.Task[Exception | None] | None = None
+
+    def _clamp(self) -> None:
+        """To what the topic has."""
+        self._done.cut(self._messages.end)
+        if self._done.mark + 1 < self._messages.first:
+            self._gap = self._messages.first
+            self._done.advance(self._messages.first - 1)
+
+    @property
+    def name(self) -> str:
+        """The cursor's name."""
+        return self._record.cursor
+
+    @property
+    def mark(self) -> int:
+        """Everything up to this message is acknowledged."""
+        return self._done.mark
+
+    @property
+    def is_stored(self) -> bool:
+        """Is everything that was acknowledged stored?"""
+        return self._stored == self._changes
+
+    async def read(
+        self, messages_max: int, bytes_max: int, wait_s: float = 0.0
+    ) -> Sequence[StoredMessage]:
+        """The next messages that are not acknowledged; [] if there is none after `wait_s` seconds.
+
+        Up to `messages_max` messages and `bytes_max` bytes, but one message at least. Raises
+        CursorTooOld(first): messages before `first` are gone, the next read begins there;
+        QueueFenced, QueueUnavailable.
+        """
+        self._tell_gap()
+        while True:
+            number = self._done.next_after(self._next)
+            found = await self._messages.read(number, messages_max, bytes_max)
+            self._tell_gap()
+            if found:
+                self._next = found[-1].number + 1
+                left = [one for one in found if one.number not in self._done]
+                if left:
+                    return left
+            elif wait_s <= 0 or not await self._messages.wait(number, wait_s):
+                return []
+            else:
+                wait_s = 0.0
+
+    def _tell_gap(self) -> None:
+        if self._gap:
+            first, self._gap = self._gap, 0
+            self._next = max(self._next, first)
+            self._changed()
+            text = f"cursor {self.name}: messages before {first} are gone"
+            raise CursorTooOld(text, first=first)
+
+    def acknowledge(self, upto: int, also: Sequence[int] = ()) -> None:
+        """Every message up to and with `upto` is done, and those in `also`; again is harmless.
+
+        It is stored within `cursor_flush_s`; wait for that with `flush`.
+        """
+        before = self._done.mark
+        end = self._messages.end
+        self._done.advance(min(upto, end - 1))
+        for number in also:
+            if number < end:
+                self._done.add(number, number)
+        self._changed()
+        if self._done.mark != before:
+            self._messages.cursor_moved()
+
+    def seek(self, number: int) -> None:
+        """Go on with this message: what is before it counts as acknowledged, nothing else does."""
+        number = min(max(number, self._messages.first), self._messages.end)
+        self._done = Acknowledged(number - 1)
+        self._next = number
+        self._changed()
+        self._messages.cursor_moved()
+
+    def rewind(self) -> None:
+        """Read again what is not acknowledged."""
+        self._next = self._done.mark + 1
+
+    def evict(self, first: int) -> None:
+        """Messages before `first` are given up; the next read says so."""
+        if self._done.mark + 1 < first:
+            self._done.advance(first - 1)
+            self._gap = first
+            self._changed()
+
+    async def flush(self) -> None:
+        """Return when what was acknowledged until now is stored. Raises QueueFenced
+        (it is tried again)."""
+        wanted = self._changes
+        while self._stored < wanted:
+            self._begin_storing()
+            assert self._storing is not None
+            error = await asyncio.shield(self._storing)
+            if error is not None:
+                raise error
+
+    async def aclose(self) -> None:
+        """Store what was acknowledged. Raises QueueFenced, StorageError: it may come again."""
+        try:
+            await self.flush()
+        finally:
+            self.let_go()
+
+    def let_go(self) -> None:
+        """End, without storing anything."""
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._storing is not None:
+            self._storing.cancel()
+
+    def _changed(self) -> None:
+        self._changes += 1
+        self._arm(self._options.cursor_flush_s)
+
+    def _arm(self, delay_s: float) -> None:
+        if self._timer is None and self._storing is None:
+            self._timer = self._tasks.call_later(delay_s, self._begin_storing)
+
+    def _begin_storing(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._storing is None:
+            self._storing = self._tasks.start(self._store())
+            self._storing.add_done_callback(self._ended)
+
+    async def _store(self) -> Exception | None:
+        """Write what is acknowledged now; what went wrong."""
+        changes = self._changes
+        record = msgspec.structs.replace(
+            self._record,
+            mark=self._done.mark,
+            ranges=self._done.ranges(self._options.holes_max),
+            gap=self._gap,
+        )
+
+        def written(found: CursorRecord | None) -> CursorRecord:
+            owned_by(record.owner, (record.topic, record.cursor), found)
+            return record
+
+        try:
+            await self._rows.update((record.topic, record.cursor), written)
+        except (QueueFenced, StorageError) as error:
+            return error
+        self._stored, self.stored_mark = changes, record.mark
+        self._messages.cursor_stored()
+        return None
+
+    def _ended(self, task: asyncio.Task[Exception | None]) -> None:
+        self._storing = None
+        if task.cancelled():
+            return
+        error = task.result()
+        if isinstance(error, QueueFenced):
+            self._messages.fence(error)
+        elif not self.is_stored:
+            self._arm(RETRY_S if error is not None else self._options.cursor_flush_s)

@@ -1,0 +1,148 @@
+"""Messages of a topic as the payload of an entry.
+
+Owns: `TopicMessage`, `StoredMessage`, `EntryHead`, packing. Not: the entry around it
+(`protocol.entry`), which has the check. Invariants: numbers of messages follow each other from
+entry to entry and from ledger to ledger; times never go back within a topic; what is packed says
+where the newest snapshot of producers is, so that an owner finds it from the last entry.
+
+    0  first number u64 | count u32 | time in ms i64 | entry of the newest snapshot i64 | kind u8
+    29 kind 0: [[payload, producer, sequence], ...]
+       kind 1: [[producer, highest sequence, its number], ...]; its `first` is the next number
+
+All integers are little-endian; what follows the head is MessagePack.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import IntEnum
+from struct import Struct
+from typing import NamedTuple, TypeVar
+
+import msgspec
+
+from millstream.providers.ledger.protocol.entry import NOTHING
+from millstream.providers.ledger.protocol.errors import EntryDamaged
+
+__all__ = [
+    "FRAME_BYTES",
+    "NO_SNAPSHOT",
+    "EntryHead",
+    "Kind",
+    "KnownProducer",
+    "StoredMessage",
+    "TopicMessage",
+    "head_of",
+    "messages_of",
+    "pack",
+    "producers_of",
+    "size_of",
+]
+
+T = TypeVar("T")
+
+HEAD = Struct("<QIqqB")
+FRAME_BYTES = HEAD.size + 5
+"""What an entry has beside its messages: the head, and the length of the list."""
+MESSAGE_BYTES = 24
+"""What a message has beside its payload and the producer's name, at most."""
+NO_SNAPSHOT = NOTHING
+"""No producer was known when the ledger began, and no snapshot was made since."""
+
+
+class Kind(IntEnum):
+    """What follows the head."""
+
+    MESSAGES = 0
+    SNAPSHOT = 1
+
+
+class TopicMessage(NamedTuple):
+    """A message. `producer`, `seq`: given together, so that sending it again stores it once.
+
+    Sequences of one producer rise; "" has none.
+    """
+
+    payload: bytes
+    producer: str = ""
+    seq: int = 0
+
+
+class StoredMessage(NamedTuple):
+    """A message with its number in the topic, and the wall time of its append."""
+
+    number: int
+    time_ms: int
+    message: TopicMessage
+
+
+class KnownProducer(NamedTuple):
+    """A producer, its highest accepted sequence, and the number of the message that had it."""
+
+    producer: str
+    seq: int
+    number: int
+
+
+class EntryHead(NamedTuple):
+    """What stands before the messages of an entry."""
+
+    first: int
+    messages: int
+    time_ms: int
+    snapshot: int
+    kind: int = Kind.MESSAGES
+
+    @property
+    def end(self) -> int:
+        """The number behind its last message."""
+        return self.first + self.messages
+
+
+ENCODER = msgspec.msgpack.Encoder()
+MESSAGES = msgspec.msgpack.Decoder(list[TopicMessage])
+PRODUCERS = msgspec.msgpack.Decoder(list[KnownProducer])
+
+
+def size_of(message: TopicMessage) -> int:
+    """Bytes that a message takes in an entry, at most."""
+    producer = message.producer
+    name = len(producer) if producer.isascii() else len(producer.encode())
+    return len(message.payload) + name + MESSAGE_BYTES
+
+
+def pack(head: EntryHead, body: Sequence[TopicMessage] | Sequence[KnownProducer]) -> bytes:
+    """The payload of an entry."""
+    return HEAD.pack(*head) + ENCODER.encode(body)
+
+
+def head_of(payload: bytes) -> EntryHead:
+    """What stands before the messages. Raises EntryDamaged."""
+    if len(payload) < HEAD.size:
+        raise EntryDamaged(f"an entry of a topic has {HEAD.size} bytes at least: {len(payload)}")
+    return EntryHead(*HEAD.unpack_from(payload))
+
+
+def messages_of(payload: bytes) -> list[TopicMessage]:
+    """The messages of an entry; none of a snapshot. Raises EntryDamaged."""
+    head = head_of(payload)
+    if head.kind != Kind.MESSAGES:
+        return []
+    messages = decoded(MESSAGES, payload)
+    if len(messages) != head.messages:
+        text = f"the entry with message {head.first} says that it has {head.messages}"
+        raise EntryDamaged(f"{text} messages: there are {len(messages)}")
+    return messages
+
+
+def producers_of(payload: bytes) -> list[KnownProducer]:
+    """What a snapshot says. Raises EntryDamaged."""
+    return decoded(PRODUCERS, payload)
+
+
+def decoded(decoder: msgspec.msgpack.Decoder[T], payload: bytes) -> T:
+    """What follows the head."""
+    try:
+        return decoder.decode(memoryview(payload)[HEAD.size :])
+    except msgspec.MsgspecError as error:
+        raise EntryDamaged(f"an entry has no messages of a topic: {error}") from error

@@ -1,0 +1,46 @@
+"""The row of a topic, in the hands of its owner.
+
+Owns: `OwnedTopic`. Invariants: one change is under way at a time, so `record` is never older than
+what this owner has written; whoever finds a higher epoch hears QueueFenced, once and for all.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from millstream.providers.ledger.metadata.rows import Rows
+
+from .record import TopicRecord, owned
+
+__all__ = ["OwnedTopic"]
+
+
+class OwnedTopic:
+    """A topic in one opening of one epoch.
+
+    Attributes: `record`, as it was written or read last.
+    """
+
+    __slots__ = ("_rows", "_writing", "record")
+
+    def __init__(self, rows: Rows[str, TopicRecord], record: TopicRecord) -> None:
+        self._rows = rows
+        self._writing = asyncio.Lock()
+        self.record = record
+
+    @property
+    def name(self) -> str:
+        """The topic's name."""
+        return self.record.topic
+
+    async def update(self, change: Callable[[TopicRecord], TopicRecord]) -> TopicRecord:
+        """Change the record; it may be made twice. Raises QueueFenced, StorageError."""
+        async with self._writing:
+            checked = owned(self.record, change)
+            self.record = await self._rows.update(self.record.topic, checked)
+            return self.record
+
+    async def check(self) -> None:
+        """Raise QueueFenced if another one has taken the topic over. Raises StorageError."""
+        await self.update(lambda record: record)

@@ -1,0 +1,55 @@
+"""Which entry of a ledger has a message, or begins at a time: what is known, and where to look.
+
+Owns: `EntryIndex`. Pure. Invariant: both numbers and times of entries never go back, so what lies
+between two known entries is found by halving.
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_left, bisect_right
+
+__all__ = ["EntryIndex"]
+
+KNOWN_MAX = 65_536
+
+
+class EntryIndex:
+    """Entries of one ledger whose heads were seen: all of them, where its writer is here."""
+
+    __slots__ = ("_entries", "_firsts", "_times")
+
+    def __init__(self) -> None:
+        self._entries = array("q")
+        self._firsts = array("q")
+        self._times = array("q")
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def note(self, entry: int, first: int, time_ms: int) -> None:
+        """An entry begins with message `first`, at a time."""
+        at = bisect_left(self._entries, entry)
+        if at < len(self._entries) and self._entries[at] == entry:
+            return
+        if at < len(self._entries) and len(self._entries) >= KNOWN_MAX:
+            del self._entries[:], self._firsts[:], self._times[:]
+            at = 0
+        self._entries.insert(at, entry)
+        self._firsts.insert(at, first)
+        self._times.insert(at, time_ms)
+
+    def around_number(self, number: int, end: int) -> tuple[int, int]:
+        """The last entry that begins at or before a message is in low..high-1; `end` is the entry
+        behind the last one."""
+        return self._around(bisect_right(self._firsts, number), end)
+
+    def around_time(self, time_ms: int, end: int) -> tuple[int, int]:
+        """The last entry that begins before a time is in low..high-1; -1: there is none."""
+        at = bisect_left(self._times, time_ms)
+        low = self._entries[at - 1] if at else -1
+        return low, self._entries[at] if at < len(self._entries) else end
+
+    def _around(self, at: int, end: int) -> tuple[int, int]:
+        low = self._entries[at - 1] if at else 0
+        return low, self._entries[at] if at < len(self._entries) else end

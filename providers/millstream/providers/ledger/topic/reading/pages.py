@@ -1,0 +1,187 @@
+"""Reading messages out of ledgers.
+
+Owns: `Pages`. Not: which ledgers a topic has (`record`), what its owner has in memory (`tail`).
+Invariants: at most `READERS_MAX` ledgers stay open, and none is closed while it is read; what is
+returned was confirmed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+
+from millstream.providers.ledger.protocol.entry import NOTHING
+from millstream.providers.ledger.topic.form import EntryHead, StoredMessage, head_of, messages_of
+from millstream.providers.ledger.topic.ledgers import Ledgers, Reader
+from millstream.providers.ledger.topic.record import Span
+
+from .index import EntryIndex
+from .tail import PageLimit
+
+__all__ = ["READERS_MAX", "Pages"]
+
+READERS_MAX = 8
+"""Ledgers of a topic that are open for reading in one process."""
+INDEXES_MAX = 16
+HINTS_MAX = 64
+ENTRIES_AT_ONCE = 256
+
+
+class Opened:
+    """A ledger that is open for reading. `hints`: where reading went on last, by number."""
+
+    __slots__ = ("hints", "index", "reader", "users")
+
+    def __init__(self, reader: Reader, index: EntryIndex) -> None:
+        self.reader = reader
+        self.index = index
+        self.hints: dict[int, int] = {}
+        self.users = 0
+
+    async def entry_of(self, number: int, end: int) -> int:
+        """The entry that has a message, of those before `end`; costs a read for each halving."""
+        hint = self.hints.pop(number, None)
+        if hint is not None:
+            return hint
+        while True:
+            low, high = self.index.around_number(number, end)
+            if high - low <= 1 or await self.head((low + high) // 2) is None:
+                return low
+
+    async def entry_at(self, time_ms: int, end: int) -> int:
+        """The first entry at or after a time; `end`: there is none."""
+        while True:
+            low, high = self.index.around_time(time_ms, end)
+            if high - low <= 1 or await self.head((low + high) // 2) is None:
+                return high
+
+    async def head(self, entry: int) -> EntryHead | None:
+        """What stands before an entry's messages; None: it is not confirmed yet."""
+        found = await self.reader.read(entry, 1, 1)
+        if not found:
+            return None
+        head = head_of(found[0].payload)
+        self.index.note(entry, head.first, head.time_ms)
+        return head
+
+    def went_on(self, number: int, entry: int) -> None:
+        """The next page will begin here."""
+        while len(self.hints) >= HINTS_MAX:
+            del self.hints[next(iter(self.hints))]
+        self.hints[number] = entry
+
+
+class Pages:
+    """Reads the ledgers of one topic."""
+
+    def __init__(self, ledgers: Ledgers) -> None:
+        self._ledgers = ledgers
+        self._opened: dict[int, Opened] = {}
+        self._indexes: dict[int, EntryIndex] = {}
+
+    def index(self, ledger: int) -> EntryIndex:
+        """What is known of a ledger's entries; that of the ledger used last stays longest."""
+        found = self._indexes.pop(ledger, None) or EntryIndex()
+        self._indexes[ledger] = found
+        while len(self._indexes) > INDEXES_MAX:
+            del self._indexes[next(iter(self._indexes))]
+        return found
+
+    async def read(
+        self, span: Span, number: int, messages_max: int, bytes_max: int, end: int | None = None
+    ) -> list[StoredMessage]:
+        """Messages of one ledger from `number` on, one at least; [] if it has none yet.
+
+        Args:
+            end: the entry behind the last confirmed one; None: as the ledger's bookies know.
+
+        Raises LedgerGone, NotRecoverable, EntryDamaged, StorageError.
+        """
+        async with self._using(span.ledger) as opened:
+            if end is None:
+                end = await self._end(span, opened)
+            entry = await opened.entry_of(number, end) if end else 0
+            page, limit = PageLimit(messages_max, bytes_max), min(messages_max, ENTRIES_AT_ONCE)
+            while entry < end:
+                found = await opened.reader.read(entry, min(limit, end - entry), bytes_max)
+                if not found:
+                    break
+                for one in found:
+                    head = head_of(one.payload)
+                    opened.index.note(entry, head.first, head.time_ms)
+                    entry += 1
+                    if head.end <= number:
+                        continue
+                    messages = messages_of(one.payload)
+                    if not page.take(head.first, head.time_ms, messages, number):
+                        break
+                if page.found:
+                    next_number = page.found[-1].number + 1
+                    opened.went_on(next_number, entry - (next_number < head.end))
+                    break
+            return page.found
+
+    async def seek_in(
+        self, spans: Sequence[Span], time_ms: int, end_in: Callable[[Span], int] | None = None
+    ) -> int | None:
+        """The number that the first entry at or after a time begins with; None: there is none.
+
+        Args:
+            end_in: of a ledger, the entry behind the last confirmed one.
+        """
+        for span in spans:
+            if span.is_sealed and span.last_ms < time_ms:
+                continue
+            async with self._using(span.ledger) as opened:
+                end = await self._end(span, opened) if end_in is None else end_in(span)
+                entry = await opened.entry_at(time_ms, end)
+                head = await opened.head(entry) if entry < end else None
+            if head is not None:
+                return head.first
+        return None
+
+    async def end_of(self, span: Span) -> tuple[int, int]:
+        """The last confirmed entry of an open ledger, and the number behind its last message."""
+        async with self._using(span.ledger) as opened:
+            entry = await opened.reader.wait(NOTHING, 0.0)
+            head = await opened.head(entry) if entry != NOTHING else None
+            return (NOTHING, span.first) if head is None else (entry, head.end)
+
+    async def wait(self, span: Span, confirmed: int, wait_s: float) -> int:
+        """The last confirmed entry of a ledger, as soon as it is above `confirmed`."""
+        async with self._using(span.ledger) as opened:
+            return await opened.reader.wait(confirmed, wait_s)
+
+    async def _end(self, span: Span, opened: Opened) -> int:
+        if span.is_sealed:
+            return span.last + 1
+        return await opened.reader.wait(NOTHING, 0.0) + 1
+
+    @asynccontextmanager
+    async def _using(self, ledger: int) -> AsyncIterator[Opened]:
+        opened = self._opened.pop(ledger, None)
+        if opened is None:
+            reader = await self._ledgers.reader(ledger)
+            opened = self._opened.pop(ledger, None)  # another read may have been faster
+            if opened is not None:
+                await reader.aclose()
+            else:
+                opened = Opened(reader, self.index(ledger))
+        self._opened[ledger] = opened
+        opened.users += 1
+        try:
+            yield opened
+        finally:
+            opened.users -= 1
+            await self._close_some(READERS_MAX)
+
+    async def _close_some(self, kept: int) -> None:
+        idle = [ledger for ledger, one in self._opened.items() if not one.users]
+        for ledger in idle[: max(0, len(self._opened) - kept)]:
+            opened = self._opened.pop(ledger, None)
+            if opened is not None:
+                await opened.reader.aclose()
+
+    async def aclose(self) -> None:
+        """Close what nobody reads."""
+        await self._close_some(0)

@@ -1,0 +1,146 @@
+"""Reading a topic beside its owner, in any silo, without disturbing it.
+
+Owns: `TopicReader`. Not: reading ledgers (`pages`). Invariants: what it returns is confirmed, and
+follows without a gap; it writes nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
+
+from millstream.providers.ledger.metadata.rows import Rows
+from millstream.providers.ledger.protocol.entry import NOTHING
+from millstream.providers.ledger.protocol.errors import LedgerError, LedgerGone
+from millstream.providers.ledger.topic.form import StoredMessage
+from millstream.providers.ledger.topic.ledgers import Ledgers
+from millstream.providers.ledger.topic.record import Span, TopicRecord
+from millstream.runtime import CursorTooOld, QueueUnavailable, StorageError
+from millstream.runtime.extending import shown
+
+from .pages import Pages
+
+__all__ = ["LOOK_EVERY_S", "TopicReader"]
+
+LOOK_EVERY_S = 0.1
+"""How often a reader that waits looks whether messages go on in another ledger."""
+
+
+class TopicReader:
+    """Reads one topic from its rows and ledgers; made by `Topics.reader`."""
+
+    def __init__(
+        self,
+        ledgers: Ledgers,
+        rows: Rows[str, TopicRecord],
+        name: str,
+        now: Callable[[], float],
+    ) -> None:
+        self._rows = rows
+        self._name = name
+        self._now = now
+        self._pages = Pages(ledgers)
+        self._record = TopicRecord(name)
+
+    async def bounds(self) -> tuple[int, int]:
+        """The first message that is kept, and the number behind the last one that is confirmed,
+        as of now; equal: there is none. Raises QueueUnavailable."""
+        try:
+            record = await self._look()
+            return record.trimmed, (await self._end(record))[1]
+        except (LedgerError, StorageError) as error:
+            raise self._unreadable(error) from error
+
+    async def read(
+        self, number: int, messages_max: int = 1000, bytes_max: int = 2**20
+    ) -> Sequence[StoredMessage]:
+        """Messages from `number` on; [] if it is not there yet. As `Topic.read`.
+
+        Raises CursorTooOld(first), QueueUnavailable.
+        """
+        try:
+            found = await self._read(self._record, number, messages_max, bytes_max)
+            if found:
+                return found
+            return await self._read(await self._look(), number, messages_max, bytes_max)
+        except (LedgerError, StorageError) as error:
+            raise self._unreadable(error) from error
+
+    async def _read(
+        self, record: TopicRecord, number: int, messages_max: int, bytes_max: int
+    ) -> Sequence[StoredMessage]:
+        if number < record.trimmed:
+            text = f"topic {shown(self._name)}: message {number} is gone"
+            raise CursorTooOld(f"{text}, {record.trimmed} is the first", first=record.trimmed)
+        span = span_of(record, number)
+        if span is None or (span.is_sealed and number >= span.end):
+            return []
+        try:
+            return await self._pages.read(span, number, messages_max, bytes_max)
+        except LedgerGone:
+            if record is self._record and number >= (await self._look()).trimmed:
+                raise  # it is in the list
+            return await self._read(self._record, number, messages_max, bytes_max)
+
+    async def wait(self, number: int, wait_s: float) -> bool:
+        """Is message `number` there? As soon as it is, or after `wait_s` seconds.
+
+        Raises QueueUnavailable.
+        """
+        ends_s = self._now() + wait_s
+        try:
+            while True:
+                record = await self._look()
+                entry, end = await self._end(record)
+                left_s = ends_s - self._now()
+                if number < end or left_s <= 0:
+                    return number < end
+                await self._pause(record, entry, min(left_s, LOOK_EVERY_S))
+        except (LedgerError, StorageError) as error:
+            raise self._unreadable(error) from error
+
+    async def _pause(self, record: TopicRecord, entry: int, wait_s: float) -> None:
+        """Until something may be there: in the open ledger, or in one that is not listed yet."""
+        until_s = self._now() + wait_s
+        if record.spans and not record.spans[-1].is_sealed:
+            if await self._pages.wait(record.spans[-1], entry, wait_s) > entry:
+                return
+        await asyncio.sleep(max(0.0, until_s - self._now()))
+
+    async def seek(self, time_s: float) -> int:
+        """The first message that was appended at or after a wall time; as `Topic.seek`.
+
+        Raises QueueUnavailable.
+        """
+        try:
+            record = await self._look()
+            found = await self._pages.seek_in(record.spans, int(time_s * 1000))
+            return (await self._end(record))[1] if found is None else max(found, record.trimmed)
+        except (LedgerError, StorageError) as error:
+            raise self._unreadable(error) from error
+
+    async def _look(self) -> TopicRecord:
+        found = await self._rows.read(self._name)
+        self._record = found or TopicRecord(self._name)
+        return self._record
+
+    async def _end(self, record: TopicRecord) -> tuple[int, int]:
+        """The last confirmed entry of the last ledger, and the number behind its last message."""
+        if not record.spans or record.spans[-1].is_sealed:
+            return NOTHING, max(record.next, record.trimmed)
+        return await self._pages.end_of(record.spans[-1])
+
+    def _unreadable(self, error: Exception) -> QueueUnavailable:
+        text = f"topic {shown(self._name)} cannot be read: {type(error).__name__}: {error}"
+        return QueueUnavailable(text)
+
+    async def aclose(self) -> None:
+        """Close the ledgers that are open for reading; again is harmless."""
+        await self._pages.aclose()
+
+
+def span_of(record: TopicRecord, number: int) -> Span | None:
+    """The ledger that a message is in, or would be in."""
+    at = bisect_right(record.spans, number, key=lambda span: span.first) - 1
+    return record.spans[at] if at >= 0 else None

@@ -1,0 +1,151 @@
+"""The row of a topic: its epoch, its ledgers in order, its settings and cursors.
+
+Owns: `TopicRecord`, `Span`, and the changes that a record may undergo, as functions from record to
+record. Not: storing it (`metadata.rows`), what a ledger holds. Idea: spec/ledger.md 7.10 to 7.13,
+10.6.8. Invariants: epochs rise, and only who has the present one changes anything; all spans but
+the last are sealed, and numbers go on from one to the next without a gap; a ledger is out of the
+list before it is deleted, and in the list before anything is sent to it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+
+from millstream.providers.ledger.metadata.metadata import Metadata, key_part
+from millstream.providers.ledger.metadata.rows import Rows
+from millstream.providers.ledger.protocol.entry import NOTHING
+from millstream.runtime import QueueFenced
+
+from .options import TopicSettings
+
+__all__ = ["FIRST_NUMBER", "Span", "TopicRecord", "opened", "owned", "topic_rows"]
+
+FIRST_NUMBER = 1
+"""The number of a topic's first message."""
+
+
+class Span(msgspec.Struct, frozen=True, array_like=True):
+    """One ledger of a topic: messages from `first` on; the rest is known once it is sealed.
+
+    `last`: its last entry. `size_bytes`: of all payloads. `first_ms`, `last_ms`: times of its
+    first and last entry.
+    """
+
+    ledger: int
+    first: int
+    is_sealed: bool = False
+    count: int = 0
+    last: int = NOTHING
+    size_bytes: int = 0
+    first_ms: int = 0
+    last_ms: int = 0
+
+    @property
+    def end(self) -> int:
+        """The number behind its last message, once it is sealed."""
+        return self.first + self.count
+
+
+class TopicRecord(msgspec.Struct, frozen=True, array_like=True):
+    """A topic as its row says.
+
+    `next`: the number behind all sealed ledgers. `trimmed`: the first number that is kept.
+    `last_ms`: no message from now on has an earlier time. `cursors`: names of those that hold
+    messages back. `holder`: the process that has the epoch; it may open the topic anew in it, and
+    `opening` says how often the topic was opened.
+    """
+
+    topic: str
+    epoch: int = 0
+    spans: tuple[Span, ...] = ()
+    settings: TopicSettings = TopicSettings()
+    next: int = FIRST_NUMBER
+    trimmed: int = FIRST_NUMBER
+    last_ms: int = 0
+    cursors: tuple[str, ...] = ()
+    holder: str = ""
+    opening: int = 0
+    operation: str = ""
+
+    @property
+    def owner(self) -> tuple[int, int]:
+        """Who may change it: the opening of an epoch; later ones are higher."""
+        return self.epoch, self.opening
+
+    def sealed(self, *spans: Span) -> TopicRecord:
+        """These spans have their ends; those without messages are no longer in the list."""
+        ends = {span.ledger: span for span in spans}
+        known = [ends.get(span.ledger, span) for span in self.spans]
+        last = known[-1] if known else None
+        return msgspec.structs.replace(
+            self,
+            spans=tuple(span for span in known if span.count or not span.is_sealed),
+            next=last.end if last is not None and last.is_sealed else self.next,
+            last_ms=max((self.last_ms, *(span.last_ms for span in known))),
+        )
+
+    def with_ledger(self, ledger: int) -> TopicRecord:
+        """Messages go on in this ledger; all others are sealed."""
+        if any(span.ledger == ledger for span in self.spans):
+            return self
+        assert all(span.is_sealed for span in self.spans), self
+        return msgspec.structs.replace(self, spans=(*self.spans, Span(ledger, self.next)))
+
+    def without(self, spans: int) -> TopicRecord:
+        """The oldest so many ledgers are no longer in the list."""
+        gone, kept = self.spans[:spans], self.spans[spans:]
+        if not gone:
+            return self
+        assert all(span.is_sealed for span in gone), self
+        return msgspec.structs.replace(self, spans=kept, trimmed=gone[-1].end)
+
+
+def opened(
+    topic: str, epoch: int, holder: str, settings: TopicSettings | None
+) -> Callable[[TopicRecord | None], TopicRecord]:
+    """The change of who takes a topic over; a new one is made.
+
+    Args:
+        holder: the process; where it has the epoch already, its topic of before is fenced.
+        settings: hold from the next ledger on; None: as they are.
+
+    Raises QueueFenced: another one has this epoch, or somebody has a higher one.
+    """
+
+    def take(found: TopicRecord | None) -> TopicRecord:
+        record = found or TopicRecord(topic)
+        if record.epoch > epoch or (record.epoch == epoch and record.holder != holder):
+            text = f"topic {topic}: {record.holder} has epoch {record.epoch}"
+            raise QueueFenced(f"{text}; {holder} comes with {epoch}")
+        return msgspec.structs.replace(
+            record,
+            epoch=epoch,
+            holder=holder,
+            opening=record.opening + 1,
+            settings=record.settings if settings is None else settings,
+        )
+
+    return take
+
+
+def owned(
+    own: TopicRecord, change: Callable[[TopicRecord], TopicRecord]
+) -> Callable[[TopicRecord | None], TopicRecord]:
+    """A change that only the owner that wrote `own` may make. Raises QueueFenced."""
+
+    def checked(found: TopicRecord | None) -> TopicRecord:
+        if found is None:
+            raise QueueFenced(f"the topic was deleted; its owner had epoch {own.epoch}")
+        if found.owner != own.owner or found.holder != own.holder:
+            text = f"topic {found.topic}: {found.holder} has epoch {found.epoch}, opening"
+            raise QueueFenced(f"{text} {found.opening}; this one has {own.epoch}, {own.opening}")
+        return change(found)
+
+    return checked
+
+
+def topic_rows(metadata: Metadata) -> Rows[str, TopicRecord]:
+    """The records of topics, by name."""
+    return Rows(metadata, "topics/", TopicRecord, key_part)

@@ -1,0 +1,164 @@
+"""The topics of one cluster of ledgers, as one process uses them.
+
+Owns: `Topics`: opening, reading, deleting, and looking for ledgers that nobody needs. Not: what a
+topic does (`topic`). Invariant: a ledger is deleted only if no list has it, and it was fenced
+before, so that whoever made it and came late appends nothing to it.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from millstream.providers.ledger.metadata.ledgers import ledger_rows
+from millstream.providers.ledger.metadata.metadata import Metadata
+from millstream.providers.ledger.protocol.errors import LedgerError, LedgerGone
+from millstream.providers.ledger.protocol.record import LedgerRecord
+from millstream.runtime import ConfigError, QueueUnavailable, StorageError
+from millstream.runtime.extending import Clock, Tasks, check_text, shown
+
+from .appending.outbox import Outbox
+from .appending.producers import Producers
+from .appending.takeover import taken_over
+from .cursors.cursor import cursor_rows
+from .form import FRAME_BYTES
+from .ledgers import Ledgers
+from .options import TopicOptions, TopicSettings
+from .reading.reader import TopicReader
+from .record import topic_rows
+from .topic import Topic, TopicHome
+
+__all__ = ["ORPHAN_AFTER_S", "Topics"]
+
+log = logging.getLogger("millstream.ledger")
+
+ORPHAN_AFTER_S = 3600.0
+"""A ledger of a topic that is this old and not in its list is deleted."""
+NAME_CHARS_MAX = 200
+
+
+class Topics:
+    """Opens and reads topics.
+
+    Args:
+        ledgers: of the cluster.
+        metadata: of the same cluster; its owner's name must be this process's own.
+        clock, tasks: those of the silo; tasks end with it.
+    """
+
+    def __init__(self, ledgers: Ledgers, metadata: Metadata, clock: Clock, tasks: Tasks) -> None:
+        topics, cursors = topic_rows(metadata), cursor_rows(metadata)
+        self._home = TopicHome(ledgers, topics, cursors, clock, tasks)
+        self._rows = ledger_rows(metadata)
+        self._holder = metadata.writer
+
+    async def open(
+        self,
+        name: str,
+        epoch: int,
+        options: TopicOptions | None = None,
+        settings: TopicSettings | None = None,
+    ) -> Topic:
+        """Own a topic from now on, and fence whoever did; a new one is made.
+
+        Costs a write of its row, and where the owner before has not closed it, the recovery of one
+        ledger and what producers have sent since their last snapshot.
+
+        Args:
+            epoch: higher than any before; the same once more only by the same process, whose topic
+                of before is fenced then.
+            settings: hold from the next ledger on; None: those that are stored.
+
+        Raises QueueFenced (another one has this epoch, or somebody a higher one), QueueUnavailable
+        (rows or ledgers cannot be read or written now: open it again), ConfigError.
+        """
+        check_name(name)
+        chosen = options or TopicOptions()
+        limit = chosen.entry_bytes_max - FRAME_BYTES
+        producers = Producers(chosen.producers_max, limit)
+        home = self._home
+        taken = await taken_over(
+            home.ledgers, home.topics, name, epoch, self._holder, settings, producers
+        )
+        record = taken.owned.record
+        outbox = Outbox(
+            *(producers, record.next, record.last_ms),
+            chosen.entry_bytes_max,
+            chosen.snapshot_entries,
+        )
+        topic = Topic(home, taken, outbox, chosen)
+        try:
+            await topic.begin()
+        except StorageError as error:
+            await topic.let_go()
+            text = f"topic {shown(name)}: its cursors cannot be read: {error}"
+            raise QueueUnavailable(text) from error
+        except BaseException:
+            await topic.let_go()
+            raise
+        return topic
+
+    def reader(self, name: str) -> TopicReader:
+        """A reader that stands beside the owner, whoever that is; close it by `aclose`."""
+        check_name(name)
+        return TopicReader(self._home.ledgers, self._home.topics, name, self._home.clock.now)
+
+    async def delete(self, name: str) -> None:
+        """Delete a topic that nobody owns any more: its cursors, its row, then its ledgers.
+
+        Again is harmless. Raises StorageError: delete it again.
+        """
+        record = await self._home.topics.read(name)
+        if record is None:
+            return
+        for cursor in record.cursors:
+            await self._home.cursors.delete((name, cursor))
+        await self._home.topics.delete(name)
+        for span in record.spans:
+            await self._delete(span.ledger)
+
+    async def sweep(self) -> int:
+        """Delete ledgers of topics that no list has any more, or never had; how many.
+
+        They are left by a crash between two writes. Looks at the rows of all ledgers. Raises
+        StorageError.
+        """
+        deleted = 0
+        async for record in self._rows.scan():
+            if await self._is_orphan(record) and await self._fence(record):
+                # read again: until it was fenced, its maker might have put it into the list
+                if await self._is_orphan(record) and await self._delete(record.ledger):
+                    deleted += 1
+        return deleted
+
+    async def _is_orphan(self, record: LedgerRecord) -> bool:
+        is_young = self._home.clock.wall_s() - record.created_s < ORPHAN_AFTER_S
+        if is_young or not record.topic:
+            return False
+        topic = await self._home.topics.read(record.topic)
+        return topic is None or all(span.ledger != record.ledger for span in topic.spans)
+
+    async def _fence(self, record: LedgerRecord) -> bool:
+        try:
+            await self._home.ledgers.recover(record.ledger)
+        except LedgerGone:
+            return False
+        except (LedgerError, StorageError) as error:
+            log.info("ledger %d is left for later: %s", record.ledger, error)
+            return False
+        return True
+
+    async def _delete(self, ledger: int) -> bool:
+        try:
+            await self._home.ledgers.delete(ledger)
+        except LedgerError as error:
+            log.info("ledger %d is left for later: %s", ledger, error)
+            return False
+        return True
+
+
+def check_name(name: str) -> None:
+    """Raise ConfigError or TypeError unless it can be a topic's name."""
+    check_text("the name of a topic", name)
+    if not 1 <= len(name) <= NAME_CHARS_MAX:
+        text = f"the name of a topic has {len(name)} characters"
+        raise ConfigError(f"{text}; it must have 1 to {NAME_CHARS_MAX}")

@@ -1,0 +1,313 @@
+"""Ledgers in memory, for tests of what stands on them: with gates, faults and zombies.
+
+Entries of a writer *arrive* (they are on bookies), and then it *hears* of it. Between the two it
+can crash, be fenced, or be told that it failed. Whoever recovers finds all that was heard, and of
+what arrived besides, as much as chance has.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from asyncio import Future
+from collections import deque
+from collections.abc import Sequence
+from random import Random
+
+from millstream.providers.ledger.metadata.ledgers import LedgerIds, ledger_rows
+from millstream.providers.ledger.metadata.metadata import Metadata
+from millstream.providers.ledger.protocol.entry import NOTHING, Entry, Head
+from millstream.providers.ledger.protocol.errors import (
+    LedgerClosed,
+    LedgerError,
+    LedgerFenced,
+    LedgerGone,
+    NotEnoughBookies,
+    NotRecoverable,
+)
+from millstream.providers.ledger.protocol.quorum import Quorum
+from millstream.providers.ledger.protocol.record import (
+    Fragment,
+    LedgerRecord,
+    LedgerState,
+    closed,
+    recovering,
+)
+
+__all__ = ["Bookies", "MemoryLedgers", "MemoryWriter"]
+
+
+class Stored:
+    """What bookies have of one ledger."""
+
+    def __init__(self) -> None:
+        self.entries: list[bytes] = []
+        self.heard = NOTHING  # the last entry that its writer was told of
+        self.term = 1
+
+    def length(self, last: int) -> int:
+        return sum(map(len, self.entries[: last + 1]))
+
+
+class Bookies:
+    """What all processes share, and what goes wrong in it.
+
+    `delay_s`: how long an entry, or an answer, is on its way, at most. `faults`: for entries to
+    come, in order: "" (none), "refused" (it does not arrive), "lost" (it arrives, its writer hears
+    of a failure), "hang" (it arrives, and its writer hears nothing until it has waited 5 s).
+    `rate`: so many have a fault by chance. `gate`: closed, nothing arrives.
+    """
+
+    def __init__(self, seed: int = 0) -> None:
+        self.random = Random(seed)
+        self.ledgers: dict[int, Stored] = {}
+        self.deleted: list[int] = []
+        self.faults: deque[str] = deque()
+        self.rate = 0.0
+        self.delay_s = 0.0
+        self.refuse_creation = 0
+        self.refuse_recovery = 0
+        self.is_lagging = False  # readers learn of the last entry only by the next one
+        self.gate = asyncio.Event()
+        self.gate.set()
+
+    def fault(self) -> str:
+        if self.faults:
+            return self.faults.popleft()
+        if self.random.random() < self.rate:
+            return self.random.choice(["refused", "lost"])
+        return ""
+
+    async def pause(self) -> None:
+        if self.delay_s:
+            await asyncio.sleep(self.random.uniform(0, self.delay_s))
+        else:
+            await asyncio.sleep(0)
+
+    def of(self, ledger: int) -> Stored:
+        if ledger not in self.ledgers:
+            raise LedgerGone(f"ledger {ledger}")
+        return self.ledgers[ledger]
+
+
+class MemoryWriter:
+    """A `Writer` of a ledger in memory."""
+
+    def __init__(self, bookies: Bookies, ledgers: MemoryLedgers, ledger: int) -> None:
+        self._bookies = bookies
+        self._ledgers = ledgers
+        self._ledger = ledger
+        self._failed: Exception | None = None
+        self._confirmed = NOTHING
+        self._next = 0
+        self._pending: deque[tuple[int, bytes, Future[int]]] = deque()
+        self._sending: asyncio.Task[None] | None = None
+        self._record: LedgerRecord | None = None
+
+    @property
+    def ledger(self) -> int:
+        return self._ledger
+
+    @property
+    def confirmed(self) -> int:
+        return self._confirmed
+
+    @property
+    def failed(self) -> Exception | None:
+        return self._failed
+
+    def append(self, payload: bytes, /) -> Future[int]:
+        if self._failed is not None:
+            raise self._failed
+        future: Future[int] = asyncio.get_running_loop().create_future()
+        self._pending.append((self._next, payload, future))
+        self._next += 1
+        if self._sending is None:
+            self._sending = asyncio.ensure_future(self._send())
+        return future
+
+    async def _send(self) -> None:
+        while self._pending and self._failed is None:
+            entry, payload, future = self._pending[0]
+            await self._bookies.pause()
+            await self._bookies.gate.wait()
+            stored = self._bookies.ledgers.get(self._ledger)
+            if stored is None or stored.term > 1:
+                return self._fail(LedgerFenced(f"ledger {self._ledger} is fenced", 2))
+            fault = self._bookies.fault()
+            if fault != "refused":
+                assert len(stored.entries) == entry
+                stored.entries.append(payload)
+            if fault in {"refused", "lost"}:
+                return self._fail(NotEnoughBookies(f"entry {entry} of {self._ledger}: {fault}"))
+            if fault == "hang":
+                await asyncio.sleep(5)
+                return self._fail(NotEnoughBookies(f"entry {entry} of {self._ledger}: {fault}"))
+            await self._bookies.pause()
+            if self._failed is None:  # it is acknowledged, even if it was fenced meanwhile
+                if stored.term > 1 and self._ledgers.was_cut(self._ledger, entry):
+                    return self._fail(LedgerFenced(f"ledger {self._ledger} is fenced", 2))
+                stored.heard = self._confirmed = entry
+                self._pending.popleft()
+                if not future.done():
+                    future.set_result(entry)
+        self._sending = None
+
+    def _fail(self, error: LedgerError) -> None:
+        self._failed = error
+        while self._pending:
+            future = self._pending.popleft()[2]
+            if not future.done():
+                future.set_exception(error)
+                future.exception()
+
+    async def close(self) -> LedgerRecord:
+        if self._record is not None:
+            return self._record
+        if self._failed is None:
+            self._fail(LedgerClosed(f"ledger {self._ledger} was closed"))
+        if self._sending is not None:
+            self._sending.cancel()
+        await self._bookies.pause()
+        last = self._confirmed
+        length = self._bookies.of(self._ledger).length(last)
+
+        def end(found: LedgerRecord | None) -> LedgerRecord:
+            if found is None:
+                raise LedgerClosed(f"ledger {self._ledger} is gone")
+            return closed(found, 1, last, length)
+
+        self._record = await self._ledgers.rows.update(self._ledger, end)
+        return self._record
+
+    async def aclose(self) -> None:
+        if self._sending is not None:
+            self._sending.cancel()
+        if self._failed is None:
+            self._fail(LedgerClosed("let go"))
+
+
+class MemoryReader:
+    """A `Reader` of a ledger in memory."""
+
+    def __init__(self, bookies: Bookies, ledgers: MemoryLedgers, ledger: int) -> None:
+        self._bookies = bookies
+        self._ledgers = ledgers
+        self._ledger = ledger
+        self.is_open = True
+
+    async def _last(self) -> int:
+        stored = self._bookies.of(self._ledger)
+        record = await self._ledgers.rows.read(self._ledger)
+        if record is not None and record.state is LedgerState.CLOSED:
+            return record.last
+        return stored.heard - 1 if self._bookies.is_lagging and stored.heard >= 0 else stored.heard
+
+    async def read(self, first: int, entries_max: int, bytes_max: int, /) -> Sequence[Entry]:
+        assert self.is_open and entries_max >= 1
+        await self._bookies.pause()
+        self._ledgers.reads += 1
+        last, stored = await self._last(), self._bookies.of(self._ledger)
+        found: list[Entry] = []
+        for entry in range(first, min(last, first + entries_max - 1) + 1):
+            payload = stored.entries[entry]
+            if found and bytes_max < len(payload):
+                break
+            bytes_max -= len(payload)
+            head = Head(self._ledger, entry, NOTHING, NOTHING, 0, len(payload))
+            found.append(Entry(head, payload))
+        return found
+
+    async def wait(self, confirmed: int, wait_s: float, /) -> int:
+        ends_s = asyncio.get_running_loop().time() + wait_s
+        while True:
+            last = await self._last()
+            if last > confirmed or asyncio.get_running_loop().time() >= ends_s:
+                return last
+            await asyncio.sleep(0.01)
+
+    async def aclose(self) -> None:
+        assert self.is_open
+        self.is_open = False
+        self._ledgers.open_readers -= 1
+
+
+class MemoryLedgers:
+    """`Ledgers` of one process, over bookies that all share."""
+
+    def __init__(self, bookies: Bookies, metadata: Metadata) -> None:
+        self.bookies = bookies
+        self.rows = ledger_rows(metadata)
+        self._ids = LedgerIds(metadata)
+        self.created: list[int] = []
+        self.writers: list[MemoryWriter] = []
+        self.reads = self.open_readers = 0
+        self.wall_s = 0.0
+
+    async def create(self, quorum: Quorum, topic: str, /) -> MemoryWriter:
+        await self.bookies.pause()
+        if self.bookies.refuse_creation:
+            self.bookies.refuse_creation -= 1
+            raise NotEnoughBookies("no bookie for a new ledger")
+        ledger = await self._ids.next()
+        fragments = (Fragment(0, ("b",) * quorum.ensemble),)
+        record = LedgerRecord(
+            ledger, LedgerState.OPEN, quorum, 1, fragments, topic, created_s=self.wall_s
+        )
+        await self.rows.create(ledger, record)
+        self.bookies.ledgers[ledger] = Stored()
+        self.created.append(ledger)
+        self.writers.append(MemoryWriter(self.bookies, self, ledger))
+        return self.writers[-1]
+
+    def was_cut(self, ledger: int, entry: int) -> bool:
+        """Was it decided that the entry is not in the ledger?"""
+        return len(self.bookies.of(ledger).entries) <= entry
+
+    async def recover(self, ledger: int, /) -> LedgerRecord:
+        await self.bookies.pause()
+        if self.bookies.refuse_recovery:
+            self.bookies.refuse_recovery -= 1
+            raise NotRecoverable(f"ledger {ledger}: too few bookies answer")
+
+        def taken(found: LedgerRecord | None) -> LedgerRecord:
+            if found is None:
+                raise LedgerGone(f"ledger {ledger}")
+            return found if found.state is LedgerState.CLOSED else recovering(found)
+
+        record = await self.rows.update(ledger, taken)
+        if record.state is LedgerState.CLOSED:
+            return record
+        stored = self.bookies.of(ledger)
+        if stored.term == 1:  # now nothing arrives any more, and it is decided what has
+            stored.term = record.term
+            kept = self.bookies.random.randint(stored.heard + 1, len(stored.entries))
+            del stored.entries[kept:]
+        last = len(stored.entries) - 1
+        await self.bookies.pause()
+
+        def end(found: LedgerRecord | None) -> LedgerRecord:
+            if found is None:
+                raise LedgerGone(f"ledger {ledger}")
+            if found.state is LedgerState.CLOSED:
+                return found
+            return closed(found, found.term, last, stored.length(last))
+
+        return await self.rows.update(ledger, end)
+
+    async def reader(self, ledger: int, /) -> MemoryReader:
+        await self.bookies.pause()
+        self.bookies.of(ledger)
+        self.open_readers += 1
+        return MemoryReader(self.bookies, self, ledger)
+
+    async def delete(self, ledger: int, /) -> None:
+        await self.bookies.pause()
+        await self.rows.delete(ledger)
+        self.bookies.ledgers.pop(ledger, None)
+        self.bookies.deleted.append(ledger)
+
+    def kill(self) -> None:
+        """The process is gone: nothing it began goes on."""
+        for writer in self.writers:
+            if writer._sending is not None:
+                writer._sending.cancel()

@@ -1,0 +1,318 @@
+"""Appending to a topic: numbers, repeats, limits, moving from ledger to ledger."""
+
+from __future__ import annotations
+
+import asyncio
+from itertools import pairwise
+
+import pytest
+from tests.providers.ledger.worlds import World, in_a_world, marked, plain, texts
+
+from millstream.providers.ledger.protocol.quorum import Quorum
+from millstream.providers.ledger.topic.form import TopicMessage
+from millstream.providers.ledger.topic.options import TopicOptions, TopicSettings
+from millstream.runtime import (
+    ConfigError,
+    PublishUnknown,
+    QueueFenced,
+    QueueFull,
+    QueueUnavailable,
+)
+
+
+def test_messages_are_numbered_from_one_without_a_gap() -> None:
+    async def main(world: World) -> None:
+        topic = await world.open()
+        assert not world.processes[0].ledgers.created  # an idle topic has no ledger
+        futures = [topic.append(plain("a", "b")), topic.append(plain("c")), topic.append([])]
+        assert [await future for future in futures] == [[1, 2], [3], []]
+        assert texts(await topic.read(1)) == ["a", "b", "c"]
+        assert texts(await topic.read(2, messages_max=1)) == ["b"]
+        assert texts(await topic.read(1, bytes_max=1)) == ["a"]
+        assert await topic.read(4) == [] and (topic.first, topic.end) == (1, 4)
+        assert texts(await world.all()) == ["a", "b", "c"]
+
+    in_a_world(main)
+
+
+def test_numbers_go_on_from_ledger_to_ledger() -> None:
+    async def main(world: World) -> None:
+        settings = TopicSettings(ledger_entries_max=3)
+        topic = await world.open(settings=settings)
+        numbers = await asyncio.gather(*(topic.append(plain(f"m{n}")) for n in range(20)))
+        assert numbers == [[n + 1] for n in range(20)]
+        spans = topic.record.spans
+        assert [span.count for span in spans[:-1]] == [3] * (len(spans) - 1) and len(spans) >= 6
+        assert all(one.end == other.first for one, other in pairwise(spans))
+        assert texts(await world.all()) == [f"m{n}" for n in range(20)]
+
+    in_a_world(main)
+
+
+def test_a_long_list_is_cut_and_one_that_is_too_large_alone_is_refused_before_it_is_sent() -> None:
+    async def main(world: World) -> None:
+        topic = await world.open(options=TopicOptions(entry_bytes_max=1000))
+        assert await topic.append([TopicMessage(b"x" * 300)] * 10) == list(range(1, 11))
+        stored = next(iter(world.bookies.ledgers.values()))
+        assert len(stored.entries) == 5 and max(map(len, stored.entries)) <= 1000
+        with pytest.raises(ValueError, match="entry_bytes_max"):
+            topic.append([TopicMessage(b"ok"), TopicMessage(b"x" * 1000)])
+        assert topic.end == 11 and await topic.append(plain("ok")) == [11]
+
+    in_a_world(main)
+
+
+def test_a_repeat_has_its_old_number_if_that_is_remembered() -> None:
+    async def main(world: World) -> None:
+        topic = await world.open()
+        assert await topic.append(marked("p", 5, 7)) == [1, 2]
+        assert await topic.append(marked("p", 7)) == [2]
+        assert await topic.append(marked("p", 5, 6, 7, 8)) == [None, None, 2, 3]
+        assert await topic.append([*marked("q", 1, 1), *plain("x")]) == [4, 4, 5]
+        assert texts(await topic.read(1)) == ["p5", "p7", "p8", "q1", "x"]
+
+    in_a_world(main)
+
+
+def test_a_repeat_is_known_while_the_first_one_is_on_its_way_and_waits_for_it() -> None:
+    async def main(world: World) -> None:
+        topic = await world.open()
+        await topic.append(plain("a"))
+        world.bookies.gate.clear()
+        first, repeat = topic.append(marked("p", 1, 2)), topic.append(marked("p", 2, 1))
+        mixed = topic.append([*marked("p", 2), *plain("b")])
+        await asyncio.sleep(1)
+        assert not first.done() and not repeat.done() and not mixed.done()
+        world.bookies.gate.set()
+        assert [await one for one in (first, repeat, mixed)] == [[2, 3], [3, None], [3, 4]]
+
+    in_a_world(main)
+
+
+@pytest.mark.parametrize("fault", ["refused", "lost", "hang"])
+def test_a_ledger_that_fails_is_ended_and_the_rest_goes_to_the_next_one(fault: str) -> None:
+    async def main(world: World) -> None:
+        topic = await world.open()
+        world.bookies.faults.extend(["", "", fault])
+        futures = [topic.append(marked("p", n)) for n in range(1, 8)]
+        numbers = await asyncio.gather(*futures)
+        assert numbers == [[n] for n in range(1, 8)]
+        assert texts(await world.all()) == [f"p{n}" for n in range(1, 8)]
+        assert len(topic.record.spans) == 2 and topic.record.spans[0].is_sealed
+        assert topic.record.spans[0].count == 2
+
+    in_a_world(main)
+
+
+def test_nothing_is_sent_again_before_the_ledger_has_its_end() -> None:
+    async def main(world: World) -> None:
+        topic = await world.open()
+        await topic.append(plain("a"))
+        world.bookies.faults.append("lost")
+        world.store.fail("write", "ledger/c/ledgers/", times=3)
+        world.store.fail("write", "ledger/c/topics/", times=3)
+        future = topic.append(plain("b"))
+        first = topic.record.spans[0].ledger
+        while len(world.bookies.ledgers) < 2:
+            await asyncio.sleep(0.001)
+        sealed = await world.processes[0].ledgers.rows.read(first)
+        assert sealed is not None and sealed.state.value == "closed"
+        assert await future == [2] and texts(await world.all()) == ["a", "b"]
+        assert topic.record.spans[0].is_sealed
+
+    in_a_world(main)
+
+
+def test_appends_wait_for_a_ledger_and_then_hear_that_nothing_was_sent() -> None:
+    async def main(world: World) -> None:
+        topic = await world.open()
+        world.bookies.refuse_creation = 10**6
+        with pytest.raises(QueueUnavailable, match="no ledger"):
+            await topic.append(plain("a"))
+        world.bookies.refuse_creation = 0
+        await asyncio.sleep(2)
+        assert await topic.append(plain("b")) == [1]
+        assert texts(await world.all()) == ["b"]
+
+    in_a_world(main)
+
+
+def test_what_was_sent_and_has_no_ledger_to_go_to_is_of_unknown_fate_and_stored_later() -> None:
+    async def main(world: World) -> None:
+        topic = await world.open()
+        await topic.append(plain("a"))
+        world.bookies.refuse_creation = 10**6
+        world.bookies.faults.append("refused")
+        sent = topic.append(marked("p", 1))
+        await asyncio.sleep(0.1)
+        waiting = topic.append(marked("p", 2))
+        with pytest.raises(PublishUnknown):
+            await sent
+        with pytest.raises(QueueUnavailable):
+            await waiting
+        world.bookies.refuse_creation = 0
+        await asyncio.sleep(2)
+        assert await topic.append(marked("p", 1, 2)) == [2, 3]
+        assert texts(await world.all()) == ["a", "p1", "p2"]
+
+    in_a_world(main)
+
+
+def test_bytes_on_the_way_are_limited_and_who_waits_too_long_hears_queue_full() -> None:
+    async def main(world: World) -> None:
+        options = TopicOptions(entry_bytes_max=1000, in_flight_bytes_max=2000)
+        topic = await world.open(options=options)
+        await topic.append(plain("a"))
+        world.bookies.gate.clear()
+        futures = [topic.append([TopicMessage(b"x" * 500, "p", n)]) for n in range(6)]
+        assert topic.in_flight_bytes <= 2000
+        await asyncio.sleep(5.1)
+        assert [future.done() for future in futures] == [False] * 3 + [True] * 3
+        with pytest.raises(QueueFull, match="in_flight_bytes_max"):
+            await futures[3]
+        world.bookies.gate.set()
+        assert await asyncio.gather(*futures[:3]) == [[2], [3], [4]]
+        await asyncio.gather(*futures[3:], return_exceptions=True)
+        assert await topic.append([TopicMessage(b"y", "p", 3)]) == [5]
+        assert topic.in_flight_bytes == 0
+
+    in_a_world(main)
+
+
+def test_too_many_that_wait_are_refused_at_once() -> None:
+    async def main(world: World) -> None:
+        topic = await world.open(options=TopicOptions(waiting_appends_max=2))
+        world.bookies.refuse_creation = 10**6
+        waiting = [topic.append(plain("a")), topic.append(plain("b"))]
+        with pytest.raises(QueueFull, match="waiting_appends_max is 2"):
+            topic.append(plain("c"))
+        world.bookies.refuse_creation = 0
+        assert await asyncio.gather(*waiting) == [[1], [2]]
+
+    in_a_world(main)
+
+
+def test_a_cancelled_append_that_waits_is_never_sent_nor_what_its_producer_gave_behind_it() -> None:
+    async def main(world: World) -> None:
+        topic = await world.open()
+        world.bookies.refuse_creation = 3
+        first = topic.append(marked("p", 1))
+        second, other = topic.append(marked("p", 2)), topic.append(marked("q", 1))
+        first.cancel()
+        with pytest.raises(QueueUnavailable, match="before it was not"):
+            await second
+        assert await other == [1]
+        assert await topic.append(marked("p", 1, 2)) == [2, 3]
+
+    in_a_world(main)
+
+
+def test_a_cancelled_append_that_was_sent_is_stored() -> None:
+    async def main(world: World) -> None:
+        topic = await world.open()
+        await topic.append(plain("a"))
+        future = topic.append(plain("b"))
+        future.cancel()
+        assert await topic.append(plain("c")) == [3]
+        assert texts(await world.all()) == ["a", "b", "c"]
+
+    in_a_world(main)
+
+
+def test_an_old_ledger_is_ended_by_age_and_the_next_one_begins_with_the_next_append() -> None:
+    async def main(world: World) -> None:
+        options = TopicOptions(tend_every_s=10.0)
+        topic = await world.open(options=options, settings=TopicSettings(ledger_age_s=100.0))
+        await topic.append(plain("a"))
+        await asyncio.sleep(90)
+        assert not topic.record.spans[0].is_sealed
+        await asyncio.sleep(30)
+        assert topic.record.spans[0].is_sealed and len(world.processes[0].ledgers.created) == 1
+        assert await topic.append(plain("b")) == [2]
+        assert texts(await world.all()) == ["a", "b"]
+
+    in_a_world(main)
+
+
+def test_a_ledger_is_ended_by_size() -> None:
+    async def main(world: World) -> None:
+        topic = await world.open(settings=TopicSettings(ledger_bytes_max=1000))
+        for n in range(6):
+            assert await topic.append([TopicMessage(b"x" * 400)]) == [n + 1]
+        await asyncio.sleep(1)
+        assert [span.count for span in topic.record.spans] == [3, 3]
+
+    in_a_world(main)
+
+
+def test_other_settings_hold_from_the_next_ledger_on_and_are_kept() -> None:
+    async def main(world: World) -> None:
+        topic = await world.open(settings=TopicSettings(ledger_entries_max=2))
+        await topic.append(plain("a"))
+        await topic.change(TopicSettings(quorum=Quorum(3, 3, 2), ledger_entries_max=2))
+        await topic.append(plain("b"))
+        await topic.append(plain("c"))
+        records = [
+            await world.processes[0].ledgers.rows.read(span.ledger) for span in topic.record.spans
+        ]
+        assert [one.quorum for one in records if one] == [Quorum(1, 1, 1), Quorum(3, 3, 2)]
+        await topic.aclose()
+        assert (await world.open(2)).record.settings.quorum == Quorum(3, 3, 2)
+
+    in_a_world(main)
+
+
+def test_times_never_go_back() -> None:
+    async def main(world: World) -> None:
+        topic = await world.open()
+        await topic.append(plain("a"))
+        world.processes[0].clock.skew_s = -500.0
+        await topic.append(plain("b"))
+        await topic.aclose()
+        topic = await world.open(2)
+        world.processes[1].clock.skew_s = -900.0
+        await topic.append(plain("c"))
+        times = [one.time_ms for one in await world.all()]
+        assert times == sorted(times) and times[0] == times[1] == times[2]
+
+    in_a_world(main)
+
+
+def test_a_closed_topic_takes_nothing_and_the_next_owner_finds_everything_ended() -> None:
+    async def main(world: World) -> None:
+        topic = await world.open()
+        futures = [topic.append(plain(f"m{n}")) for n in range(5)]
+        await futures[0]
+        await topic.aclose()
+        await topic.aclose()
+        assert [await future for future in futures] == [[n + 1] for n in range(5)]
+        with pytest.raises(QueueUnavailable, match="closed"):
+            topic.append(plain("x"))
+        assert all(span.is_sealed for span in topic.record.spans)
+        world.bookies.refuse_recovery = 10**6  # none is needed
+        topic = await world.open(2)
+        assert await topic.append(plain("y")) == [6]
+
+    in_a_world(main)
+
+
+def test_settings_that_cannot_work_are_refused() -> None:
+    with pytest.raises(ConfigError, match="ensemble=2, write_quorum=3"):
+        TopicSettings(quorum=Quorum(2, 3, 2))
+    with pytest.raises(ConfigError, match="entry_bytes_max"):
+        TopicOptions(entry_bytes_max=2**25)
+
+
+def test_a_topic_that_was_deleted_fences_whoever_had_it() -> None:
+    async def main(world: World) -> None:
+        topic = await world.open()
+        await topic.append(plain("a"))
+        await world.process().topics.delete("t")
+        other = await world.open(1)
+        with pytest.raises(PublishUnknown):
+            await topic.append(plain("b"))
+        with pytest.raises(QueueFenced):
+            topic.append(plain("c"))
+        assert await other.append(plain("z")) == [1]
+
+    in_a_world(main)
