@@ -22,7 +22,13 @@ from millstream.streams.agent.lagging.book import BehindBook
 from millstream.streams.agent.lagging.done_before import DoneBefore
 from millstream.streams.agent.lagging.standing import Standing
 from millstream.streams.agent.lagging.wary import Wary
-from millstream.streams.ownership.record import Progress, QueueRecord, QueueState, with_progress
+from millstream.streams.ownership.record import (
+    Progress,
+    QueueRecord,
+    QueueState,
+    SentAt,
+    with_progress,
+)
 
 STREAMS = [StreamId("n", key) for key in "ab"]
 LIMITS = CacheLimits(events_max=12, stream_events_max=3)
@@ -56,6 +62,9 @@ class Shared:
         for sub in self.machine.subs:
             if isinstance(sub.cursor, Cursor):
                 sub.cursor = self.machine.book.park(sub.key, sub.cursor, 0, has_chain=False)
+
+    def sent(self, frontier: Token | None) -> tuple[SentAt, ...] | None:
+        return ()
 
 
 class BehindMachine(RuleBasedStateMachine):
@@ -286,7 +295,7 @@ class BehindMachine(RuleBasedStateMachine):
             has_positions=True,
             is_sole=False,
         )
-        progress = standing.handoff()
+        progress = standing.handoff(is_known=True)
         assert progress is not None
         self.record = with_progress(self.record, progress)
         self.take_over(Progress(self.record.frontier, self.record.behind, progress.done), True)

@@ -9,7 +9,7 @@ from millstream.streams.agent.lagging.book import BEHIND_MAX, BehindBook
 from millstream.streams.agent.lagging.done_before import DoneBefore
 from millstream.streams.agent.lagging.standing import Standing
 from millstream.streams.agent.lagging.wary import Wary
-from millstream.streams.ownership.record import BehindAt, Progress
+from millstream.streams.ownership.record import BehindAt, Progress, SentAt
 
 A, B = StreamId("n", "a"), StreamId("n", "b")
 
@@ -20,6 +20,8 @@ def message(seq: int, stream: StreamId = A, items: int = 1) -> QueueMessage:
 
 class Nobody:
     def hand_over(self) -> None: ...
+    def sent(self, frontier: Token | None) -> tuple[SentAt, ...] | None:
+        return ()
 
 
 class Desk:
@@ -96,7 +98,7 @@ def test_a_hand_off_holds_nothing_back_for_the_page_of_one_that_is_behind() -> N
     desk.behind.keeps = True
     desk.comes(message(5))
     desk.comes(message(6, B))
-    handed = desk.standing().handoff()
+    handed = desk.standing().handoff(is_known=True)
     assert handed is not None and (handed.frontier, handed.done) == (Token(1, 6), ())
 
 

@@ -14,7 +14,7 @@ from millstream.streams.agent.lagging.book import BehindBook
 from millstream.streams.agent.lagging.done_before import DoneBefore
 from millstream.streams.agent.lagging.standing import Standing
 from millstream.streams.agent.lagging.wary import Wary
-from millstream.streams.ownership.record import BehindAt, Progress
+from millstream.streams.ownership.record import BehindAt, Progress, SentAt
 
 BARRIER = Token(1, 10)
 A = BehindAt("n", "a", "sub", Token(1, 7))
@@ -32,6 +32,8 @@ class Reading:
 
 class Undone:
     def hand_over(self) -> None: ...
+    def sent(self, frontier: Token | None) -> tuple[SentAt, ...] | None:
+        return ()
 
 
 def standing(progress: Progress | None = None) -> Standing:

@@ -56,6 +56,7 @@ class Notes:
     ended: list[str] = field(default_factory=list)
     gates: dict[str, asyncio.Event] = field(default_factory=lambda: defaultdict(asyncio.Event))
     shut: set[str] = field(default_factory=set)
+    failing: set[str] = field(default_factory=set)
 
     def items(self) -> list[str]:
         return [one.item for one in self.begun]
@@ -79,6 +80,9 @@ class Reader(Grain):
         notes.begun.append(Seen(event.item, now_s, epoch, event.redelivered))
         if event.item in notes.shut:
             await notes.gates[event.item].wait()
+        if event.item in notes.failing:
+            notes.failing.remove(event.item)
+            raise ValueError(f"{event.item} cannot be handled yet")
         notes.ended.append(event.item)
 
 

@@ -65,8 +65,44 @@ def test_b9_8_what_is_not_done_in_time_comes_again_first_and_says_so(
         desk.open("B2")
         await desk.until(lambda: desk.notes.ended[-1:] == ["B5"])
         assert [item for item in desk.notes.ended if item != "B1"] == ["B2", "B3", "B4", "B5"]
+        assert desk.notes.of(SECOND) == [("B3", False), ("B4", False), ("B5", False)]
 
     play(test, capabilities=capabilities)
+
+
+@every_kind
+@pytest.mark.parametrize("max_handoff_s", [0.5, 0.0], ids=["a short time", "no time"])
+@pytest.mark.parametrize("owners", [["silo-1"], ["silo-1", "silo-0"]], ids=len)
+def test_b8_5_exactly_what_was_delivered_and_is_not_done_comes_again_first_and_says_so(
+    capabilities: frozenset[Capability], max_handoff_s: float, owners: list[str]
+) -> None:
+    async def test(desk: Desk) -> None:
+        await two_out(desk)
+        await desk.publish("A1", key="A")
+        await desk.until(lambda: "A1" in desk.notes.ended)
+        desk.notes.failing.add("B1")
+        for owner in owners:
+            desk.give(owner)
+            await desk.until_owner(owner)
+            await asyncio.sleep(0.1)
+        await desk.publish("B4", "B5")
+        await desk.publish("A2", key="A")
+        desk.open("B1", "B2")
+        await desk.until(lambda: {"A2", "B5"} <= set(desk.notes.ended))
+        ended = [item for item in desk.notes.ended if item[0] == "B"]
+        assert ended == ["B1", "B2", "B3", "B4", "B5"]
+        later = [(one.item, one.redelivered) for one in desk.notes.begun if one.epoch > FIRST]
+        assert sorted(later) == [
+            ("A2", False),
+            ("B1", True),
+            ("B2", True),
+            ("B3", False),
+            ("B4", False),
+            ("B5", False),
+        ]
+
+    ownership = OwnershipOptions(max_handoff_s=max_handoff_s)
+    play(test, capabilities=capabilities, ownership=ownership)
 
 
 @every_kind
@@ -81,6 +117,7 @@ def test_b9_9_without_hand_over_time_nothing_is_waited_for(
         assert desk.now_s - started_s < 0.1
         desk.open("B1", "B2")
         await desk.until(lambda: desk.notes.ended[-1:] == ["B3"])
+        assert desk.notes.of(SECOND) == [("B3", False)]
 
     play(test, capabilities=capabilities, ownership=OwnershipOptions(max_handoff_s=0.0))
 

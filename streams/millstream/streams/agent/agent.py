@@ -10,7 +10,6 @@ acknowledged is the minimum over all subscriptions.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import math
 from collections.abc import Callable, Sequence
@@ -34,6 +33,7 @@ from .lagging.wary import Wary
 from .losses import Loss
 from .options import StreamOptions
 from .parts import AgentParts, cache_for, standing_of
+from .reading.alarm import Alarm
 from .reading.catching_up import CatchUp
 from .reading.passage import Crossing
 from .reading.reader import ReaderCore
@@ -134,6 +134,7 @@ class PullingAgent:
             crossing=self._crossing,
             stored=parts.stored,
             reconcile_s=options.reconcile_s,
+            sent=progress.sent or (),
         )
         done_before = DoneBefore(progress.done)
         self._core = self._new_core(after, done_before, may_repeat)
@@ -144,8 +145,7 @@ class PullingAgent:
         self._events: list[Event] = []
         self._is_stepping = False
         self._is_closed = False
-        self._timer: asyncio.TimerHandle | None = None
-        self._timer_s = math.inf
+        self._alarm = Alarm(self._tasks, self._tick)
         self._receiving: Receiving | None = None
         self._forget_at_s = 0.0
         self.is_acked = True  # False: the last acknowledgement failed, so what is done comes again
@@ -204,7 +204,7 @@ class PullingAgent:
 
     def handoff(self) -> Progress | None:
         """All that the next owner can use; None where a token is no position."""
-        return self._standing.handoff()
+        return self._standing.handoff(is_known=not self._has_backlog)
 
     async def attach(self, stream: StreamId, row: SubscriptionRow) -> bool:
         """Take a subscription that was made or resumed; False: it could not be kept.
@@ -257,13 +257,17 @@ class PullingAgent:
         """
         if not self.has_positions:
             return self.undone > 0
-        self.cache.purge()
-        is_backlog = self.cache.base <= self._core.repeats_upto
-        has_backlog = is_backlog or self._core.has_repeats or self.behind.has_repeats
+        has_backlog = self._has_backlog or self.behind.has_repeats
         # where it can be read again, who is behind another is in the record, and goes on by itself
         goes_on_alone = Capability.REWIND in self._parts.capabilities
         is_uneven = not goes_on_alone and self.subscribers.is_uneven()
         return has_backlog or is_uneven or self.subscribers.has_tried()
+
+    @property
+    def _has_backlog(self) -> bool:
+        """Is there something of which it is not known what former owners have delivered?"""
+        self.cache.purge()
+        return self.cache.base <= self._core.repeats_upto or self._core.has_repeats
 
     @property
     def undone(self) -> int:
@@ -344,8 +348,7 @@ class PullingAgent:
         self._is_closed = True
         self.subscribers.close()
         self._standing.close()
-        if self._timer is not None:
-            self._timer.cancel()
+        self._alarm.cancel()
 
     # -- the reader
 
@@ -361,7 +364,7 @@ class PullingAgent:
                     self._act(action)
         finally:
             self._is_stepping = False
-        self._set_timer()
+        self._alarm.set(math.inf if self._is_closed else self._core.wake_s())
 
     def _act(self, action: Action) -> None:
         match action:
@@ -441,20 +444,7 @@ class PullingAgent:
         """A subscription has come to items that are to be read anew."""
         self._catch_up.wake()
 
-    def _set_timer(self) -> None:
-        """One timer, for the earliest time that is wanted; one that comes too early asks again."""
-        when_s = math.inf if self._is_closed else self._core.wake_s()
-        if self._timer is not None and self._timer_s <= when_s:
-            return
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        if when_s < math.inf:
-            self._timer_s = when_s  # uvloop's handle of a time that has come does not tell it
-            self._timer = self._tasks.call_at(when_s, self._tick)
-
     def _tick(self) -> None:
-        self._timer = None
         self._step(Tick())
 
     def progressed(self) -> None:

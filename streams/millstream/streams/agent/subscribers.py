@@ -25,9 +25,11 @@ from millstream.streams.api.subscription_rows import (
 from millstream.streams.contracts.identity import StreamId
 from millstream.streams.contracts.message import QueueMessage
 from millstream.streams.contracts.token import Token
+from millstream.streams.ownership.record import SentAt
 
 from .audience.holds import Holds
 from .audience.newcomers import Newcomers
+from .audience.sent_before import SentBefore
 from .audience.spreading import AT_ONCE, spread
 from .audience.stream_entry import StreamEntry, has_backlog, parts, places
 from .audience.whole_stream import follow_stream
@@ -84,6 +86,7 @@ class Subscribers:
         crossing: Crossing | None = None,
         stored: Stored | None = None,
         reconcile_s: float = 0.0,
+        sent: Sequence[SentAt] = (),
     ) -> None:
         self._crossing = crossing or Crossing("", None)
         self._cache = cache
@@ -101,6 +104,7 @@ class Subscribers:
             self._reconciling = Reconciling(self._streams, self, stored, reconcile_s, tasks)
         self._lines = LineBudget()
         self._losses = Losses()
+        self._sent_before = SentBefore(sent)
         self.unheard_count = 0
 
     def route(self, message: QueueMessage, index: int) -> None:
@@ -250,8 +254,8 @@ class Subscribers:
             if subscription in entry.subscribers:
                 self._deliveries.follow(entry.subscribers[subscription], new)
             else:
-                new.held, new.is_paused = entry.holds.get(subscription, ""), entry.is_paused
-                entry.subscribers[subscription] = new
+                new.held = entry.holds.get(subscription, "")
+                self._add(entry, new)
                 if entry.cold is None:  # else it may be held
                     self._deliveries.restore(new)
 
@@ -302,10 +306,15 @@ class Subscribers:
         """The subscription of a row; None: an implicit one whose mark is not there now."""
         known = entry.subscribers.get(row.id)
         if known is None and not is_implicit(row.id):
-            known = entry.subscribers[row.id] = self._newcomers.explicit(row, stream)
-            known.is_paused = entry.is_paused
+            known = self._newcomers.explicit(row, stream)
+            self._add(entry, known)
             self._tell_losses(stream, known)
         return known
+
+    def _add(self, entry: StreamEntry, new: Subscriber) -> None:
+        new.is_paused = entry.is_paused
+        new.sent_upto = self._sent_before.take(new.key)
+        entry.subscribers[new.id] = new
 
     def _log_unknown(self, stream: StreamId, error: Exception) -> None:
         left_out = self._lines.take(self._clock.now())
@@ -422,12 +431,7 @@ class Subscribers:
 
     def forget_idle(self, before_s: float) -> None:
         """Forget streams that had no event since `before_s` and have nothing undelivered."""
-        idle = [
-            stream
-            for stream, entry in self._streams.items()
-            if entry.is_idle(before_s)
-            and all(self._losses.covers(one.gaps) for one in entry.subscribers.values())
-        ]
+        idle = [s for s, entry in self._streams.items() if entry.is_idle(before_s, self._losses)]
         for stream in idle:
             subscribers = self._streams.pop(stream).subscribers.values()
             self._losses.forget(stream, is_told=not any(one.gaps for one in subscribers))
@@ -445,6 +449,10 @@ class Subscribers:
                 if is_shared or (subscriber.delivery and subscriber.delivery.is_within):
                     self._deliveries.fall_behind(subscriber)
 
+    def sent(self, frontier: Token | None) -> tuple[SentAt, ...] | None:
+        """What was delivered and comes again, once it was handed over; None: it is not known."""
+        return self._sent_before.told(self._streams.values(), self._behind, frontier)
+
     def of(self, stream: StreamId) -> Sequence[Subscriber] | None:
         """The subscriptions of a stream; None: it had no event lately, or they are asked for."""
         entry = self._streams.get(stream)
@@ -454,7 +462,8 @@ class Subscribers:
         """Was something delivered that is not done? Cost: O(subscriptions known)."""
         is_noted = self._behind.has_place  # what was delivered to those who acknowledge by hand
         asked = (one for one in self._everyone() if not (one.is_manual and is_noted))
-        return any(one.has_tried or one.unacked for one in asked)
+        has_left = bool(self._sent_before.left(self._cache.acked_upto()))
+        return has_left or any(one.has_tried or one.unacked for one in asked)
 
     @property
     def unacked(self) -> int:
@@ -472,10 +481,7 @@ class Subscribers:
 
     def is_uneven(self) -> bool:
         """Has a subscription done what another one of its stream has not? Cost: as `has_tried`."""
-        return any(
-            len({one.next_token for one in entry.subscribers.values()}) > 1
-            for entry in self._streams.values()
-        )
+        return any(entry.is_uneven for entry in self._streams.values())
 
     def has_backlog(self, upto: int) -> bool:
         """Is something up to a message, or that may be repeated, being delivered?"""

@@ -116,7 +116,7 @@ class Acquire(msgspec.Struct, frozen=True):
     """Write the record; then read the queue from `progress` on, in its epoch.
 
     `is_forced`: the former owner did not let go, so its deliveries may still run. `may_repeat`:
-    what is not done may have been delivered by a former owner.
+    what is not done may have been delivered by a former owner, and it is not known what.
     """
 
     record: QueueRecord
@@ -196,8 +196,9 @@ def _decide_unowned(now: Situation, options: OwnershipOptions) -> Decision:
 
 def _taken(free: QueueRecord, new: QueueRecord) -> Acquire:
     """The acquisition of a queue that its last owner has let go."""
-    is_clean = free.handoff is not None and free.handoff.clean
-    return Acquire(new, False, not is_clean, free.progress)
+    last = free.handoff
+    is_known = last is not None and (last.clean or last.sent is not None)
+    return Acquire(new, False, not is_known, free.progress)
 
 
 def _takeable_s(record: QueueRecord, now: Situation, options: OwnershipOptions) -> float:

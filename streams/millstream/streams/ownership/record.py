@@ -25,6 +25,7 @@ __all__ = [
     "Progress",
     "QueueRecord",
     "QueueState",
+    "SentAt",
     "StoredRecord",
     "Suspect",
     "TokenRange",
@@ -69,6 +70,20 @@ class BehindAt(msgspec.Struct, frozen=True, array_like=True):
         return StreamId(self.namespace, self.key)
 
 
+class SentAt(msgspec.Struct, frozen=True, array_like=True):
+    """A subscription that was delivered what is not done, or comes again to it: up to here."""
+
+    namespace: str
+    key: str
+    subscription: str
+    upto: Token
+
+    @property
+    def stream(self) -> StreamId:
+        """Whose events it gets."""
+        return StreamId(self.namespace, self.key)
+
+
 class Suspect(msgspec.Struct, frozen=True, array_like=True):
     """An event that may have killed owners of its queue.
 
@@ -94,6 +109,7 @@ class Progress(msgspec.Struct, frozen=True):
     `frontier`: up to here everything is done by every subscription that is not in `behind`.
     `done`: ranges of messages above the frontier that are done by all. `floor`: up to here all are
     done by those behind too; it is not stored. `deaths`, `suspects`: as `QueueRecord` has them.
+    `sent`: as `Handoff` has it.
     """
 
     frontier: Token | None = None
@@ -102,18 +118,21 @@ class Progress(msgspec.Struct, frozen=True):
     floor: Token | None = None
     deaths: int = 0
     suspects: tuple[Suspect, ...] = ()
+    sent: tuple[SentAt, ...] | None = None
 
 
 class Handoff(msgspec.Struct, frozen=True):
     """How the last owner left.
 
     `clean`: nothing that was delivered is not done, so what comes is new to its handlers.
-    `in_flight`: deliveries that were still out. `done`: see `Progress`.
+    `in_flight`: deliveries that were still out. `done`: see `Progress`. `sent`: what of that which
+    comes again was delivered, and nothing else was; None: that is not known.
     """
 
     clean: bool
     in_flight: int
     done: tuple[TokenRange, ...] = ()
+    sent: tuple[SentAt, ...] | None = None
 
 
 class QueueRecord(msgspec.Struct, frozen=True):
@@ -145,9 +164,14 @@ class QueueRecord(msgspec.Struct, frozen=True):
     @property
     def progress(self) -> Progress:
         """From where the next owner reads."""
-        done = () if self.handoff is None else self.handoff.done
+        last = self.handoff or Handoff(clean=False, in_flight=0)
         return Progress(
-            self.frontier, self.behind, done, deaths=self.deaths, suspects=self.suspects
+            self.frontier,
+            self.behind,
+            last.done,
+            deaths=self.deaths,
+            suspects=self.suspects,
+            sent=last.sent,
         )
 
 
@@ -208,6 +232,7 @@ def handed_over(record: QueueRecord, progress: Progress | None, *, is_acked: boo
         record.handoff,
         clean=record.handoff.clean and is_told,
         done=() if progress is None else progress.done,
+        sent=progress.sent if progress is not None and is_told else None,
     )
     return msgspec.structs.replace(new, handoff=handoff)
 

@@ -12,6 +12,7 @@ from typing import TypeVar
 from millstream.streams.agent.delivery.delivery import Delivery
 from millstream.streams.agent.delivery.steps import DeliveryState
 from millstream.streams.agent.delivery.subscriber import Subscriber
+from millstream.streams.agent.losses import Losses
 from millstream.streams.agent.starts import Starts
 from millstream.streams.api.subscription_rows import WHOLE_STREAM, Held
 from millstream.streams.contracts.message import QueueMessage
@@ -59,11 +60,17 @@ class StreamEntry:
         """Are all subscriptions to wait? They do until it is known."""
         return self.holds.get(WHOLE_STREAM, "paused") != ""
 
-    def is_idle(self, before_s: float) -> bool:
-        """Has it had no event since then, and is nothing of it undelivered?"""
+    @property
+    def is_uneven(self) -> bool:
+        """Has a subscription done what another one has not?"""
+        return len({one.next_token for one in self.subscribers.values()}) > 1
+
+    def is_idle(self, before_s: float, losses: Losses) -> bool:
+        """Has it had no event since then, and is nothing of it undelivered or untold?"""
         if self.used_s >= before_s or self.cold is not None or self.spread:
             return False
-        return all(one.delivery is None for one in self.subscribers.values())
+        all_of_them = self.subscribers.values()
+        return all(one.delivery is None and losses.covers(one.gaps) for one in all_of_them)
 
     def let_go(self) -> list[int]:
         """Nothing waits here any more; returns which messages did."""

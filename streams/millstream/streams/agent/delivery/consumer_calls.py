@@ -127,9 +127,6 @@ class ConsumerCalls:
         """
         if subscriber.fits is not None and not are_sifted:
             return await self._send_fitting(subscriber, subscriber.fits, items, attempt, gaps)
-        sent, last = subscriber.sent_upto, items[-1].token
-        was_sent = sent is not None and items[0].token <= sent
-        subscriber.sent_upto = last if sent is None else max(sent, last)
         batch = WireBatch(
             subscriber.id,
             subscriber.handler,
@@ -138,7 +135,7 @@ class ConsumerCalls:
             self._source.queue,
             self._source.epoch,
             attempt,
-            was_sent or subscriber.is_redelivered or subscriber.is_rewound or attempt > 1,
+            subscriber.is_redelivered or subscriber.is_rewound or attempt > 1,
             items,
             subscriber.options.handler_timeout_s,
             subscriber.is_rewound,

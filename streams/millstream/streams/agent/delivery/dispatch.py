@@ -185,7 +185,7 @@ class Dispatch:
             if (seen := subscriber.position) is not None:  # attached while it was not known
                 behind.skip_to(seen._replace(index=seen.index + 1))
             subscriber.rewinds += behind.is_rewound
-            subscriber.sent_upto = behind.sent
+            subscriber.note_sent(behind.sent)
             self._take_up(subscriber, BehindCursor(behind), before(behind.position))
 
     def _take_up(self, subscriber: Subscriber, at: Cursor | BehindCursor, after: Token) -> None:
@@ -358,16 +358,20 @@ class Dispatch:
         if isinstance(action, Deliver):
             index = delivery.next_index  # of a backlog that a former owner may have delivered?
             is_backlog = index is not None and index <= self._source.repeats_upto
-            subscriber.is_redelivered = is_backlog or delivery.may_repeat
+            may_repeat = is_backlog or delivery.may_repeat
             items = action.items
             if subscriber.gaps:
                 items = subscriber.upto_gap(items)
-            if subscriber.is_manual:
-                items = subscriber.upto_sent(items)
+            sent = subscriber.sent_upto
+            if sent is not None and items[0].token <= sent:
+                items, may_repeat = subscriber.upto_sent(items), True
+            subscriber.is_redelivered = may_repeat
+            last = items[-1].token
+            subscriber.sent_upto = last if sent is None or last > sent else sent
             delivery.step(Sent(len(items), self._clock.now()))
             self.calls_out += 1
             self._out[subscriber.key] = None
-            self._calls.start(self._deliver(subscriber, delivery, items, action.attempt))
+            self._calls.start(self._deliver(subscriber, delivery, items, action.attempt, sent))
         elif isinstance(action, Fetch):
             self._lagging[subscriber.key] = subscriber
             self._source.fetch()
@@ -399,9 +403,14 @@ class Dispatch:
     # -- one call
 
     async def _deliver(
-        self, subscriber: Subscriber, delivery: Delivery, items: Sequence[Item], attempt: int
+        self,
+        subscriber: Subscriber,
+        delivery: Delivery,
+        items: Sequence[Item],
+        attempt: int,
+        sent: Token | None,
     ) -> None:
-        rewinds, gaps, sent = subscriber.rewinds, subscriber.gaps, subscriber.sent_upto
+        rewinds, gaps = subscriber.rewinds, subscriber.gaps
         if gaps:
             gaps = subscriber.gaps_before(items[0].token)
         by_hand: ByHand | None = None

@@ -7,6 +7,7 @@ exactly while nothing is undelivered.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import takewhile
 from typing import Protocol
 
 from millstream.streams.agent.losses import Loss, with_loss
@@ -134,6 +135,14 @@ class Subscriber:
         return None if self.delivery is None else self.delivery.next_token
 
     @property
+    def undone_token(self) -> Token | None:
+        """The first item that comes again to it if another silo reads the queue; None: there is
+        none."""
+        delivery = self.delivery
+        held = delivery.unacked_from if isinstance(delivery, DeliveryByHand) else None
+        return held or self.next_token
+
+    @property
     def unacked(self) -> int:
         """Events that were delivered, and are to be acknowledged by hand."""
         delivery = self.delivery
@@ -170,11 +179,16 @@ class Subscriber:
         return [item for item in items if len(self.gaps_before(item.token)) == len(told)]
 
     def upto_sent(self, items: Sequence[Item]) -> Sequence[Item]:
-        """The first of these items, as far as all of them were sent before, or none was."""
+        """The first of these items, of which one was sent before, as far as all of them were."""
         sent = self.sent_upto
-        if sent is None or items[0].token > sent or items[-1].token <= sent:
+        if sent is None or items[-1].token <= sent:
             return items
-        return [item for item in items if item.token <= sent]
+        return list(takewhile(lambda item: item.token <= sent, items))
+
+    def note_sent(self, upto: Token | None) -> None:
+        """A former owner has sent it this."""
+        if upto is not None and (self.sent_upto is None or upto > self.sent_upto):
+            self.sent_upto = upto
 
     def told(self, gaps: Sequence[Loss]) -> None:
         """It has heard of these; what came meanwhile is still to be told."""

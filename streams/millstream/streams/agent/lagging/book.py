@@ -18,13 +18,14 @@ from millstream.streams.agent.cache.queue_cache import QueueCache
 from millstream.streams.contracts.identity import StreamId
 from millstream.streams.contracts.message import QueueMessage, content_bytes
 from millstream.streams.contracts.token import Token
-from millstream.streams.ownership.record import BehindAt, Progress
+from millstream.streams.ownership.record import BehindAt, Progress, SentAt
 
 from .behind import BEGINNING, Behind, BehindCursor, SubscriptionKey, following
 
 __all__ = ["BEHIND_MAX", "UNKNOWN", "BehindBook"]
 
 BEHIND_MAX = 1_000  # of one queue
+INDEX_MAX = (1 << 32) - 1  # of a token
 UNKNOWN = ""  # stands for all subscriptions of a stream, while they are being asked for
 
 
@@ -66,6 +67,16 @@ class BehindBook:
     def matters(self) -> bool:
         """Is somebody behind, or was when the record was written?"""
         return bool(self._behind) or self._is_stored
+
+    def repeated(self) -> list[SentAt] | None:
+        """Those of which all may have been delivered before; None: it is not known who they are."""
+        found = [one for one in self._behind.values() if one.may_repeat]
+        if any(one.key[1] == UNKNOWN for one in found):
+            return None
+        ends = [self.cache.newest, *(one.dropped for one in found)]
+        last = max((one for one in ends if one is not None), default=BEGINNING)
+        upto = last._replace(index=INDEX_MAX)
+        return [SentAt(*one.key[0], one.key[1], max(upto, one.position)) for one in found]
 
     def get(self, key: SubscriptionKey) -> Behind | None:
         """The subscription, if it is behind."""

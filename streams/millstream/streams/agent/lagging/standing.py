@@ -14,7 +14,7 @@ from msgspec import structs
 
 from millstream.streams.contracts.identity import StreamId
 from millstream.streams.contracts.token import Token
-from millstream.streams.ownership.record import Progress
+from millstream.streams.ownership.record import Progress, SentAt
 
 from .behind import SubscriptionKey
 from .book import BehindBook
@@ -30,6 +30,10 @@ class Undone(Protocol):
 
     def hand_over(self) -> None:
         """Note as behind whom ranges of messages cannot describe."""
+        ...
+
+    def sent(self, frontier: Token | None, /) -> tuple[SentAt, ...] | None:
+        """What was delivered and comes again; None: it is not known."""
         ...
 
 
@@ -119,16 +123,20 @@ class Standing:
             if key in known or self._behind.get(key) is None:
                 self._waiters.pop(key).set_result(True)
 
-    def handoff(self) -> Progress | None:
-        """All that the next owner can use; None where a token is no position."""
+    def handoff(self, *, is_known: bool) -> Progress | None:
+        """All that the next owner can use; None where a token is no position.
+
+        `is_known`: what former owners have delivered is.
+        """
         if not self._has_positions:
             return None
         self._undone.hand_over()
+        sent = self._undone.sent(self._behind.cache.acked_upto()) if is_known else None
         self._behind.let_go()
         progress = self._caution.noted(self._behind.progress())
         done = self._behind.cache.done_ranges(DONE_MAX)
         done += self._done_before.above(done[-1][1] if done else progress.frontier)
-        return structs.replace(progress, done=tuple(done[:DONE_MAX]))
+        return structs.replace(progress, done=tuple(done[:DONE_MAX]), sent=sent)
 
     def undone_up_to(
         self, token: Token, reading: Reading, now_s: float

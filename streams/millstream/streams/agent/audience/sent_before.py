@@ -1,0 +1,73 @@
+"""What was delivered and comes again, subscription by subscription, over hand-overs.
+
+Owns: `SentBefore`: what former owners have told, and what the next one is told. Not: what a
+subscription was sent while it is known (`Subscriber.sent_upto`). Invariant: what was delivered and
+comes again is told for each subscription, or it is told that it is not known; what was read and not
+delivered is not told.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from millstream.streams.agent.delivery.subscriber import Subscriber
+from millstream.streams.agent.lagging.behind import SubscriptionKey
+from millstream.streams.agent.lagging.book import BehindBook
+from millstream.streams.contracts.token import Token
+from millstream.streams.ownership.record import SentAt
+
+from .stream_entry import StreamEntry
+
+__all__ = ["SENT_MAX", "SentBefore"]
+
+SENT_MAX = 1_000
+"""Subscriptions of a queue of which a hand-over tells what they were delivered."""
+
+
+class SentBefore:
+    """What former owners have delivered to subscriptions that are not known here yet."""
+
+    def __init__(self, sent: Iterable[SentAt]) -> None:
+        self._upto = {(one.stream, one.subscription): one.upto for one in sent}
+
+    def take(self, key: SubscriptionKey) -> Token | None:
+        """Up to where it was delivered what comes again; from now on its subscriber knows."""
+        return self._upto.pop(key, None) if self._upto else None
+
+    def told(
+        self, entries: Iterable[StreamEntry], behind: BehindBook, frontier: Token | None
+    ) -> tuple[SentAt, ...] | None:
+        """What the next owner is told; None: it is not known, or too much."""
+        repeated = behind.repeated()
+        if repeated is None:
+            return None
+        found = [*self.left(frontier), *repeated]
+        for entry in entries:
+            found += _sent_of([*entry.subscribers.values()], behind)
+        return tuple(found) if len(found) <= SENT_MAX else None
+
+    def left(self, frontier: Token | None) -> list[SentAt]:
+        """Those that nobody has taken, and that may come again."""
+        return [
+            SentAt(*stream, subscription, upto)
+            for (stream, subscription), upto in self._upto.items()
+            if frontier is None or upto > frontier
+        ]
+
+
+def _sent_of(subscribers: Sequence[Subscriber], behind: BehindBook) -> Iterator[SentAt]:
+    """What the subscriptions of one stream were delivered of that which comes again to them.
+
+    To one that is behind nothing comes again that it has done. To the others comes what one of them
+    has not done, from the beginning of its message on.
+    """
+    alone = {one.id for one in subscribers if behind.get(one.key) is not None}
+    together = [one for one in subscribers if one.id not in alone]
+    undone = [one.undone_token for one in together]
+    first = min((token for token in undone if token is not None), default=None)
+    for one in subscribers:
+        again = one.undone_token
+        if one.id not in alone:
+            again = None if first is None else Token(first.era, first.seq)
+        if again is not None and one.sent_upto is not None and one.sent_upto >= again:
+            yield SentAt(*one.stream, one.id, one.sent_upto)

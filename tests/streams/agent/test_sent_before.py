@@ -1,0 +1,118 @@
+"""What was delivered and comes again over a hand-over: told for each subscription, and no more."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from millstream.streams import DeliveryOptions, StreamId, Token
+from millstream.streams.agent.audience.newcomers import Newcomers
+from millstream.streams.agent.audience.sent_before import SENT_MAX, SentBefore
+from millstream.streams.agent.audience.stream_entry import StreamEntry
+from millstream.streams.agent.cache.limits import CacheLimits
+from millstream.streams.agent.cache.queue_cache import QueueCache
+from millstream.streams.agent.delivery.subscriber import Subscriber
+from millstream.streams.agent.lagging.book import INDEX_MAX, UNKNOWN, BehindBook
+from millstream.streams.api.subscription_rows import SubscriptionRow
+from millstream.streams.contracts.item import Item
+from millstream.streams.contracts.message import QueueMessage
+from millstream.streams.ownership.record import (
+    BehindAt,
+    Handoff,
+    Progress,
+    QueueRecord,
+    QueueState,
+    SentAt,
+    handed_over,
+)
+
+STREAM = StreamId("notes", "a")
+
+
+class Place:
+    def __init__(self) -> None:
+        self.cache = QueueCache(CacheLimits(), None)
+        self.behind = BehindBook(self.cache, is_used=True)
+        self.entry = StreamEntry()
+
+    def has(self, name: str, undone: Token | None, sent: Token | None) -> Subscriber:
+        row = SubscriptionRow(name, "Reader", "r", "_on", False, "next")
+        made = Newcomers(DeliveryOptions()).explicit(row, STREAM)
+        delivery: Any = None if undone is None else SimpleNamespace(next_token=undone)
+        made.delivery, made.sent_upto = delivery, sent
+        self.entry.subscribers[name] = made
+        return made
+
+    def told(
+        self, *before: SentAt, frontier: Token | None = None
+    ) -> list[tuple[str, Token]] | None:
+        found = SentBefore(before).told([self.entry], self.behind, frontier)
+        return None if found is None else [(one.subscription, one.upto) for one in found]
+
+
+def test_what_was_sent_and_is_not_done_is_told_and_what_is_done_or_was_not_sent_is_not() -> None:
+    place = Place()
+    place.has("done", None, Token(1, 5))
+    place.has("not sent", Token(1, 6), Token(1, 5))
+    assert place.told() == []
+    place.has("out", Token(1, 6), Token(1, 7))
+    assert place.told() == [("out", Token(1, 7))]
+
+
+def test_what_one_has_not_done_comes_again_to_all_that_are_not_behind() -> None:
+    place = Place()
+    place.has("slow", Token(1, 6, 2), Token(1, 6, 1))
+    place.has("fast", None, Token(1, 9))
+    place.has("alone", Token(1, 9), Token(1, 8))
+    place.has("before", None, Token(1, 5))
+    place.behind.restore(BehindAt(*STREAM, "alone", Token(1, 9)), Token(1, 9), may_repeat=False)
+    assert place.told() == [("slow", Token(1, 6, 1)), ("fast", Token(1, 9))]
+
+
+def test_what_nobody_has_taken_is_told_again_until_the_frontier_is_past_it() -> None:
+    left = SentAt(*STREAM, "one", Token(1, 5))
+    before = SentBefore([left])
+    assert before.left(None) == [left] == before.left(Token(1, 4))
+    assert before.left(Token(1, 5)) == []
+    assert before.take((STREAM, "one")) == Token(1, 5)
+    assert before.take((STREAM, "one")) is None and before.left(None) == []
+    assert Place().told(left, frontier=Token(1, 4)) == [("one", Token(1, 5))]
+
+
+def test_all_of_one_that_goes_back_may_have_been_delivered() -> None:
+    place = Place()
+    place.cache.unpin(place.cache.append(QueueMessage(STREAM, Token(1, 9), [b"x"])))
+    place.behind.begin((STREAM, "back"), Token(1, 2))
+    assert place.told() == [("back", Token(1, 9, INDEX_MAX))]
+
+
+@pytest.mark.parametrize("why", ["who hears is not known", "too many"])
+def test_it_is_told_that_it_is_not_known(why: str) -> None:
+    place = Place()
+    if why == "too many":
+        for number in range(SENT_MAX + 1):
+            place.has(f"{number}", Token(1, 1), Token(1, 2))
+    else:
+        entry = BehindAt(*STREAM, UNKNOWN, Token(1, 1))
+        place.behind.restore(entry, Token(1, 9), may_repeat=True)
+    assert place.told() is None
+
+
+def test_it_is_not_known_where_the_provider_was_not_told_what_is_done() -> None:
+    freed = QueueRecord("", 3, QueueState.FREE, handoff=Handoff(clean=False, in_flight=1))
+    assert freed.progress.sent is None
+    for is_acked in (True, False):
+        new = handed_over(freed, Progress(sent=()), is_acked=is_acked)
+        assert new.progress.sent == (() if is_acked else None)
+
+
+def test_a_call_holds_what_was_sent_before_or_what_was_not() -> None:
+    one = Place().has("one", None, None)
+    items = [Item(Token(1, 1, index), b"x", None) for index in range(4)]
+    assert one.upto_sent(items) == items
+    one.note_sent(Token(1, 1, 1))
+    one.note_sent(Token(1, 1, 0))
+    one.note_sent(None)
+    assert one.upto_sent(items) == items[:2] and one.upto_sent(items[:2]) == items[:2]
