@@ -41,7 +41,9 @@ FLOORS: dict[str, tuple[str, ...]] = {
         "bookie",
         "metadata",
         "handle",
+        "serving",
         "topic",
+        "queues",
         "ground",
     ),
 }

@@ -338,6 +338,11 @@ class Bookie:
         return BookieState.READ_ONLY if is_full else BookieState.WRITABLE
 
     @property
+    def free_bytes(self) -> int:
+        """What is free on the disk, as it was seen last."""
+        return self._room.free_bytes
+
+    @property
     def high_water(self) -> HighWater:
         """How far it is; what metadata are told, and give back at the next start."""
         return HighWater(self.boot, self.journal.sequence)

@@ -56,5 +56,10 @@ class LedgerIds:
             self._next += 1
             return self._next - 1
 
+    async def free(self) -> int:
+        """A number that no ledger has, or had, by now. Raises StorageError."""
+        taken = await self._counter.read("counter")
+        return FIRST_LEDGER if taken is None else taken.free
+
     def _advanced(self, found: Counter | None) -> Counter:
         return Counter((FIRST_LEDGER if found is None else found.free) + self._block)

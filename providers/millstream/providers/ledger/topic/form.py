@@ -32,6 +32,7 @@ __all__ = [
     "KnownProducer",
     "StoredMessage",
     "TopicMessage",
+    "ceil_ms",
     "head_of",
     "messages_of",
     "pack",
@@ -102,6 +103,11 @@ class EntryHead(NamedTuple):
 ENCODER = msgspec.msgpack.Encoder()
 MESSAGES = msgspec.msgpack.Decoder(list[TopicMessage])
 PRODUCERS = msgspec.msgpack.Decoder(list[KnownProducer])
+
+
+def ceil_ms(time_s: float) -> int:
+    """The first millisecond that is not before a time of microseconds."""
+    return -(-round(time_s * 1e6) // 1000)
 
 
 def size_of(message: TopicMessage) -> int:

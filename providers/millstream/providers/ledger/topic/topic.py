@@ -31,7 +31,7 @@ from .appending.takeover import Taken
 from .appending.writing import Writing
 from .cursors.cursor import Cursor, CursorKey, CursorRecord, begin, load
 from .cursors.retention import first_within, ledgers_to_trim, unread_bytes
-from .form import StoredMessage, TopicMessage
+from .form import StoredMessage, TopicMessage, ceil_ms
 from .ledgers import Ledgers
 from .options import TopicOptions, TopicSettings
 from .reading.pages import Pages
@@ -196,7 +196,7 @@ class Topic:
         """
         try:
             found = await self._pages.seek_in(
-                self._owned.record.spans, int(time_s * 1000), self._end_in
+                self._owned.record.spans, ceil_ms(time_s), self._end_in
             )
         except (LedgerError, StorageError) as error:
             raise self._unreadable(error) from error

@@ -97,6 +97,14 @@ class Topics:
             raise
         return topic
 
+    async def last_epoch(self, name: str) -> int:
+        """The epoch in which a topic was opened last; 0: never. Raises QueueUnavailable."""
+        try:
+            record = await self._home.topics.read(name)
+        except StorageError as error:
+            raise QueueUnavailable(f"topic {shown(name)} cannot be read: {error}") from error
+        return 0 if record is None else record.epoch
+
     def reader(self, name: str) -> TopicReader:
         """A reader that stands beside the owner, whoever that is; close it by `aclose`."""
         check_name(name)

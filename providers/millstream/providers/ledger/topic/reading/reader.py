@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from millstream.providers.ledger.metadata.rows import Rows
 from millstream.providers.ledger.protocol.entry import NOTHING
 from millstream.providers.ledger.protocol.errors import LedgerError, LedgerGone
-from millstream.providers.ledger.topic.form import StoredMessage
+from millstream.providers.ledger.topic.form import StoredMessage, ceil_ms
 from millstream.providers.ledger.topic.ledgers import Ledgers
 from millstream.providers.ledger.topic.record import Span, TopicRecord
 from millstream.runtime import CursorTooOld, QueueUnavailable, StorageError
@@ -115,7 +115,7 @@ class TopicReader:
         """
         try:
             record = await self._look()
-            found = await self._pages.seek_in(record.spans, int(time_s * 1000))
+            found = await self._pages.seek_in(record.spans, ceil_ms(time_s))
             return (await self._end(record))[1] if found is None else max(found, record.trimmed)
         except (LedgerError, StorageError) as error:
             raise self._unreadable(error) from error

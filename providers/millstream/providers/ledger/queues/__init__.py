@@ -1,0 +1,1 @@
+"""Topics as the queues of a stream provider."""

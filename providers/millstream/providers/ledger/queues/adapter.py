@@ -1,0 +1,117 @@
+"""Queues in ledgers, as a stream provider.
+
+Owns: `LedgerQueues`, `LedgerAdapter`. Not: what it stands on (`node`), topics (`topic`). Invariant:
+what is accepted is on disk.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from millstream.runtime import EnqueueFailed, StreamError
+from millstream.runtime.extending import check_kind
+from millstream.streams import AdapterHost, Capability, OutMessage, QueueId, Token
+
+from .desk import Desk, LedgerTarget
+from .form import in_topic
+from .node import LedgerNode
+from .options import LedgerOptions
+from .publishing import Publishing
+from .receiver import LedgerReader, LedgerReceiver
+
+__all__ = ["LedgerAdapter", "LedgerQueues"]
+
+
+class LedgerQueues:
+    """Durable queues: `PersistentStreams(LedgerQueues("data/ledger"), ...)`.
+
+    What is published is on disk before it is accepted, and is kept until it is acknowledged. All
+    silos of a machine share one directory: whichever has its lock writes it, and when that process
+    dies another one goes on. Rows of ledgers are in a state store that silos share, such as SQLite.
+
+    Args:
+        directory: where entries are kept; made if it is missing.
+        options: limits, retention, times.
+
+    Raises ConfigError.
+    """
+
+    capabilities = frozenset(
+        {
+            Capability.DURABLE,
+            Capability.WAKEUP,
+            Capability.ORDERED,
+            Capability.STABLE_TOKENS,
+            Capability.REWIND,
+            Capability.OWN_POSITION,
+            Capability.FENCED,
+            Capability.DEDUP,
+        }
+    )
+
+    def __init__(self, directory: str | Path, options: LedgerOptions | None = None) -> None:
+        self._directory = str(directory)
+        self._options = LedgerOptions() if options is None else options
+        check_kind("LedgerQueues(options)", self._options, LedgerOptions)
+
+    async def open(self, provider: str, host: AdapterHost, /) -> LedgerAdapter:
+        node = LedgerNode(host, self._directory, self._options)
+        await node.start()
+        try:
+            return LedgerAdapter(host, node, self._options, await host.era())
+        except BaseException:
+            await node.aclose()
+            raise
+
+
+class LedgerAdapter:
+    """The ledger provider in one silo."""
+
+    capabilities = LedgerQueues.capabilities
+
+    def __init__(
+        self, host: AdapterHost, node: LedgerNode, options: LedgerOptions, era: int
+    ) -> None:
+        self._node = node
+        self._era = era
+        self._target = self._shared(host, node)
+        self._desk = self._target.desk
+        self._publishing = Publishing(
+            host, self._desk, options.publish_wait_s, options.unowned_after_s
+        )
+
+    def _shared(self, host: AdapterHost, node: LedgerNode) -> LedgerTarget:
+        """The provider's target in this silo: opened twice, both have the same topics."""
+        name = f"{LedgerTarget.target_name}/{host.provider}"
+        target = host.targets.find(name)
+        if not isinstance(target, LedgerTarget) or not target.adapters:
+            target = LedgerTarget(Desk(node))
+            host.targets.add(target, host.provider)
+        target.adapters += 1
+        return target
+
+    async def enqueue(
+        self, queue: QueueId, messages: Sequence[OutMessage], mapper_epoch: int, /
+    ) -> Sequence[Token | None]:
+        """Store messages where the queue is written; returns once they are on disk."""
+        try:
+            numbers = await self._publishing.append(queue, [in_topic(one) for one in messages])
+        except StreamError as error:
+            raise EnqueueFailed((), error) from None
+        except ValueError as error:  # a message that is too large
+            raise EnqueueFailed((), StreamError(f"{queue}: {error}; nothing is stored")) from None
+        return [None if number is None else Token(self._era, number) for number in numbers]
+
+    def receiver(self, queue: QueueId, epoch: int, /) -> LedgerReceiver:
+        return LedgerReceiver(self._desk, queue, epoch, self._era)
+
+    def reader(self, queue: QueueId, /) -> LedgerReader:
+        """A reader that stands beside the owner, in any silo."""
+        return LedgerReader(self._desk, queue, self._node.reader(queue), self._era)
+
+    async def aclose(self) -> None:
+        self._target.adapters -= 1
+        if self._target.adapters == 0:
+            await self._desk.aclose()
+        await self._node.aclose()

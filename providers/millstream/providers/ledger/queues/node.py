@@ -1,0 +1,76 @@
+"""What one silo has of the ledgers: rows, bookies, topics, put together.
+
+Owns: `LedgerNode`. Invariant: it ends in the order of dependence: topics, then the bookie, so that
+ledgers get their ends.
+"""
+
+from __future__ import annotations
+
+from millstream.providers.ledger.handle.context import HandleContext
+from millstream.providers.ledger.handle.ledgers import BookieLedgers
+from millstream.providers.ledger.metadata.bookies import bookie_rows
+from millstream.providers.ledger.metadata.ledgers import LedgerIds, ledger_rows
+from millstream.providers.ledger.metadata.metadata import Metadata
+from millstream.providers.ledger.protocol.errors import LedgerError
+from millstream.providers.ledger.serving.cluster_bookies import ClusterBookies
+from millstream.providers.ledger.serving.embedded import EmbeddedBookie
+from millstream.providers.ledger.topic.reading.reader import TopicReader
+from millstream.providers.ledger.topic.topic import Topic
+from millstream.providers.ledger.topic.topics import Topics
+from millstream.runtime import ConfigError
+from millstream.streams import AdapterHost, QueueId
+
+from .options import LedgerOptions
+
+__all__ = ["LedgerNode"]
+
+
+class LedgerNode:
+    """The ledgers of one provider in one silo."""
+
+    def __init__(self, host: AdapterHost, directory: str, options: LedgerOptions) -> None:
+        self._provider = host.provider
+        self._options = options
+        metadata = Metadata(host.store(options.store), host.cluster, host.clock, host.silo)
+        ids, rows = LedgerIds(metadata), bookie_rows(metadata)
+        self._bookies = ClusterBookies(host, rows)
+        self._embedded = EmbeddedBookie(
+            *(host, host.disk, directory, host.cluster, self._bookies, rows, ids.free),
+            options=options.bookie,
+            look_for_lock_s=options.look_for_lock_s,
+        )
+        context = HandleContext(
+            self._bookies, ledger_rows(metadata), host.clock, host.tasks, options.handle
+        )
+        ledgers = BookieLedgers(context, ids)
+        self._topics = Topics(ledgers, metadata, host.clock, host.tasks)
+
+    async def start(self) -> None:
+        """Find the bookies, and run the directory's if nobody does. Raises ConfigError: the
+        directory is refused; StorageError."""
+        await self._bookies.start()
+        try:
+            await self._embedded.start()
+        except LedgerError as error:
+            raise ConfigError(f"stream provider {self._provider!r}: {error}") from error
+
+    def _name(self, queue: QueueId) -> str:
+        return f"{self._provider}/{queue}"
+
+    async def open(self, queue: QueueId, epoch: int, /) -> Topic:
+        """Open a queue's topic. Raises QueueFenced, QueueUnavailable."""
+        return await self._topics.open(
+            self._name(queue), epoch, self._options.topic, self._options.settings
+        )
+
+    async def last_epoch(self, queue: QueueId, /) -> int:
+        """The epoch in which a queue's topic was opened last. Raises QueueUnavailable."""
+        return await self._topics.last_epoch(self._name(queue))
+
+    def reader(self, queue: QueueId) -> TopicReader:
+        """A reader beside the queue's owner."""
+        return self._topics.reader(self._name(queue))
+
+    async def aclose(self) -> None:
+        """Stop the directory's bookie, if it runs here."""
+        await self._embedded.aclose()

@@ -1,0 +1,50 @@
+"""What a user chooses of `LedgerQueues`.
+
+Owns: `LedgerOptions`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from millstream.providers.ledger.bookie.options import BookieOptions
+from millstream.providers.ledger.handle.options import HandleOptions
+from millstream.providers.ledger.topic.options import TopicOptions, TopicSettings
+from millstream.runtime.extending import check_fields
+
+__all__ = ["LedgerOptions"]
+
+MIB = 1 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LedgerOptions:
+    """How queues are kept in ledgers. Raises ConfigError.
+
+    Attributes:
+        store: the state store with the rows of ledgers and topics; it must be as durable as the
+            queues shall be.
+        publish_wait_s: so long one enqueue looks for whoever writes the queue; the publisher tries
+            again up to `StreamOptions.enqueue_wait_s`.
+        unowned_after_s: a queue that nobody owns for so long is written by whoever publishes first.
+        look_for_lock_s: how often a silo without the directory's lock tries to get it.
+        topic, settings: of each queue's topic: limits, retention, copies, size of ledgers.
+        bookie: of the directory.
+        handle: patience with bookies.
+    """
+
+    store: str = "default"
+    publish_wait_s: float = 2.0
+    unowned_after_s: float = field(default=1.0, metadata={"min": 0})
+    look_for_lock_s: float = 0.25
+    topic: TopicOptions = field(
+        default_factory=lambda: TopicOptions(
+            entry_bytes_max=7 * MIB, in_flight_bytes_max=32 * MIB, enqueue_wait_s=3.0
+        )
+    )
+    settings: TopicSettings = field(default_factory=TopicSettings)
+    bookie: BookieOptions = field(default_factory=BookieOptions)
+    handle: HandleOptions = field(default_factory=HandleOptions)
+
+    def __post_init__(self) -> None:
+        check_fields(self)

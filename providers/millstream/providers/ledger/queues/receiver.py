@@ -1,0 +1,188 @@
+"""The read side of one queue for its owner, and readers beside it.
+
+Owns: `LedgerReceiver`, `LedgerReader`. Not: topics and cursors (`topic`). Invariants: the owner's
+topic is open from `start` to `aclose`, and is closed in order there, so that who comes next finds
+ledgers with their ends; an acknowledgement is stored when it returns, and an older epoch's is
+refused.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+from typing import Protocol
+
+from millstream.providers.ledger.topic.cursors.cursor import Cursor
+from millstream.providers.ledger.topic.form import StoredMessage
+from millstream.providers.ledger.topic.topic import Topic
+from millstream.runtime import CursorTooOld, QueueUnavailable, StorageError
+from millstream.streams import Page, QueueId, QueueMessage, StreamId, Token
+
+from .desk import Desk
+from .form import out_of_topic
+
+__all__ = ["CURSOR", "LedgerReader", "LedgerReceiver", "Reads"]
+
+CURSOR = "agent"
+"""The cursor of a queue's agent in its topic."""
+
+
+class LedgerReceiver:
+    """Reads one queue in one epoch."""
+
+    def __init__(self, desk: Desk, queue: QueueId, epoch: int, era: int) -> None:
+        self._desk = desk
+        self._queue = queue
+        self._epoch = epoch
+        self._era = era
+        self._topic: Topic | None = None
+        self._cursor: Cursor | None = None
+        self._left: deque[QueueMessage] = deque()  # read, and not given out for lack of room
+
+    async def start(self, after: Token | None, /) -> None:
+        topic = await self._desk.own(self._queue, self._epoch)
+        self._topic = topic
+        try:
+            cursor = self._cursor = await topic.cursor(CURSOR)
+        except StorageError as error:
+            raise QueueUnavailable(f"{self._queue}: its position cannot be read: {error}") from None
+        if after is not None and after.seq > cursor.mark:
+            cursor.seek(after.seq + 1)
+        cursor.rewind()
+
+    async def read(
+        self, max_events: int, max_bytes: int, wait_s: float, /
+    ) -> Sequence[QueueMessage]:
+        if not self._left:
+            self._left.extend(await self._next(max_events, max_bytes, wait_s))
+        taken: list[QueueMessage] = []
+        while self._left:
+            max_events -= len(self._left[0].items)
+            max_bytes -= sum(map(len, self._left[0].items))
+            if taken and (max_events < 0 or max_bytes < 0):
+                break
+            taken.append(self._left.popleft())
+        return taken
+
+    async def _next(self, max_events: int, max_bytes: int, wait_s: float) -> list[QueueMessage]:
+        cursor = self._started()
+        try:
+            found = await cursor.read(max_events, max_bytes, wait_s)
+        except CursorTooOld as error:
+            first = Token(self._era, error.first)
+            raise CursorTooOld(f"{self._queue}: {error}", first=first) from None
+        except QueueUnavailable:
+            if self._topic is None:
+                return []  # it was closed meanwhile
+            raise
+        return [out_of_topic(one, self._era) for one in found]
+
+    async def ack(self, upto: Token | None, also: Sequence[Token] = (), /) -> None:
+        cursor = self._started()
+        cursor.acknowledge(0 if upto is None else upto.seq, [token.seq for token in also])
+        try:
+            await cursor.flush()
+        except StorageError as error:
+            raise QueueUnavailable(f"{self._queue}: not acknowledged yet: {error}") from None
+
+    async def release(self, tokens: Sequence[Token], delay_s: float, has_run: bool, /) -> None:
+        """A log: what is not acknowledged is read again by the next receiver."""
+
+    async def extend(self, tokens: Sequence[Token], lease_s: float, /) -> Sequence[Token]:
+        """Nothing is leased."""
+        return ()
+
+    async def backlog(self) -> int:
+        topic, cursor = self._topic, self._cursor
+        return 0 if topic is None or cursor is None else topic.end - 1 - cursor.mark
+
+    async def aclose(self) -> None:
+        topic, self._topic, self._cursor = self._topic, None, None
+        if topic is not None:
+            await self._desk.leave(self._queue, topic)
+
+    def _started(self) -> Cursor:
+        if self._cursor is None:
+            raise QueueUnavailable(f"{self._queue}: this receiver is not started, or closed")
+        return self._cursor
+
+
+class Reads(Protocol):
+    """A topic as it is read, by its owner or beside it."""
+
+    async def read(
+        self, number: int, messages_max: int, bytes_max: int, /
+    ) -> Sequence[StoredMessage]: ...
+    async def seek(self, time_s: float, /) -> int: ...
+
+
+class Beside(Reads, Protocol):
+    """A topic as others than its owner read it."""
+
+    async def bounds(self) -> tuple[int, int]: ...
+    async def aclose(self) -> None: ...
+
+
+class LedgerReader:
+    """Reads a queue beside its owner; in the owner's silo through its topic, so that it sees all
+    that the owner has read."""
+
+    def __init__(self, desk: Desk, queue: QueueId, beside: Beside, era: int) -> None:
+        self._desk = desk
+        self._queue = queue
+        self._beside = beside
+        self._era = era
+
+    def _reads(self) -> Reads:
+        return self._desk.topic(self._queue) or self._beside
+
+    async def _bounds(self) -> tuple[int, int]:
+        topic = self._desk.topic(self._queue)
+        return await self._beside.bounds() if topic is None else (topic.first, topic.end)
+
+    async def bounds(self) -> tuple[Token | None, Token | None]:
+        first, end = await self._bounds()
+        if first >= end:
+            return None, None
+        return Token(self._era, first), Token(self._era, end - 1)
+
+    async def seek(self, when: datetime, /) -> Token | None:
+        number = await self._reads().seek(when.timestamp())
+        _, end = await self._bounds()
+        return Token(self._era, number) if number < end else None
+
+    async def read_from(
+        self,
+        position: Token,
+        max_events: int,
+        max_bytes: int,
+        streams: frozenset[StreamId] | None,
+        /,
+    ) -> Page:
+        try:
+            found = await self._reads().read(position.seq, max_events, max_bytes)
+        except CursorTooOld as error:
+            first = Token(self._era, error.first)
+            raise CursorTooOld(f"{self._queue}: {error}", first=first) from None
+        _, end = await self._bounds()
+        following = found[-1].number + 1 if found else position.seq
+        messages = within(max_events, (out_of_topic(one, self._era) for one in found))
+        if messages and len(messages) < len(found):
+            following = messages[-1].token.seq + 1
+        wanted = [one for one in messages if streams is None or one.stream in streams]
+        return Page(wanted, Token(self._era, following), following >= end)
+
+    async def aclose(self) -> None:
+        await self._beside.aclose()
+
+
+def within(max_events: int, messages: Iterable[QueueMessage]) -> list[QueueMessage]:
+    """The first ones that have so many events together, but one at least."""
+    taken: list[QueueMessage] = []
+    for message in messages:
+        max_events -= len(message.items)
+        if taken and max_events < 0:
+            break
+        taken.append(message)
+    return taken

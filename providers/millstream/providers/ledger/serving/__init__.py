@@ -1,0 +1,1 @@
+"""Bookies of a cluster: who runs which, and calls to them wherever they are."""

@@ -1,0 +1,60 @@
+"""What a bookie raised, on its way to another process.
+
+Owns: `Refusal`. An error of a bookie is an expected answer, so it is sent as a value: who asked can
+tell it from an error of the call itself, after which nothing is known.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+
+import msgspec
+
+from millstream.providers.ledger.protocol.errors import (
+    BookieAway,
+    BookieOverloaded,
+    BookieReadOnly,
+    LedgerError,
+    LedgerFenced,
+)
+
+__all__ = ["Refusal", "refusal_of"]
+
+
+class Reason(Enum):
+    """Which error it was."""
+
+    FENCED = "fenced"
+    READ_ONLY = "read only"
+    OVERLOADED = "overloaded"
+    AWAY = "away"
+
+
+CLASSES: dict[type[LedgerError], Reason] = {
+    BookieReadOnly: Reason.READ_ONLY,
+    BookieOverloaded: Reason.OVERLOADED,
+    BookieAway: Reason.AWAY,
+}
+
+
+class Refusal(msgspec.Struct, frozen=True):
+    """An error as a value."""
+
+    reason: Reason
+    text: str
+    term: int = 0
+
+    def error(self) -> LedgerError:
+        """The error again."""
+        if self.reason is Reason.FENCED:
+            return LedgerFenced(self.text, self.term)
+        cls = next(cls for cls, reason in CLASSES.items() if reason is self.reason)
+        return cls(self.text)
+
+
+def refusal_of(error: LedgerError) -> Refusal:
+    """An error of a bookie as a value; one that is not expected counts as being away."""
+    if isinstance(error, LedgerFenced):
+        return Refusal(Reason.FENCED, str(error), error.term)
+    reason = CLASSES.get(type(error))
+    return Refusal(reason or Reason.AWAY, str(error))

@@ -1,0 +1,188 @@
+"""All bookies of a cluster, as one silo reaches them.
+
+Owns: `ClusterBookies`, which implements `handle.Bookies`. Not: the bookies of this silo
+(`embedded`), rows (`metadata`). Invariants: a bookie of this silo is called directly; every other
+call ends within `CALL_S`, or what it waits for and that; what is known of others is their rows,
+which are read again when one does not answer, but not more often than each `LOOK_AGAIN_S`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Protocol, TypeVar
+
+from millstream.providers.ledger.bookie.bookie import Bookie, BookieState
+from millstream.providers.ledger.metadata.bookies import BookieRecord
+from millstream.providers.ledger.metadata.rows import Rows
+from millstream.providers.ledger.protocol.errors import BookieAway
+from millstream.providers.ledger.protocol.found import Found
+from millstream.runtime import CallError, ClusterError, StorageError
+from millstream.runtime.extending import Clock, Members, Targets, Tasks
+
+from .answers import Refusal
+from .target import BookieTarget
+
+__all__ = ["CALL_S", "LOOK_AGAIN_S", "LOOK_S", "ClusterBookies", "SiloView"]
+
+log = logging.getLogger("millstream.ledger")
+
+T = TypeVar("T")
+
+CALL_S = 5.0
+LOOK_S = 1.0
+LOOK_AGAIN_S = 0.1
+
+
+class SiloView(Protocol):
+    """What is needed of the silo; an `AdapterHost` has it."""
+
+    @property
+    def silo(self) -> str: ...
+    @property
+    def clock(self) -> Clock: ...
+    @property
+    def tasks(self) -> Tasks: ...
+    @property
+    def members(self) -> Members: ...
+    @property
+    def targets(self) -> Targets: ...
+
+
+class ClusterBookies:
+    """Bookies by name, wherever they run."""
+
+    def __init__(self, silo: SiloView, rows: Rows[str, BookieRecord]) -> None:
+        self._silo = silo
+        self._rows = rows
+        self._known: dict[str, BookieRecord] = {}
+        self._here: dict[str, Bookie] = {}
+        self._looked_s = -LOOK_S
+        self._looking = asyncio.Lock()
+
+    async def start(self) -> None:
+        """Read the rows, and go on doing so."""
+        await self.look()
+        self._silo.tasks.start(self._follow())
+
+    def serve(self, bookie: Bookie) -> None:
+        """A bookie runs in this silo from now on."""
+        self._here[bookie.name] = bookie
+        self._silo.targets.add(BookieTarget(bookie), bookie.name)
+
+    def leave(self, bookie: Bookie) -> None:
+        """It does not any more."""
+        self._here.pop(bookie.name, None)
+
+    async def look(self) -> None:
+        """Read the rows again, unless that was just done. Raises StorageError."""
+        async with self._looking:
+            if self._silo.clock.now() - self._looked_s < LOOK_AGAIN_S:
+                return
+            self._known = {record.bookie: record async for record in self._rows.scan()}
+            self._looked_s = self._silo.clock.now()
+
+    async def _follow(self) -> None:
+        while True:
+            await asyncio.sleep(LOOK_S)
+            try:
+                await self.look()
+            except StorageError as error:
+                log.warning("the rows of bookies cannot be read: %s", error)
+
+    # --- the contract ---
+
+    def writable(self) -> Mapping[str, float]:
+        here = {
+            name: float(bookie.free_bytes)
+            for name, bookie in self._here.items()
+            if bookie.state is BookieState.WRITABLE
+        }
+        others = {
+            name: float(record.free_bytes)
+            for name, record in self._known.items()
+            if record.is_writable and name not in self._here and self._is_live(record.silo)
+        }
+        return here | others
+
+    async def add(self, bookie: str, term: int, entries: Sequence[bytes], /) -> None:
+        if (here := self._here.get(bookie)) is not None:
+            return await here.add(term, entries)
+        refusal = await self._ask(bookie, BookieTarget.add, CALL_S, term, list(entries))
+        if refusal is not None:
+            raise await self._refused(refusal)
+
+    async def fence(self, bookie: str, ledger: int, term: int, /) -> int:
+        if (here := self._here.get(bookie)) is not None:
+            return await here.fence(ledger, term)
+        answer = await self._ask(bookie, BookieTarget.fence, CALL_S, ledger, term)
+        if answer.refusal is not None:
+            raise await self._refused(answer.refusal)
+        return answer.number
+
+    async def read(
+        self, bookie: str, ledger: int, first: int, entries_max: int, bytes_max: int, term: int, /
+    ) -> Found:
+        if (here := self._here.get(bookie)) is not None:
+            return await here.read(ledger, first, entries_max, bytes_max, term)
+        answer = await self._ask(
+            bookie, BookieTarget.read, CALL_S, ledger, first, entries_max, bytes_max, term
+        )
+        if answer.refusal is not None:
+            raise await self._refused(answer.refusal)
+        return answer.found()
+
+    async def watch(self, bookie: str, ledger: int, confirmed: int, wait_s: float, /) -> int:
+        if (here := self._here.get(bookie)) is not None:
+            return await here.watch(ledger, confirmed, wait_s)
+        answer = await self._ask(
+            bookie, BookieTarget.watch, CALL_S + wait_s, ledger, confirmed, wait_s
+        )
+        if answer.refusal is not None:
+            raise await self._refused(answer.refusal)
+        return answer.number
+
+    async def tell(self, bookie: str, ledger: int, term: int, confirmed: int, /) -> None:
+        if (here := self._here.get(bookie)) is not None:
+            return await here.tell(ledger, term, confirmed)
+        refusal = await self._ask(bookie, BookieTarget.tell, CALL_S, ledger, term, confirmed)
+        if refusal is not None:
+            raise await self._refused(refusal)
+
+    # --- calls ---
+
+    def _is_live(self, silo: str) -> bool:
+        return bool(silo) and self._silo.members.is_live(silo)
+
+    async def _ask(
+        self, bookie: str, method: Callable[..., Awaitable[T]], limit_s: float, *args: object
+    ) -> T:
+        """Call the silo that the row names, in the start that it names. Raises BookieAway."""
+        record = self._known.get(bookie)
+        if record is None or not self._is_live(record.silo):
+            await self._look_quietly()
+            record = self._known.get(bookie)
+        if record is None or not self._is_live(record.silo):
+            raise BookieAway(f"no live silo runs bookie {bookie}")
+        target = f"{BookieTarget.target_name}/{bookie}"
+        call: Callable[..., Awaitable[T]] = self._silo.targets.call
+        try:
+            async with asyncio.timeout(limit_s):
+                return await call(record.silo, target, method, record.boot, *args)
+        except (CallError, ClusterError, TimeoutError) as error:
+            await self._look_quietly()
+            raise BookieAway(f"bookie {bookie} in {record.silo}: {error or 'no answer'}") from error
+
+    async def _refused(self, refusal: Refusal) -> Exception:
+        """What it raised; if it is in another start, or stopping, its row is read again."""
+        error = refusal.error()
+        if isinstance(error, BookieAway):
+            await self._look_quietly()
+        return error
+
+    async def _look_quietly(self) -> None:
+        try:
+            await self.look()
+        except StorageError as error:
+            log.debug("the rows of bookies cannot be read: %s", error)

@@ -1,0 +1,173 @@
+"""One directory for all silos of a machine: whoever has its lock runs the bookie.
+
+Owns: `EmbeddedBookie`. Not: the bookie (`bookie`), calls to it (`cluster_bookies`). Invariants: the
+row names a silo only while that silo serves the bookie; when the process that runs it dies, its
+lock is free, and another one opens the directory and says so; what is refused stays refused until
+a person has looked at it, and is said again now and then.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+
+import msgspec
+
+from millstream.providers.ledger.bookie.bookie import Bookie, BookieState
+from millstream.providers.ledger.bookie.options import BookieOptions, HighWater, Known
+from millstream.providers.ledger.metadata.bookies import BookieRecord
+from millstream.providers.ledger.metadata.rows import Rows
+from millstream.providers.ledger.protocol.errors import DirectoryInUse, DirectoryRefused
+from millstream.runtime import StorageError
+from millstream.runtime.extending import Disk
+
+from .cluster_bookies import ClusterBookies, SiloView
+
+__all__ = ["SAY_EVERY_S", "EmbeddedBookie"]
+
+log = logging.getLogger("millstream.ledger")
+
+SAY_EVERY_S = 1.0
+AFTER_FAILURE_S = 5.0
+NAME_BITS = 2.0**32
+
+
+class EmbeddedBookie:
+    """Runs the bookie of a directory in this silo, while no other process does.
+
+    Args:
+        next_ledger: a number that no ledger has yet; asked while the directory is locked.
+        look_for_lock_s: how often the lock is tried, in seconds.
+    """
+
+    def __init__(
+        self,
+        silo: SiloView,
+        disk: Disk,
+        path: str,
+        cluster: str,
+        bookies: ClusterBookies,
+        rows: Rows[str, BookieRecord],
+        next_ledger: Callable[[], Awaitable[int]],
+        options: BookieOptions,
+        look_for_lock_s: float,
+    ) -> None:
+        self._silo = silo
+        self._disk = disk
+        self._path = path
+        self._cluster = cluster
+        self._bookies = bookies
+        self._rows = rows
+        self._next_ledger = next_ledger
+        self._options = options
+        self._look_for_lock_s = look_for_lock_s
+        self._bookie: Bookie | None = None
+        self._running: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        """Try to get the lock at once, and go on trying. Raises DirectoryRefused, StorageError."""
+        await self._try()
+        self._running = self._silo.tasks.start(self._run())
+
+    async def aclose(self) -> None:
+        """Stop the bookie, if it runs here; another silo takes its directory."""
+        if self._running is not None:
+            self._running.cancel()
+            await asyncio.wait([self._running])
+        await self._leave()
+
+    async def _run(self) -> None:
+        while True:
+            pause_s = self._look_for_lock_s
+            try:
+                if self._bookie is None:
+                    await self._try()
+                else:
+                    await self._watch(self._bookie)
+                    pause_s = SAY_EVERY_S
+            except (DirectoryRefused, OSError, StorageError) as error:
+                log.error("%s: its bookie cannot run: %s", self._path, error)
+                pause_s = AFTER_FAILURE_S
+            await asyncio.sleep(pause_s)
+
+    async def _try(self) -> None:
+        """Open the directory, unless another process has it."""
+        try:
+            bookie = await Bookie.open(
+                *(self._disk, self._path, self._options),
+                cluster=self._cluster,
+                fresh=self._fresh_name(),
+                ask_known=self._known,
+            )
+        except DirectoryInUse:
+            return
+        self._bookie = bookie
+        text = "%s: bookie %s runs here, start %d; its directory was read in %.0f ms (%d bytes)"
+        took_ms, size = bookie.opened_s * 1000, bookie.scanned.size_bytes
+        log.info(text, self._path, bookie.name, bookie.boot, took_ms, size)
+        self._bookies.serve(bookie)
+        await self._say(bookie)
+        await self._bookies.look()
+
+    def _fresh_name(self) -> str:
+        return "".join(f"{int(self._silo.clock.uniform(0.0, NAME_BITS)):08x}" for _ in range(4))
+
+    async def _known(self, name: str) -> Known:
+        record = await self._rows.read(name)
+        number = await self._next_ledger()
+        if record is None:
+            return Known(HighWater(0, 0), number)
+        return Known(HighWater(record.boot, record.high_water), number)
+
+    async def _watch(self, bookie: Bookie) -> None:
+        """Say how it is; let go of one that has stopped."""
+        if bookie.state is BookieState.STOPPED:
+            log.error(
+                "%s: bookie %s has stopped: %s", self._path, bookie.name, bookie.figures().reason
+            )
+            await self._leave()
+        else:
+            await self._say(bookie)
+
+    async def _say(self, bookie: Bookie) -> None:
+        """Write its row, if it has changed."""
+        boot, sequence = bookie.high_water
+        record = BookieRecord(
+            bookie=bookie.name,
+            silo=self._silo.silo,
+            boot=boot,
+            is_writable=bookie.state is BookieState.WRITABLE,
+            free_bytes=bookie.free_bytes,
+            high_water=sequence,
+            said_s=self._silo.clock.wall_s(),
+        )
+
+        def said(found: BookieRecord | None) -> BookieRecord:
+            if found is None or found.boot < boot:
+                return record
+            same = msgspec.structs.replace(record, said_s=found.said_s, operation=found.operation)
+            return found if found.boot > boot or same == found else record
+
+        await self._rows.update(bookie.name, said)
+
+    async def _leave(self) -> None:
+        """Close it, and take its name off the row."""
+        bookie, self._bookie = self._bookie, None
+        if bookie is None:
+            return
+        self._bookies.leave(bookie)
+        await bookie.aclose()
+        boot, sequence = bookie.high_water
+
+        def left(found: BookieRecord | None) -> BookieRecord | None:
+            if found is None or found.boot != boot:
+                return found
+            return msgspec.structs.replace(
+                found, silo="", is_writable=False, high_water=max(found.high_water, sequence)
+            )
+
+        try:
+            await self._rows.update(bookie.name, left)
+        except StorageError as error:
+            log.warning("%s: its row still names this silo: %s", self._path, error)

@@ -1,0 +1,101 @@
+"""A bookie as other silos call it: the system target `$bookie/<uuid>`.
+
+Owns: `BookieTarget`. Never open to clients. Invariants: a call names the boot that the caller
+knows, so an answer is never that of another start than was asked; what the bookie refuses is an
+answer, not an error of the call.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from millstream.providers.ledger.bookie.bookie import Bookie
+from millstream.providers.ledger.protocol.errors import LedgerError
+from millstream.providers.ledger.protocol.found import Found, Missing
+from millstream.runtime.extending import SystemTarget
+
+from .answers import Reason, Refusal, refusal_of
+
+__all__ = ["BookieTarget", "FoundAnswer", "NumberAnswer"]
+
+
+class NumberAnswer(msgspec.Struct, frozen=True):
+    """A number, or why there is none."""
+
+    number: int = 0
+    refusal: Refusal | None = None
+
+
+class FoundAnswer(msgspec.Struct, frozen=True):
+    """What a read found, or why it did not look."""
+
+    entries: list[bytes] = msgspec.field(default_factory=list)
+    missing: Missing = Missing.LIMIT
+    confirmed: int = -1
+    refusal: Refusal | None = None
+
+    def found(self) -> Found:
+        return Found(tuple(self.entries), self.missing, self.confirmed)
+
+
+class BookieTarget(SystemTarget):
+    """Answers for one bookie of this silo."""
+
+    target_name = "$bookie"
+
+    def __init__(self, bookie: Bookie) -> None:
+        self._bookie = bookie
+
+    def _other(self, boot: int) -> Refusal | None:
+        if boot == self._bookie.boot:
+            return None
+        text = f"bookie {self._bookie.name} is in its start {self._bookie.boot}, not {boot}"
+        return Refusal(Reason.AWAY, text)
+
+    async def add(self, boot: int, term: int, entries: list[bytes]) -> Refusal | None:
+        """Store entries; None: they are on disk."""
+        try:
+            if (refusal := self._other(boot)) is None:
+                await self._bookie.add(term, entries)
+            return refusal
+        except LedgerError as error:
+            return refusal_of(error)
+
+    async def fence(self, boot: int, ledger: int, term: int) -> NumberAnswer:
+        """Refuse lower terms from now on; what is known to be confirmed."""
+        try:
+            if (refusal := self._other(boot)) is not None:
+                return NumberAnswer(refusal=refusal)
+            return NumberAnswer(await self._bookie.fence(ledger, term))
+        except LedgerError as error:
+            return NumberAnswer(refusal=refusal_of(error))
+
+    async def read(
+        self, boot: int, ledger: int, first: int, entries_max: int, bytes_max: int, term: int
+    ) -> FoundAnswer:
+        """Entries from one on."""
+        try:
+            if (refusal := self._other(boot)) is not None:
+                return FoundAnswer(refusal=refusal)
+            found = await self._bookie.read(ledger, first, entries_max, bytes_max, term)
+            return FoundAnswer(list(found.entries), found.missing, found.confirmed)
+        except LedgerError as error:
+            return FoundAnswer(refusal=refusal_of(error))
+
+    async def watch(self, boot: int, ledger: int, confirmed: int, wait_s: float) -> NumberAnswer:
+        """What is confirmed, once it is more than that."""
+        try:
+            if (refusal := self._other(boot)) is not None:
+                return NumberAnswer(refusal=refusal)
+            return NumberAnswer(await self._bookie.watch(ledger, confirmed, wait_s))
+        except LedgerError as error:
+            return NumberAnswer(refusal=refusal_of(error))
+
+    async def tell(self, boot: int, ledger: int, term: int, confirmed: int) -> Refusal | None:
+        """What is confirmed."""
+        try:
+            if (refusal := self._other(boot)) is None:
+                await self._bookie.tell(ledger, term, confirmed)
+            return refusal
+        except LedgerError as error:
+            return refusal_of(error)
