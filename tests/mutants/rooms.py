@@ -159,6 +159,7 @@ ROOMS: dict[str, dict[str, tuple[str, ...]]] = {
         f"{STREAMS}/ownership/decision.py": (
             f"{OWNERSHIP}/test_ownership.py",
             f"{OWNERSHIP}/test_ownership_races.py",
+            *DEATHS,
         ),
         f"{STREAMS}/ownership/unread.py": (f"{OWNERSHIP}/test_unread.py",),
         f"{STREAMS}/ownership/layout.py": LAYOUT,

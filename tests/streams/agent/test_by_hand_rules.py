@@ -8,6 +8,7 @@ from millstream.runtime.extending import Backoff
 from millstream.streams.agent.cache.limits import CacheLimits
 from millstream.streams.agent.cache.queue_cache import QueueCache
 from millstream.streams.agent.delivery.by_hand import DeliveryByHand
+from millstream.streams.agent.delivery.delivery import Delivery
 from millstream.streams.agent.delivery.options import DeliveryOptions
 from millstream.streams.agent.delivery.steps import (
     AckBy,
@@ -382,3 +383,24 @@ def test_one_that_finds_nothing_where_it_begins_has_done_what_is_before() -> Non
 def test_one_that_waits_for_nothing_to_be_read_takes_no_notice_of_what_is() -> None:
     desk = out(4, 3)
     assert desk.step(Fetched()) == [] and desk.delivery.position == token(3)
+
+
+def test_one_whose_message_is_read_anew_while_it_backs_off_stays_where_it_is() -> None:
+    desk = out(4, 2)
+    desk.delivery.fall_behind(desk.book, "s", may_repeat=False)
+    assert desk.send(1) == [3]
+    desk.step(Unreachable("gone", 20.0, 0.0))
+    assert desk.state() is State.BACKOFF
+    assert desk.step(Fetched()) == [] and desk.delivery.position == token(2)
+
+
+def test_one_that_leaves_gives_the_place_of_what_is_not_acknowledged() -> None:
+    desk = out(4, 3)
+    desk.step(Acked(token(1)))
+    place = desk.delivery.leave()
+    assert place.next_token == token(2) and desk.state() is State.CLOSED
+    assert desk.delivery.unacked == 0
+    assert not desk.delivery.step(Acked(token(3))) and not desk.delivery.step(AckDue(99.0))
+    following = Delivery(desk.cache, A, DeliveryOptions(), at=place)
+    (action,) = following.step(Wake())
+    assert isinstance(action, Deliver) and [one.token.seq for one in action.items] == [2, 3, 4]

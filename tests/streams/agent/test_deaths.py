@@ -10,7 +10,7 @@ from millstream.streams import Backoff, CacheLimits, DeliveryOptions, QueueMessa
 from millstream.streams.agent.cache.queue_cache import QueueCache
 from millstream.streams.agent.delivery.deaths import Deaths, Fate
 from millstream.streams.agent.delivery.delivery import Delivery, DeliveryState
-from millstream.streams.agent.delivery.seen import FATE_WAIT_S
+from millstream.streams.agent.delivery.seen import FATE_WAIT_S, Tries
 from millstream.streams.agent.delivery.steps import (
     Deliver,
     Died,
@@ -148,6 +148,28 @@ def test_deaths_and_failures_are_attempts_together() -> None:
     assert isinstance(action, GiveUp) and (action.attempts, action.error) == (2, RAISED)
 
 
+def test_what_its_handler_calls_hopeless_is_given_up_whatever_the_retries() -> None:
+    final = Failure(FailureKind.HANDLER, "ValueError: no", is_final=True)
+    assert Tries().failed(final).is_hopeless(1, 3)
+    assert not Tries().failed(RAISED).is_hopeless(1, 3)
+
+
+@pytest.mark.parametrize(
+    ("deaths", "more", "tried", "is_feared"),
+    [
+        (0, 0, 4, False),  # it has failed often, and killed nobody
+        (1, 0, 3, False),
+        (1, 0, 4, True),  # its last try
+        (0, 1, 4, True),
+        (1, 1, 1, True),
+    ],
+)
+def test_an_event_is_feared_for_deaths_only(
+    deaths: int, more: int, tried: int, is_feared: bool
+) -> None:
+    assert Tries(deaths=deaths).is_feared(more, tried, 3) is is_feared
+
+
 # -- which calls
 
 
@@ -263,7 +285,9 @@ def test_an_agent_is_wary_after_two_deaths_or_with_a_suspect() -> None:
     assert not Wary(progress(DEATHS_MIN - 1), is_used=True).is_on
     assert Wary(progress(DEATHS_MIN), is_used=True).is_on
     assert Wary(progress(0, suspect(9, 1)), is_used=True).is_on
-    assert not Wary(progress(9, suspect(9, 1)), is_used=False).is_on
+    unused = Wary(progress(9, suspect(9, 1)), is_used=False)
+    assert not unused.is_on and not unused.matters
+    assert unused.noted(progress()) == progress()
 
 
 def test_nothing_is_noted_in_normal_operation() -> None:
@@ -321,8 +345,42 @@ def test_caution_ends_and_is_bounded() -> None:
         wary.may_send(KEY, Token(2, seq), 1)
     assert wary.is_tired
     assert len(wary.noted(progress()).suspects) == SUSPECTS_MAX
+    assert wary.noted(progress(at=50)).deaths == DEATHS_MIN, "they count for as long as it lasts"
     wary.end()
-    assert wary.noted(progress(at=10)) == progress(0, at=10) and not wary.is_waiting
+    assert not wary.is_on and not wary.is_waiting
+    assert wary.noted(progress()) == progress()
+
+
+def test_what_is_done_waits_no_longer_and_what_waits_is_not_done_by_another() -> None:
+    wary = Wary(progress(DEATHS_MIN), is_used=True)
+    wary.may_send(KEY, Token(1, 10), 0)
+    wary.done(KEY, Token(1, 11))
+    assert wary.is_waiting
+    wary.done(KEY, Token(1, 10))
+    assert not wary.is_waiting
+
+
+def test_an_event_that_the_record_no_longer_names_is_not_sent() -> None:
+    wary = Wary(progress(DEATHS_MIN), is_used=True)
+    wary.may_send(KEY, Token(1, 10), 0)
+    wary.stored(wary.noted(progress()))
+    wary.stored(progress(DEATHS_MIN, suspect(10, 0)))
+    assert wary.is_waiting and not wary.may_send(KEY, Token(1, 10), 0)
+
+
+def test_the_record_matters_while_it_has_deaths_or_suspects_or_the_agent_is_wary() -> None:
+    calm = Wary(progress(), is_used=True)
+    for stored, matters in (
+        (progress(1), True),
+        (progress(), False),
+        (progress(0, suspect(9, 1)), True),
+        (progress(), False),
+    ):
+        calm.stored(stored)
+        assert calm.matters is matters
+    wary = Wary(progress(DEATHS_MIN), is_used=True)
+    wary.stored(progress())
+    assert wary.matters
 
 
 def test_a_death_of_nothing_that_was_out_is_nobodys() -> None:

@@ -442,3 +442,34 @@ def test_before_its_last_try_it_waits_until_it_is_known_whether_the_silo_died() 
         desk.send()
         (wait,) = desk.delivery.step(Unreachable("gone", 100.0, 0.0, "silo"))
         assert isinstance(wait, WaitUntil) and wait.when_s == 100.0 + wait_s
+
+
+# --- another delivery in its place ----------------------------------------------------------------
+
+
+def test_one_that_leaves_gives_its_place_and_hears_nothing_more() -> None:
+    desk = Desk()
+    assert desk.send() == 4
+    place = desk.delivery.leave()
+    assert desk.delivery.state is DeliveryState.CLOSED
+    assert desk.delivery.step(Progress(4, None, 1.0, 0.0)) == () and desk.delivery.position is None
+    desk.delivery = Delivery(desk.cache, A, OPTIONS, at=place)
+    assert desk.offered() == [Token(1, seq, at) for seq in (1, 2) for at in (0, 1)]
+
+
+def test_one_that_leaves_while_it_is_to_go_elsewhere_goes_there_first() -> None:
+    desk = Desk()
+    desk.send()
+    desk.steps(Resume(Token(1, 2, 0)))
+    desk.delivery = Delivery(desk.cache, A, OPTIONS, at=desk.delivery.leave())
+    assert desk.offered() == [Token(1, 2, 1), Token(1, 3, 0), Token(1, 3, 1)]
+
+
+def test_one_that_is_behind_gives_that_place() -> None:
+    desk = Desk()
+    behind = desk.fall_behind()
+    desk.delivery = Delivery(desk.cache, A, OPTIONS, at=desk.delivery.leave())
+    assert desk.delivery.index is None and desk.delivery.next_token == behind.position == Token(
+        1, 1
+    )
+    desk.book.check()

@@ -241,6 +241,7 @@ def test_one_that_holds_nothing_is_read_anew_from_where_it_held() -> None:
     assert behind is not None and behind.position == token(1, 1) and desk.held.ahead == 0
     assert desk.held.is_away
     behind.take([message(1), message(2), message(3)], token(9))
+    assert desk.held.next_token == token(1, 1) and desk.held.next_index is None
     assert desk.give(9) == [(1, 1), (2, 0), (2, 1), (3, 0), (3, 1)]
 
 

@@ -151,6 +151,25 @@ def test_ownership_decides_for_every_record_in_every_state(
     assert ("Force" if is_forced else type(decision).__name__) == cell
 
 
+def test_the_first_owner_of_a_queue_begins_with_nothing() -> None:
+    decision = decided("none", "unowned_wanted")
+    assert isinstance(decision, Acquire)
+    assert decision.record == QueueRecord(ME, 1, OWNED, lease_s=OPTIONS.lease_s)
+
+
+@pytest.mark.parametrize(("seen_s", "is_written"), [(97.0, True), (97.1, False)])
+def test_who_drains_keeps_its_lease_at_a_third_of_it(seen_s: float, is_written: bool) -> None:
+    stored = record(ME, state=PAUSING, drain_by_s=3.0, lease_s=9.0)
+    draining = situation(stored, Pausing(4, 102.0), is_wanted=False, seen_s=seen_s, in_flight=1)
+    assert isinstance(decide(draining, OPTIONS), Pause if is_written else Wait)
+
+
+def test_a_silo_that_is_not_in_its_own_view_is_not_taken_for_dead() -> None:
+    late = Situation(record(ME, deaths=1), 1.0, NOW_S, ME, frozenset({OTHER}), True, Unowned())
+    decision = decide(late, OPTIONS)
+    assert isinstance(decision, Acquire) and decision.record.deaths == 1
+
+
 @pytest.mark.parametrize(("name", "local", "cell"), CELLS)
 def test_every_write_keeps_or_raises_the_epoch_and_names_its_owner(
     name: str, local: str, cell: str
