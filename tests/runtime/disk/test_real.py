@@ -12,8 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from millstream.runtime.disk.real import RealDisk, RealFile
+from millstream.runtime.disk.real import HELD, RealDisk, RealFile
 from millstream.runtime.disk.seam import DiskFull, SyncFailed
+from millstream.runtime.disk.whole import read_file, replace_file
 
 
 def new_file(tmp_path: Path) -> RealFile:
@@ -201,6 +202,84 @@ def test_a_forked_child_holds_no_lock_of_its_parent(tmp_path: Path) -> None:
             os.close(fd)
 
 
+def test_released_is_released_whoever_has_a_copy(tmp_path: Path) -> None:
+    held = RealDisk().lock(tmp_path.as_posix())
+    assert held is not None and held in HELD
+    copy = os.dup(held._fd)
+    held.release()
+    held.release()
+    again = RealDisk().lock(tmp_path.as_posix())
+    assert again is not None and held not in HELD
+    again.release()
+    os.close(copy)
+
+
+def test_a_read_that_comes_short_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    read = os.pread
+    file = new_file(tmp_path)
+    file.write_at(0, b"abcdefgh")
+    monkeypatch.setattr(os, "pread", lambda fd, size, at: read(fd, min(size, 3), at))
+    assert file.read_at(1, 6) == b"bcdefg" and file.read_at(1, 99) == b"bcdefgh"
+    file.close()
+
+
+def noted(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What is asked of the system, in order."""
+    calls: list[str] = []
+    for name in ("pwritev", "fdatasync", "fsync"):
+        call = getattr(os, name)
+
+        def note(*args: object, name: str = name, call: Callable[..., object] = call) -> object:
+            result = call(*args)
+            calls.append(name)
+            return result
+
+        monkeypatch.setattr(os, name, note)
+    return calls
+
+
+async def test_a_flush_has_written_and_synced_when_it_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    thread, file = RealDisk().start_thread("flusher"), new_file(tmp_path)
+    calls = noted(monkeypatch)
+    await thread.flush(file, 0, [b"x", b"y"])
+    assert calls == ["pwritev", "fdatasync"]
+    await thread.run(replace_file, RealDisk(), (tmp_path / "id").as_posix(), b"x")
+    assert calls[2:] == ["pwritev", "fsync", "fsync"], "the file, and its directory"
+    thread.close()
+    file.close()
+
+
+def test_preallocated_room_is_durable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = new_file(tmp_path)
+    calls = noted(monkeypatch)
+    file.preallocate(100)
+    assert calls == ["pwritev", "fsync"]
+    file.close()
+
+
+@pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="there is no list of descriptors")
+def test_no_descriptor_stays_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    disk, home = RealDisk(), tmp_path.as_posix()
+    before = len(os.listdir("/proc/self/fd"))
+    replace_file(disk, f"{home}/id", b"x")
+    read_file(disk, f"{home}/id", 9)
+    with pytest.raises(IsADirectoryError):
+        disk.open(home, can_write=False)
+    held = disk.lock(home)
+    assert held is not None and disk.lock(home) is None
+    held.release()
+    with monkeypatch.context() as patch:
+        patch.setattr("fcntl.flock", refuse(errno.EIO))
+        with pytest.raises(OSError) as caught:
+            disk.lock(home)
+        assert caught.value.filename == home
+    del caught
+    disk.open(f"{home}/id")  # nobody keeps it
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
 async def test_a_flush_wakes_the_loop_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     loop = asyncio.get_running_loop()
     woken, wake = [], loop.call_soon_threadsafe
@@ -232,6 +311,7 @@ def test_a_thread_outlives_its_loop_and_ends(tmp_path: Path) -> None:
     found = [thread for thread in threading.enumerate() if thread.name == "orphan"]
     may_go.set()
     for thread in found:
+        assert thread.daemon, "a process that ends waits for no disk"
         thread.join(10)
         assert not thread.is_alive()
     assert found

@@ -328,6 +328,38 @@ def test_a_failed_sync_of_a_directory_forgets_names() -> None:
     assert found == {("log",), ("a", "log")}
 
 
+def test_as_many_syncs_fail_as_were_ordered() -> None:
+    disk, file = new_disk()
+    disk.fail_sync(2)
+    for act in (file.sync, partial(disk.sync_dir, "/d")):
+        with pytest.raises(SyncFailed):
+            act()
+    disk.open("/d/log").sync()
+
+
+def test_what_was_ordered_before_a_crash_is_over_after_it() -> None:
+    disk, _ = new_disk()
+    disk.stall(5.0)
+    disk.fail_sync()
+    disk.flip_reads()
+    disk.crash()
+    assert disk.sync_s() < 1.0
+    file = disk.open("/d/log")
+    file.write_at(0, b"x")
+    file.sync()
+    assert file.read_at(0, 1) == b"x"
+
+
+@pytest.mark.parametrize("act", ["write_at", "preallocate", "datasync"])
+def test_the_power_goes_before_a_change_not_after_it(act: str) -> None:
+    disk, file = new_disk()
+    arguments = {"write_at": (0, b"x"), "preallocate": (9,), "datasync": ()}[act]
+    disk.cut_power_after(0, disk.crash)
+    with pytest.raises(OSError, match="power"):
+        getattr(file, act)(*arguments)
+    assert content(disk) == b""
+
+
 def test_syncs_fail_by_chance() -> None:
     disk = SimDisk(seeded_random(1), sync_failure_chance=1.0)
     with pytest.raises(SyncFailed):
@@ -492,11 +524,12 @@ def test_the_rest_of_a_callback_whose_host_crashed_reaches_no_disk() -> None:
                 lambda: disk.unlink("real"),
                 lambda: disk.open("real"),
                 lambda: disk.lock("/"),
+                lambda: file.read_at(0, 1),
             ):
                 with pytest.raises(OSError):
                     act()
 
-        disk.create("real")
+        file = disk.create("real")
         disk.sync_dir("/")
         sim.spawn(host, program())
         await asyncio.sleep(1)

@@ -13,7 +13,7 @@ import stat
 import sys
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 from .seam import Buffer, DiskFull, SyncFailed, parent_of
 from .thread import RealThread
@@ -74,7 +74,8 @@ class RealFile:
             try:
                 fill(fd, old, size_bytes)
             except OSError:
-                os.ftruncate(fd, old)
+                with suppress(OSError):
+                    os.ftruncate(fd, old)
                 raise
         self.sync()
 
