@@ -29,6 +29,7 @@ from millstream.providers.ledger.protocol.found import Found, Missing
 from millstream.runtime.extending import Disk
 
 from .cache import Cache
+from .collection import Collected, Collection, IsGone
 from .directory import ADVICE, Directory, refused
 from .form.frame import Kind, Record
 from .form.loading import Loaded
@@ -117,6 +118,14 @@ class Bookie:
             segment=directory.identity.last_segment + 1,
             sequence=loaded.sequence,
             check=loaded.check,
+        )
+        self.collection = Collection(
+            directory,
+            options,
+            self.store,
+            self.journal,
+            self.files,
+            (threads.commit, threads.read),
         )
         self._tasks: list[asyncio.Task[None]] = []
         self._is_closed = False
@@ -327,6 +336,24 @@ class Bookie:
         self.journal.refuse()
         if term >= self.store.term_of(ledger):
             self.store.tell(ledger, confirmed)
+
+    async def collect(self, is_gone: IsGone, oldest: int = 0) -> Collected:
+        """One round of collection: forget ledgers that were deleted, compact, remove files.
+
+        Args:
+            is_gone: True only if the metadata prove, by a read of this one ledger, that it was
+                deleted; what it raises ends the round, which then has forgotten nothing.
+            oldest: no ledger below it exists any more.
+
+        A call while another one is under way does nothing. Raises BookieOverloaded,
+        BookieReadOnly, BookieAway.
+        """
+        self.journal.refuse()
+        try:
+            return await self.collection.round(is_gone, oldest)
+        except OSError as error:
+            self.stop(error)
+            raise BookieAway(f"this bookie has stopped: {error}") from None
 
     # -- state
 

@@ -96,7 +96,7 @@ class Directory:
 
     def note(self, sequence: int) -> None:
         """The journal is durable up to here."""
-        self.write(msgspec.structs.replace(self.identity, sequence=sequence))
+        self.write(with_sequence(self.identity, sequence))
 
     def free_bytes(self) -> int:
         """What may still be written here."""
@@ -139,8 +139,7 @@ class Directory:
         file.write_at(0, head_bytes(self.identity.directory, number))
         file.preallocate(max(SECTOR_BYTES, allocate_bytes))
         self.disk.sync_dir(self.path)
-        identity = self.identity.with_segment(number)
-        self.write(msgspec.structs.replace(identity, sequence=sequence))
+        self.write(with_sequence(self.identity.with_segment(number), sequence))
         return file
 
     def seal(self, sealed: Sealed) -> None:
@@ -245,6 +244,10 @@ def new_identity(disk: Disk, path: str, cluster: str, fresh: str) -> Identity:
     identity = Identity(fresh, cluster)
     replace_file(disk, f"{path}/{IDENTITY}", identity_bytes(identity))
     return identity
+
+
+def with_sequence(identity: Identity, sequence: int) -> Identity:
+    return msgspec.structs.replace(identity, sequence=max(sequence, identity.sequence))
 
 
 def refused(path: str, offset: int, fact: str, advice: str) -> DirectoryRefused:

@@ -11,6 +11,7 @@ limit. Appending is one synchronous step, so what was checked just before still 
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 from collections import deque
 from collections.abc import Sequence
@@ -225,6 +226,8 @@ class Journal:
         assert self._file is not None
         frame = frame_of(self._seed, self.sequence + 1, self._check, records)
         await self._commit.flush(self._file, self._offset, frame.parts)
+        if not self._file.has_name:
+            raise FileNotFoundError(errno.ENOENT, "removed while it was in use", self._file.path)
         offset, self._offset = self._offset, self._offset + frame.length
         previous, self._check = self._check, frame.check
         self.sequence += 1

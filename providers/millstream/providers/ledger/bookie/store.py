@@ -7,7 +7,7 @@ for what comes, and as durable only when its frame is.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from millstream.providers.ledger.protocol.entry import head_of
 
@@ -70,6 +70,11 @@ class Store:
         """Tombstones are on their way."""
         self._forgetting.update(ledgers)
 
+    def is_forgotten_below(self, ledger: int) -> bool:
+        """Is every ledger below this one forgotten?"""
+        first, last = next(iter(self.state.forgotten), (1, 0))
+        return first == 0 and last >= ledger - 1
+
     def ledgers(self) -> list[int]:
         """All that have entries or a fence here, sorted."""
         return sorted(self.index.ledgers.keys() | self.state.fences.keys())
@@ -125,12 +130,12 @@ class Store:
 
     def _forget(self, tail: Tail, first: int, last: int) -> None:
         self.state.forget(first, last)
-        for ledger in [one for one in self.index.ledgers if first <= one <= last]:
+        for ledger in within(self.index.ledgers, first, last):
             self.index.drop(ledger)
             tail.index.drop(ledger)
             self._changed(ledger)
-        self._forgetting = {one for one in self._forgetting if not first <= one <= last}
-        for ledger in [one for one in self._asked if first <= one <= last]:
+        self._forgetting.difference_update(within(self._forgetting, first, last))
+        for ledger in within(self._asked, first, last):
             del self._asked[ledger]
 
     # -- segments
@@ -142,3 +147,10 @@ class Store:
         """A segment's files are gone."""
         self.ends.pop(segment, None)
         self.index.segments.pop(segment, None)
+
+
+def within(ledgers: Collection[int], first: int, last: int) -> list[int]:
+    """Which of them are from `first` to `last`?"""
+    if last - first < len(ledgers):
+        return [ledger for ledger in range(first, last + 1) if ledger in ledgers]
+    return [ledger for ledger in ledgers if first <= ledger <= last]

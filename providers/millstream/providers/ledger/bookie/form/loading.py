@@ -75,7 +75,8 @@ class Loader:
         self._durable = durable
         self._index = Index()
         self._state = State()
-        self._sequence = self._seen = 0
+        self._sequence = self._seen = self._segment = 0
+        self._has_gap = False
         self._check = ANEW
         self._pending: Pending | None = None
         self._unsealed: list[Sealed] = []
@@ -89,6 +90,7 @@ class Loader:
 
     def take_sealed(self, sealed: Sealed) -> None:
         """A segment with an index file."""
+        self._begin(sealed.segment)
         if sealed.last < 0:
             self._empty.append(sealed.segment)
             return
@@ -106,9 +108,12 @@ class Loader:
 
     def take_walk(self, segment: int, walk: Walk) -> None:
         """A segment without an index file."""
+        self._begin(segment)
         tail = Tail(segment)
         is_empty = True
         for walked in walk:
+            if is_empty and self._is_worse(walked):
+                continue
             what = f"segment {segment}, offset {walked.offset}"
             self._meet(what, walked.front.sequence, walked.front.previous, is_new=is_empty)
             if walked.lost_before:
@@ -148,21 +153,35 @@ class Loader:
 
     # -- frames
 
+    def _begin(self, segment: int) -> None:
+        """Frames of segments that were removed are missed by nobody."""
+        self._has_gap = self._has_gap or segment != self._segment + 1
+        self._segment = segment
+
+    def _is_worse(self, walked: Walked) -> bool:
+        """Is it the last frame again, torn, of which a whole copy is there?"""
+        return self._pending is not None and (
+            is_same(self._pending.walked, walked.front.sequence, walked.front.previous)
+            and bool(walked.bad)
+            and not self._pending.walked.bad
+        )
+
     def _meet(self, what: str, sequence: int, previous: int, is_new: bool) -> None:
         """A frame follows, the first of a segment or not: what does that say of the one before?"""
         pending = self._pending
         if pending is not None:
-            front = pending.walked.front
-            is_again = is_new and (sequence, previous) == (front.sequence, front.previous)
-            if not is_again:
+            if not (is_new and is_same(pending.walked, sequence, previous)):
                 self._believe(pending)
             self._pending = None
             if is_new:
                 self._seal(pending.tail)
         if (sequence - 1, previous) == (self._sequence, self._check):
             self._unreadable = ""  # so nothing was there
-        elif previous != ANEW or not is_new:
+        elif not (is_new and previous == ANEW) and not (
+            self._has_gap and sequence > self._sequence
+        ):
             self._doubt(f"{what}: frame {sequence} does not follow {self._sequence}")
+        self._has_gap = False
 
     def _end_pending(self) -> tuple[Record, ...]:
         """Nothing follows: the last frame is torn, or is to be written again."""
@@ -228,3 +247,8 @@ class Loader:
 
     def _doubt(self, why: str) -> None:
         self._doubts.append(why)
+
+
+def is_same(walked: Walked, sequence: int, previous: int) -> bool:
+    """Do two frames stand at the same place of the journal?"""
+    return (walked.front.sequence, walked.front.previous) == (sequence, previous)

@@ -1,0 +1,170 @@
+"""What goes when: entries of ledgers that were deleted, and segments that nobody needs.
+
+Owns: `Collection`, `Collected`. Idea: spec/ledger.md 4.18 (j), 5.5, 10.2.12.
+Invariants: a ledger goes only after whoever was asked has proved that it was deleted, and leaves a
+tombstone that is durable before anything of it is dropped; an entry that is moved is durable at its
+new place before the old one is removed; a segment with a damaged entry stays, since without it
+nobody would know that the entry was there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import NamedTuple
+
+from millstream.runtime.extending import DiskFile, DiskThread
+
+from .directory import Directory
+from .form.frame import Kind, Record
+from .form.segment import offset_of
+from .form.walk import is_entry
+from .journal import Journal
+from .options import BookieOptions
+from .reading import SegmentFiles, read_alone
+from .store import Store
+
+__all__ = ["Collected", "Collection", "IsGone"]
+
+MOVED_BYTES = 1 << 20
+"""So many bytes are moved at once; what others add comes in between."""
+
+TOMBSTONES_MAX = 1_024
+"""Tombstones in one frame."""
+
+IsGone = Callable[[int], Awaitable[bool]]
+"""Does the metadata prove, by a read of this one ledger, that it was deleted?"""
+
+
+class Collected(NamedTuple):
+    """What one round did."""
+
+    ledgers: int = 0
+    segments: int = 0
+    moved_bytes: int = 0
+
+
+class Collection:
+    """Collects in one directory; one round at a time.
+
+    Args:
+        commit, read: where files are removed, and where entries are read.
+    """
+
+    def __init__(
+        self,
+        directory: Directory,
+        options: BookieOptions,
+        store: Store,
+        journal: Journal,
+        files: SegmentFiles,
+        threads: tuple[DiskThread, DiskThread],
+    ) -> None:
+        self._directory = directory
+        self._options = options
+        self._store = store
+        self._journal = journal
+        self._files = files
+        self._commit, self._read = threads
+        self._damaged: set[int] = set()
+        self._is_running = False
+
+    async def round(self, is_gone: IsGone, oldest: int = 0) -> Collected:
+        """Forget what was deleted, compact, and remove what is empty.
+
+        Args:
+            is_gone: asked of every ledger here; what it raises ends the round, which then has
+                forgotten nothing.
+            oldest: no ledger below it exists any more, wherever it was; so its tombstones are one.
+
+        Raises BookieAway, BookieOverloaded, BookieReadOnly, OSError.
+        """
+        if self._is_running:
+            return Collected()
+        self._is_running = True
+        try:
+            gone = [one for one in self._store.ledgers() if one < oldest or await is_gone(one)]
+            await self._forget(gone, oldest)
+            moved = 0
+            for segment in self._sparse():
+                moved += await self._compact(segment)
+            return Collected(len(gone), await self._remove_empty(), moved)
+        finally:
+            self._is_running = False
+
+    async def _forget(self, gone: Sequence[int], oldest: int) -> None:
+        """Tombstones first; the store drops entries when they are durable."""
+        records = [Record(Kind.FORGET, one, one) for one in gone if one >= oldest]
+        if oldest > 0 and not self._store.is_forgotten_below(oldest):
+            records.insert(0, Record(Kind.FORGET, 0, oldest - 1))
+        for at in range(0, len(records), TOMBSTONES_MAX):
+            future = self._journal.append(records[at : at + TOMBSTONES_MAX], is_control=True)
+            self._store.ask_forget(gone)
+            await future
+
+    # -- segments
+
+    def _old(self) -> list[int]:
+        """Segments that are not written any more."""
+        return [one for one in sorted(self._store.ends) if one < self._journal.segment]
+
+    def _sparse(self) -> list[int]:
+        """Segments of which too little is wanted."""
+        found = []
+        for segment in self._old():
+            use = self._store.index.segments.get(segment)
+            limit = self._options.live_ratio_min * self._store.ends[segment]
+            if use and use.entries and use.size_bytes < limit and segment not in self._damaged:
+                found.append(segment)
+        return found
+
+    async def _compact(self, segment: int) -> int:
+        """Write what is wanted of a segment again, by ledger; returns its bytes."""
+        places = list(self._store.index.entries_in(segment))
+        file, at, moved = self._files.get(segment), 0, 0
+        while at < len(places):
+            part, is_damaged = await self._read.run(read_again, file, places[at:])
+            at += len(part)
+            if is_damaged:
+                self._damaged.add(segment)
+            records = [record for record, place in part if record and self._is_at(record, place)]
+            if records:
+                await self._journal.append(records)
+            moved += sum(len(record.body) for record in records)
+        return moved
+
+    def _is_at(self, record: Record, place: int) -> bool:
+        """Has an entry not moved, or gone, meanwhile?"""
+        return self._store.index.find(record.ledger, record.entry) == place
+
+    async def _remove_empty(self) -> int:
+        """Remove segments without entries, but the last one as long as the one that is written has
+        no state; returns how many."""
+        empty = [one for one in self._old() if self._is_empty(one)]
+        if not empty or not self._journal.has_frames:
+            return 0
+        for segment in empty:
+            self._files.drop(segment)
+            self._store.removed(segment)
+        await self._commit.run(self._directory.remove, empty)
+        return len(empty)
+
+    def _is_empty(self, segment: int) -> bool:
+        use = self._store.index.segments.get(segment)
+        return use is None or use.entries == 0
+
+
+def read_again(
+    file: DiskFile, places: Sequence[tuple[int, int, int]]
+) -> tuple[list[tuple[Record | None, int]], bool]:
+    """Read entries, MOVED_BYTES or one of them: each with its place, None for a damaged one; and
+    whether one was damaged."""
+    found: list[tuple[Record | None, int]] = []
+    size = 0
+    for ledger, entry, place in places:
+        body = read_alone(file, offset_of(place))
+        size += len(body or b"")
+        if found and size > MOVED_BYTES:
+            break
+        is_right = body is not None and is_entry(ledger, entry, body)
+        found.append((Record(Kind.ENTRY, ledger, entry, body or b"") if is_right else None, place))
+    return found, any(record is None for record, _ in found)

@@ -1,0 +1,204 @@
+"""What goes when. Rows S04, S07, S09, S10; 4.18 (j); I23, I24."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+
+import pytest
+from tests.providers.ledger.bookie.kit import PATH, SMALL, entry, new_disk, on_loop, opened
+
+from millstream.providers.ledger.bookie.bookie import Bookie
+from millstream.providers.ledger.protocol.errors import LedgerFenced
+from millstream.providers.ledger.protocol.found import Missing
+from millstream.runtime import StorageUnavailable
+from millstream.runtime.testing import SimDisk
+
+
+def gone(*ledgers: int) -> Callable[[int], Awaitable[bool]]:
+    async def is_gone(ledger: int) -> bool:
+        await asyncio.sleep(0.001)
+        return ledger in ledgers
+
+    return is_gone
+
+
+async def filled(disk: SimDisk, ledgers: int = 4, entries: int = 12) -> Bookie:
+    """Ledgers that share some segments."""
+    bookie = await opened(disk)
+    for number in range(entries):
+        for ledger in range(1, ledgers + 1):
+            await bookie.add(0, [entry(ledger, number, 900)])
+    return bookie
+
+
+async def entries_of(bookie: Bookie, ledger: int) -> int:
+    found = await bookie.read(ledger, 0, 99, 1 << 20)
+    assert found.entries == tuple(entry(ledger, n, 900) for n in range(len(found.entries)))
+    return len(found.entries)
+
+
+def test_a_deleted_ledger_leaves_a_tombstone_that_outlives_its_segments() -> None:
+    async def main() -> None:
+        disk = new_disk()
+        bookie = await filled(disk)
+        assert bookie.figures().segments > 3
+        await bookie.fence(9, 3)
+        everything = gone(1, 2, 3, 4, 9)
+        collected = await bookie.collect(everything)
+        assert collected.ledgers == 5 and collected.segments > 2
+        assert await bookie.collect(everything) == (0, 0, 0)
+        for restart in (None, False, True):
+            if restart is not None:
+                if restart:
+                    disk.crash()
+                    bookie.stop(RuntimeError("the power went"))
+                else:
+                    await bookie.aclose()
+                bookie = await opened(disk)
+            for ledger in (1, 4, 9):
+                for term in (0, 3, 99):
+                    with pytest.raises(LedgerFenced, match="was deleted"):
+                        await bookie.add(term, [entry(ledger, 0)])
+                assert (await bookie.read(ledger, 0, 1, 1)).missing is Missing.UNKNOWN
+                assert await bookie.fence(ledger, 7) == -1
+            assert bookie.figures().ledgers == bookie.figures().fences == 0
+            assert bookie.figures().live_bytes == 0
+            assert (await bookie.read(5, 0, 1, 1)).missing is Missing.ABSENT
+        left = [name for name in disk.list(PATH) if name.endswith(".seg")]
+        assert len(left) == bookie.figures().segments <= 4
+
+    on_loop(main)
+
+
+def test_a_round_in_which_the_metadata_fail_deletes_nothing() -> None:
+    async def main() -> None:
+        disk = new_disk()
+        bookie = await filled(disk)
+
+        async def is_gone(ledger: int) -> bool:
+            if ledger == 4:
+                raise StorageUnavailable("no answer")
+            return True
+
+        with pytest.raises(StorageUnavailable):
+            await bookie.collect(is_gone)
+        for ledger in range(1, 5):
+            assert await entries_of(bookie, ledger) == 12
+            await bookie.add(0, [entry(ledger, 12, 900)])
+        assert (await bookie.collect(gone(4))).ledgers == 1
+
+    on_loop(main)
+
+
+def test_what_little_is_left_of_a_segment_moves_and_is_read_as_before() -> None:
+    async def main() -> None:
+        disk = new_disk()
+        bookie = await opened(disk)
+        for number in range(40):
+            await bookie.add(0, [entry(1 + (number % 8 != 0), number, 900)])
+        before = bookie.figures()
+        assert before.segments == 3
+        collected = await bookie.collect(gone(2))
+        after = bookie.figures()
+        assert collected.segments == 2 and collected.moved_bytes > 3_000
+        assert after.used_bytes < before.used_bytes / 2 and after.segments < before.segments
+        for _ in range(2):
+            for number in range(0, 40, 8):
+                assert (await bookie.read(1, number, 1, 1)).entries == (entry(1, number, 900),)
+            await bookie.aclose()
+            bookie = await opened(disk)
+
+    on_loop(main)
+
+
+def test_a_segment_with_a_damaged_entry_stays() -> None:
+    """Else nobody would know that the entry was there, and it would be denied."""
+
+    async def main() -> None:
+        disk = new_disk()
+        bookie = await opened(disk)
+        for number in range(40):
+            await bookie.add(0, [entry(1 + (number % 8 != 0), number, 900)])
+        offset = bookie.store.index.find(1, 0) & 0xFFFFFFFF
+        disk.flip_bit(f"{PATH}/{1:016d}.seg", offset + 300)
+        await bookie.collect(gone(2))
+        await bookie.collect(gone(2))
+        await bookie.aclose()
+        bookie = await opened(disk)
+        assert (await bookie.read(1, 0, 1, 1)).missing is Missing.UNKNOWN
+        assert (await bookie.read(1, 8, 1, 1)).entries == (entry(1, 8, 900),)
+        assert f"{1:016d}.seg" in disk.list(PATH)
+
+    on_loop(main)
+
+
+def test_tombstones_below_the_oldest_ledger_are_one() -> None:
+    async def main() -> None:
+        disk = new_disk()
+        bookie = await filled(disk, ledgers=6, entries=2)
+        await bookie.collect(gone(2, 4))
+        assert len(bookie.store.state.forgotten) == 2
+        await bookie.collect(gone(), 5)
+        await bookie.collect(gone(), 5)
+        assert list(bookie.store.state.forgotten) == [(0, 4)]
+        for ledger in (1, 3):
+            with pytest.raises(LedgerFenced):
+                await bookie.add(9, [entry(ledger, 0)])
+        assert await entries_of(bookie, 5) == 2
+
+    on_loop(main)
+
+
+def test_reads_go_on_while_segments_are_compacted_and_removed() -> None:
+    async def main() -> None:
+        disk = new_disk()
+        bookie = await opened(disk, replace(SMALL, cache_bytes=1))  # so all is read from the disk
+        for number in range(40):
+            await bookie.add(0, [entry(1 + (number % 8 != 0), number, 900)])
+        collecting = asyncio.ensure_future(bookie.collect(gone(2)))
+        await asyncio.sleep(0)
+        assert await bookie.collect(gone(2)) == (0, 0, 0), "one round at a time"
+        reads = 0
+        while not collecting.done():
+            number = 8 * (reads % 5)
+            assert (await bookie.read(1, number, 1, 1)).entries == (entry(1, number, 900),)
+            reads += 1
+            await asyncio.sleep(0.0001)
+        assert reads > 5 and (await collecting).segments == 2
+
+    on_loop(main)
+
+
+@pytest.mark.parametrize("seed", range(25))
+def test_a_crash_at_any_step_of_a_round_loses_nothing(seed: int) -> None:
+    """The power goes after each number of changes of the disk."""
+
+    async def main() -> None:
+        disk = new_disk(seed)
+        bookie = await opened(disk)
+        for number in range(40):
+            await bookie.add(0, [entry(1 + (number % 8 != 0), number, 900)])
+        disk.cut_power_after(seed, disk.crash)
+        try:
+            await bookie.collect(gone(2))
+        except Exception as error:
+            assert "stopped" in str(error), error
+        disk.keep_power()
+        disk.crash()
+        bookie.stop(RuntimeError("the power went"))
+        bookie = await opened(disk)
+        for number in range(40):
+            ledger = 1 + (number % 8 != 0)
+            found = await bookie.read(ledger, number, 1, 1)
+            if ledger == 1:
+                assert found.entries == (entry(ledger, number, 900),)
+            elif not found.entries:
+                assert found.missing is Missing.UNKNOWN
+        await bookie.collect(gone(2))
+        for number in range(0, 40, 8):
+            assert (await bookie.read(1, number, 1, 1)).entries == (entry(1, number, 900),)
+        assert bookie.figures().segments < 5 and bookie.figures().doubt_below == 0
+
+    on_loop(main)
