@@ -10,7 +10,7 @@ from typing import Any
 
 from tests.contract.reference import LEDGER, Broker, ReferenceQueues
 
-from millstream.runtime import Grain, RuntimeOptions, Silo
+from millstream.runtime import Grain, RuntimeOptions, Silo, grain
 from millstream.runtime.extending import extension_of
 from millstream.runtime.testing import SimCluster, Simulation, current_host, run
 from millstream.streams import (
@@ -30,10 +30,11 @@ from millstream.streams.agent.agent import PullingAgent
 from millstream.streams.consumer.extension import Consumer
 from millstream.streams.ownership.record import OwnershipStore, QueueRecord
 
-__all__ = ["KEPT", "NOTES", "QUEUE", "Desk", "Keeper", "Seen", "play"]
+__all__ = ["KEPT", "NOTES", "OPEN", "QUEUE", "Desk", "Keeper", "Seen", "play"]
 
 NOTES = StreamNamespace("notes", str)
 KEPT = StreamNamespace("kept", str)
+OPEN = StreamNamespace("open", str)
 QUEUE = "queue-0"
 READERS = ("silo-0", "silo-1")
 
@@ -78,6 +79,23 @@ class Reader(Grain):
         epoch = max(e for epochs in consumer.epochs().values() for e in epochs.values())
         now_s = asyncio.get_running_loop().time()
         notes.begun.append(Seen(event.item, now_s, epoch, event.redelivered))
+        if event.item in notes.shut:
+            await notes.gates[event.item].wait()
+        if event.item in notes.failing:
+            notes.failing.remove(event.item)
+            raise ValueError(f"{event.item} cannot be handled yet")
+        notes.ended.append(event.item)
+
+
+@grain(reentrant=True)
+class Open(Grain):
+    """As `Reader`, and others of its turns may run meanwhile."""
+
+    @subscribe(OPEN)
+    async def on_note(self, event: Event[str]) -> None:
+        notes = NOW[-1]
+        now_s = asyncio.get_running_loop().time()
+        notes.begun.append(Seen(event.item, now_s, 0, event.redelivered))
         if event.item in notes.shut:
             await notes.gates[event.item].wait()
         if event.item in notes.failing:
@@ -149,9 +167,9 @@ class Desk:
         self.cluster = SimCluster(
             simulation,
             silos=3,
-            grains=[Reader, Keeper],
+            grains=[Reader, Keeper, Open],
             streams={"default": self._provider},
-            lacking={name: [Reader, Keeper] for name in READERS},
+            lacking={name: [Reader, Keeper, Open] for name in READERS},
             options=RuntimeOptions(idle_after_s=3600.0),
         )
         simulation.network.set_latency(0.0005, 0.001)

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 from tests.contract.reference import LEDGER, MEMORY
-from tests.streams.ownership.handing import Desk, play
+from tests.streams.ownership.handing import OPEN, Desk, play
 
 from millstream.streams import Capability, OwnershipOptions
 
@@ -160,3 +160,85 @@ def test_b9_11_streams_of_a_queue_wait_for_what_is_out_of_it_and_no_longer() -> 
         assert desk.now_s - opened_s < 0.2
 
     play(test)
+
+
+NO_WAIT = OwnershipOptions(max_handoff_s=0.0)
+
+
+@every_kind
+def test_b9_11_b8_20_without_hand_over_time_only_streams_with_something_out_wait(
+    capabilities: frozenset[Capability],
+) -> None:
+    """What comes again of B waits in its grain for what is out, and is known then."""
+
+    async def test(desk: Desk) -> None:
+        await two_out(desk)
+        await desk.publish("A1", key="A")
+        await desk.until(lambda: "A1" in desk.notes.ended)
+        desk.give("silo-1")
+        started_s = desk.now_s
+        await desk.publish("A2", key="A")
+        await desk.until(lambda: "A2" in desk.notes.ended)
+        assert desk.now_s - started_s < 0.1
+        await asyncio.sleep(1.0)
+        assert [item for item in desk.notes.items() if item[0] == "B"] == ["B1"]
+        desk.open("B1", "B2")
+        await desk.until(lambda: "B3" in desk.notes.ended)
+        assert [item for item in desk.notes.items() if item[0] == "B"] == ["B1", "B2", "B3"]
+        assert not any(one.redelivered for one in desk.notes.begun)
+
+    play(test, capabilities=capabilities, ownership=NO_WAIT)
+
+
+@every_kind
+def test_b8_21_a_stream_waits_for_its_own_handler_and_for_no_other_one(
+    capabilities: frozenset[Capability],
+) -> None:
+    async def test(desk: Desk) -> None:
+        desk.shut("A1", "B1")
+        for key in "AB":
+            await desk.publish(f"{key}1", key=key)
+            await desk.until(lambda key=key: f"{key}1" in desk.notes.items())  # type: ignore[misc]
+            await desk.publish(f"{key}2", key=key)
+        desk.give("silo-1")
+        await asyncio.sleep(1.0)
+        assert desk.notes.items() == ["A1", "B1"]
+        desk.open("B1")
+        opened_s = desk.now_s
+        await desk.until(lambda: "B2" in desk.notes.ended)
+        assert desk.now_s - opened_s < 0.1
+        assert desk.notes.items() == ["A1", "B1", "B2"]
+        desk.open("A1")
+        await desk.until(lambda: "A2" in desk.notes.ended)
+
+    play(test, capabilities=capabilities, ownership=NO_WAIT)
+
+
+@every_kind
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_reentrant_grain_has_one_event_of_a_stream_at_a_time_over_a_hand_over_too(
+    capabilities: frozenset[Capability], fails: bool
+) -> None:
+    async def test(desk: Desk) -> None:
+        desk.shut("B1")
+        stream = desk.home.stream(OPEN, "B")
+        await stream.publish("B1")
+        await desk.until(lambda: desk.notes.items() == ["B1"])
+        await stream.publish("B2")
+        desk.notes.failing |= {"B1"} if fails else set()
+        desk.give("silo-1")
+        await desk.until_owner("silo-1")
+        await asyncio.sleep(1.0)
+        assert desk.notes.items() == ["B1"]
+        desk.give("silo-0")
+        await desk.until_owner("silo-0")
+        await asyncio.sleep(1.0)
+        assert desk.notes.items() == ["B1"]
+        desk.open("B1")
+        await desk.until(lambda: "B2" in desk.notes.ended)
+        assert desk.notes.ended == ["B1", "B2"]
+        again = [("B1", True)] if fails else []
+        seen = [(one.item, one.redelivered) for one in desk.notes.begun]
+        assert seen == [("B1", False), *again, ("B2", False)]
+
+    play(test, capabilities=capabilities, ownership=NO_WAIT)

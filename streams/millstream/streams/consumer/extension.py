@@ -6,7 +6,8 @@ Invariants: an item at or below the last token of its queue is acknowledged with
 where tokens neither rise nor stay; a delivery of an older epoch than one seen is refused; with
 `commit_with`, what the reply calls done is stored, and a failed handler leaves no trace in the
 state; what this activation has unsubscribed is not handled, also where it was on its way already;
-what is acknowledged by hand is not handled again, and nothing is skipped before it is.
+what is acknowledged by hand is not handled again, and nothing is skipped before it is; one delivery
+of a subscription runs at a time, on a reentrant grain and over a hand-over too.
 """
 
 from __future__ import annotations
@@ -117,6 +118,9 @@ class Consumer:
         if batch.epoch < position.epochs.get(batch.queue, 0):
             return Delivered(0, is_fenced=True)
         position.epochs[batch.queue] = batch.epoch
+        if position.is_busy:
+            await position.idle()
+            return await self.deliver(batch)
         if batch.rewinds:
             position.forget(batch.queue)
 
@@ -135,7 +139,7 @@ class Consumer:
         run = self.runs(batch, items, position, self._grain, is_over, gap)
         if batch.by_hand is not None:
             return await self._by_hand(run, position, fresh)
-        done, error = await self._run(run, position.state)
+        done, error = await self._run(run, position)
         if position.is_removed:
             return Delivered(len(batch.items))  # unsubscribed meanwhile: nobody waits for the rest
         if done and batch.has_positions:
@@ -150,9 +154,11 @@ class Consumer:
         """Run the items; they are done when the handler's grain says so."""
         acks, batch = position.acks_by_hand(run.batch, self._grain), run.batch
         acks.begins(batch)
+        position.is_busy = True
         try:
             done, error = await run.upto(len(run.items))
         finally:
+            position.ends()
             acks.ends(batch.queue)
         if position.is_removed:
             return Delivered(len(batch.items), acked=batch.items[-1].token)
@@ -183,17 +189,24 @@ class Consumer:
         """Run the handler over an event that was given up: no position knows of it."""
         position = Position(self._grain, batch)
         run = self.runs(batch, batch.items, position, self._grain, lambda: False)
-        return Delivered(*await self._run(run, position.state))
+        return Delivered(*await self._run(run, position))
 
-    async def _run(self, run: HandlerRun, state: State[Any] | None) -> tuple[int, bytes]:
+    async def _run(self, run: HandlerRun, position: Position) -> tuple[int, bytes]:
         """Run the items; how many are done, and stored where there is a state."""
-        if state is None:
-            return await run.upto(len(run.items))
+        state = position.state
+        position.is_busy = True
         try:
+            if state is None:
+                return await run.upto(len(run.items))
             return await self._commit(run, state)
         except BaseException:
-            state.restore()
+            if state is not None:
+                state.restore()
             raise
+        finally:
+            position.is_busy = False
+            if position.waiting:
+                position.ends()
 
     async def _commit(self, run: HandlerRun, state: State[Any]) -> tuple[int, bytes]:
         """Run the items, then store state and cursor in one write.

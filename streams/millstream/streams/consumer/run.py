@@ -55,17 +55,21 @@ class Position:
         "filters",
         "give_up_on",
         "handler",
+        "is_busy",
         "is_removed",
         "last",
         "mark",
         "runtime",
         "state",
+        "waiting",
     )
 
     def __init__(self, grain: ExtendedGrain, batch: WireBatch) -> None:
         self.runtime = grain.runtime
         self.last: dict[str, Token] = {}  # by queue
         self.is_removed = False  # it was unsubscribed here, and is stored no more
+        self.is_busy = False  # a delivery runs
+        self.waiting: list[asyncio.Future[None]] = []  # for its end: what another owner has sent
         self.by_hand: AcksByHand | None = None
         if batch.by_hand is not None:
             self.acks_by_hand(batch, grain)
@@ -93,6 +97,20 @@ class Position:
             provider: Provider = grain.part(batch.by_hand.provider)
             self.by_hand = AcksByHand(batch, provider.ack_calls)
         return self.by_hand
+
+    async def idle(self) -> None:
+        """Wait until no delivery runs: of a former owner, on a grain that would take both."""
+        end: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.waiting.append(end)
+        await end
+
+    def ends(self) -> None:
+        """No delivery runs; who waits for that looks again, in the order of coming."""
+        self.is_busy = False
+        waiting, self.waiting = self.waiting, []
+        for end in waiting:
+            if not end.done():
+                end.set_result(None)
 
     def forget(self, queue: str) -> None:
         """The subscription was moved back: what it has seen comes again."""
