@@ -125,6 +125,9 @@ class ModelBookies:
         if term >= one.fences.get(ledger, 0):
             one.told[ledger] = max(one.told.get(ledger, NOTHING), confirmed)
 
+    async def look(self) -> None:
+        """All are known."""
+
     def writable(self) -> Mapping[str, float]:
         return {name: 1.0 for name, one in self.all.items() if not (one.is_away or one.is_full)}
 

@@ -20,6 +20,7 @@ from tests.contract.adapters.tags import LeasedQueues, LeasingBroker
 from tests.contract.test_example import jsonl
 
 from millstream.providers.generator import Generated, GeneratorOptions, GeneratorQueues
+from millstream.providers.ledger.queues.adapter import LedgerQueues
 from millstream.providers.memory import MemoryQueues
 from millstream.streams import (
     Capability,
@@ -135,6 +136,7 @@ ADAPTERS = (
     Adapter("pushed", lambda ground: PushedQueues(ground.pushes), PushedQueues.capabilities),
     Adapter("leased", lambda ground: LeasedQueues(ground.leases), LeasedQueues.capabilities),
     Adapter("lines", _lines, jsonl.JsonLinesQueues.capabilities),
+    Adapter("ledger", lambda ground: LedgerQueues("ledger"), LedgerQueues.capabilities),
 )
 
 

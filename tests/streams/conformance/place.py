@@ -114,6 +114,7 @@ class Place:
     async def run(self, test: Callable[[Place], Awaitable[None]]) -> None:
         """The driver: silos, then the test on its host."""
         names = self.cluster.names
+        self.simulation.share_disk(*names)
         for name in names[: self.setting.up]:
             self.cluster.boot(name)
         await self.until(lambda: len(self.cluster.silos()) == len(names[: self.setting.up]))

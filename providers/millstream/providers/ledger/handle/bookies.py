@@ -59,6 +59,10 @@ class Bookies(Protocol):
         """
         ...
 
+    async def look(self) -> None:
+        """Find bookies that came since one looked last. Raises StorageError."""
+        ...
+
     def writable(self) -> Mapping[str, float]:
         """Bookies that are there and have room, each with its weight: its free bytes."""
         ...

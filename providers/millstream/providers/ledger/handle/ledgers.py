@@ -62,6 +62,9 @@ class BookieLedgers:
         self._writers[number] = writer
         return writer
 
+    def _chosen(self, count: int) -> list[str]:
+        return chosen(self._context.bookies.writable(), count, (), self._context.clock)
+
     async def recover(self, ledger: int, /) -> LedgerRecord:
         return await recover(self._context, ledger)
 
