@@ -47,6 +47,9 @@ class LocalBookies:
     async def tell(self, bookie: str, ledger: int, term: int, confirmed: int, /) -> None:
         await self._bookie(bookie).tell(ledger, term, confirmed)
 
+    async def look(self) -> None:
+        """All that there are are known."""
+
     def writable(self) -> Mapping[str, float]:
         """Bookies that take entries, each with its free bytes."""
         return {
