@@ -291,7 +291,7 @@ class BehindMachine(RuleBasedStateMachine):
             self.book,
             self.done_before,
             Shared(self),
-            caution=Wary(Progress(), is_used=False),
+            notes=(Wary(Progress(), is_used=False),),
             has_positions=True,
             is_sole=False,
         )

@@ -41,7 +41,7 @@ class Desk:
             self.book,
             DoneBefore(),
             Nobody(),
-            caution=Wary(Progress(), is_used=False),
+            notes=(Wary(Progress(), is_used=False),),
             has_positions=True,
             is_sole=False,
         )

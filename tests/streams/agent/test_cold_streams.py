@@ -53,7 +53,7 @@ class Desk:
         self.moved: list[Token | None] = []
         self.unpinned: list[int] = []
         self.implicit = ImplicitSet()
-        clock: Any = SimpleNamespace(now=asyncio.get_running_loop().time)
+        clock: Any = SimpleNamespace(now=asyncio.get_running_loop().time, wall_s=lambda: 0.0)
         cache: Any = SimpleNamespace(unpin=self.unpinned.append)
         self.subscribers = Subscribers(
             cache,

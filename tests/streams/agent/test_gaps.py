@@ -45,6 +45,7 @@ from millstream.streams.agent.losses import (
     with_loss,
 )
 from millstream.streams.contracts.item import Item
+from millstream.streams.ownership.record import OwnershipStore, QueueRecord
 
 LINES = StreamNamespace("lines", int, subscriptions="implicit")
 NOTES = StreamNamespace("notes", int, subscriptions="explicit")
@@ -194,20 +195,20 @@ def test_a_stream_that_is_met_again_is_told_once_of_each_loss() -> None:
     losses, first, second = Losses(), StreamId("a", "1"), StreamId("a", "2")
     assert losses.of(first) == () and losses.covers(())
     losses.forget(first, is_told=True)
-    losses.add(loss := Loss(token(1), token(5)))
+    losses.add(loss := Loss(token(1), token(5)), 0.0)
     assert losses.of(first) == losses.of(second) == (loss,)
     assert losses.covers((loss,)) and losses.covers((Loss(token(2), token(3)),))
     assert not losses.covers((loss, Loss(token(0), token(3))))
     losses.forget(first, is_told=True)
     losses.forget(second, is_told=False)
     assert losses.of(first) == () and losses.of(second) == (loss,)
-    losses.add(more := Loss(token(7), token(9)))
+    losses.add(more := Loss(token(7), token(9)), 0.0)
     assert losses.of(first) == (loss, more)
 
 
 def test_at_most_so_many_streams_are_remembered_as_told() -> None:
     losses = Losses()
-    losses.add(Loss(None, token(5)))
+    losses.add(Loss(None, token(5)), 0.0)
     for number in range(TOLD_MAX + 1):
         losses.forget(StreamId("a", str(number)), is_told=True)
     assert losses.of(StreamId("a", "0")) and not losses.of(StreamId("a", "1"))
@@ -236,6 +237,14 @@ def provider_of(cluster: LocalCluster) -> PersistentStreams:
     provider = cluster.silos[0].services.part("default")
     assert isinstance(provider, PersistentStreams)
     return provider
+
+
+async def record_of(cluster: LocalCluster) -> QueueRecord:
+    provider, store = provider_of(cluster), cluster.silos[0].services.store("default")
+    (agent,) = provider.manager.agents()
+    stored = await OwnershipStore(store, "default").read(agent.queue)
+    assert stored is not None
+    return stored.record
 
 
 def gaps_of(key: str) -> list[Gap]:
@@ -345,6 +354,11 @@ async def test_a_loss_of_one_that_is_behind_is_told_to_it_alone_and_before_what_
         GATE[0].set()
         await until(lambda: all(SEEN[key] and SEEN[key][-1] == 99 for key in ("slow", "slow-too")))
         assert agent.findings.gap_count >= 1
+        first = min(gap.first for key in ("slow", "slow-too") for gap in gaps_of(key))
+        async with asyncio.timeout(20):  # whoever has the queue next can tell of it
+            while (record := await record_of(cluster)).lost is None:
+                await asyncio.sleep(0)
+        assert [part[1] for part in record.lost.parts] == [first]
         for key in ("slow", "slow-too"):
             found = SEEN[key]
             for gap in gaps_of(key):

@@ -256,6 +256,21 @@ def test_what_is_gone_is_a_gap_that_is_told_once() -> None:
     assert kinds(desk.step(Gone(2, Token(1, 40)))) == [Read]
 
 
+def test_nothing_is_acknowledged_while_the_record_does_not_say_what_is_gone() -> None:
+    desk = Desk(after=Token(1, 7))
+    desk.step(Tick())
+    desk.step(Gone(1, Token(1, 40)))
+    desk.core.hold_acks(is_held=True)
+    desk.got(message(40))
+    for _ in range(3):
+        wait_s = desk.core.wake_s() - desk.now_s
+        assert wait_s > 0, "it would go round and round"
+        assert Ack not in kinds(desk.wait(wait_s))
+    assert desk.core.last()[0] is None
+    desk.core.hold_acks(is_held=False)
+    assert Ack(Token(1, 40)) in desk.step(Progressed())
+
+
 def test_what_an_adapter_returns_wrongly_replaces_its_receiver() -> None:
     without_token = QueueMessage(A, None, [b"1"])  # type: ignore[arg-type]
     without_headers = QueueMessage(A, Token(1, 1), [b"1"], None)  # type: ignore[arg-type]

@@ -43,7 +43,7 @@ def standing(progress: Progress | None = None) -> Standing:
         behind,
         DoneBefore(()),
         Undone(),
-        caution=Wary(progress or Progress(), is_used=False),
+        notes=(Wary(progress or Progress(), is_used=False),),
         has_positions=True,
         is_sole=True,
         progress=progress,

@@ -7,9 +7,7 @@ Owns: `Reader` (commits), `Listener` (subscribes by itself), `Careful` (acknowle
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from types import MappingProxyType
 from typing import NamedTuple
 
 from millstream.runtime import Grain, Status, grain, state
@@ -32,15 +30,13 @@ ACK_S = 1.5  # the longest time until an event is acknowledged by hand
 class Heard(NamedTuple):
     """A handler saw an event, or was told of a gap before `token`.
 
-    `epochs`: of the queues that this activation has had events of. `is_stray`: its silo was
-    dead, or who sent it was not the owner any more.
+    `is_stray`: its silo was dead, or who sent it was not the owner any more.
     """
 
     stream: str
     subscription: str
     token: Token
     what: str | Gap
-    epochs: Mapping[str, int] = MappingProxyType({})
     is_stray: bool = False
 
 
@@ -66,8 +62,7 @@ async def note(grain: Grain, subscription: str, stream: str, event: Event[str]) 
     is_stray = is_dead or is_late
     is_redelivered = event.redelivered or event.attempt > 1 or is_stray
     run.history.record(Delivered(stream, subscription, event.token, event.item, is_redelivered))
-    epochs = extension_of(grain, "streams").epochs().get(event.subscription, {})
-    run.heard.append(Heard(stream, subscription, event.token, event.item, epochs, is_stray))
+    run.heard.append(Heard(stream, subscription, event.token, event.item, is_stray))
     longest_s = HANDLING_S if run.is_over else run.handling_s
     if run.is_slow(stream):
         longest_s = SLOW_S

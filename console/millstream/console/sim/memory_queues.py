@@ -22,7 +22,6 @@ from millstream.runtime import (
     DeactivationReason,
     Grain,
     StorageUnavailable,
-    always_interleave,
     grain,
 )
 from millstream.runtime.testing import (
@@ -91,7 +90,6 @@ class Ledger:
         self._held_s: dict[Era, float] = {}  # since when its last holder is there
         self._failures: list[tuple[float, str]] = []  # (when, queue): content was not kept
         self._items: dict[str, StoredItem] = {}
-        self.tellers: set[tuple[Era, int]] = set()  # epochs whose owner found a loss before the era
         self._repeats: dict[ProducerMark, list[tuple[Era, Accepted]]] = {}
 
     def opened(
@@ -255,14 +253,6 @@ class NotedQueue(MemoryQueue):
         log = self._log
         loaded = log.content(log.done, log.depth) if log.depth else []
         ledger().opened(Era(self._name, log.era), held_s, log.done, loaded)
-
-    @always_interleave
-    async def begin(self, epoch: int) -> tuple[int, int, bool]:
-        """Note who is told that content was lost."""
-        era, done, is_lost = await super().begin(epoch)
-        if is_lost:
-            ledger().tellers.add((Era(self._name, era), epoch))
-        return era, done, is_lost
 
     async def on_deactivate(self, reason: DeactivationReason, /) -> None:
         """Note whether the content was stored."""

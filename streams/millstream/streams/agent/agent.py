@@ -30,7 +30,7 @@ from .findings import QueueFindings
 from .lagging.book import BehindBook
 from .lagging.done_before import DoneBefore
 from .lagging.wary import Wary
-from .losses import Loss
+from .losses import Loss, Losses
 from .options import StreamOptions
 from .parts import AgentParts, cache_for, standing_of
 from .reading.alarm import Alarm
@@ -107,6 +107,7 @@ class PullingAgent:
         self.behind = BehindBook(self.cache, is_used=Capability.REWIND in parts.capabilities)
         self._restore(progress, after, may_repeat)
         self._wary = Wary(progress, is_used=self.has_positions)
+        self._losses = Losses(progress.lost, parts.clock.wall_s(), is_noted=self.has_positions)
         self.dispatch = Dispatch(
             self,
             parts.outlet,
@@ -135,21 +136,20 @@ class PullingAgent:
             stored=parts.stored,
             reconcile_s=options.reconcile_s,
             sent=progress.sent or (),
+            losses=self._losses,
         )
         done_before = DoneBefore(progress.done)
         self._core = self._new_core(after, done_before, may_repeat)
         self._standing = standing_of(
-            parts, self.behind, progress, done_before, self.subscribers, self._wary
+            parts, self.behind, progress, done_before, self.subscribers, self._wary, self._losses
         )
         self._catch_up = self._new_catch_up()
         self._events: list[Event] = []
-        self._is_stepping = False
-        self._is_closed = False
+        self._is_stepping = self._is_closed = self.is_fenced = False
         self._alarm = Alarm(self._tasks, self._tick)
         self._receiving: Receiving | None = None
         self._forget_at_s = 0.0
         self.is_acked = True  # False: the last acknowledgement failed, so what is done comes again
-        self.is_fenced = False
 
     def _new_core(
         self, after: Token | None, done_before: DoneBefore, may_repeat: bool
@@ -175,6 +175,7 @@ class PullingAgent:
             self.findings,
             self._options,
             self._tasks,
+            note=lambda loss: self._losses.note(loss, self._clock.wall_s()),
             where=self._where,
         )
 
@@ -198,6 +199,7 @@ class PullingAgent:
     def stored(self, progress: Progress) -> None:
         """The queue record says this now."""
         self._standing.stored(progress)
+        self._core.hold_acks(is_held=self._losses.is_waiting)
         self.progressed()
         if self._wary.is_on:
             self.dispatch.pump()
@@ -401,6 +403,8 @@ class PullingAgent:
                 self.findings.lost(action)
                 loss = Loss(action.after, action.first) if self.has_positions else Loss(None, None)
                 self.subscribers.lost(loss)
+                self._core.hold_acks(is_held=self._losses.is_waiting)
+                self._changed(self.queue)  # the record is to say it
             case Fence():
                 log.warning("%s: fenced in epoch %d: %s", self.queue, self.epoch, action.text)
                 self.dispatch.pause()
@@ -412,13 +416,7 @@ class PullingAgent:
 
         limit_s = self._options.call_limit_s
         self._receiving = Receiving(
-            action.serial,
-            make,
-            self._where,
-            self._step,
-            self._tasks,
-            limit_s,
-            self._parts.budget,
+            action.serial, make, self._where, self._step, self._tasks, limit_s, self._parts.budget
         )
         self._receiving.open(action.after)
 

@@ -1,8 +1,9 @@
 """What is gone of a queue, and which subscriptions are still to hear of it.
 
-Owns: `Loss`, `Losses`. Pure. Not: finding out (`reading`), telling (`delivery`). Invariants: each
-subscription of each stream that is met while the queue has this owner hears of what is gone, and as
-a rule once; losses are kept in order and apart, so that each is told before what follows it and
+Owns: `Loss`, `Losses`. Pure. Not: finding out (`reading`), telling (`delivery`), when the record is
+written (`ownership`). Invariants: each subscription of each stream that is met while the queue has
+this owner, or for a while another one, hears of what is gone, and of one owner as a rule once;
+losses are kept in order and apart, so that each is told before what follows it and
 behind what does not; those that cannot be kept apart become one that spans them.
 """
 
@@ -14,8 +15,12 @@ import msgspec
 
 from millstream.streams.contracts.identity import StreamId
 from millstream.streams.contracts.token import Token
+from millstream.streams.ownership.record import Lost, Progress
 
-__all__ = ["LOSSES_MAX", "TOLD_MAX", "Loss", "Losses", "spanning", "with_loss"]
+__all__ = ["LOSSES_MAX", "LOST_KEPT_S", "TOLD_MAX", "Loss", "Losses", "spanning", "with_loss"]
+
+LOST_KEPT_S = 3600.0
+"""So long after the last loss the next owner of a queue tells of it, too (wall clock)."""
 
 LOSSES_MAX = 8
 """Losses that are kept apart for one that is still to hear of them; the oldest become one."""
@@ -66,16 +71,53 @@ def with_loss(known: Sequence[Loss], new: Loss) -> tuple[Loss, ...]:
 
 
 class Losses:
-    """What is gone of a whole queue, for whichever streams it was of."""
+    """What is gone of a whole queue, for whichever streams it was of.
 
-    def __init__(self) -> None:
-        self._all: tuple[Loss, ...] = ()
+    Args:
+        lost: what former owners have found, as the record says it.
+        is_noted: the record is to say it; else tokens are no positions.
+    """
+
+    def __init__(
+        self, lost: Lost | None = None, wall_s: float = 0.0, *, is_noted: bool = False
+    ) -> None:
+        self._is_noted = is_noted
+        self._stored = lost
+        is_fresh = lost is not None and wall_s - lost.found_s < LOST_KEPT_S
+        self._lost = lost if is_fresh else None  # as the record is to say it
+        parts = () if self._lost is None else self._lost.parts
+        self._all = self._found = tuple(Loss(*part) for part in parts)
         self._told: dict[StreamId, None] = {}  # of those that are not known any more
 
-    def add(self, loss: Loss) -> None:
+    def add(self, loss: Loss, wall_s: float) -> None:
         """More is gone: everybody is to hear of it."""
         self._all = with_loss(self._all, loss)
+        self.note(loss, wall_s)
         self._told.clear()
+
+    def note(self, loss: Loss, wall_s: float) -> None:
+        """One that was behind needed this, and was told; the next owner tells whoever may have."""
+        self._found = with_loss(self._found, loss)
+        self._lost = Lost(wall_s, tuple((one.after, one.first) for one in self._found))
+
+    # -- the queue's record
+
+    @property
+    def matters(self) -> bool:
+        """Does the record say something else?"""
+        return self._is_noted and self._stored != self._lost
+
+    is_waiting = matters  # until it does, nothing behind a loss is acknowledged
+
+    def noted(self, progress: Progress) -> Progress:
+        """The progress with what is gone."""
+        return msgspec.structs.replace(progress, lost=self._lost)
+
+    def stored(self, progress: Progress) -> None:
+        """The record says this now."""
+        self._stored = progress.lost
+
+    # -- who hears of it
 
     def of(self, stream: StreamId) -> Sequence[Loss]:
         """What a stream that was just met is to hear of."""

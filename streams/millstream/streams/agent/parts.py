@@ -21,8 +21,7 @@ from .delivery.deaths import Fates
 from .delivery.giving_up import GiveUps
 from .lagging.book import BehindBook
 from .lagging.done_before import DoneBefore
-from .lagging.standing import Standing
-from .lagging.wary import Wary
+from .lagging.standing import Noted, Standing
 from .options import StreamOptions
 from .reading.passage import Passage
 from .reconciling import Stored
@@ -77,14 +76,14 @@ def standing_of(
     progress: Progress,
     done_before: DoneBefore,
     subscribers: Subscribers,
-    wary: Wary,
+    *notes: Noted,
 ) -> Standing:
     """How far an agent is; `progress`: what the record said when it acquired its queue."""
     return Standing(
         behind,
         done_before,
         subscribers,
-        caution=wary,
+        notes=notes,
         has_positions=has_positions(parts.capabilities),
         is_sole=Capability.OWN_POSITION not in parts.capabilities,
         progress=progress,

@@ -87,6 +87,7 @@ class Subscribers:
         stored: Stored | None = None,
         reconcile_s: float = 0.0,
         sent: Sequence[SentAt] = (),
+        losses: Losses | None = None,
     ) -> None:
         self._crossing = crossing or Crossing("", None)
         self._cache = cache
@@ -103,7 +104,7 @@ class Subscribers:
         if stored is not None:
             self._reconciling = Reconciling(self._streams, self, stored, reconcile_s, tasks)
         self._lines = LineBudget()
-        self._losses = Losses()
+        self._losses = losses or Losses()
         self._sent_before = SentBefore(sent)
         self.unheard_count = 0
 
@@ -182,7 +183,7 @@ class Subscribers:
 
     def lost(self, loss: Loss) -> None:
         """A part of the queue is gone, whichever streams it was of: all of them hear of it."""
-        self._losses.add(loss)
+        self._losses.add(loss, self._clock.wall_s())
         for subscriber in self._everyone():
             subscriber.lose(loss)
 

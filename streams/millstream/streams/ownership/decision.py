@@ -279,6 +279,7 @@ def _acquired(record: QueueRecord | None, now: Situation, options: OwnershipOpti
         behind=() if record is None else record.behind,
         deaths=0 if record is None else record.deaths,
         suspects=() if record is None else record.suspects,
+        lost=None if record is None else record.lost,
     )
 
 

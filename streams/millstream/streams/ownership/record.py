@@ -21,6 +21,7 @@ from millstream.streams.contracts.token import Token
 __all__ = [
     "BehindAt",
     "Handoff",
+    "Lost",
     "OwnershipStore",
     "Progress",
     "QueueRecord",
@@ -103,13 +104,23 @@ class Suspect(msgspec.Struct, frozen=True, array_like=True):
         return StreamId(self.namespace, self.key)
 
 
+class Lost(msgspec.Struct, frozen=True, array_like=True):
+    """What owners of a queue have found to be gone of it: behind the first, before the second.
+
+    `found_s`: when the last of it was found (wall clock). None: not known.
+    """
+
+    found_s: float
+    parts: tuple[tuple[Token | None, Token | None], ...]
+
+
 class Progress(msgspec.Struct, frozen=True):
     """How far the owner of a queue is, at one instant.
 
     `frontier`: up to here everything is done by every subscription that is not in `behind`.
     `done`: ranges of messages above the frontier that are done by all. `floor`: up to here all are
-    done by those behind too; it is not stored. `deaths`, `suspects`: as `QueueRecord` has them.
-    `sent`: as `Handoff` has it.
+    done by those behind too; it is not stored. `deaths`, `suspects`, `lost`: as `QueueRecord` has
+    them. `sent`: as `Handoff` has it.
     """
 
     frontier: Token | None = None
@@ -119,6 +130,7 @@ class Progress(msgspec.Struct, frozen=True):
     deaths: int = 0
     suspects: tuple[Suspect, ...] = ()
     sent: tuple[SentAt, ...] | None = None
+    lost: Lost | None = None
 
 
 class Handoff(msgspec.Struct, frozen=True):
@@ -144,6 +156,7 @@ class QueueRecord(msgspec.Struct, frozen=True):
     `handoff`: set by the owner that let go, cleared by the next one.
     `deaths`: so many owners in a row died, of which the first may have made progress; 0 once the
     present one has. `suspects`: what was out when they did, if that was noted.
+    `lost`: subscriptions may still have to hear of this.
     `is_held`: nobody is to read it (`holding`).
     `checkpoint`: the frontier, in rows of older versions; only read.
     """
@@ -160,6 +173,7 @@ class QueueRecord(msgspec.Struct, frozen=True):
     deaths: int = 0
     suspects: tuple[Suspect, ...] = ()
     is_held: bool = False
+    lost: Lost | None = None
 
     @property
     def progress(self) -> Progress:
@@ -172,6 +186,7 @@ class QueueRecord(msgspec.Struct, frozen=True):
             deaths=self.deaths,
             suspects=self.suspects,
             sent=last.sent,
+            lost=self.lost,
         )
 
 
@@ -190,6 +205,7 @@ def with_progress(record: QueueRecord, progress: Progress | None) -> QueueRecord
         behind=progress.behind,
         deaths=progress.deaths,
         suspects=progress.suspects,
+        lost=progress.lost,
     )
 
 
@@ -200,6 +216,7 @@ def says(record: QueueRecord, progress: Progress) -> bool:
         and record.behind == progress.behind
         and record.deaths == progress.deaths
         and record.suspects == progress.suspects
+        and record.lost == progress.lost
     )
 
 

@@ -8,6 +8,7 @@ not later than the agent ends.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from typing import Protocol
 
 from msgspec import structs
@@ -20,7 +21,7 @@ from .behind import SubscriptionKey
 from .book import BehindBook
 from .done_before import DoneBefore
 
-__all__ = ["DONE_MAX", "Standing"]
+__all__ = ["DONE_MAX", "Noted", "Standing"]
 
 DONE_MAX = 4096  # ranges above the frontier in a hand-off; what is done beyond comes again
 
@@ -58,14 +59,14 @@ class Reading(Protocol):
         ...
 
 
-class Caution(Protocol):
-    """What the record should say of owners that died."""
+class Noted(Protocol):
+    """What else the record should say, such as of owners that died."""
 
     @property
     def matters(self) -> bool: ...
     @property
     def is_waiting(self) -> bool:
-        """Is an event held back until the record names it?"""
+        """Is something held back until the record says it?"""
         ...
 
     def noted(self, progress: Progress, /) -> Progress: ...
@@ -88,7 +89,7 @@ class Standing:
         done_before: DoneBefore,
         undone: Undone,
         *,
-        caution: Caution,
+        notes: Sequence[Noted],
         has_positions: bool,
         is_sole: bool,
         progress: Progress | None = None,
@@ -98,7 +99,7 @@ class Standing:
         self._asked_s: dict[Token, float] = {}  # since when is asked of it
         self._done_before = done_before
         self._undone = undone
-        self._caution = caution
+        self._notes = notes
         self._has_positions = has_positions
         self._is_sole = is_sole
         self._waiters: dict[SubscriptionKey, asyncio.Future[bool]] = {}
@@ -106,18 +107,25 @@ class Standing:
     @property
     def is_awaited(self) -> bool:
         """Does somebody wait until it is stored?"""
-        return bool(self._waiters) or self._caution.is_waiting
+        return bool(self._waiters) or any(one.is_waiting for one in self._notes)
 
     def progress(self) -> Progress | None:
         """What the queue record should say; None: nothing, as the provider keeps the position."""
-        is_said = self._is_sole or self._behind.matters or self._caution.matters
-        return self._caution.noted(self._behind.progress()) if is_said else None
+        is_said = self._is_sole or self._behind.matters or any(one.matters for one in self._notes)
+        return self._noted() if is_said else None
+
+    def _noted(self) -> Progress:
+        progress = self._behind.progress()
+        for one in self._notes:
+            progress = one.noted(progress)
+        return progress
 
     def stored(self, progress: Progress) -> None:
         """The queue record says this now."""
         self._stored = progress
         self._behind.stored(progress)
-        self._caution.stored(progress)
+        for one in self._notes:
+            one.stored(progress)
         known = {(entry.stream, entry.subscription) for entry in progress.behind}
         for key in list(self._waiters):
             if key in known or self._behind.get(key) is None:
@@ -133,7 +141,7 @@ class Standing:
         self._undone.hand_over()
         sent = self._undone.sent(self._behind.cache.acked_upto()) if is_known else None
         self._behind.let_go()
-        progress = self._caution.noted(self._behind.progress())
+        progress = self._noted()
         done = self._behind.cache.done_ranges(DONE_MAX)
         done += self._done_before.above(done[-1][1] if done else progress.frontier)
         return structs.replace(progress, done=tuple(done[:DONE_MAX]), sent=sent)

@@ -82,6 +82,7 @@ class CatchUp:
         options: StreamOptions,
         tasks: Tasks,
         *,
+        note: Callable[[Loss], None],
         where: str,
     ) -> None:
         self._make = make
@@ -90,6 +91,7 @@ class CatchUp:
         self._findings = findings
         self._options = options
         self._tasks = tasks
+        self._note = note  # for the queue's record
         self._where = where
         self._retries = Backoff(options.read_retry_s, 2, options.read_retry_ceiling_s)
         self._reader: QueueReader | None = None
@@ -157,7 +159,9 @@ class CatchUp:
         for behind in wanted:
             if not behind.is_over and (lost := behind.lose(first)) is not None:
                 self._findings.gone(behind, lost, behind.following)
-                self._waiting.lost(behind, Loss(before(lost), behind.following))
+                loss = Loss(before(lost), behind.following)
+                self._waiting.lost(behind, loss)
+                self._note(loss)
         if first <= position:
             raise AdapterFault(f"{self._at('read_from')} has {first}, and refuses {position}")
 

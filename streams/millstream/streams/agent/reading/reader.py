@@ -262,6 +262,10 @@ class ReaderCore:
             self._gap_first = event.first
             self._out.append(Gap(self.position, event.first))
 
+    def hold_acks(self, *, is_held: bool) -> None:
+        """Acknowledge nothing, until the queue's record says what was found to be gone."""
+        self._settling.waits = is_held
+
     def _got(self, event: Got, now_s: float) -> None:
         if event.serial != self._serial or self._stage is not Stage.OPEN:
             return  # it was let go of: the next one reads this again

@@ -35,6 +35,8 @@ class Settling:
     Attributes:
         acks: when an acknowledgement is due.
         acked_upto: the provider knows that this is done.
+        waits: nothing is acknowledged before the record says what was found to be gone: who finds
+            nothing done finds that too.
         until_s: a call that is out is late then; infinite: none is out.
         gives_back: single messages can be given back: the provider has no order to keep.
     """
@@ -65,6 +67,7 @@ class Settling:
         self._ack_at_s = self._release_at_s = -math.inf  # not before, after one that failed
         self.acks = AckThrottle(options.flow, now_s)
         self.acked_upto: Token | None = None
+        self.waits = False
         self.until_s = math.inf
         self.gives_back = Capability.ITEM_ACK in capabilities and not self._is_ordered
 
@@ -118,7 +121,7 @@ class Settling:
             return extend
         if self._back and now_s >= self._release_at_s:
             return self._back[0]
-        return self._due_ack(now_s) if now_s >= self._ack_at_s else None
+        return self._due_ack(now_s) if now_s >= self._ack_at_s and not self.waits else None
 
     def _due_ack(self, now_s: float) -> Ack | None:
         self._cache.purge()
@@ -146,7 +149,7 @@ class Settling:
     def last(self) -> tuple[Ack | None, Sequence[Release]]:
         """All that is done or given back, for the end; what is out now is in it."""
         self.take_back()
-        ack = self._ack() if self.has_unacked else None
+        ack = self._ack() if self.has_unacked and not self.waits else None
         return ack, tuple(self._back)
 
     # -- what comes of it
@@ -218,7 +221,8 @@ class Settling:
 
     def _next_ack_s(self, now_s: float) -> float:
         if self.has_unacked:
-            return max(self.acks.next_s, self._ack_at_s)
+            at_s = max(self.acks.next_s, self._ack_at_s)
+            return max(at_s, now_s + self._retry_s) if self.waits else at_s
         # what is held may be done by then, and nobody says so while the reader rests
         is_held = self._cache.base < self._cache.next_index or self._behind.matters
         return self.acks.next_s if is_held and now_s < self.acks.next_s else math.inf
