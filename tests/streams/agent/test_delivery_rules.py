@@ -444,6 +444,23 @@ def test_before_its_last_try_it_waits_until_it_is_known_whether_the_silo_died() 
         assert isinstance(wait, WaitUntil) and wait.when_s == 100.0 + wait_s
 
 
+def test_a_pause_takes_back_that_it_goes_on_after_the_failure_handler() -> None:
+    desk = Desk(DeliveryOptions(retries=0))
+    assert desk.fail() == [GiveUp]
+    desk.steps(Retry(), Pause(), GivenUp("pause"))
+    assert desk.delivery.state is DeliveryState.FAULTED
+
+
+@pytest.mark.parametrize("event", [Retry(), Resume(Token(1, 2, 1))], ids=["retried", "elsewhere"])
+def test_who_goes_on_by_hand_has_no_trouble_any_more(event: Event) -> None:
+    desk = Desk()
+    desk.send()
+    desk.steps(Unreachable("gone", 1.0, 0.0))
+    assert desk.delivery.is_lost and desk.delivery.trouble == "gone"
+    desk.steps(event)
+    assert not desk.delivery.is_lost and desk.delivery.trouble == ""
+
+
 # --- another delivery in its place ----------------------------------------------------------------
 
 
