@@ -33,6 +33,7 @@ from millstream.streams import (
     Token,
     on_gap,
     subscribe,
+    why,
 )
 from millstream.streams.agent.delivery.options import DeliveryOptions as Options
 from millstream.streams.agent.delivery.subscriber import Subscriber
@@ -131,6 +132,20 @@ def test_each_of_several_gaps_is_told_before_what_follows_it() -> None:
     assert seqs(one.upto_gap(items(2, 3, 6))) == [2, 3]
     one.told(one.gaps_before(token(2)))
     assert one.gaps_before(token(3)) == () and one.gaps_before(token(6)) == (second,)
+
+
+def test_what_was_told_is_counted_and_how_much_went_at_most_as_far_as_it_is_known() -> None:
+    one = subscriber()
+    assert (one.gaps_told, one.gone_max) == (0, 0)
+    one.told((Loss(token(4), token(8)), Loss(token(9), token(10))))
+    assert (one.gaps_told, one.gone_max) == (2, 3)
+    one.told(())
+    assert (one.gaps_told, one.gone_max) == (2, 3)
+    for unknown in (Loss(None, token(8)), Loss(token(8), None), Loss(token(8), Token(2, 1))):
+        assert unknown.messages_max is None
+    one.told((Loss(None, token(30)),))
+    one.told((Loss(token(31), token(33)),))
+    assert (one.gaps_told, one.gone_max) == (4, None)
 
 
 def test_what_is_told_is_over_unless_more_was_lost_meanwhile() -> None:
@@ -327,6 +342,11 @@ async def test_gaps_that_wait_are_told_one_by_one_each_before_what_follows_it() 
         one, two = gaps_of("slow")
         assert SEEN["slow"] == [1, one, 2, 3, two, 4]
         assert [one.after, one.first, two.after, two.first] == [token(seq) for seq in (1, 2, 3, 4)]
+        found = await why(queue.cluster, queue.cluster.stream(LINES, "slow"))
+        (report,) = found.reports[1].subscriptions or ()
+        assert (report.gaps, report.gone_max) == (2, 0)
+        told = "was told of 2 gaps, in which at most 0 messages of the queue went."
+        assert found.check == "nothing" and str(found).endswith(told)
 
 
 async def test_a_gap_handler_that_always_fails_costs_the_event_behind_it_and_no_other() -> None:

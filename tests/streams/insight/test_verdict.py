@@ -47,6 +47,21 @@ def test_a_stream_that_gets_on_is_held_up_by_nothing() -> None:
     assert check == "nothing" and "12,345 events of queue-3 are not read yet" in text
 
 
+@pytest.mark.parametrize(
+    ("gaps", "gone", "said"),
+    [
+        (1, 1_400, "a gap, in which at most 1,400 messages of the queue went."),
+        (2_000, None, "2,000 gaps, in which an unknown number of messages of the queue went."),
+    ],
+)
+def test_of_whom_most_is_missing_it_is_said(gaps: int, gone: int | None, said: str) -> None:
+    other = replace(SUB, id="other")
+    report = replace(FINE, subscriptions=[other, replace(SUB, gaps=gaps, gone_max=gone), other])
+    check, text = found(report)
+    assert check == "nothing" and text.endswith(f" Subscription audit was told of {said}")
+    assert not SUB.gaps_text
+
+
 def test_a_stream_without_events_lately_says_so() -> None:
     assert found(replace(FINE, subscriptions=None))[0] == "nothing"
     assert "no event lately" in found(replace(FINE, subscriptions=None))[1]

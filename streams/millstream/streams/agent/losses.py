@@ -35,6 +35,14 @@ class Loss(msgspec.Struct, frozen=True):
     after: Token | None
     first: Token | None
 
+    @property
+    def messages_max(self) -> int | None:
+        """At most so many messages of the queue are gone, of whichever stream; None: not known."""
+        after, first = self.after, self.first
+        if after is None or first is None or after.era != first.era:
+            return None
+        return max(0, first.seq - after.seq - 1)
+
     def is_before(self, token: Token) -> bool:
         """Does the event at a token follow it, as far as is known?"""
         return self.after is None or token > self.after

@@ -23,7 +23,9 @@ class SubscriptionReport(msgspec.Struct, array_like=True, frozen=True):
     paused, or stream_paused (its whole stream is).
     `lag_events`: read and not done; `lag_s`: age of the oldest of them. `event_s`: what one event
     takes, smoothed; 0: not known. `out_s`: since when the present call is out. `attempts`:
-    failures of the event that is next. `trouble`: what went wrong last, while it is.
+    failures of the event that is next. `trouble`: what went wrong last, while it is. `gaps`: so
+    many it was told of, since this owner knows its stream; `gone_max`: messages of the queue that
+    went in them at most, of whichever stream; None: not known.
     """
 
     id: str
@@ -36,11 +38,24 @@ class SubscriptionReport(msgspec.Struct, array_like=True, frozen=True):
     window: int = 1
     attempts: int = 0
     trouble: str = ""
+    gaps: int = 0
+    gone_max: int | None = 0
 
     @property
     def rate(self) -> float:
         """Events per second that it can do; 0: not known."""
         return 1.0 / self.event_s if self.event_s > 0 else 0.0
+
+    @property
+    def gaps_text(self) -> str:
+        """The gaps that it was told of, in words; empty: there were none."""
+        if not self.gaps:
+            return ""
+        times = "a gap" if self.gaps == 1 else f"{self.gaps:,} gaps"
+        gone = "an unknown number of"
+        if self.gone_max is not None:
+            gone = f"at most {self.gone_max:,}"
+        return f"{times}, in which {gone} messages of the queue went"
 
 
 class HolderReport(msgspec.Struct, array_like=True, frozen=True):

@@ -134,7 +134,14 @@ def _of_subscriptions(before: StreamReport, after: StreamReport) -> tuple[Check,
     backlog = after.agent.backlog
     waiting = f"; {backlog:,} events of {after.queue} are not read yet" if backlog else ""
     lag = sum(one.lag_events for one in after.subscriptions)
-    return "nothing", f"Nothing holds {name} up: {lag:,} events of it are under way{waiting}."
+    text = f"Nothing holds {name} up: {lag:,} events of it are under way{waiting}."
+    return "nothing", text + _gaps(after.subscriptions)
+
+
+def _gaps(subscriptions: Sequence[SubscriptionReport]) -> str:
+    """What is missing, of whom most is."""
+    most = max(subscriptions, key=lambda one: one.gaps)
+    return f" Subscription {shown(most.id)} was told of {most.gaps_text}." if most.gaps else ""
 
 
 def _worst_first(subscriptions: Sequence[SubscriptionReport]) -> list[SubscriptionReport]:

@@ -146,7 +146,9 @@ def subscription_report(one: Subscriber, clock: Clock) -> SubscriptionReport:
     grain, delivery = f"{one.grain_type}/{one.grain_key}", one.delivery
     if delivery is None:
         state = held_state(one) or "idle"
-        return SubscriptionReport(one.id, grain, state, event_s=one.event_s)
+        return SubscriptionReport(
+            one.id, grain, state, event_s=one.event_s, gaps=one.gaps_told, gone_max=one.gone_max
+        )
     events, since_s = delivery.lag()
     return SubscriptionReport(
         one.id,
@@ -159,6 +161,8 @@ def subscription_report(one: Subscriber, clock: Clock) -> SubscriptionReport:
         delivery.window,
         delivery.attempts,
         delivery.trouble,
+        one.gaps_told,
+        one.gone_max,
     )
 
 

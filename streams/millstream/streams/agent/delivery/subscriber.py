@@ -46,7 +46,9 @@ class Subscriber:
         "event_s",
         "fits",
         "gaps",
+        "gaps_told",
         "give_up_on",
+        "gone_max",
         "grain_key",
         "grain_type",
         "handler",
@@ -111,6 +113,8 @@ class Subscriber:
         self.is_paused = False  # so do those of its whole stream
         self.is_redelivered = False
         self.gaps: tuple[Loss, ...] = ()  # it is still to hear of these
+        self.gaps_told = 0  # it has heard of so many,
+        self.gone_max: int | None = 0  # in which so many messages went at most; None: not known
         self.rewinds = 0  # how often it was moved back,
         self.rewinds_done = 0  # and how many of these its consumer has heard of
 
@@ -193,6 +197,10 @@ class Subscriber:
     def told(self, gaps: Sequence[Loss]) -> None:
         """It has heard of these; what came meanwhile is still to be told."""
         self.gaps = tuple(gap for gap in self.gaps if gap not in gaps)
+        for gap in gaps:
+            self.gaps_told += 1
+            known, more = self.gone_max, gap.messages_max
+            self.gone_max = None if known is None or more is None else known + more
 
 
 class Deliveries(Protocol):

@@ -1,0 +1,49 @@
+"""`millstream why`, against a cluster in this process."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from tests.console.test_pausing import LINES, Reader, provider
+
+from millstream.console.main import main
+from millstream.console.why import SUBSCRIPTIONS_MAX, lines_of, subscription_line
+from millstream.runtime import LocalCluster
+from millstream.streams import StreamId, StreamReport, SubscriptionReport, Why
+
+ONE = SubscriptionReport("audit", "Ledger/eu", "in_flight", 3, 0.2, 0.001)
+
+
+async def run(cluster: LocalCluster, *words: str) -> int:
+    """The command in a thread: it has an event loop of its own."""
+    gateway = cluster.silos[0].address.partition("@")[0]
+    return await asyncio.to_thread(main, ["why", *words, "--gateway", gateway])
+
+
+async def test_a_stream_is_told_of_with_its_hops(capsys: pytest.CaptureFixture[str]) -> None:
+    async with LocalCluster(silos=1, grains=[Reader], streams={"default": provider}) as cluster:
+        await cluster.stream(LINES, "a\x1b").publish("one")
+        assert await run(cluster, "lines", "a\x1b") == 0
+        out = capsys.readouterr().out
+        assert "Nothing holds lines/a\\x1b up" in out and "\x1b" not in out
+        assert "queue-0 (owned, " in out and "1 read" in out and "Reader" in out
+        assert await run(cluster, "lines", "a", "--provider", "p") == 1
+        assert capsys.readouterr().err.startswith("millstream why: ")
+
+
+def test_gaps_stand_in_the_line_of_their_subscription() -> None:
+    assert subscription_line(ONE).endswith(
+        "audit: in_flight, 3 events or 0.2 s behind, 1 ms an event"
+    )
+    missing = SubscriptionReport("audit", "Ledger/eu", "idle", gaps=2, gone_max=7)
+    line = subscription_line(missing)
+    assert line.endswith("behind, 2 gaps, in which at most 7 messages of the queue went")
+
+
+def test_very_many_subscriptions_are_not_printed_all() -> None:
+    report = StreamReport(StreamId("n", "k"), "queue-3", subscriptions=[ONE] * 25)
+    lines = lines_of(Why("nothing", "All is well.", (report, report)))
+    assert lines[0] == "All is well." and "queue-3 (free)" in lines[2]
+    assert sum("audit" in line for line in lines) == SUBSCRIPTIONS_MAX
+    assert lines[-1] == "... and 5 subscriptions more"
