@@ -61,6 +61,7 @@ class Bookies:
         self.random = Random(seed)
         self.ledgers: dict[int, Stored] = {}
         self.deleted: list[int] = []
+        self.graveyard: dict[int, Stored] = {}  # what deleted ledgers had, for who judges
         self.faults: deque[str] = deque()
         self.rate = 0.0
         self.delay_s = 0.0
@@ -303,7 +304,9 @@ class MemoryLedgers:
     async def delete(self, ledger: int, /) -> None:
         await self.bookies.pause()
         await self.rows.delete(ledger)
-        self.bookies.ledgers.pop(ledger, None)
+        gone = self.bookies.ledgers.pop(ledger, None)
+        if gone is not None:
+            self.bookies.graveyard[ledger] = gone
         self.bookies.deleted.append(ledger)
 
     def kill(self) -> None:

@@ -1,0 +1,399 @@
+"""Owners that crash, are overtaken and go on as zombies; producers that send until they hear: the
+history of every run is judged (spec 10.10.9, I26 to I30)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from random import Random
+from typing import Any, TypeVar
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from tests.providers.ledger.topic_history import History, Sent
+from tests.providers.ledger.worlds import Process, World
+
+from millstream.providers.ledger.topic.cursors.cursor import Cursor
+from millstream.providers.ledger.topic.form import TopicMessage
+from millstream.providers.ledger.topic.options import TopicOptions, TopicSettings
+from millstream.providers.ledger.topic.reading.reader import TopicReader
+from millstream.providers.ledger.topic.topic import Topic
+from millstream.runtime import CursorTooOld, QueueFenced, StorageError, StreamError
+from millstream.runtime.testing import SimLoop
+
+T = TypeVar("T")
+
+OPTIONS = TopicOptions(
+    entry_bytes_max=256,
+    in_flight_bytes_max=2048,
+    enqueue_wait_s=2.0,
+    snapshot_entries=4,
+    cache_bytes_max=300,
+    tend_every_s=5.0,
+)
+SETTINGS = TopicSettings(ledger_entries_max=6, ledger_age_s=60.0)
+
+
+class Owner:
+    """A topic in the hands of a process, which may be dead, or a zombie."""
+
+    def __init__(self, process: Process, topic: Topic, cursor: Cursor) -> None:
+        self.process = process
+        self.topic = topic
+        self.cursor = cursor
+        self.is_alive = True
+
+
+class Producer:
+    """Sends sequences in order, to one owner at a time, again until each was acknowledged."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.seq = 0
+        self.unheard: list[TopicMessage] = []
+        self.out: list[tuple[Sent, asyncio.Future[list[int | None]]]] = []
+        self.owner: Owner | None = None
+        self.has_failed = False
+
+    def next_messages(self, count: int) -> list[TopicMessage]:
+        """What failed before, and new ones behind it."""
+        self.has_failed = False
+        new = range(self.seq + 1, self.seq + 1 + count)
+        self.seq += count
+        made = [TopicMessage(f"{self.name}{seq}".encode() * 3, self.name, seq) for seq in new]
+        again = [] if self.out else list(self.unheard)
+        self.unheard += made
+        return again + made
+
+
+class Run:
+    """One history in the making; each method is a step that a seed or hypothesis chooses."""
+
+    def __init__(self, seed: int) -> None:
+        self.world = World(seed)
+        self.world.bookies.delay_s = 0.02
+        self.history = History(self.world)
+        self.history.watch()
+        self.owners: list[Owner] = []
+        self.producers = [Producer(name) for name in "pqr"]
+        self.epoch = 0
+
+    async def take_over(self) -> None:
+        """A new process opens the topic; owners of before go on if they are not dead."""
+        self.epoch += 1
+        process = self.world.process()
+        try:
+            topic = await process.topics.open("t", self.epoch, OPTIONS, SETTINGS)
+            self.history.opened.append((self.epoch, topic.end))
+            cursor = await topic.cursor("c")
+        except (StreamError, StorageError):
+            process.kill()
+            return
+        done = self.history.acknowledged
+        assert set(range(topic.first, cursor.mark + 1)) <= done  # I29
+        assert set(range(1, topic.first)) <= done, "what was not acknowledged is gone"  # I28
+        self.owners.append(Owner(process, topic, cursor))
+
+    def crash(self, which: int) -> None:
+        """As SIGKILL. Who waited for an answer waits no longer."""
+        owner = self.owners[which % len(self.owners)]
+        owner.is_alive = False
+        owner.process.kill()
+        for producer in self.producers:
+            if producer.owner is owner:
+                producer.owner = None
+                producer.out.clear()
+
+    async def close(self, which: int) -> None:
+        owner = self.owners[which % len(self.owners)]
+        if owner.is_alive:
+            owner.is_alive = False
+            await owner.topic.aclose()
+
+    def send(self, who: int, which: int, count: int) -> None:
+        """To the owner that it has, or else to any one, which may be a zombie."""
+        self.hear()
+        producer = self.producers[who % len(self.producers)]
+        if producer.owner is None or not producer.out:
+            producer.owner = self.owners[-1 - which % min(2, len(self.owners))]
+        owner = producer.owner
+        assert owner is not None
+        if not owner.is_alive or (producer.out and len(producer.unheard) > 30):
+            return
+        if producer.has_failed and producer.out:
+            return  # what failed goes first, once it is known what became of the rest
+        messages = producer.next_messages(count)
+        self.history.step += 1
+        sent = Sent(owner.topic.epoch, messages, self.history.step)
+        self.history.sent.append(sent)
+        try:
+            future = owner.topic.append(messages)
+        except StreamError as error:
+            sent.failed = type(error).__name__
+            producer.has_failed = True
+        else:
+            producer.out.append((sent, future))
+
+    def hear(self) -> None:
+        """What appends have come to meanwhile."""
+        for producer in self.producers:
+            self.history.step += 1
+            out, producer.out = producer.out, []
+            for sent, future in out:
+                if not future.done():
+                    producer.out.append((sent, future))
+                    continue
+                sent.ended = self.history.step
+                error = future.exception()
+                if error is None:
+                    sent.numbers = future.result()
+                    heard = set(sent.messages)
+                    producer.unheard = [one for one in producer.unheard if one not in heard]
+                else:
+                    assert isinstance(error, StreamError), error
+                    sent.failed = type(error).__name__
+                    producer.has_failed = True
+
+    async def read(self, which: int, back: int) -> None:
+        """An owner, or a reader elsewhere, reads a page and what the cursor has."""
+        owner = self.owners[which % len(self.owners)]
+        reader = self.world.process().topics.reader("t")
+        sources: list[Topic | TopicReader] = [reader, owner.topic]
+        for source in sources[: 1 + owner.is_alive]:
+            try:
+                number = max(1, owner.topic.end - back)
+                self.history.read(list(await source.read(number, 7, 2**20)))
+            except StreamError:
+                pass
+        await reader.aclose()
+
+    async def acknowledge(self, which: int, count: int, skip: bool) -> None:
+        """The cursor's reader takes a few, and acknowledges them, perhaps all but the first."""
+        owner = self.owners[which % len(self.owners)]
+        if not owner.is_alive:
+            return
+        try:
+            found = await owner.cursor.read(count, 2**20)
+        except CursorTooOld:
+            raise AssertionError("a cursor lost messages") from None
+        except StreamError:
+            return
+        self.history.read(list(found))
+        numbers = [one.number for one in found][skip:]
+        self.history.acknowledged |= set(numbers)
+        owner.cursor.acknowledge(0, also=numbers)
+        if skip:
+            owner.cursor.rewind()
+
+    def trouble(self, kind: str) -> None:
+        if kind in {"refused", "lost", "hang"}:
+            self.world.bookies.faults.append(kind)
+        elif kind == "create":
+            self.world.bookies.refuse_creation += 2
+        elif kind == "recover":
+            self.world.bookies.refuse_recovery += 1
+        else:
+            act, is_done = kind.split()
+            self.world.store.fail(act, "ledger/c/", is_done=is_done == "lost")  # type: ignore[arg-type]
+
+    async def sweep(self) -> None:
+        try:
+            await self.world.process().topics.sweep()
+        except StorageError:
+            pass
+
+    async def end(self) -> None:
+        """Troubles are over: all is sent, closed and judged."""
+        self.world.bookies.faults.clear()
+        self.world.bookies.refuse_creation = self.world.bookies.refuse_recovery = 0
+        self.world.bookies.rate = self.world.store.rate = 0.0
+        await asyncio.sleep(60)
+        while not self.owners or not self.owners[-1].is_alive or self.is_fenced(self.owners[-1]):
+            await self.take_over()
+        for producer in self.producers:
+            await self.drain(producer)
+        last = self.owners[-1]
+        last.cursor.rewind()
+        given: set[int] = set()
+        while found := await last.cursor.read(100, 2**20):
+            self.history.read(list(found))
+            given |= {one.number for one in found}
+        missing = set(range(1, last.topic.end)) - given - self.history.acknowledged
+        assert not missing, f"the cursor skipped {missing}"  # H10
+        await last.topic.aclose()
+        self.history.judge()
+
+    def is_fenced(self, owner: Owner) -> bool:
+        try:
+            owner.topic.append([])
+        except StreamError:
+            return True
+        return False
+
+    async def drain(self, producer: Producer) -> None:
+        """Until everything was acknowledged."""
+        for _ in range(100):
+            self.hear()
+            if not producer.out and not producer.unheard:
+                return
+            if not producer.out:
+                producer.owner = self.owners[-1]
+                self.send(self.producers.index(producer), 0, 0)
+            await asyncio.sleep(1)
+        raise AssertionError(f"{producer.name} is never done: {producer.unheard}")
+
+
+KINDS = [
+    *("refused", "lost", "hang", "create", "recover"),
+    *("write lost", "write not", "read not", "clear lost"),
+]
+
+
+class TopicMachine(RuleBasedStateMachine):
+    """Steps in an order that hypothesis chooses, and makes shorter where one fails."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.runner = asyncio.Runner(loop_factory=SimLoop)
+        self.runner.__enter__()
+
+    def do(self, coro: Coroutine[Any, Any, T]) -> T:
+        return self.runner.run(coro)
+
+    @initialize(seed=st.integers(0, 1000))
+    def begin(self, seed: int) -> None:
+        async def made() -> Run:
+            run = Run(seed)
+            await run.take_over()
+            return run
+
+        self.run_ = self.do(made())
+
+    @rule(who=st.integers(0, 2), which=st.integers(0, 1), count=st.integers(1, 5))
+    def send(self, who: int, which: int, count: int) -> None:
+        async def sent() -> None:
+            self.run_.send(who, which, count)
+
+        self.do(sent())
+
+    @rule(wait_s=st.sampled_from([0.0, 0.005, 0.05, 0.5, 3.0, 70.0]))
+    def advance(self, wait_s: float) -> None:
+        self.do(asyncio.sleep(wait_s))
+
+    @rule()
+    def take_over(self) -> None:
+        self.do(self.run_.take_over())
+
+    @rule(kind=st.sampled_from(KINDS))
+    def trouble(self, kind: str) -> None:
+        self.run_.trouble(kind)
+
+    @precondition(lambda self: len(self.run_.owners) > 0)
+    @rule(which=st.integers(0, 3))
+    def crash(self, which: int) -> None:
+        self.run_.crash(which)
+
+    @precondition(lambda self: len(self.run_.owners) > 0)
+    @rule(which=st.integers(0, 3))
+    def close(self, which: int) -> None:
+        self.do(self.run_.close(which))
+
+    @precondition(lambda self: len(self.run_.owners) > 0)
+    @rule(which=st.integers(0, 3), back=st.integers(0, 40))
+    def read(self, which: int, back: int) -> None:
+        self.do(self.run_.read(which, back))
+
+    @precondition(lambda self: len(self.run_.owners) > 0)
+    @rule(which=st.integers(0, 3), count=st.integers(1, 20), skip=st.booleans())
+    def acknowledge(self, which: int, count: int, skip: bool) -> None:
+        self.do(self.run_.acknowledge(which, count, skip))
+
+    @rule()
+    def sweep(self) -> None:
+        self.do(self.run_.sweep())
+
+    @invariant()
+    def heard(self) -> None:
+        if hasattr(self, "run_"):
+            self.run_.hear()
+
+    def teardown(self) -> None:
+        try:
+            if hasattr(self, "run_"):
+                self.do(self.run_.end())
+                self.do(self.run_.world.aclose())
+        finally:
+            self.runner.close()
+
+
+TopicMachine.TestCase.settings = settings(
+    max_examples=20, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck)
+)
+TestTopicHistories = TopicMachine.TestCase
+
+
+async def random_run(seed: int, steps: int) -> Run:
+    """A longer history of chance."""
+    random, run = Random(seed), Run(seed)
+    run.world.bookies.rate, run.world.store.rate = (
+        random.choice([0, 0.02]),
+        random.choice([0, 0.03]),
+    )
+    await run.take_over()
+    for _ in range(steps):
+        await asyncio.sleep(random.choice([0, 0, 0, 0.003, 0.05, 0.3]))
+        if not run.owners:
+            await run.take_over()
+            continue
+        which = random.randrange(4)
+        step = random.random()
+        if step < 0.6:
+            run.send(random.randrange(3), random.choice([0, 0, 0, 1]), random.randint(1, 5))
+        elif step < 0.7:
+            await run.read(which, random.randrange(40))
+        elif step < 0.85:
+            await run.acknowledge(-1 if which else 0, random.randint(1, 20), random.random() < 0.3)
+        elif step < 0.9:
+            run.trouble(random.choice(KINDS))
+        elif step < 0.95:
+            await run.take_over()
+        elif step < 0.97:
+            run.crash(which)
+        elif step < 0.98:
+            await run.close(which)
+        else:
+            await run.sweep()
+            await asyncio.sleep(random.choice([1, 100, 4000]))
+    await run.end()
+    await run.world.aclose()
+    return run
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_histories_of_chance_keep_what_was_acknowledged(seed: int) -> None:
+    with asyncio.Runner(loop_factory=SimLoop) as runner:
+        run = runner.run(random_run(seed, 300))
+    assert sum(sent.numbers is not None for sent in run.history.sent) > 10
+    assert len(run.history.opened) > 3
+
+
+def test_fenced_is_what_zombies_hear() -> None:
+    """Not a weaker error: the histories would be as right with one."""
+
+    async def main() -> None:
+        run = Run(1)
+        await run.take_over()
+        run.send(0, 0, 3)
+        await asyncio.sleep(1)
+        await run.take_over()
+        zombie = run.owners[0].topic
+        with pytest.raises(StreamError):
+            await zombie.append([TopicMessage(b"z")])
+        with pytest.raises(QueueFenced):
+            zombie.append([TopicMessage(b"z")])
+        await run.end()
+
+    with asyncio.Runner(loop_factory=SimLoop) as runner:
+        runner.run(main())

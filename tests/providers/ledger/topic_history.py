@@ -1,0 +1,150 @@
+"""What happened to a topic, and whether that may be: spec 10.10.9, H1 to H10 as far as they apply.
+
+Producers send sequences in order, and again until they are acknowledged; owners come and go; what
+is stored in the end is put together from every ledger that a list ever had.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import msgspec
+from tests.providers.ledger.worlds import World
+
+from millstream.providers.ledger.topic.form import StoredMessage, TopicMessage, head_of, messages_of
+from millstream.providers.ledger.topic.record import FIRST_NUMBER, Span, TopicRecord
+from millstream.runtime import Etag
+
+__all__ = ["History", "Sent"]
+
+TOPIC_KEY = "ledger/c/topics/t"
+
+
+@dataclass
+class Sent:
+    """One append. `numbers`: what it was told; None: a failure, of kind `failed`."""
+
+    epoch: int
+    messages: list[TopicMessage]
+    began: int
+    ended: int = 0
+    numbers: list[int | None] | None = None
+    failed: str = ""
+
+
+@dataclass
+class History:
+    """Appends, reads, acknowledgements and openings, in the order in which they were seen."""
+
+    world: World
+    sent: list[Sent] = field(default_factory=list)
+    seen: dict[int, TopicMessage] = field(default_factory=dict)
+    opened: list[tuple[int, int]] = field(default_factory=list)  # epoch, end
+    acknowledged: set[int] = field(default_factory=set)
+    spans: dict[int, Span] = field(default_factory=dict)
+    step: int = 0
+
+    def watch(self) -> None:
+        """See each record of the topic as it is written."""
+        put = self.world.store.put
+
+        def watched(key: str, data: bytes, expect: Etag | None, fence: int) -> Etag:
+            etag = put(key, data, expect, fence)
+            if key == TOPIC_KEY:
+                self.listed(msgspec.msgpack.decode(data, type=TopicRecord))
+            return etag
+
+        self.world.store.put = watched  # type: ignore[method-assign]
+
+    def listed(self, record: TopicRecord) -> None:
+        """The list as it was written: without a gap, of ledgers that are there (I27)."""
+        next_number = record.trimmed
+        for span in record.spans:
+            assert span.first == next_number, record
+            known = self.spans.get(span.ledger)
+            assert known is None or not known.is_sealed or known == span, (known, span)
+            self.spans[span.ledger] = span
+            next_number = span.end
+            was_deleted = span.ledger in self.world.bookies.deleted
+            assert not was_deleted, f"{span} is listed and was deleted"
+        assert all(span.is_sealed for span in record.spans[:-1]), record
+
+    def read(self, found: list[StoredMessage]) -> None:
+        """Somebody read these: what one number has is the same for everybody (H2)."""
+        for one in found:
+            assert self.seen.setdefault(one.number, one.message) == one.message, one
+
+    def log(self) -> dict[int, TopicMessage]:
+        """Everything that was ever stored, by number; of the sealed ledgers."""
+        log: dict[int, TopicMessage] = {}
+        for span in self.spans.values():
+            if not span.is_sealed:
+                continue
+            stored = self.world.bookies.graveyard.get(span.ledger)
+            stored = stored or self.world.bookies.ledgers[span.ledger]
+            for payload in stored.entries[: span.last + 1]:
+                for number, message in enumerate(messages_of(payload), head_of(payload).first):
+                    assert number not in log, f"two messages have number {number}"
+                    log[number] = message
+        return log
+
+    def judge(self) -> None:
+        """All owners have ended, and the last one closed the topic."""
+        log = self.log()
+        assert sorted(log) == list(range(FIRST_NUMBER, FIRST_NUMBER + len(log)))  # H6
+        self.judge_acknowledged(log)
+        self.judge_reads(log)
+        self.judge_producers(log)
+        self.judge_owners()
+
+    def judge_acknowledged(self, log: dict[int, TopicMessage]) -> None:
+        """H1, and I3: what was acknowledged is stored, in the order of real time."""
+        stored = set(log.values())
+        firsts = self.firsts()
+        for sent in self.sent:
+            for number, message in zip(sent.numbers or (), sent.messages, strict=False):
+                if number is None:
+                    assert message in stored, f"{message} was acknowledged, and is lost"
+                else:
+                    assert log.get(number) == message, (number, message, log.get(number))
+        ended = sorted((one for one in self.sent if one.numbers), key=lambda one: one.ended)
+        for sent in firsts:
+            before = max(highest_of(one) for one in ended if one.ended < sent.began)
+            assert highest_of(sent) > before, (sent, before)
+
+    def firsts(self) -> list[Sent]:
+        """Appends of what was never sent before, and that succeeded, but for the very first."""
+        known: set[TopicMessage] = set()
+        found: list[Sent] = []
+        ended = [one.ended for one in self.sent if one.numbers]
+        for sent in self.sent:
+            is_new = known.isdisjoint(sent.messages)
+            known |= set(sent.messages)
+            if is_new and sent.numbers and min(ended) < sent.began:
+                found.append(sent)
+        return found
+
+    def judge_reads(self, log: dict[int, TopicMessage]) -> None:
+        """H3: whoever read a message before its ledger had an end finds it in the end."""
+        for number, message in self.seen.items():
+            assert log.get(number) == message, (number, message, log.get(number))
+
+    def judge_producers(self, log: dict[int, TopicMessage]) -> None:
+        """H4, H7, I30: of each producer, sequences rise, so each is there once at most."""
+        last: dict[str, int] = {}
+        for number in sorted(log):
+            message = log[number]
+            assert message.seq > last.get(message.producer, 0), (number, message)
+            last[message.producer] = message.seq
+
+    def judge_owners(self) -> None:
+        """H9, I26: what an owner acknowledged is before whatever a later one began with."""
+        for epoch, end in self.opened:
+            for sent in self.sent:
+                if sent.epoch < epoch and sent.numbers:
+                    assert all(number is None or number < end for number in sent.numbers), sent
+
+
+def highest_of(sent: Sent) -> int:
+    """The highest number that an append was told."""
+    return max((number or 0 for number in sent.numbers or ()), default=0)
