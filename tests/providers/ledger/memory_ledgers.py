@@ -132,7 +132,9 @@ class MemoryWriter:
             await self._bookies.pause()
             await self._bookies.gate.wait()
             stored = self._bookies.ledgers.get(self._ledger)
-            if stored is None or stored.term > 1:
+            # a bookie that has forgotten a ledger takes what comes, unless it was fenced
+            stored = stored or self._bookies.graveyard[self._ledger]
+            if stored.term > 1:
                 return self._fail(LedgerFenced(f"ledger {self._ledger} is fenced", 2))
             fault = self._bookies.fault()
             if fault != "refused":

@@ -9,6 +9,7 @@ import pytest
 from tests.providers.ledger.worlds import World, in_a_world, marked, plain, texts
 
 from millstream.providers.ledger.protocol.quorum import Quorum
+from millstream.providers.ledger.topic.appending import writing
 from millstream.providers.ledger.topic.form import TopicMessage
 from millstream.providers.ledger.topic.options import TopicOptions, TopicSettings
 from millstream.runtime import (
@@ -188,6 +189,37 @@ def test_too_many_that_wait_are_refused_at_once() -> None:
             topic.append(plain("c"))
         world.bookies.refuse_creation = 0
         assert await asyncio.gather(*waiting) == [[1], [2]]
+
+    in_a_world(main)
+
+
+def test_too_many_bytes_that_wait_are_refused_at_once() -> None:
+    async def main(world: World) -> None:
+        topic = await world.open(options=TopicOptions(waiting_bytes_max=1000))
+        world.bookies.refuse_creation = 10**6
+        waiting = [topic.append([TopicMessage(b"x" * 900)])]
+        with pytest.raises(QueueFull, match="waiting_bytes_max is 1000"):
+            topic.append([TopicMessage(b"x" * 900)])
+        world.bookies.refuse_creation = 0
+        assert await asyncio.gather(*waiting) == [[1]]
+        assert await topic.append([TopicMessage(b"x" * 900)]) == [2]
+
+    in_a_world(main)
+
+
+def test_a_topic_has_only_so_many_ledgers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(writing, "LEDGERS_MAX", 2)
+
+    async def main(world: World) -> None:
+        options = TopicOptions(enqueue_wait_s=1.0)
+        topic = await world.open(1, options, TopicSettings(ledger_entries_max=1))
+        cursor = await topic.cursor("c")
+        assert await topic.append(plain("a")) == [1] and await topic.append(plain("b")) == [2]
+        with pytest.raises(QueueUnavailable):
+            await topic.append(plain("c"))
+        cursor.acknowledge(2)
+        await asyncio.sleep(5)
+        assert await topic.append(plain("c")) == [3]
 
     in_a_world(main)
 

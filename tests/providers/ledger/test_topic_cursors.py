@@ -7,10 +7,13 @@ import asyncio
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.providers.ledger.clocks import LoopClock
 from tests.providers.ledger.worlds import World, in_a_world, plain, texts
 
+from millstream.providers.ledger.metadata.metadata import Metadata
 from millstream.providers.ledger.metadata.rows import ROW_TRIES_MAX
 from millstream.providers.ledger.topic.cursors.acknowledged import Acknowledged
+from millstream.providers.ledger.topic.cursors.cursor import CursorRecord, cursor_rows
 from millstream.providers.ledger.topic.cursors.retention import (
     first_within,
     ledgers_to_trim,
@@ -20,7 +23,7 @@ from millstream.providers.ledger.topic.form import TopicMessage
 from millstream.providers.ledger.topic.options import TopicOptions, TopicSettings
 from millstream.providers.ledger.topic.record import Span
 from millstream.providers.ledger.topic.topic import Topic
-from millstream.runtime import ConfigError, CursorTooOld, QueueFenced, QueueFull
+from millstream.runtime import ConfigError, CursorTooOld, QueueFenced, QueueFull, QueueUnavailable
 
 SMALL = TopicSettings(ledger_entries_max=5)
 
@@ -261,6 +264,51 @@ def test_ledgers_go_when_all_cursors_have_stored_that_they_are_done() -> None:
         assert topic.first == 16  # the newest with messages stays
         assert {span.ledger for span in topic.record.spans} <= world.bookies.ledgers.keys()
         assert texts(await topic.read(16)) == [f"m{n}" for n in range(16, 21)]
+
+    in_a_world(main)
+
+
+def test_what_a_cursor_could_not_store_is_kept() -> None:
+    async def main(world: World) -> None:
+        topic = await filled(world, options=TopicOptions(tend_every_s=0.1))
+        cursor = await topic.cursor("c")
+        world.store.fail("write", "ledger/c/cursors/", times=10**3)
+        cursor.acknowledge(20)
+        await asyncio.sleep(30)
+        assert topic.first == 1
+        world.processes[0].kill()
+        assert cursor.mark == 20 and cursor.stored_mark == 0
+
+    in_a_world(main)
+
+
+def test_a_cursor_never_stands_behind_the_end() -> None:
+    async def main(world: World) -> None:
+        topic = await filled(world)
+        await topic.cursor("c")
+        await topic.aclose()
+        rows = cursor_rows(Metadata(world.store, "c", LoopClock(9)))
+        beyond = CursorRecord("t", "c", (1, 1), 25, ((30, 40),))
+        await rows.update(("t", "c"), lambda _: beyond)
+        topic = await world.open(2)
+        cursor = await topic.cursor("c")
+        assert cursor.mark == 20
+        await topic.append(plain("x"))
+        assert texts(await cursor.read(9, 99)) == ["x"]
+
+    in_a_world(main)
+
+
+def test_a_ledger_that_was_taken_for_an_orphan_is_written_no_more() -> None:
+    async def main(world: World) -> None:
+        topic = await world.open(1, TopicOptions(enqueue_wait_s=1.0))
+        world.store.fail("write", "ledger/c/topics/", times=ROW_TRIES_MAX)
+        with pytest.raises(QueueUnavailable):
+            await topic.append(plain("a"))
+        await asyncio.sleep(4000)
+        assert await world.process().topics.sweep() == 1
+        assert await topic.append(plain("b")) == [1]
+        assert texts(await world.all()) == ["b"]
 
     in_a_world(main)
 

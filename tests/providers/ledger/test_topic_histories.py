@@ -15,6 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from tests.providers.ledger.topic_history import History, Sent
 from tests.providers.ledger.worlds import Process, World
 
+from millstream.providers.ledger.protocol.errors import LedgerError
 from millstream.providers.ledger.topic.cursors.cursor import Cursor
 from millstream.providers.ledger.topic.form import TopicMessage
 from millstream.providers.ledger.topic.options import TopicOptions, TopicSettings
@@ -198,6 +199,15 @@ class Run:
             act, is_done = kind.split()
             self.world.store.fail(act, "ledger/c/", is_done=is_done == "lost")  # type: ignore[arg-type]
 
+    async def fence(self) -> None:
+        """Somebody ends the ledger that is written, but does not take the topic over."""
+        spans = self.owners[-1].topic.record.spans
+        if spans:
+            try:
+                await self.world.process().ledgers.recover(spans[-1].ledger)
+            except (LedgerError, StorageError):
+                pass
+
     async def sweep(self) -> None:
         try:
             await self.world.process().topics.sweep()
@@ -310,6 +320,11 @@ class TopicMachine(RuleBasedStateMachine):
     def acknowledge(self, which: int, count: int, skip: bool) -> None:
         self.do(self.run_.acknowledge(which, count, skip))
 
+    @precondition(lambda self: len(self.run_.owners) > 0)
+    @rule()
+    def fence(self) -> None:
+        self.do(self.run_.fence())
+
     @rule()
     def sweep(self) -> None:
         self.do(self.run_.sweep())
@@ -363,6 +378,8 @@ async def random_run(seed: int, steps: int) -> Run:
             run.crash(which)
         elif step < 0.98:
             await run.close(which)
+        elif step < 0.99:
+            await run.fence()
         else:
             await run.sweep()
             await asyncio.sleep(random.choice([1, 100, 4000]))

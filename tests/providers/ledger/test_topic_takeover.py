@@ -125,6 +125,22 @@ def test_someone_who_fences_a_ledger_without_taking_the_topic_over_costs_a_new_l
     in_a_world(main)
 
 
+@pytest.mark.parametrize("seed", range(6))
+def test_what_a_ledger_kept_of_what_was_on_its_way_is_not_sent_again(seed: int) -> None:
+    async def main(world: World) -> None:
+        topic = await world.open()
+        await topic.append(marked("p", 1))
+        world.bookies.faults.extend(["", "hang"])
+        world.bookies.delay_s = 0.1
+        futures = [topic.append(marked("p", seq)) for seq in (2, 3, 4)]
+        await asyncio.sleep(1)
+        await world.process().ledgers.recover(topic.record.spans[0].ledger)
+        assert [await future for future in futures] == [[2], [3], [4]]
+        assert texts(await world.all()) == ["p1", "p2", "p3", "p4"]
+
+    in_a_world(main, seed)
+
+
 @pytest.mark.parametrize("snapshot_entries", [1, 3, 1000])
 @pytest.mark.parametrize("is_closed", [True, False])
 def test_a_successor_knows_what_producers_have_sent(snapshot_entries: int, is_closed: bool) -> None:

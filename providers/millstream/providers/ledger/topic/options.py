@@ -46,6 +46,8 @@ class TopicOptions:
     """Messages that are sent and not confirmed; above, appends wait."""
     waiting_appends_max: int = 10_000
     """Appends that wait; above, `QueueFull` at once."""
+    waiting_bytes_max: int = 64 * MIB
+    """Messages of appends that wait; the same."""
     enqueue_wait_s: float = 5.0
     """How long an append waits for room, for a ledger, or for its fate to be known."""
     producers_max: int = 10_000

@@ -122,7 +122,9 @@ class Topics:
             await self._home.cursors.delete((name, cursor))
         await self._home.topics.delete(name)
         for span in record.spans:
-            await self._delete(span.ledger)
+            # what is open is fenced, so that an owner that lives acknowledges nothing more
+            if span.is_sealed or await self._fence(span.ledger):
+                await self._delete(span.ledger)
 
     async def sweep(self) -> int:
         """Delete ledgers of topics that no list has any more, or never had; how many.
@@ -132,7 +134,7 @@ class Topics:
         """
         deleted = 0
         async for record in self._rows.scan():
-            if await self._is_orphan(record) and await self._fence(record):
+            if await self._is_orphan(record) and await self._fence(record.ledger):
                 # read again: until it was fenced, its maker might have put it into the list
                 if await self._is_orphan(record) and await self._delete(record.ledger):
                     deleted += 1
@@ -145,13 +147,13 @@ class Topics:
         topic = await self._home.topics.read(record.topic)
         return topic is None or all(span.ledger != record.ledger for span in topic.spans)
 
-    async def _fence(self, record: LedgerRecord) -> bool:
+    async def _fence(self, ledger: int) -> bool:
         try:
-            await self._home.ledgers.recover(record.ledger)
+            await self._home.ledgers.recover(ledger)
         except LedgerGone:
             return False
         except (LedgerError, StorageError) as error:
-            log.info("ledger %d is left for later: %s", record.ledger, error)
+            log.info("ledger %d is left for later: %s", ledger, error)
             return False
         return True
 

@@ -230,7 +230,6 @@ class Outbox:
         entries to send first."""
         batches = [batch for batch in self.sent if batch.snapshot is None]
         self.sent = deque()
-        self._on_way.clear()
         self._begin()
         known = self._producers.snapshot()
         if known:
@@ -238,8 +237,6 @@ class Outbox:
             time_ms = batches[0].time_ms if batches else self._last_ms
             self.sent.append(Batch(first, time_ms, [], known))
         self.sent.extend(batches)
-        for batch in batches:
-            self._on_way.update((known.producer, known) for known in batch.known)
         return list(self.sent)
 
     def give_up(self, error: Exception) -> None:

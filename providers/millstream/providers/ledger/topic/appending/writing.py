@@ -12,7 +12,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from asyncio import Future
-from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
 
@@ -39,12 +38,15 @@ from millstream.runtime import (
 from millstream.runtime.extending import Backoff, Clock, LineBudget, Tasks, shown
 
 from .outbox import Append, Batch, Numbers, Outbox
+from .waiting import Waiting
 
 __all__ = ["Writing"]
 
 log = logging.getLogger("millstream.ledger")
 
 BETWEEN_MOVES = Backoff(first_s=0.02, ceiling_s=1.0)
+LEDGERS_MAX = 10_000
+"""Ledgers of one topic."""
 AGE_SPREAD = 0.05  # of a ledger's age, so that not all end at once
 
 
@@ -78,7 +80,7 @@ class Writing:
         self._confirmed = confirmed
         self._on_end = ended
         self._has_backlog_room = has_room
-        self._waiting: deque[Append] = deque()
+        self._waiting = Waiting(self._what, options)
         self._writer: Writer | None = None  # given to, unless it is sealed now
         self._fresh: Writer | None = None  # made, and perhaps in the list
         self._sealed: Span | None = None  # has its end, which the list may not say yet
@@ -102,21 +104,14 @@ class Writing:
         """The ledger that is appended to; None: there is none at present."""
         return None if self._writer is None else self._writer.ledger
 
-    @property
-    def waiting(self) -> int:
-        """Appends that wait for room or a ledger."""
-        return len(self._waiting)
-
     def append(self, messages: Sequence[TopicMessage]) -> Future[Numbers]:
         """See `Topic.append`."""
         self._refuse()
         size = self._size_of(messages)
-        if len(self._waiting) >= self._options.waiting_appends_max:
-            limit = self._options.waiting_appends_max
-            raise QueueFull(f"{self._what}: {limit} appends wait, waiting_appends_max is {limit}")
+        self._waiting.refuse_flood(size)
         done: Future[Numbers] = asyncio.get_running_loop().create_future()
         deadline_s = self._clock.now() + self._options.enqueue_wait_s
-        self._waiting.append(Append(messages, size, deadline_s, done))
+        self._waiting.add(Append(messages, size, deadline_s, done))
         self.pump()
         return done
 
@@ -143,13 +138,13 @@ class Writing:
     def pump(self) -> None:
         """Send what waits, as far as there is room."""
         while self._waiting and self._end is None:
-            append = self._waiting[0]
+            append = self._waiting.head
             if append.done.done():
-                self._drop([self._waiting.popleft()])
+                self._waiting.give_up_behind([self._waiting.take()])
             elif not self._is_open() or not self._has_room(append):
                 break
             else:
-                self._send(self._waiting.popleft())
+                self._send(self._waiting.take())
         if not self._is_open() and (self._waiting or self._outbox.sent):
             self._move()
         self._arm()
@@ -247,7 +242,7 @@ class Writing:
                 await self._begin()
             else:
                 await self._tell()
-        except (LedgerError, StorageError) as error:
+        except (LedgerError, StorageError, QueueFull) as error:
             left_out = self._lines.take(self._clock.now())
             if left_out is not None:
                 text = f"{type(error).__name__}: {error}{left_out}"
@@ -305,6 +300,9 @@ class Writing:
 
     async def _begin(self) -> None:
         """Another ledger, in the list; what is on its way is sent to it."""
+        if len(self._owned.record.spans) >= LEDGERS_MAX:
+            text = f"it has {LEDGERS_MAX} ledgers: acknowledge, or keep what was for a shorter time"
+            raise QueueFull(text)
         if self._fresh is None:
             quorum = self._owned.record.settings.quorum
             self._fresh = await self._ledgers.create(quorum, self._owned.name)
@@ -346,16 +344,11 @@ class Writing:
     def _arm(self) -> None:
         """Look at who waits when the first one has waited long enough."""
         if self._timer is None and self._waiting:
-            self._timer = self._tasks.call_at(self._waiting[0].deadline_s, self._expire)
+            self._timer = self._tasks.call_at(self._waiting.head.deadline_s, self._expire)
 
     def _expire(self) -> None:
         self._timer = None
-        now_s = self._clock.now()
-        late = [one for one in self._waiting if one.deadline_s <= now_s]
-        for append in late:
-            self._waiting.remove(append)
-            append.fail(self._late())
-        self._drop(late)
+        self._waiting.expire(self._clock.now(), self._late())
         self._arm()
 
     def _late(self) -> StreamError:
@@ -365,19 +358,6 @@ class Writing:
             return QueueFull(f"{waited}: what is stored and on its way is at {limits}")
         return QueueUnavailable(f"{waited}: there is no ledger to append to")
 
-    def _drop(self, gone: Sequence[Append]) -> None:
-        """These are never sent. Nor is what their producers gave behind them: a higher sequence
-        that is stored would make theirs a repeat."""
-        producers = {message.producer for one in gone for message in one.messages} - {""}
-        if not producers:
-            return
-        for append in [*self._waiting]:
-            if not producers.isdisjoint(message.producer for message in append.messages):
-                self._waiting.remove(append)
-                text = f"{self._what}: what its producer gave before it was not sent"
-                append.fail(QueueUnavailable(f"{text}, so this was not either"))
-                producers |= {message.producer for message in append.messages} - {""}
-
     def stop(self, error: StreamError) -> None:
         """Nothing is appended any more; what is on its way may be stored, or not."""
         if self._end is not None:
@@ -385,8 +365,7 @@ class Writing:
         self._end = error
         self._wake()
         self._outbox.give_up(PublishUnknown(f"{self._what}: it may be stored: {error}"))
-        while self._waiting:
-            self._waiting.popleft().fail(error)
+        self._waiting.fail_all(error)
         if self._timer is not None:
             self._timer.cancel()
         self._on_end()
@@ -398,8 +377,7 @@ class Writing:
         """
         self._is_closing = True
         closed = QueueUnavailable(f"{self._what} is closed here")
-        while self._waiting:
-            self._waiting.popleft().fail(closed)
+        self._waiting.fail_all(closed)
         try:
             async with asyncio.timeout(2 * self._options.enqueue_wait_s):
                 while self._moving is not None:
