@@ -63,6 +63,15 @@ PARTITIONS = (
     "tests/providers/test_memory_segments.py",
     "tests/providers/test_memory_bytes.py",
 )
+BOOKIE, BOOKIES = "providers/millstream/providers/ledger/bookie", "tests/providers/ledger/bookie"
+FORM = (f"{BOOKIES}/test_form.py", f"{BOOKIES}/test_bookie.py", f"{BOOKIES}/test_tails.py")
+OPENED = (
+    f"{BOOKIES}/test_tails.py",
+    f"{BOOKIES}/test_directory.py",
+    f"{BOOKIES}/test_bookie.py",
+    f"{BOOKIES}/test_collection.py",
+    f"{BOOKIES}/test_crashes.py",
+)
 LAYOUT = (f"{OWNERSHIP}/test_layout.py", f"{OWNERSHIP}/test_mapper_record.py")
 NAMES = (f"{DEFINITION}/test_keys.py", f"{DEFINITION}/test_refusals.py")
 
@@ -70,6 +79,21 @@ ROOMS: dict[str, dict[str, tuple[str, ...]]] = {
     "ground": {
         f"{RUNTIME}/backoff.py": (f"{GROUND}/test_backoff.py",),
         f"{RUNTIME}/text.py": (f"{GROUND}/test_text.py",),
+    },
+    "bookie": {
+        **{
+            f"{BOOKIE}/form/{name}.py": FORM
+            for name in ("envelope", "frame", "segment", "intervals", "runs", "index", "state")
+        },
+        f"{BOOKIE}/form/identity.py": FORM,
+        f"{BOOKIE}/form/sealed.py": FORM,
+        f"{BOOKIE}/form/walk.py": OPENED,
+        f"{BOOKIE}/form/tail.py": OPENED,
+        f"{BOOKIE}/form/loading.py": OPENED,
+        f"{BOOKIE}/room.py": (f"{BOOKIES}/test_room.py",),
+        f"{BOOKIE}/cache.py": (f"{BOOKIES}/test_room.py",),
+        f"{BOOKIE}/watches.py": (f"{BOOKIES}/test_bookie.py",),
+        f"{BOOKIE}/store.py": OPENED,
     },
     "disk": {
         f"{RUNTIME}/disk/seam.py": DISK,

@@ -113,6 +113,27 @@ def test_what_little_is_left_of_a_segment_moves_and_is_read_as_before() -> None:
     on_loop(main)
 
 
+def test_what_short_lives_have_left_moves_together() -> None:
+    """Each start begins a segment, for which room is allocated."""
+
+    async def main() -> None:
+        disk = new_disk()
+        for number in range(8):
+            bookie = await opened(disk)
+            await bookie.add(0, [entry(1, number, 90)])
+            await bookie.aclose()
+        bookie = await opened(disk)
+        assert bookie.figures().segments == 9
+        assert (await bookie.collect(gone())).segments == 8
+        assert bookie.figures().segments == 1
+        disk.crash()
+        bookie.stop(RuntimeError("the power went"))
+        found = await (await opened(disk)).read(1, 0, 99, 9_999)
+        assert found.entries == tuple(entry(1, number, 90) for number in range(8))
+
+    on_loop(main)
+
+
 def test_a_segment_with_a_damaged_entry_stays() -> None:
     """Else nobody would know that the entry was there, and it would be denied."""
 

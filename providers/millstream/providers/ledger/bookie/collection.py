@@ -108,11 +108,12 @@ class Collection:
         return [one for one in sorted(self._store.ends) if one < self._journal.segment]
 
     def _sparse(self) -> list[int]:
-        """Segments of which too little is wanted."""
+        """Segments of which too little is wanted, beside what is allocated for each."""
+        ratio, least = self._options.live_ratio_min, self._options.allocate_bytes
         found = []
         for segment in self._old():
             use = self._store.index.segments.get(segment)
-            limit = self._options.live_ratio_min * self._store.ends[segment]
+            limit = ratio * max(least, self._store.ends[segment])
             if use and use.entries and use.size_bytes < limit and segment not in self._damaged:
                 found.append(segment)
         return found

@@ -29,7 +29,8 @@ class BookieOptions:
             a crash, at most.
         allocate_bytes: a file grows ahead of what is written, by so much at once.
         entry_bytes_max: a larger entry is refused.
-        frame_bytes_max: bytes of entries that one sync makes durable, unless one entry is larger.
+        frame_bytes_max: bytes of entries that one sync makes durable, unless one entry is larger;
+            small enough that the next ones come together while it runs.
         unsynced_bytes_max: bytes of entries that may wait for a sync.
         cache_bytes: memory for entries that were added or read last.
         read_ahead_bytes: read at once, for the entries that follow.
@@ -41,9 +42,9 @@ class BookieOptions:
     """
 
     segment_bytes: int = 64 * MIB
-    allocate_bytes: int = MIB
+    allocate_bytes: int = 4 * MIB
     entry_bytes_max: int = 8 * MIB
-    frame_bytes_max: int = 4 * MIB
+    frame_bytes_max: int = MIB
     unsynced_bytes_max: int = 64 * MIB
     cache_bytes: int = 32 * MIB
     read_ahead_bytes: int = 256 * 1024
