@@ -4,16 +4,21 @@ Rows S12, S13; I25."""
 from __future__ import annotations
 
 import asyncio
+import os
+import resource
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.providers.ledger.bookie.kit import SMALL, entry, new_disk, on_loop, opened
 
-from millstream.providers.ledger.bookie.bookie import BookieState
+from millstream.providers.ledger.bookie.bookie import Bookie, BookieState
 from millstream.providers.ledger.bookie.cache import ENTRY_COST_BYTES, Cache
 from millstream.providers.ledger.bookie.room import Room
 from millstream.providers.ledger.protocol.errors import BookieReadOnly
+from millstream.runtime.extending import RealDisk
 
 
 def test_below_the_reserve_only_fences_and_recoveries_are_written() -> None:
@@ -98,6 +103,29 @@ def test_a_fence_that_found_no_room_is_not_taken_for_durable() -> None:
         assert (await opened(disk)).store.term_of(2) == 39
 
     on_loop(main)
+
+
+async def test_a_limit_of_files_leaves_room_in_other_files(tmp_path: Path) -> None:
+    """As `RLIMIT_FSIZE` does: a file that cannot grow is followed by another one."""
+    options = replace(SMALL, segment_bytes=1 << 24, allocate_bytes=65_536, entry_bytes_max=1 << 16)
+    old = resource.getrlimit(resource.RLIMIT_FSIZE)
+    path = str(tmp_path / "bookie")
+    resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, old[1]))
+    try:
+        bookie = await Bookie.open(RealDisk(), path, options, cluster="c", fresh="f" * 32)
+        await bookie.fence(1, 1)
+        for number in range(20):
+            await bookie.add(1, [entry(1, number, 60_000)])
+        await bookie.fence(2, 9)
+        assert bookie.figures().segments > 5
+        assert max(os.stat(f"{path}/{name}").st_size for name in os.listdir(path)) <= 200_000
+        await bookie.aclose()
+        bookie = await Bookie.open(RealDisk(), path, options, cluster="c", fresh="f" * 32)
+        assert len((await bookie.read(1, 0, 99, 1 << 30)).entries) == 20
+        assert bookie.store.term_of(2) == 9
+        await bookie.aclose()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, old)
 
 
 @given(st.lists(st.integers(0, 50)))

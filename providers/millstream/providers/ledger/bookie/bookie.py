@@ -47,6 +47,10 @@ __all__ = ["Bookie", "BookieState", "Figures"]
 log = logging.getLogger("millstream.bookie")
 
 
+READ_ENTRIES_MAX = 1_024
+"""Entries of one answer; whoever wants more asks again."""
+
+
 class BookieState(Enum):
     """What a bookie does."""
 
@@ -194,7 +198,7 @@ class Bookie:
         except OSError as error:
             log.warning("%s: the journal was not sealed: %s", self.directory.path, error)
         finally:
-            self.journal.release()
+            self.journal.close_files()
             self.files.close()
             self.directory.release()
             self.threads.close()
@@ -287,7 +291,7 @@ class Bookie:
             await self.fence(ledger, term)
         entries: list[bytes] = []
         size = 0
-        while len(entries) < max(1, entries_max):
+        while len(entries) < max(1, min(entries_max, READ_ENTRIES_MAX)):
             if not self.store.index.find(ledger, first + len(entries)):
                 return self._found(entries, ledger, self._denied(ledger))
             packed = await self._entry(ledger, first + len(entries))

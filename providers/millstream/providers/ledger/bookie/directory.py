@@ -15,7 +15,7 @@ from contextlib import suppress
 import msgspec
 
 from millstream.providers.ledger.protocol.errors import DirectoryInUse, DirectoryRefused
-from millstream.runtime.extending import DirLock, Disk, DiskFile, read_file, replace_file
+from millstream.runtime.extending import DirLock, Disk, DiskFile, DiskFull, read_file, replace_file
 
 from .form.envelope import Newer, NotWhole
 from .form.frame import SECTOR_BYTES
@@ -136,8 +136,13 @@ class Directory:
         with suppress(FileNotFoundError):
             self.disk.unlink(path)  # of a start, or a try, that did not come to use it
         file = self.disk.create(path)
-        file.write_at(0, head_bytes(self.identity.directory, number))
-        file.preallocate(max(SECTOR_BYTES, allocate_bytes))
+        try:
+            file.write_at(0, head_bytes(self.identity.directory, number))
+            file.preallocate(max(SECTOR_BYTES, allocate_bytes))
+        except DiskFull:
+            file.close()
+            self.disk.unlink(path)
+            raise
         self.disk.sync_dir(self.path)
         self.write(with_sequence(self.identity.with_segment(number), sequence))
         return file

@@ -200,7 +200,8 @@ class Journal:
             self._watcher.free(0)
             self._end(batch, BookieReadOnly(f"there is no room on the disk: {error}"))
             return
-        self._end(batch, None)
+        if self.failure is None:  # else `stop` has told them
+            self._end(batch, None)
 
     def _end(self, batch: list[Waiting], error: Exception | None) -> None:
         self._in_flight = []
@@ -216,13 +217,13 @@ class Journal:
     async def write(self, records: Sequence[Record]) -> None:
         """Write one frame, in the next segment if this one is full. Raises OSError."""
         size = sum(len(record.body) for record in records)
-        if not self._fits(length_of(len(records), size)):
+        length = length_of(len(records), size)
+        if not self._fits(length) or not await self._has_room(length):
             await self._roll()
         if not self.has_frames:
             state = self._landing.begin_segment(self.segment)
             records = [Record(Kind.STATE, 0, 0, state), *records]
-            size += len(state)
-        await self._allocate(self._offset + length_of(len(records), size))
+            await self._allocate(self._offset + length_of(len(records), size + len(state)))
         assert self._file is not None
         frame = frame_of(self._seed, self.sequence + 1, self._check, records)
         await self._commit.flush(self._file, self._offset, frame.parts)
@@ -262,6 +263,15 @@ class Journal:
         sealed = self._landing.end_segment() if self.has_frames else None
         if sealed is not None:
             await self._commit.run(self._directory.seal, sealed)
+
+    async def _has_room(self, length: int) -> bool:
+        """Is there room for a frame in this file, or can some be had? No: perhaps in another one,
+        for files have limits of their own."""
+        try:
+            await self._allocate(self._offset + length)
+        except DiskFull:
+            return not self.has_frames
+        return True
 
     async def _allocate(self, size_bytes: int) -> None:
         """Make sure that so much of the file is allocated; nothing is written beyond that, since
@@ -341,6 +351,12 @@ class Journal:
         if self._file is not None:
             self._file.close()
             self._file = None
+
+    def close_files(self) -> None:
+        """Let go of all files."""
+        self.release()
+        if self._next is not None:
+            self._next.close()
 
 
 def allocate(file: DiskFile, size_bytes: int, directory: Directory) -> int:
