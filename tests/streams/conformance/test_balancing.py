@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter as Counts
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -15,7 +16,14 @@ from tests.streams.conformance.place import Place, conforms
 
 from millstream.balancers import DeploymentBalancer, LeaseBalancer, RingBalancer, best_fit
 from millstream.runtime import StreamError
-from millstream.streams import OwnershipOptions, QueueId, SiloSet, StreamOptions
+from millstream.streams import (
+    OwnershipOptions,
+    QueueId,
+    SiloSet,
+    StreamOptions,
+    pause_queue,
+    resume_queue,
+)
 from millstream.streams.testing import owned, owners
 
 TEN = list(range(10))
@@ -89,6 +97,23 @@ async def stop_while_queues_move(place: Place) -> None:
 
 
 MOVING: dict[str, Any] = {"silos": 3, "up": 1, "queues": 6, "options": LEASED}
+
+
+@conforms(120, needs=[PUBLISHES], silos=2, queues=8)
+async def test_queues_are_stopped_and_started_by_hand_and_nothing_is_read_meanwhile(
+    place: Place,
+) -> None:
+    await place.grain(Listener, "a").listen("s")
+    queues = await owned(place.cluster)
+    await place.until(lambda: sizes(place) == [4, 4])
+    await asyncio.gather(*(pause_queue(place.client, queue) for queue in queues))
+    await place.until(lambda: owners(place.cluster) == {})
+    await place.publish(LINES, "s", *TEN)
+    await place.calm(5)
+    assert place.stats() == [] and not ears.by["a"]
+    await asyncio.gather(*(resume_queue(place.client, queue) for queue in queues))
+    await place.until(lambda: sizes(place) == [4, 4])
+    await place.until_came("a", *TEN)
 
 
 @conforms(117, needs=[PUBLISHES], balancer=DeploymentBalancer, **MOVING)

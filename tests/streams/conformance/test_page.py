@@ -66,6 +66,12 @@ def test_every_test_is_named_in_its_rows() -> None:
                 assert {(row, path.name, name) for row in rows_of(test)} <= named
 
 
+def test_the_page_counts_its_rows() -> None:
+    absent = sum(where.startswith("Not here: ") for _, where in rows())
+    text = f"{ROWS - absent} rows are tested, {absent} do not apply."
+    assert text in PAGE.read_text() and "Not yet: " not in PAGE.read_text()
+
+
 def test_a_row_without_a_test_says_why() -> None:
     for number, where in rows():
         if not TEST.search(where):
