@@ -112,7 +112,7 @@ def add_flights(flights: argparse.ArgumentParser) -> None:
     flights.add_argument(
         "--kill",
         action="store_true",
-        help="the last silo hosts grains only, and is killed with SIGKILL at 30 %%",
+        help="a silo is killed with SIGKILL at 30 %%, with the queues that it reads",
     )
     flights.add_argument("--keep", action="store_true", help="leave the cluster up at the end")
     flights.add_argument("--json", action="store_true", help="print one JSON object and no more")

@@ -14,12 +14,19 @@ from pathlib import Path
 from types import TracebackType
 
 from millstream.balancers import DeploymentBalancer
+from millstream.providers.ledger.queues.adapter import LedgerQueues
 from millstream.providers.memory import MemoryQueues
 from millstream.providers.sqlite import SqliteMembershipTable, SqliteStateStore
 from millstream.runtime import Client, ClusterError, LocalCluster, Silo, connect
 from millstream.runtime.extending import ask_gateway
 from millstream.runtime.run import SiloProcess, SiloProcesses
-from millstream.streams import HashRingMapper, OwnershipOptions, PersistentStreams, StreamOptions
+from millstream.streams import (
+    HashRingMapper,
+    OwnershipOptions,
+    PersistentStreams,
+    QueueAdapterFactory,
+    StreamOptions,
+)
 from millstream.streams.provider.target import SiloStats, StreamsTarget
 
 from .grains import Airport, Plane
@@ -34,26 +41,25 @@ READY_S = 60.0
 LOOK_S = 0.05
 
 
-def streams() -> PersistentStreams:
-    """Eight queues in memory, dealt out evenly to the silos that are alive."""
+def streams(queues: QueueAdapterFactory | None = None) -> PersistentStreams:
+    """Eight queues, in memory by default, dealt out evenly to the silos that are alive."""
     return PersistentStreams(
-        MemoryQueues(),
+        MemoryQueues() if queues is None else queues,
         mapper=HashRingMapper(queues=QUEUES),
         balancer=DeploymentBalancer(rebalance_delay_s=REBALANCE_S),
         options=StreamOptions(ownership=OwnershipOptions(poll_s=0.2), enqueue_wait_s=60.0),
     )
 
 
-def make_silo(work: str, name: str, reads_queues: bool) -> Silo:
-    """What a silo process runs."""
+def make_silo(work: str, name: str) -> Silo:
+    """What a silo process runs: its queues are in a ledger, so that nothing is lost with it."""
     return Silo(
         grains=[Airport, Plane],
         cluster=CLUSTER,
         membership=SqliteMembershipTable(work),
         stores={"default": SqliteStateStore(work)},
-        streams={"default": streams()},
+        streams={"default": streams(LedgerQueues(Path(work) / "ledger"))},
         name=name,
-        can_own_queues=reads_queues,
     )
 
 
@@ -62,14 +68,14 @@ class FlightCluster:
 
     Args:
         is_local: silos in this process, with everything in memory.
-        has_spare: the last silo hosts grains and reads no queues.
+        will_kill: the last silo is no gateway, since publishers would lose their connection.
     """
 
-    def __init__(self, work: Path, silos: int, *, is_local: bool, has_spare: bool) -> None:
+    def __init__(self, work: Path, silos: int, *, is_local: bool, will_kill: bool) -> None:
         self._work = work
         self._count = silos
         self._is_local = is_local
-        self._has_spare = has_spare
+        self._will_kill = will_kill
         self._stack = AsyncExitStack()
         self._processes: SiloProcesses | None = None
         self.gateways: list[str] = []
@@ -109,8 +115,8 @@ class FlightCluster:
     async def _start_processes(self) -> None:
         processes = SiloProcesses([self._process(number) for number in range(self._count)])
         self._processes = await self._stack.enter_async_context(processes)
-        readers = list(processes)[: self._readers]
-        self.gateways = [process.gateway for process in readers]
+        gateways = list(processes)[: self._count - self._will_kill]
+        self.gateways = [process.gateway for process in gateways]
         self.client = await self._stack.enter_async_context(
             connect(*self.gateways, cluster=CLUSTER)
         )
@@ -119,17 +125,12 @@ class FlightCluster:
         arguments = {
             "work": str(self._work),
             "name": f"silo-{number}",
-            "reads_queues": number < self._readers,
         }
         return SiloProcess(f"{__name__}:make_silo", arguments, self._work / f"silo-{number}.log")
 
-    @property
-    def _readers(self) -> int:
-        return self._count - self._has_spare
-
-    async def kill_spare(self) -> str:
-        """SIGKILL to the silo that reads no queues; returns who it was."""
-        assert self._processes is not None and self._has_spare
+    async def kill_one(self) -> str:
+        """SIGKILL to a silo, with the queues that it reads; returns who it was."""
+        assert self._processes is not None
         victim = self._processes[-1]
         await victim.kill()
         return f"{victim.address} (pid {victim.pid})"
@@ -145,7 +146,7 @@ class FlightCluster:
         Silos that join one after the other may have even shares by chance and still want others.
         """
         loop = asyncio.get_running_loop()
-        settled = Settled(self._readers)
+        settled = Settled(self._count)
         deadline = loop.time() + READY_S
         while not settled.sample(await self.stats(), loop.time()):
             if loop.time() > deadline:

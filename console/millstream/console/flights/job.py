@@ -133,7 +133,7 @@ class Job:
     async def _run_in_cluster(self) -> int:
         options = self._options
         cluster = FlightCluster(
-            self._work, options.silos, is_local=options.is_local, has_spare=options.kills
+            self._work, options.silos, is_local=options.is_local, will_kill=options.kills
         )
         async with cluster:
             kind = "in this process" if options.is_local else "in processes of their own"
@@ -204,7 +204,7 @@ class Job:
             if self._is_stuck(publishing.done()):
                 return elapsed_s
             if will_kill and progress.share >= KILL_AT:
-                self._say(f"killed {await cluster.kill_spare()} with SIGKILL")
+                self._say(f"killed {await cluster.kill_one()} with SIGKILL")
                 self._was_killed.set()
             is_quick = will_kill or publishing.done()
             await asyncio.sleep(QUICK_SAMPLE_S if is_quick else SAMPLE_S)

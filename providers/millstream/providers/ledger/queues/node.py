@@ -6,6 +6,9 @@ ledgers get their ends.
 
 from __future__ import annotations
 
+import asyncio
+import logging
+
 from millstream.providers.ledger.handle.context import HandleContext
 from millstream.providers.ledger.handle.ledgers import BookieLedgers
 from millstream.providers.ledger.metadata.bookies import bookie_rows
@@ -17,12 +20,16 @@ from millstream.providers.ledger.serving.embedded import EmbeddedBookie
 from millstream.providers.ledger.topic.reading.reader import TopicReader
 from millstream.providers.ledger.topic.topic import Topic
 from millstream.providers.ledger.topic.topics import Topics
-from millstream.runtime import ConfigError
+from millstream.runtime import ConfigError, StorageError
 from millstream.streams import AdapterHost, QueueId
 
 from .options import LedgerOptions
 
 __all__ = ["LedgerNode"]
+
+log = logging.getLogger("millstream.ledger")
+
+SWEEP_EVERY_S = 3600.0
 
 
 class LedgerNode:
@@ -32,18 +39,22 @@ class LedgerNode:
         self._provider = host.provider
         self._options = options
         metadata = Metadata(host.store(options.store), host.cluster, host.clock, host.silo)
-        ids, rows = LedgerIds(metadata), bookie_rows(metadata)
+        self._ids, self._ledgers = LedgerIds(metadata), ledger_rows(metadata)
+        rows = bookie_rows(metadata)
         self._bookies = ClusterBookies(host, rows)
         self._embedded = EmbeddedBookie(
-            *(host, host.disk, directory, host.cluster, self._bookies, rows, ids.free),
+            *(host, host.disk, directory, host.cluster, self._bookies, rows),
+            next_ledger=self._ids.free,
+            is_gone=self._is_gone,
             options=options.bookie,
             look_for_lock_s=options.look_for_lock_s,
         )
         context = HandleContext(
-            self._bookies, ledger_rows(metadata), host.clock, host.tasks, options.handle
+            self._bookies, self._ledgers, host.clock, host.tasks, options.handle
         )
-        ledgers = BookieLedgers(context, ids)
+        ledgers = BookieLedgers(context, self._ids)
         self._topics = Topics(ledgers, metadata, host.clock, host.tasks)
+        self._tasks = host.tasks
 
     async def start(self) -> None:
         """Find the bookies, and run the directory's if nobody does. Raises ConfigError: the
@@ -53,6 +64,22 @@ class LedgerNode:
             await self._embedded.start()
         except LedgerError as error:
             raise ConfigError(f"stream provider {self._provider!r}: {error}") from error
+        self._tasks.start(self._sweep())
+
+    async def _is_gone(self, ledger: int) -> bool:
+        """Was the ledger deleted? Not if the rows are older than it is, as after a backup was
+        restored. Raises StorageError."""
+        return await self._ledgers.read(ledger) is None and ledger < await self._ids.free()
+
+    async def _sweep(self) -> None:
+        """Look for ledgers that crashes have left, where the bookie runs."""
+        while True:
+            await asyncio.sleep(SWEEP_EVERY_S)
+            if self._embedded.runs_here:
+                try:
+                    await self._topics.sweep()
+                except StorageError as error:
+                    log.info("ledgers without a topic were not looked for: %s", error)
 
     def _name(self, queue: QueueId) -> str:
         return f"{self._provider}/{queue}"

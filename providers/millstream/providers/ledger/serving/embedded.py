@@ -18,7 +18,7 @@ from millstream.providers.ledger.bookie.bookie import Bookie, BookieState
 from millstream.providers.ledger.bookie.options import BookieOptions, HighWater, Known
 from millstream.providers.ledger.metadata.bookies import BookieRecord
 from millstream.providers.ledger.metadata.rows import Rows
-from millstream.providers.ledger.protocol.errors import DirectoryInUse, DirectoryRefused
+from millstream.providers.ledger.protocol.errors import DirectoryInUse, LedgerError
 from millstream.runtime import StorageError
 from millstream.runtime.extending import Disk
 
@@ -30,6 +30,7 @@ log = logging.getLogger("millstream.ledger")
 
 SAY_EVERY_S = 1.0
 AFTER_FAILURE_S = 5.0
+COLLECT_EVERY_S = 60.0
 NAME_BITS = 2.0**32
 
 
@@ -38,6 +39,7 @@ class EmbeddedBookie:
 
     Args:
         next_ledger: a number that no ledger has yet; asked while the directory is locked.
+        is_gone: do the rows prove that a ledger was deleted?
         look_for_lock_s: how often the lock is tried, in seconds.
     """
 
@@ -50,6 +52,7 @@ class EmbeddedBookie:
         bookies: ClusterBookies,
         rows: Rows[str, BookieRecord],
         next_ledger: Callable[[], Awaitable[int]],
+        is_gone: Callable[[int], Awaitable[bool]],
         options: BookieOptions,
         look_for_lock_s: float,
     ) -> None:
@@ -60,15 +63,22 @@ class EmbeddedBookie:
         self._bookies = bookies
         self._rows = rows
         self._next_ledger = next_ledger
+        self._is_gone = is_gone
         self._options = options
         self._look_for_lock_s = look_for_lock_s
         self._bookie: Bookie | None = None
+        self._collect_at_s = 0.0
         self._running: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
         """Try to get the lock at once, and go on trying. Raises DirectoryRefused, StorageError."""
         await self._try()
         self._running = self._silo.tasks.start(self._run())
+
+    @property
+    def runs_here(self) -> bool:
+        """Does this silo run the bookie?"""
+        return self._bookie is not None
 
     async def aclose(self) -> None:
         """Stop the bookie, if it runs here; another silo takes its directory."""
@@ -86,7 +96,7 @@ class EmbeddedBookie:
                 else:
                     await self._watch(self._bookie)
                     pause_s = SAY_EVERY_S
-            except (DirectoryRefused, OSError, StorageError) as error:
+            except (LedgerError, OSError, StorageError) as error:
                 log.error("%s: its bookie cannot run: %s", self._path, error)
                 pause_s = AFTER_FAILURE_S
             await asyncio.sleep(pause_s)
@@ -103,6 +113,7 @@ class EmbeddedBookie:
         except DirectoryInUse:
             return
         self._bookie = bookie
+        self._collect_at_s = self._silo.clock.now() + COLLECT_EVERY_S
         text = "%s: bookie %s runs here, start %d; its directory was read in %.0f ms (%d bytes)"
         took_ms, size = bookie.opened_s * 1000, bookie.scanned.size_bytes
         log.info(text, self._path, bookie.name, bookie.boot, took_ms, size)
@@ -127,8 +138,11 @@ class EmbeddedBookie:
                 "%s: bookie %s has stopped: %s", self._path, bookie.name, bookie.figures().reason
             )
             await self._leave()
-        else:
-            await self._say(bookie)
+            return
+        await self._say(bookie)
+        if self._silo.clock.now() >= self._collect_at_s:
+            self._collect_at_s = self._silo.clock.now() + COLLECT_EVERY_S
+            await bookie.collect(self._is_gone)
 
     async def _say(self, bookie: Bookie) -> None:
         """Write its row, if it has changed."""
