@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from tests.providers.ledger.topic_history import History
 from tests.providers.ledger.worlds import World, in_a_world, marked, plain, texts
 
 from millstream.providers.ledger.topic.options import TopicOptions, TopicSettings
@@ -128,6 +129,8 @@ def test_someone_who_fences_a_ledger_without_taking_the_topic_over_costs_a_new_l
 @pytest.mark.parametrize("seed", range(6))
 def test_what_a_ledger_kept_of_what_was_on_its_way_is_not_sent_again(seed: int) -> None:
     async def main(world: World) -> None:
+        history = History(world)
+        history.watch()
         topic = await world.open()
         await topic.append(marked("p", 1))
         world.bookies.faults.extend(["", "hang"])
@@ -137,6 +140,8 @@ def test_what_a_ledger_kept_of_what_was_on_its_way_is_not_sent_again(seed: int) 
         await world.process().ledgers.recover(topic.record.spans[0].ledger)
         assert [await future for future in futures] == [[2], [3], [4]]
         assert texts(await world.all()) == ["p1", "p2", "p3", "p4"]
+        await topic.aclose()
+        history.judge()
 
     in_a_world(main, seed)
 

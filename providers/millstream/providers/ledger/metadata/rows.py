@@ -109,21 +109,22 @@ class Rows(Generic[K, T]):
     async def _run(
         self, key: K, change: Callable[[T | None], T | None], operation: str
     ) -> T | None:
-        name, is_in_doubt = self._key(key), False
-        for attempt in range(1, ROW_TRIES_MAX + 1):
+        name, is_in_doubt, attempt = self._key(key), False, 1
+        while True:
             try:
                 return await self._try(name, change, operation)
-            except StorageUnavailable as error:
-                last: StorageError = error
+            except StorageUnavailable:
                 is_in_doubt = True
+                if attempt == ROW_TRIES_MAX:
+                    raise
             except Conflict as error:
-                last = error
-            if attempt < ROW_TRIES_MAX:
-                await self._metadata.wait_after(attempt)
-        if is_in_doubt and isinstance(last, Conflict):
-            text = f"{shown(name)}: whether it was written is unknown, after {ROW_TRIES_MAX} tries"
-            raise StorageUnavailable(text) from last
-        raise last
+                if attempt == ROW_TRIES_MAX and is_in_doubt:
+                    text = f"{shown(name)}: whether it was written is unknown"
+                    raise StorageUnavailable(f"{text}, after {ROW_TRIES_MAX} tries") from error
+                if attempt == ROW_TRIES_MAX:
+                    raise
+            await self._metadata.wait_after(attempt)
+            attempt += 1
 
     async def _try(
         self, name: str, change: Callable[[T | None], T | None], operation: str

@@ -40,7 +40,7 @@ class Opened:
 
     async def entry_of(self, number: int, end: int) -> int:
         """The entry that has a message, of those before `end`; costs a read for each halving."""
-        hint = self.hints.pop(number, None)
+        hint = self.hints.get(number)
         if hint is not None:
             return hint
         while True:
@@ -64,8 +64,20 @@ class Opened:
         self.index.note(entry, head.first, head.time_ms)
         return head
 
-    def went_on(self, number: int, entry: int) -> None:
-        """The next page will begin here."""
+    def take(self, entry: int, payload: bytes, number: int, page: PageLimit) -> bool:
+        """Take the messages of an entry from `number` on; is there room for more?"""
+        head = head_of(payload)
+        self.index.note(entry, head.first, head.time_ms)
+        if head.end <= number:
+            return True
+        has_room = page.take(head.first, head.time_ms, messages_of(payload), number)
+        next_number = page.found[-1].number + 1
+        if not has_room or next_number == head.end:
+            self._expect(next_number, entry + (next_number == head.end))
+        return has_room
+
+    def _expect(self, number: int, entry: int) -> None:
+        """A page may begin with this message, which is not before this entry's."""
         while len(self.hints) >= HINTS_MAX:
             del self.hints[next(iter(self.hints))]
         self.hints[number] = entry
@@ -102,23 +114,14 @@ class Pages:
                 end = await self._end(span, opened)
             entry = await opened.entry_of(number, end) if end else 0
             page, limit = PageLimit(messages_max, bytes_max), min(messages_max, ENTRIES_AT_ONCE)
-            while entry < end:
+            while entry < end and not page.found:
                 found = await opened.reader.read(entry, min(limit, end - entry), bytes_max)
                 if not found:
                     break
-                for one in found:
-                    head = head_of(one.payload)
-                    opened.index.note(entry, head.first, head.time_ms)
-                    entry += 1
-                    if head.end <= number:
-                        continue
-                    messages = messages_of(one.payload)
-                    if not page.take(head.first, head.time_ms, messages, number):
+                for at, one in enumerate(found, entry):
+                    if not opened.take(at, one.payload, number, page):
                         break
-                if page.found:
-                    next_number = page.found[-1].number + 1
-                    opened.went_on(next_number, entry - (next_number < head.end))
-                    break
+                entry += len(found)
             return page.found
 
     async def seek_in(
