@@ -45,6 +45,7 @@ from .silo.services import (
 from .tasks import Tasks
 from .text import check_text, shown, text_bytes
 from .turns.budget import Budget
+from .turns.runners import Runners
 from .wire.address import SiloAddress
 from .wire.secret import secret_in_file
 
@@ -69,6 +70,7 @@ __all__ = [
     "Members",
     "Opener",
     "RealDisk",
+    "Runners",
     "SiloAddress",
     "SiloPart",
     "SiloServices",

@@ -56,6 +56,10 @@ class Tasks:
         self._running[task] = None
         task.add_done_callback(self._forget)
 
+    def let_go(self, task: asyncio.Task[Any]) -> None:
+        """Take care of a task no longer: it is not told to end, and not waited for."""
+        self._running.pop(task, None)
+
     def _forget(self, task: asyncio.Task[Any]) -> None:
         self._running.pop(task, None)
         if self._owner and not task.cancelled() and task.exception() is not None:

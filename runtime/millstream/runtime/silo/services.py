@@ -25,6 +25,7 @@ from millstream.runtime.errors import ConfigError
 from millstream.runtime.options import RuntimeOptions
 from millstream.runtime.tasks import Tasks
 from millstream.runtime.turns.budget import Budget
+from millstream.runtime.turns.runners import Runners
 
 from .assembly import SiloAssembly
 from .extended import ExtendedGrain, activation_of
@@ -225,6 +226,10 @@ class SiloServices:
     def has_brought(self, cls: type[Grain]) -> bool:
         """Does a part bring the class?"""
         return cls in self._brought
+
+    def new_runners(self) -> Runners:
+        """Tasks that run short pieces of work again and again."""
+        return Runners(self.new_tasks(), self._silo.loop)
 
     def new_tasks(self) -> Tasks:
         """Tasks and timers of one owner, who ends them."""

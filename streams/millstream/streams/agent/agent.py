@@ -120,7 +120,7 @@ class PullingAgent:
             clock=parts.clock,
             budget=parts.budget,
             tasks=parts.new_tasks(),
-            calls=parts.calls,
+            runners=parts.runners,
         )
         self._crossing = Crossing(queue, parts.passage)
         self.subscribers = Subscribers(
@@ -344,6 +344,8 @@ class PullingAgent:
         """Stop without a word, as when the silo was evicted."""
         self._close()
         self.dispatch.close()
+        if self._receiving is not None:
+            self._receiving.abort()
         self._tasks.cancel()
 
     def _close(self) -> None:
@@ -411,12 +413,14 @@ class PullingAgent:
                 self.fenced()
 
     def _open(self, action: Open) -> None:
-        def make() -> QueueReceiver:
-            return self._parts.adapter.receiver(self.queue, self.epoch)
+        parts, limit_s = self._parts, self._options.call_limit_s
 
-        limit_s = self._options.call_limit_s
+        def make() -> QueueReceiver:
+            return parts.adapter.receiver(self.queue, self.epoch)
+
+        tasks, runners, budget = self._tasks, parts.runners, parts.budget
         self._receiving = Receiving(
-            action.serial, make, self._where, self._step, self._tasks, limit_s, self._parts.budget
+            action.serial, make, self._where, self._step, tasks, limit_s, runners, budget
         )
         self._receiving.open(action.after)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 
-from millstream.runtime.extending import Budget, Clock, Tasks
+from millstream.runtime.extending import Budget, Clock, Runners, Tasks
 from millstream.streams.contracts.capability import Capability, has_positions
 from millstream.streams.contracts.queue import QueueAdapter
 from millstream.streams.contracts.token import Token
@@ -42,7 +42,7 @@ class AgentParts:
     known: Known
     clock: Clock
     new_tasks: Callable[[], Tasks]
-    calls: Tasks  # delivery calls, until the provider ends
+    runners: Runners  # of reads and delivery calls, until the provider ends
     budget: Budget  # of the silo
     filters: Filters
     stored: Stored

@@ -59,7 +59,7 @@ class QueueReading:
         self._records = OwnershipStore(store, provider)
         self._lease_s = options.ownership.lease_s
         self._clock = services.clock
-        self._calls = services.new_tasks()
+        self._runners = services.new_runners()
         retention_s = options.absent_type_retention_s
         self.following = Following(provider, services, store, retention_s, self._tell_agents)
         self._unwatch: Callable[[], None] = lambda: None
@@ -78,7 +78,7 @@ class QueueReading:
             known=self.following,
             clock=services.clock,
             new_tasks=services.new_tasks,
-            calls=self._calls,
+            runners=self._runners,
             budget=services.budget,
             filters=HostedFilters(services),
             stored=self.following,
@@ -161,7 +161,7 @@ class QueueReading:
         """Stop without a word."""
         self._follow_no_more()
         self.manager.abort()
-        self._calls.cancel()
+        self._runners.cancel()
 
     async def close_balancer(self) -> None:
         """Close it; again is harmless."""
@@ -171,7 +171,7 @@ class QueueReading:
 
     async def aclose(self) -> None:
         """End the delivery calls that are still out."""
-        await self._calls.aclose()
+        await self._runners.aclose()
 
     def stats(self) -> list[QueueStats]:
         """The queues that are read; their backlog is that of the last `measure`."""

@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Protocol
 
-from millstream.runtime.extending import Budget, Clock, Tasks
+from millstream.runtime.extending import Budget, Clock, Runners, Tasks
 from millstream.streams.agent.cache.cursor import Cursor
 from millstream.streams.agent.cache.queue_cache import QueueCache
 from millstream.streams.agent.lagging.behind import Behind, BehindCursor, SubscriptionKey, before
@@ -89,7 +89,7 @@ class Dispatch:
         clock: Clock,
         budget: Budget,
         tasks: Tasks,
-        calls: Tasks,
+        runners: Runners,
     ) -> None:
         self._source = source
         self._outlet = outlet
@@ -102,7 +102,7 @@ class Dispatch:
         self._deaths = Deaths(fates)
         self._clock = clock
         self._tasks = tasks
-        self._calls = calls  # which outlive the agent: a hand-over ends no handler
+        self._runners = runners  # which outlive the agent: a hand-over ends no handler
         self._attempt_log = AttemptLog(outlet.silo, source.queue)
         self._ready: deque[Subscriber] = deque()
         self._out: dict[SubscriptionKey, Subscriber | None] = {}  # and who waits for its end
@@ -371,7 +371,8 @@ class Dispatch:
             delivery.step(Sent(len(items), self._clock.now()))
             self.calls_out += 1
             self._out[subscriber.key] = None
-            self._calls.start(self._deliver(subscriber, delivery, items, action.attempt, sent))
+            work = self._deliver(subscriber, delivery, items, action.attempt, sent)
+            self._runners.start(work)
         elif isinstance(action, Fetch):
             self._lagging[subscriber.key] = subscriber
             self._source.fetch()
@@ -420,10 +421,9 @@ class Dispatch:
         try:
             event = await self._consumers.send(subscriber, items, attempt, gaps, by_hand=by_hand)
         except asyncio.CancelledError:
-            task = asyncio.current_task()
-            if self._is_closed or task is None:
+            if self._is_closed:
                 raise
-            task.uncancel()  # only a handler can have done that: it runs in this task
+            # only a handler can have done that: it runs in this task, which ends with the call
             event = self._consumers.failed(
                 FailureKind.HANDLER, "the handler cancelled the task it runs in"
             )

@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Generator, Sequence
 from functools import partial
+from types import coroutine
 from typing import Any
 
 from millstream.runtime import CursorTooOld, QueueFenced
-from millstream.runtime.extending import Budget, Tasks
+from millstream.runtime.extending import Budget, Runners, Tasks
 from millstream.streams.contracts.answers import fault_of
 from millstream.streams.contracts.queue import Measurable, QueueReceiver
 from millstream.streams.contracts.token import Token
@@ -50,6 +51,7 @@ class Receiving:
         where: names provider and queue.
         tell: takes what comes of the calls.
         limit_s: how long `aclose`, or the last acknowledgement, may take.
+        runners: in which it is started and read.
         budget: of the silo: reads that find something at once yield by it.
     """
 
@@ -61,6 +63,7 @@ class Receiving:
         tell: Callable[[Event], None],
         tasks: Tasks,
         limit_s: float,
+        runners: Runners,
         budget: Budget,
     ) -> None:
         self.serial = serial
@@ -69,10 +72,11 @@ class Receiving:
         self._tell = tell
         self._tasks = tasks
         self._limit_s = limit_s
+        self._runners = runners
         self._budget = budget
-        self._wanted: tuple[int, int, float] | None = None  # the next read
-        self._parked: asyncio.Future[None] | None = None  # the reading task waits for one
-        self._reading: asyncio.Task[None] | None = None
+        self._reading: asyncio.Task[Any] | None = None  # the runner of what is out
+        self._read_at = ""  # names what is asked
+        self._has_found = False  # the last read did
         self._settling: asyncio.Task[None] | None = None
         self._measuring: asyncio.Task[None] | None = None
         self._is_ended = False
@@ -83,40 +87,52 @@ class Receiving:
 
     def open(self, after: Token | None) -> None:
         """Make the receiver and start it; then it can be called."""
-        self._reading = self._tasks.start(self._run(after))
+        self._runners.start(self._open(after))
 
-    async def _run(self, after: Token | None) -> None:
-        event = await self._contained("start", lambda: self._start(after))
-        self._tell(event)
-        while isinstance(event, Opened | Gone | Got):
-            if self._wanted is None:
-                self._parked = asyncio.get_running_loop().create_future()
-                await self._parked
-            event = await self._contained("read", self._read)
+    async def _open(self, after: Token | None) -> None:
+        if not self._is_ended:
+            self._reading = asyncio.current_task()
+            event = await self._contained("start", lambda: self._start(after))
+            self._reading = None
             self._tell(event)
-            self._budget.left -= 1  # `spend`, without its frame
-            if not self._budget.left:
-                await self._budget.pause()
 
     async def _start(self, after: Token | None) -> Event:
         self.receiver = self._make()
+        self._read_at = self._at("read")
         try:
             await self.receiver.start(after)
         except CursorTooOld as error:
             return Gone(self.serial, error.first if isinstance(error.first, Token) else None)
         return Opened(self.serial)
 
-    async def _read(self) -> Event:
-        assert self.receiver is not None and self._wanted is not None
-        (events, size_bytes, wait_s), self._wanted = self._wanted, None
-        answer = await self.receiver.read(events, size_bytes, wait_s)
-        return Got(self.serial, answer, self._at("read"))
-
     def read(self, events: int, size_bytes: int, wait_s: float) -> None:
         """Read next; one read is out at a time."""
-        self._wanted = (events, size_bytes, wait_s)
-        if self._parked is not None and not self._parked.done():
-            self._parked.set_result(None)
+        self._runners.start(self._read(events, size_bytes, wait_s))
+
+    async def _read(self, events: int, size_bytes: int, wait_s: float) -> None:
+        if self._is_ended:
+            return
+        assert self.receiver is not None, "read before start"
+        self._reading = asyncio.current_task()
+        try:
+            if self._has_found:
+                await next_turn()  # what came of that, such as acknowledgements, is not kept off
+            answer = await self.receiver.read(events, size_bytes, wait_s)
+            self._has_found = bool(answer)
+            event: Event = Got(self.serial, answer, self._read_at)
+        except BaseException as error:
+            event = self._event_of("read", error)
+        self._reading = None
+        # the deliveries that follow begin as this ends, in the same turn of the loop
+        self._runners.goes_on = True
+        try:
+            self._tell(event)
+        finally:
+            self._runners.goes_on = False
+        self._budget.left -= 1  # `spend`, without its frame
+        if not self._budget.left:
+            self._runners.share()
+            await self._budget.pause()
 
     def ack(self, upto: Token | None, also: Sequence[Token] = ()) -> None:
         """Acknowledge. Of this and the next two one call is out at a time."""
@@ -179,22 +195,30 @@ class Receiving:
         """Call, and make an event of what is raised."""
         try:
             return await call()
-        except QueueFenced as error:
-            return Overtaken(f"{self._at(method)}: {error}")
-        except (KeyboardInterrupt, SystemExit):
-            raise
         except BaseException as error:
-            if self._is_ended:
-                raise
-            task = asyncio.current_task()
-            if task is not None and task.cancelling():
-                task.uncancel()  # nobody but the adapter can have done that
-            return Failed(self.serial, method, str(fault_of(self._at(method), error)))
+            return self._event_of(method, error)
+
+    def _event_of(self, method: str, error: BaseException) -> Event:
+        """What a call has raised, as an event; raises it if it is not the adapter's.
+
+        A task that was cancelled ends with this call: nobody but the adapter can have done that.
+        """
+        if isinstance(error, QueueFenced):
+            return Overtaken(f"{self._at(method)}: {error}")
+        if self._is_ended or isinstance(error, KeyboardInterrupt | SystemExit | GeneratorExit):
+            raise error
+        return Failed(self.serial, method, str(fault_of(self._at(method), error)))
 
     def _at(self, method: str) -> str:
         return f"{self._where}: {type(self.receiver).__name__}.{method}"
 
     # -- the end
+
+    def abort(self) -> None:
+        """Call nothing more, and end what is out."""
+        self._is_ended = True
+        if self._reading is not None:
+            self._reading.cancel()
 
     def discard(self) -> None:
         """Close it beside everything else; tells `Closed` when that is done, or took too long."""
@@ -226,10 +250,13 @@ class Receiving:
         """End: close the receiver, then what is still out; takes the limit and a little at most."""
         self._is_ended = True
         receiver = self.receiver
-        calls = [one for one in (self._reading, self._settling, self._measuring) if one is not None]
         if receiver is not None:
             await self._attempt("aclose", receiver.aclose)
+        # only now: a runner whose read has ended by that does something else
+        calls = [one for one in (self._reading, self._settling, self._measuring) if one is not None]
         left = await end_tasks(calls)
+        if self._reading is not None:
+            self._runners.leave(self._reading)
         if left:
             log.warning(
                 "%s: %d calls do not end although they were cancelled; they are left behind",
@@ -268,6 +295,12 @@ def _ack(ack: Ack, receiver: QueueReceiver) -> Awaitable[None]:
 
 def _release(back: Release, receiver: QueueReceiver) -> Awaitable[None]:
     return receiver.release(back.tokens, back.delay_s, back.has_run)
+
+
+@coroutine
+def next_turn() -> Generator[None, None, None]:
+    """Let the loop go round once."""
+    yield
 
 
 async def end_tasks(tasks: Sequence[asyncio.Task[Any]]) -> int:

@@ -1,0 +1,122 @@
+"""Tasks that run pieces of work, one after the other, again and again.
+
+Owns: `Runners`. Not: what the work is, and calls that arrive (`calls/callee`). Invariants: pieces
+begin in the order in which they were given, and none waits for another one that has suspended; a
+piece begins in a context in which no other has set a variable, and in a task that nobody has
+cancelled.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+from collections import deque
+from collections.abc import Coroutine
+from typing import Any
+
+from millstream.runtime.tasks import Tasks
+
+from .request import current_request
+
+__all__ = ["PARKED_MAX", "Runners"]
+
+PARKED_MAX = 64
+"""Tasks that are kept for the next pieces."""
+
+
+class Runners:
+    """A piece costs no task of its own, and begins in the turn of the loop in which a runner
+    gives it, if that goes on.
+
+    Args:
+        tasks: keeps the runners.
+
+    `goes_on`: true while a piece gives others, and is going to end, or to `share`, before anything
+    that suspends.
+    """
+
+    __slots__ = ("_is_closed", "_is_waking", "_loop", "_parked", "_ready", "_tasks", "goes_on")
+
+    def __init__(self, tasks: Tasks, loop: asyncio.AbstractEventLoop) -> None:
+        self._tasks = tasks
+        self._loop = loop
+        self._ready: deque[Coroutine[Any, Any, None]] = deque()
+        self._parked: list[asyncio.Future[None]] = []
+        self._is_waking = False
+        self._is_closed = False
+        self.goes_on = False
+
+    def start(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run a piece of work, which raises nothing but its cancellation."""
+        if self._is_closed:
+            work.close()
+            return
+        self._ready.append(work)
+        if not self.goes_on:
+            self.share()
+
+    def share(self) -> None:
+        """Whoever runs now is going to suspend: let another one run what waits."""
+        if self._ready and not self._is_waking:
+            self._is_waking = True
+            self._wake()
+
+    def _wake(self) -> None:
+        parked = self._parked.pop() if self._parked else None
+        if parked is not None and not parked.done():
+            parked.set_result(None)
+        else:
+            self._tasks.start(self._run())
+        self._loop.call_soon(self._check)  # runs after the runner's next step
+
+    def _check(self) -> None:
+        """What is left now waits for a piece that has suspended."""
+        if self._ready:
+            self._wake()
+        else:
+            self._is_waking = False
+
+    async def _run(self) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        current_request.set(None)  # so that it counts as a variable of every runner
+        clean = len(contextvars.copy_context())
+        while True:
+            while self._ready:
+                work = self._ready.popleft()
+                if self._ready and not self._is_waking:
+                    self._is_waking = True
+                    self._loop.call_soon(self._check)
+                try:
+                    await work
+                except GeneratorExit:
+                    raise  # the loop is no more
+                except BaseException:
+                    self.share()
+                    raise
+                if current_request.get() is not None:
+                    current_request.set(None)
+                if task.cancelling() or len(contextvars.copy_context()) > clean:
+                    self.share()
+                    return  # the next one begins in a task as new
+            if len(self._parked) >= PARKED_MAX:
+                return
+            parked = self._loop.create_future()
+            self._parked.append(parked)
+            await parked
+
+    def leave(self, runner: asyncio.Task[Any]) -> None:
+        """A piece of work does not end although its runner was cancelled: nobody waits for it."""
+        self._tasks.let_go(runner)
+
+    def cancel(self) -> None:
+        """Tell every runner to end; what has not begun never does."""
+        self._is_closed = True
+        while self._ready:
+            self._ready.popleft().close()
+        self._tasks.cancel()
+
+    async def aclose(self) -> None:
+        """The same, and wait until they have."""
+        self.cancel()
+        await self._tasks.aclose()
