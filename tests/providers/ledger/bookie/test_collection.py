@@ -72,6 +72,25 @@ def test_a_deleted_ledger_leaves_a_tombstone_that_outlives_its_segments() -> Non
     on_loop(main)
 
 
+@pytest.mark.parametrize("crash", [False, True])
+def test_a_deleted_ledger_stays_so_while_others_keep_its_segments(crash: bool) -> None:
+    async def main() -> None:
+        disk = new_disk()
+        bookie = await filled(disk)
+        assert await bookie.collect(gone(1)) == (1, 0, 0)
+        if crash:
+            disk.crash()
+            bookie.stop(RuntimeError("the power went"))
+        else:
+            await bookie.aclose()
+        bookie = await opened(disk)
+        assert bookie.figures().ledgers == 3
+        assert (await bookie.read(1, 0, 1, 1)).missing is Missing.UNKNOWN
+        assert await entries_of(bookie, 2) == 12
+
+    on_loop(main)
+
+
 def test_a_round_in_which_the_metadata_fail_deletes_nothing() -> None:
     async def main() -> None:
         disk = new_disk()

@@ -151,6 +151,34 @@ def test_runs_are_a_dictionary(puts: list[tuple[int, int]]) -> None:
     assert bases == sorted(bases)
 
 
+@given(st.lists(st.tuples(st.integers(0, 2 * HOLE_MAX), st.lists(st.integers(0, 3)))))
+def test_runs_that_are_added_behind_are_there_with_their_holes(
+    added: list[tuple[int, list[int]]],
+) -> None:
+    runs, model, base = Runs(), dict[int, int](), 0
+    for gap, places in added:
+        base += gap
+        runs.extend(base, array("Q", places))
+        model |= {base + at: place for at, place in enumerate(places) if place}
+        base = max(base + len(places), runs.last + 1)
+    assert len(runs) == len(model)
+    assert all(runs.get(number) == model.get(number, 0) for number in range(base + 3))
+
+
+@pytest.mark.parametrize(("gap", "count"), [(1, 1), (HOLE_MAX, 1), (HOLE_MAX + 1, 2)])
+def test_a_new_run_begins_where_too_many_entries_are_missing(gap: int, count: int) -> None:
+    behind, before, added = Runs(), Runs(), Runs()
+    behind.put(1_000, 7)
+    behind.put(1_001 + gap, 8)
+    before.put(1_001, 7)
+    before.put(1_001 - gap, 8)
+    added.put(1_000, 7)
+    added.extend(1_001 + gap, array("Q", (8,)))
+    assert len(list(behind)) == len(list(added)) == count
+    assert len(list(before)) == count
+    assert before.get(1_001) == 7 and before.get(1_001 - gap) == 8
+
+
 def test_places_are_stored_as_little_endian_numbers() -> None:
     assert places_bytes(array("Q", (1, 2**63))).hex() == "01" + "00" * 14 + "80"
     assert places_in(places_bytes(array("Q", (5, 6)))) == array("Q", (5, 6))
@@ -213,7 +241,7 @@ def test_a_segments_index_file_brings_back_what_was_put(
 
 def test_a_state_comes_back_and_its_fences_only_rise() -> None:
     state = State()
-    state.boot, state.doubt_below = 3, 9
+    state.doubt_below = 9
     state.fence(1, 5)
     state.fence(1, 4)
     state.fence(2, 1)
@@ -222,7 +250,32 @@ def test_a_state_comes_back_and_its_fences_only_rise() -> None:
     state.fence(2, 7)
     found = state_in(state_bytes(state))
     assert [found.term_of(ledger) for ledger in (1, 2, 3, 4, 8)] == [5, TERM_MAX, TERM_MAX, 0, 1]
-    assert (found.boot, found.doubt_below, found.fences) == (3, 9, {1: 5, 8: 1})
+    assert (found.doubt_below, found.fences) == (9, {1: 5, 8: 1})
+
+
+STEPS = st.one_of(
+    st.tuples(st.just("fence"), st.integers(0, 12), st.integers(1, 5)),
+    st.tuples(st.just("forget"), st.integers(0, 12), st.integers(0, 3)),
+)
+
+
+@given(st.lists(STEPS, max_size=30))
+def test_fences_and_tombstones_are_those_of_a_dictionary(steps: list[tuple[str, int, int]]) -> None:
+    state, terms = State(), dict[int, int]()
+    for what, ledger, number in steps:
+        if what == "fence":
+            state.fence(ledger, number)
+            terms[ledger] = max(number, terms.get(ledger, 0))
+        else:
+            state.forget(ledger, ledger + number)
+            terms |= dict.fromkeys(range(ledger, ledger + number + 1), TERM_MAX)
+        assert [state.term_of(one) for one in range(20)] == [terms.get(one, 0) for one in range(20)]
+        assert state.fences == {one: t for one, t in terms.items() if t < TERM_MAX}
+    state.doubt(7)
+    state.doubt(3)
+    found = state_in(state_bytes(state))
+    assert (found.fences, list(found.forgotten)) == (state.fences, list(state.forgotten))
+    assert found.doubt_below == 7
 
 
 def test_names_and_heads_of_segments_come_back() -> None:

@@ -10,6 +10,7 @@ from tests.providers.ledger.bookie.kit import PATH, SMALL, entry, new_disk, on_l
 
 from millstream.providers.ledger.bookie.bookie import Bookie
 from millstream.providers.ledger.bookie.form.frame import FRONT_BYTES, ROW
+from millstream.providers.ledger.bookie.options import HighWater, Known
 from millstream.providers.ledger.protocol.errors import BookieReadOnly
 from millstream.providers.ledger.protocol.found import Missing
 from millstream.runtime.testing import SimDisk
@@ -173,5 +174,67 @@ def test_damage_of_a_sealed_segment_is_unknown_when_it_is_read_and_a_wrong_read_
         assert (await answers(bookie))[:2] == ["unknown", "unknown"]
         disk.flip_reads(1)
         assert bookie.figures().damaged >= 2
+
+    on_loop(main)
+
+
+def test_an_end_that_the_metadata_know_is_not_taken_for_torn() -> None:
+    async def main(at: int) -> None:
+        disk = new_disk()
+        offsets = await written(disk)
+        water = HighWater(1, 4)
+
+        async def ask(name: str) -> Known:
+            return Known(water, 3)
+
+        disk.flip_bit(SEGMENT, offsets[3] + at)
+        bookie = await opened(disk, ask_known=ask)
+        assert (await answers(bookie))[3] == "unknown"
+        assert (await bookie.read(2, 0, 1, 1)).missing is Missing.UNKNOWN
+        assert (await bookie.read(3, 0, 1, 1)).missing is Missing.ABSENT
+        assert bookie.high_water.sequence >= water.sequence
+
+    for at in (0, IN_BODY[-1]):
+        on_loop(main, at)
+
+
+def test_a_damaged_state_puts_all_in_doubt() -> None:
+    """Who knows what was fenced?"""
+
+    async def main() -> None:
+        disk = new_disk()
+        await written(disk)
+        disk.flip_bit(SEGMENT, 512 + FRONT_BYTES + ROW.size + 30)
+        bookie = await opened(disk)
+        assert await answers(bookie) == ["have"] * 4 + ["unknown"]
+        with pytest.raises(BookieReadOnly):
+            await bookie.add(0, [entry(1, 4)])
+
+    on_loop(main)
+
+
+def small_sectors() -> SimDisk:
+    return next(disk for seed in range(99) if (disk := new_disk(seed)).sector_bytes == 512)
+
+
+def test_a_sector_that_cannot_be_read_within_an_entry_costs_that_entry() -> None:
+    async def main() -> None:
+        disk = small_sectors()
+        offsets = await written(disk)
+        disk.make_unreadable(SEGMENT, offsets[0] + 512)
+        bookie = await opened(disk)
+        assert await answers(bookie) == ["unknown", "have", "have", "have", "absent"]
+        assert bookie.figures().damaged >= 1
+
+    on_loop(main)
+
+
+def test_a_lone_sector_that_cannot_be_read_hides_one_frame_and_no_other() -> None:
+    async def main() -> None:
+        disk = small_sectors()
+        offsets = await written(disk)
+        disk.make_unreadable(SEGMENT, offsets[1])
+        bookie = await opened(disk)
+        assert await answers(bookie) == ["have", "unknown", "unknown", "have", "unknown"]
 
     on_loop(main)

@@ -76,7 +76,6 @@ async def opened(disk: Disk, path: str, cluster: str, fresh: str, ask_known: Ask
         threads.close()
         raise
     loaded = judged(loaded, HighWater(old_boot, loaded.seen), known, path)
-    loaded.state.boot = boot
     return Opened(directory, threads, loaded, scanned)
 
 

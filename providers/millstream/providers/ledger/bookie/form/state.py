@@ -28,7 +28,6 @@ DOUBT_ALL = (1 << 63) - 1
 class StateParts(msgspec.Struct, frozen=True, array_like=True):
     """A state as it is stored."""
 
-    boot: int
     doubt_below: int
     ledgers: list[int]
     terms: list[int]
@@ -37,18 +36,14 @@ class StateParts(msgspec.Struct, frozen=True, array_like=True):
 
 class State:
     """Fences {ledger: term}, ledgers that were deleted, and below which ledger nothing that is not
-    here may be denied; `boot`: the start that wrote it."""
+    here may be denied."""
 
-    __slots__ = ("boot", "doubt_below", "fences", "forgotten")
+    __slots__ = ("doubt_below", "fences", "forgotten")
 
     def __init__(self) -> None:
-        self.boot = 0
         self.doubt_below = 0
         self.fences: dict[int, int] = {}
         self.forgotten = Intervals()
-
-    def copy(self) -> State:
-        return state_in(state_bytes(self))
 
     def term_of(self, ledger: int) -> int:
         """Adds in a lower term are refused; 0: none is."""
@@ -87,7 +82,6 @@ def state_bytes(state: State) -> bytes:
     """A state with its check."""
     fences = state.fences
     parts = StateParts(
-        state.boot,
         state.doubt_below,
         list(fences),
         list(fences.values()),
@@ -102,7 +96,7 @@ def state_in(data: bytes) -> State:
     if len(parts.ledgers) != len(parts.terms):
         raise NotWhole(f"{len(parts.ledgers)} ledgers have {len(parts.terms)} terms")
     state = State()
-    state.boot, state.doubt_below = parts.boot, parts.doubt_below
+    state.doubt_below = parts.doubt_below
     state.fences = dict(zip(parts.ledgers, parts.terms, strict=True))
     state.forgotten = Intervals(parts.forgotten)
     return state
