@@ -74,11 +74,21 @@ def test_what_one_has_not_done_comes_again_to_all_that_are_not_behind() -> None:
 def test_what_nobody_has_taken_is_told_again_until_the_frontier_is_past_it() -> None:
     left = SentAt(*STREAM, "one", Token(1, 5))
     before = SentBefore([left])
-    assert before.left(None) == [left] == before.left(Token(1, 4))
-    assert before.left(Token(1, 5)) == []
+    behind = Place().behind
+    assert before.left(None, behind) == [left] == before.left(Token(1, 4), behind)
+    assert before.left(Token(1, 5), behind) == []
     assert before.take((STREAM, "one")) == Token(1, 5)
-    assert before.take((STREAM, "one")) is None and before.left(None) == []
+    assert before.take((STREAM, "one")) is None and before.left(None, behind) == []
     assert Place().told(left, frontier=Token(1, 4)) == [("one", Token(1, 5))]
+
+
+@pytest.mark.parametrize("who", ["one", UNKNOWN])
+def test_what_nobody_has_taken_is_told_while_it_is_behind_the_frontier(who: str) -> None:
+    place, left = Place(), SentAt(*STREAM, "one", Token(1, 5))
+    place.behind.restore(BehindAt(*STREAM, who, Token(1, 5)), Token(1, 9), may_repeat=False)
+    assert place.told(left, frontier=Token(1, 9)) == [("one", Token(1, 5))]
+    place.behind.get((STREAM, who)).end()  # type: ignore[union-attr]
+    assert place.told(left, frontier=Token(1, 9)) == []
 
 
 def test_all_of_one_that_goes_back_may_have_been_delivered() -> None:

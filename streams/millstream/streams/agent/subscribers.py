@@ -463,7 +463,7 @@ class Subscribers:
         """Was something delivered that is not done? Cost: O(subscriptions known)."""
         is_noted = self._behind.has_place  # what was delivered to those who acknowledge by hand
         asked = (one for one in self._everyone() if not (one.is_manual and is_noted))
-        has_left = bool(self._sent_before.left(self._cache.acked_upto()))
+        has_left = bool(self._sent_before.left(self._cache.acked_upto(), self._behind))
         return has_left or any(one.has_tried or one.unacked for one in asked)
 
     @property

@@ -41,17 +41,20 @@ class SentBefore:
         repeated = behind.repeated()
         if repeated is None:
             return None
-        found = [*self.left(frontier), *repeated]
+        found = [*self.left(frontier, behind), *repeated]
         for entry in entries:
             found += _sent_of([*entry.subscribers.values()], behind)
         return tuple(found) if len(found) <= SENT_MAX else None
 
-    def left(self, frontier: Token | None) -> list[SentAt]:
-        """Those that nobody has taken, and that may come again."""
+    def left(self, frontier: Token | None, behind: BehindBook) -> list[SentAt]:
+        """Those that nobody has taken, and that may come again: to who is behind, the frontier may
+        be past it."""
         return [
             SentAt(*stream, subscription, upto)
             for (stream, subscription), upto in self._upto.items()
-            if frontier is None or upto > frontier
+            if frontier is None
+            or upto > frontier
+            or any(one.needs(upto) for one in behind.of(stream))
         ]
 
 
