@@ -185,9 +185,7 @@ def test_the_tail_answers_without_ledgers_and_keeps_to_its_bytes() -> None:
 
 
 def batch(first: int, sizes: list[int]) -> Batch:
-    made = Batch(first, 7, [TopicMessage(b"x" * size) for size in sizes])
-    made.size_bytes = sum(sizes)
-    return made
+    return Batch(first, 7, [TopicMessage(b"x" * size) for size in sizes], sum(sizes), {})
 
 
 @given(st.lists(st.lists(st.integers(1, 50), min_size=1, max_size=4), max_size=700))

@@ -26,6 +26,7 @@ from millstream.providers.ledger.protocol.errors import EntryDamaged
 
 __all__ = [
     "FRAME_BYTES",
+    "MESSAGE_BYTES",
     "NO_SNAPSHOT",
     "EntryHead",
     "Kind",

@@ -34,19 +34,22 @@ class Append:
     """One call: its messages, and what it is told.
 
     `numbers`: of its messages, in order; None: it was stored before, its number is forgotten.
+    `is_marked`: some of them have a producer.
     """
 
-    __slots__ = ("deadline_s", "done", "messages", "numbers", "size_bytes")
+    __slots__ = ("deadline_s", "done", "is_marked", "messages", "numbers", "size_bytes")
 
     def __init__(
         self,
         messages: Sequence[TopicMessage],
         size_bytes: int,
+        is_marked: bool,
         deadline_s: float,
         done: Future[Numbers],
     ) -> None:
         self.messages = messages
         self.size_bytes = size_bytes
+        self.is_marked = is_marked
         self.deadline_s = deadline_s
         self.done = done
         self.numbers: Numbers = []
@@ -63,7 +66,10 @@ class Append:
 
 
 class Batch:
-    """One entry on its way. `appends`: those that are done once it is confirmed."""
+    """One entry on its way.
+
+    `appends`: those that are done once it is confirmed; `known`: the highest sequences in it.
+    """
 
     __slots__ = (
         *("appends", "entry", "first", "known", "messages", "payload_bytes", "size_bytes"),
@@ -75,14 +81,16 @@ class Batch:
         first: int,
         time_ms: int,
         messages: list[TopicMessage],
+        size_bytes: int,
+        known: dict[str, KnownProducer],
         snapshot: list[KnownProducer] | None = None,
     ) -> None:
         self.first = first
         self.time_ms = time_ms
         self.messages = messages
+        self.size_bytes = size_bytes
+        self.known = known
         self.snapshot = snapshot
-        self.size_bytes = 0
-        self.known: list[KnownProducer] = []
         self.appends: list[Append] = []
         self.entry = -1  # in the ledger that it was given to last
         self.payload_bytes = 0
@@ -141,50 +149,67 @@ class Outbox:
         known = self._producers.snapshot(self._on_way.values())
         if not known:
             return None
-        batch = Batch(self.next_number, self._last_ms, [], known)
+        batch = Batch(self.next_number, self._last_ms, [], 0, {}, known)
         self.sent.append(batch)
         return batch
 
     def admit(self, append: Append, wall_ms: int) -> list[Batch]:
         """Number what is new of it; the entries to send for it, in order. It may be done then."""
         self._last_ms = max(self._last_ms, wall_ms)
-        batches: list[Batch] = []
         waits_for = 0
-        for message in append.messages:
-            repeat = self._repeat(message)
-            if repeat is None:
-                self._put(message, batches)
-                append.numbers.append(self.next_number - 1)
-            else:
-                is_same = repeat.seq == message.seq
-                append.numbers.append(repeat.number if is_same else None)
-                waits_for = max(waits_for, repeat.number)
+        if append.is_marked:
+            new, known, waits_for = self._new_of(append)
+        else:
+            first, new, known = self.next_number, list(append.messages), {}
+            append.numbers.extend(range(first, first + len(new)))
+        batches = self._cut(new, known, append.size_bytes) if new else []
+        self.next_number += len(new)
         self.sent.extend(batches)
         self._attach(append, batches, waits_for)
         return batches
 
-    def _repeat(self, message: TopicMessage) -> KnownProducer | None:
-        """What is known of its producer, if it was sent before."""
-        name = message.producer
-        if not name:
-            return None
-        known = self._on_way.get(name) or self._producers.find(name)
-        return known if known is not None and message.seq <= known.seq else None
+    def _new_of(self, append: Append) -> tuple[list[TopicMessage], dict[str, KnownProducer], int]:
+        """What was not sent before, the highest sequences in it, and the number that repeats wait
+        for."""
+        new: list[TopicMessage] = []
+        touched: dict[str, KnownProducer] = {}
+        on_way, number, waits_for = self._on_way, self.next_number, 0
+        for message in append.messages:
+            _, name, seq = message
+            if name:
+                known = on_way.get(name) or self._producers.find(name)
+                if known is not None and seq <= known.seq:
+                    append.numbers.append(known.number if seq == known.seq else None)
+                    waits_for = max(waits_for, known.number)
+                    continue
+                on_way[name] = touched[name] = KnownProducer(name, seq, number)
+            new.append(message)
+            append.numbers.append(number)
+            number += 1
+        return new, touched, waits_for
 
-    def _put(self, message: TopicMessage, batches: list[Batch]) -> None:
-        size = size_of(message)
-        limit = self._entry_bytes_max - FRAME_BYTES
-        if not batches or batches[-1].size_bytes + size > limit:
-            batches.append(Batch(self.next_number, self._last_ms, []))
-        batch = batches[-1]
-        batch.messages.append(message)
-        batch.size_bytes += size
-        self.sent_bytes += size
-        if message.producer:
-            known = KnownProducer(message.producer, message.seq, self.next_number)
-            batch.known.append(known)
-            self._on_way[message.producer] = known
-        self.next_number += 1
+    def _cut(
+        self, new: list[TopicMessage], known: dict[str, KnownProducer], size_bytes: int
+    ) -> list[Batch]:
+        """New messages as entries; `size_bytes`: they have no more than that together."""
+        limit, number = self._entry_bytes_max - FRAME_BYTES, self.next_number
+        if size_bytes <= limit:
+            self.sent_bytes += size_bytes
+            return [Batch(number, self._last_ms, new, size_bytes, known)]
+        batches: list[Batch] = []
+        for message in new:
+            size = size_of(message)
+            if not batches or batches[-1].size_bytes + size > limit:
+                batches.append(Batch(number, self._last_ms, [], 0, {}))
+            batch = batches[-1]
+            batch.messages.append(message)
+            batch.size_bytes += size
+            self.sent_bytes += size
+            if message.producer:
+                name, seq = message.producer, message.seq
+                batch.known[name] = KnownProducer(name, seq, number)
+            number += 1
+        return batches
 
     def _attach(self, append: Append, batches: list[Batch], waits_for: int) -> None:
         if batches:
@@ -218,10 +243,10 @@ class Outbox:
         self.confirmed = batch.end - 1
         self.confirmed_entry = batch.entry
         self.confirmed_ms = batch.time_ms
-        for known in batch.known:
+        for name, known in batch.known.items():
             self._producers.accept(known)
-            if self._on_way.get(known.producer) is known:
-                del self._on_way[known.producer]
+            if self._on_way.get(name) == known:
+                del self._on_way[name]
         for append in batch.appends:
             append.succeed()
 
@@ -235,7 +260,7 @@ class Outbox:
         if known:
             first = batches[0].first if batches else self.next_number
             time_ms = batches[0].time_ms if batches else self._last_ms
-            self.sent.append(Batch(first, time_ms, [], known))
+            self.sent.append(Batch(first, time_ms, [], 0, {}, known))
         self.sent.extend(batches)
         return list(self.sent)
 

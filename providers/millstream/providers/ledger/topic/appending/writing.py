@@ -22,7 +22,12 @@ from millstream.providers.ledger.protocol.errors import (
     LedgerFenced,
     LedgerGone,
 )
-from millstream.providers.ledger.topic.form import FRAME_BYTES, TopicMessage, size_of
+from millstream.providers.ledger.topic.form import (
+    FRAME_BYTES,
+    MESSAGE_BYTES,
+    TopicMessage,
+    size_of,
+)
 from millstream.providers.ledger.topic.ledgers import Ledgers, Writer
 from millstream.providers.ledger.topic.options import TopicOptions
 from millstream.providers.ledger.topic.owned import OwnedTopic
@@ -107,11 +112,11 @@ class Writing:
     def append(self, messages: Sequence[TopicMessage]) -> Future[Numbers]:
         """See `Topic.append`."""
         self._refuse()
-        size = self._size_of(messages)
+        size, is_marked = self._measure(messages)
         self._waiting.refuse_flood(size)
         done: Future[Numbers] = asyncio.get_running_loop().create_future()
         deadline_s = self._clock.now() + self._options.enqueue_wait_s
-        self._waiting.add(Append(messages, size, deadline_s, done))
+        self._waiting.add(Append(messages, size, is_marked, deadline_s, done))
         self.pump()
         return done
 
@@ -121,15 +126,19 @@ class Writing:
         if self._end is not None:
             raise type(self._end)(*self._end.args)
 
-    def _size_of(self, messages: Sequence[TopicMessage]) -> int:
-        limit, total = self._options.entry_bytes_max - FRAME_BYTES, 0
+    def _measure(self, messages: Sequence[TopicMessage]) -> tuple[int, bool]:
+        """Bytes in entries, at most, and whether some have a producer. Raises ValueError."""
+        limit, total, is_marked = self._options.entry_bytes_max - FRAME_BYTES, 0, False
         for message in messages:
-            size = size_of(message)
+            payload, producer, _ = message
+            size = len(payload) + MESSAGE_BYTES  # without a frame of its own: it is counted often
+            if producer:
+                is_marked, size = True, size_of(message)
             if size > limit:
-                text = f"a message of {len(message.payload)} bytes takes {size} in an entry"
+                text = f"a message of {len(payload)} bytes takes {size} in an entry"
                 raise ValueError(f"{self._what}: {text}; entry_bytes_max leaves {limit}: cut it up")
             total += size
-        return total
+        return total, is_marked
 
     @property
     def _what(self) -> str:
