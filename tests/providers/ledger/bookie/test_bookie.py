@@ -179,7 +179,8 @@ def test_more_bytes_than_may_wait_are_refused_at_once_but_fences_are_not() -> No
         with pytest.raises(BookieOverloaded, match="unsynced_bytes_max is 20000"):
             await bookie.add(0, [entry(1, 3, 6_000)])
         fence = asyncio.ensure_future(bookie.fence(2, 1))
-        await asyncio.gather(*adds, fence)
+        await asyncio.gather(*adds)
+        await fence
         await bookie.add(0, [entry(1, 3, 6_000)])
         assert bookie.figures().unsynced_bytes == 0
 

@@ -16,7 +16,9 @@ from millstream.providers.ledger.bookie.form.envelope import (
     opened,
     wrapped,
 )
+from millstream.providers.ledger.bookie.form.frame import HEAD as HEAD_OF_FRAME
 from millstream.providers.ledger.bookie.form.frame import (
+    JOINED_MAX_BYTES,
     SECTOR_BYTES,
     Kind,
     Record,
@@ -88,6 +90,37 @@ def test_a_changed_byte_of_a_front_is_found(records: list[Record], data: st.Data
 def test_a_frame_of_another_segment_is_none() -> None:
     data = b"".join(frame_of(SEED, 3, 4, [Record(Kind.FENCE, 1, 2)]).parts)
     assert front_in(data) is not None and front_in(data, seed=SEED + 1) is None
+
+
+def test_a_small_frame_is_one_piece_and_large_bodies_are_not_copied() -> None:
+    for size in (JOINED_MAX_BYTES - 64, JOINED_MAX_BYTES - 63):  # with the front: 64 bytes
+        body = bytes(size)
+        frame = frame_of(SEED, 1, 0, [Record(Kind.ENTRY, 1, 2, body)])
+        is_joined = frame.length == JOINED_MAX_BYTES
+        assert is_joined == (len(frame.parts) == 1) == (size == JOINED_MAX_BYTES - 64)
+        assert is_joined or any(part is body for part in frame.parts)
+
+
+@pytest.mark.parametrize(
+    ("magic", "version", "length", "count"),
+    [(b"MSfx", 1, 512, 1), (b"MSfr", 2, 512, 1), (b"MSfr", 1, 511, 1), (b"MSfr", 1, 512, 20)],
+    ids=["magic", "version", "length", "too many records"],
+)
+def test_what_does_not_begin_as_a_frame_is_none(
+    magic: bytes, version: int, length: int, count: int
+) -> None:
+    assert front_bytes_of(HEAD_OF_FRAME.pack(b"MSfr", 1, 0, 512, 19, 1, 1) + bytes(8)) == 496
+    head = HEAD_OF_FRAME.pack(magic, version, 0, length, count, 1, 1)
+    assert front_bytes_of(head + bytes(999)) == 0
+    assert front_bytes_of(head + bytes(7)) == 0
+
+
+def test_an_index_is_told_only_what_it_did_not_know() -> None:
+    index = Index()
+    assert not index.tell(1, 5) and index.confirmed(1) == -1
+    index.put(1, 0, place_of(1, 512), 10, 3)
+    assert [index.tell(1, number) for number in (2, 3, 4, 4)] == [False, False, True, False]
+    assert index.confirmed(1) == 4
 
 
 @pytest.mark.parametrize("size", range(0, 64))

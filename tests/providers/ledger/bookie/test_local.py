@@ -16,9 +16,9 @@ from millstream.providers.ledger.protocol.found import Found, Missing
 
 def test_calls_go_to_the_bookie_of_that_name() -> None:
     async def main() -> None:
-        names = ("a" * 32, "b" * 32)
+        names: tuple[str, str] = ("a" * 32, "b" * 32)
         found = [await opened(new_disk(name), fresh=name) for name in names]
-        here = dict(zip(names, found, strict=True))
+        here: dict[str, Bookie] = dict(zip(names, found, strict=True))
         bookies: Bookies = LocalBookies(here)
         one, other = names
         await bookies.add(one, 0, [entry(1, 0), entry(1, 1)])

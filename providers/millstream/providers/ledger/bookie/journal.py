@@ -248,15 +248,16 @@ class Journal:
         In this order: what is sealed gets no more frames, also when there is no room for a next.
         """
         await self._allocated_now()
-        if self._next is None:
+        file = self._next
+        if file is None:
             directory, step = self._directory, self._options.allocate_bytes
             begin = directory.begin_segment
-            self._next = await self._commit.run(begin, self.segment + 1, step, self.sequence)
+            file = await self._commit.run(begin, self.segment + 1, step, self.sequence)
+        self._next = file
         await self._seal()
         self.release()
-        self._file, self._next = self._next, None
+        self._file, self._next, self._allocated = file, None, file.size_bytes
         self.segment, self._offset = self.segment + 1, FRAMES_START
-        self._allocated = self._file.size_bytes
         self._seed = seed_of(self._directory.identity.directory, self.segment)
 
     async def _seal(self) -> None:
