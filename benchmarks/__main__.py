@@ -1,6 +1,6 @@
 """`python -m benchmarks SUITE [--rounds N] [--json] [--against REV,PEER]`, where SUITE is calls,
-streams, activation, buffer, path, detection or handover; `python -m benchmarks slow_consumer
-[--size S]` and `python -m benchmarks bounds [WORD ...] [--size S] [--json]`.
+streams, activation, buffer, path, detection, handover or ledger; `python -m benchmarks
+slow_consumer [--size S]` and `python -m benchmarks bounds [WORD ...] [--size S] [--json]`.
 
 Each subject of each round runs in a fresh process; rounds are interleaved; ratios are computed
 inside a round. Prints medians with [min..max]. A revision of git as a subject runs this tree's
@@ -57,6 +57,11 @@ SUITES = {
     "path": {"ours": ["path.figures"]},  # frames and modules: counted, not timed
     "detection": {"ours": ["detection.stopped", "detection.isolated"]},
     "handover": {"ours": ["handover.brief_handlers", "handover.long_handlers"]},
+    "ledger": {
+        "ours": ["ledger.embedded"],
+        "limit": ["ledger.disk"],
+        "sqlite": ["ledger.rows"],
+    },
     "slow_consumer": {"ours": ["slow_consumer.beside", "slow_consumer.once"]},
 }
 SIZED = ("bounds.", "slow_consumer.")  # subjects that take a share of their full load
@@ -65,6 +70,7 @@ PEERS = {
     "xoscar": ["xoscar", "psutil"],
     "redis": ["redis"],
     "asyncio": [],
+    "sqlite": [],
 }  # and the packages that they need
 SERVERS = {"redis": "redis-server"}
 BETWEEN_SILOS = "silo_"  # these figures are compared with the others' two processes

@@ -36,6 +36,7 @@ def measured(suite: str) -> dict[str, Any]:
             "streams",
             {"b100_events_s", "b100_cpu_us", "b1_events_s", "paced_p50_us", "paced5k_p50_us"},
         ),
+        ("ledger", {"append_records_per_s", "p50_us", "p99_us"}),
     ],
 )
 def test_a_suite_measures_ours_beside_the_limit(suite: str, keys: set[str]) -> None:

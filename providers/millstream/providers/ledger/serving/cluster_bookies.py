@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Protocol, TypeVar
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from typing import Any, Protocol, TypeVar
 
 from millstream.providers.ledger.bookie.bookie import Bookie, BookieState
 from millstream.providers.ledger.metadata.bookies import BookieRecord
@@ -156,7 +156,11 @@ class ClusterBookies:
         return bool(silo) and self._silo.members.is_live(silo)
 
     async def _ask(
-        self, bookie: str, method: Callable[..., Awaitable[T]], limit_s: float, *args: object
+        self,
+        bookie: str,
+        method: Callable[..., Coroutine[Any, Any, T]],
+        limit_s: float,
+        *args: object,
     ) -> T:
         """Call the silo that the row names, in the start that it names. Raises BookieAway."""
         record = self._known.get(bookie)
@@ -166,7 +170,7 @@ class ClusterBookies:
         if record is None or not self._is_live(record.silo):
             raise BookieAway(f"no live silo runs bookie {bookie}")
         target = f"{BookieTarget.target_name}/{bookie}"
-        call: Callable[..., Awaitable[T]] = self._silo.targets.call
+        call: Callable[..., Coroutine[Any, Any, T]] = self._silo.targets.call
         try:
             async with asyncio.timeout(limit_s):
                 return await call(record.silo, target, method, record.boot, *args)
