@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
+import pytest
 from tests.conditions import spin, until
 
 from millstream.balancers import DeploymentBalancer
 from millstream.providers.memory import MemoryQueues
-from millstream.runtime import Grain, Silo
+from millstream.runtime import Grain, Silo, connect
 from millstream.streams import Event, PersistentStreams, StreamNamespace, subscribe
+from millstream.streams.publishing.ingest import IngestTarget
 
 POINTS = StreamNamespace("points", int)
 SEEN: list[int] = []
@@ -36,3 +39,37 @@ async def test_a_handler_runs_one_turn_of_the_loop_after_its_event_was_stored() 
             asyncio.get_running_loop().call_soon(turn.set)  # behind the reader that was woken
             await turn.wait()
             assert SEEN[-1] == number
+
+
+async def test_the_same_is_so_after_the_frame_of_a_client_was_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """One turn behind the frame, whatever the client's own loop does."""
+    SEEN.clear()
+    turns: list[tuple[int, bool]] = []  # the event, and had the next turn handled it?
+    store = IngestTarget.publish_at_once
+
+    def stored(target: IngestTarget, namespace: str, producer: str, messages: list[Any]) -> object:
+        answer, handled = store(target, namespace, producer, messages), len(SEEN)
+
+        def note() -> None:
+            turns.append((handled, len(SEEN) == handled + 1))
+
+        asyncio.get_running_loop().call_soon(note)  # behind the reader that was woken
+        return answer
+
+    monkeypatch.setattr(IngestTarget, "at_once", {"publish": stored})
+    streams = PersistentStreams(MemoryQueues(), balancer=DeploymentBalancer(rebalance_delay_s=0.01))
+    async with (
+        Silo(grains=[Plotter], streams={"default": streams}) as silo,
+        connect(silo.gateway) as client,
+    ):
+        stream = client.stream(POINTS, "b")
+        await stream.publish(0)
+        await until(lambda: SEEN == [0])
+        turns.clear()
+        for number in range(1, 50):
+            await spin(5)
+            await stream.publish(number)
+            await until(lambda wanted=number: SEEN[-1] == wanted)  # type: ignore[misc]
+        assert turns == [(number, True) for number in range(1, 50)]
