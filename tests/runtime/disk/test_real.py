@@ -130,6 +130,42 @@ def test_a_failed_sync_ends_the_file_for_good(
     file.close()
 
 
+def test_of_two_syncs_at_once_none_succeeds_after_the_other_failed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The system tells one of them that bytes of both are lost; the other call would succeed."""
+    file, ended = new_file(tmp_path), list[type[Exception] | None]()
+    is_in, may_end, calls = threading.Event(), threading.Event(), list[int]()
+
+    def fail_once(fd: int) -> None:
+        calls.append(fd)
+        if len(calls) == 1:
+            is_in.set()
+            may_end.wait(10)
+            raise OSError(errno.EIO, "I/O error")
+
+    def sync(call: Callable[[], None]) -> None:
+        try:
+            call()
+        except OSError as error:
+            ended.append(type(error))
+        else:
+            ended.append(None)
+
+    monkeypatch.setattr(os, "fsync", fail_once)
+    monkeypatch.setattr(os, "fdatasync", fail_once)
+    threads = [threading.Thread(target=sync, args=(file.sync,))]
+    threads[0].start()
+    assert is_in.wait(10)
+    threads.append(threading.Thread(target=sync, args=(file.datasync,)))
+    threads[1].start()
+    threads[1].join(0.05)  # time to do it wrong
+    may_end.set()
+    for thread in threads:
+        thread.join(10)
+    assert ended == [SyncFailed, SyncFailed] and len(calls) == 1
+
+
 def test_a_sync_that_finds_no_room_has_failed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

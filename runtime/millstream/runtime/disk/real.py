@@ -33,12 +33,13 @@ ZEROS = bytes(1 << 20)
 class RealFile:
     """A file of the operating system as a `DiskFile`."""
 
-    __slots__ = ("_calls", "_fd", "_guard", "_is_closed", "_sync_error", "path")
+    __slots__ = ("_calls", "_fd", "_guard", "_is_closed", "_sync_error", "_syncing", "path")
 
     def __init__(self, path: str, fd: int) -> None:
         self.path = path
         self._fd = fd
         self._guard = threading.Lock()
+        self._syncing = threading.Lock()
         self._calls = 0
         self._is_closed = False
         self._sync_error: OSError | None = None
@@ -86,12 +87,18 @@ class RealFile:
         self._sync(is_data_only=False)
 
     def _sync(self, is_data_only: bool) -> None:
-        with self._use(is_change=True) as fd:
+        """One at a time: the system tells of a failure once, to whichever call is there first."""
+        with self._use(is_change=True) as fd, self._syncing:
+            self._refuse_failed()
             try:
                 sync_fd(fd, is_data_only)
             except OSError as error:
                 self._sync_error = error
                 raise sync_failed(error, self.path) from error
+
+    def _refuse_failed(self) -> None:
+        if self._sync_error is not None:
+            raise sync_failed(self._sync_error, self.path)
 
     def close(self) -> None:
         with self._guard:
@@ -111,8 +118,8 @@ class RealFile:
                 raise ValueError(f"{self.path}: the file is closed")
             self._calls += 1
         try:
-            if is_change and self._sync_error is not None:
-                raise sync_failed(self._sync_error, self.path)
+            if is_change:
+                self._refuse_failed()
             yield self._fd
         except OSError as error:
             raise named(error, self.path) from error.__cause__
