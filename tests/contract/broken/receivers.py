@@ -205,6 +205,13 @@ class StartsWhereItIsTold(ReferenceReceiver):
         self.at = after or self.at
 
 
+@refused_by("start_acknowledges_nothing")
+class AcksWhereItStarts(ReferenceReceiver):
+    async def start(self, after: Token | None, /) -> None:
+        await super().start(after)
+        self.shelf.own = self.at
+
+
 @refused_by("start_behind_the_last_message_reads_what_comes_next", "log")
 class BeginsAnewAtTheEnd(ReferenceReceiver):
     async def start(self, after: Token | None, /) -> None:

@@ -47,9 +47,8 @@ class LedgerReceiver:
             cursor = self._cursor = await topic.cursor(CURSOR)
         except StorageError as error:
             raise QueueUnavailable(f"{self._queue}: its position cannot be read: {error}") from None
-        if after is not None and after.seq > cursor.mark:
-            cursor.seek(after.seq + 1)
-        cursor.rewind()
+        # what is before `after` is read beside this by those that are behind: it is not done
+        cursor.rewind(0 if after is None else after.seq + 1)
 
     async def read(
         self, max_events: int, max_bytes: int, wait_s: float, /

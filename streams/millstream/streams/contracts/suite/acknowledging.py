@@ -137,6 +137,20 @@ async def start_begins_at_the_later_position(bench: AdapterBench) -> None:
         await receiver.aclose()
 
 
+@acknowledging.check(ORDERED, OWN_POSITION)
+async def start_acknowledges_nothing(bench: AdapterBench) -> None:
+    """What is before `after` may be needed by those that are behind: it is kept and comes again."""
+    await bench.publish("a", "b", "c", "d")
+    first = await bench.begin()
+    found = await bench.collect(first, 4)
+    await first.ack(found[0].token)
+    await first.aclose()
+    second = await bench.begin(2, found[2].token)
+    bench.same(await bench.collect(second, 1), ["d"])
+    await second.aclose()
+    bench.same(await bench.collect(await bench.begin(3), 3), ["b", "c", "d"])
+
+
 @acknowledging.check(ORDERED, excludes=(OWN_POSITION,))
 async def without_a_position_of_its_own_start_begins_where_it_is_told(bench: AdapterBench) -> None:
     """Acknowledging moves no position that `start(after)` would keep to."""

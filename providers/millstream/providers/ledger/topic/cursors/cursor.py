@@ -220,9 +220,9 @@ class Cursor:
         self._changed()
         self._messages.cursor_moved()
 
-    def rewind(self) -> None:
-        """Read again what is not acknowledged."""
-        self._next = self._done.mark + 1
+    def rewind(self, number: int = 0) -> None:
+        """Read again what is not acknowledged, from this message on; nothing is acknowledged."""
+        self._next = max(self._done.mark + 1, min(number, self._messages.end))
 
     def evict(self, first: int) -> None:
         """Messages before `first` are given up; the next read says so."""
