@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
-from tests.conditions import until
+from tests.conditions import spin, until
 
 from millstream.balancers import DeploymentBalancer
 from millstream.providers.memory import MemoryQueues
@@ -203,7 +203,7 @@ async def test_who_begins_to_acknowledge_does_so_at_once_also_under_way() -> Non
         await publish(cluster, *range(10))
         await until(lambda: SEEN["k"] == [0, 1])
         changing = asyncio.create_task(keeper.listen("manual"))
-        await asyncio.sleep(0)
+        await spin(20)  # until it waits for the turn that is under way
         GATES[1].set()
         await changing
         await until(lambda: SEEN["k"][-1:] == [9])
