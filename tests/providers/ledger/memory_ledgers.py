@@ -67,6 +67,7 @@ class Bookies:
         self.delay_s = 0.0
         self.refuse_creation = 0
         self.refuse_recovery = 0
+        self.closes_failed = False  # can a writer that failed still give its ledger an end?
         self.is_lagging = False  # readers learn of the last entry only by the next one
         self.gate = asyncio.Event()
         self.gate.set()
@@ -168,6 +169,9 @@ class MemoryWriter:
             return self._record
         if self._failed is None:
             self._fail(LedgerClosed(f"ledger {self._ledger} was closed"))
+        if not isinstance(self._failed, LedgerClosed) and not self._bookies.closes_failed:
+            assert self._failed is not None
+            raise self._failed
         if self._sending is not None:
             self._sending.cancel()
         await self._bookies.pause()

@@ -220,7 +220,7 @@ class Run:
         self.world.bookies.refuse_creation = self.world.bookies.refuse_recovery = 0
         self.world.bookies.rate = self.world.store.rate = 0.0
         await asyncio.sleep(60)
-        while not self.owners or not self.owners[-1].is_alive or self.is_fenced(self.owners[-1]):
+        while not self.owners or self.is_over(self.owners[-1]):
             await self.take_over()
         for producer in self.producers:
             await self.drain(producer)
@@ -235,12 +235,13 @@ class Run:
         await last.topic.aclose()
         self.history.judge()
 
-    def is_fenced(self, owner: Owner) -> bool:
+    def is_over(self, owner: Owner) -> bool:
+        """Is it dead, or fenced, or was it overtaken by one whose opening failed then?"""
         try:
             owner.topic.append([])
         except StreamError:
             return True
-        return False
+        return not owner.is_alive or owner.topic.epoch != self.epoch
 
     async def drain(self, producer: Producer) -> None:
         """Until everything was acknowledged."""

@@ -13,11 +13,11 @@ import asyncio
 import logging
 from asyncio import Future
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 
 from millstream.providers.ledger.protocol.entry import NOTHING
 from millstream.providers.ledger.protocol.errors import (
-    LedgerClosed,
     LedgerError,
     LedgerFenced,
     LedgerGone,
@@ -292,12 +292,11 @@ class Writing:
 
     async def _end_of(self, writer: Writer) -> tuple[int, int]:
         """The last entry and the bytes of its ledger, which is closed: by it, or by another one."""
-        try:
-            if not isinstance(writer.failed, LedgerFenced):
+        if not isinstance(writer.failed, LedgerFenced):
+            # needs no bookie, if the writer can do it; else the ledger is recovered
+            with suppress(LedgerError):
                 record = await writer.close()
                 return record.last, record.length
-        except (LedgerFenced, LedgerClosed):
-            pass
         await self._owned.check()  # a successor raises the epoch before it fences
         try:
             record = await self._ledgers.recover(writer.ledger)
