@@ -9,6 +9,7 @@ import pytest
 from tests.providers.ledger.bookie.kit import SMALL, entry, new_disk, on_loop, opened
 
 from millstream.providers.ledger.bookie.bookie import Bookie, BookieState
+from millstream.providers.ledger.bookie.watches import Watches
 from millstream.providers.ledger.protocol.entry import Head, pack
 from millstream.providers.ledger.protocol.errors import (
     BookieAway,
@@ -321,6 +322,22 @@ def test_a_watch_ends_when_more_is_confirmed_at_a_fence_and_after_its_time() -> 
         await bookie.tell(9, 3, 7)  # of a ledger that is not here
         assert (await bookie.read(1, 0, 1, 1)).confirmed == 2
         assert bookie.figures().watches == 0
+
+    on_loop(main)
+
+
+def test_nobody_is_kept_who_does_not_wait_any_more() -> None:
+    async def main() -> None:
+        watches = Watches(9)
+        waits = [asyncio.ensure_future(watches.wait(1, wait_s)) for wait_s in (1.0, 5.0)]
+        waits.append(asyncio.ensure_future(watches.wait(2, 9.0)))
+        await asyncio.sleep(2.0)
+        assert len(watches) == 2 and [len(one) for one in watches._by_ledger.values()] == [1, 1]
+        waits[2].cancel()
+        watches.wake(1)
+        watches.wake(3)
+        await asyncio.wait(waits)
+        assert len(watches) == 0 and not watches._by_ledger
 
     on_loop(main)
 

@@ -141,6 +141,12 @@ def test_a_changed_or_cut_envelope_is_refused(payload: bytes, data: st.DataObjec
         opened(b"MSother_", whole)
 
 
+def test_an_envelope_has_the_form_that_is_written_down() -> None:
+    data = wrapped(b"MStested", b"ab")
+    assert data[:26].hex() == b"MStested".hex() + "01000000" + "00000000" + "02" + "00" * 7 + "6162"
+    assert data[26:] == check_of(data[:26]).to_bytes(8, "little")
+
+
 def test_a_newer_envelope_is_told_from_damage() -> None:
     data = HEAD.pack(b"MStested", FORMAT + 1, 0, 0)
     with pytest.raises(Newer, match=f"format {FORMAT + 1}"):
@@ -270,6 +276,12 @@ def test_a_segments_index_file_brings_back_what_was_put(
         assert counts[0] == counts[1]
     with pytest.raises(NotWhole):
         sealed_in(data, "other", 2)
+
+
+def test_an_index_file_without_a_whole_state_is_none() -> None:
+    data = sealed_bytes(Tail(1).sealed("d", state_bytes(State())[:-1]))
+    with pytest.raises(NotWhole):
+        sealed_in(data, "d", 1)
 
 
 def test_a_state_comes_back_and_its_fences_only_rise() -> None:

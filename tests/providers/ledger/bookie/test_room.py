@@ -131,6 +131,7 @@ async def test_a_limit_of_files_leaves_room_in_other_files(tmp_path: Path) -> No
 @given(st.lists(st.integers(0, 50)))
 def test_room_needs_twice_the_reserve_to_be_there_again(free: list[int]) -> None:
     room, is_full = Room(10), False
+    assert room.free_bytes == -1, "nobody has looked"
     for free_bytes in free:
         was_full, is_full = is_full, free_bytes < (20 if is_full else 10)
         assert room.see(free_bytes) is (was_full != is_full)
