@@ -38,11 +38,15 @@ LIMITS = LIMIT.findall((DOCS / "reference" / "limits.md").read_text())
 # The sections of the page of options, and where their classes are.
 OPTION_CLASSES = {
     "Backoff": "millstream.streams",
+    "BookieOptions": "millstream.providers.ledger",
     "BroadcastOptions": "millstream.streams",
     "CacheLimits": "millstream.streams",
     "DeliveryOptions": "millstream.streams",
     "FlowOptions": "millstream.streams",
     "GeneratorOptions": "millstream.providers.generator",
+    "LedgerOptions": "millstream.providers.ledger",
+    "LedgerTopicOptions": "millstream.providers.ledger",
+    "LedgerTopicSettings": "millstream.providers.ledger",
     "MembershipOptions": "millstream.runtime",
     "MemoryOptions": "millstream.providers.memory",
     "OwnershipOptions": "millstream.streams",
@@ -109,6 +113,8 @@ def shown(text: str) -> Any:
 
 def is_shown(cell: str, value: Any) -> bool:
     written = shown(cell)
+    if hasattr(value, "_fields"):  # a named tuple is shown as it is made
+        return bool(written == repr(value))
     if isinstance(value, int | float | str | None | bool | tuple):
         return type(written) is type(value) and written == value
     return bool(written == getattr(value, "name", None))  # a constant, such as RANDOM

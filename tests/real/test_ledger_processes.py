@@ -18,7 +18,7 @@ pytestmark = pytest.mark.real
 MODULE = """
 from pathlib import Path
 from millstream.balancers import DeploymentBalancer
-from millstream.providers.ledger.queues.adapter import LedgerQueues
+from millstream.providers.ledger import LedgerQueues
 from millstream.runtime import FAST_DETECTION, Grain, Silo, grain, state
 from millstream.streams import Event, HashRingMapper, PersistentStreams, StreamNamespace, subscribe
 

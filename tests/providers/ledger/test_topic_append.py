@@ -11,7 +11,7 @@ from tests.providers.ledger.worlds import World, in_a_world, marked, plain, text
 from millstream.providers.ledger.protocol.quorum import Quorum
 from millstream.providers.ledger.topic.appending import writing
 from millstream.providers.ledger.topic.form import TopicMessage
-from millstream.providers.ledger.topic.options import TopicOptions, TopicSettings
+from millstream.providers.ledger.topic.options import LedgerTopicOptions, LedgerTopicSettings
 from millstream.runtime import (
     ConfigError,
     PublishUnknown,
@@ -38,7 +38,7 @@ def test_messages_are_numbered_from_one_without_a_gap() -> None:
 
 def test_numbers_go_on_from_ledger_to_ledger() -> None:
     async def main(world: World) -> None:
-        settings = TopicSettings(ledger_entries_max=3)
+        settings = LedgerTopicSettings(ledger_entries_max=3)
         topic = await world.open(settings=settings)
         numbers = await asyncio.gather(*(topic.append(plain(f"m{n}")) for n in range(20)))
         assert numbers == [[n + 1] for n in range(20)]
@@ -52,7 +52,7 @@ def test_numbers_go_on_from_ledger_to_ledger() -> None:
 
 def test_a_long_list_is_cut_and_one_that_is_too_large_alone_is_refused_before_it_is_sent() -> None:
     async def main(world: World) -> None:
-        topic = await world.open(options=TopicOptions(entry_bytes_max=1000))
+        topic = await world.open(options=LedgerTopicOptions(entry_bytes_max=1000))
         assert await topic.append([TopicMessage(b"x" * 300)] * 10) == list(range(1, 11))
         stored = next(iter(world.bookies.ledgers.values()))
         assert len(stored.entries) == 5 and max(map(len, stored.entries)) <= 1000
@@ -168,7 +168,7 @@ def test_what_was_sent_and_has_no_ledger_to_go_to_is_of_unknown_fate_and_stored_
 
 def test_bytes_on_the_way_are_limited_and_who_waits_too_long_hears_queue_full() -> None:
     async def main(world: World) -> None:
-        options = TopicOptions(entry_bytes_max=1000, in_flight_bytes_max=2000)
+        options = LedgerTopicOptions(entry_bytes_max=1000, in_flight_bytes_max=2000)
         topic = await world.open(options=options)
         await topic.append(plain("a"))
         world.bookies.gate.clear()
@@ -189,7 +189,7 @@ def test_bytes_on_the_way_are_limited_and_who_waits_too_long_hears_queue_full() 
 
 def test_too_many_that_wait_are_refused_at_once() -> None:
     async def main(world: World) -> None:
-        topic = await world.open(options=TopicOptions(waiting_appends_max=2))
+        topic = await world.open(options=LedgerTopicOptions(waiting_appends_max=2))
         world.bookies.refuse_creation = 10**6
         waiting = [topic.append(plain("a")), topic.append(plain("b"))]
         with pytest.raises(QueueFull, match="waiting_appends_max is 2"):
@@ -202,7 +202,7 @@ def test_too_many_that_wait_are_refused_at_once() -> None:
 
 def test_too_many_bytes_that_wait_are_refused_at_once() -> None:
     async def main(world: World) -> None:
-        topic = await world.open(options=TopicOptions(waiting_bytes_max=1000))
+        topic = await world.open(options=LedgerTopicOptions(waiting_bytes_max=1000))
         world.bookies.refuse_creation = 10**6
         waiting = [topic.append([TopicMessage(b"x" * 900)])]
         with pytest.raises(QueueFull, match="waiting_bytes_max is 1000"):
@@ -218,8 +218,8 @@ def test_a_topic_has_only_so_many_ledgers(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(writing, "LEDGERS_MAX", 2)
 
     async def main(world: World) -> None:
-        options = TopicOptions(enqueue_wait_s=1.0)
-        topic = await world.open(1, options, TopicSettings(ledger_entries_max=1))
+        options = LedgerTopicOptions(enqueue_wait_s=1.0)
+        topic = await world.open(1, options, LedgerTopicSettings(ledger_entries_max=1))
         cursor = await topic.cursor("c")
         assert await topic.append(plain("a")) == [1] and await topic.append(plain("b")) == [2]
         with pytest.raises(QueueUnavailable):
@@ -260,8 +260,8 @@ def test_a_cancelled_append_that_was_sent_is_stored() -> None:
 
 def test_an_old_ledger_is_ended_by_age_and_the_next_one_begins_with_the_next_append() -> None:
     async def main(world: World) -> None:
-        options = TopicOptions(tend_every_s=10.0)
-        topic = await world.open(options=options, settings=TopicSettings(ledger_age_s=100.0))
+        options = LedgerTopicOptions(tend_every_s=10.0)
+        topic = await world.open(options=options, settings=LedgerTopicSettings(ledger_age_s=100.0))
         await topic.append(plain("a"))
         await asyncio.sleep(90)
         assert not topic.record.spans[0].is_sealed
@@ -275,7 +275,7 @@ def test_an_old_ledger_is_ended_by_age_and_the_next_one_begins_with_the_next_app
 
 def test_a_ledger_is_ended_by_size() -> None:
     async def main(world: World) -> None:
-        topic = await world.open(settings=TopicSettings(ledger_bytes_max=1000))
+        topic = await world.open(settings=LedgerTopicSettings(ledger_bytes_max=1000))
         for n in range(6):
             assert await topic.append([TopicMessage(b"x" * 400)]) == [n + 1]
         await asyncio.sleep(1)
@@ -286,9 +286,9 @@ def test_a_ledger_is_ended_by_size() -> None:
 
 def test_other_settings_hold_from_the_next_ledger_on_and_are_kept() -> None:
     async def main(world: World) -> None:
-        topic = await world.open(settings=TopicSettings(ledger_entries_max=2))
+        topic = await world.open(settings=LedgerTopicSettings(ledger_entries_max=2))
         await topic.append(plain("a"))
-        await topic.change(TopicSettings(quorum=Quorum(3, 3, 2), ledger_entries_max=2))
+        await topic.change(LedgerTopicSettings(quorum=Quorum(3, 3, 2), ledger_entries_max=2))
         await topic.append(plain("b"))
         await topic.append(plain("c"))
         records = [
@@ -337,9 +337,9 @@ def test_a_closed_topic_takes_nothing_and_the_next_owner_finds_everything_ended(
 
 def test_settings_that_cannot_work_are_refused() -> None:
     with pytest.raises(ConfigError, match="ensemble=2, write_quorum=3"):
-        TopicSettings(quorum=Quorum(2, 3, 2))
+        LedgerTopicSettings(quorum=Quorum(2, 3, 2))
     with pytest.raises(ConfigError, match="entry_bytes_max"):
-        TopicOptions(entry_bytes_max=2**25)
+        LedgerTopicOptions(entry_bytes_max=2**26)
 
 
 def test_a_topic_that_was_deleted_fences_whoever_had_it() -> None:

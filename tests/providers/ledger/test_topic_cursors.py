@@ -20,16 +20,16 @@ from millstream.providers.ledger.topic.cursors.retention import (
     unread_bytes,
 )
 from millstream.providers.ledger.topic.form import TopicMessage
-from millstream.providers.ledger.topic.options import TopicOptions, TopicSettings
+from millstream.providers.ledger.topic.options import LedgerTopicOptions, LedgerTopicSettings
 from millstream.providers.ledger.topic.record import Span
 from millstream.providers.ledger.topic.topic import Topic
 from millstream.runtime import ConfigError, CursorTooOld, QueueFenced, QueueFull, QueueUnavailable
 
-SMALL = TopicSettings(ledger_entries_max=5)
+SMALL = LedgerTopicSettings(ledger_entries_max=5)
 
 
 async def filled(
-    world: World, count: int = 20, options: TopicOptions | None = None, epoch: int = 1
+    world: World, count: int = 20, options: LedgerTopicOptions | None = None, epoch: int = 1
 ) -> Topic:
     topic = await world.open(epoch, options, SMALL)
     await asyncio.gather(*(topic.append(plain(f"m{n + 1}")) for n in range(count)))
@@ -192,7 +192,7 @@ def test_a_cursor_whose_row_was_lost_begins_at_the_oldest() -> None:
 
 def test_there_are_only_so_many_cursors() -> None:
     async def main(world: World) -> None:
-        topic = await filled(world, options=TopicOptions(cursors_max=1))
+        topic = await filled(world, options=LedgerTopicOptions(cursors_max=1))
         await topic.cursor("a")
         with pytest.raises(ConfigError, match="cursors_max is 1"):
             await topic.cursor("b")
@@ -204,7 +204,7 @@ def test_there_are_only_so_many_cursors() -> None:
 
 def test_a_cursor_that_is_moved_back_reads_again_also_after_a_crash() -> None:
     async def main(world: World) -> None:
-        topic = await filled(world, options=TopicOptions(retention_s=None))
+        topic = await filled(world, options=LedgerTopicOptions(retention_s=None))
         cursor = await topic.cursor("c")
         cursor.acknowledge(15)
         await cursor.flush()
@@ -234,7 +234,7 @@ def test_a_read_waits_for_what_comes() -> None:
 
 def test_only_the_oldest_ranges_are_stored() -> None:
     async def main(world: World) -> None:
-        topic = await filled(world, options=TopicOptions(holes_max=2))
+        topic = await filled(world, options=LedgerTopicOptions(holes_max=2))
         cursor = await topic.cursor("c")
         cursor.acknowledge(0, also=[2, 4, 6, 8])
         await topic.aclose()
@@ -270,7 +270,7 @@ def test_ledgers_go_when_all_cursors_have_stored_that_they_are_done() -> None:
 
 def test_what_a_cursor_could_not_store_is_kept() -> None:
     async def main(world: World) -> None:
-        topic = await filled(world, options=TopicOptions(tend_every_s=0.1))
+        topic = await filled(world, options=LedgerTopicOptions(tend_every_s=0.1))
         cursor = await topic.cursor("c")
         world.store.fail("write", "ledger/c/cursors/", times=10**3)
         cursor.acknowledge(20)
@@ -301,7 +301,7 @@ def test_a_cursor_never_stands_behind_the_end() -> None:
 
 def test_a_ledger_that_was_taken_for_an_orphan_is_written_no_more() -> None:
     async def main(world: World) -> None:
-        topic = await world.open(1, TopicOptions(enqueue_wait_s=1.0))
+        topic = await world.open(1, LedgerTopicOptions(enqueue_wait_s=1.0))
         world.store.fail("write", "ledger/c/topics/", times=ROW_TRIES_MAX)
         with pytest.raises(QueueUnavailable):
             await topic.append(plain("a"))
@@ -324,7 +324,9 @@ def test_a_topic_without_a_cursor_keeps_everything() -> None:
 
 def test_acknowledged_messages_are_kept_for_a_time() -> None:
     async def main(world: World) -> None:
-        topic = await filled(world, options=TopicOptions(retention_s=100.0, tend_every_s=10.0))
+        topic = await filled(
+            world, options=LedgerTopicOptions(retention_s=100.0, tend_every_s=10.0)
+        )
         (await topic.cursor("c")).acknowledge(20)
         await asyncio.sleep(80)
         assert topic.first == 1
@@ -354,7 +356,7 @@ def test_a_crash_between_list_and_deletion_leaves_an_orphan_that_is_found() -> N
     in_a_world(main)
 
 
-BACKLOG = TopicOptions(backlog_bytes_max=4000, enqueue_wait_s=1.0)
+BACKLOG = LedgerTopicOptions(backlog_bytes_max=4000, enqueue_wait_s=1.0)
 
 
 def large(number: int) -> list[TopicMessage]:
@@ -382,7 +384,7 @@ def test_appends_wait_for_the_slowest_cursor_then_hear_queue_full() -> None:
 
 def test_the_slowest_cursor_loses_its_oldest_if_that_is_asked_for_and_hears_so() -> None:
     async def main(world: World) -> None:
-        options = TopicOptions(backlog_bytes_max=4000, backlog_policy="evict")
+        options = LedgerTopicOptions(backlog_bytes_max=4000, backlog_policy="evict")
         topic = await world.open(1, options, SMALL)
         cursor = await topic.cursor("c")
         assert len(await cursor.read(1, 1)) == 0
@@ -401,7 +403,7 @@ def test_the_slowest_cursor_loses_its_oldest_if_that_is_asked_for_and_hears_so()
 
 def test_a_gap_that_was_not_told_is_told_by_the_next_owner() -> None:
     async def main(world: World) -> None:
-        options = TopicOptions(backlog_bytes_max=4000, backlog_policy="evict")
+        options = LedgerTopicOptions(backlog_bytes_max=4000, backlog_policy="evict")
         topic = await world.open(1, options, SMALL)
         await topic.cursor("c")
         for number in range(40):
@@ -463,7 +465,7 @@ def test_what_goes_is_acknowledged_and_not_the_newest(
     sizes: list[int], is_open: bool, floor: int, age_s: int | None, kept_bytes: int | None
 ) -> None:
     spans = spans_of(sizes, is_open)
-    options = TopicOptions(retention_s=age_s, retention_bytes=kept_bytes)
+    options = LedgerTopicOptions(retention_s=age_s, retention_bytes=kept_bytes)
     count = ledgers_to_trim(spans, floor, 9000, options)
     assert count <= max(0, len(spans) - 1)
     assert all(span.is_sealed and span.end <= floor for span in spans[:count])

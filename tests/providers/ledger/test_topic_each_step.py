@@ -10,11 +10,11 @@ import pytest
 from tests.providers.ledger.topic_history import History
 from tests.providers.ledger.worlds import World, in_a_world, marked
 
-from millstream.providers.ledger.topic.options import TopicOptions, TopicSettings
+from millstream.providers.ledger.topic.options import LedgerTopicOptions, LedgerTopicSettings
 from millstream.runtime import Etag, StorageError, StorageUnavailable, StreamError
 
-OPTIONS = TopicOptions(snapshot_entries=2, enqueue_wait_s=1.0)
-SETTINGS = TopicSettings(ledger_entries_max=3)
+OPTIONS = LedgerTopicOptions(snapshot_entries=2, enqueue_wait_s=1.0)
+SETTINGS = LedgerTopicSettings(ledger_entries_max=3)
 WRITES = 26  # of the whole story, with some to spare
 
 

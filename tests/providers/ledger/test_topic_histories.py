@@ -18,7 +18,7 @@ from tests.providers.ledger.worlds import Process, World
 from millstream.providers.ledger.protocol.errors import LedgerError
 from millstream.providers.ledger.topic.cursors.cursor import Cursor
 from millstream.providers.ledger.topic.form import TopicMessage
-from millstream.providers.ledger.topic.options import TopicOptions, TopicSettings
+from millstream.providers.ledger.topic.options import LedgerTopicOptions, LedgerTopicSettings
 from millstream.providers.ledger.topic.reading.reader import TopicReader
 from millstream.providers.ledger.topic.topic import Topic
 from millstream.runtime import CursorTooOld, QueueFenced, StorageError, StreamError
@@ -26,7 +26,7 @@ from millstream.runtime.testing import SimLoop
 
 T = TypeVar("T")
 
-OPTIONS = TopicOptions(
+OPTIONS = LedgerTopicOptions(
     entry_bytes_max=256,
     in_flight_bytes_max=2048,
     enqueue_wait_s=2.0,
@@ -34,7 +34,7 @@ OPTIONS = TopicOptions(
     cache_bytes_max=300,
     tend_every_s=5.0,
 )
-SETTINGS = TopicSettings(ledger_entries_max=6, ledger_age_s=60.0)
+SETTINGS = LedgerTopicSettings(ledger_entries_max=6, ledger_age_s=60.0)
 
 
 class Owner:

@@ -11,18 +11,18 @@ from tests.providers.ledger.worlds import World, in_a_world, marked, plain, text
 
 from millstream.providers.ledger.topic.appending.outbox import Batch
 from millstream.providers.ledger.topic.form import TopicMessage
-from millstream.providers.ledger.topic.options import TopicOptions, TopicSettings
+from millstream.providers.ledger.topic.options import LedgerTopicOptions, LedgerTopicSettings
 from millstream.providers.ledger.topic.reading.index import EntryIndex
 from millstream.providers.ledger.topic.reading.pages import READERS_MAX
 from millstream.providers.ledger.topic.reading.tail import Tail
 from millstream.providers.ledger.topic.topic import Topic
 from millstream.runtime import CursorTooOld, QueueUnavailable
 
-SMALL = TopicSettings(ledger_entries_max=4)
-NO_CACHE = TopicOptions(cache_bytes_max=1, snapshot_entries=3)
+SMALL = LedgerTopicSettings(ledger_entries_max=4)
+NO_CACHE = LedgerTopicOptions(cache_bytes_max=1, snapshot_entries=3)
 
 
-async def filled(world: World, count: int, options: TopicOptions = NO_CACHE) -> Topic:
+async def filled(world: World, count: int, options: LedgerTopicOptions = NO_CACHE) -> Topic:
     """A topic with messages `m1`, `m2`, ...: three in an entry, four entries in a ledger."""
     topic = await world.open(1, options, SMALL)
     for first in range(1, count + 1, 3):
@@ -175,7 +175,7 @@ def test_who_waits_hears_when_the_topic_is_closed() -> None:
 
 def test_the_tail_answers_without_ledgers_and_keeps_to_its_bytes() -> None:
     async def main(world: World) -> None:
-        topic = await filled(world, 60, TopicOptions())
+        topic = await filled(world, 60, LedgerTopicOptions())
         before = world.processes[0].ledgers.reads
         assert texts(await topic.read(1, 100)) == [f"m{n}" for n in range(1, 61)]
         assert texts(await topic.read(17, 2)) == ["m17", "m18"]

@@ -8,7 +8,7 @@ import pytest
 from tests.providers.ledger.topic_history import History
 from tests.providers.ledger.worlds import World, in_a_world, marked, plain, texts
 
-from millstream.providers.ledger.topic.options import TopicOptions, TopicSettings
+from millstream.providers.ledger.topic.options import LedgerTopicOptions, LedgerTopicSettings
 from millstream.runtime import PublishUnknown, QueueFenced, QueueUnavailable
 
 
@@ -85,7 +85,7 @@ def test_an_idle_owner_is_fenced_before_it_has_a_ledger() -> None:
 
 def test_a_zombie_whose_list_write_comes_late_appends_nothing() -> None:
     async def main(world: World) -> None:
-        old = await world.open(1, settings=TopicSettings(ledger_entries_max=1))
+        old = await world.open(1, settings=LedgerTopicSettings(ledger_entries_max=1))
         await old.append(plain("a"))
         world.store.fail("write", "ledger/c/topics/", times=6)
         zombie = old.append(plain("z"))
@@ -150,8 +150,8 @@ def test_what_a_ledger_kept_of_what_was_on_its_way_is_not_sent_again(seed: int) 
 @pytest.mark.parametrize("is_closed", [True, False])
 def test_a_successor_knows_what_producers_have_sent(snapshot_entries: int, is_closed: bool) -> None:
     async def main(world: World) -> None:
-        options = TopicOptions(snapshot_entries=snapshot_entries)
-        settings = TopicSettings(ledger_entries_max=7)
+        options = LedgerTopicOptions(snapshot_entries=snapshot_entries)
+        settings = LedgerTopicSettings(ledger_entries_max=7)
         topic = await world.open(1, options, settings)
         for seq in range(1, 20):
             await topic.append(marked("p", seq))
@@ -225,7 +225,7 @@ def test_a_listed_ledger_that_is_gone_and_was_never_used_is_no_obstacle() -> Non
 
 def test_only_the_producers_that_were_used_last_are_remembered() -> None:
     async def main(world: World) -> None:
-        options = TopicOptions(producers_max=3, snapshot_entries=2)
+        options = LedgerTopicOptions(producers_max=3, snapshot_entries=2)
         topic = await world.open(1, options)
         for name in "abcd":
             await topic.append(marked(name, 1))

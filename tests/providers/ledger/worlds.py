@@ -14,7 +14,7 @@ from tests.providers.ledger.memory_ledgers import Bookies, MemoryLedgers
 
 from millstream.providers.ledger.metadata.metadata import Metadata
 from millstream.providers.ledger.topic.form import StoredMessage, TopicMessage
-from millstream.providers.ledger.topic.options import TopicOptions, TopicSettings
+from millstream.providers.ledger.topic.options import LedgerTopicOptions, LedgerTopicSettings
 from millstream.providers.ledger.topic.topic import Topic
 from millstream.providers.ledger.topic.topics import Topics
 from millstream.runtime.extending import Tasks
@@ -57,8 +57,8 @@ class World:
     async def open(
         self,
         epoch: int = 1,
-        options: TopicOptions | None = None,
-        settings: TopicSettings | None = None,
+        options: LedgerTopicOptions | None = None,
+        settings: LedgerTopicSettings | None = None,
     ) -> Topic:
         """The topic `t`, in a process of its own."""
         return await self.process().topics.open("t", epoch, options, settings)

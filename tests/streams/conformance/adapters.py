@@ -20,7 +20,7 @@ from tests.contract.adapters.tags import LeasedQueues, LeasingBroker
 from tests.contract.test_example import jsonl
 
 from millstream.providers.generator import Generated, GeneratorOptions, GeneratorQueues
-from millstream.providers.ledger.queues.adapter import LedgerQueues
+from millstream.providers.ledger import LedgerQueues
 from millstream.providers.memory import MemoryQueues
 from millstream.streams import (
     Capability,

@@ -14,7 +14,7 @@ from pathlib import Path
 from types import TracebackType
 
 from millstream.balancers import DeploymentBalancer
-from millstream.providers.ledger.queues.adapter import LedgerQueues
+from millstream.providers.ledger import LedgerQueues
 from millstream.providers.memory import MemoryQueues
 from millstream.providers.sqlite import SqliteMembershipTable, SqliteStateStore
 from millstream.runtime import Client, ClusterError, LocalCluster, Silo, connect

@@ -5,3 +5,18 @@ directory of entries) and `metadata` (rows of a state store), `handle` (writing,
 recovering one ledger), `serving` (which silo runs which bookie), `topic` (a sequence of ledgers,
 with cursors).
 """
+
+from .bookie.options import BookieOptions
+from .protocol.quorum import Quorum
+from .queues.adapter import LedgerQueues
+from .queues.options import LedgerOptions
+from .topic.options import LedgerTopicOptions, LedgerTopicSettings
+
+__all__ = [
+    "BookieOptions",
+    "LedgerOptions",
+    "LedgerQueues",
+    "LedgerTopicOptions",
+    "LedgerTopicSettings",
+    "Quorum",
+]

@@ -11,6 +11,7 @@ import logging
 
 from millstream.providers.ledger.handle.context import HandleContext
 from millstream.providers.ledger.handle.ledgers import BookieLedgers
+from millstream.providers.ledger.handle.options import HandleOptions
 from millstream.providers.ledger.metadata.bookies import bookie_rows
 from millstream.providers.ledger.metadata.ledgers import LedgerIds, ledger_rows
 from millstream.providers.ledger.metadata.metadata import Metadata
@@ -50,7 +51,7 @@ class LedgerNode:
             look_for_lock_s=options.look_for_lock_s,
         )
         context = HandleContext(
-            self._bookies, self._ledgers, host.clock, host.tasks, options.handle
+            self._bookies, self._ledgers, host.clock, host.tasks, HandleOptions()
         )
         ledgers = BookieLedgers(context, self._ids)
         self._topics = Topics(ledgers, metadata, host.clock, host.tasks)

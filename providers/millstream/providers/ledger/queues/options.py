@@ -8,13 +8,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from millstream.providers.ledger.bookie.options import BookieOptions
-from millstream.providers.ledger.handle.options import HandleOptions
-from millstream.providers.ledger.topic.options import TopicOptions, TopicSettings
+from millstream.providers.ledger.topic.options import LedgerTopicOptions, LedgerTopicSettings
 from millstream.runtime.extending import check_fields
 
 __all__ = ["LedgerOptions"]
-
-MIB = 1 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,21 +27,15 @@ class LedgerOptions:
         look_for_lock_s: how often a silo without the directory's lock tries to get it.
         topic, settings: of each queue's topic: limits, retention, copies, size of ledgers.
         bookie: of the directory.
-        handle: patience with bookies.
     """
 
     store: str = "default"
     publish_wait_s: float = 2.0
     unowned_after_s: float = field(default=1.0, metadata={"min": 0})
     look_for_lock_s: float = 0.25
-    topic: TopicOptions = field(
-        default_factory=lambda: TopicOptions(
-            entry_bytes_max=7 * MIB, in_flight_bytes_max=32 * MIB, enqueue_wait_s=3.0
-        )
-    )
-    settings: TopicSettings = field(default_factory=TopicSettings)
+    topic: LedgerTopicOptions = field(default_factory=LedgerTopicOptions)
+    settings: LedgerTopicSettings = field(default_factory=LedgerTopicSettings)
     bookie: BookieOptions = field(default_factory=BookieOptions)
-    handle: HandleOptions = field(default_factory=HandleOptions)
 
     def __post_init__(self) -> None:
         check_fields(self)

@@ -1,6 +1,7 @@
 """Options of topics: what is stored with one, and what holds in one process.
 
-Owns: `TopicSettings`, `TopicOptions`. Invariant: values are checked when the object is made.
+Owns: `LedgerTopicSettings`, `LedgerTopicOptions`. Invariant: values are checked when an object is
+made.
 """
 
 from __future__ import annotations
@@ -12,14 +13,14 @@ from millstream.providers.ledger.protocol.quorum import Quorum, check_quorum
 from millstream.runtime import ConfigError
 from millstream.runtime.extending import check_fields
 
-__all__ = ["TopicOptions", "TopicSettings"]
+__all__ = ["LedgerTopicOptions", "LedgerTopicSettings"]
 
 MIB = 2**20
 ALONE = Quorum(1, 1, 1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TopicSettings:
+class LedgerTopicSettings:
     """What is stored with a topic; a change holds from its next ledger on. Raises ConfigError."""
 
     quorum: Quorum = ALONE
@@ -37,18 +38,18 @@ class TopicSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TopicOptions:
+class LedgerTopicOptions:
     """How one process writes and reads a topic. Raises ConfigError."""
 
-    entry_bytes_max: int = MIB
+    entry_bytes_max: int = 7 * MIB
     """Payload of an entry: of what is appended at once, or of one message."""
-    in_flight_bytes_max: int = 16 * MIB
+    in_flight_bytes_max: int = 32 * MIB
     """Messages that are sent and not confirmed; above, appends wait."""
     waiting_appends_max: int = 10_000
     """Appends that wait; above, `QueueFull` at once."""
     waiting_bytes_max: int = 64 * MIB
     """Messages of appends that wait; the same."""
-    enqueue_wait_s: float = 5.0
+    enqueue_wait_s: float = 3.0
     """How long an append waits for room, for a ledger, or for its fate to be known."""
     producers_max: int = 10_000
     """Producers whose sequences are remembered, if they fit into an entry; who was silent longest
@@ -70,7 +71,7 @@ class TopicOptions:
     """How much of them is kept; None: however much it is."""
     tend_every_s: float = 60.0
     """How often age and retention are looked at."""
-    backlog_bytes_max: int | None = None
+    backlog_bytes_max: int | None = 16 * 1024 * MIB
     """Messages that the slowest cursor has not acknowledged; None: without a limit."""
     backlog_policy: Literal["hold", "evict"] = "hold"
     """Above it: appends wait, then `QueueFull`; or the slowest cursors lose their oldest."""
@@ -79,6 +80,6 @@ class TopicOptions:
         check_fields(self)
         if self.entry_bytes_max > self.in_flight_bytes_max:
             raise ConfigError(
-                f"TopicOptions.entry_bytes_max is {self.entry_bytes_max}, in_flight_bytes_max is "
-                f"{self.in_flight_bytes_max}: need entry_bytes_max <= in_flight_bytes_max"
+                f"LedgerTopicOptions.entry_bytes_max is {self.entry_bytes_max}, "
+                f"in_flight_bytes_max is {self.in_flight_bytes_max}: need entry_bytes_max <= it"
             )

@@ -18,7 +18,7 @@ from millstream.providers.ledger.metadata.rows import Rows
 from millstream.providers.ledger.protocol.entry import NOTHING
 from millstream.runtime import QueueFenced
 
-from .options import TopicSettings
+from .options import LedgerTopicSettings
 
 __all__ = ["FIRST_NUMBER", "Span", "TopicRecord", "opened", "owned", "topic_rows"]
 
@@ -60,7 +60,7 @@ class TopicRecord(msgspec.Struct, frozen=True, array_like=True):
     topic: str
     epoch: int = 0
     spans: tuple[Span, ...] = ()
-    settings: TopicSettings = TopicSettings()
+    settings: LedgerTopicSettings = LedgerTopicSettings()
     next: int = FIRST_NUMBER
     trimmed: int = FIRST_NUMBER
     last_ms: int = 0
@@ -103,7 +103,7 @@ class TopicRecord(msgspec.Struct, frozen=True, array_like=True):
 
 
 def opened(
-    topic: str, epoch: int, holder: str, settings: TopicSettings | None
+    topic: str, epoch: int, holder: str, settings: LedgerTopicSettings | None
 ) -> Callable[[TopicRecord | None], TopicRecord]:
     """The change of who takes a topic over; a new one is made.
 

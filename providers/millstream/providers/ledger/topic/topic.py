@@ -33,7 +33,7 @@ from .cursors.cursor import Cursor, CursorKey, CursorRecord, begin, load
 from .cursors.retention import first_within, ledgers_to_trim, unread_bytes
 from .form import StoredMessage, TopicMessage, ceil_ms
 from .ledgers import Ledgers
-from .options import TopicOptions, TopicSettings
+from .options import LedgerTopicOptions, LedgerTopicSettings
 from .reading.pages import Pages
 from .reading.tail import Tail
 from .record import Span, TopicRecord
@@ -60,7 +60,7 @@ class Topic:
     """
 
     def __init__(
-        self, home: TopicHome, taken: Taken, outbox: Outbox, options: TopicOptions
+        self, home: TopicHome, taken: Taken, outbox: Outbox, options: LedgerTopicOptions
     ) -> None:
         self._home = home
         self._owned = taken.owned
@@ -257,7 +257,7 @@ class Topic:
         self.cursor_moved()
         self.cursor_stored()
 
-    async def change(self, settings: TopicSettings) -> None:
+    async def change(self, settings: LedgerTopicSettings) -> None:
         """Other settings, from the next ledger on. Raises QueueFenced, StorageError."""
         await self._owned.update(lambda record: msgspec.structs.replace(record, settings=settings))
 

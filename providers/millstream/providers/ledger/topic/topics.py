@@ -22,7 +22,7 @@ from .appending.takeover import taken_over
 from .cursors.cursor import cursor_rows
 from .form import FRAME_BYTES
 from .ledgers import Ledgers
-from .options import TopicOptions, TopicSettings
+from .options import LedgerTopicOptions, LedgerTopicSettings
 from .reading.reader import TopicReader
 from .record import topic_rows
 from .topic import Topic, TopicHome
@@ -55,8 +55,8 @@ class Topics:
         self,
         name: str,
         epoch: int,
-        options: TopicOptions | None = None,
-        settings: TopicSettings | None = None,
+        options: LedgerTopicOptions | None = None,
+        settings: LedgerTopicSettings | None = None,
     ) -> Topic:
         """Own a topic from now on, and fence whoever did; a new one is made.
 
@@ -72,7 +72,7 @@ class Topics:
         (rows or ledgers cannot be read or written now: open it again), ConfigError.
         """
         check_name(name)
-        chosen = options or TopicOptions()
+        chosen = options or LedgerTopicOptions()
         limit = chosen.entry_bytes_max - FRAME_BYTES
         producers = Producers(chosen.producers_max, limit)
         home = self._home

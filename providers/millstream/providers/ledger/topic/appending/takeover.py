@@ -25,7 +25,7 @@ from millstream.providers.ledger.topic.form import (
     producers_of,
 )
 from millstream.providers.ledger.topic.ledgers import Ledgers, Reader
-from millstream.providers.ledger.topic.options import TopicSettings
+from millstream.providers.ledger.topic.options import LedgerTopicSettings
 from millstream.providers.ledger.topic.owned import OwnedTopic
 from millstream.providers.ledger.topic.record import Span, TopicRecord, opened
 from millstream.runtime import QueueUnavailable, StorageError
@@ -53,7 +53,7 @@ async def taken_over(
     name: str,
     epoch: int,
     holder: str,
-    settings: TopicSettings | None,
+    settings: LedgerTopicSettings | None,
     producers: Producers,
 ) -> Taken:
     """Take a topic over in an epoch; `producers` is filled.

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 
-from millstream.providers.ledger.topic.options import TopicOptions
+from millstream.providers.ledger.topic.options import LedgerTopicOptions
 from millstream.runtime import QueueFull, QueueUnavailable, StreamError
 
 from .outbox import Append
@@ -23,7 +23,7 @@ class Waiting:
 
     __slots__ = ("_appends", "_bytes", "_options", "_what")
 
-    def __init__(self, what: str, options: TopicOptions) -> None:
+    def __init__(self, what: str, options: LedgerTopicOptions) -> None:
         self._what = what
         self._options = options
         self._appends: deque[Append] = deque()

@@ -29,7 +29,7 @@ from millstream.providers.ledger.topic.form import (
     size_of,
 )
 from millstream.providers.ledger.topic.ledgers import Ledgers, Writer
-from millstream.providers.ledger.topic.options import TopicOptions
+from millstream.providers.ledger.topic.options import LedgerTopicOptions
 from millstream.providers.ledger.topic.owned import OwnedTopic
 from millstream.providers.ledger.topic.record import Span
 from millstream.runtime import (
@@ -69,7 +69,7 @@ class Writing:
         ledgers: Ledgers,
         owned: OwnedTopic,
         outbox: Outbox,
-        options: TopicOptions,
+        options: LedgerTopicOptions,
         clock: Clock,
         tasks: Tasks,
         confirmed: Callable[[Batch, int], None],

@@ -17,7 +17,7 @@ import msgspec
 from millstream.providers.ledger.metadata.metadata import Metadata, key_part
 from millstream.providers.ledger.metadata.rows import Rows
 from millstream.providers.ledger.topic.form import StoredMessage
-from millstream.providers.ledger.topic.options import TopicOptions
+from millstream.providers.ledger.topic.options import LedgerTopicOptions
 from millstream.runtime import CursorTooOld, QueueFenced, StorageError
 from millstream.runtime.extending import Tasks
 
@@ -126,7 +126,7 @@ class Cursor:
         rows: Rows[CursorKey, CursorRecord],
         record: CursorRecord,
         messages: Messages,
-        options: TopicOptions,
+        options: LedgerTopicOptions,
         tasks: Tasks,
     ) -> None:
         self._rows = rows

@@ -10,13 +10,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from millstream.providers.ledger.topic.options import TopicOptions
+from millstream.providers.ledger.topic.options import LedgerTopicOptions
 from millstream.providers.ledger.topic.record import Span
 
 __all__ = ["first_within", "ledgers_to_trim", "unread_bytes"]
 
 
-def ledgers_to_trim(spans: Sequence[Span], floor: int, now_ms: int, options: TopicOptions) -> int:
+def ledgers_to_trim(
+    spans: Sequence[Span], floor: int, now_ms: int, options: LedgerTopicOptions
+) -> int:
     """How many of the oldest ledgers go.
 
     Args:
@@ -35,7 +37,7 @@ def ledgers_to_trim(spans: Sequence[Span], floor: int, now_ms: int, options: Top
     return free
 
 
-def is_over(span: Span, kept_bytes: int, now_ms: int, options: TopicOptions) -> bool:
+def is_over(span: Span, kept_bytes: int, now_ms: int, options: LedgerTopicOptions) -> bool:
     """Is an acknowledged ledger too old, or are they too large together?"""
     limit_s, limit_bytes = options.retention_s, options.retention_bytes
     is_old = limit_s is not None and now_ms - span.last_ms >= limit_s * 1000
