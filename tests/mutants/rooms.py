@@ -72,6 +72,16 @@ OPENED = (
     f"{BOOKIES}/test_collection.py",
     f"{BOOKIES}/test_crashes.py",
 )
+LEDGER, LEDGERS = "providers/millstream/providers/ledger", "tests/providers/ledger"
+CORES = f"{LEDGERS}/test_topic_cores.py"
+APPENDING = (
+    CORES,
+    f"{LEDGERS}/test_topic_append.py",
+    f"{LEDGERS}/test_topic_takeover.py",
+    f"{LEDGERS}/test_topic_histories.py",
+)
+TOPIC_READING = (CORES, f"{LEDGERS}/test_topic_reading.py")
+CURSORS = (f"{LEDGERS}/test_topic_cursors.py",)
 LAYOUT = (f"{OWNERSHIP}/test_layout.py", f"{OWNERSHIP}/test_mapper_record.py")
 NAMES = (f"{DEFINITION}/test_keys.py", f"{DEFINITION}/test_refusals.py")
 
@@ -94,6 +104,18 @@ ROOMS: dict[str, dict[str, tuple[str, ...]]] = {
         f"{BOOKIE}/cache.py": (f"{BOOKIES}/test_room.py",),
         f"{BOOKIE}/watches.py": (f"{BOOKIES}/test_bookie.py",),
         f"{BOOKIE}/store.py": (f"{BOOKIES}/test_store.py", *OPENED),
+    },
+    "topic": {
+        f"{LEDGER}/metadata/rows.py": (f"{LEDGERS}/test_metadata_rows.py",),
+        f"{LEDGER}/topic/form.py": (*APPENDING, *TOPIC_READING),
+        f"{LEDGER}/topic/record.py": (*APPENDING, f"{LEDGERS}/test_topic_each_step.py"),
+        f"{LEDGER}/topic/appending/outbox.py": APPENDING,
+        f"{LEDGER}/topic/appending/producers.py": APPENDING,
+        f"{LEDGER}/topic/appending/waiting.py": APPENDING,
+        f"{LEDGER}/topic/reading/index.py": TOPIC_READING,
+        f"{LEDGER}/topic/reading/tail.py": TOPIC_READING,
+        f"{LEDGER}/topic/cursors/acknowledged.py": CURSORS,
+        f"{LEDGER}/topic/cursors/retention.py": CURSORS,
     },
     "disk": {
         f"{RUNTIME}/disk/seam.py": DISK,

@@ -34,7 +34,6 @@ class EntryIndex:
             return
         if at < len(self._entries) and len(self._entries) >= KNOWN_MAX:
             del self._entries[:], self._firsts[:], self._times[:]
-            at = 0
         self._entries.insert(at, entry)
         self._firsts.insert(at, first)
         self._times.insert(at, time_ms)
