@@ -57,8 +57,8 @@ class LedgerQueues:
 
     async def open(self, provider: str, host: AdapterHost, /) -> LedgerAdapter:
         node = LedgerNode(host, self._directory, self._options)
-        await node.start()
         try:
+            await node.start()
             return LedgerAdapter(host, node, self._options, await host.era())
         except BaseException:
             await node.aclose()

@@ -21,7 +21,7 @@ from millstream.providers.ledger.serving.embedded import EmbeddedBookie
 from millstream.providers.ledger.topic.reading.reader import TopicReader
 from millstream.providers.ledger.topic.topic import Topic
 from millstream.providers.ledger.topic.topics import Topics
-from millstream.runtime import ConfigError, StorageError
+from millstream.runtime import ConfigError, StorageError, StorageUnavailable
 from millstream.streams import AdapterHost, QueueId
 
 from .options import LedgerOptions
@@ -59,12 +59,14 @@ class LedgerNode:
 
     async def start(self) -> None:
         """Find the bookies, and run the directory's if nobody does. Raises ConfigError: the
-        directory is refused; StorageError."""
+        directory is refused; StorageError: rows cannot be read, or the disk fails."""
         await self._bookies.start()
         try:
             await self._embedded.start()
         except LedgerError as error:
             raise ConfigError(f"stream provider {self._provider!r}: {error}") from error
+        except OSError as error:
+            raise StorageUnavailable(f"stream provider {self._provider!r}: {error}") from error
         self._tasks.start(self._sweep())
 
     async def _is_gone(self, ledger: int) -> bool:

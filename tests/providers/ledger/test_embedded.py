@@ -1,0 +1,49 @@
+"""Silos of one machine, whose ledgers are in one directory."""
+
+from __future__ import annotations
+
+import asyncio
+
+from millstream.balancers import DeploymentBalancer
+from millstream.providers.ledger.metadata.rows import ROW_TRIES_MAX
+from millstream.providers.ledger.queues.adapter import LedgerQueues
+from millstream.runtime.testing import FailingStore, SimCluster, Simulation, run
+from millstream.streams import PersistentStreams
+
+BOOKIES = "ledger/sim/bookies/"
+
+
+def cluster_on(simulation: Simulation, silos: int, store: FailingStore | None = None) -> SimCluster:
+    simulation.share_disk(*(f"silo-{number}" for number in range(silos)))
+    return SimCluster(
+        simulation,
+        silos=silos,
+        grains=[],
+        stores={"default": store or FailingStore()},
+        streams={
+            "default": lambda: PersistentStreams(
+                LedgerQueues("ledger"), balancer=DeploymentBalancer()
+            )
+        },
+    )
+
+
+def test_a_disk_that_fails_while_a_silo_starts_is_an_error_of_its_own() -> None:
+    async def driver(simulation: Simulation) -> int:
+        simulation.disk("silo-0").fail_sync(2)
+        async with cluster_on(simulation, 2) as cluster:
+            return len(cluster.silos())
+
+    assert run(driver, 1).result == 2
+
+
+def test_a_silo_that_cannot_start_lets_go_of_the_directory() -> None:
+    async def driver(simulation: Simulation) -> int:
+        store = FailingStore()
+        store.fail("write", BOOKIES, times=ROW_TRIES_MAX)
+        async with cluster_on(simulation, 1, store):
+            assert store.failed_count == ROW_TRIES_MAX  # the first one did not start
+            await asyncio.sleep(10.0)
+            return len(store.range(BOOKIES, "", 10))
+
+    assert run(driver, 1).result == 1
