@@ -10,7 +10,7 @@ import asyncio
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from millstream.runtime import Grain, Status, grain, state
+from millstream.runtime import Grain, MemoryMembershipTable, Status, grain, state
 from millstream.runtime.extending import extension_of
 from millstream.runtime.testing import Delivered, SimCluster, Simulation, seeded_random
 from millstream.streams import Event, Gap, Token, on_gap, subscribe
@@ -198,7 +198,9 @@ class Handling(Traffic):
 
     def is_dead(self, silo: str) -> bool:
         """Does the membership table call the silo dead?"""
-        row = None if self.cluster is None else self.cluster.table.view().row(silo)
+        if self.cluster is None:
+            return False
+        row = MemoryMembershipTable.view(self.cluster.table).row(silo)  # also while reading fails
         return row is not None and row.status is Status.DEAD
 
 

@@ -10,16 +10,11 @@ owner found that.
 
 from __future__ import annotations
 
-import asyncio
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from itertools import groupby
-from typing import Any
-
-import msgspec
 
 from millstream.providers.memory import MemoryOptions
-from millstream.runtime import MillstreamError, PublishUnknown
 from millstream.runtime.testing import (
     Delivered,
     History,
@@ -29,19 +24,12 @@ from millstream.runtime.testing import (
     check_all,
     seeded_random,
 )
-from millstream.streams import (
-    Gap,
-    OutMessage,
-    ProducerMark,
-    QueueAdapterFactory,
-    StreamId,
-    StreamNamespace,
-    Token,
-)
-from millstream.streams.publishing.ingest import IngestMessage, IngestTarget, producer_of
+from millstream.streams import Gap, ProducerMark, QueueAdapterFactory, Token
 
 from .handlers import HANDLING_S, Heard
 from .memory_queues import Era, Ledger, NotedQueues, StoredItem
+from .record import current_run
+from .repeating import Repeater, Writer
 from .streams_suite import (
     RECOVERY_S,
     StreamsRun,
@@ -53,81 +41,18 @@ from .traffic import KEYS, Publisher
 __all__ = ["memory"]
 
 
-REPEAT_S = 0.2
-WRITE_S = 0.4  # less than `enqueue_wait_s`
-REPEATS_MAX = 30
+class Distinct(Repeater):
+    """The items of each try are others, so that it can be seen which one was stored."""
+
+    def tried(self, items: list[str], attempt: int) -> list[str]:
+        return [f"{item}~{attempt}" for item in items]
+
+    def stored(self, mark: ProducerMark, tried: list[str]) -> list[str]:
+        return memory_run().ledger.stored_by(mark) or tried
 
 
-class Repeater(Publisher):
-    """Numbers its messages, and sends one again until it hears that it is stored.
-
-    The items of each try are others, so that it can be seen which one was stored.
-    """
-
-    def __init__(self, run: MemoryRun, host: Host, name: str) -> None:
-        super().__init__(run, host, name)
-        self._ledger = run.ledger
-        self._seq = 0
-
-    async def _send(
-        self, runtime: Any, namespace: StreamNamespace[str], key: str, items: list[str]
-    ) -> list[str]:
-        provider = runtime.services.part("default")
-        self._seq += 1
-        mark = ProducerMark(self._name, self._seq)
-        for attempt in range(REPEATS_MAX):
-            tried = [f"{item}~{attempt}" for item in items]
-            bodies = [msgspec.msgpack.encode(item) for item in tried]
-            try:
-                message = OutMessage(StreamId(namespace.name, key), bodies, mark=mark)
-                (outcome,) = await provider.store([message])
-                if isinstance(outcome, MillstreamError):
-                    raise outcome
-            except MillstreamError as error:
-                if self._run.is_over:
-                    raise
-                self._failed(tried, error)
-                await asyncio.sleep(REPEAT_S)
-            else:
-                return self._ledger.stored_by(mark) or tried
-        return []
-
-
-class Writer(Publisher):
-    """Writes from outside, as Spark does: numbered, with deadlines that are shorter than a full
-    queue makes a publish wait, and again until it hears that it is stored."""
-
-    def __init__(self, run: MemoryRun, host: Host, name: str) -> None:
-        super().__init__(run, host, name)
-        self._ledger = run.ledger
-        self._seq = 0
-
-    async def _send(
-        self, runtime: Any, namespace: StreamNamespace[str], key: str, items: list[str]
-    ) -> list[str]:
-        self._seq += 1
-        mark = ProducerMark(producer_of(namespace.name, self._name), self._seq)
-        for attempt in range(REPEATS_MAX):
-            tried = [f"{item}~{attempt}" for item in items]
-            try:
-                async with asyncio.timeout(WRITE_S):
-                    await self._call(runtime, namespace.name, key, tried)
-            except (MillstreamError, TimeoutError) as error:
-                failure = PublishUnknown(str(error)) if isinstance(error, TimeoutError) else error
-                if self._run.is_over:
-                    raise failure from None
-                self._failed(tried, failure)
-                await asyncio.sleep(REPEAT_S)
-            else:
-                return self._ledger.stored_by(mark) or tried
-        return []
-
-    async def _call(self, runtime: Any, namespace: str, key: str, items: list[str]) -> None:
-        bodies = [msgspec.Raw(msgspec.msgpack.encode(item)) for item in items]
-        messages = [IngestMessage(key, self._seq, bodies)]
-        target, publish = f"{IngestTarget.target_name}/default", IngestTarget.publish
-        caller = self._name
-        await runtime.gateway.call(caller, target, publish, namespace, self._name, messages)
+class DistinctWriter(Distinct, Writer):
+    """The same from outside."""
 
 
 class MemoryRun(StreamsRun):
@@ -154,7 +79,7 @@ class MemoryRun(StreamsRun):
         is_repeater = seeded_random(self.simulation.seed, "kind", name).random() < 0.5
         if not is_repeater:
             return Publisher(self, host, name)
-        return (Writer if name == "client" else Repeater)(self, host, name)
+        return (DistinctWriter if name == "client" else Distinct)(self, host, name)
 
     def check_orders(self, found: dict[str, list[str]]) -> list[str]:
         """Every order that cannot be lost had its effect once, in order."""
@@ -271,6 +196,13 @@ def spans(gap: Gap, item: StoredItem, one: Heard) -> bool:
     """Did the gap tell of this item, before that event?"""
     is_behind = gap.after is None or gap.after < item.token
     return is_behind and item.token < gap.first <= one.token
+
+
+def memory_run() -> MemoryRun:
+    """The run that is being simulated."""
+    run = current_run()
+    assert isinstance(run, MemoryRun)
+    return run
 
 
 async def memory(simulation: Simulation) -> Counter[str]:

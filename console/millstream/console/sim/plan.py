@@ -6,7 +6,7 @@ few seeds; a script ends with everything repaired.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from millstream.runtime.testing import Script, Simulation, make_script
@@ -19,6 +19,7 @@ KINDS = {
     "partitions": ("partition", "partition_oneway", "hold"),
     "slow network": ("latency", "loss", "clog"),
 }
+DOWN = ("crash", "kill", "power_cut", "reboot")
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +33,7 @@ class Plan:
     @property
     def crashes(self) -> int:
         """How many hosts the script kills."""
-        return sum(step.verb == "crash" for step in self.script)
+        return sum(step.verb in DOWN for step in self.script)
 
 
 def make_plan(
@@ -40,21 +41,24 @@ def make_plan(
     steady: Sequence[str],
     *,
     duration_s: float,
-    kinds: Sequence[str] = tuple(KINDS),
+    kinds: Sequence[str] = (),
+    verbs: Mapping[str, Sequence[str]] = KINDS,
+    silos_max: int = 5,
 ) -> Plan:
     """The plan of a simulation's seed.
 
     Args:
         steady: hosts beside the silos that may be cut off but never crash.
+        kinds: of those in `verbs`; default: all.
     """
     rng = simulation.rng
-    kind, silos = rng.choice(list(kinds)), rng.randint(3, 5)
+    kind, silos = rng.choice(list(kinds or verbs)), rng.randint(3, silos_max)
     script = make_script(
         rng,
         [*(f"silo-{number}" for number in range(silos)), *steady],
         duration_s=duration_s,
         troubles=rng.randint(3, 10),
-        verbs=KINDS[kind],
+        verbs=verbs[kind],
         steady=steady,
         down_max=1 if silos < 5 else 2,
     )

@@ -72,6 +72,10 @@ class Programs:
         self._cluster.boot(name)
         self._start_beside(name)
 
+    def join(self) -> None:
+        """Boot a silo on one more host, and a program beside it."""
+        self._start_beside(self._cluster.add_silo())
+
     def _start_beside(self, name: str) -> None:
         host = self._simulation.host(name)
         program = self._make(host, name)

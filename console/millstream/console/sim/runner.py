@@ -22,6 +22,7 @@ from millstream.runtime import Env
 from millstream.runtime.testing import Simulation, SimulationFailed, run
 
 from .calls_suite import calls
+from .ledger_suite import ledger
 from .membership_suite import membership
 from .memory_suite import memory
 from .pipeline_suite import pipeline
@@ -35,6 +36,7 @@ SUITES: dict[str, Callable[[Simulation], Coroutine[Any, Any, Counter[str]]]] = {
     "streams": streams,
     "memory": memory,
     "pipeline": pipeline,
+    "ledger": ledger,
 }
 VIRTUAL_S_MAX = 600.0
 FAILURES_SHOWN = 3

@@ -12,14 +12,17 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from collections.abc import Coroutine
 from dataclasses import replace
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 
 from millstream.balancers import DeploymentBalancer
 from millstream.runtime import (
     Grain,
+    MemoryMembershipTable,
+    MemoryStateStore,
     RuntimeOptions,
 )
 from millstream.runtime.testing import (
@@ -48,8 +51,8 @@ from millstream.streams import (
 from .fickle import FickleBalancer
 from .handlers import Careful, Handling, Listener, Reader
 from .log_queues import LogService
-from .plan import make_plan
-from .programs import Programs
+from .plan import Plan, make_plan
+from .programs import Program, Programs
 from .record import current_run
 from .stops import Stops
 from .traffic import KEYS, Publisher
@@ -117,9 +120,28 @@ class StreamsRun(Handling):
         """The queue provider of a silo on a host."""
         raise NotImplementedError
 
-    def publisher(self, host: Host, name: str) -> Publisher:
+    def publisher(self, host: Host, name: str) -> Program:
         """A program that publishes, beside a silo or in a client."""
         return Publisher(self, host, name)
+
+    def plan(self) -> Plan:
+        """What goes wrong."""
+        return make_plan(self.simulation, self.steady, duration_s=DURATION_S)
+
+    def shared(self) -> tuple[MemoryStateStore, MemoryMembershipTable | None]:
+        """The store and the table of the silos; None: one that does not fail."""
+        return MemoryStateStore(), None
+
+    def boot(self, name: str, programs: Programs) -> None:
+        """A host that crashed comes back."""
+        programs.boot(name)
+
+    def more_troubles(self, programs: Programs) -> list[Coroutine[Any, Any, None]]:
+        """What goes wrong beside the script; each ends when the run is over."""
+        return []
+
+    async def calm_down(self, programs: Programs) -> None:
+        """The run is over: what is judged from here on begins."""
 
     def check_orders(self, found: dict[str, list[str]]) -> list[str]:
         """Did the orders that are stored have their effects? `found`: effects by key."""
@@ -255,26 +277,14 @@ async def play(run: StreamsRun) -> Counter[str]:
     """Publish, deliver and trouble, then judge; returns the figures. Raises Violated."""
     simulation = run.simulation
     simulation.host("client")
-    plan = make_plan(simulation, run.steady, duration_s=DURATION_S)
-    cluster = SimCluster(
-        simulation,
-        silos=plan.silos,
-        grains=[Reader, Listener, Careful],
-        streams={"default": run.provider},
-        options=RUNTIME,
-        lacking=lacking_in(simulation.seed),
-    )
-    run.cluster = cluster
+    plan = run.plan()
+    cluster = run.cluster = cluster_of(run, plan)
     await cluster.start()
     await listen(run, cluster)
     programs = Programs(simulation, cluster, run.publisher, ("client",))
     programs.start()
-    stops = Stops(run, cluster, run.stop_every_s)
-    leaving = simulation.loop.create_task(stops.play())
     resuming = simulation.loop.create_task(listen_again(run, cluster))
-    await simulation.nemesis(plan.script, programs.boot)
-    run.is_over = programs.is_over = stops.is_over = True
-    await leaving
+    await trouble(run, plan, programs)
     found = await drain(run, cluster)
     resuming.cancel()
     run.figures["crashes"] += plan.crashes
@@ -283,6 +293,33 @@ async def play(run: StreamsRun) -> Counter[str]:
     await cluster.close()
     run.close()
     return run.figures
+
+
+def cluster_of(run: StreamsRun, plan: Plan) -> SimCluster:
+    """The silos of a run."""
+    store, table = run.shared()
+    return SimCluster(
+        run.simulation,
+        silos=plan.silos,
+        grains=[Reader, Listener, Careful],
+        streams={"default": run.provider},
+        stores={"default": store},
+        membership=table,
+        options=RUNTIME,
+        lacking=lacking_in(run.simulation.seed),
+    )
+
+
+async def trouble(run: StreamsRun, plan: Plan, programs: Programs) -> None:
+    """Everything that goes wrong, until nothing does any more."""
+    assert run.cluster is not None
+    loop, cluster = run.simulation.loop, run.cluster
+    stops = Stops(run, cluster, run.stop_every_s)
+    others = [loop.create_task(one) for one in (stops.play(), *run.more_troubles(programs))]
+    await run.simulation.nemesis(plan.script, lambda name: run.boot(name, programs))
+    run.is_over = programs.is_over = stops.is_over = True
+    await asyncio.gather(*others)
+    await run.calm_down(programs)
 
 
 async def listen(run: StreamsRun, cluster: SimCluster) -> None:

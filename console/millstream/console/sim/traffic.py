@@ -32,6 +32,7 @@ class Traffic(Run):
         super().__init__(simulation)
         self.accepted: dict[str, list[str]] = defaultdict(list)
         self.refused: dict[str, str] = {}  # items that are surely not stored, and why
+        self.unknown: set[str] = set()  # items that may be stored
 
 
 class Publisher:
@@ -75,6 +76,8 @@ class Publisher:
         self._run.figures[type(error).__name__] += len(items)
         if isinstance(error, QueueFull | QueueUnavailable):
             self._run.refused.update(dict.fromkeys(items, type(error).__name__))
+        else:
+            self._run.unknown.update(items)
 
     def _next_item(self, namespace: StreamNamespace[str]) -> str:
         self._sent += 1

@@ -1,0 +1,174 @@
+"""What is known of the ledgers' topics in a simulated run, and what is wrong with it.
+
+Owns: `Book`: messages by queue and number, whoever saw them, and what was acknowledged. Not: who
+looks (`ledger_queues`). Invariant: it is outside of the cluster, so no crash reaches it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator
+from itertools import pairwise
+from typing import NamedTuple
+
+import msgspec
+
+from millstream.runtime.testing import Delivered
+from millstream.streams import OutMessage, ProducerMark, QueueMessage
+
+from .record import Run
+
+__all__ = ["Book", "Content", "Log"]
+
+
+class Content(NamedTuple):
+    """What a message says."""
+
+    stream: str
+    items: tuple[str, ...]
+
+
+class Log(NamedTuple):
+    """A queue as somebody read it: from its first message, to before `end`, without a hole."""
+
+    reader: str
+    first: int
+    end: int
+
+
+class Ack(NamedTuple):
+    """A queue has said that a message is stored as `number`."""
+
+    number: int
+    started_s: float
+    ended_s: float
+    mark: ProducerMark | None
+
+
+def content_of(message: OutMessage | QueueMessage) -> Content:
+    """What a message says."""
+    items = tuple(msgspec.msgpack.decode(item) for item in message.items)
+    return Content("/".join(message.stream), items)
+
+
+class Book:
+    """What is known of the queues of one run."""
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+        self._seen: defaultdict[str, dict[int, Content]] = defaultdict(dict)
+        self._acks: defaultdict[str, list[Ack]] = defaultdict(list)
+        self._tried_s: dict[tuple[str, ProducerMark], float] = {}
+        self._trimmed: defaultdict[str, int] = defaultdict(int)
+
+    @property
+    def queues(self) -> list[str]:
+        """Queues with messages."""
+        return sorted(self._seen)
+
+    def tried(self, queue: str, message: OutMessage) -> float:
+        """A message is given to a queue now; when it was given first."""
+        now_s = self._run.simulation.loop.time()
+        if message.mark is None:
+            return now_s
+        return self._tried_s.setdefault((queue, message.mark), now_s)
+
+    def accepted(self, queue: str, number: int, message: OutMessage, started_s: float) -> None:
+        """A queue has said that a message is stored."""
+        self.saw(queue, number, content_of(message), "its publisher")
+        now_s = self._run.simulation.loop.time()
+        self._acks[queue].append(Ack(number, started_s, now_s, message.mark))
+
+    def saw(self, queue: str, number: int, content: Content, who: str) -> None:
+        """Somebody knows what a message says: everybody must see the same, at any time."""
+        known = self._seen[queue].setdefault(number, content)
+        if known != content:
+            self._run.violated(f"{queue}: message {number} is {content} for {who}, and {known}")
+
+    def trimmed(self, queue: str, first: int) -> None:
+        """What is before `first` is not kept any more."""
+        self._trimmed[queue] = max(first, self._trimmed[queue])
+
+    def items_of(self, stream: str) -> list[str]:
+        """What is known of a stream, in order."""
+        return [
+            item
+            for seen in self._seen.values()
+            for _, content in sorted(seen.items())
+            if content.stream == stream
+            for item in content.items
+        ]
+
+    def items(self) -> Counter[str]:
+        """How often each item is stored."""
+        return Counter(
+            i for seen in self._seen.values() for one in seen.values() for i in one.items
+        )
+
+    def learn(self) -> None:
+        """What was handled and is deleted by now may be known from its handlers only."""
+        queues = {one.stream: queue for queue, seen in self._seen.items() for one in seen.values()}
+        heard: dict[tuple[str, int], dict[int, str]] = defaultdict(dict)
+        for _, event in self._run.history.of(Delivered):
+            _, number, index = tuple(event.token)
+            heard[event.stream, number][index] = event.item
+        for (stream, number), items in heard.items():
+            queue = queues.get(stream, "")
+            if number < self._trimmed[queue] and number not in self._seen[queue]:
+                content = Content(stream, tuple(item for _, item in sorted(items.items())))
+                self.saw(queue, number, content, "its handlers")
+                self._run.figures["known from handlers"] += 1
+
+    def check_log(self, queue: str, log: Log) -> Iterator[str]:
+        """What was read of a queue in the end: all that was acknowledged, or ever seen."""
+        if log.first < self._trimmed[queue]:
+            yield f"{queue}: {log.reader} begins at {log.first}, after {self._trimmed[queue]}"
+        self.trimmed(queue, log.first)
+        for ack in self._acks[queue]:
+            if ack.number >= log.end:
+                yield f"{queue}: {ack} was acknowledged; {log.reader} reads to {log.end}"
+        for number, content in self._seen[queue].items():
+            if number >= log.end:
+                yield f"{queue}: {content} was seen as {number}; {log.reader} reads to {log.end}"
+
+    def check_acks(self) -> Iterator[str]:
+        """The order of what was acknowledged: of each producer, and in time."""
+        for queue, acks in self._acks.items():
+            yield from self._check_producers(queue, acks)
+            yield from self._check_times(queue, acks)
+
+    def _check_producers(self, queue: str, acks: Iterable[Ack]) -> Iterator[str]:
+        numbers: dict[str, dict[int, int]] = defaultdict(dict)
+        for ack in acks:
+            if ack.mark is None:
+                continue
+            producer, seq = ack.mark.producer, ack.mark.seq
+            if numbers[producer].setdefault(seq, ack.number) != ack.number:
+                yield f"{queue}: {ack} was stored before as {numbers[producer][seq]}"
+        for producer, found in numbers.items():
+            order = [number for _, number in sorted(found.items())]
+            if any(one >= other for one, other in pairwise(order)):
+                yield f"{queue}: {producer} has its sequences in the order {order}"
+
+    def _check_times(self, queue: str, acks: Iterable[Ack]) -> Iterator[str]:
+        """What was acknowledged before something was sent is stored before it."""
+        ended = sorted((ack.ended_s, ack.number) for ack in acks)
+        at, highest = 0, 0
+        for ack in sorted(acks, key=lambda one: one.started_s):
+            while at < len(ended) and ended[at][0] < ack.started_s:
+                highest = max(highest, ended[at][1])
+                at += 1
+            if ack.number <= highest:
+                yield f"{queue}: {ack} was sent when {highest} was acknowledged"
+
+    def check_delivered(self) -> Iterator[str]:
+        """What was handled is what is stored at that position."""
+        streams: dict[str, dict[int, Content]] = defaultdict(dict)
+        for seen in self._seen.values():
+            for number, content in seen.items():
+                streams[content.stream][number] = content
+        for at_s, event in self._run.history.of(Delivered):
+            _, number, index = tuple(event.token)
+            stored = streams[event.stream].get(number)
+            if stored is None or stored.items[index : index + 1] != (event.item,):
+                yield f"t={at_s:.6f}: {event.subscription} got {event.item} as {number}: {stored}"

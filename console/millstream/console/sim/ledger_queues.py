@@ -1,0 +1,183 @@
+"""The ledger provider as the simulation sees it: what it accepts, and what it shows to readers.
+
+Owns: the noted adapter, `Beside`: a program that publishes, with one that reads queues beside their
+owners; reading queues from their first message to their end. Invariant: the provider's own code
+runs unchanged.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+from millstream.providers.ledger.queues.adapter import LedgerAdapter, LedgerQueues
+from millstream.providers.ledger.queues.receiver import LedgerReader, LedgerReceiver
+from millstream.runtime import CursorTooOld, StreamError
+from millstream.runtime.testing import Host, Random, current_host, seeded_random
+from millstream.streams import AdapterHost, OutMessage, QueueId, Token
+
+from .ledger_book import Book, Log, content_of
+from .programs import Program
+from .record import Run, current_run
+
+__all__ = ["Beside", "NotedLedgerQueues", "NotesLedgers", "read_log"]
+
+PAGE_EVENTS = 50
+PAGE_BYTES = 1 << 20
+LOOK_S = 0.5
+ANEW_SHARE = 0.05
+TRIES = 20
+TRY_S = 0.5
+
+
+class NotesLedgers(Protocol):
+    """A run with a book; `adapters`: by host, the one that was opened last."""
+
+    book: Book
+    adapters: dict[str, NotedAdapter]
+
+
+class NotedLedgerQueues(LedgerQueues):
+    """The adapter factory of one silo."""
+
+    def __init__(self, run: NotesLedgers, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self._run = run
+
+    async def open(self, provider: str, host: AdapterHost, /) -> Any:
+        inner = await super().open(provider, host)
+        on = current_host()
+        assert on is not None, "a silo is made on its host"
+        adapter = self._run.adapters[on.name] = NotedAdapter(inner, self._run.book, host.silo)
+        return adapter
+
+
+class NotedAdapter:
+    """The provider opened in one silo."""
+
+    def __init__(self, inner: LedgerAdapter, book: Book, silo: str) -> None:
+        self._inner = inner
+        self._book = book
+        self._silo = silo
+        self.is_closed = False
+
+    async def enqueue(
+        self, queue: QueueId, messages: Sequence[OutMessage], mapper_epoch: int, /
+    ) -> Sequence[Token | None]:
+        started = [self._book.tried(queue, message) for message in messages]
+        tokens = await self._inner.enqueue(queue, messages, mapper_epoch)
+        for message, token, started_s in zip(messages, tokens, started, strict=True):
+            if token is not None:
+                self._book.accepted(queue, token.seq, message, started_s)
+        return tokens
+
+    def receiver(self, queue: QueueId, epoch: int, /) -> LedgerReceiver:
+        current_run().acquired(queue, self._silo, epoch)
+        return self._inner.receiver(queue, epoch)
+
+    def reader(self, queue: QueueId, /) -> LedgerReader:
+        return self._inner.reader(queue)
+
+    async def aclose(self) -> None:
+        self.is_closed = True
+        await self._inner.aclose()
+
+
+class Beside:
+    """Publishes as `program` does, and reads queues beside their owners."""
+
+    def __init__(self, run: Run, notes: NotesLedgers, host: Host, program: Program) -> None:
+        self._run = run
+        self._notes = notes
+        self._host = host.name
+        self._rng: Random = seeded_random(run.simulation.seed, "tail", host.name, host.incarnation)
+        self._program = program
+
+    async def work(self, handle: Callable[[], Any]) -> None:
+        """Until the run is over."""
+        await asyncio.gather(self._program.work(handle), self._read())
+
+    async def _read(self) -> None:
+        while not self._run.is_over:
+            await asyncio.sleep(self._rng.uniform(0.0, LOOK_S))
+            adapter = self._notes.adapters.get(self._host)
+            queues = self._notes.book.queues
+            if adapter is not None and not adapter.is_closed and queues:
+                await self._follow(adapter, self._rng.choice(queues))
+
+    async def _follow(self, adapter: NotedAdapter, queue: str) -> None:
+        """Read a queue for a while, from some place on."""
+        reader = adapter.reader(queue)
+        try:
+            first, last = await reader.bounds()
+            position = self._rng.choice((first, last)) or Token(0, 1)
+            while not adapter.is_closed and not self._run.is_over:
+                if self._rng.random() < ANEW_SHARE:
+                    break
+                position, _ = await read_page(self._notes.book, reader, queue, position, self._host)
+                await asyncio.sleep(self._rng.uniform(0.0, LOOK_S))
+        except StreamError as error:
+            self._run.figures[f"reading: {type(error).__name__}"] += 1
+        finally:
+            await reader.aclose()
+
+
+async def read_page(
+    book: Book, reader: LedgerReader, queue: str, position: Token, who: str
+) -> tuple[Token, bool]:
+    """Read on from a position; where to go on, and whether that is the end."""
+    run = current_run()
+    try:
+        page = await reader.read_from(position, PAGE_EVENTS, PAGE_BYTES, None)
+    except CursorTooOld as error:
+        assert error.first is not None
+        if error.first <= position:
+            run.violated(
+                f"{queue}: {position} is too old for {who}, and {error.first} is the first"
+            )
+        book.trimmed(queue, error.first.seq)
+        return error.first, False
+    for number, message in enumerate(page.messages, position.seq):
+        book.saw(queue, message.token.seq, content_of(message), who)
+        run.figures["read beside owners"] += 1
+        if message.token.seq != number:
+            run.violated(f"{queue}: {who} reads {message.token.seq} where {number} follows")
+    if page.next.seq != position.seq + len(page.messages):
+        run.violated(f"{queue}: {who} read {len(page.messages)} at {position}, then {page.next}")
+    return page.next, page.at_end
+
+
+async def read_log(book: Book, adapter: NotedAdapter, queue: str, who: str) -> Log:
+    """A queue from its first message to its end. Raises StreamError: it cannot be read."""
+    for attempt in range(TRIES):
+        reader = adapter.reader(queue)
+        try:
+            return await _read_all(book, reader, queue, who)
+        except StreamError:
+            if attempt == TRIES - 1:
+                raise
+        finally:
+            await reader.aclose()
+        await asyncio.sleep(TRY_S)
+    raise AssertionError("not reached")
+
+
+async def _read_all(book: Book, reader: LedgerReader, queue: str, who: str) -> Log:
+    first, last = await reader.bounds()
+    if first is None or last is None:
+        end = await end_of_empty(reader)
+        return Log(who, end, end)
+    position = first
+    while position <= last:
+        position, _ = await read_page(book, reader, queue, position, who)
+    return Log(who, first.seq, position.seq)
+
+
+async def end_of_empty(reader: LedgerReader) -> int:
+    """The number that comes next in a queue of which nothing is kept."""
+    try:
+        page = await reader.read_from(Token(0, 1), 1, 1, None)
+    except CursorTooOld as error:
+        return 0 if error.first is None else int(error.first.seq)
+    return page.next.seq

@@ -1,0 +1,205 @@
+"""Suite `ledger`: as `streams`, through the embedded ledger, whose directory a machine has.
+
+Three silos and more are processes of one machine and share a directory. They are killed, also all
+at once, the machine loses its power, its disk fills up, stalls and fails to sync, store and table
+fail for a while, silos join and leave; segments and ledgers are small.
+Judged, beside what `streams` judges: what was acknowledged is there after a last power cut, under
+its number, and what was refused is nowhere; a number reads the same for everybody and at any time,
+and none is missing; what was acknowledged before something was sent is before it; a producer's
+sequences are stored once, in their order; what is deleted was handled.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Coroutine, Iterator
+from itertools import product
+from typing import Any
+
+from millstream.providers.ledger import (
+    BookieOptions,
+    LedgerOptions,
+    LedgerTopicOptions,
+    LedgerTopicSettings,
+)
+from millstream.runtime import MemoryMembershipTable, MemoryStateStore, StreamError
+from millstream.runtime.testing import (
+    FailingStore,
+    FailingTable,
+    Host,
+    Random,
+    Simulation,
+    seeded_random,
+)
+from millstream.streams import QueueAdapterFactory
+
+from .ledger_book import Book
+from .ledger_queues import Beside, NotedAdapter, NotedLedgerQueues, read_log
+from .ledger_troubles import (
+    HOSTS_MAX,
+    KINDS,
+    SILOS,
+    all_at_once,
+    comings_and_goings,
+    outages,
+)
+from .plan import Plan, make_plan
+from .programs import Program, Programs
+from .repeating import Repeater, Writer
+from .streams_suite import (
+    DURATION_S,
+    RECOVERY_S,
+    VOTES_S,
+    StreamsRun,
+    difference,
+    play,
+)
+from .traffic import KEYS, Publisher
+
+__all__ = ["LedgerRun", "ledger"]
+
+MACHINE = "silo-0"
+KIB = 1 << 10
+LAST_APPENDS_S = 10.0  # so long something of unknown fate may still be stored
+
+
+def options_of(rng: Random) -> LedgerOptions:
+    """Everything is small: files, ledgers, times."""
+    return LedgerOptions(
+        bookie=BookieOptions(
+            segment_bytes=rng.choice((16 * KIB, 64 * KIB, 1024 * KIB)),
+            allocate_bytes=4 * KIB,
+            entry_bytes_max=8 * KIB,
+            frame_bytes_max=8 * KIB,
+            reserve_bytes=16 * KIB,
+            cache_bytes=rng.choice((1 * KIB, 1024 * KIB)),
+        ),
+        settings=LedgerTopicSettings(
+            ledger_entries_max=rng.choice((2, 7, 40)), ledger_age_s=rng.choice((3.0, 60.0))
+        ),
+        topic=LedgerTopicOptions(
+            entry_bytes_max=4 * KIB,
+            in_flight_bytes_max=16 * KIB,
+            enqueue_wait_s=3.0,
+            snapshot_entries=rng.choice((3, 1000)),
+            cache_bytes_max=rng.choice((1 * KIB, 1024 * KIB)),
+            retention_s=rng.choice((None, None, 0.0, 5.0)),
+            tend_every_s=1.0,
+        ),
+    )
+
+
+class LedgerRun(StreamsRun):
+    """The notes of this suite."""
+
+    stop_every_s = (5.0, 20.0)
+
+    def __init__(self, simulation: Simulation) -> None:
+        super().__init__(simulation)
+        simulation.share_disk(*(f"silo-{number}" for number in range(HOSTS_MAX)))
+        self.book = Book(self)
+        self.adapters: dict[str, NotedAdapter] = {}
+        self._options = options_of(self._dice("options"))
+        self._store = FailingStore(self._dice("store"))
+        self._table = FailingTable(self._dice("table"))
+
+    def _dice(self, name: str) -> Random:
+        return seeded_random(self.simulation.seed, "ledger", name)
+
+    def queues_for(self, host: Host) -> QueueAdapterFactory:
+        """The ledger provider, noted."""
+        return NotedLedgerQueues(self, "ledger", self._options)
+
+    def publisher(self, host: Host, name: str) -> Program:
+        """Some number their messages and repeat what failed; beside silos queues are read, too."""
+        is_repeater = self._dice(f"kind of {name}").random() < 0.6
+        if name == "client":
+            return (Writer if is_repeater else Publisher)(self, host, name)
+        publisher = (Repeater if is_repeater else Publisher)(self, host, name)
+        return Beside(self, self, host, publisher)
+
+    # -- troubles
+
+    def plan(self) -> Plan:
+        plan = make_plan(
+            *(self.simulation, self.steady), duration_s=DURATION_S, verbs=KINDS, silos_max=SILOS
+        )
+        return all_at_once(self._dice("all at once"), plan, DURATION_S)
+
+    def shared(self) -> tuple[MemoryStateStore, MemoryMembershipTable]:
+        return self._store, self._table
+
+    def boot(self, name: str, programs: Programs) -> None:
+        assert self.cluster is not None
+        if name in self.cluster.names:  # it may have left before its machine went down
+            programs.boot(name)
+
+    def more_troubles(self, programs: Programs) -> list[Coroutine[Any, Any, None]]:
+        assert self.cluster is not None
+        moving = comings_and_goings(self, self._dice("moves"), self.cluster, programs)
+        return [outages(self, self._dice("outages"), self._store, self._table), moving]
+
+    async def calm_down(self, programs: Programs) -> None:
+        """Cut the power a last time: what is there then is what was stored."""
+        assert self.cluster is not None
+        await self.cluster.until_settled(VOTES_S, RECOVERY_S)
+        await asyncio.sleep(LAST_APPENDS_S)
+        self.simulation.cut_power(MACHINE)
+        for name in self.cluster.names:
+            programs.boot(name)
+        await self.cluster.until_settled(VOTES_S, RECOVERY_S)
+        await self.read_all()
+
+    async def read_all(self) -> None:
+        """Read every queue in every silo, from its first message to its end."""
+        assert self.cluster is not None
+        for name, queue in product(self.cluster.names, self.book.queues):
+            reading = read_log(self.book, self.adapters[name], queue, name)
+            try:
+                log = await self.simulation.call(self.simulation.host(name), reading)
+            except StreamError as error:
+                self.violated(f"{queue} cannot be read by {name} in the end: {error}")
+                self.judge()  # nothing that follows says more
+            else:
+                self.violations += self.book.check_log(queue, log)
+                self.figures["messages read in the end"] += log.end - log.first
+        self.book.learn()
+
+    # -- judgement
+
+    def check_orders(self, found: dict[str, list[str]]) -> list[str]:
+        """Every stored order had its effect once, in order."""
+        violations = []
+        for key in KEYS:
+            stored = self.book.items_of(f"orders/{key}")
+            if found[key] != stored:
+                violations.append(f"orders/{key}: {difference(stored, found[key])}")
+        return violations
+
+    def check_all(self, found: dict[str, list[str]]) -> list[str]:
+        return [
+            *super().check_all(found),
+            *self.book.check_acks(),
+            *self.book.check_delivered(),
+            *self._check_items(),
+        ]
+
+    def _check_items(self) -> Iterator[str]:
+        """Each item is stored once at most; what was accepted is, what was refused is not."""
+        stored = self.book.items()
+        self.figures["stored"] += len(stored)
+        accepted = {item for items in self.accepted.values() for item in items}
+        for item, count in stored.items():
+            if count > 1:
+                yield f"{item} is stored {count} times"
+        for item in sorted(accepted - stored.keys()):
+            yield f"{item} was accepted, and is not stored"
+        for item in sorted(self.refused.keys() - self.unknown - accepted):
+            if item in stored:
+                yield f"{item} is stored, although its publish ended with {self.refused[item]}"
+
+
+async def ledger(simulation: Simulation) -> Counter[str]:
+    """Run one seed; returns its figures. Raises Violated."""
+    return await play(LedgerRun(simulation))

@@ -1,0 +1,94 @@
+"""What goes wrong beside a script while ledgers are simulated.
+
+Owns: verbs of disks and machines by kind, `outages` of store and table, `comings_and_goings` of
+silos, `all_at_once`. Invariant: when the run is over all of them have ended.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from millstream.runtime.testing import (
+    FailingStore,
+    FailingTable,
+    HostCrashed,
+    Random,
+    SimCluster,
+    Step,
+)
+
+from .plan import Plan
+from .programs import Programs
+from .record import Run
+
+__all__ = ["HOSTS_MAX", "KINDS", "SILOS", "all_at_once", "comings_and_goings", "outages"]
+
+SILOS = 3
+HOSTS_MAX = 8  # of the machine, over a run
+NETWORK = ("clog", "hold", "latency", "loss", "partition", "partition_oneway")
+DISK = ("disk_full", "disk_slow", "disk_stall", "disk_sync_fails")
+KINDS = {
+    "everything": ("kill", "power_cut", *NETWORK, *DISK),
+    "kills": ("crash", "kill", "power_cut"),
+    "disk": (*DISK, "kill", "power_cut"),
+    "network": (*NETWORK, "kill"),
+}
+# No `disk_damage` and no `disk_rollback`: with one copy both lose what was acknowledged.
+RATES = (0.02, 0.2, 1.0)
+TABLE_RATES = (0.02, 0.2)
+OUTAGE_S = (0.5, 6.0)
+CALM_S = (2.0, 20.0)
+MOVE_S = (4.0, 15.0)
+
+
+def all_at_once(rng: Random, plan: Plan, duration_s: float) -> Plan:
+    """In some runs every process of the machine is killed at one instant, too."""
+    if rng.random() < 0.5:
+        return plan
+    start_s = rng.uniform(0.0, duration_s - 1.0)
+    end_s = min(duration_s - 0.5, start_s + rng.uniform(0.0, 8.0))
+    names = [f"silo-{number}" for number in range(SILOS)]
+    steps = [Step(start_s, "kill", (name,)) for name in names]
+    steps.append(Step(end_s, "restart", (names[0],)))
+    return Plan(plan.kind, plan.silos, tuple(sorted([*plan.script, *steps])))
+
+
+async def outages(run: Run, rng: Random, store: FailingStore, table: FailingTable) -> None:
+    """Now and then the store or the table fails for a while, a little or wholly."""
+    while not run.is_over:
+        await asyncio.sleep(rng.uniform(*CALM_S))
+        if run.is_over:
+            break
+        run.figures["outages"] += 1
+        if rng.random() < 0.5:
+            store.rate = rng.choice(RATES)
+        else:
+            table.rate = rng.choice(TABLE_RATES)
+        await asyncio.sleep(rng.uniform(*OUTAGE_S))
+        store.rate = table.rate = 0.0
+
+
+async def comings_and_goings(
+    run: Run, rng: Random, cluster: SimCluster, programs: Programs
+) -> None:
+    """Silos join on new hosts of the machine, and leave for good."""
+    joined = SILOS
+    while not run.is_over:
+        await asyncio.sleep(rng.uniform(*MOVE_S))
+        if run.is_over:
+            break
+        if joined < HOSTS_MAX and (len(cluster.names) <= SILOS or rng.random() < 0.5):
+            joined += 1
+            programs.join()
+            run.figures["joins"] += 1
+        elif len(cluster.names) > SILOS - 1:
+            run.figures["leaves"] += 1
+            await leave(cluster, rng.choice(cluster.names))
+
+
+async def leave(cluster: SimCluster, name: str) -> None:
+    """Stop a silo for good."""
+    try:
+        await cluster.remove_silo(name)
+    except HostCrashed:
+        pass

@@ -1,0 +1,166 @@
+"""Suite `ledger` notices what it is there for: what is lost, doubled, renumbered, or moved."""
+
+from __future__ import annotations
+
+from asyncio import Future
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+import msgspec
+import pytest
+
+from millstream.console.sim import record
+from millstream.console.sim.ledger_book import Book, Content, Log
+from millstream.console.sim.record import Run
+from millstream.console.sim.runner import run_seed
+from millstream.providers.ledger.bookie.journal import Journal
+from millstream.runtime.extending import DiskFile, DiskThread
+from millstream.runtime.testing import Delivered, Simulation, run
+from millstream.streams import OutMessage, ProducerMark, StreamId, Token
+
+T = TypeVar("T")
+SEEDS = range(1, 9)
+
+
+def is_noticed(what: str) -> bool:
+    """Does one of a few seeds fail, saying this?"""
+    return any(what in run_seed("ledger", seed).failure for seed in SEEDS)
+
+
+class Hasty:
+    """Writes, and syncs nothing."""
+
+    def __init__(self, thread: DiskThread) -> None:
+        self._thread = thread
+        self.run, self.close = thread.run, thread.close
+
+    def flush(self, file: DiskFile, offset: int, parts: Sequence[bytes]) -> Future[None]:
+        return self._thread.run(file.write_at, offset, *parts)
+
+
+@pytest.mark.slow
+# a run that fails is left as it is: what was under way ends when nobody listens any more
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_a_bookie_that_acknowledges_before_its_sync_is_noticed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    begin = Journal.__init__
+
+    def hastily(self: Journal, *arguments: Any, **named: Any) -> None:
+        begin(self, *arguments, **named)
+        self._commit = Hasty(self._commit)  # type: ignore[assignment]
+
+    monkeypatch.setattr(Journal, "__init__", hastily)
+    monkeypatch.setattr(record, "VIOLATIONS_SHOWN", record.VIOLATIONS_KEPT_MAX)
+    assert is_noticed("cannot be read by")
+
+
+QUEUE, STREAM = "q", "orders/k"
+
+
+def message(text: str, seq: int | None = None) -> OutMessage:
+    mark = None if seq is None else ProducerMark("p", seq)
+    return OutMessage(StreamId("orders", "k"), [msgspec.msgpack.encode(text)], mark=mark)
+
+
+def with_book(act: Callable[[Run, Book], T]) -> T:
+    """Run `act` inside of a simulation."""
+
+    async def driver(simulation: Simulation) -> T:
+        notes = Run(simulation)
+        return act(notes, Book(notes))
+
+    return run(driver, 1).result
+
+
+@pytest.mark.parametrize(
+    ("log", "count"),
+    [
+        (Log("a", 1, 3), 0),
+        (Log("a", 3, 3), 0),  # deleted, and it was kept before
+        (Log("a", 1, 2), 2),  # neither what was acknowledged nor what was seen
+    ],
+    ids=["whole", "deleted", "lost"],
+)
+def test_what_was_acknowledged_or_seen_must_be_there_in_the_end(log: Log, count: int) -> None:
+    def act(notes: Run, book: Book) -> list[str]:
+        book.saw(QUEUE, 1, Content(STREAM, ("a",)), "a reader")
+        book.accepted(QUEUE, 2, message("b"), 0.0)
+        return [*book.check_log(QUEUE, log), *notes.violations]
+
+    assert len(with_book(act)) == count
+
+
+def test_what_was_deleted_does_not_come_back() -> None:
+    def act(notes: Run, book: Book) -> list[str]:
+        book.trimmed(QUEUE, 3)
+        return list(book.check_log(QUEUE, Log("a", 2, 3)))
+
+    assert with_book(act) == ["q: a begins at 2, after 3"]
+
+
+def test_a_number_reads_the_same_for_everybody() -> None:
+    def act(notes: Run, book: Book) -> list[str]:
+        book.accepted(QUEUE, 1, message("a"), 0.0)
+        book.saw(QUEUE, 1, Content(STREAM, ("a",)), "a reader")
+        assert notes.violations == []
+        book.saw(QUEUE, 1, Content(STREAM, ("b",)), "another")
+        return notes.violations
+
+    assert len(with_book(act)) == 1
+
+
+@pytest.mark.parametrize(
+    ("acks", "count"),
+    [
+        ([(1, 0), (2, 1)], 0),
+        ([(1, 0), (1, 0), (2, 1)], 0),  # the number of before
+        ([(1, 0), (2, 0)], 1),
+        ([(2, 0), (1, 1)], 1),
+    ],
+    ids=["in order", "again", "twice", "backwards"],
+)
+def test_the_sequences_of_a_producer_are_stored_once_and_in_order(
+    acks: list[tuple[int, int]], count: int
+) -> None:
+    def act(notes: Run, book: Book) -> list[str]:
+        for number, seq in acks:
+            book.accepted(QUEUE, number, message(f"{number}", seq), 0.0)
+        return list(book.check_acks())
+
+    assert len(with_book(act)) == count
+
+
+@pytest.mark.parametrize(("started_s", "count"), [(-1.0, 0), (1.0, 1)])
+def test_what_was_sent_after_an_acknowledgement_is_stored_behind_it(
+    started_s: float, count: int
+) -> None:
+    def act(notes: Run, book: Book) -> list[str]:
+        book.accepted(QUEUE, 2, message("a"), -1.0)
+        book.accepted(QUEUE, 1, message("b"), started_s)
+        return list(book.check_acks())
+
+    assert len(with_book(act)) == count
+
+
+@pytest.mark.parametrize(("text", "count"), [("a", 0), ("b", 1)])
+def test_what_is_handled_is_what_is_stored_there(text: str, count: int) -> None:
+    def act(notes: Run, book: Book) -> list[str]:
+        book.saw(QUEUE, 1, Content(STREAM, ("a",)), "a reader")
+        notes.history.record(Delivered(STREAM, "ada", Token(0, 1, 0), text, False))
+        return list(book.check_delivered())
+
+    assert len(with_book(act)) == count
+
+
+def test_what_was_deleted_may_be_known_from_its_handlers_only() -> None:
+    def act(notes: Run, book: Book) -> list[str]:
+        book.saw(QUEUE, 3, Content(STREAM, ("c",)), "a reader")
+        for number, text in ((1, "a"), (3, "c")):
+            notes.history.record(Delivered(STREAM, "ada", Token(0, number, 0), text, False))
+        book.trimmed(QUEUE, 2)
+        book.learn()
+        assert list(book.check_delivered()) == []
+        return book.items_of(STREAM)
+
+    assert with_book(act) == ["a", "c"]
