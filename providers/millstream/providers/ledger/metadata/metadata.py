@@ -2,6 +2,7 @@
 
 Owns: `Metadata`, and the names of all rows:
 
+    ledger/<scope>/instance                    the name of these rows, which directories keep
     ledger/<scope>/counter                     the next ledger's number
     ledger/<scope>/ledgers/<19 digits>         the record of a ledger
     ledger/<scope>/bookies/<uuid>              a bookie as it last said of itself

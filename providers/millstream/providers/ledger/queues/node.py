@@ -13,11 +13,12 @@ from millstream.providers.ledger.handle.context import HandleContext
 from millstream.providers.ledger.handle.ledgers import BookieLedgers
 from millstream.providers.ledger.handle.options import HandleOptions
 from millstream.providers.ledger.metadata.bookies import bookie_rows
+from millstream.providers.ledger.metadata.instance import instance_of
 from millstream.providers.ledger.metadata.ledgers import LedgerIds, ledger_rows
 from millstream.providers.ledger.metadata.metadata import Metadata
 from millstream.providers.ledger.protocol.errors import LedgerError
 from millstream.providers.ledger.serving.cluster_bookies import ClusterBookies
-from millstream.providers.ledger.serving.embedded import EmbeddedBookie
+from millstream.providers.ledger.serving.embedded import EmbeddedBookie, fresh_name
 from millstream.providers.ledger.topic.reading.reader import TopicReader
 from millstream.providers.ledger.topic.topic import Topic
 from millstream.providers.ledger.topic.topics import Topics
@@ -44,9 +45,10 @@ class LedgerNode:
         rows = bookie_rows(metadata)
         self._bookies = ClusterBookies(host, rows)
         self._embedded = EmbeddedBookie(
-            *(host, host.disk, directory, host.cluster, self._bookies, rows),
+            *(host, host.disk, directory, self._cluster, self._bookies, rows),
             next_ledger=self._ids.free,
             is_gone=self._is_gone,
+            oldest=self._oldest,
             options=options.bookie,
             look_for_lock_s=options.look_for_lock_s,
         )
@@ -56,6 +58,8 @@ class LedgerNode:
         ledgers = BookieLedgers(context, self._ids)
         self._topics = Topics(ledgers, metadata, host.clock, host.tasks)
         self._tasks = host.tasks
+        self._host = host
+        self._metadata = metadata
 
     async def start(self) -> None:
         """Find the bookies, and run the directory's if nobody does. Raises ConfigError: the
@@ -68,6 +72,18 @@ class LedgerNode:
         except OSError as error:
             raise StorageUnavailable(f"stream provider {self._provider!r}: {error}") from error
         self._tasks.start(self._sweep())
+
+    async def _cluster(self) -> str:
+        """The cluster's name, and that of its rows. Raises StorageError."""
+        rows = await instance_of(self._metadata, fresh_name(self._host.clock))
+        return f"{self._host.cluster} (rows {rows})"
+
+    async def _oldest(self) -> int:
+        """No ledger below this number exists. Raises StorageError."""
+        free = await self._ids.free()
+        async for record in self._ledgers.scan():
+            return record.ledger
+        return free
 
     async def _is_gone(self, ledger: int) -> bool:
         """Was the ledger deleted? Not if the rows are older than it is, as after a backup was

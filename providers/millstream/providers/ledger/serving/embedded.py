@@ -20,11 +20,11 @@ from millstream.providers.ledger.metadata.bookies import BookieRecord
 from millstream.providers.ledger.metadata.rows import Rows
 from millstream.providers.ledger.protocol.errors import DirectoryInUse, LedgerError
 from millstream.runtime import StorageError
-from millstream.runtime.extending import Disk
+from millstream.runtime.extending import Clock, Disk
 
 from .cluster_bookies import ClusterBookies, SiloView
 
-__all__ = ["SAY_EVERY_S", "EmbeddedBookie"]
+__all__ = ["SAY_EVERY_S", "EmbeddedBookie", "fresh_name"]
 
 log = logging.getLogger("millstream.ledger")
 
@@ -38,8 +38,10 @@ class EmbeddedBookie:
     """Runs the bookie of a directory in this silo, while no other process does.
 
     Args:
+        cluster: whose the directory is; asked before it is opened.
         next_ledger: a number that no ledger has yet; asked while the directory is locked.
         is_gone: do the rows prove that a ledger was deleted?
+        oldest: no ledger below this number exists any more.
         look_for_lock_s: how often the lock is tried, in seconds.
     """
 
@@ -48,11 +50,12 @@ class EmbeddedBookie:
         silo: SiloView,
         disk: Disk,
         path: str,
-        cluster: str,
+        cluster: Callable[[], Awaitable[str]],
         bookies: ClusterBookies,
         rows: Rows[str, BookieRecord],
         next_ledger: Callable[[], Awaitable[int]],
         is_gone: Callable[[int], Awaitable[bool]],
+        oldest: Callable[[], Awaitable[int]],
         options: BookieOptions,
         look_for_lock_s: float,
     ) -> None:
@@ -64,6 +67,7 @@ class EmbeddedBookie:
         self._rows = rows
         self._next_ledger = next_ledger
         self._is_gone = is_gone
+        self._oldest = oldest
         self._options = options
         self._look_for_lock_s = look_for_lock_s
         self._bookie: Bookie | None = None
@@ -106,8 +110,8 @@ class EmbeddedBookie:
         try:
             bookie = await Bookie.open(
                 *(self._disk, self._path, self._options),
-                cluster=self._cluster,
-                fresh=self._fresh_name(),
+                cluster=await self._cluster(),
+                fresh=fresh_name(self._silo.clock),
                 ask_known=self._known,
             )
         except DirectoryInUse:
@@ -120,9 +124,6 @@ class EmbeddedBookie:
         self._bookies.serve(bookie)
         await self._say(bookie)
         await self._bookies.look()
-
-    def _fresh_name(self) -> str:
-        return "".join(f"{int(self._silo.clock.uniform(0.0, NAME_BITS)):08x}" for _ in range(4))
 
     async def _known(self, name: str) -> Known:
         record = await self._rows.read(name)
@@ -142,7 +143,7 @@ class EmbeddedBookie:
         await self._say(bookie)
         if self._silo.clock.now() >= self._collect_at_s:
             self._collect_at_s = self._silo.clock.now() + COLLECT_EVERY_S
-            await bookie.collect(self._is_gone)
+            await bookie.collect(self._is_gone, await self._oldest())
 
     async def _say(self, bookie: Bookie) -> None:
         """Write its row, if it has changed."""
@@ -185,3 +186,8 @@ class EmbeddedBookie:
             await self._rows.update(bookie.name, left)
         except StorageError as error:
             log.warning("%s: its row still names this silo: %s", self._path, error)
+
+
+def fresh_name(clock: Clock) -> str:
+    """32 hex digits that nobody else has."""
+    return "".join(f"{int(clock.uniform(0.0, NAME_BITS)):08x}" for _ in range(4))
