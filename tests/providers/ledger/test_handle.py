@@ -163,6 +163,22 @@ async def test_nobody_waits_longer_than_the_limit_for_enough_bookies() -> None: 
 
 
 @virtually
+async def test_a_writer_that_gave_up_ends_its_ledger_behind_what_is_confirmed() -> None:  # W06, W30
+    bookies = ModelBookies(3)
+    one = Process(bookies, options=QUICK)
+    writer = await one.ledgers.create(Quorum(3, 3, 2), "t")
+    await writer.append(b"0")
+    for name in ("b0", "b1"):
+        bookies.all[name].is_away = True
+    assert await outcome(writer.append(b"1")) is NotEnoughBookies
+    end = await writer.close()
+    assert (end.state, end.last, end.length) == (LedgerState.CLOSED, 0, 1)
+    for name in ("b0", "b1"):
+        bookies.all[name].is_away = False
+    assert await contents(Process(bookies, one.store, 1), writer.ledger) == [b"0"]
+
+
+@virtually
 async def test_with_fewer_bookies_there_are_fewer_copies_never_below_the_ack_quorum() -> None:
     bookies = ModelBookies(2)
     one = Process(bookies)

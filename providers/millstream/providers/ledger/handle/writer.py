@@ -11,7 +11,7 @@ from asyncio import Future
 from collections.abc import Mapping
 
 from millstream.providers.ledger.protocol.appending import Appending
-from millstream.providers.ledger.protocol.errors import LedgerClosed
+from millstream.providers.ledger.protocol.errors import LedgerClosed, LedgerFenced, LedgerGone
 from millstream.providers.ledger.protocol.record import LedgerRecord, closed, with_ensemble
 
 from .context import HandleContext, existing
@@ -54,7 +54,7 @@ class LedgerWriter:
 
     async def _close(self) -> LedgerRecord:
         core, record = self._sending.core, self._record
-        if core.failed is not None and not isinstance(core.failed, LedgerClosed):
+        if isinstance(core.failed, LedgerFenced | LedgerGone):
             raise core.failed
         last, length = core.confirmed, core.confirmed_length
         self._sending.do(core.close())
