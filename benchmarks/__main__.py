@@ -58,9 +58,10 @@ SUITES = {
     "detection": {"ours": ["detection.stopped", "detection.isolated"]},
     "handover": {"ours": ["handover.brief_handlers", "handover.long_handlers"]},
     "ledger": {
-        "ours": ["ledger.embedded"],
+        "ours": ["ledger.embedded", "ours_streams.durable"],
         "limit": ["ledger.disk"],
         "sqlite": ["ledger.rows"],
+        "redis": ["redis_peer.durable"],
     },
     "slow_consumer": {"ours": ["slow_consumer.beside", "slow_consumer.once"]},
 }

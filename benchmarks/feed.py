@@ -17,7 +17,17 @@ from typing import Any, NamedTuple, Protocol
 
 from benchmarks.measure import cpu_s, now, settle_memory
 
-__all__ = ["RUNS", "WIDE_RUNS", "Arrivals", "Consumer", "Run", "Sample", "measure_feed", "produce"]
+__all__ = [
+    "DURABLE_RUNS",
+    "RUNS",
+    "WIDE_RUNS",
+    "Arrivals",
+    "Consumer",
+    "Run",
+    "Sample",
+    "measure_feed",
+    "produce",
+]
 
 DATA = os.urandom(980)
 WAIT_S = 120.0
@@ -53,6 +63,13 @@ RUNS = (
     Run("b1", 4_000, 1, 0),
     Run("paced", 2_000, 1, 1_000),
     Run("paced5k", 5_000, 1, 5_000),
+)
+DURABLE_RUNS = (
+    RUNS[0],
+    Run("durable100", 20_000, 100, 0),
+    RUNS[2],
+    Run("durable1", 2_000, 1, 0),
+    Run("durable_paced", 2_000, 1, 500),
 )
 WIDE_RUNS = (
     Run("warm100", 5_000, 100, 0),
@@ -164,7 +181,7 @@ async def produce(send: Send, send_each: SendEach | None = None) -> None:
 
     `send_each` gets the run's key, the stream of each event, and the events.
     """
-    runs = {run.name: run for run in (*RUNS, *WIDE_RUNS)}
+    runs = {run.name: run for run in (*RUNS, *DURABLE_RUNS, *WIDE_RUNS)}
     loop = asyncio.get_running_loop()
     settle_memory()
     while line := await loop.run_in_executor(None, sys.stdin.readline):

@@ -1,22 +1,40 @@
 """Millstream's streams as a subject: a client publishes, a silo's grains handle batches.
 
-The queue is in the memory of the consumer's silo. Its owner, agent and cache are the ordinary ones.
+The queue is in the memory of the consumer's silo, or in a ledger of it. Its owner, agent and cache
+are the ordinary ones.
 """
 
 from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from benchmarks.feed import RUNS, WIDE_RUNS, Arrivals, Run, Sample, measure_feed, produce
+from benchmarks.feed import (
+    DURABLE_RUNS,
+    RUNS,
+    WIDE_RUNS,
+    Arrivals,
+    Run,
+    Sample,
+    measure_feed,
+    produce,
+)
 from millstream.balancers import DeploymentBalancer
+from millstream.providers.ledger import LedgerQueues
 from millstream.providers.memory import MemoryQueues
-from millstream.runtime import Grain, Silo, connect
-from millstream.streams import Event, PersistentStreams, StreamNamespace, subscribe
+from millstream.providers.sqlite import SqliteStateStore
+from millstream.runtime import Grain, Silo, StateStore, connect
+from millstream.streams import (
+    Event,
+    PersistentStreams,
+    QueueAdapterFactory,
+    StreamNamespace,
+    subscribe,
+)
 
-__all__ = ["producer", "streams", "wide"]
+__all__ = ["durable", "producer", "streams", "wide"]
 
 SAMPLES = StreamNamespace("samples", Sample)
 SHARED = StreamNamespace("shared", Sample, subscriptions="explicit")
@@ -61,18 +79,29 @@ class SiloConsumer:
 
 async def streams(work: Path) -> dict[str, float]:
     """One subscriber and one stream at a time."""
-    return await _measure(RUNS)
+    return await _measure(RUNS, MemoryQueues())
+
+
+async def durable(work: Path) -> dict[str, float]:
+    """The queue is in a ledger: what is accepted is on the disk."""
+    store = SqliteStateStore(work / "rows")
+    return await _measure(DURABLE_RUNS, LedgerQueues(work / "ledger"), {"default": store})
 
 
 async def wide(work: Path) -> dict[str, float]:
     """Many subscribers, or many streams."""
-    return await _measure(WIDE_RUNS)
+    return await _measure(WIDE_RUNS, MemoryQueues())
 
 
-async def _measure(runs: Sequence[Run]) -> dict[str, float]:
+async def _measure(
+    runs: Sequence[Run],
+    queues: QueueAdapterFactory,
+    stores: Mapping[str, StateStore] | None = None,
+) -> dict[str, float]:
     """A silo in this process."""
-    provider = PersistentStreams(MemoryQueues(), balancer=DeploymentBalancer(rebalance_delay_s=0.1))
-    async with Silo(grains=[Sink, Subscriber], streams={"default": provider}) as silo:
+    provider = PersistentStreams(queues, balancer=DeploymentBalancer(rebalance_delay_s=0.1))
+    streams = {"default": provider}
+    async with Silo(grains=[Sink, Subscriber], streams=streams, stores=stores) as silo:
         return await measure_feed("ours_streams", SiloConsumer(silo), runs)
 
 

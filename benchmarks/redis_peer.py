@@ -17,9 +17,18 @@ from typing import Any
 import msgpack
 import redis.asyncio
 
-from benchmarks.feed import RUNS, WIDE_RUNS, Arrivals, Run, Sample, measure_feed, produce
+from benchmarks.feed import (
+    DURABLE_RUNS,
+    RUNS,
+    WIDE_RUNS,
+    Arrivals,
+    Run,
+    Sample,
+    measure_feed,
+    produce,
+)
 
-__all__ = ["producer", "streams", "wide"]
+__all__ = ["durable", "producer", "streams", "wide"]
 
 START_S = 10.0
 
@@ -65,15 +74,21 @@ async def streams(work: Path) -> dict[str, float]:
     return await _measure(work, RUNS)
 
 
+async def durable(work: Path) -> dict[str, float]:
+    """The same, with every command in a file and synced before it is answered."""
+    return await _measure(work, DURABLE_RUNS, "--appendonly", "yes", "--appendfsync", "always")
+
+
 async def wide(work: Path) -> dict[str, float]:
     """Many subscribers, or many streams."""
     return await _measure(work, WIDE_RUNS)
 
 
-async def _measure(work: Path, runs: Sequence[Run]) -> dict[str, float]:
+async def _measure(work: Path, runs: Sequence[Run], *more: str) -> dict[str, float]:
     """A Redis server, and its consumers in this process."""
     port = free_port()
-    options = ("--save", "", "--appendonly", "no", "--dir", str(work), "--port", str(port))
+    kept = more or ("--appendonly", "no")
+    options = ("--save", "", *kept, "--dir", str(work), "--port", str(port))
     server = await asyncio.create_subprocess_exec(
         "redis-server", *options, stdout=asyncio.subprocess.DEVNULL
     )
