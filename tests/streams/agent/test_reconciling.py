@@ -42,7 +42,6 @@ from millstream.streams.agent.reconciling import repairs
 from millstream.streams.api.subscription_rows import (
     Held,
     SubscriptionRow,
-    row_key,
     rows_under,
 )
 from millstream.streams.provider.agents import AgentCalls
@@ -263,7 +262,7 @@ async def test_an_unsubscribe_that_was_not_stored_is_seen_through_at_the_next_ev
         await publish(silo, 2)
         await publish(silo, 3)
         await until(lambda: known(silo) == [])
-        assert await rows_under(store, row_key("")) == [] and SEEN["a"] == [1]
+        assert await rows_under(store, "subscription/") == [] and SEEN["a"] == [1]
 
 
 async def test_who_subscribes_again_after_an_unsubscribe_that_failed_hears_everything() -> None:
@@ -314,7 +313,7 @@ class Places:
         )
 
     async def rows(self) -> list[SubscriptionRow]:
-        return [row for row, _ in await rows_under(self.store, row_key(""))]
+        return [row for row, _ in await rows_under(self.store, "subscription/")]
 
 
 async def test_one_whose_type_no_silo_hosts_is_forgotten_after_a_time(

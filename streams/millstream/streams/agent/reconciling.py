@@ -3,9 +3,10 @@
 Owns: `Reconciling`: which stream is looked at when, and what follows. Not: telling and being told
 (`subscribers`). A message about a subscription that was lost, or came to a silo that was leaving,
 leaves it known on one side only; here that is found and repaired.
-Invariants: the store is right, as it is written before anybody is told; what was told, or has
-changed here, while it was read is newer, and left alone; nothing is ended that is stored. One
-stream is read every `reconcile_s`, in turn, while the queue has streams that are asked for.
+Invariants: the store is right, as it is written before anybody is told, and the rendezvous knows it
+before it is followed; what was told, or has changed here, while it was read is newer, and left
+alone; nothing is ended that is stored. One stream is read every `reconcile_s`, in turn, while the
+queue has streams that are asked for.
 """
 
 from __future__ import annotations
@@ -51,6 +52,10 @@ class Stored(Protocol):
 
     async def is_stored(self, stream: StreamId, subscription: str, /) -> bool:
         """Is there a row? Raises StorageError."""
+        ...
+
+    async def look_again(self, stream: StreamId, /) -> None:
+        """Let the stream's rendezvous know what is stored. Raises MillstreamError."""
         ...
 
     def is_absent(self, stream: StreamId, row: SubscriptionRow, /) -> bool:
@@ -180,7 +185,9 @@ class Reconciling:
         finally:
             entry.told = None
 
-    async def _look(self, stream: StreamId, entry: StreamEntry) -> None:
+    async def _look(
+        self, stream: StreamId, entry: StreamEntry, *, has_looked_again: bool = False
+    ) -> None:
         told: set[str] = set()
         entry.told = told
         were_held: dict[str, Held] = {one.id: one.held for one in entry.subscribers.values()}
@@ -197,12 +204,17 @@ class Reconciling:
             if self._streams.get(stream) is not entry or entry.cold is not None:
                 return
             part = rows[start : start + COMPARED_AT_ONCE]
-            for one in repairs(entry.subscribers, were_held, part, gone, told):
+            found = repairs(entry.subscribers, were_held, part, gone, told)
+            if found and not has_looked_again:
+                return await self._look_again(stream, entry)
+            for one in found:
                 self._repair(stream, one)
             gone = []
             await asyncio.sleep(0)
         is_told = WHOLE_STREAM in told or entry.is_paused is not was_paused
         if was_paused is (pause is None) and not is_told:
+            if not has_looked_again:
+                return await self._look_again(stream, entry)
             await self._follow(stream, pause)
         consumers = {row.id if is_implicit(row.id) else row.grain_type: row for row in rows}
         absent = next(
@@ -210,6 +222,11 @@ class Reconciling:
         )
         if absent is not None:
             await self._forget(stream, absent)
+
+    async def _look_again(self, stream: StreamId, entry: StreamEntry) -> None:
+        """The rendezvous may not know either, and call well who subscribes again."""
+        await self._stored.look_again(stream)
+        await self._look(stream, entry, has_looked_again=True)
 
     def _repair(self, stream: StreamId, one: Repair) -> None:
         log.warning("%s of %s %s", shown(one.subscription), shown(str(stream)), one.note)

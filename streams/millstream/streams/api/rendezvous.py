@@ -4,7 +4,8 @@ Owns: subscription rows (`subscription_rows`) and their states: pending, active,
 Not: delivering (`agent`), marks (`subscribe`). Invariants: a row is stored before anyone is told of
 it; `add` returns only when the agent that reads the stream's queue knows the subscription, or when
 no agent reads it, so every later event is seen; `pause`, when it delivers no more; a write that was
-refused, or whose answer was lost, ends the activation, so the next one reads what is stored.
+refused, or whose answer was lost, ends the activation, so the next one reads what is stored; who
+finds that such a write came even later says `look_again`.
 """
 
 from __future__ import annotations
@@ -135,8 +136,12 @@ class Rendezvous(Grain):
 
     async def on_activate(self) -> None:
         """Load the stream's rows."""
-        for row, stored in await rows_under(self._store(), row_key(self.key)):
-            self._rows[row.id] = (row, stored.etag)
+        await self.look_again()
+
+    async def look_again(self) -> None:
+        """Know what is stored now: a write of another activation may have come late."""
+        found = await rows_under(self._store(), row_key(self.key))
+        self._rows = {row.id: (row, stored.etag) for row, stored in found}
 
     async def _put(self, row: SubscriptionRow) -> None:
         expect = self._rows[row.id][1] if row.id in self._rows else None
@@ -222,10 +227,15 @@ class Rendezvous(Grain):
         if not is_kept_while_held(subscription):
             await self._attach(row)
             return True
-        if subscription in self._rows:
-            await self._clear(subscription, self._rows[subscription][1])
+        if subscription not in self._rows:
+            await self.look_again()  # it may have come late
+        await self._let_go(subscription)
         await self._agents().attach(self._stream(), row)
         return True
+
+    async def _let_go(self, subscription: str) -> None:
+        if subscription in self._rows:
+            await self._clear(subscription, self._rows[subscription][1])
 
     async def pause(self, subscription: str) -> bool:
         """Keep its events, or those of all, and deliver none; False: there is no such one."""
@@ -299,6 +309,22 @@ class Rendezvous(Grain):
         found = self._find(subscription)
         if found is not None:
             await self._put(msgspec.structs.replace(found, state=state, note=note))
+
+    async def undo_fault(self, subscription: str) -> None:
+        """A fault that may be stored, or may be yet, does not hold; a pause by hand does.
+
+        A row that stays is written in any case: a fault that comes late is refused then.
+        """
+        await self.look_again()
+        found = self._find(subscription)
+        if found is None:
+            return
+        is_faulted = found.state == "faulted"
+        if not is_kept_while_held(subscription):
+            calm = msgspec.structs.replace(found, state="active", note="")
+            await self._put(calm if is_faulted else found)
+        elif is_faulted:
+            await self._let_go(subscription)
 
     @always_interleave
     async def is_stored(self, subscription: str) -> bool:

@@ -64,6 +64,11 @@ class Following:
         key = row_key(rendezvous_key(self._provider, stream), subscription)
         return await self._store.read(key) is not None
 
+    async def look_again(self, stream: StreamId, /) -> None:
+        """Let the stream's rendezvous know what is stored. Raises what calls raise."""
+        key = rendezvous_key(self._provider, stream)
+        await self._services.grain(rendezvous_of(self._provider), key).look_again()
+
     def is_absent(self, stream: StreamId, row: SubscriptionRow, /) -> bool:
         """Has its consumer been hosted by no silo for so long that it is to be forgotten?"""
         return self._absence.is_over(stream, row)

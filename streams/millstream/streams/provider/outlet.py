@@ -82,3 +82,8 @@ class SiloOutlet:
         await self._services.grain(rendezvous_of(self.provider), key).change(
             subscription, "faulted", note
         )
+
+    async def undo_fault(self, stream: StreamId, subscription: str, /) -> None:
+        """A fault whose answer was lost does not hold, also if it is stored later."""
+        key = rendezvous_key(self.provider, stream)
+        await self._services.grain(rendezvous_of(self.provider), key).undo_fault(subscription)

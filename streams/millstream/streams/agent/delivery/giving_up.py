@@ -2,7 +2,8 @@
 
 Owns: the question, its time limit, and storing the outcome. Not: when an event is given up
 (`delivery`). Invariants: a dead letter is stored, and a fault is written, before the answer is
-given; a failure handler that fails, or takes too long, is asked again for ever.
+given; a failure handler that fails, or takes too long, is asked again for ever; the last answer
+holds, also where an earlier one may have been stored.
 """
 
 from __future__ import annotations
@@ -50,6 +51,10 @@ class Aftermath(Protocol):
         """Mark a subscription as faulted. Raises MillstreamError."""
         ...
 
+    async def undo_fault(self, stream: StreamId, subscription: str, /) -> None:
+        """A fault that may be stored, or may be yet, does not hold. Raises MillstreamError."""
+        ...
+
     def tell(self, failure: DeliveryFailure, /) -> None:
         """Tell the consumer, without waiting for it; whatever comes of it is contained."""
         ...
@@ -87,10 +92,14 @@ class GiveUps:
         if outcome == "dead_letter" and not subscriber.keeps_dead_letters:
             outcome = "skip"
         failure = msgspec.structs.replace(failure, decision=outcome)
+        if outcome == "pause":
+            subscriber.may_be_faulted = True
+            await self._aftermath.fault(subscriber.stream, subscriber.id, failure.error)
+        elif subscriber.may_be_faulted:
+            await self._aftermath.undo_fault(subscriber.stream, subscriber.id)
+        subscriber.may_be_faulted = False
         if outcome == "dead_letter":
             await self._aftermath.dead_letter(failure)
-        elif outcome == "pause":
-            await self._aftermath.fault(subscriber.stream, subscriber.id, failure.error)
         self._tell(failure, outcome)
         self._aftermath.tell(failure)
         return outcome

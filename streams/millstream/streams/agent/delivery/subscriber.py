@@ -61,6 +61,7 @@ class Subscriber:
         "is_redelivered",
         "keeps_dead_letters",
         "key",
+        "may_be_faulted",
         "on_give_up",
         "options",
         "position",
@@ -110,6 +111,7 @@ class Subscriber:
         self.event_s = 0.0  # what an event takes, smoothed; 0: not known
         self.is_queued = False
         self.held: Held = ""  # faulted or paused: its events wait, undelivered
+        self.may_be_faulted = False  # that is being stored, or its answer was lost
         self.is_paused = False  # so do those of its whole stream
         self.is_redelivered = False
         self.gaps: tuple[Loss, ...] = ()  # it is still to hear of these
