@@ -65,6 +65,8 @@ def hops_of(report: StreamReport) -> list[tuple[str, str]]:
     """Queue, agent and cache, a line each."""
     owner = f"{report.owner_state}, {report.owner}" if report.owner else report.owner_state
     agent = report.agent
+    if report.trouble:
+        return [("queue", "none")]
     if agent is None:
         return [("queue", f"{report.queue} ({owner})")]
     return [

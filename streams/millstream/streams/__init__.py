@@ -65,6 +65,7 @@ from .failures.letters import DeadLetter
 from .insight.report import HolderReport, QueueReport, StreamReport, SubscriptionReport
 from .insight.verdict import Why
 from .insight.why import why
+from .ownership.function_mapper import FunctionMapper
 from .ownership.holding import pause_queue, resume_queue
 from .ownership.mapper import HashRingMapper
 from .ownership.options import OwnershipOptions
@@ -99,6 +100,7 @@ __all__ = [
     "Event",
     "FailureHandler",
     "FlowOptions",
+    "FunctionMapper",
     "Gap",
     "GiveUpDecision",
     "HashRingMapper",

@@ -47,6 +47,12 @@ def test_a_stream_that_gets_on_is_held_up_by_nothing() -> None:
     assert check == "nothing" and "12,345 events of queue-3 are not read yet" in text
 
 
+def test_a_stream_without_a_queue_says_why() -> None:
+    text = "orders/eu: no queue carries it: the function of FunctionMapper 'f' answered 9"
+    said = found(StreamReport(STREAM, "", trouble=text))
+    assert said == ("no_queue", f"Nothing can be published: {text}.")
+
+
 @pytest.mark.parametrize(
     ("gaps", "gone", "said"),
     [
@@ -194,7 +200,7 @@ def test_what_is_upstream_comes_first(broken: tuple[str, StreamReport], state: s
 
 
 def test_every_check_has_been_seen() -> None:
-    assert CHECKS.index("queue_unreachable") == 0 and CHECKS[-1] == "nothing"
+    assert CHECKS[:2] == ("no_queue", "queue_unreachable") and CHECKS[-1] == "nothing"
 
 
 @pytest.mark.parametrize(

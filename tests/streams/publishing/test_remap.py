@@ -10,7 +10,7 @@ from contextvars import Context
 import pytest
 from tests.conditions import spin, until
 
-from millstream.runtime import StaleMapper
+from millstream.runtime import StaleMapper, StreamError
 from millstream.runtime.extending import Budget, Tasks
 from millstream.streams.contracts.identity import QueueId, StreamId
 from millstream.streams.contracts.message import OutMessage
@@ -26,11 +26,14 @@ class Mapper:
     """First both streams are in one queue; then each has its own."""
 
     epoch = 1
+    refuses = ""
 
     def queues(self) -> Sequence[QueueId]:
         return ["one", "a", "b"]
 
     def queue_for(self, stream: StreamId, /) -> QueueId:
+        if stream.key == self.refuses:
+            raise StreamError(f"no queue for {stream}")
         return "one" if self.epoch == 1 else stream.key
 
     def move(self) -> None:
@@ -179,3 +182,42 @@ async def test_what_waits_when_the_silo_stops_is_not_sent(desk: Desk) -> None:
         "QueueUnavailable",
         "NoneType",
     ]
+
+
+async def test_of_a_list_with_a_stream_that_has_no_queue_nothing_is_stored(desk: Desk) -> None:
+    """Sent again, it would look known beside a later one of its producer in the same queue."""
+    desk.mapper.refuses = "b"
+    desk.service.gate.set()
+    outcomes = await desk.publisher.store(
+        [OutMessage(A, [b"a1"]), OutMessage(B, [b"b1"]), OutMessage(A, [b"a2"])]
+    )
+    assert [str(outcome) for outcome in outcomes] == ["no queue for n/b"] * 3
+    assert [str(one) for one in await desk.publisher.store([OutMessage(B, [b"b1"])])] == [
+        "no queue for n/b"
+    ]
+    with pytest.raises(StreamError, match="no queue for n/b"):
+        await desk.publisher.publish(B, [[b"b1"]], None)
+    with pytest.raises(StreamError, match="no queue for n/b"):
+        desk.publisher.admit(OutMessage(B, [b"b1"]))
+    assert not desk.service.stored
+
+
+async def test_what_the_new_mapper_has_no_queue_for_is_refused_and_the_rest_moves(
+    desk: Desk,
+) -> None:
+    first = desk.publish(A, "a0")
+    await spin()
+    waiting = desk.publish(B, "b1"), desk.publish(A, "a1")
+    await spin()
+    move = desk.remap()
+    await spin()
+    desk.mapper.refuses = "b"
+    held = desk.publish(B, "b2")
+    await spin()
+    desk.service.gate.set()
+    await move
+    for end in (waiting[0], held):
+        with pytest.raises(StreamError, match="no queue for n/b"):
+            await end
+    await asyncio.gather(first, waiting[1])
+    assert "b" not in desk.service.stored

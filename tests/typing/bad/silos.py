@@ -25,6 +25,7 @@ from millstream.streams import (
     CacheLimits,
     DeliveryOptions,
     FlowOptions,
+    FunctionMapper,
     HashRingMapper,
     OwnershipOptions,
     PersistentStreams,
@@ -189,4 +190,7 @@ DeploymentBalancer(weights={"a": "2"})  # E
 HashRingMapper(8)  # E
 HashRingMapper(queues="8")  # E
 HashRingMapper()  # E
+FunctionMapper(queues=8, by=lambda stream, queues: 0)  # E
+FunctionMapper(queues=8, by=lambda stream: 0, name="f")  # E
+FunctionMapper(queues=8, by=lambda stream, queues: stream.key, name="f")  # E
 best_fit(["queue-0"], {"a": 2}, ["b"])  # E

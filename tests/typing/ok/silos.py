@@ -56,6 +56,7 @@ from millstream.streams import (
     DeadLetters,
     DeliveryOptions,
     FlowOptions,
+    FunctionMapper,
     HashRingMapper,
     HolderReport,
     OwnershipOptions,
@@ -93,6 +94,16 @@ class CounterApi(Contract):
 
 WORDS = StreamNamespace("words", str)
 GRAINS: list[type[Counter]] = [Counter]
+
+
+def by_tenant(stream: StreamId, queues: int) -> int:
+    return len(stream.key.split("/")[0]) % queues
+
+
+def streams_by_tenant() -> PersistentStreams:
+    mapper = FunctionMapper(queues=4, by=by_tenant, name="by_tenant", prefix="words")
+    assert_type(mapper.resized(8, 2), FunctionMapper)
+    return PersistentStreams(MemoryQueues(), mapper=mapper, balancer=DeploymentBalancer())
 
 
 def memory_streams() -> PersistentStreams:

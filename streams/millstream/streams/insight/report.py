@@ -98,7 +98,8 @@ class StreamReport(msgspec.Struct, array_like=True, frozen=True):
     `owner`: the silo that the queue's record names, with its state (free, owned, pausing).
     `agent`: None: that silo does not answer, or does not read the queue yet. `at_s`: seconds since
     1970, of the owner. `subscriptions`: None: the stream had no event lately, or they are being
-    asked for. `is_held`: the queue is paused by hand; `is_paused`: the stream is.
+    asked for. `is_held`: the queue is paused by hand; `is_paused`: the stream is. `trouble`: why
+    the mapper has no queue for the stream; `queue` is empty then.
     """
 
     stream: StreamId
@@ -111,3 +112,4 @@ class StreamReport(msgspec.Struct, array_like=True, frozen=True):
     subscriptions: Sequence[SubscriptionReport] | None = None
     is_held: bool = False
     is_paused: bool = False
+    trouble: str = ""

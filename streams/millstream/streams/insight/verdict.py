@@ -19,6 +19,7 @@ from .report import QueueReport, StreamReport, SubscriptionReport
 __all__ = ["CHECKS", "Check", "Why", "verdict"]
 
 Check = Literal[
+    "no_queue",
     "queue_unreachable",
     "queue_unowned",
     "queue_paused",
@@ -61,6 +62,8 @@ Found = tuple[Check, str] | None
 
 def _of_queue(before: StreamReport, after: StreamReport) -> Found:
     agent = after.agent
+    if after.trouble:
+        return "no_queue", f"Nothing can be published: {shown(after.trouble, 500)}."
     if after.is_held:
         return "queue_paused", (
             f"{after.queue} is paused by hand: no silo reads it. `resume_queue` lets it go on."

@@ -59,7 +59,7 @@ class Questions:
 
 
 async def why(program: Program, stream: StreamHandle, /) -> Why:
-    """What holds a stream up: eight checks, from its queue to its grains; takes half a second.
+    """What holds a stream up: checks in order, from its queue to its grains; takes half a second.
 
     Args:
         program: a `Silo`, `Client`, `LocalCluster`, or a grain.

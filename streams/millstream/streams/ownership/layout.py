@@ -12,11 +12,12 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Protocol, runtime_checkable
 
-from millstream.runtime import ConfigError
+from millstream.runtime import ConfigError, StreamError
 from millstream.streams.contracts.identity import QueueId, StreamId
 from millstream.streams.contracts.mapping import QueueMapper
 
 from .mapper_record import MapperRecord, OldRing
+from .sound import sound
 
 __all__ = ["Layout", "Resizable"]
 
@@ -32,7 +33,8 @@ class Layout:
     """Which queue carries a stream, now (`QueueMapper`); and from where it came there.
 
     Attributes:
-        epoch, queue_for: of the ring that publishers use.
+        epoch, queue_for: of the ring that publishers use; `queue_for` raises StreamError: the
+            mapper has no queue for a stream.
         era: messages of later eras may have been mapped by a ring that is not known here yet.
         asked_era: the newest era of a message that waits for that.
         is_settled: there is no former ring that is not done.
@@ -43,12 +45,12 @@ class Layout:
         self._record: MapperRecord | None = None
         self._old: OldRing | None = None
         self._old_ring: QueueMapper | None = None
-        self._ring = self._newest = self._before = mapper
+        self._ring = self._newest = self._before = sound(mapper)
         self._changed = asyncio.Event()
         self.look_again: Callable[[], None] = lambda: None
         self.asked_era = self.era = 0
         self.is_settled = True
-        self._publish_by(mapper)
+        self._publish_by(self._newest)
 
     def _publish_by(self, mapper: QueueMapper) -> None:
         self._ring = mapper
@@ -57,8 +59,8 @@ class Layout:
 
     def bring(self, mapper: QueueMapper) -> None:
         """The broker has another one: it is used from now on."""
-        self._before, self._brought, self._newest = self._newest, mapper, mapper
-        self._publish_by(mapper)
+        self._before, self._brought, self._newest = self._newest, mapper, sound(mapper)
+        self._publish_by(self._newest)
 
     def queues(self) -> Sequence[QueueId]:
         """The queues of the ring that publishers use."""
@@ -70,9 +72,17 @@ class Layout:
         return tuple(dict.fromkeys([*self._newest.queues(), *old]))
 
     def queues_of(self, stream: StreamId) -> Sequence[QueueId]:
-        """Those in which events of a stream may be."""
-        rings = [self._old_ring or self._before, self._newest]
-        return tuple(dict.fromkeys(ring.queue_for(stream) for ring in rings))
+        """Those in which events of a stream may be. Raises StreamError: no ring has one for it."""
+        found: dict[QueueId, None] = {}
+        refused: StreamError | None = None
+        for ring in (self._old_ring or self._before, self._newest):
+            try:
+                found[ring.queue_for(stream)] = None
+            except StreamError as error:
+                refused = error
+        if refused is not None and not found:
+            raise refused
+        return tuple(found)
 
     def old_queues(self) -> Sequence[QueueId]:
         """The queues of the former ring, while it is not done."""
@@ -93,9 +103,7 @@ class Layout:
     def ring_of(self, queues: int, epoch: int) -> QueueMapper:
         """The ring of an epoch. Raises ConfigError."""
         brought = self._brought
-        if epoch == brought.epoch:
-            return brought
-        return self.with_queues(queues, epoch)
+        return sound(brought if epoch == brought.epoch else self.with_queues(queues, epoch))
 
     def is_news(self, record: MapperRecord) -> bool:
         """Would publishers use another ring?"""
@@ -131,12 +139,18 @@ class Layout:
     # -- what came with which ring
 
     def is_open(self, stream: StreamId, queue: QueueId, era: int) -> bool:
-        """May an event of a queue be delivered?"""
+        """May an event of a queue be delivered?
+
+        One for whose stream the former ring has no queue waits until that ring is left.
+        """
         if era > self.era:
             return False  # of a ring that is not known here yet
         if self._old is None or self._old_ring is None or era < self._old.begun_era:
             return True
-        home = self._old_ring.queue_for(stream)
+        try:
+            home = self._old_ring.queue_for(stream)
+        except StreamError:
+            return False
         return home == queue or stream not in self._old.passed.get(home, (stream,))
 
     async def opened(self, stream: StreamId, queue: QueueId, era: int) -> None:

@@ -13,15 +13,17 @@ sealed and done up to its barrier, and no other change begins before.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from typing import Protocol, runtime_checkable
 
 import msgspec
 
 from millstream.runtime import ConfigError, Conflict, Etag, StateStore, StorageError
+from millstream.runtime.extending import shown
 from millstream.streams.contracts.identity import QueueId, StreamId
 from millstream.streams.contracts.mapping import QueueMapper
 from millstream.streams.contracts.token import Token
 
-__all__ = ["MapperRecord", "MapperRecords", "OldRing"]
+__all__ = ["MapperRecord", "MapperRecords", "OldRing", "name_of"]
 
 NO_FENCE = 0
 Ring = tuple[int, str, str]
@@ -56,7 +58,7 @@ class MapperRecord(msgspec.Struct, frozen=True):
     """How many queues, the first and the last of them, the version of the mapper, the era.
 
     `old`: the ring before, while it is not done. `configured`: the ring that silos bring, if their
-    number was changed since.
+    number was changed since. `name`: of a mapper that has one (`Named`): what cannot be seen of it.
     """
 
     queues: int
@@ -66,6 +68,7 @@ class MapperRecord(msgspec.Struct, frozen=True):
     era: int = 0
     old: OldRing | None = None
     configured: Ring | None = None
+    name: str = ""
 
     @property
     def ring(self) -> Ring:
@@ -74,6 +77,8 @@ class MapperRecord(msgspec.Struct, frozen=True):
 
     def takes(self, brought: MapperRecord) -> bool:
         """May a silo come with that ring?"""
+        if self.name != brought.name:
+            return False
         if self.configured is None:
             return (self.ring, self.mapper_epoch) == (brought.ring, brought.mapper_epoch)
         return brought.ring in (self.ring, self.configured)
@@ -117,14 +122,28 @@ class MapperRecord(msgspec.Struct, frozen=True):
 
     def __str__(self) -> str:
         ends = f" ({self.first} to {self.last})" if self.queues else ""
-        return f"{self.queues} queues{ends}, mapper epoch {self.mapper_epoch}"
+        name = f", mapper {shown(repr(self.name))}" if self.name else ""
+        return f"{self.queues} queues{ends}{name}, mapper epoch {self.mapper_epoch}"
+
+
+@runtime_checkable
+class Named(Protocol):
+    """A mapper whose name says what it does: its silos must have that alike."""
+
+    @property
+    def name(self) -> str: ...
+
+
+def name_of(mapper: QueueMapper) -> str:
+    """The name of a mapper; empty: it has none."""
+    return mapper.name if isinstance(mapper, Named) else ""
 
 
 def record_of(mapper: QueueMapper) -> MapperRecord:
     """What a silo with this mapper brings."""
     names = mapper.queues()
     ends = (names[0], names[-1]) if names else ("", "")
-    return MapperRecord(len(names), *ends, mapper.epoch)
+    return MapperRecord(len(names), *ends, mapper.epoch, name=name_of(mapper))
 
 
 class MapperRecords:

@@ -12,7 +12,7 @@ import logging
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
-from millstream.runtime import MillstreamError, QueueUnavailable
+from millstream.runtime import MillstreamError, QueueUnavailable, StreamError
 from millstream.runtime.extending import SiloServices
 from millstream.streams.agent.absence import Absence
 from millstream.streams.api.implicit import ImplicitSubscription, implicit_in
@@ -103,7 +103,13 @@ class AgentCalls:
         await self._tell(stream, tell)
 
     async def _tell(self, stream: StreamId, tell: Tell, *, needs_agent: bool = False) -> None:
-        for queue in self._layout.queues_of(stream):
+        try:
+            queues = self._layout.queues_of(stream)
+        except StreamError:
+            if needs_agent:
+                raise
+            return  # no queue carries it; should one ever do, its agent asks
+        for queue in queues:
             await self._tell_queue(stream, queue, tell, needs_agent=needs_agent)
 
     async def _tell_queue(

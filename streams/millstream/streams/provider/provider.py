@@ -330,7 +330,8 @@ class PersistentStreams:
     def admit(self, message: OutMessage, /) -> str:
         """Check a message for an outbox; returns a name that no other call returns.
 
-        Raises ConfigError (repeats would be stored twice), ValueError (too large).
+        Raises ConfigError (repeats would be stored twice), ValueError (too large), StreamError (no
+        queue carries its stream).
         """
         if Capability.DEDUP not in self.capabilities:
             raise ConfigError(

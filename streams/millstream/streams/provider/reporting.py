@@ -11,7 +11,7 @@ from typing import Protocol
 
 import msgspec
 
-from millstream.runtime import MillstreamError, StateStore
+from millstream.runtime import MillstreamError, StateStore, StreamError
 from millstream.runtime.extending import Clock, SiloServices
 from millstream.streams.agent.agent import PullingAgent
 from millstream.streams.agent.delivery.steps import DeliveryState
@@ -74,7 +74,10 @@ class StreamReports:
         return await self._rows.read(key) is not None
 
     async def _look(self, stream: StreamId) -> StreamReport:
-        queue = self._mapper.queue_for(stream)
+        try:
+            queue = self._mapper.queue_for(stream)
+        except StreamError as error:
+            return StreamReport(stream, "", trouble=str(error))
         stored = await self._records.read(queue)
         if stored is None or not stored.record.owner:
             return StreamReport(stream, queue, is_held=stored is not None and stored.record.is_held)

@@ -34,6 +34,7 @@ from millstream.streams.failures.handler import (
     KeepDeadLetters,
 )
 from millstream.streams.ownership.mapper import HashRingMapper
+from millstream.streams.ownership.mapper_record import name_of
 
 __all__ = ["Settings", "settings_of"]
 
@@ -67,6 +68,8 @@ class Settings:
         """Queues and mapper: where they differ, a stream would be in two queues."""
         names, kind = self.mapper.queues(), type(self.mapper).__qualname__
         ends = f"{names[0]} to {names[-1]}" if names else "none"
+        name = name_of(self.mapper)
+        kind = f"{kind} {name!r}" if name else kind
         mapper = f"{kind} of {len(names)} queues, {ends}, epoch {self.mapper.epoch}"
         queues = type(self.factory).__qualname__
         return {"mapper": mapper, "queues": queues, "store": self.options.store}

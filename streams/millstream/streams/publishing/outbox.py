@@ -88,7 +88,10 @@ class Outbox:
     def add(
         self, provider: str, stream: StreamId, body: bytes, headers: Mapping[str, str] | None
     ) -> None:
-        """Let an event go with the next write. Raises ConfigError, QueueFull, ValueError."""
+        """Let an event go with the next write.
+
+        Raises ConfigError, QueueFull, ValueError, StreamError: no queue carries the stream.
+        """
         letter = Letter(provider, *stream, body, dict(headers) if headers else None)
         origin = self._part(provider).admit(letter.message(None))
         parcel = _encode(letter)

@@ -79,24 +79,35 @@ class SiloPublisher:
         return publish.tokens[-1] if publish.tokens else None
 
     def admit(self, message: OutMessage) -> str:
-        """Check a message; returns a name that no other call returns. Raises ValueError."""
+        """Check a message; returns a name that no other call returns.
+
+        Raises ValueError, and StreamError: the mapper has no queue for it.
+        """
         check_size(message.stream, message.items, message.headers, self._limits)
+        self._mapper.queue_for(message.stream)
         wall_us, chance = int(self._clock.wall_s() * 1e6), self._clock.uniform(0.0, 1.0)
         return f"{wall_us:x}-{int(chance * 2**52):013x}"
 
     async def store(self, messages: Sequence[OutMessage]) -> list[Token | StreamError | None]:
         """Store messages of any streams; the outcome of each, in order.
 
-        Per queue a prefix is stored; all behind it have its error. Raises ValueError (too large),
-        before anything is sent.
+        Per queue a prefix is stored; all behind it have its error. If the mapper has no queue for
+        one of the streams nothing is stored: of what a producer sends, a later event in that queue
+        would make this one look known. Raises ValueError (too large), before anything is sent.
         """
+        homes: list[QueueId] = []
+        try:
+            for message in messages:  # a comprehension would be a frame more for each event
+                homes.append(self._mapper.queue_for(message.stream))
+        except StreamError as refused:
+            return [refused] * len(messages)
         if len(messages) == 1:  # most often, where events come one by one
             publish = self._publish_of(messages)
-            await self._offer(self._mapper.queue_for(messages[0].stream), publish)
+            await self._offer(homes[0], publish)
             return [publish.tokens[0] if publish.tokens else publish.error]
         by_queue: dict[QueueId, list[int]] = {}
-        for at, message in enumerate(messages):
-            by_queue.setdefault(self._mapper.queue_for(message.stream), []).append(at)
+        for at, queue in enumerate(homes):
+            by_queue.setdefault(queue, []).append(at)
         publishes = {
             queue: self._publish_of([messages[at] for at in places])
             for queue, places in by_queue.items()
@@ -155,7 +166,12 @@ class SiloPublisher:
         """Send a publish to where its streams are now."""
         if end.done():
             return  # its caller has gone
-        parts = publish.split(self._queue_of, self._clock.now())
+        try:
+            parts = publish.split(self._queue_of, self._clock.now())
+        except StreamError as refused:  # by the new mapper
+            publish.end(refused)
+            end.set_result(None)
+            return
         if len(parts) == 1:
             publish.parts.clear()
             self._take(next(iter(parts)), publish, end)

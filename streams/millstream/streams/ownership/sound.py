@@ -1,0 +1,62 @@
+"""A mapper that is not ours, with what it answers looked at.
+
+Owns: `sound`. Not: mappers that look at their answers themselves (`mapper`, `function_mapper`).
+Invariant: a stream gets a queue that exists, or a StreamError that names mapper, stream and answer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+from millstream.runtime import StreamError
+from millstream.runtime.extending import shown
+from millstream.streams.contracts.answers import text_of
+from millstream.streams.contracts.identity import QueueId, StreamId
+from millstream.streams.contracts.mapping import QueueMapper
+
+from .function_mapper import FunctionMapper
+from .mapper import HashRingMapper
+
+__all__ = ["sound"]
+
+OURS = frozenset({HashRingMapper, FunctionMapper})  # they answer so by themselves
+
+
+def sound(mapper: QueueMapper) -> QueueMapper:
+    """The mapper, whose `queue_for` raises nothing but StreamError, and names queues that exist."""
+    return mapper if type(mapper) in OURS else CheckedMapper(mapper)
+
+
+class CheckedMapper:
+    """Looks at what a mapper answers."""
+
+    __slots__ = ("_known", "_mapper", "_queues")
+
+    def __init__(self, mapper: QueueMapper) -> None:
+        self._mapper = mapper
+        self._queues = tuple(mapper.queues())
+        self._known = frozenset(self._queues)
+
+    @property
+    def epoch(self) -> int:
+        return self._mapper.epoch
+
+    def queues(self) -> Sequence[QueueId]:
+        return self._queues
+
+    def queue_for(self, stream: StreamId, /) -> QueueId:
+        try:
+            queue = self._mapper.queue_for(stream)
+            is_known = queue in self._known
+        except (Exception, asyncio.CancelledError) as error:
+            why = f"raised {type(error).__name__}: {shown(text_of(error))}"
+            raise self._refused(stream, why) from error
+        if is_known:
+            return queue
+        why = f"answered {shown(repr(queue))}, which is not one of its {len(self._queues)} queues"
+        raise self._refused(stream, why)
+
+    def _refused(self, stream: StreamId, why: str) -> StreamError:
+        name = type(self._mapper).__name__
+        return StreamError(f"{shown(str(stream))}: no queue carries it: the mapper {name} {why}")
