@@ -131,7 +131,7 @@ def test_what_a_ledger_kept_of_what_was_on_its_way_is_not_sent_again(seed: int) 
     async def main(world: World) -> None:
         history = History(world)
         history.watch()
-        topic = await world.open()
+        topic = await world.open(options=LedgerTopicOptions(enqueue_wait_s=10.0))
         await topic.append(marked("p", 1))
         world.bookies.faults.extend(["", "hang"])
         world.bookies.delay_s = 0.1

@@ -50,7 +50,7 @@ class LedgerTopicOptions:
     waiting_bytes_max: int = 64 * MIB
     """Messages of appends that wait; the same."""
     enqueue_wait_s: float = 3.0
-    """How long an append waits for room, for a ledger, or for its fate to be known."""
+    """How long an append waits for room or a ledger, and once it is sent, for its fate."""
     producers_max: int = 10_000
     """Producers whose sequences are remembered, if they fit into an entry; who was silent longest
     is forgotten."""

@@ -8,6 +8,7 @@ snapshot says what is before it in the log and nothing else, so what follows it 
 
 from __future__ import annotations
 
+import math
 from asyncio import Future
 from collections import deque
 from collections.abc import Sequence
@@ -264,9 +265,15 @@ class Outbox:
         self.sent.extend(batches)
         return list(self.sent)
 
-    def give_up(self, error: Exception) -> None:
-        """The callers of what is on its way hear no more of it."""
+    def next_deadline_s(self) -> float:
+        """When the first caller of what is on its way has waited long enough."""
+        deadlines = (append.deadline_s for batch in self.sent for append in batch.appends)
+        return min(deadlines, default=math.inf)
+
+    def give_up(self, error: Exception, until_s: float = math.inf) -> None:
+        """The callers whose deadline is `until_s` or before hear no more of what is on its way."""
         for batch in self.sent:
             for append in batch.appends:
-                append.fail(error)
-            batch.appends.clear()
+                if append.deadline_s <= until_s:
+                    append.fail(error)
+            batch.appends = [one for one in batch.appends if one.deadline_s > until_s]

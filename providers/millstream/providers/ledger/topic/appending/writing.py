@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from asyncio import Future
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -94,7 +95,7 @@ class Writing:
         self._moving: asyncio.Task[None] | None = None
         self._drained: Future[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
-        self._lines = LineBudget()
+        self._lines = LineBudget(lines_max=1)
         self._end: StreamError | None = None
         self._is_closing = False
         self._attempts = 0  # to move, since an entry was confirmed
@@ -167,6 +168,7 @@ class Writing:
         return fits and self._has_backlog_room(append.size_bytes)
 
     def _send(self, append: Append) -> None:
+        append.deadline_s = self._clock.now() + self._options.enqueue_wait_s
         snapshot = self._outbox.snapshot_due()
         if snapshot is not None:
             self._give(snapshot)
@@ -351,18 +353,24 @@ class Writing:
 
     def _arm(self) -> None:
         """Look at who waits when the first one has waited long enough."""
-        if self._timer is None and self._waiting:
-            self._timer = self._tasks.call_at(self._waiting.head.deadline_s, self._expire)
+        if self._timer is None and (self._waiting or self._outbox.sent):
+            head_s = self._waiting.head.deadline_s if self._waiting else math.inf
+            next_s = min(head_s, self._outbox.next_deadline_s())
+            if next_s < math.inf:
+                self._timer = self._tasks.call_at(next_s, self._expire)
 
     def _expire(self) -> None:
         self._timer = None
-        self._waiting.expire(self._clock.now(), self._late())
+        now_s, wait_s = self._clock.now(), self._options.enqueue_wait_s
+        self._waiting.expire(now_s, self._late())
+        text = f"{self._what}: its bookies have not answered within {wait_s} s"
+        self._outbox.give_up(PublishUnknown(f"{text}; it may be stored, also later"), now_s)
         self._arm()
 
     def _late(self) -> StreamError:
         waited = f"{self._what}: nothing was sent within {self._options.enqueue_wait_s} s"
         if self._is_open():
-            limits = "in_flight_bytes_max and backlog_bytes_max"
+            limits = "in_flight_bytes_max or backlog_bytes_max"
             return QueueFull(f"{waited}: what is stored and on its way is at {limits}")
         return QueueUnavailable(f"{waited}: there is no ledger to append to")
 
