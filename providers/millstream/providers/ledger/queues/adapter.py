@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from millstream.runtime import EnqueueFailed, StreamError
-from millstream.runtime.extending import check_kind
+from millstream.runtime import ConfigError, EnqueueFailed, StreamError
+from millstream.runtime.extending import check_kind, shown
 from millstream.streams import AdapterHost, Capability, OutMessage, QueueId, Token
 
 from .desk import Desk, LedgerTarget
@@ -31,7 +31,8 @@ class LedgerQueues:
     dies another one goes on. Rows of ledgers are in a state store that silos share, such as SQLite.
 
     Args:
-        directory: where entries are kept; made if it is missing.
+        directory: where entries are kept; made if it is missing. A relative one is taken from the
+            working directory of this moment, and stays there.
         options: limits, retention, times.
 
     Raises ConfigError.
@@ -51,7 +52,7 @@ class LedgerQueues:
     )
 
     def __init__(self, directory: str | Path, options: LedgerOptions | None = None) -> None:
-        self._directory = str(directory)
+        self._directory = absolute(directory)
         self._options = LedgerOptions() if options is None else options
         check_kind("LedgerQueues(options)", self._options, LedgerOptions)
 
@@ -63,6 +64,15 @@ class LedgerQueues:
         except BaseException:
             await node.aclose()
             raise
+
+
+def absolute(directory: object) -> str:
+    """The path, whatever the working directory will be. Raises ConfigError."""
+    is_path = isinstance(directory, str | Path) and str(directory) and "\0" not in str(directory)
+    if not is_path:
+        text = f"LedgerQueues(directory) is {shown(repr(directory))}; it must be a path"
+        raise ConfigError(text)
+    return str(Path(str(directory)).resolve())
 
 
 class LedgerAdapter:

@@ -8,7 +8,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from millstream.providers.ledger.bookie.options import BookieOptions
+from millstream.providers.ledger.protocol.entry import HEAD_BYTES
 from millstream.providers.ledger.topic.options import LedgerTopicOptions, LedgerTopicSettings
+from millstream.runtime import ConfigError
 from millstream.runtime.extending import check_fields
 
 __all__ = ["LedgerOptions"]
@@ -39,3 +41,9 @@ class LedgerOptions:
 
     def __post_init__(self) -> None:
         check_fields(self)
+        entry, limit = self.topic.entry_bytes_max + HEAD_BYTES, self.bookie.entry_bytes_max
+        if entry > limit:
+            raise ConfigError(
+                f"LedgerOptions.topic.entry_bytes_max is {self.topic.entry_bytes_max}, "
+                f"bookie.entry_bytes_max is {limit}: need topic's + {HEAD_BYTES} <= bookie's"
+            )
