@@ -8,9 +8,11 @@ from millstream.balancers import DeploymentBalancer
 from millstream.providers.ledger.metadata.rows import ROW_TRIES_MAX
 from millstream.providers.ledger.queues.adapter import LedgerQueues
 from millstream.runtime.testing import FailingStore, SimCluster, Simulation, run
-from millstream.streams import PersistentStreams
+from millstream.streams import PersistentStreams, StreamNamespace
 
 BOOKIES = "ledger/sim/bookies/"
+DIRECTORY = "/ledger"
+WORDS = StreamNamespace("words", str)
 
 
 def cluster_on(simulation: Simulation, silos: int, store: FailingStore | None = None) -> SimCluster:
@@ -22,7 +24,7 @@ def cluster_on(simulation: Simulation, silos: int, store: FailingStore | None = 
         stores={"default": store or FailingStore()},
         streams={
             "default": lambda: PersistentStreams(
-                LedgerQueues("ledger"), balancer=DeploymentBalancer()
+                LedgerQueues(DIRECTORY), balancer=DeploymentBalancer()
             )
         },
     )
@@ -47,3 +49,16 @@ def test_a_silo_that_cannot_start_lets_go_of_the_directory() -> None:
             return len(store.range(BOOKIES, "", 10))
 
     assert run(driver, 1).result == 1
+
+
+def test_silos_that_never_run_for_a_minute_do_not_leave_a_segment_each_time() -> None:
+    async def driver(simulation: Simulation) -> int:
+        store = FailingStore()
+        for _ in range(6):
+            async with cluster_on(simulation, 1, store) as cluster:
+                await cluster.silos()[0].stream(WORDS, "k").publish("a")
+                await asyncio.sleep(5.0)
+        names = simulation.disk("silo-0").list(DIRECTORY)
+        return sum(name.endswith(".seg") for name in names)
+
+    assert run(driver, 1).result <= 2

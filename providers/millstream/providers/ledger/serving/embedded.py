@@ -30,6 +30,8 @@ log = logging.getLogger("millstream.ledger")
 
 SAY_EVERY_S = 1.0
 AFTER_FAILURE_S = 5.0
+COLLECT_FIRST_S = 2.0
+"""After a start: a silo that never runs for long leaves a segment each time."""
 COLLECT_EVERY_S = 60.0
 NAME_BITS = 2.0**32
 
@@ -117,7 +119,7 @@ class EmbeddedBookie:
         except DirectoryInUse:
             return
         self._bookie = bookie
-        self._collect_at_s = self._silo.clock.now() + COLLECT_EVERY_S
+        self._collect_at_s = self._silo.clock.now() + COLLECT_FIRST_S
         text = "%s: bookie %s runs here, start %d; its directory was read in %.0f ms (%d bytes)"
         took_ms, size = bookie.opened_s * 1000, bookie.scanned.size_bytes
         log.info(text, self._path, bookie.name, bookie.boot, took_ms, size)
