@@ -157,7 +157,7 @@ async def test_nobody_waits_longer_than_the_limit_for_enough_bookies() -> None: 
     assert [await outcome(future) for future in futures] == [NotEnoughBookies] * 3
     with pytest.raises(NotEnoughBookies, match="of 3 bookies; away: b"):
         writer.append(b"late")
-    with pytest.raises(NotEnoughBookies, match="needs 2 bookies with room: there are 1"):
+    with pytest.raises(NotEnoughBookies, match="needs 2 bookies .* room: there are 1"):
         bookies.all["b0"].is_away = bookies.all["b1"].is_away = True
         await one.ledgers.create(Quorum(3, 3, 2), "t")
 

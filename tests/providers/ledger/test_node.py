@@ -50,7 +50,7 @@ async def test_a_directory_of_other_rows_is_refused_and_says_so(tmp_path: Path) 
     store = MemoryStateStore()
     async with silo(tmp_path, store):
         pass
-    with pytest.raises(ConfigError, match="belongs to cluster .*rows .* not .*directories of its"):
+    with pytest.raises(ConfigError, match="belongs to .*rows .* not .*store that it was made"):
         async with silo(tmp_path, MemoryStateStore()):
             pass
     async with silo(tmp_path, store):

@@ -42,8 +42,8 @@ __all__ = ["Directory"]
 
 log = logging.getLogger("millstream.bookie")
 
-ADVICE = "restore the directory from a copy, or give the bookie an empty one: it gets a new name, "
-ADVICE += "and ledgers are healed from other bookies"
+ADVICE = "put the directory back as it was; with an empty one the bookie gets a new name and has "
+ADVICE += "nothing of this one, so queues wait for what no other bookie has"
 
 
 class Directory:
@@ -237,7 +237,8 @@ def identity_of(disk: Disk, path: str, cluster: str, fresh: str) -> Identity:
         raise refused(file, 0, f"it is damaged: {error}", ADVICE) from None
     if identity.cluster != cluster:
         text = f"it belongs to cluster {identity.cluster!r}, not {cluster!r}"
-        raise refused(file, 0, text, "give each cluster directories of its own")
+        advice = "give it the state store that it was made with, or each cluster and store "
+        raise refused(file, 0, text, advice + "directories of their own")
     return identity
 
 

@@ -42,8 +42,8 @@ class BookieLedgers:
         bookies = chosen(self._context.bookies.writable(), quorum.ensemble, (), self._context.clock)
         found = len(bookies)
         if found < quorum.ack:
-            text = f"a ledger of {topic!r} needs {quorum.ack} bookies with room: there are {found}"
-            raise NotEnoughBookies(f"{text}; start more, or make room")
+            text = f"a ledger of {topic!r} needs {quorum.ack} bookies that run and have room"
+            raise NotEnoughBookies(f"{text}: there are {found}; start more, or make room")
         # with fewer than wanted it has as many copies as there are bookies
         quorum = quorum if found == quorum.ensemble else Quorum(found, found, quorum.ack)
         number = await self._numbers.next()

@@ -36,6 +36,7 @@ class LedgerReader:
         self._record = record
         self._confirmed_here = confirmed_here
         self._confirmed = NOTHING
+        self._refusals: list[str] = []  # why nothing came of the last read
 
     @property
     def is_closed(self) -> bool:
@@ -53,9 +54,8 @@ class LedgerReader:
             found = await self._from_bookies(first, count, bytes_max)
         if found:
             return found
-        holders = ", ".join(self._record.holders(first))
         text = f"ledger {self._record.ledger}: no bookie gives entry {first}, which is confirmed"
-        raise NotRecoverable(f"{text}: it should be on {holders}")
+        raise NotRecoverable(f"{text}: {'; '.join(self._refusals)}")
 
     async def wait(self, confirmed: int, wait_s: float, /) -> int:
         known = self._known()
@@ -108,17 +108,20 @@ class LedgerReader:
         """From the first bookie of the write set that has the entry; the next ones if it fails."""
         at = [fragment.first for fragment in self._record.fragments if fragment.first > first]
         count = min(count, at[0] - first) if at else count
+        self._refusals = []
         for bookie in self._record.holders(first):
             try:
                 found = await self._context.bookies.read(
                     bookie, self._record.ledger, first, count, bytes_max, 0
                 )
-            except BookieError:
+            except BookieError as error:
+                self._refusals.append(str(error))
                 continue
             self._confirmed = max(self._confirmed, found.confirmed)
             entries = self._checked(first, found.entries)
             if entries:
                 return entries
+            self._refusals.append(f"bookie {bookie} runs, and has lost it, or a damaged one")
         return []
 
     def _checked(self, first: int, packed: Sequence[bytes]) -> list[Entry]:
