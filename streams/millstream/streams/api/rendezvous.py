@@ -122,6 +122,7 @@ class Rendezvous(Grain):
 
     def __init__(self) -> None:
         self._rows: dict[str, tuple[SubscriptionRow, Etag]] = {}
+        self._written: set[str] = set()  # by this activation: a late write of another is refused
 
     def _agents(self) -> Agents:
         provider: Carrier = services_of(self).part(parse_rendezvous_key(self.key)[0])
@@ -142,6 +143,7 @@ class Rendezvous(Grain):
         """Know what is stored now: a write of another activation may have come late."""
         found = await rows_under(self._store(), row_key(self.key))
         self._rows = {row.id: (row, stored.etag) for row, stored in found}
+        self._written.clear()
 
     async def _put(self, row: SubscriptionRow) -> None:
         expect = self._rows[row.id][1] if row.id in self._rows else None
@@ -153,6 +155,7 @@ class Rendezvous(Grain):
             self.context.deactivate_when_idle()
             raise
         self._rows[row.id] = (row, etag)
+        self._written.add(row.id)
 
     def _find(self, subscription: str) -> SubscriptionRow | None:
         """A subscription's row; of an implicit one, and of all, also where none is stored."""
@@ -171,12 +174,15 @@ class Rendezvous(Grain):
         """Store a subscription and attach it; one that exists goes to `row.start`.
 
         With `here` it goes on where it is, and a new one begins at `next`; one that is active
-        already is left alone, and one that is paused stays so.
+        already is left alone, and one that is paused stays so. Its row is written once in any case:
+        what an activation has read only, a late write of the one before may still end or hold.
         """
         found = self._rows.get(row.id)
         if row.start == HERE and found is None:
             row = msgspec.structs.replace(row, start="next")
         elif row.start == HERE and found is not None and is_same(row, found[0]):
+            if row.id not in self._written:
+                await self._put(found[0])
             return
         await self._attach(self._paused(row))
 
@@ -300,6 +306,7 @@ class Rendezvous(Grain):
             self.context.deactivate_when_idle()
             raise
         row, _ = self._rows.pop(subscription)
+        self._written.discard(subscription)
         if row.session:
             with suppress(CallError, ClusterError):  # who takes next is told as well
                 await self._inbox(row).close()

@@ -1,4 +1,4 @@
-"""A subscription's fault whose write is answered too late, and comes to the store afterwards."""
+"""Writes of subscriptions that come to the store after their callers were told that they failed."""
 
 from __future__ import annotations
 
@@ -54,6 +54,10 @@ class Reader(Grain):
     async def listen(self) -> None:
         await self.stream(LINES, "s").subscribe(self._on_line)
 
+    async def leave(self) -> None:
+        for subscription in await self.stream(LINES, "s").subscriptions(self):
+            await subscription.unsubscribe()
+
     async def _on_line(self, event: Event[str]) -> None:
         SEEN["Reader"].append(event.item)
         if event.item == "bad":
@@ -77,12 +81,14 @@ class Only(Grain):
 
 
 class LateStore(MemoryStateStore):
-    """The first `late` faults come when `land` says so; who wrote them heard that they failed."""
+    """The first faults, or clears, are said to have failed, and come when `land` says so."""
 
-    def __init__(self, late: int = 0) -> None:
+    def __init__(self, late: int = 0, late_clears: int = 0) -> None:
         super().__init__()
         self.late = late
-        self._waiting: list[Callable[[], Etag]] = []
+        self.late_clears = late_clears
+        self.written = 0  # rows of subscriptions
+        self._waiting: list[Callable[[], object]] = []
 
     def put(self, key: str, data: bytes, expect: Etag | None, fence: int) -> Etag:
         put = super().put
@@ -90,7 +96,16 @@ class LateStore(MemoryStateStore):
             self.late -= 1
             self._waiting.append(lambda: put(key, data, expect, fence))
             raise StorageUnavailable("no answer in time")
+        self.written += key.startswith("subscription/")
         return put(key, data, expect, fence)
+
+    def remove(self, key: str, expect: Etag, fence: int) -> None:
+        remove = super().remove
+        if key.startswith("subscription/") and self.late_clears:
+            self.late_clears -= 1
+            self._waiting.append(lambda: remove(key, expect, fence))
+            raise StorageUnavailable("no answer in time")
+        remove(key, expect, fence)
 
     def land(self) -> int:
         """How many of them are stored."""
@@ -240,3 +255,28 @@ async def test_one_with_a_mark_that_is_resumed_has_no_row_that_came_late() -> No
         assert store.land() == 1
         await listed.resume()
         assert await store.rows() == {}
+
+
+async def test_an_unsubscribe_that_comes_late_does_not_end_who_subscribed_again() -> None:
+    store = LateStore(late_clears=1)
+    async with cluster_of(store, Reader) as cluster:
+        await cluster.grain(Reader, "a").listen()
+        with pytest.raises(StorageUnavailable):
+            await cluster.grain(Reader, "a").leave()
+        await cluster.grain(Reader, "a").listen()
+        assert store.land() == 0
+        await cluster.stream(LINES, "s").publish("a")
+        await until(lambda: SEEN["Reader"] == ["a"])
+        assert (await store.rows())["Reader"].state == "active"
+
+
+async def test_who_subscribes_again_and_again_is_written_once() -> None:
+    store = LateStore(late_clears=1)
+    async with cluster_of(store, Reader) as cluster:
+        await cluster.grain(Reader, "a").listen()
+        with pytest.raises(StorageUnavailable):
+            await cluster.grain(Reader, "a").leave()  # another activation follows
+        before = store.written
+        for _ in range(5):
+            await cluster.grain(Reader, "a").listen()
+        assert store.written == before + 1
