@@ -14,12 +14,21 @@ from millstream.console.sim.ledger_book import Book, Content, Log
 from millstream.console.sim.record import Run
 from millstream.console.sim.runner import run_seed
 from millstream.providers.ledger.bookie.journal import Journal
+from millstream.providers.ledger.bookie.store import Store
+from millstream.providers.ledger.topic import topic
+from millstream.providers.ledger.topic.cursors.retention import ledgers_to_trim
+from millstream.providers.ledger.topic.record import Span
 from millstream.runtime.extending import DiskFile, DiskThread
 from millstream.runtime.testing import Delivered, Simulation, run
 from millstream.streams import OutMessage, ProducerMark, StreamId, Token
 
 T = TypeVar("T")
-SEEDS = range(1, 9)
+SEEDS = range(1, 21)
+
+
+@pytest.fixture(autouse=True)
+def all_violations_are_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(record, "VIOLATIONS_SHOWN", record.VIOLATIONS_KEPT_MAX)
 
 
 def is_noticed(what: str) -> bool:
@@ -38,9 +47,13 @@ class Hasty:
         return self._thread.run(file.write_at, offset, *parts)
 
 
-@pytest.mark.slow
-# a run that fails is left as it is: what was under way ends when nobody listens any more
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def planted(test: Callable[..., None]) -> Any:
+    """A run that fails is left as it is: what was under way ends when nobody listens any more."""
+    quiet = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+    return pytest.mark.slow(quiet(test))
+
+
+@planted
 def test_a_bookie_that_acknowledges_before_its_sync_is_noticed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -51,8 +64,24 @@ def test_a_bookie_that_acknowledges_before_its_sync_is_noticed(
         self._commit = Hasty(self._commit)  # type: ignore[assignment]
 
     monkeypatch.setattr(Journal, "__init__", hastily)
-    monkeypatch.setattr(record, "VIOLATIONS_SHOWN", record.VIOLATIONS_KEPT_MAX)
     assert is_noticed("cannot be read by")
+
+
+@planted
+def test_a_bookie_that_takes_what_is_fenced_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Store, "term_of", lambda self, ledger: 0)
+    assert is_noticed("for its publisher, and")
+
+
+@planted
+def test_ledgers_that_are_deleted_before_they_are_done_are_noticed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def greedy(spans: Sequence[Span], floor: int, *others: Any) -> int:
+        return ledgers_to_trim(spans, floor + 20, *others)
+
+    monkeypatch.setattr(topic, "ledgers_to_trim", greedy)
+    assert is_noticed("never got it")
 
 
 QUEUE, STREAM = "q", "orders/k"

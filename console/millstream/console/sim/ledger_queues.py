@@ -1,8 +1,8 @@
 """The ledger provider as the simulation sees it: what it accepts, and what it shows to readers.
 
-Owns: the noted adapter, `Beside`: a program that publishes, with one that reads queues beside their
-owners; reading queues from their first message to their end. Invariant: the provider's own code
-runs unchanged.
+Owns: the noted adapter, `Tail`: a program that reads queues beside their owners; reading queues
+from their first message to their end. In some runs owners are stubborn: they say that they have let
+go of a queue, and write it for a while. Invariant: the provider's own code runs unchanged.
 """
 
 from __future__ import annotations
@@ -14,19 +14,21 @@ from typing import Any, Protocol
 from millstream.providers.ledger.queues.adapter import LedgerAdapter, LedgerQueues
 from millstream.providers.ledger.queues.receiver import LedgerReader, LedgerReceiver
 from millstream.runtime import CursorTooOld, StreamError
+from millstream.runtime.extending import Tasks
 from millstream.runtime.testing import Host, Random, current_host, seeded_random
-from millstream.streams import AdapterHost, OutMessage, QueueId, Token
+from millstream.streams import AdapterHost, OutMessage, QueueId, QueueReceiver, Token
 
 from .ledger_book import Book, Log, content_of
 from .programs import Program
 from .record import Run, current_run
 
-__all__ = ["Beside", "NotedLedgerQueues", "NotesLedgers", "read_log"]
+__all__ = ["NotedLedgerQueues", "NotesLedgers", "Tail", "Together", "read_log"]
 
 PAGE_EVENTS = 50
 PAGE_BYTES = 1 << 20
 LOOK_S = 0.5
 ANEW_SHARE = 0.05
+STUBBORN_S = 8.0
 TRIES = 20
 TRY_S = 0.5
 
@@ -36,6 +38,8 @@ class NotesLedgers(Protocol):
 
     book: Book
     adapters: dict[str, NotedAdapter]
+
+    def should_be_stubborn(self) -> bool: ...
 
 
 class NotedLedgerQueues(LedgerQueues):
@@ -49,17 +53,19 @@ class NotedLedgerQueues(LedgerQueues):
         inner = await super().open(provider, host)
         on = current_host()
         assert on is not None, "a silo is made on its host"
-        adapter = self._run.adapters[on.name] = NotedAdapter(inner, self._run.book, host.silo)
+        adapter = self._run.adapters[on.name] = NotedAdapter(inner, self._run, host)
         return adapter
 
 
 class NotedAdapter:
     """The provider opened in one silo."""
 
-    def __init__(self, inner: LedgerAdapter, book: Book, silo: str) -> None:
+    def __init__(self, inner: LedgerAdapter, run: NotesLedgers, host: AdapterHost) -> None:
         self._inner = inner
-        self._book = book
-        self._silo = silo
+        self._run = run
+        self._book = run.book
+        self._silo = host.silo
+        self._tasks = host.tasks
         self.is_closed = False
 
     async def enqueue(
@@ -72,9 +78,10 @@ class NotedAdapter:
                 self._book.accepted(queue, token.seq, message, started_s)
         return tokens
 
-    def receiver(self, queue: QueueId, epoch: int, /) -> LedgerReceiver:
+    def receiver(self, queue: QueueId, epoch: int, /) -> QueueReceiver:
         current_run().acquired(queue, self._silo, epoch)
-        return self._inner.receiver(queue, epoch)
+        receiver = self._inner.receiver(queue, epoch)
+        return Stubborn(receiver, self._tasks) if self._run.should_be_stubborn() else receiver
 
     def reader(self, queue: QueueId, /) -> LedgerReader:
         return self._inner.reader(queue)
@@ -84,21 +91,48 @@ class NotedAdapter:
         await self._inner.aclose()
 
 
-class Beside:
-    """Publishes as `program` does, and reads queues beside their owners."""
+class Stubborn:
+    """A receiver that is let go of, and lets go of its topic later: as an owner that was paused,
+    and does not know that it is none any more."""
 
-    def __init__(self, run: Run, notes: NotesLedgers, host: Host, program: Program) -> None:
+    def __init__(self, inner: LedgerReceiver, tasks: Tasks) -> None:
+        self._tasks = tasks
+        self._inner = inner
+        self.start, self.read, self.ack = inner.start, inner.read, inner.ack
+        self.release, self.extend = inner.release, inner.extend
+
+    async def aclose(self) -> None:
+        """Say that it is done."""
+        current_run().figures["stubborn owners"] += 1
+        self._tasks.start(self._close())
+
+    async def _close(self) -> None:
+        await asyncio.sleep(current_run().simulation.rng.uniform(0.0, STUBBORN_S))
+        await self._inner.aclose()
+
+
+class Together:
+    """Programs that work at the same time."""
+
+    def __init__(self, *programs: Program) -> None:
+        self._programs = programs
+
+    async def work(self, handle: Callable[[], Any]) -> None:
+        """Until the run is over."""
+        await asyncio.gather(*(program.work(handle) for program in self._programs))
+
+
+class Tail:
+    """Reads queues beside their owners."""
+
+    def __init__(self, run: Run, notes: NotesLedgers, host: Host) -> None:
         self._run = run
         self._notes = notes
         self._host = host.name
         self._rng: Random = seeded_random(run.simulation.seed, "tail", host.name, host.incarnation)
-        self._program = program
 
     async def work(self, handle: Callable[[], Any]) -> None:
         """Until the run is over."""
-        await asyncio.gather(self._program.work(handle), self._read())
-
-    async def _read(self) -> None:
         while not self._run.is_over:
             await asyncio.sleep(self._rng.uniform(0.0, LOOK_S))
             adapter = self._notes.adapters.get(self._host)

@@ -2,7 +2,8 @@
 
 Three silos and more are processes of one machine and share a directory. They are killed, also all
 at once, the machine loses its power, its disk fills up, stalls and fails to sync, store and table
-fail for a while, silos join and leave; segments and ledgers are small.
+fail for a while, silos join and leave; owners write on after they let go; segments and ledgers are
+small.
 Judged, beside what `streams` judges: what was acknowledged is there after a last power cut, under
 its number, and what was refused is nowhere; a number reads the same for everybody and at any time,
 and none is missing; what was acknowledged before something was sent is before it; a producer's
@@ -35,7 +36,7 @@ from millstream.runtime.testing import (
 from millstream.streams import QueueAdapterFactory
 
 from .ledger_book import Book
-from .ledger_queues import Beside, NotedAdapter, NotedLedgerQueues, read_log
+from .ledger_queues import NotedAdapter, NotedLedgerQueues, Tail, Together, read_log
 from .ledger_troubles import (
     HOSTS_MAX,
     KINDS,
@@ -61,6 +62,7 @@ __all__ = ["LedgerRun", "ledger"]
 
 MACHINE = "silo-0"
 KIB = 1 << 10
+SYNC_S = ((0.0001, 0.002), (0.001, 0.02), (0.02, 0.2))
 LAST_APPENDS_S = 10.0  # so long something of unknown fate may still be stored
 
 
@@ -103,6 +105,8 @@ class LedgerRun(StreamsRun):
         self._options = options_of(self._dice("options"))
         self._store = FailingStore(self._dice("store"))
         self._table = FailingTable(self._dice("table"))
+        self._stubborn_share = self._dice("stubborn").choice((0.0, 1.0))
+        simulation.disk(MACHINE).set_latency(*self._dice("latency").choice(SYNC_S))
 
     def _dice(self, name: str) -> Random:
         return seeded_random(self.simulation.seed, "ledger", name)
@@ -112,12 +116,15 @@ class LedgerRun(StreamsRun):
         return NotedLedgerQueues(self, "ledger", self._options)
 
     def publisher(self, host: Host, name: str) -> Program:
-        """Some number their messages and repeat what failed; beside silos queues are read, too."""
-        is_repeater = self._dice(f"kind of {name}").random() < 0.6
+        """One that numbers its messages and repeats what failed, and one that does neither."""
+        plain = Publisher(self, host, name)
         if name == "client":
-            return (Writer if is_repeater else Publisher)(self, host, name)
-        publisher = (Repeater if is_repeater else Publisher)(self, host, name)
-        return Beside(self, self, host, publisher)
+            return Together(plain, Writer(self, host, f"{name} again"))
+        repeater = Repeater(self, host, f"{name} again")
+        return Together(plain, repeater, Tail(self, self, host))
+
+    def should_be_stubborn(self) -> bool:
+        return not self.is_over and self.simulation.rng.random() < self._stubborn_share
 
     # -- troubles
 
