@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import shutil
 from pathlib import Path
 
 import pytest
@@ -55,3 +57,19 @@ async def test_a_directory_of_other_rows_is_refused_and_says_so(tmp_path: Path) 
             pass
     async with silo(tmp_path, store):
         pass
+
+
+async def test_a_directory_that_is_gone_at_a_start_is_missed(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    store, directory = MemoryStateStore(), tmp_path / "queues"
+    async with silo(directory, store, reads=False) as one:
+        await one.stream(WORDS, "k").publish("a")
+    assert "this directory is new" not in caplog.text
+    shutil.rmtree(directory)
+    async with silo(directory, store, reads=False):
+        found = "this directory is new, and entries of before are in that of [0-9a-f]{32}, which no"
+        assert re.search(found, caplog.text)
+    caplog.clear()
+    async with silo(directory, store, reads=False):
+        assert "this directory is new" not in caplog.text

@@ -106,6 +106,14 @@ class ClusterBookies:
         }
         return here | others
 
+    def away(self) -> list[str]:
+        """Bookies that have run, and that no live silo runs now."""
+        return [
+            name
+            for name, record in self._known.items()
+            if name not in self._here and not self._is_live(record.silo)
+        ]
+
     async def add(self, bookie: str, term: int, entries: Sequence[bytes], /) -> None:
         if (here := self._here.get(bookie)) is not None:
             return await here.add(term, entries)

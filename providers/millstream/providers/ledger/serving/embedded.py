@@ -126,6 +126,18 @@ class EmbeddedBookie:
         self._bookies.serve(bookie)
         await self._say(bookie)
         await self._bookies.look()
+        if bookie.boot == 1:
+            self._tell_of_others()
+
+    def _tell_of_others(self) -> None:
+        """The directory is new: where is what was accepted before?"""
+        if away := self._bookies.away():
+            log.error(
+                "%s: this directory is new, and entries of before are in that of %s, which no silo "
+                "runs: if it was moved, or its disk is not mounted, stop the silos and put it back",
+                self._path,
+                ", ".join(away),
+            )
 
     async def _known(self, name: str) -> Known:
         record = await self._rows.read(name)
