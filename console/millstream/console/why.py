@@ -77,6 +77,11 @@ def hops_of(report: StreamReport) -> list[tuple[str, str]]:
             f"{agent.cached_events:,} of {agent.events_max:,} events, {agent.cached_bytes:,} of "
             f"{agent.bytes_max:,} bytes, oldest {agent.lag_s:.1f} s",
         ),
+        (
+            "",
+            f"{agent.purged:,} events done with, {agent.evicted:,} left to those behind, "
+            f"{agent.full_count:,} times full, {agent.full_s:.1f} s in all",
+        ),
     ]
 
 

@@ -149,6 +149,8 @@ async def test_a_stream_that_is_behind_stops_no_other_and_goes_on_where_it_is() 
         await until(lambda: len(SEEN["slow-too"]) == 300)
         assert SEEN["slow"] == SEEN["slow-too"] == list(range(300))
         await until(lambda: agent.undone == 0)
+        (stats,) = provider_of(cluster).stats()
+        assert 500 <= stats.evicted <= 600 and stats.purged + stats.evicted == stats.read == 700
         agent.cache.check()
         agent.behind.check()
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import pytest
 
 from millstream.streams.agent.cache.limits import CacheLimits
-from millstream.streams.agent.cache.queue_cache import QueueCache
+from millstream.streams.agent.cache.queue_cache import Notes, QueueCache
 from millstream.streams.contracts.identity import StreamId
 from millstream.streams.contracts.message import QueueMessage
 from millstream.streams.contracts.token import Token
@@ -320,6 +320,49 @@ def test_a_stream_that_is_cut_off_as_a_whole_is_not_here() -> None:
     cache.purge()
     cache.check()
     assert cache.first_of(A) == -1 and cache.first_of(B) == 0 and cache.take_done() == []
+
+
+# --- what has left, and why -----------------------------------------------------------------------
+
+
+class Behind:
+    """Somebody who is behind, and needs what is above a number."""
+
+    def __init__(self, done: int) -> None:
+        self.done = done
+
+    def arrived(self, slot: object, /) -> None: ...
+
+    def needs(self, token: Token, /) -> bool:
+        return token.seq > self.done
+
+
+@pytest.mark.parametrize("notes", ["none", "out_of_turn", "all"])
+def test_what_leaves_is_purged_or_evicted_or_given_back(notes: Notes) -> None:
+    cache = QueueCache(CacheLimits(), notes=notes)
+    behind: dict[StreamId, list[Behind]] = {}
+    cache.follow(behind)
+    for seq, stream in enumerate([A, B, A, B, C, C], start=1):
+        cache.append(message_of(stream, seq, b"1", b"2"))
+    cache.unpin(0)
+    assert (cache.purged, cache.evicted) == (0, 0), "it is here"
+    cache.purge()
+    assert (cache.purged, cache.evicted) == (2, 0)
+    behind[B] = [Behind(2), Behind(3)]
+    for index in (1, 2, 3):
+        cache.unpin(index)
+    cache.purge()
+    assert (cache.purged, cache.evicted) == (6, 2), "message 4 is needed"
+    del behind[B]
+    cache.unpin(5)
+    cache.cut(C, 4)
+    assert (cache.purged, cache.evicted) == (6, 2), "it is given back"
+    cache.forget(lambda: cache.unpin(4))
+    assert (cache.purged, cache.evicted, cache.events) == (6, 2, 0), "so is this"
+    cache.unpin(cache.append(message_of(A, 7)))
+    cache.purge()
+    cache.check()
+    assert (cache.purged, cache.evicted) == (7, 2), "one without items counts as it does for room"
 
 
 # --- a cache of ten buckets -----------------------------------------------------------------------

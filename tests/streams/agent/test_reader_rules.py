@@ -138,7 +138,7 @@ def test_a_reader_that_has_read_nothing_knows_nothing() -> None:
     assert core.state is ReaderState.STARTING and not core.is_open and not core.is_failing
     assert (core.position, core.first_read, core.acked_upto) == (Token(1, 7), None, None)
     assert (core.read_count, core.repeats_upto, core.found_nothing_s) == (0, -1, -math.inf)
-    assert not core.has_repeats and not core.has_unacked and core.wake_s() == -math.inf
+    assert not core.has_repeats and core.wake_s() == -math.inf
 
 
 def test_a_reader_that_is_paused_from_the_beginning_makes_no_receiver() -> None:
@@ -531,3 +531,62 @@ def test_who_is_far_behind_is_asked_though_reading_goes_on(monkeypatch: pytest.M
     assert desk.core.wake_s() == 100.2
     desk.wait(0.5)
     assert relieved(desk.wait(1.0)) == [B]
+
+
+# --- stops for a full cache -----------------------------------------------------------------------
+
+
+def stops(desk: Desk) -> tuple[int, float]:
+    return desk.core.stops.count, desk.core.stops.total_s(desk.now_s)
+
+
+def test_each_stop_for_a_full_cache_is_counted_with_its_time() -> None:
+    desk = opened()
+    assert stops(desk) == (0, 0.0)
+    desk.wait(5.0)
+    desk.got(*[message(seq) for seq in range(1, 5)])
+    assert desk.core.state is ReaderState.FULL and stops(desk) == (1, 0.0)
+    desk.wait(1.5)
+    desk.step(Progressed())
+    assert stops(desk) == (1, 1.5)
+    for index in range(4):
+        desk.cache.unpin(index)
+    desk.step(Progressed())
+    desk.now_s += 2.0
+    assert stops(desk) == (1, 1.5), "it is read"
+    desk.got(*[message(seq) for seq in range(5, 10)])
+    assert stops(desk) == (2, 1.5)
+    desk.cache.unpin(4)
+    desk.now_s += 1.0
+    desk.step(Progressed())
+    assert stops(desk) == (2, 2.5), "what waited has taken the room"
+    desk.now_s += 1.0
+    assert stops(desk) == (2, 3.5)
+
+
+@pytest.mark.parametrize("event", [Hold(), Failed(1, "read", "no"), Overtaken("gone")])
+def test_who_is_not_to_read_is_not_stopped_by_its_cache(event: Event) -> None:
+    desk = opened()
+    desk.got(*[message(seq) for seq in range(1, 5)])
+    desk.now_s += 2.0
+    desk.step(event)
+    assert stops(desk) == (1, 2.0)
+    desk.now_s += 3.0
+    assert stops(desk) == (1, 2.0)
+    if isinstance(event, Hold):
+        desk.wait(1.0)
+        assert stops(desk) == (1, 2.0)
+        desk.step(GoOn())
+        desk.now_s += 0.5
+        assert stops(desk) == (2, 2.5), "it is full still"
+
+
+def test_what_waits_for_more_room_than_there_is_stops_reading_too() -> None:
+    desk = Desk(events_max=40)
+    desk.open()
+    actions = desk.got(message(1), message(2, 40))
+    assert not [action for action in actions if isinstance(action, Read)]
+    assert desk.cache.room()[0] == 39 and stops(desk) == (1, 0.0)
+    desk.cache.unpin(0)
+    desk.step(Progressed())
+    assert desk.seqs() == [1, 2] and stops(desk) == (1, 0.0)

@@ -104,8 +104,14 @@ async def test_a_full_cache_names_the_stream_that_holds_it() -> None:
         await cluster.silos[0].stream(LINES, "stuck").publish_many(range(20))
         found = await until_it_says(cluster, "fine", "cache_full")
         assert "of lines/stuck" in str(found) and "20 of 20 events" in str(found)
+        agent = found.reports[1].agent
+        assert agent is not None and (agent.full_count, agent.purged, agent.evicted) == (1, 0, 0)
+        assert agent.full_s > 0
         GATE.set()
         await until_it_says(cluster, "stuck", "nothing")
+        (stats,) = cluster.silos[0].services.part("default").stats()
+        assert (stats.full_count, stats.purged, stats.evicted) == (1, 20, 0)
+        assert stats.full_s >= agent.full_s
 
 
 async def test_a_queue_that_cannot_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -145,6 +151,7 @@ async def test_the_command_prints_the_sentence_and_the_hops(
         out = capsys.readouterr().out
         assert "cannot be handled" in out.splitlines()[0]
         assert "queue-0 (owned" in out and "1 events or" in out
+        assert "0 events done with, 0 left to those behind, 0 times full, 0.0 s in all" in out
         words[-2:] = ["--provider", "none", "lines", "bad"]
         assert await asyncio.to_thread(main, words) == 1
         assert "none" in capsys.readouterr().err

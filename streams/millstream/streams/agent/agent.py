@@ -306,6 +306,10 @@ class PullingAgent:
         """Events that were read."""
         return self._core.read_count
 
+    def stops(self) -> tuple[int, float]:
+        """How often reading stopped for a full cache, and for how many seconds in all."""
+        return self._core.stops.count, self._core.stops.total_s(self._clock.now())
+
     @property
     def backlog(self) -> int:
         """Events not read yet, when it was measured last."""

@@ -71,7 +71,7 @@ class QueueReport(msgspec.Struct, array_like=True, frozen=True):
     `state`: of the reader: starting, reading, full, paused, fenced. `trouble`: the adapter's last
     fault, while reading has not succeeded since. `backlog`: events not read yet, as far as the
     provider tells. `lag_s`: age of the oldest event in the cache. `read`: events since the agent
-    began.
+    began; so are the last four, which are those of `QueueStats`.
     """
 
     queue: str
@@ -90,6 +90,10 @@ class QueueReport(msgspec.Struct, array_like=True, frozen=True):
     calls_out: int
     calls_out_max: int
     holder: HolderReport | None = None
+    purged: int = 0
+    evicted: int = 0
+    full_count: int = 0
+    full_s: float = 0.0
 
 
 class StreamReport(msgspec.Struct, array_like=True, frozen=True):

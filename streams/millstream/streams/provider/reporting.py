@@ -129,6 +129,9 @@ def queue_report(agent: PullingAgent, silo: str, clock: Clock) -> QueueReport:
         agent.dispatch.calls_out,
         agent.options.calls_out_max,
         holder_report(agent, clock),
+        cache.purged,
+        cache.evicted,
+        *agent.stops(),
     )
 
 

@@ -26,6 +26,11 @@ class QueueStats(msgspec.Struct, array_like=True, frozen=True):
     because of some subscription; `lag_s`: age of the oldest of these. `faults`: of the adapter's
     receiver: what raised, was answered wrongly, or not in time; `gaps`: how often events were gone
     before they were read; `behind`: subscriptions that are, whose events are read anew.
+
+    `purged`: events that left the cache as all were done with them; `evicted`: that left it
+    although a subscription that is behind still needed them: they are read anew for it, but for a
+    few that it keeps at hand. `full_count`: how often reading stopped as the cache was full;
+    `full_s`: for how long in all.
     """
 
     queue: str
@@ -43,6 +48,10 @@ class QueueStats(msgspec.Struct, array_like=True, frozen=True):
     faults: int = 0
     gaps: int = 0
     behind: int = 0
+    purged: int = 0
+    evicted: int = 0
+    full_count: int = 0
+    full_s: float = 0.0
 
 
 class SiloStats(msgspec.Struct, array_like=True, frozen=True):
@@ -170,4 +179,7 @@ def agent_stats(agent: PullingAgent, now_s: float) -> QueueStats:
         agent.findings.fault_count,
         agent.findings.gap_count,
         len(agent.behind),
+        agent.cache.purged,
+        agent.cache.evicted,
+        *agent.stops(),
     )

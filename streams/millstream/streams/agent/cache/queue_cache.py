@@ -83,6 +83,7 @@ class QueueCache:
         self.chained_events = self.chained_bytes = 0  # held by those who are behind
         self.moved = 0  # how often what they have done, or need, has changed
         self.left = 0  # messages that have left
+        self._left_events = self.evicted = self._given_back = 0  # of these, in events
 
     @property
     def base(self) -> int:
@@ -98,6 +99,14 @@ class QueueCache:
     def size_bytes(self) -> int:
         """Bytes held."""
         return self._bytes
+
+    @property
+    def purged(self) -> int:
+        """Events that have left as all of their subscriptions were done with them.
+
+        Not `evicted`: those that somebody who is behind still needed; nor what was given back.
+        """
+        return self._left_events - self.evicted - self._given_back
 
     @property
     def oldest(self) -> QueueMessage | None:
@@ -290,21 +299,28 @@ class QueueCache:
 
     def _drop(self, lane: Lane | None, slot: Slot) -> None:
         assert not slot.pins and not slot.cursors, f"message {slot.index} is held"
-        if self._notes != "none" and self._is_noted(slot):
+        is_needed = bool(self._followers) and self._is_needed(slot.message)
+        if is_needed:
+            self.evicted += slot.events
+        if self._notes != "none" and self._is_noted(slot, is_needed):
             self._done.append(slot.message.token)
         del self._slots[slot.index]
         self.left += 1
+        self._left_events += slot.events
         self._count(lane, slot, -1)
 
-    def _is_noted(self, slot: Slot) -> bool:
+    def _is_needed(self, message: QueueMessage) -> bool:
+        """By somebody who is behind."""
+        return any(one.needs(message.token) for one in self._followers.get(message.stream, ()))
+
+    def _is_noted(self, slot: Slot, is_needed: bool) -> bool:
         """Is it acknowledged by itself: before older ones, or while some are behind?"""
         if slot.message.token in self._disowned:
             self._disowned.discard(slot.message.token)
             return False
         if not self._followers:
             return self._notes == "all" or slot.index != self.base
-        message = slot.message
-        return not any(one.needs(message.token) for one in self._followers.get(message.stream, ()))
+        return not is_needed
 
     def disown(self, tokens: Collection[Token]) -> None:
         """Somebody else may have these by now: done or not, they are not acknowledged here."""
@@ -351,6 +367,7 @@ class QueueCache:
         for slot in behind:
             assert not slot.pins and not slot.cursors, f"{slot.message.token} is held"
             self._disowned.add(slot.message.token)
+            self._given_back += slot.events
             self._drop(lane, slot)
         if kept:
             lane.tail, kept[-1].next = kept[-1], None
@@ -365,6 +382,7 @@ class QueueCache:
         """
         self.purge()
         done, self._done = self._done, []
+        self._given_back += self._events
         let_go()
         self.purge()
         assert not self._slots, f"{len(self._slots)} messages are still held"
@@ -396,6 +414,7 @@ class QueueCache:
         indices = [slot.index for slot in slots]
         assert indices == list(self._slots) == sorted(indices)
         assert self.left + len(slots) == self.next_index
+        assert self.purged >= 0
         assert len(slots) <= 1 or self._events <= self.limits.events_max
         assert len(slots) <= 1 or self._bytes <= self.limits.bytes_max
         chained = [slot.index for lane in self._lanes.values() for slot in chain(lane)]

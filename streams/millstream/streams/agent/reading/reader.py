@@ -65,6 +65,7 @@ from .steps import (
     Say,
     Tick,
 )
+from .stops import Stops
 
 __all__ = ["ReaderCore"]
 
@@ -117,6 +118,7 @@ class ReaderCore:
         "position",
         "read_count",
         "repeats_upto",
+        "stops",
     )
 
     def __init__(
@@ -169,6 +171,7 @@ class ReaderCore:
         self.repeats_upto = -1  # index of the last message that a former owner may have delivered
         self.is_fenced = False
         self.read_count = 0
+        self.stops = Stops()
 
     @property
     def state(self) -> ReaderState:
@@ -190,11 +193,6 @@ class ReaderCore:
     def is_open(self) -> bool:
         """Is there a receiver that can be called?"""
         return self._stage is Stage.OPEN
-
-    @property
-    def has_unacked(self) -> bool:
-        """Is something done that no receiver has taken the acknowledgement of?"""
-        return self._settling.has_unacked
 
     @property
     def acked_upto(self) -> Token | None:
@@ -334,6 +332,7 @@ class ReaderCore:
 
     def _held(self, *, is_paused: bool) -> None:
         self._is_paused = is_paused
+        self.stops.at(self._now_s, is_full=False)
         if is_paused and self._settling.gives_back:
             self._out.append(Return())
 
@@ -349,6 +348,7 @@ class ReaderCore:
     def _replace(self, why: str, now_s: float) -> None:
         """The receiver cannot be trusted any further: the next one reads on."""
         self._failures += 1
+        self.stops.at(now_s, is_full=False)
         wait_s = self._retries.whole_s(self._failures)
         self._open_at_s = now_s + wait_s
         self._stage = Stage.CLOSING
@@ -366,6 +366,7 @@ class ReaderCore:
 
     def _overtaken(self, event: Overtaken) -> None:
         self.is_fenced = True
+        self.stops.at(self._now_s, is_full=False)
         self._waiting.clear()
         self._out.append(Fence(event.text))
 
@@ -452,11 +453,11 @@ class ReaderCore:
         return grant if grant.is_open else None
 
     def _ask_read(self, now_s: float) -> None:
-        is_out = self._read_until_s < math.inf
-        if is_out or self._is_paused or self._waiting or now_s < self._read_at_s:
+        if self._read_until_s < math.inf or self._is_paused or now_s < self._read_at_s:
             return
         self._cache.purge()
-        grant = self._grant()
+        grant = None if self._waiting else self._grant()
+        self.stops.at(now_s, is_full=grant is None)
         if grant is not None:
             wait_s = self._read_wait_s()
             self._read_begun_s = now_s
