@@ -73,3 +73,18 @@ async def test_a_directory_that_is_gone_at_a_start_is_missed(
     caplog.clear()
     async with silo(directory, store, reads=False):
         assert "this directory is new" not in caplog.text
+
+
+async def test_a_directory_without_its_identity_is_not_begun_anew(tmp_path: Path) -> None:
+    store, directory = MemoryStateStore(), tmp_path / "queues"
+    async with silo(directory, store, reads=False) as one:
+        await one.stream(WORDS, "k").publish("a")
+    kept = (directory / "identity").read_bytes()
+    (directory / "identity").unlink()
+    with pytest.raises(ConfigError, match="no file 'identity'.*put its file back"):
+        async with silo(directory, store):
+            pass
+    HEARD.clear()
+    (directory / "identity").write_bytes(kept)
+    async with silo(directory, store):
+        await until(lambda: HEARD == ["a"])

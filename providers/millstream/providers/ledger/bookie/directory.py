@@ -246,7 +246,10 @@ def new_identity(disk: Disk, path: str, cluster: str, fresh: str) -> Identity:
     names = [name for name in disk.list(path) if not name.startswith(f"{IDENTITY}.")]
     if names:
         text = f"the directory has no file {IDENTITY!r}, but others"
-        raise refused(f"{path}/{names[0]}", 0, text, "give the bookie an empty directory")
+        advice = (
+            "if it was a bookie's, put its file back; if not, give the bookie an empty directory"
+        )
+        raise refused(f"{path}/{names[0]}", 0, text, advice)
     identity = Identity(fresh, cluster)
     replace_file(disk, f"{path}/{IDENTITY}", identity_bytes(identity))
     return identity
