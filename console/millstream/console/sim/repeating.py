@@ -38,6 +38,7 @@ class Repeater(Publisher):
         mark = self._mark(namespace.name)
         for attempt in range(REPEATS_MAX):
             tried = self.tried(items, attempt)
+            self._run.sent_again(tried)
             try:
                 await self._store(runtime, StreamId(namespace.name, key), tried, mark)
             except MillstreamError as error:

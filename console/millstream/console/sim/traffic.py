@@ -34,6 +34,11 @@ class Traffic(Run):
         self.refused: dict[str, str] = {}  # items that are surely not stored, and why
         self.unknown: set[str] = set()  # items that may be stored
 
+    def sent_again(self, items: list[str]) -> None:
+        """What was refused may be stored from now on: nobody hears of it if this program dies."""
+        for item in items:
+            self.refused.pop(item, None)
+
 
 class Publisher:
     """One program: publishes items, one after the other, until the run is over."""
