@@ -10,7 +10,7 @@ import pytest
 from tests.conditions import until
 
 from millstream.balancers import DeploymentBalancer
-from millstream.providers.ledger import LedgerOptions, LedgerQueues
+from millstream.providers.ledger import LedgerOptions, LedgerQueues, LedgerTopicSettings, Quorum
 from millstream.runtime import ConfigError, Grain, MemoryMembershipTable, MemoryStateStore, Silo
 from millstream.streams import Event, PersistentStreams, StreamNamespace, subscribe
 
@@ -88,3 +88,36 @@ async def test_a_directory_without_its_identity_is_not_begun_anew(tmp_path: Path
     (directory / "identity").write_bytes(kept)
     async with silo(directory, store):
         await until(lambda: HEARD == ["a"])
+
+
+async def test_two_directories_of_one_store_keep_to_themselves(tmp_path: Path) -> None:
+    def both(store: MemoryStateStore) -> Silo:
+        made = {
+            name: PersistentStreams(
+                LedgerQueues(tmp_path / name, LedgerOptions(unowned_after_s=0.0)),
+                balancer=DeploymentBalancer(),
+            )
+            for name in ("default", "second")
+        }
+        return Silo(
+            grains=[],
+            membership=MemoryMembershipTable(),
+            stores={"default": store},
+            streams=made,
+            can_own_queues=False,
+        )
+
+    def bytes_in(name: str) -> int:
+        files = (tmp_path / name).glob("*.seg")
+        return sum(path.read_bytes().count(b"first and only") for path in files)
+
+    async with both(MemoryStateStore()) as one:
+        for number in range(20):
+            await one.stream(WORDS, str(number)).publish("first and only")
+    assert bytes_in("default") == 20 and bytes_in("second") == 0
+
+
+def test_several_copies_in_one_directory_are_refused() -> None:
+    settings = LedgerTopicSettings(quorum=Quorum(3, 3, 2))
+    with pytest.raises(ConfigError, match=r"quorum is \(3, 3, 2\).*one bookie"):
+        LedgerOptions(settings=settings)

@@ -21,6 +21,7 @@ class BookieRecord(msgspec.Struct, frozen=True, array_like=True):
     `bookie`: the UUID of its directory. `silo`: address of the silo that runs it; "" while none
     does. `boot`: so many times it was started. `high_water`: the sequence of its journal up to
     which it surely has everything. `said_s`: wall time of its last word, in seconds since 1970.
+    `place`: its directory's path; a provider's new ledgers stay in the directory it was given.
     """
 
     bookie: str
@@ -30,6 +31,7 @@ class BookieRecord(msgspec.Struct, frozen=True, array_like=True):
     free_bytes: int = 0
     high_water: int = 0
     said_s: float = 0.0
+    place: str = ""
     operation: str = ""
 
 

@@ -43,7 +43,7 @@ class LedgerNode:
         metadata = Metadata(host.store(options.store), host.cluster, host.clock, host.silo)
         self._ids, self._ledgers = LedgerIds(metadata), ledger_rows(metadata)
         rows = bookie_rows(metadata)
-        self._bookies = ClusterBookies(host, rows)
+        self._bookies = ClusterBookies(host, rows, directory)
         self._embedded = EmbeddedBookie(
             *(host, host.disk, directory, self._cluster, self._bookies, rows),
             next_ledger=self._ids.free,

@@ -51,11 +51,16 @@ class SiloView(Protocol):
 
 
 class ClusterBookies:
-    """Bookies by name, wherever they run."""
+    """Bookies by name, wherever they run.
 
-    def __init__(self, silo: SiloView, rows: Rows[str, BookieRecord]) -> None:
+    Args:
+        place: the directory in which new ledgers belong; all are reached for what they have.
+    """
+
+    def __init__(self, silo: SiloView, rows: Rows[str, BookieRecord], place: str = "") -> None:
         self._silo = silo
         self._rows = rows
+        self._place = place
         self._known: dict[str, BookieRecord] = {}
         self._here: dict[str, Bookie] = {}
         self._looked_s = -LOOK_S
@@ -102,9 +107,13 @@ class ClusterBookies:
         others = {
             name: float(record.free_bytes)
             for name, record in self._known.items()
-            if record.is_writable and name not in self._here and self._is_live(record.silo)
+            if record.is_writable and name not in self._here and self._may_take(record)
         }
         return here | others
+
+    def _may_take(self, record: BookieRecord) -> bool:
+        """Is it there, and of the directory in which new ledgers belong?"""
+        return record.place == self._place and self._is_live(record.silo)
 
     def away(self) -> list[str]:
         """Bookies that have run, and that no live silo runs now."""

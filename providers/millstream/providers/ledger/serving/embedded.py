@@ -170,6 +170,7 @@ class EmbeddedBookie:
             free_bytes=bookie.free_bytes,
             high_water=sequence,
             said_s=self._silo.clock.wall_s(),
+            place=self._path,
         )
 
         def said(found: BookieRecord | None) -> BookieRecord:
