@@ -99,7 +99,10 @@ def test_capabilities_that_cannot_go_together_are_refused(declared: set[str], te
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
-        (("kafka", "deployment"), r"'kafka': no millstream.queues plug-in .*: generator, memory"),
+        (
+            ("kafka", "deployment"),
+            r"'kafka': no millstream.queues plug-in .*: generator, ledger, memory",
+        ),
         (("memory", "even"), r"'even': no millstream.balancers plug-in .*: deployment"),
     ],
 )

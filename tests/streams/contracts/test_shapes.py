@@ -587,7 +587,7 @@ def test_streams_refuse_a_malformed_mapper_when_they_are_made() -> None:
         "no `epoch`; `queue_for`: missing a required argument: 'key'"
     )
     made = PersistentStreams(Queues(None), mapper=Maps(), balancer=balancer)
-    assert made.mapper.queues() == ["a"]
+    assert list(made.mapper.queues()) == ["a"]
 
 
 class BalancesAtOnce:

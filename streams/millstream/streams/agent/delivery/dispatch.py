@@ -473,8 +473,8 @@ class Dispatch:
         except (KeyboardInterrupt, SystemExit):
             raise
         except BaseException as error:  # a handler of failures that fails is asked again
-            if self._is_closed:
-                return  # nobody waits for the answer any more
+            if self._is_closed or asyncio._get_running_loop() is None:
+                return  # nobody waits for the answer any more, or the loop is no more
             take_back_cancellation(error)
             self._give_ups.log_no_answer(failure, error)
             event: Event = Unreachable(
