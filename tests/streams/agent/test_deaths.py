@@ -148,6 +148,46 @@ def test_deaths_and_failures_are_attempts_together() -> None:
     assert isinstance(action, GiveUp) and (action.attempts, action.error) == (2, RAISED)
 
 
+def test_a_death_that_is_known_while_a_try_is_out_does_not_make_that_try_the_last() -> None:
+    delivery = delivery_of(retries=1)
+    send(delivery, 4)
+    delivery.step(LOST)
+    again(delivery)
+    send(delivery, 1)  # as the first attempt
+    delivery.step(Died(sent=4))
+    (wait,) = delivery.step(Progress(0, RAISED, 0.0, 0.0))
+    assert isinstance(wait, WaitUntil) and (delivery.deaths, delivery.attempts) == (0, 1)
+    again(delivery)
+    (action,) = delivery.step(Wake())
+    assert isinstance(action, Deliver) and action.attempt == 2
+    delivery.step(Sent(1, 0.0))
+    (action,) = delivery.step(Progress(0, RAISED, 0.0, 0.0))
+    assert isinstance(action, GiveUp) and (action.attempts, action.error) == (2, RAISED)
+
+
+def test_a_death_that_is_known_while_a_try_is_out_counts_if_that_is_lost_too() -> None:
+    delivery = delivery_of(retries=3)
+    send(delivery, 4)
+    delivery.step(LOST)
+    again(delivery)
+    send(delivery, 1)
+    delivery.step(Died(sent=4))
+    delivery.step(LOST)
+    delivery.step(Died())
+    assert (delivery.deaths, delivery.attempts) == (2, 2)
+
+
+def test_what_is_done_in_the_call_in_which_another_fails_leaves_that_no_deaths() -> None:
+    delivery = delivery_of(retries=1)
+    delivery.step(Died())
+    send(delivery, 1)
+    delivery.step(Progress(1, None, 0.0, 0.0))
+    send(delivery, 3)
+    delivery.step(Died(sent=3))
+    (wait,) = delivery.step(Progress(1, RAISED, 0.0, 0.0))
+    assert isinstance(wait, WaitUntil) and (delivery.deaths, delivery.attempts) == (0, 1)
+
+
 def test_what_its_handler_calls_hopeless_is_given_up_whatever_the_retries() -> None:
     final = Failure(FailureKind.HANDLER, "ValueError: no", is_final=True)
     assert Tries().failed(final).is_hopeless(1, 3)

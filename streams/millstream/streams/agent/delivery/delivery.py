@@ -9,7 +9,9 @@ Invariants:
 - an item that has failed is tried alone until it is done or given up, or goes back to a queue that
   counts attempts; what such a queue has counted before is counted here, too;
 - the death of a silo that had the item at the cursor counts as an attempt, but an item is given up
-  for that only if it died alone once; what was in one call with it is tried one by one.
+  for that only if it died alone once; what was in one call with it is tried one by one;
+- a death that becomes known while the next try is out does not count if that one fails: no failure
+  is the last one unless its handler was told so, or the error is final.
 
     ready ──Sent──▶ in_flight ──Progress──▶ ready │ backoff │ giving_up │ closed
     backoff ──Tick──▶ ready │ giving_up         giving_up ──GivenUp──▶ ready │ faulted │ closed
@@ -96,6 +98,7 @@ class Delivery(SeenDelivery):
         "_is_retried",
         "_options",
         "_resume",
+        "_told",
         "_when_s",
         "careful",
         "event_s",
@@ -121,7 +124,8 @@ class Delivery(SeenDelivery):
         self._options = options
         self._cursor = cache.open_cursor(stream, at, after) if isinstance(at, int) else at
         self._out: Sequence[Item] = ()
-        self._tries = UNTRIED  # of the item at the cursor
+        self._tries = UNTRIED  # of the item at the cursor,
+        self._told = UNTRIED  # and those of which its handler was told
         self.is_feared = False  # it is to run alone in its queue
         self.careful = 0  # so many items are sent one by one
         self._losses = 0  # calls in a row that told nothing
@@ -243,6 +247,7 @@ class Delivery(SeenDelivery):
         assert 1 <= event.count <= len(self._out), f"sent {event.count} of {len(self._out)}"
         self._out = self._out[: event.count]
         self._sent_s = event.at_s
+        self._told = self._tries
         self.state = DeliveryState.IN_FLIGHT
         return ()
 
@@ -272,7 +277,7 @@ class Delivery(SeenDelivery):
 
     def _forget(self) -> None:
         """What is at the cursor has not been tried."""
-        self._tries = UNTRIED
+        self._tries = self._told = UNTRIED
         self._is_retried = self.is_feared = False
 
     def _died(self, event: Died) -> Sequence[Action]:
@@ -304,7 +309,7 @@ class Delivery(SeenDelivery):
         return ()
 
     def _failed(self, error: Failure, at_s: float, roll: float) -> Sequence[Action]:
-        self._tries = self._tries.failed(error)
+        self._tries = self._told.failed(error)
         if error.kind is FailureKind.TIMEOUT:
             self.window = 1  # halving would cost one whole deadline per step
         if self._is_hopeless:
