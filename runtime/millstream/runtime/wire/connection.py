@@ -421,7 +421,7 @@ class Peer(Sending):
         if self._owes_sign:
             self._owes_sign = False
             self.send(Ping(False))
-        if self._is_marked and not was_marked and not self.is_leaving:
+        if has_called and self._is_marked and not was_marked:
             self.flush()
         if self.is_leaving and not self._messages:
             self._loop.call_soon(self._finish_leaving)

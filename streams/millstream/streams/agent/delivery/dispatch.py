@@ -30,7 +30,7 @@ from .by_hand import DeliveryByHand
 from .consumer_calls import ConsumerCalls, Outlet, Source
 from .deaths import Deaths, Fates
 from .delivery import Delivery
-from .giving_up import GiveUps, error_text, failure_of, take_back_cancellation
+from .giving_up import GiveUps, error_text, failure_of, is_task, take_back_cancellation
 from .steps import (
     AckBy,
     AckDue,
@@ -467,13 +467,14 @@ class Dispatch:
     # -- giving up
 
     async def _give_up(self, subscriber: Subscriber, delivery: Delivery, action: GiveUp) -> None:
+        me = asyncio.current_task()
         failure = failure_of(subscriber, action, self._outlet.provider, self._source.queue)
         try:
             outcome = await self._give_ups.decide(subscriber, delivery, failure)
         except (KeyboardInterrupt, SystemExit):
             raise
         except BaseException as error:  # a handler of failures that fails is asked again
-            if self._is_closed or asyncio._get_running_loop() is None:
+            if self._is_closed or not is_task(me):
                 return  # nobody waits for the answer any more, or the loop is no more
             take_back_cancellation(error)
             self._give_ups.log_no_answer(failure, error)

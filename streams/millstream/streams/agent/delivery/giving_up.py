@@ -30,6 +30,7 @@ __all__ = [
     "GiveUps",
     "error_text",
     "failure_of",
+    "is_task",
     "log_outcome",
     "take_back_cancellation",
 ]
@@ -167,6 +168,12 @@ def log_outcome(failure: DeliveryFailure, outcome: str) -> None:
         outcome,
         failure.error.splitlines()[0],
     )
+
+
+def is_task(me: asyncio.Task[object] | None) -> bool:
+    """Does this task run? Not if a coroutine of it is closed, because its loop has ended."""
+    loop = asyncio._get_running_loop()
+    return loop is not None and asyncio.current_task(loop) is me
 
 
 def error_text(error: BaseException) -> str:
