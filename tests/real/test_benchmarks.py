@@ -90,5 +90,6 @@ def test_an_unknown_peer_is_named() -> None:
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 1
     assert (
-        "--against orleans: not one of xoscar, redis, asyncio, sqlite, none, nor a revision" in done.stderr
+        "--against orleans: not one of xoscar, redis, asyncio, sqlite, none, nor a revision"
+        in done.stderr
     )
