@@ -250,12 +250,13 @@ class MemoryLedgers:
         self.reads = self.open_readers = 0
         self.wall_s = 0.0
 
-    async def create(self, quorum: Quorum, topic: str, /) -> MemoryWriter:
+    async def create(self, usual: Quorum | None, topic: str, /) -> MemoryWriter:
         await self.bookies.pause()
         if self.bookies.refuse_creation:
             self.bookies.refuse_creation -= 1
             raise NotEnoughBookies("no bookie for a new ledger")
         ledger = await self._ids.next()
+        quorum = Quorum(1, 1, 1) if usual is None else usual
         fragments = (Fragment(0, ("b",) * quorum.ensemble),)
         record = LedgerRecord(
             ledger, LedgerState.OPEN, quorum, 1, fragments, topic, created_s=self.wall_s

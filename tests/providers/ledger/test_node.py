@@ -10,7 +10,7 @@ import pytest
 from tests.conditions import until
 
 from millstream.balancers import DeploymentBalancer
-from millstream.providers.ledger import LedgerOptions, LedgerQueues, LedgerTopicSettings, Quorum
+from millstream.providers.ledger import LedgerOptions, LedgerQueues
 from millstream.runtime import ConfigError, Grain, MemoryMembershipTable, MemoryStateStore, Silo
 from millstream.streams import Event, PersistentStreams, StreamNamespace, subscribe
 
@@ -115,9 +115,3 @@ async def test_two_directories_of_one_store_keep_to_themselves(tmp_path: Path) -
         for number in range(20):
             await one.stream(WORDS, str(number)).publish("first and only")
     assert bytes_in("default") == 20 and bytes_in("second") == 0
-
-
-def test_several_copies_in_one_directory_are_refused() -> None:
-    settings = LedgerTopicSettings(quorum=Quorum(3, 3, 2))
-    with pytest.raises(ConfigError, match=r"quorum is \(3, 3, 2\).*one bookie"):
-        LedgerOptions(settings=settings)

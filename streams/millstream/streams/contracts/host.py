@@ -31,6 +31,11 @@ class AdapterHost(Protocol):
         ...
 
     @property
+    def silo_name(self) -> str:
+        """The silo's name, which it keeps when it starts again; its address if it has none."""
+        ...
+
+    @property
     def provider(self) -> str:
         """Name of the stream provider that the adapter is opened for."""
         ...

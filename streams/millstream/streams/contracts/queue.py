@@ -107,8 +107,11 @@ class QueueAdapter(Protocol):
 
 
 class QueueAdapterFactory(Protocol):
-    """What a user passes as a provider: opened once per silo. `grains`, optional: classes that
-    the silo hosts for it."""
+    """What a user passes as a provider: opened once per silo.
+
+    Optional: `grains`, classes that the silo hosts for it; `agreement`, a mapping of texts: what
+    the factories of all silos must have alike, such as `{"directory": "one for all"}`.
+    """
 
     @property
     def capabilities(self) -> frozenset[Capability]: ...

@@ -51,6 +51,10 @@ class SiloAdapterHost:
         return self._services.address
 
     @property
+    def silo_name(self) -> str:
+        return self._services.name
+
+    @property
     def clock(self) -> Clock:
         return self._services.clock
 

@@ -72,7 +72,8 @@ class Settings:
         kind = f"{kind} {name!r}" if name else kind
         mapper = f"{kind} of {len(names)} queues, {ends}, epoch {self.mapper.epoch}"
         queues = type(self.factory).__qualname__
-        return {"mapper": mapper, "queues": queues, "store": self.options.store}
+        brought: Mapping[str, str] = getattr(self.factory, "agreement", {})
+        return {"mapper": mapper, "queues": queues, "store": self.options.store, **brought}
 
 
 def settings_of(

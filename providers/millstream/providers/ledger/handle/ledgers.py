@@ -21,6 +21,7 @@ from .writer import LedgerWriter
 __all__ = ["BookieLedgers", "Numbers"]
 
 FIRST_TERM = 1
+ALONE = Quorum(1, 1, 1)
 
 
 class Numbers(Protocol):
@@ -30,22 +31,27 @@ class Numbers(Protocol):
 
 
 class BookieLedgers:
-    """Creates, opens, recovers and deletes ledgers."""
+    """Creates, opens, recovers and deletes ledgers.
 
-    def __init__(self, context: HandleContext, numbers: Numbers) -> None:
+    Args:
+        usual: the quorum of those of which nothing else is said.
+    """
+
+    def __init__(self, context: HandleContext, numbers: Numbers, usual: Quorum = ALONE) -> None:
         self._context = context
         self._numbers = numbers
+        self._usual = usual
         self._writers: dict[int, LedgerWriter] = {}
 
-    async def create(self, quorum: Quorum, topic: str, /) -> LedgerWriter:
-        check_quorum(quorum)
-        bookies = chosen(self._context.bookies.writable(), quorum.ensemble, (), self._context.clock)
+    async def create(self, quorum: Quorum | None, topic: str, /) -> LedgerWriter:
+        wanted = self._usual if quorum is None else quorum
+        check_quorum(wanted)
+        bookies = self._chosen(wanted.ensemble)
         found = len(bookies)
-        if found < quorum.ack:
-            text = f"a ledger of {topic!r} needs {quorum.ack} bookies that run and have room"
+        if found < wanted.ack:
+            text = f"a ledger of {topic!r} needs {wanted.ack} bookies that run and have room"
             raise NotEnoughBookies(f"{text}: there are {found}; start more, or make room")
-        # with fewer than wanted it has as many copies as there are bookies
-        quorum = quorum if found == quorum.ensemble else Quorum(found, found, quorum.ack)
+        quorum = wanted.reduced(found)
         number = await self._numbers.next()
         record = LedgerRecord(
             ledger=number,
@@ -55,6 +61,7 @@ class BookieLedgers:
             fragments=(Fragment(0, tuple(bookies)),),
             topic=topic,
             created_s=self._context.clock.wall_s(),
+            wanted=wanted if quorum.write < wanted.write else None,
         )
         record = await self._context.rows.create(number, record)
         writer = LedgerWriter(self._context, record)

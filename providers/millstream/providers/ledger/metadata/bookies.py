@@ -21,7 +21,9 @@ class BookieRecord(msgspec.Struct, frozen=True, array_like=True):
     `bookie`: the UUID of its directory. `silo`: address of the silo that runs it; "" while none
     does. `boot`: so many times it was started. `high_water`: the sequence of its journal up to
     which it surely has everything. `said_s`: wall time of its last word, in seconds since 1970.
-    `place`: its directory's path; a provider's new ledgers stay in the directory it was given.
+    `place`: bookies of one place take new ledgers together: the directory's path, if silos share
+    it; the template of the paths, if each has its own. `owner`: the name of the silo whose
+    directory it is; "": of whichever has its lock.
     """
 
     bookie: str
@@ -33,6 +35,7 @@ class BookieRecord(msgspec.Struct, frozen=True, array_like=True):
     said_s: float = 0.0
     place: str = ""
     operation: str = ""
+    owner: str = ""
 
 
 def bookie_rows(metadata: Metadata) -> Rows[str, BookieRecord]:

@@ -42,7 +42,8 @@ class LedgerRecord(msgspec.Struct, frozen=True, array_like=True):
     `term`: bookies refuse what was written in a lower one, once they know it. `last`, `length`:
     the last entry and the bytes of all payloads, once it is closed. `topic`: whose it is, for
     people and for whoever looks for orphans. `operation`: the token of the write that made this
-    version, by which a writer whose answer was lost knows its own.
+    version, by which a writer whose answer was lost knows its own. `wanted`: the quorum that was
+    asked for, if there were too few bookies for its copies when it was made.
     """
 
     ledger: int
@@ -55,6 +56,7 @@ class LedgerRecord(msgspec.Struct, frozen=True, array_like=True):
     last: int = NOTHING
     length: int = 0
     operation: str = ""
+    wanted: Quorum | None = None
 
     def fragment_of(self, entry: int) -> Fragment:
         """The fragment that an entry is in, or would be."""

@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from millstream.runtime import ConfigError, EnqueueFailed, StreamError
-from millstream.runtime.extending import check_kind, shown
+from millstream.runtime import EnqueueFailed, StreamError
+from millstream.runtime.extending import check_kind
 from millstream.streams import AdapterHost, Capability, OutMessage, QueueId, Token
 
 from .desk import Desk, LedgerTarget
+from .directories import Directories
 from .form import in_topic
 from .node import LedgerNode
 from .options import LedgerOptions
@@ -26,14 +27,17 @@ __all__ = ["LedgerAdapter", "LedgerQueues"]
 class LedgerQueues:
     """Durable queues: `PersistentStreams(LedgerQueues("data/ledger"), ...)`.
 
-    What is published is on disk before it is accepted, and is kept until it is acknowledged. All
-    silos of a machine share one directory: whichever has its lock writes it, and when that process
-    dies another one goes on. Rows of ledgers are in a state store that silos share, such as SQLite.
+    What is published is on disk before it is accepted, and is kept until it is acknowledged.
+    `"data/ledger"` is one directory for all silos of a machine: whichever has its lock writes it,
+    and when that process dies another one goes on. `"data/ledger/{silo}"` is one for each silo, by
+    its name, and what is published is on several of them before it is accepted: it survives the
+    loss of a silo with its disk. Rows of ledgers are in a state store that silos share, such as
+    SQLite.
 
     Args:
         directory: where entries are kept; made if it is missing. A relative one is taken from the
-            working directory of this moment, and stays there.
-        options: limits, retention, times.
+            working directory of this moment, and stays there. All silos say the same.
+        options: limits, retention, times, copies.
 
     Raises ConfigError.
     """
@@ -52,27 +56,21 @@ class LedgerQueues:
     )
 
     def __init__(self, directory: str | Path, options: LedgerOptions | None = None) -> None:
-        self._directory = absolute(directory)
+        self._directories = Directories(directory)
         self._options = LedgerOptions() if options is None else options
         check_kind("LedgerQueues(options)", self._options, LedgerOptions)
+        self._directories.check(self._options.settings.quorum)
+        self.agreement = {"directory": self._directories.agreement}
 
     async def open(self, provider: str, host: AdapterHost, /) -> LedgerAdapter:
-        node = LedgerNode(host, self._directory, self._options)
+        home = self._directories.home(host.silo, host.silo_name)
+        node = LedgerNode(host, home, self._directories.quorum, self._options)
         try:
             await node.start()
             return LedgerAdapter(host, node, self._options, await host.era())
         except BaseException:
             await node.aclose()
             raise
-
-
-def absolute(directory: object) -> str:
-    """The path, whatever the working directory will be. Raises ConfigError."""
-    is_path = isinstance(directory, str | Path) and str(directory) and "\0" not in str(directory)
-    if not is_path:
-        text = f"LedgerQueues(directory) is {shown(repr(directory))}; it must be a path"
-        raise ConfigError(text)
-    return str(Path(str(directory)).resolve())
 
 
 class LedgerAdapter:

@@ -13,12 +13,14 @@ from millstream.providers.ledger.handle.context import HandleContext
 from millstream.providers.ledger.handle.ledgers import BookieLedgers
 from millstream.providers.ledger.handle.options import HandleOptions
 from millstream.providers.ledger.metadata.bookies import bookie_rows
-from millstream.providers.ledger.metadata.instance import instance_of
 from millstream.providers.ledger.metadata.ledgers import LedgerIds, ledger_rows
 from millstream.providers.ledger.metadata.metadata import Metadata
 from millstream.providers.ledger.protocol.errors import LedgerError
+from millstream.providers.ledger.protocol.quorum import Quorum
+from millstream.providers.ledger.serving.census import Census
 from millstream.providers.ledger.serving.cluster_bookies import ClusterBookies
-from millstream.providers.ledger.serving.embedded import EmbeddedBookie, fresh_name
+from millstream.providers.ledger.serving.home import Home
+from millstream.providers.ledger.serving.hosted import HostedBookie
 from millstream.providers.ledger.topic.reading.reader import TopicReader
 from millstream.providers.ledger.topic.topic import Topic
 from millstream.providers.ledger.topic.topics import Topics
@@ -35,66 +37,50 @@ SWEEP_EVERY_S = 3600.0
 
 
 class LedgerNode:
-    """The ledgers of one provider in one silo."""
+    """The ledgers of one provider in one silo.
 
-    def __init__(self, host: AdapterHost, directory: str, options: LedgerOptions) -> None:
+    Args:
+        usual: the quorum of ledgers, where the settings do not say.
+    """
+
+    def __init__(
+        self, host: AdapterHost, home: Home, usual: Quorum, options: LedgerOptions
+    ) -> None:
         self._provider = host.provider
         self._options = options
         metadata = Metadata(host.store(options.store), host.cluster, host.clock, host.silo)
-        self._ids, self._ledgers = LedgerIds(metadata), ledger_rows(metadata)
-        rows = bookie_rows(metadata)
-        self._bookies = ClusterBookies(host, rows, directory)
-        self._embedded = EmbeddedBookie(
-            *(host, host.disk, directory, self._cluster, self._bookies, rows),
-            next_ledger=self._ids.free,
-            is_gone=self._is_gone,
-            oldest=self._oldest,
-            options=options.bookie,
-            look_for_lock_s=options.look_for_lock_s,
+        ids, rows = LedgerIds(metadata), bookie_rows(metadata)
+        self._bookies = ClusterBookies(host, rows, home.place)
+        self._hosted = HostedBookie(
+            *(host, host.disk, home, self._bookies, rows),
+            Census(metadata, ids, host.cluster, host.clock),
+            options.bookie,
+            options.look_for_lock_s,
         )
         context = HandleContext(
-            self._bookies, self._ledgers, host.clock, host.tasks, HandleOptions()
+            self._bookies, ledger_rows(metadata), host.clock, host.tasks, HandleOptions()
         )
-        ledgers = BookieLedgers(context, self._ids)
+        ledgers = BookieLedgers(context, ids, usual)
         self._topics = Topics(ledgers, metadata, host.clock, host.tasks)
         self._tasks = host.tasks
-        self._host = host
-        self._metadata = metadata
 
     async def start(self) -> None:
         """Find the bookies, and run the directory's if nobody does. Raises ConfigError: the
         directory is refused; StorageError: rows cannot be read, or the disk fails."""
         await self._bookies.start()
         try:
-            await self._embedded.start()
+            await self._hosted.start()
         except LedgerError as error:
             raise ConfigError(f"stream provider {self._provider!r}: {error}") from error
         except OSError as error:
             raise StorageUnavailable(f"stream provider {self._provider!r}: {error}") from error
         self._tasks.start(self._sweep())
 
-    async def _cluster(self) -> str:
-        """The cluster's name, and that of its rows. Raises StorageError."""
-        rows = await instance_of(self._metadata, fresh_name(self._host.clock))
-        return f"{self._host.cluster} (rows {rows})"
-
-    async def _oldest(self) -> int:
-        """No ledger below this number exists. Raises StorageError."""
-        free = await self._ids.free()
-        async for record in self._ledgers.scan():
-            return record.ledger
-        return free
-
-    async def _is_gone(self, ledger: int) -> bool:
-        """Was the ledger deleted? Not if the rows are older than it is, as after a backup was
-        restored. Raises StorageError."""
-        return await self._ledgers.read(ledger) is None and ledger < await self._ids.free()
-
     async def _sweep(self) -> None:
-        """Look for ledgers that crashes have left, where the bookie runs."""
+        """Look for ledgers that crashes have left, in one silo."""
         while True:
             await asyncio.sleep(SWEEP_EVERY_S)
-            if self._embedded.runs_here:
+            if self._bookies.is_first():
                 try:
                     await self._topics.sweep()
                 except StorageError as error:
@@ -119,4 +105,4 @@ class LedgerNode:
 
     async def aclose(self) -> None:
         """Stop the directory's bookie, if it runs here."""
-        await self._embedded.aclose()
+        await self._hosted.aclose()

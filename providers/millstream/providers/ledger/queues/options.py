@@ -9,14 +9,11 @@ from dataclasses import dataclass, field
 
 from millstream.providers.ledger.bookie.options import BookieOptions
 from millstream.providers.ledger.protocol.entry import HEAD_BYTES
-from millstream.providers.ledger.protocol.quorum import Quorum
 from millstream.providers.ledger.topic.options import LedgerTopicOptions, LedgerTopicSettings
 from millstream.runtime import ConfigError
 from millstream.runtime.extending import check_fields
 
 __all__ = ["LedgerOptions"]
-
-ALONE = Quorum(1, 1, 1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,7 +26,7 @@ class LedgerOptions:
         publish_wait_s: so long one enqueue looks for whoever writes the queue; the publisher tries
             again up to `StreamOptions.enqueue_wait_s`.
         unowned_after_s: a queue that nobody owns for so long is written by whoever publishes first.
-        look_for_lock_s: how often a silo without the directory's lock tries to get it.
+        look_for_lock_s: how often a silo without its directory's lock tries to get it.
         topic, settings: of each queue's topic: limits, retention, copies, size of ledgers.
         bookie: of the directory.
     """
@@ -49,10 +46,4 @@ class LedgerOptions:
             raise ConfigError(
                 f"LedgerOptions.topic.entry_bytes_max is {self.topic.entry_bytes_max}, "
                 f"bookie.entry_bytes_max is {limit}: need topic's + {HEAD_BYTES} <= bookie's"
-            )
-        if self.settings.quorum != ALONE:
-            quorum = ", ".join(map(str, self.settings.quorum))
-            raise ConfigError(
-                f"LedgerOptions.settings.quorum is ({quorum}): one directory has one bookie, and "
-                "takes (1, 1, 1) alone; several bookies are not part of this version"
             )

@@ -54,7 +54,7 @@ class ClusterBookies:
     """Bookies by name, wherever they run.
 
     Args:
-        place: the directory in which new ledgers belong; all are reached for what they have.
+        place: of the bookies over which new ledgers are spread; all are reached for what they have.
     """
 
     def __init__(self, silo: SiloView, rows: Rows[str, BookieRecord], place: str = "") -> None:
@@ -112,16 +112,26 @@ class ClusterBookies:
         return here | others
 
     def _may_take(self, record: BookieRecord) -> bool:
-        """Is it there, and of the directory in which new ledgers belong?"""
+        """Is it there, and of the place where new ledgers belong?"""
         return record.place == self._place and self._is_live(record.silo)
 
-    def away(self) -> list[str]:
-        """Bookies that have run, and that no live silo runs now."""
+    def away(self, owner: str) -> list[str]:
+        """Bookies that have run, and that no live silo runs now; of the directories of a silo, by
+        its name, or of those that silos share."""
         return [
             name
             for name, record in self._known.items()
-            if name not in self._here and not self._is_live(record.silo)
+            if record.owner == owner and not self._runs(name)
         ]
+
+    def is_first(self) -> bool:
+        """Is, of the bookies of this place that run, the one that comes first in this silo? So one
+        silo does what one has to do, and two at most for a moment."""
+        of_place = [name for name, one in self._known.items() if one.place == self._place]
+        return min(filter(self._runs, of_place), default="") in self._here
+
+    def _runs(self, name: str) -> bool:
+        return name in self._here or self._is_live(self._known[name].silo)
 
     async def add(self, bookie: str, term: int, entries: Sequence[bytes], /) -> None:
         if (here := self._here.get(bookie)) is not None:

@@ -75,8 +75,9 @@ class Reader(Protocol):
 class Ledgers(Protocol):
     """Ledgers of one cluster."""
 
-    async def create(self, quorum: Quorum, topic: str, /) -> Writer:
-        """A new, empty ledger. Raises NotEnoughBookies, StorageError."""
+    async def create(self, quorum: Quorum | None, topic: str, /) -> Writer:
+        """A new, empty ledger; None: with the usual quorum. Raises NotEnoughBookies,
+        StorageError."""
         ...
 
     async def recover(self, ledger: int, /) -> LedgerRecord:

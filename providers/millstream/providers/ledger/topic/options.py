@@ -16,15 +16,15 @@ from millstream.runtime.extending import check_fields
 __all__ = ["LedgerTopicOptions", "LedgerTopicSettings"]
 
 MIB = 2**20
-ALONE = Quorum(1, 1, 1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LedgerTopicSettings:
     """What is stored with a topic; a change holds from its next ledger on. Raises ConfigError."""
 
-    quorum: Quorum = ALONE
-    """How many bookies a ledger is spread over, hold each entry, and acknowledge it."""
+    quorum: Quorum | None = None
+    """How many bookies a ledger is spread over, hold each entry, and acknowledge it; None: what is
+    usual where it is, (1, 1, 1) in one directory, (3, 3, 2) with one for each silo."""
     ledger_bytes_max: int = 256 * MIB
     """Payloads of a ledger; the entry that reaches it is the last one."""
     ledger_entries_max: int = 50_000
@@ -34,7 +34,8 @@ class LedgerTopicSettings:
 
     def __post_init__(self) -> None:
         check_fields(self)
-        check_quorum(self.quorum)
+        if self.quorum is not None:
+            check_quorum(self.quorum)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

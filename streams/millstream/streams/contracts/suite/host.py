@@ -73,6 +73,7 @@ class BenchHost:
         world = world or BenchWorld()
         world.silos += 1
         self.silo = f"127.0.0.1:{world.silos}@1"
+        self.silo_name = f"silo-{world.silos}"
         self.provider = provider
         self.mapper: QueueMapper = mapper or BenchMapper()
         self.clock: Clock = world.bench_clock

@@ -1,16 +1,16 @@
-"""One directory for all silos of a machine: whoever has its lock runs the bookie.
+"""The bookie of a directory, in whichever silo has its lock.
 
-Owns: `EmbeddedBookie`. Not: the bookie (`bookie`), calls to it (`cluster_bookies`). Invariants: the
-row names a silo only while that silo serves the bookie; when the process that runs it dies, its
-lock is free, and another one opens the directory and says so; what is refused stays refused until
-a person has looked at it, and is said again now and then.
+Owns: `HostedBookie`. Not: the bookie (`bookie`), calls to it (`cluster_bookies`), which directory
+it is (`home`). Invariants: the row names a silo only while that silo serves the bookie; when the
+process that runs it dies, its lock is free, and whoever waits for it opens the directory and says
+so: another silo of the machine, or the silo itself once it is started again; what is refused stays
+refused until a person has looked at it, and is said again now and then.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
 
 import msgspec
 
@@ -20,11 +20,13 @@ from millstream.providers.ledger.metadata.bookies import BookieRecord
 from millstream.providers.ledger.metadata.rows import Rows
 from millstream.providers.ledger.protocol.errors import DirectoryInUse, LedgerError
 from millstream.runtime import StorageError
-from millstream.runtime.extending import Clock, Disk
+from millstream.runtime.extending import Disk
 
+from .census import Census, fresh_name
 from .cluster_bookies import ClusterBookies, SiloView
+from .home import Home
 
-__all__ = ["SAY_EVERY_S", "EmbeddedBookie", "fresh_name"]
+__all__ = ["SAY_EVERY_S", "HostedBookie"]
 
 log = logging.getLogger("millstream.ledger")
 
@@ -33,17 +35,12 @@ AFTER_FAILURE_S = 5.0
 COLLECT_FIRST_S = 2.0
 """After a start: a silo that never runs for long leaves a segment each time."""
 COLLECT_EVERY_S = 60.0
-NAME_BITS = 2.0**32
 
 
-class EmbeddedBookie:
+class HostedBookie:
     """Runs the bookie of a directory in this silo, while no other process does.
 
     Args:
-        cluster: whose the directory is; asked before it is opened.
-        next_ledger: a number that no ledger has yet; asked while the directory is locked.
-        is_gone: do the rows prove that a ledger was deleted?
-        oldest: no ledger below this number exists any more.
         look_for_lock_s: how often the lock is tried, in seconds.
     """
 
@@ -51,25 +48,20 @@ class EmbeddedBookie:
         self,
         silo: SiloView,
         disk: Disk,
-        path: str,
-        cluster: Callable[[], Awaitable[str]],
+        home: Home,
         bookies: ClusterBookies,
         rows: Rows[str, BookieRecord],
-        next_ledger: Callable[[], Awaitable[int]],
-        is_gone: Callable[[int], Awaitable[bool]],
-        oldest: Callable[[], Awaitable[int]],
+        census: Census,
         options: BookieOptions,
         look_for_lock_s: float,
     ) -> None:
         self._silo = silo
         self._disk = disk
-        self._path = path
-        self._cluster = cluster
+        self._home = home
+        self._path = home.path
         self._bookies = bookies
         self._rows = rows
-        self._next_ledger = next_ledger
-        self._is_gone = is_gone
-        self._oldest = oldest
+        self._census = census
         self._options = options
         self._look_for_lock_s = look_for_lock_s
         self._bookie: Bookie | None = None
@@ -80,11 +72,6 @@ class EmbeddedBookie:
         """Try to get the lock at once, and go on trying. Raises DirectoryRefused, StorageError."""
         await self._try()
         self._running = self._silo.tasks.start(self._run())
-
-    @property
-    def runs_here(self) -> bool:
-        """Does this silo run the bookie?"""
-        return self._bookie is not None
 
     async def aclose(self) -> None:
         """Stop the bookie, if it runs here; another silo takes its directory."""
@@ -112,7 +99,7 @@ class EmbeddedBookie:
         try:
             bookie = await Bookie.open(
                 *(self._disk, self._path, self._options),
-                cluster=await self._cluster(),
+                cluster=await self._census.cluster(),
                 fresh=fresh_name(self._silo.clock),
                 ask_known=self._known,
             )
@@ -130,8 +117,9 @@ class EmbeddedBookie:
             self._tell_of_others()
 
     def _tell_of_others(self) -> None:
-        """The directory is new: where is what was accepted before?"""
-        if away := self._bookies.away():
+        """The directory is new: where is what was accepted before? In a directory of one silo, by
+        a bookie of that silo."""
+        if away := self._bookies.away(self._home.owner):
             log.error(
                 "%s: this directory is new, and entries of before are in that of %s, which no silo "
                 "runs: if it was moved, or its disk is not mounted, stop the silos and put it back",
@@ -141,7 +129,7 @@ class EmbeddedBookie:
 
     async def _known(self, name: str) -> Known:
         record = await self._rows.read(name)
-        number = await self._next_ledger()
+        number = await self._census.next_ledger()
         if record is None:
             return Known(HighWater(0, 0), number)
         return Known(HighWater(record.boot, record.high_water), number)
@@ -157,7 +145,7 @@ class EmbeddedBookie:
         await self._say(bookie)
         if self._silo.clock.now() >= self._collect_at_s:
             self._collect_at_s = self._silo.clock.now() + COLLECT_EVERY_S
-            await bookie.collect(self._is_gone, await self._oldest())
+            await self._census.collect(bookie)
 
     async def _say(self, bookie: Bookie) -> None:
         """Write its row, if it has changed."""
@@ -170,7 +158,8 @@ class EmbeddedBookie:
             free_bytes=bookie.free_bytes,
             high_water=sequence,
             said_s=self._silo.clock.wall_s(),
-            place=self._path,
+            place=self._home.place,
+            owner=self._home.owner,
         )
 
         def said(found: BookieRecord | None) -> BookieRecord:
@@ -201,8 +190,3 @@ class EmbeddedBookie:
             await self._rows.update(bookie.name, left)
         except StorageError as error:
             log.warning("%s: its row still names this silo: %s", self._path, error)
-
-
-def fresh_name(clock: Clock) -> str:
-    """32 hex digits that nobody else has."""
-    return "".join(f"{int(clock.uniform(0.0, NAME_BITS)):08x}" for _ in range(4))

@@ -1,0 +1,84 @@
+"""Where the bookies of a provider keep what they have, as the user says it.
+
+Owns: `Directories`. Pure. Not: what is in a directory (`bookie`), who runs it (`serving`).
+Invariant: with `{silo}` in the path each silo has a directory of its own; without, all silos of a
+machine have one.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from millstream.providers.ledger.protocol.quorum import Quorum
+from millstream.providers.ledger.serving.home import Home
+from millstream.runtime import ConfigError
+from millstream.runtime.extending import shown
+
+__all__ = ["EMBEDDED", "REPLICATED", "Directories"]
+
+SILO = "{silo}"
+EMBEDDED = Quorum(1, 1, 1)
+"""Of one directory for all silos of a machine, which has one bookie."""
+REPLICATED = Quorum(3, 3, 2)
+"""Of a directory for each silo, if nothing else is said."""
+NAME_BYTES_MAX = 255
+"""What a file system takes as one name."""
+NO_NAME = re.compile(r"[/\x00-\x1f\x7f]")
+
+
+class Directories:
+    """`data/ledger`, or `data/ledger/{silo}`. A relative path is taken from the working directory
+    of this moment, and stays there. Raises ConfigError."""
+
+    def __init__(self, directory: object) -> None:
+        is_path = (
+            isinstance(directory, str | Path) and str(directory) and "\0" not in str(directory)
+        )
+        if not is_path:
+            text = f"LedgerQueues(directory) is {shown(repr(directory))}; it must be a path"
+            raise ConfigError(text)
+        self._given = str(Path(str(directory)))
+        self._template = str(Path(self._given).resolve())
+        self.is_replicated = SILO in self._given
+        rest = self._given.replace(SILO, "", 1)
+        if "{" in rest or "}" in rest:
+            text = f"LedgerQueues(directory) is {shown(self._given)}: of what stands in braces it "
+            raise ConfigError(f"{text}may have {SILO} alone, and that once: the silo's name")
+
+    @property
+    def quorum(self) -> Quorum:
+        """Of ledgers, where the settings do not say."""
+        return REPLICATED if self.is_replicated else EMBEDDED
+
+    @property
+    def agreement(self) -> str:
+        """What all silos must have alike: which directories there are."""
+        return self._given if self.is_replicated else "one for all silos of a machine"
+
+    def check(self, quorum: Quorum | None) -> None:
+        """Raise ConfigError for copies that one directory cannot have."""
+        if quorum is not None and not self.is_replicated and quorum != EMBEDDED:
+            text = f"LedgerOptions.settings.quorum is ({', '.join(map(str, quorum))})"
+            raise ConfigError(
+                f"{text}, and {shown(self._given)} is one directory for all silos, with one bookie:"
+                f" leave the quorum, or give each silo a directory: {shown(self._given)}/{SILO}"
+            )
+
+    def home(self, silo: str, name: str) -> Home:
+        """The directory of a silo's bookie. Raises ConfigError.
+
+        Args:
+            silo: its address.
+            name: its name, or the address once more if it has none.
+        """
+        if not self.is_replicated:
+            return Home(self._template, self._template)
+        size = len(name.encode())
+        if name == silo:
+            text = f"LedgerQueues({shown(repr(self._given))}): this silo has no name"
+            raise ConfigError(f"{text}: give it one that it keeps, Silo(name=...)")
+        if NO_NAME.search(name) or name in {".", ".."} or size > NAME_BYTES_MAX:
+            text = f"LedgerQueues({shown(repr(self._given))}): the silo's name, {shown(repr(name))}"
+            raise ConfigError(f"{text}, is not part of a path: 1 to {NAME_BYTES_MAX} bytes, no /")
+        return Home(self._template.replace(SILO, name), self._given, name)

@@ -1,0 +1,60 @@
+"""Which ledgers there are, for bookies that want to know what of their own is still wanted.
+
+Owns: `Census`. Not: what a bookie does with what is gone (`bookie.collection`). Invariants: a
+ledger counts as gone only if a read of its one row, made after the bookie was asked, finds none,
+and its number was given out by these rows: after an older backup of them was restored, what they
+do not know is kept.
+"""
+
+from __future__ import annotations
+
+from millstream.providers.ledger.bookie.bookie import Bookie
+from millstream.providers.ledger.metadata.instance import instance_of
+from millstream.providers.ledger.metadata.ledgers import LedgerIds, ledger_rows
+from millstream.providers.ledger.metadata.metadata import Metadata
+from millstream.runtime.extending import Clock
+
+__all__ = ["Census", "fresh_name"]
+
+NAME_BITS = 2.0**32
+
+
+class Census:
+    """The rows of ledgers, as bookies ask them. Every method may raise StorageError.
+
+    Args:
+        cluster: its name.
+    """
+
+    def __init__(self, metadata: Metadata, ids: LedgerIds, cluster: str, clock: Clock) -> None:
+        self._metadata = metadata
+        self._rows = ledger_rows(metadata)
+        self._ids = ids
+        self._cluster = cluster
+        self._clock = clock
+
+    async def cluster(self) -> str:
+        """The cluster's name, and that of its rows: whose a directory is."""
+        rows = await instance_of(self._metadata, fresh_name(self._clock))
+        return f"{self._cluster} (rows {rows})"
+
+    async def next_ledger(self) -> int:
+        """A number that no ledger has, or had, by now."""
+        return await self._ids.free()
+
+    async def collect(self, bookie: Bookie) -> None:
+        """Let a bookie forget what was deleted. Raises BookieError, too."""
+        free = await self._ids.free()
+        known = [record.ledger async for record in self._rows.scan()]
+        kept = frozenset(known)
+
+        async def is_gone(ledger: int) -> bool:
+            # a scan may be a moment old: what it shows is kept, what it does not is looked up
+            return ledger < free and ledger not in kept and await self._rows.read(ledger) is None
+
+        await bookie.collect(is_gone, min(known, default=free))
+
+
+def fresh_name(clock: Clock) -> str:
+    """32 hex digits that nobody else has."""
+    return "".join(f"{int(clock.uniform(0.0, NAME_BITS)):08x}" for _ in range(4))

@@ -1,0 +1,45 @@
+"""Silos that have a directory each: what is published is in several of them."""
+
+from __future__ import annotations
+
+import stat
+from pathlib import Path
+
+from tests.conditions import until
+
+from millstream.providers.ledger import LedgerOptions, LedgerQueues
+from millstream.runtime import Grain, LocalCluster
+from millstream.streams import Event, PersistentStreams, StreamNamespace, subscribe
+
+WORDS = StreamNamespace("words", str)
+HEARD: list[str] = []
+
+
+class Hearer(Grain):
+    @subscribe(WORDS)
+    async def on_word(self, event: Event[str]) -> None:
+        HEARD.append(event.item)
+
+
+def streams_in(directory: Path) -> PersistentStreams:
+    queues = LedgerQueues(directory / "{silo}", LedgerOptions(unowned_after_s=0.0))
+    return PersistentStreams(queues, balancer="deployment")
+
+
+async def test_what_is_published_is_in_the_directory_of_each_of_three_silos(tmp_path: Path) -> None:
+    HEARD.clear()
+    ledger = tmp_path / "ledger"
+    async with LocalCluster(
+        grains=[Hearer], silos=3, streams={"default": lambda: streams_in(ledger)}
+    ) as cluster:
+        for number in range(10):
+            await cluster.stream(WORDS, "k").publish(f"word number {number}")
+        await until(lambda: len(HEARD) == 10)
+    assert HEARD == [f"word number {number}" for number in range(10)]
+    for name in ("silo-0", "silo-1", "silo-2"):
+        stored = b"".join(path.read_bytes() for path in (ledger / name).glob("*.seg"))
+        assert all(stored.count(word.encode()) == 1 for word in HEARD)
+        modes = [stat.S_IMODE(path.stat().st_mode) for path in (ledger, ledger / name)]
+        assert modes == [0o700, 0o700]
+        files = [stat.S_IMODE(path.stat().st_mode) for path in (ledger / name).iterdir()]
+        assert files and set(files) == {0o600}
