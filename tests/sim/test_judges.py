@@ -8,11 +8,14 @@ from typing import Any
 import msgspec
 import pytest
 
-from millstream.console.sim import calls_suite, handlers, record, streams_suite
+from millstream.console.sim import calls_suite
 from millstream.console.sim.calls_suite import Account
-from millstream.console.sim.log_queues import LogReceiver, LogService
-from millstream.console.sim.record import current_run
+from millstream.console.sim.run import record
+from millstream.console.sim.run.record import current_run
 from millstream.console.sim.runner import run_seed
+from millstream.console.sim.streams import handlers
+from millstream.console.sim.streams import suite as streams_suite
+from millstream.console.sim.streams.log_queues import LogReceiver, LogService
 from millstream.runtime.definition.state import State
 from millstream.runtime.testing import CallEnded, SimStateStore
 from millstream.runtime.turns import deadlines

@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 
 from millstream.balancers import DeploymentBalancer
-from millstream.console.sim.log_queues import LogService
-from millstream.console.sim.record import Run
+from millstream.console.sim.run.record import Run
+from millstream.console.sim.streams.log_queues import LogService
 from millstream.runtime import Client, Grain, MillstreamError, RuntimeOptions, grain, state
 from millstream.runtime.testing import SimCluster, Simulation, current_host, run
 from millstream.streams import (

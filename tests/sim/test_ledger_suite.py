@@ -9,9 +9,9 @@ from typing import Any, TypeVar
 import msgspec
 import pytest
 
-from millstream.console.sim import record
-from millstream.console.sim.ledger_book import Book, Content, Log
-from millstream.console.sim.record import Run
+from millstream.console.sim.ledger.book import Book, Content, Log
+from millstream.console.sim.run import record
+from millstream.console.sim.run.record import Run
 from millstream.console.sim.runner import run_seed
 from millstream.providers.ledger.bookie.journal import Journal
 from millstream.providers.ledger.bookie.store import Store

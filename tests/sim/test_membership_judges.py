@@ -8,8 +8,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from millstream.console.sim import membership_suite, record
-from millstream.console.sim.plan import KINDS, Plan, make_plan
+from millstream.console.sim import membership_suite
+from millstream.console.sim.run import record
+from millstream.console.sim.run.plan import KINDS, Plan, make_plan
 from millstream.console.sim.runner import run_seed
 from millstream.runtime import MemberRow, Status, TableView
 from millstream.runtime.cluster import member

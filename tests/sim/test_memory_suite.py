@@ -9,12 +9,12 @@ from typing import Any, TypeVar
 import pytest
 
 from millstream.console.main import main
-from millstream.console.sim import record
-from millstream.console.sim.handlers import Heard
-from millstream.console.sim.memory_queues import Accepted, Era, Ledger
-from millstream.console.sim.memory_suite import MemoryRun
-from millstream.console.sim.record import Run
+from millstream.console.sim.memory.queues import Accepted, Era, Ledger
+from millstream.console.sim.memory.suite import MemoryRun
+from millstream.console.sim.run import record
+from millstream.console.sim.run.record import Run
 from millstream.console.sim.runner import run_seed
+from millstream.console.sim.streams.handlers import Heard
 from millstream.providers.memory.partition import Partition
 from millstream.providers.memory.queue_grain import MemoryQueue
 from millstream.runtime.testing import (

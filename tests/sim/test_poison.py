@@ -10,8 +10,8 @@ from contextvars import Context
 import pytest
 
 from millstream.balancers import DeploymentBalancer
-from millstream.console.sim.log_queues import LogService
-from millstream.console.sim.record import Run, current_run
+from millstream.console.sim.run.record import Run, current_run
+from millstream.console.sim.streams.log_queues import LogService
 from millstream.runtime import (
     PREFER_LOCAL,
     Client,

@@ -13,6 +13,9 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from millstream.console.sim.run.plan import make_plan
+from millstream.console.sim.run.programs import Programs, again_and_again
+from millstream.console.sim.run.record import Run, current_run
 from millstream.runtime import (
     Grain,
     MillstreamError,
@@ -37,10 +40,6 @@ from millstream.runtime.testing import (
     check_views,
     seeded_random,
 )
-
-from .plan import make_plan
-from .programs import Programs, again_and_again
-from .record import Run, current_run
 
 __all__ = ["calls"]
 

@@ -15,6 +15,9 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 
+from millstream.console.sim.run.plan import Plan, make_plan
+from millstream.console.sim.run.record import Run
+from millstream.console.sim.run.stops import Stops
 from millstream.runtime import Grain, MembershipOptions, RuntimeOptions, Status
 from millstream.runtime.testing import (
     FailingTable,
@@ -27,10 +30,6 @@ from millstream.runtime.testing import (
     check_views,
     seeded_random,
 )
-
-from .plan import Plan, make_plan
-from .record import Run
-from .stops import Stops
 
 __all__ = ["membership"]
 

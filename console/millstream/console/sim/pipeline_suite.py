@@ -19,6 +19,19 @@ from typing import Any
 import msgspec
 
 from millstream.balancers import DeploymentBalancer
+from millstream.console.sim.run.plan import make_plan
+from millstream.console.sim.run.programs import Programs, again_and_again
+from millstream.console.sim.run.record import Run, current_run
+from millstream.console.sim.run.stops import Stops
+from millstream.console.sim.streams.log_queues import LogService
+from millstream.console.sim.streams.suite import (
+    DURATION_S,
+    OPTIONS,
+    QUEUES,
+    RECOVERY_S,
+    RUNTIME,
+    VOTES_S,
+)
 from millstream.runtime import Grain, MillstreamError, grain, state
 from millstream.runtime.testing import (
     Host,
@@ -35,13 +48,6 @@ from millstream.streams import (
     StreamNamespace,
     subscribe,
 )
-
-from .log_queues import LogService
-from .plan import make_plan
-from .programs import Programs, again_and_again
-from .record import Run, current_run
-from .stops import Stops
-from .streams_suite import DURATION_S, OPTIONS, QUEUES, RECOVERY_S, RUNTIME, VOTES_S
 
 __all__ = ["pipeline"]
 

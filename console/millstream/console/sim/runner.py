@@ -18,15 +18,15 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from millstream.console.sim.ledger.suite import ledger
+from millstream.console.sim.memory.suite import memory
+from millstream.console.sim.streams.suite import streams
 from millstream.runtime import Env
 from millstream.runtime.testing import Simulation, SimulationFailed, run
 
 from .calls_suite import calls
-from .ledger_suite import ledger
 from .membership_suite import membership
-from .memory_suite import memory
 from .pipeline_suite import pipeline
-from .streams_suite import streams
 
 __all__ = ["SUITES", "SeedOutcome", "SimOptions", "run_seed", "run_sim"]
 

@@ -8,6 +8,9 @@ from __future__ import annotations
 
 import asyncio
 
+from millstream.console.sim.run.plan import Plan
+from millstream.console.sim.run.programs import Programs
+from millstream.console.sim.run.record import Run
 from millstream.runtime.testing import (
     FailingStore,
     FailingTable,
@@ -16,10 +19,6 @@ from millstream.runtime.testing import (
     SimCluster,
     Step,
 )
-
-from .plan import Plan
-from .programs import Programs
-from .record import Run
 
 __all__ = ["HOSTS_MAX", "KINDS", "SILOS", "all_at_once", "comings_and_goings", "outages"]
 

@@ -9,10 +9,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
 
+from millstream.console.sim.run.record import current_run
 from millstream.runtime.testing import Random
 from millstream.streams import QueueBalancer, QueueId, SiloSet
-
-from .record import current_run
 
 __all__ = ["FickleBalancer"]
 

@@ -10,12 +10,11 @@ from collections import defaultdict
 from collections.abc import Callable
 from typing import Any
 
+from millstream.console.sim.run.programs import again_and_again
+from millstream.console.sim.run.record import Run
 from millstream.runtime import MillstreamError, QueueFull, QueueUnavailable
 from millstream.runtime.testing import Host, Published, Random, Simulation, seeded_random
 from millstream.streams import StreamNamespace
-
-from .programs import again_and_again
-from .record import Run
 
 __all__ = ["KEYS", "ORDERS", "TALK", "Publisher", "Traffic"]
 

@@ -14,6 +14,16 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator
 from itertools import groupby
 
+from millstream.console.sim.run.record import current_run
+from millstream.console.sim.streams.handlers import HANDLING_S, Heard
+from millstream.console.sim.streams.repeating import Repeater, Writer
+from millstream.console.sim.streams.suite import (
+    RECOVERY_S,
+    StreamsRun,
+    difference,
+    play,
+)
+from millstream.console.sim.streams.traffic import KEYS, Publisher
 from millstream.providers.memory import MemoryOptions
 from millstream.runtime.testing import (
     Delivered,
@@ -26,17 +36,7 @@ from millstream.runtime.testing import (
 )
 from millstream.streams import Gap, ProducerMark, QueueAdapterFactory, Token
 
-from .handlers import HANDLING_S, Heard
-from .memory_queues import Era, Ledger, NotedQueues, StoredItem
-from .record import current_run
-from .repeating import Repeater, Writer
-from .streams_suite import (
-    RECOVERY_S,
-    StreamsRun,
-    difference,
-    play,
-)
-from .traffic import KEYS, Publisher
+from .queues import Era, Ledger, NotedQueues, StoredItem
 
 __all__ = ["memory"]
 

@@ -13,10 +13,9 @@ from typing import NamedTuple
 
 import msgspec
 
+from millstream.console.sim.run.record import Run
 from millstream.runtime.testing import Delivered
 from millstream.streams import OutMessage, ProducerMark, QueueMessage
-
-from .record import Run
 
 __all__ = ["Book", "Content", "Log"]
 

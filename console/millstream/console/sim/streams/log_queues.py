@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, TypeVar
 
+from millstream.console.sim.run.record import current_run
 from millstream.runtime import PublishUnknown, QueueFenced, QueueUnavailable, StorageUnavailable
 from millstream.runtime.testing import Host, SimService, Simulation, seeded_random
 from millstream.streams import (
@@ -28,8 +29,6 @@ from millstream.streams import (
     StreamId,
     Token,
 )
-
-from .record import current_run
 
 __all__ = ["LogService"]
 

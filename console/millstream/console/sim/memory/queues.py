@@ -13,6 +13,7 @@ from typing import ClassVar, NamedTuple
 
 import msgspec
 
+from millstream.console.sim.run.record import Run, current_run
 from millstream.providers.memory import MemoryQueues
 from millstream.providers.memory.adapter import MemoryAdapter, MemoryReceiver
 from millstream.providers.memory.queue_grain import MemoryQueue
@@ -41,8 +42,6 @@ from millstream.streams import (
     StreamId,
     Token,
 )
-
-from .record import Run, current_run
 
 __all__ = ["Era", "Ledger", "NotedQueues", "StoredItem"]
 

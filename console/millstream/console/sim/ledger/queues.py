@@ -11,6 +11,8 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
+from millstream.console.sim.run.programs import Program
+from millstream.console.sim.run.record import Run, current_run
 from millstream.providers.ledger.queues.adapter import LedgerAdapter, LedgerQueues
 from millstream.providers.ledger.queues.receiver import LedgerReader, LedgerReceiver
 from millstream.runtime import CursorTooOld, StreamError
@@ -18,9 +20,7 @@ from millstream.runtime.extending import Tasks
 from millstream.runtime.testing import Host, Random, current_host, seeded_random
 from millstream.streams import AdapterHost, OutMessage, QueueId, QueueReceiver, Token
 
-from .ledger_book import Book, Log, content_of
-from .programs import Program
-from .record import Run, current_run
+from .book import Book, Log, content_of
 
 __all__ = ["NotedLedgerQueues", "NotesLedgers", "Tail", "Together", "read_log"]
 

@@ -18,6 +18,18 @@ from collections.abc import Coroutine, Iterator
 from itertools import product
 from typing import Any
 
+from millstream.console.sim.run.plan import Plan, make_plan
+from millstream.console.sim.run.programs import Program, Programs
+from millstream.console.sim.streams.repeating import Repeater, Writer
+from millstream.console.sim.streams.suite import (
+    DURATION_S,
+    RECOVERY_S,
+    VOTES_S,
+    StreamsRun,
+    difference,
+    play,
+)
+from millstream.console.sim.streams.traffic import KEYS, Publisher
 from millstream.providers.ledger import (
     BookieOptions,
     LedgerOptions,
@@ -35,9 +47,9 @@ from millstream.runtime.testing import (
 )
 from millstream.streams import QueueAdapterFactory
 
-from .ledger_book import Book
-from .ledger_queues import NotedAdapter, NotedLedgerQueues, Tail, Together, read_log
-from .ledger_troubles import (
+from .book import Book
+from .queues import NotedAdapter, NotedLedgerQueues, Tail, Together, read_log
+from .troubles import (
     HOSTS_MAX,
     KINDS,
     SILOS,
@@ -45,18 +57,6 @@ from .ledger_troubles import (
     comings_and_goings,
     outages,
 )
-from .plan import Plan, make_plan
-from .programs import Program, Programs
-from .repeating import Repeater, Writer
-from .streams_suite import (
-    DURATION_S,
-    RECOVERY_S,
-    VOTES_S,
-    StreamsRun,
-    difference,
-    play,
-)
-from .traffic import KEYS, Publisher
 
 __all__ = ["LedgerRun", "ledger"]
 

@@ -10,13 +10,13 @@ import asyncio
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from millstream.console.sim.run.record import current_run
 from millstream.runtime import Grain, MemoryMembershipTable, Status, grain, state
 from millstream.runtime.extending import extension_of
 from millstream.runtime.testing import Delivered, SimCluster, Simulation, seeded_random
 from millstream.streams import Event, Gap, Token, on_gap, subscribe
 from millstream.streams.consumer.extension import Consumer
 
-from .record import current_run
 from .traffic import KEYS, ORDERS, TALK, Traffic
 
 __all__ = ["HANDLING_S", "Careful", "Handling", "Heard", "Listener", "Reader"]

@@ -19,6 +19,10 @@ from typing import Any, Literal
 import msgspec
 
 from millstream.balancers import DeploymentBalancer
+from millstream.console.sim.run.plan import Plan, make_plan
+from millstream.console.sim.run.programs import Program, Programs
+from millstream.console.sim.run.record import current_run
+from millstream.console.sim.run.stops import Stops
 from millstream.runtime import (
     Grain,
     MemoryMembershipTable,
@@ -51,10 +55,6 @@ from millstream.streams import (
 from .fickle import FickleBalancer
 from .handlers import Careful, Handling, Listener, Reader
 from .log_queues import LogService
-from .plan import Plan, make_plan
-from .programs import Program, Programs
-from .record import current_run
-from .stops import Stops
 from .traffic import KEYS, Publisher
 
 __all__ = [

@@ -1,0 +1,1 @@
+"""Suite `ledger`: streams through the ledger provider."""

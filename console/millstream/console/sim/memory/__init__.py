@@ -1,0 +1,1 @@
+"""Suite `memory`: streams through the memory provider."""

@@ -1,0 +1,1 @@
+"""What every simulated run has: a plan of troubles, programs, notes, stops."""
