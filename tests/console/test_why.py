@@ -32,13 +32,15 @@ async def test_a_stream_is_told_of_with_its_hops(capsys: pytest.CaptureFixture[s
         assert capsys.readouterr().err.startswith("millstream why: ")
 
 
-def test_gaps_stand_in_the_line_of_their_subscription() -> None:
+def test_retries_and_gaps_stand_in_the_line_of_their_subscription() -> None:
     assert subscription_line(ONE).endswith(
         "audit: in_flight, 3 events or 0.2 s behind, 1 ms an event"
     )
-    missing = SubscriptionReport("audit", "Ledger/eu", "idle", gaps=2, gone_max=7)
+    missing = SubscriptionReport("audit", "Ledger/eu", "idle", gaps=2, gone_max=7, retries=1_234)
     line = subscription_line(missing)
-    assert line.endswith("behind, 2 gaps, in which at most 7 messages of the queue went")
+    assert line.endswith(
+        "behind, 1,234 retries, 2 gaps, in which at most 7 messages of the queue went"
+    )
 
 
 def test_very_many_subscriptions_are_not_printed_all() -> None:

@@ -88,8 +88,9 @@ def hops_of(report: StreamReport) -> list[tuple[str, str]]:
 def subscription_line(one: SubscriptionReport) -> str:
     """One subscription in a line."""
     each = f", {one.event_s * 1e3:.3g} ms an event" if one.event_s else ""
+    retries = f", {one.retries:,} retries" if one.retries else ""
     gaps = f", {one.gaps_text}" if one.gaps else ""
     return (
         f"{'subscription':<14}{one.id}: {one.state}, {one.lag_events:,} events or "
-        f"{one.lag_s:.1f} s behind{each}{gaps}"
+        f"{one.lag_s:.1f} s behind{each}{retries}{gaps}"
     )

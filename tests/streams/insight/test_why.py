@@ -14,6 +14,7 @@ from millstream.providers.memory import MemoryQueues
 from millstream.providers.memory.adapter import MemoryReceiver
 from millstream.runtime import ConfigError, Grain, LocalCluster, Silo
 from millstream.streams import (
+    Backoff,
     CacheLimits,
     DeliveryOptions,
     Event,
@@ -31,6 +32,7 @@ from millstream.streams.provider import reporting
 LINES = StreamNamespace("lines", int, subscriptions="implicit")
 ALONE = StreamNamespace("alone", int, subscriptions="implicit")
 GATE = asyncio.Event()
+BACKOFF = DeliveryOptions().backoff
 
 
 @pytest.fixture(autouse=True)
@@ -45,6 +47,8 @@ class Reader(Grain):
     async def on_line(self, event: Event[int]) -> None:
         if self.key == "bad":
             raise ValueError("cannot be handled")
+        if self.key == "thrice" and event.item in (1, 3) and event.attempt < 3:
+            raise ValueError("not yet")
         if self.key == "stuck":
             await GATE.wait()
 
@@ -52,13 +56,14 @@ class Reader(Grain):
         return (await why(self, self.stream(LINES, key))).check
 
 
-def provider() -> PersistentStreams:
+def provider(backoff: Backoff = BACKOFF) -> PersistentStreams:
     return PersistentStreams(
         MemoryQueues(),
         mapper=HashRingMapper(queues=1),
         balancer=DeploymentBalancer(rebalance_delay_s=0.01),
         options=StreamOptions(
-            cache=CacheLimits(events_max=20), delivery=DeliveryOptions(retries=1000)
+            cache=CacheLimits(events_max=20),
+            delivery=DeliveryOptions(retries=1000, backoff=backoff),
         ),
     )
 
@@ -97,6 +102,19 @@ async def test_a_handler_that_fails_is_named_with_its_error() -> None:
         assert "ValueError: cannot be handled" in str(found)
         (one,) = found.reports[1].subscriptions or ()
         assert (one.grain, one.lag_events) == ("Reader/bad", 1) and one.attempts > 0
+        assert one.attempts - 1 <= one.retries <= one.attempts
+
+
+async def test_retries_are_counted_over_all_events_and_are_told_when_nothing_is_undone() -> None:
+    def hasty() -> PersistentStreams:
+        return provider(Backoff(0.001, 1.0, 0.001))
+
+    async with LocalCluster(silos=1, grains=[Reader], streams={"default": hasty}) as cluster:
+        await cluster.stream(LINES, "thrice").publish_many([1, 2, 3])
+        agents = cluster.silos[0].services.part("default").manager.agents
+        await until(lambda: [one.dispatch.delivered_count for one in agents()] == [3])
+        (one,) = (await asked(cluster, "thrice")).reports[1].subscriptions or ()
+        assert (one.state, one.retries, one.attempts) == ("idle", 4, 0)
 
 
 async def test_a_full_cache_names_the_stream_that_holds_it() -> None:

@@ -25,7 +25,8 @@ class SubscriptionReport(msgspec.Struct, array_like=True, frozen=True):
     takes, smoothed; 0: not known. `out_s`: since when the present call is out. `attempts`:
     failures of the event that is next. `trouble`: what went wrong last, while it is. `gaps`: so
     many it was told of, since this owner knows its stream; `gone_max`: messages of the queue that
-    went in them at most, of whichever stream; None: not known.
+    went in them at most, of whichever stream; None: not known. `retries`: calls, since then, that
+    brought an event again which had failed: whose `attempt` was above 1.
     """
 
     id: str
@@ -40,6 +41,7 @@ class SubscriptionReport(msgspec.Struct, array_like=True, frozen=True):
     trouble: str = ""
     gaps: int = 0
     gone_max: int | None = 0
+    retries: int = 0
 
     @property
     def rate(self) -> float:

@@ -151,9 +151,14 @@ def subscription_report(one: Subscriber, clock: Clock) -> SubscriptionReport:
     """One subscription."""
     grain, delivery = f"{one.grain_type}/{one.grain_key}", one.delivery
     if delivery is None:
-        state = held_state(one) or "idle"
         return SubscriptionReport(
-            one.id, grain, state, event_s=one.event_s, gaps=one.gaps_told, gone_max=one.gone_max
+            one.id,
+            grain,
+            held_state(one) or "idle",
+            event_s=one.event_s,
+            gaps=one.gaps_told,
+            gone_max=one.gone_max,
+            retries=one.retries,
         )
     events, since_s = delivery.lag()
     return SubscriptionReport(
@@ -169,6 +174,7 @@ def subscription_report(one: Subscriber, clock: Clock) -> SubscriptionReport:
         delivery.trouble,
         one.gaps_told,
         one.gone_max,
+        one.retries,
     )
 
 

@@ -366,6 +366,7 @@ class Dispatch:
             if sent is not None and items[0].token <= sent:
                 items, may_repeat = subscriber.upto_sent(items), True
             subscriber.is_redelivered = may_repeat
+            subscriber.retries += action.attempt > 1
             last = items[-1].token
             subscriber.sent_upto = last if sent is None or last > sent else sent
             delivery.step(Sent(len(items), self._clock.now()))

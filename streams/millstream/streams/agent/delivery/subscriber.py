@@ -65,6 +65,7 @@ class Subscriber:
         "on_give_up",
         "options",
         "position",
+        "retries",
         "rewinds",
         "rewinds_done",
         "sent_upto",
@@ -114,6 +115,7 @@ class Subscriber:
         self.may_be_faulted = False  # that is being stored, or its answer was lost
         self.is_paused = False  # so do those of its whole stream
         self.is_redelivered = False
+        self.retries = 0  # calls that brought an event again which had failed
         self.gaps: tuple[Loss, ...] = ()  # it is still to hear of these
         self.gaps_told = 0  # it has heard of so many,
         self.gone_max: int | None = 0  # in which so many messages went at most; None: not known
