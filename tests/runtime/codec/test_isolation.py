@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
+from tests.runtime.callers import runtime_of
 
 from millstream.runtime import (
     PREFER_LOCAL,
@@ -21,7 +22,6 @@ from millstream.runtime import (
     LocalCluster,
     MillstreamError,
     Rejected,
-    Runtime,
     grain,
 )
 
@@ -237,12 +237,7 @@ async def cluster() -> AsyncIterator[LocalCluster]:
 
 @pytest.fixture(params=["local", "silo", "client"])
 def ref(request: pytest.FixtureRequest, cluster: LocalCluster) -> Store:
-    runtimes: dict[str, Runtime] = {
-        "local": cluster.silos[0],
-        "silo": cluster.silos[1],
-        "client": cluster.client,
-    }
-    return runtimes[request.param].grain(Store, "a")
+    return runtime_of(cluster, request.param).grain(Store, "a")
 
 
 # --- values --------------------------------------------------------------------------------------

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from tests.conditions import spin, until
+from tests.runtime.callers import runtime_of
 
 import millstream.runtime
 from millstream.runtime import (
@@ -26,7 +27,6 @@ from millstream.runtime import (
     MemoryMembershipTable,
     MillstreamError,
     NotInCluster,
-    Runtime,
     RuntimeOptions,
     Silo,
     always_interleave,
@@ -62,15 +62,6 @@ def test_every_reason_of_a_deactivation_is_given_somewhere() -> None:
 
 async def collect(silo: Silo, kind: str) -> int:
     return await collect_kind(silo.assembly.catalog, kind, silo.assembly.turns)
-
-
-def runtime_of(cluster: LocalCluster, where: str) -> Runtime:
-    runtimes: dict[str, Runtime] = {
-        "local": cluster.silos[0],
-        "silo": cluster.silos[1],
-        "client": cluster.client,
-    }
-    return runtimes[where]
 
 
 class Living(Grain):

@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Iterator
 
 import pytest
 from tests.conditions import spin, until
+from tests.runtime.callers import runtime_of
 
 from millstream.runtime import (
     PREFER_LOCAL,
@@ -19,7 +20,6 @@ from millstream.runtime import (
     Grain,
     LocalCluster,
     Overloaded,
-    Runtime,
     RuntimeOptions,
     Silo,
     always_interleave,
@@ -43,15 +43,6 @@ def fresh_board() -> Iterator[None]:
     LOG.clear()
     GATES.clear()
     yield
-
-
-def runtime_of(cluster: LocalCluster, where: str) -> Runtime:
-    runtimes: dict[str, Runtime] = {
-        "local": cluster.silos[0],
-        "silo": cluster.silos[1],
-        "client": cluster.client,
-    }
-    return runtimes[where]
 
 
 async def stay(name: str) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.streams.agent.stepping import RAISED, A
 
 from millstream.runtime.extending import Backoff
 from millstream.streams.agent.cache.limits import CacheLimits
@@ -22,8 +23,6 @@ from millstream.streams.agent.delivery.steps import (
     DeliveryState,
     Drained,
     Event,
-    Failure,
-    FailureKind,
     Fetch,
     Fetched,
     GivenUp,
@@ -44,8 +43,7 @@ from millstream.streams.contracts.item import Item
 from millstream.streams.contracts.message import QueueMessage
 from millstream.streams.contracts.token import Token
 
-A, B = StreamId("n", "a"), StreamId("n", "b")
-RAISED = Failure(FailureKind.HANDLER, "ValueError: no")
+B = StreamId("n", "b")
 UNACKED_MAX = 4
 OPTIONS = DeliveryOptions(
     retries=1,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from tests.streams.agent.stepping import RAISED, A, offer, send, steps, tokens
 
 from millstream.runtime.extending import Backoff
 from millstream.streams.agent.cache.limits import CacheLimits
@@ -16,12 +17,9 @@ from millstream.streams.agent.delivery.steps import (
     Acked,
     Action,
     Arrived,
-    Deliver,
     DeliveryState,
     Drained,
     Event,
-    Failure,
-    FailureKind,
     Fetch,
     Fetched,
     GivenUp,
@@ -30,7 +28,6 @@ from millstream.streams.agent.delivery.steps import (
     Progress,
     Resume,
     Retry,
-    Sent,
     Tick,
     Unreachable,
     WaitUntil,
@@ -38,12 +35,9 @@ from millstream.streams.agent.delivery.steps import (
 )
 from millstream.streams.agent.lagging.behind import BehindCursor, before
 from millstream.streams.agent.lagging.book import BehindBook
-from millstream.streams.contracts.identity import StreamId
 from millstream.streams.contracts.message import QueueMessage
 from millstream.streams.contracts.token import Token
 
-A = StreamId("n", "a")
-RAISED = Failure(FailureKind.HANDLER, "ValueError: no")
 State = DeliveryState
 
 
@@ -75,16 +69,11 @@ class Desk:
     def step(self, *events: Event) -> list[Action]:
         actions: list[Action] = []
         for event in events:
-            actions += self.delivery.step(event)
-            self.delivery.check()
+            actions += steps(self.delivery, event)
         return actions
 
     def send(self, count: int | None = None) -> list[int]:
-        (action,) = self.step(Wake())
-        assert isinstance(action, Deliver)
-        items = action.items[:count]
-        self.delivery.step(Sent(len(items), 0.0))
-        return [one.token.seq for one in items]
+        return [one.seq for one in tokens(send(self.delivery, count))]
 
     def done(self, count: int, at_s: float = 0.0, acked: int | None = None) -> list[Action]:
         upto = None if acked is None else token(acked)
@@ -338,8 +327,8 @@ def test_what_another_activation_gets_is_tried_as_if_it_were_new() -> None:
     desk.send(1)
     desk.step(Progress(0, None, 40.0, 0.0, is_anew=True))
     assert desk.delivery.trouble == "" and desk.delivery.attempts == 0
-    (action,) = desk.step(Wake())
-    assert isinstance(action, Deliver) and action.attempt == 1 and len(action.items) == 3
+    action = offer(desk.delivery)
+    assert action.attempt == 1 and len(action.items) == 3
 
 
 def test_a_pause_that_comes_while_a_call_is_out_holds_when_that_has_ended() -> None:
@@ -402,5 +391,4 @@ def test_one_that_leaves_gives_the_place_of_what_is_not_acknowledged() -> None:
     assert desk.delivery.unacked == 0
     assert not desk.delivery.step(Acked(token(3))) and not desk.delivery.step(AckDue(99.0))
     following = Delivery(desk.cache, A, DeliveryOptions(), at=place)
-    (action,) = following.step(Wake())
-    assert isinstance(action, Deliver) and [one.token.seq for one in action.items] == [2, 3, 4]
+    assert tokens(offer(following)) == [token(seq) for seq in (2, 3, 4)]

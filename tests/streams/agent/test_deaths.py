@@ -5,20 +5,20 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from tests.streams.agent import stepping
+from tests.streams.agent.stepping import RAISED, A
 
-from millstream.streams import Backoff, CacheLimits, DeliveryOptions, QueueMessage, StreamId, Token
+from millstream.streams import Backoff, CacheLimits, DeliveryOptions, QueueMessage, Token
 from millstream.streams.agent.cache.queue_cache import QueueCache
 from millstream.streams.agent.delivery.deaths import Deaths, Fate
 from millstream.streams.agent.delivery.delivery import Delivery, DeliveryState
 from millstream.streams.agent.delivery.seen import FATE_WAIT_S, Tries
 from millstream.streams.agent.delivery.steps import (
-    Deliver,
     Died,
     Failure,
     FailureKind,
     GiveUp,
     Progress,
-    Sent,
     Tick,
     Unreachable,
     WaitUntil,
@@ -38,9 +38,7 @@ from millstream.streams.ownership.record import (
     with_progress,
 )
 
-A = StreamId("n", "a")
 KEY = (A, "s")
-RAISED = Failure(FailureKind.HANDLER, "ValueError: no")
 LOST = Unreachable("gone", 0.0, 0.5, "silo-1")
 
 
@@ -65,9 +63,7 @@ def delivery_of(messages: int = 4, retries: int = 3) -> Delivery:
 
 
 def send(delivery: Delivery, count: int) -> None:
-    (action,) = delivery.step(Wake())
-    assert isinstance(action, Deliver) and len(action.items) == count
-    delivery.step(Sent(count, 0.0))
+    assert len(stepping.send(delivery).items) == count
 
 
 def again(delivery: Delivery) -> None:
@@ -158,9 +154,7 @@ def test_a_death_that_is_known_while_a_try_is_out_does_not_make_that_try_the_las
     (wait,) = delivery.step(Progress(0, RAISED, 0.0, 0.0))
     assert isinstance(wait, WaitUntil) and (delivery.deaths, delivery.attempts) == (0, 1)
     again(delivery)
-    (action,) = delivery.step(Wake())
-    assert isinstance(action, Deliver) and action.attempt == 2
-    delivery.step(Sent(1, 0.0))
+    assert stepping.send(delivery).attempt == 2
     (action,) = delivery.step(Progress(0, RAISED, 0.0, 0.0))
     assert isinstance(action, GiveUp) and (action.attempts, action.error) == (2, RAISED)
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.streams.agent.stepping import RAISED, A
 
 from millstream.runtime.extending import Backoff
 from millstream.streams.agent.cache.limits import CacheLimits
@@ -18,8 +19,6 @@ from millstream.streams.agent.delivery.steps import (
     Deliver,
     Drained,
     Event,
-    Failure,
-    FailureKind,
     Fetch,
     GivenUp,
     GiveUp,
@@ -31,12 +30,9 @@ from millstream.streams.agent.delivery.steps import (
     WaitUntil,
     Wake,
 )
-from millstream.streams.contracts.identity import StreamId
 from millstream.streams.contracts.message import QueueMessage
 from millstream.streams.contracts.token import Token
 
-A = StreamId("n", "a")
-RAISED = Failure(FailureKind.HANDLER, "ValueError: no")
 OPTIONS = DeliveryOptions(retries=2, backoff=Backoff(first_s=1, factor=2, ceiling_s=8))
 
 

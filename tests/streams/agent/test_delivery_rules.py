@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from tests.streams.agent.stepping import RAISED, A, offer, tokens
 
 from millstream.runtime.extending import Backoff
 from millstream.streams.agent.cache.limits import CacheLimits
@@ -15,12 +16,9 @@ from millstream.streams.agent.delivery.steps import (
     AckDue,
     Acked,
     Arrived,
-    Deliver,
     Died,
     Drained,
     Event,
-    Failure,
-    FailureKind,
     Fetch,
     Fetched,
     GivenUp,
@@ -37,12 +35,9 @@ from millstream.streams.agent.delivery.steps import (
 )
 from millstream.streams.agent.lagging.behind import Behind, BehindCursor
 from millstream.streams.agent.lagging.book import BehindBook
-from millstream.streams.contracts.identity import StreamId
 from millstream.streams.contracts.message import QueueMessage
 from millstream.streams.contracts.token import Token
 
-A = StreamId("n", "a")
-RAISED = Failure(FailureKind.HANDLER, "ValueError: no")
 OPTIONS = DeliveryOptions(retries=2, max_batch=4, backoff=Backoff(first_s=1, factor=2, ceiling_s=8))
 LAST = 2**32 - 1
 
@@ -70,9 +65,7 @@ class Desk:
         return kinds
 
     def offered(self) -> list[Token]:
-        (action,) = self.delivery.step(Wake())
-        assert isinstance(action, Deliver)
-        return [item.token for item in action.items]
+        return tokens(offer(self.delivery))
 
     def send(self, at_s: float = 0.0) -> int:
         count = len(self.offered())

@@ -11,6 +11,8 @@ import pytest
 from tests.conditions import spin, until
 from tests.contract.adapters import tags
 from tests.contract.adapters.tags import LeasedQueues, LeasingBroker
+from tests.streams.agent import stepping
+from tests.streams.agent.stepping import RAISED, A
 
 from millstream.balancers import DeploymentBalancer
 from millstream.runtime import Grain, LocalCluster, RuntimeOptions
@@ -25,7 +27,6 @@ from millstream.streams import (
     OwnershipOptions,
     PersistentStreams,
     QueueMessage,
-    StreamId,
     StreamNamespace,
     StreamOptions,
     Token,
@@ -36,15 +37,10 @@ from millstream.streams.agent.agent import PullingAgent
 from millstream.streams.agent.cache.queue_cache import QueueCache
 from millstream.streams.agent.delivery.delivery import Delivery, DeliveryState
 from millstream.streams.agent.delivery.steps import (
-    Deliver,
-    Failure,
-    FailureKind,
     GiveUp,
     HandBack,
     Progress,
-    Sent,
     WaitUntil,
-    Wake,
 )
 from millstream.streams.agent.lagging.book import BehindBook
 from millstream.streams.agent.reading.reader import ReaderCore
@@ -70,11 +66,9 @@ from millstream.streams.agent.reading.steps import (
 )
 from millstream.streams.agent.reading.steps import Event as ReaderEvent
 
-A = StreamId("n", "a")
 SINGLE = frozenset(
     {Capability.LEASED, Capability.ITEM_ACK, Capability.OWN_POSITION, Capability.WAKEUP}
 )
-RAISED = Failure(FailureKind.HANDLER, "ValueError: no")
 
 
 def message(seq: int, attempt: int = 1) -> QueueMessage:
@@ -205,11 +199,8 @@ def delivery_of(
 
 
 def send(delivery: Delivery, attempt: int, count: int = 1) -> None:
-    (action,) = delivery.step(Wake())
-    assert isinstance(action, Deliver)
-    assert (action.attempt, len(action.items)) == (attempt, count)
-    delivery.step(Sent(count, 0.0))
-    delivery.check()
+    sent = stepping.send(delivery)
+    assert (sent.attempt, len(sent.items)) == (attempt, count)
 
 
 def test_an_event_that_was_tried_elsewhere_has_the_attempts_that_are_left() -> None:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections import defaultdict
 from typing import Literal
 
 import pytest
 from tests.conditions import spin, until
+from tests.streams.provider.handled import BAD, GATES, SEEN, forget, handle
 
 from millstream.balancers import DeploymentBalancer
 from millstream.providers.memory import MemoryQueues
@@ -36,25 +36,12 @@ from millstream.streams.testing import owned
 LINES = StreamNamespace("lines", int)
 MARKED = StreamNamespace("marked", int, subscriptions="implicit")
 TOPICS = {"lines": LINES, "marked": MARKED}
-SEEN: dict[str, list[int]] = defaultdict(list)
-GATES: dict[int, asyncio.Event] = {}
-BAD: set[int] = set()
 
 
 @pytest.fixture(autouse=True)
 def clean(monkeypatch: pytest.MonkeyPatch) -> None:
-    for one in (SEEN, GATES, BAD):
-        one.clear()
+    forget()
     monkeypatch.setattr(reporting, "BETWEEN_S", 0.001)
-
-
-async def handle(who: str, item: int) -> None:
-    SEEN[f"{who} begins"].append(item)
-    if item in GATES:
-        await GATES[item].wait()
-    if item in BAD:
-        raise ValueError(f"{item} is bad")
-    SEEN[who].append(item)
 
 
 class Marked(Grain):

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections import defaultdict
 from typing import Literal
 
 import pytest
 from tests.conditions import spin, until
+from tests.streams.provider.handled import BAD, GATES, SEEN, forget, handle
 
 from millstream.balancers import DeploymentBalancer
 from millstream.providers.memory import MemoryQueues
@@ -28,24 +28,11 @@ from millstream.streams import (
 
 LINES = StreamNamespace("lines", int)
 MARKED = StreamNamespace("marked", int, subscriptions="implicit")
-SEEN: dict[str, list[int]] = defaultdict(list)
-GATES: dict[int, asyncio.Event] = {}
-BAD: set[int] = set()
 
 
 @pytest.fixture(autouse=True)
 def clean() -> None:
-    for one in (SEEN, GATES, BAD):
-        one.clear()
-
-
-async def handle(who: str, item: int) -> None:
-    SEEN[f"{who} begins"].append(item)
-    if item in GATES:
-        await GATES[item].wait()
-    if item in BAD:
-        raise ValueError(f"{item} is bad")
-    SEEN[who].append(item)
+    forget()
 
 
 class Marked(Grain):

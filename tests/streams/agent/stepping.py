@@ -1,0 +1,49 @@
+"""Driving a delivery core by hand: event by event, with its invariants checked after each."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from millstream.streams.agent.delivery.delivery import Delivery
+from millstream.streams.agent.delivery.steps import (
+    Action,
+    Deliver,
+    Event,
+    Failure,
+    FailureKind,
+    Sent,
+    Wake,
+)
+from millstream.streams.contracts.identity import StreamId
+from millstream.streams.contracts.token import Token
+
+A = StreamId("n", "a")
+RAISED = Failure(FailureKind.HANDLER, "ValueError: no")
+
+
+def steps(delivery: Delivery, *events: Event) -> Sequence[Action]:
+    """Apply the events; the actions of the last one."""
+    actions: Sequence[Action] = ()
+    for event in events:
+        actions = delivery.step(event)
+        delivery.check()
+    return actions
+
+
+def offer(delivery: Delivery) -> Deliver:
+    """What it has to send, woken."""
+    (action,) = steps(delivery, Wake())
+    assert isinstance(action, Deliver)
+    return action
+
+
+def tokens(action: Deliver) -> list[Token]:
+    return [item.token for item in action.items]
+
+
+def send(delivery: Delivery, count: int | None = None, at_s: float = 0.0) -> Deliver:
+    """Send all that it offers, or the first so many; what was sent."""
+    offered = offer(delivery)
+    sent = Deliver(offered.items[:count], offered.attempt)
+    assert steps(delivery, Sent(len(sent.items), at_s)) == ()
+    return sent
