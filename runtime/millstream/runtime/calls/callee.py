@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import logging
-from collections import deque
 from collections.abc import Callable
 from typing import Any
 
@@ -26,6 +25,7 @@ from millstream.runtime.turns.activation import Activation
 from millstream.runtime.turns.kind import GrainKind
 from millstream.runtime.turns.request import Request, current_request
 from millstream.runtime.turns.run import Turns, own_cancellation
+from millstream.runtime.turns.runners import RunnerTasks
 from millstream.runtime.wire.connection import Peer
 from millstream.runtime.wire.message import Call, Failure, Redirect, Reply
 from millstream.runtime.wire.outbox import Outbox
@@ -208,7 +208,7 @@ class InboundCall:
             self.origin.forget_served(self.call.id)
 
 
-class Callee:
+class Callee(RunnerTasks[InboundCall]):
     """Takes calls that arrived, and runs them in tasks that are used again and again.
 
     Args:
@@ -225,17 +225,13 @@ class Callee:
         locator: Locator,
         runtime: Runtime,
     ) -> None:
+        super().__init__(tasks, turns.loop)
         self._silo = silo
         self._turns = turns
-        self._tasks = tasks
         self._outbox = outbox
         self._locator = locator
         self._runtime = runtime
         self._extension_specs: dict[str, MethodSpec] = {}
-        self._ready: deque[InboundCall] = deque()
-        self._parked: list[asyncio.Future[None]] = []
-        self._is_waking = False
-        self._is_closed = False
 
     def extend(self, specs: dict[str, MethodSpec]) -> None:
         """Let methods of an extension be called on every grain."""
@@ -332,21 +328,6 @@ class Callee:
             self._is_waking = True
             self._wake()
 
-    def _wake(self) -> None:
-        parked = self._parked.pop() if self._parked else None
-        if parked is not None and not parked.done():
-            parked.set_result(None)
-        else:
-            self._tasks.start(self._run())
-        # runs after the runner's next step: work left by then means that the runner suspended
-        self._turns.loop.call_soon(self._check)
-
-    def _check(self) -> None:
-        if self._ready:
-            self._wake()
-        else:
-            self._is_waking = False
-
     async def _run(self) -> None:
         task = asyncio.current_task()
         assert task is not None
@@ -377,7 +358,7 @@ class Callee:
             self._outbox.flush()
             if self._is_closed or len(self._parked) >= PARKED_MAX:
                 return
-            parked = self._turns.loop.create_future()
+            parked = self._loop.create_future()
             self._parked.append(parked)
             await parked
 

@@ -1,9 +1,10 @@
 """Tasks that run pieces of work, one after the other, again and again.
 
-Owns: `Runners`. Not: what the work is, and calls that arrive (`calls/callee`). Invariants: pieces
-begin in the order in which they were given, and none waits for another one that has suspended; a
-piece begins in a context in which no other has set a variable, and in a task that nobody has
-cancelled.
+Owns: `RunnerTasks`, when a runner is woken and when there is another one; `Runners`, which run
+coroutines. Not: what the work is, and calls that arrive, which have runners of their own
+(`calls/callee`). Invariants: pieces begin in the order in which they were given, and none waits for
+another one that has suspended; a piece begins in a context in which no other has set a variable,
+and in a task that nobody has cancelled.
 """
 
 from __future__ import annotations
@@ -12,19 +13,58 @@ import asyncio
 import contextvars
 from collections import deque
 from collections.abc import Coroutine
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from millstream.runtime.tasks import Tasks
 
 from .request import current_request
 
-__all__ = ["PARKED_MAX", "Runners"]
+__all__ = ["PARKED_MAX", "RunnerTasks", "Runners"]
 
 PARKED_MAX = 64
 """Tasks that are kept for the next pieces."""
 
+Work = TypeVar("Work")
 
-class Runners:
+
+class RunnerTasks(Generic[Work]):
+    """Runner tasks, and the work that is ready for them; a base class.
+
+    A runner (`_run`) takes what is ready until nothing is, and then parks. Whoever makes work ready
+    sets `_is_waking`, unless it is set, and calls `_wake`.
+    """
+
+    __slots__ = ("_is_closed", "_is_waking", "_loop", "_parked", "_ready", "_tasks")
+
+    def __init__(self, tasks: Tasks, loop: asyncio.AbstractEventLoop) -> None:
+        self._tasks = tasks
+        self._loop = loop
+        self._ready: deque[Work] = deque()
+        self._parked: list[asyncio.Future[None]] = []
+        self._is_waking = False
+        self._is_closed = False
+
+    def _wake(self) -> None:
+        parked = self._parked.pop() if self._parked else None
+        if parked is not None and not parked.done():
+            parked.set_result(None)
+        else:
+            self._tasks.start(self._run())
+        # runs after the runner's next step: work left by then means that the runner suspended
+        self._loop.call_soon(self._check)
+
+    def _check(self) -> None:
+        if self._ready:
+            self._wake()
+        else:
+            self._is_waking = False
+
+    async def _run(self) -> None:
+        """Run what is ready, and park."""
+        raise NotImplementedError
+
+
+class Runners(RunnerTasks[Coroutine[Any, Any, None]]):
     """A piece costs no task of its own, and begins in the turn of the loop in which a runner
     gives it, if that goes on.
 
@@ -35,15 +75,10 @@ class Runners:
     that suspends.
     """
 
-    __slots__ = ("_is_closed", "_is_waking", "_loop", "_parked", "_ready", "_tasks", "goes_on")
+    __slots__ = ("goes_on",)
 
     def __init__(self, tasks: Tasks, loop: asyncio.AbstractEventLoop) -> None:
-        self._tasks = tasks
-        self._loop = loop
-        self._ready: deque[Coroutine[Any, Any, None]] = deque()
-        self._parked: list[asyncio.Future[None]] = []
-        self._is_waking = False
-        self._is_closed = False
+        super().__init__(tasks, loop)
         self.goes_on = False
 
     def start(self, work: Coroutine[Any, Any, None]) -> None:
@@ -60,21 +95,6 @@ class Runners:
         if self._ready and not self._is_waking:
             self._is_waking = True
             self._wake()
-
-    def _wake(self) -> None:
-        parked = self._parked.pop() if self._parked else None
-        if parked is not None and not parked.done():
-            parked.set_result(None)
-        else:
-            self._tasks.start(self._run())
-        self._loop.call_soon(self._check)  # runs after the runner's next step
-
-    def _check(self) -> None:
-        """What is left now waits for a piece that has suspended."""
-        if self._ready:
-            self._wake()
-        else:
-            self._is_waking = False
 
     async def _run(self) -> None:
         task = asyncio.current_task()
