@@ -1,13 +1,10 @@
 """One peer: handshake, frames, batches, correlation of calls, back-pressure.
 
-Owns: the link to one silo, gateway or client, the calls outstanding on it, what waits to be written
-to it, and what was read of it and not taken yet. Not: who is asked what (`caller`), what runs
-(`callee`). Invariants: messages leave in the order in which they were given; all that is given in
-one loop iteration leaves in as few frames as the limits allow; a link that is full is given no
-more, so what waits here can still be withdrawn; every outstanding call ends exactly once: by an
-answer, or by `broken` when the link closes; an end that does not take its answers has none of its
-calls taken; a message that cannot be written or read fails alone; garbage closes this connection
-and nothing else.
+Owns: the link to one silo, gateway or client, and what was read of it and not taken yet. Not: what
+is written (`sending`), the calls that are served (`serving`), who is asked what (`caller`), what
+runs (`callee`). Invariants: every outstanding call ends exactly once: by an answer, or by `broken`
+when the link closes; an end that does not take its answers has none of its calls taken; a message
+that cannot be read fails alone; garbage closes this connection and nothing else.
 """
 
 from __future__ import annotations
@@ -22,13 +19,11 @@ import msgspec
 
 from millstream.runtime.codec.failures import describe
 from millstream.runtime.env import Env
-from millstream.runtime.errors import Overloaded
 from millstream.runtime.options import RuntimeOptions
 from millstream.runtime.repeated import Repeated
 from millstream.runtime.tasks import Tasks
 from millstream.runtime.text import shown
 
-from .batch import SPARE_BYTES
 from .framing import FrameError, FrameReader
 from .greeting import (
     GREETING_BYTES_MAX,
@@ -54,8 +49,7 @@ from .message import (
 )
 from .outbox import Outbox
 from .pulse import Pulse, Silence
-from .receivers import Cancellable
-from .sending import Sending
+from .serving import Serving
 from .transport import Link
 
 __all__ = ["Inbox", "LocalEnd", "Peer", "Welcome"]
@@ -71,7 +65,6 @@ FRAMES_AHEAD_MAX = 64
 WARNED_EVERY_S = 10.0
 """Warnings about one peer, of one sort, are logged at most this often."""
 GARBAGE = (FrameError, msgspec.DecodeError, RecursionError, UnicodeDecodeError)
-NIL = msgspec.Raw(b"\xc0")
 
 
 class Inbox(Protocol):
@@ -150,7 +143,7 @@ class LocalEnd:
         return Greeting(own, self.secret, is_opener=is_opener, expected=expected)
 
 
-class Peer(Sending):
+class Peer(Serving):
     """The connection to one other process; also a `LinkReceiver`.
 
     Args:
@@ -169,10 +162,8 @@ class Peer(Sending):
         self._reader = FrameReader(min(GREETING_BYTES_MAX, end.options.frame_bytes_max))
         self._greeting = end.greeting(self._is_opener, name)
         self._greeting_timer: asyncio.TimerHandle | None = None  # ends one that says nothing
-        self._served: dict[int, Cancellable | None] = {}
         self._frames: deque[bytes] = deque()  # read, and not taken yet
         self._messages: Sequence[Message | Unreadable] = ()  # the rest of a frame, likewise
-        self._refusals = 0
         self._is_going_on = False
         self._is_paused = False  # nothing is taken, since answers wait
         self._is_reading = True
@@ -244,50 +235,10 @@ class Peer(Sending):
         self._stop_waiting()
         self._end.pulse.remove(self)
         self._break_calls(f"{self.name}: connection lost ({shown(reason)})")
-        for served in list(self._served.values()):
-            if served is not None:
-                served.cancel()
-        self._served.clear()
+        self._cancel_served()
         self._frames.clear()
         self._messages = ()
         self._on_closed(self)
-
-    # -- answering
-
-    def answer(
-        self, call_id: int, message: Reply | Failure | Redirect, body_bytes: int | None = None
-    ) -> None:
-        """Answer a served call, unless the caller gave it up or is gone.
-
-        `body_bytes`: of the message's body, where they are known.
-        """
-        if call_id not in self._served:
-            return
-        del self._served[call_id]
-        if body_bytes is None:
-            body_bytes = 0 if isinstance(message, Redirect) else len(memoryview(message.body))
-        if body_bytes + SPARE_BYTES > self._peer_frame_max:
-            message = self._too_large(message, body_bytes)
-        self.send(message, body_bytes)
-
-    def refuse(self, call_id: int, failure: Failure) -> None:
-        """Answer a call that does not run, registered or not; one-way calls get no answer.
-
-        Calls above `served_calls_max` are answered like this, so it counts none.
-        """
-        self._refusals += 1
-        if call_id:
-            self._served[call_id] = None
-            self.answer(call_id, failure)
-
-    def _too_large(self, message: Reply | Failure | Redirect, size: int) -> Failure:
-        what = "result" if isinstance(message, Reply) else "error"
-        error = ValueError(f"{what} of {size} bytes exceeds frame_bytes_max {self._peer_frame_max}")
-        return Failure(message.id, msgspec.Raw(describe(error, self.name)))
-
-    def forget_served(self, call_id: int) -> None:
-        """The call is over, answered or not."""
-        self._served.pop(call_id, None)
 
     def _heed_answers(self) -> None:
         """While too much waits for an end that we serve, none of its calls is taken."""
@@ -439,19 +390,6 @@ class Peer(Sending):
         return not self.is_closed and bool(
             self._served or self._out or self._frames or self._messages
         )
-
-    def watch_served(self, call_id: int, served: Cancellable | None) -> None:
-        """Register a call before it runs, so that a Cancel in the same batch finds it.
-
-        Raises Overloaded at `served_calls_max`.
-        """
-        if not call_id:
-            return
-        if len(self._served) >= self._options.served_calls_max:
-            raise Overloaded(
-                "calls being served", "served_calls_max", self._options.served_calls_max
-            )
-        self._served[call_id] = served
 
     def _take_other(self, message: Message | Unreadable) -> None:
         match message:

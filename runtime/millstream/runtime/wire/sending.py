@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Sequence
+from typing import Protocol
 
 import msgspec
 
@@ -23,14 +24,22 @@ from .batch import SPARE_BYTES, UNSENDABLE, call_bytes, cut, encode_what_can_be
 from .framing import HEADER_BYTES
 from .message import Call, Cancel, Message, encode_messages
 from .outbox import Outbox
-from .receivers import AnswerReceiver
 from .transport import Link
 
-__all__ = ["Sending"]
+__all__ = ["AnswerReceiver", "Sending"]
 
 log = logging.getLogger("millstream.connection")
 
 NIL = msgspec.Raw(b"\xc0")
+
+
+class AnswerReceiver(Protocol):
+    """Who waits for the answer of a call; exactly one method is called, once."""
+
+    def reply(self, body: msgspec.Raw, /) -> None: ...
+    def failure(self, body: msgspec.Raw, /) -> None: ...
+    def redirect(self, silo: str, /) -> None: ...
+    def broken(self, error: Exception, /) -> None: ...
 
 
 class Sending:
