@@ -7,6 +7,7 @@ import logging
 from collections.abc import Mapping
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from millstream.balancers import DeploymentBalancer
@@ -161,6 +162,9 @@ ROW = MemberRow("a:1@1", Status.JOINING, "a", agreement=(("queues", "8"), ("mine
 def test_only_active_silos_bind(status: Status) -> None:
     other = MemberRow("b:1@1", status, "b", agreement=(("queues", "4"),))
     check_agreement(ROW, TableView(1, (ROW, other)))
+    active = msgspec.structs.replace(other, status=Status.ACTIVE)
+    with pytest.raises(ConfigError, match="queues is '8' here and '4' at b:1@1"):
+        check_agreement(ROW, TableView(1, (ROW, active)))
 
 
 def test_what_only_one_side_has_is_no_difference() -> None:

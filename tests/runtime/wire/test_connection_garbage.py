@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable
-from typing import Any
+from typing import Any, get_args
 
 import msgspec
 import pytest
@@ -23,6 +23,7 @@ from millstream.runtime.wire.message import (
     Failure,
     Goodbye,
     Hello,
+    Message,
     Redirect,
     Reply,
     decode_messages,
@@ -102,9 +103,10 @@ def test_a_long_frame_costs_no_more_than_its_size_in_copies() -> None:
 @given(st.binary(max_size=80))
 def test_decoding_garbage_gives_messages_or_a_decode_error(data: bytes) -> None:
     try:
-        decode_messages(data)
+        messages = decode_messages(data)
     except msgspec.DecodeError:
-        pass
+        return
+    assert all(type(message) in get_args(Message) for message in messages)
 
 
 def test_every_message_survives_the_wire() -> None:

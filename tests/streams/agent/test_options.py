@@ -48,7 +48,8 @@ def test_an_option_that_cannot_work_is_named_with_its_value(
 
 
 def test_what_may_be_nothing_may_be_zero() -> None:
-    OwnershipOptions(lease_s=0, max_handoff_s=0, force_after_s=0)
-    StreamOptions(enqueue_wait_s=0, flow=FlowOptions(ack_every_s=0))
-    DeliveryOptions(retries=0)
-    MemoryOptions(enqueue_wait_s=0)
+    owning = OwnershipOptions(lease_s=0, max_handoff_s=0, force_after_s=0)
+    assert owning.lease_s == owning.max_handoff_s == owning.force_after_s == 0
+    streams = StreamOptions(enqueue_wait_s=0, flow=FlowOptions(ack_every_s=0))
+    assert streams.enqueue_wait_s == streams.flow.ack_every_s == 0
+    assert DeliveryOptions(retries=0).retries == MemoryOptions(enqueue_wait_s=0).enqueue_wait_s == 0

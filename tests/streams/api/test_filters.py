@@ -298,17 +298,24 @@ def test_a_namespace_of_explicit_subscriptions_has_no_use_for_it() -> None:
             async def on_line(self, event: Event[int]) -> None: ...
 
 
-def test_a_callable_object_and_a_static_method_will_do() -> None:
-    class _Good(Grain):
+async def test_a_callable_object_and_a_static_method_will_do() -> None:
+    class Good(Grain):
         @staticmethod
         def _is_big(event: Event[int]) -> bool:
             return event.item > 1
 
         @subscribe(NUMBERS, where=_is_big)
-        async def on_number(self, event: Event[int]) -> None: ...
+        async def on_number(self, event: Event[int]) -> None:
+            SEEN["big"].append(event.item)
 
         @subscribe(LISTS, where=Callable2())
-        async def on_list(self, event: Event[int]) -> None: ...
+        async def on_list(self, event: Event[int]) -> None:
+            SEEN["all"].append(event.item)
+
+    async with Places(agent_hosts_it=True).silo(Good, reads=True) as silo:
+        for namespace in (NUMBERS, LISTS):
+            await silo.stream(namespace, "k").publish_many([1, 2, 3])
+        await until(lambda: SEEN == {"big": [2, 3], "all": [1, 2, 3]})
 
 
 class Odd(Grain):
