@@ -144,7 +144,7 @@ class Process:
     ) -> None:
         clock = LoopClock(seed)
         self.store = MemoryStateStore() if store is None else store
-        metadata = Metadata(self.store, "tests", clock, f"process{seed}")
+        metadata = self.metadata = Metadata(self.store, "tests", clock, f"process{seed}")
         self.rows = ledger_rows(metadata)
         self.tasks = Tasks(asyncio.get_running_loop(), Context)
         context = HandleContext(bookies, self.rows, clock, self.tasks, options or HandleOptions())

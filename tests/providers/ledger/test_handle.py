@@ -386,3 +386,49 @@ def test_histories_with_trouble_lose_nothing_confirmed() -> None:
     found = [history(seed) for seed in range(60)]
     assert any(confirmed < kept for confirmed, kept in found), "some unconfirmed entries were kept"
     assert sum(confirmed for confirmed, _ in found) > 200
+
+
+@virtually
+async def test_the_record_says_up_to_where_all_copies_are_there() -> None:
+    bookies = ModelBookies(3)
+    one = Process(bookies, options=QUICK)
+    writer = await one.ledgers.create(Quorum(3, 3, 2), "t")
+    await asyncio.gather(*[writer.append(b"x") for _ in range(5)])
+    await asyncio.sleep(1.0)
+    bookies.all["b1"].is_away = True
+    await asyncio.gather(*[writer.append(b"x") for _ in range(5)])
+    assert (await writer.close()).complete == 4
+    bookies.all["b1"].is_away = False
+    other = await one.ledgers.create(Quorum(3, 3, 2), "t")
+    await other.append(b"x")
+    bookies.all["b0"].hangs = True
+    await other.append(b"y")
+    assert (await other.close()).complete == 0, "what is owed at the end is not complete"
+
+
+@virtually
+async def test_a_writer_that_gave_up_calls_nothing_complete_that_was_owed() -> None:
+    bookies = ModelBookies(3)
+    one = Process(bookies, options=QUICK)
+    writer = await one.ledgers.create(Quorum(3, 3, 2), "t")
+    await writer.append(b"x")
+    await asyncio.sleep(1.0)
+    bookies.all["b0"].hangs = True
+    await writer.append(b"y")
+    bookies.all["b1"].is_away = True
+    assert await outcome(writer.append(b"z")) is NotEnoughBookies
+    assert (await writer.close()).complete == 0
+
+
+@virtually
+async def test_a_recovery_calls_complete_what_the_writer_knew() -> None:
+    bookies = ModelBookies(3)
+    one = Process(bookies)
+    two = Process(bookies, one.store, 1)
+    writer = await one.ledgers.create(Quorum(3, 3, 2), "t")
+    for _ in range(4):
+        await writer.append(b"x")
+        await asyncio.sleep(0.01)
+    assert (await two.ledgers.recover(writer.ledger)).complete == 2
+    empty = await one.ledgers.create(Quorum(3, 3, 2), "t")
+    assert (await two.ledgers.recover(empty.ledger)).complete == -1

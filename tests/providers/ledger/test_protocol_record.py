@@ -10,6 +10,7 @@ import pytest
 from millstream.providers.ledger.protocol.errors import LedgerClosed, LedgerFenced
 from millstream.providers.ledger.protocol.quorum import Quorum
 from millstream.providers.ledger.protocol.record import (
+    Claim,
     Fragment,
     LedgerRecord,
     LedgerState,
@@ -73,3 +74,17 @@ def test_an_end_is_final() -> None:
         with pytest.raises(LedgerClosed, match="ends with entry 3"):
             change()
     assert closed(OPEN, 1, 3, 30).state is LedgerState.CLOSED
+
+
+def test_a_bookie_may_let_go_of_a_ledger_that_ended_without_it() -> None:
+    assert OPEN.needs("x"), "the ledger may still come to any bookie"
+    end = closed(OPEN, 1, 3, 30)
+    assert end.needs("a") and not end.needs("x")
+    copied = msgspec.structs.replace(end, claim=Claim("token", ("x",)))
+    assert copied.needs("x") and not copied.needs("y")
+
+
+def test_no_more_is_complete_than_the_ledger_has() -> None:
+    assert closed(OPEN, 1, 3, 30).complete == -1
+    assert closed(OPEN, 1, 3, 30, complete=2).complete == 2
+    assert closed(OPEN, 1, 3, 30, complete=9).complete == 3

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from contextvars import Context
 
 from millstream.providers.ledger.protocol.appending import Appending
-from millstream.providers.ledger.protocol.entry import unpack
+from millstream.providers.ledger.protocol.entry import NOTHING, Head, unpack
 from millstream.providers.ledger.protocol.errors import (
     BookieError,
     EntryDamaged,
@@ -86,7 +86,8 @@ class Attempt:
 
     def __init__(self, context: HandleContext, record: LedgerRecord) -> None:
         self._record = record
-        self._fragments = [*record.fragments]
+        self._fragments = [record.fragments[-1]]  # and what it becomes
+        self._complete = NOTHING
         self._events: Queue[Callable[[], list[Step]]] = Queue()
         self._core = Recovering(record)
         self._sending: Sending | None = None
@@ -139,9 +140,11 @@ class Attempt:
         """What writes back, behind what needs no deciding."""
         if self._sending is None:
             start = self._core.start
-            length = await self._length_at(start) if start >= 0 else 0
+            head = await self._head_at(start) if start >= 0 else None
+            if head is not None:
+                self._complete = head.complete
             owed = self._context.options.owed_bytes_max
-            core = Appending(self._record, owed, start, length)
+            core = Appending(self._record, owed, start, head.length if head else 0)
             self._sending = Sending(self._context, core, self._record.term, self._changed)
         return self._sending
 
@@ -156,15 +159,15 @@ class Attempt:
         self._fragments.append(Fragment(first, tuple(bookies)))
         return {place: new for place, (_, new) in instead.items()}
 
-    async def _length_at(self, entry: int) -> int:
-        """Bytes of payloads up to a confirmed entry, which its head says."""
+    async def _head_at(self, entry: int) -> Head:
+        """The head of a confirmed entry: bytes of payloads up to it, and what was complete then."""
         for bookie in self._record.holders(entry):
             try:
                 found = await self._context.bookies.read(
                     bookie, self._record.ledger, entry, 1, 1, self._record.term
                 )
                 if found.entries:
-                    return unpack(found.entries[0], self._record.ledger, entry).head.length
+                    return unpack(found.entries[0], self._record.ledger, entry).head
             except (BookieError, EntryDamaged):
                 continue
         text = f"ledger {self._record.ledger}: no bookie gives entry {entry}, which was confirmed"
@@ -175,16 +178,15 @@ class Attempt:
         await asyncio.gather(*self._kept)
         record, length = self._record, sending.core.confirmed_length
         assert sending.core.confirmed == last, (sending.core.confirmed, last)
-        return await self._context.rows.update(
-            record.ledger,
-            lambda found: closed(
-                existing(record.ledger, found),
-                record.term,
-                last,
-                length,
-                tuple(self._fragments),
-            ),
-        )
+
+        def ended(found: LedgerRecord | None) -> LedgerRecord:
+            found = existing(record.ledger, found)
+            # entries of former fragments may have been copied elsewhere meanwhile
+            former = found.fragments[: len(record.fragments) - 1]
+            fragments = (*former, *self._fragments)
+            return closed(found, record.term, last, length, fragments, self._complete)
+
+        return await self._context.rows.update(record.ledger, ended)
 
 
 def raise_(error: Exception) -> list[Step]:

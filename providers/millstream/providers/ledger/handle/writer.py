@@ -56,11 +56,13 @@ class LedgerWriter:
         core, record = self._sending.core, self._record
         if isinstance(core.failed, LedgerFenced | LedgerGone):
             raise core.failed
-        last, length = core.confirmed, core.confirmed_length
+        last, length, complete = core.confirmed, core.confirmed_length, core.complete
         self._sending.do(core.close())
         return await self._context.rows.update(
             record.ledger,
-            lambda found: closed(existing(record.ledger, found), record.term, last, length),
+            lambda found: closed(
+                existing(record.ledger, found), record.term, last, length, complete=complete
+            ),
         )
 
     async def aclose(self) -> None:

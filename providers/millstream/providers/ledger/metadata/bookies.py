@@ -23,7 +23,8 @@ class BookieRecord(msgspec.Struct, frozen=True, array_like=True):
     which it surely has everything. `said_s`: wall time of its last word, in seconds since 1970.
     `place`: bookies of one place take new ledgers together: the directory's path, if silos share
     it; the template of the paths, if each has its own. `owner`: the name of the silo whose
-    directory it is; "": of whichever has its lock.
+    directory it is; "": of whichever has its lock. `is_draining`: a person wants it emptied: it
+    takes no new ledgers, and what it has is copied elsewhere.
     """
 
     bookie: str
@@ -36,6 +37,7 @@ class BookieRecord(msgspec.Struct, frozen=True, array_like=True):
     place: str = ""
     operation: str = ""
     owner: str = ""
+    is_draining: bool = False
 
 
 def bookie_rows(metadata: Metadata) -> Rows[str, BookieRecord]:

@@ -207,6 +207,8 @@ class Appending:
         if self.failed is not None:
             return []
         self.failed = error
+        known = self.complete
+        self._short = None if known == self.confirmed else known + 1
         self._pending.clear()
         return [Fail(error)]
 

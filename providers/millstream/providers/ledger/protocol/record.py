@@ -18,7 +18,15 @@ from .entry import NOTHING
 from .errors import LedgerClosed, LedgerFenced
 from .quorum import Quorum
 
-__all__ = ["Fragment", "LedgerRecord", "LedgerState", "closed", "recovering", "with_ensemble"]
+__all__ = [
+    "Claim",
+    "Fragment",
+    "LedgerRecord",
+    "LedgerState",
+    "closed",
+    "recovering",
+    "with_ensemble",
+]
 
 
 class LedgerState(Enum):
@@ -36,6 +44,16 @@ class Fragment(msgspec.Struct, frozen=True, array_like=True):
     bookies: tuple[str, ...]
 
 
+class Claim(msgspec.Struct, frozen=True, array_like=True):
+    """Somebody copies entries to these bookies, which keep them though no fragment names them yet.
+
+    `token`: whose claim it is; a later one replaces it, and what the former has copied is void.
+    """
+
+    token: str
+    bookies: tuple[str, ...]
+
+
 class LedgerRecord(msgspec.Struct, frozen=True, array_like=True):
     """A ledger as its row says.
 
@@ -43,7 +61,9 @@ class LedgerRecord(msgspec.Struct, frozen=True, array_like=True):
     the last entry and the bytes of all payloads, once it is closed. `topic`: whose it is, for
     people and for whoever looks for orphans. `operation`: the token of the write that made this
     version, by which a writer whose answer was lost knows its own. `wanted`: the quorum that was
-    asked for, if there were too few bookies for its copies when it was made.
+    asked for, if there were too few bookies for its copies when it was made. `complete`: once it
+    is closed, entries up to this one are known to have been on every bookie of their write sets.
+    `claim`: of whoever copies them elsewhere.
     """
 
     ledger: int
@@ -57,6 +77,8 @@ class LedgerRecord(msgspec.Struct, frozen=True, array_like=True):
     length: int = 0
     operation: str = ""
     wanted: Quorum | None = None
+    complete: int = NOTHING
+    claim: Claim | None = None
 
     def fragment_of(self, entry: int) -> Fragment:
         """The fragment that an entry is in, or would be."""
@@ -66,6 +88,12 @@ class LedgerRecord(msgspec.Struct, frozen=True, array_like=True):
         """The bookies of an entry's write set."""
         bookies = self.fragment_of(entry).bookies
         return tuple(bookies[place] for place in self.quorum.write_set(entry))
+
+    def needs(self, bookie: str) -> bool:
+        """May a bookie have entries that somebody looks for there, now or soon?"""
+        if self.state is not LedgerState.CLOSED or (self.claim and bookie in self.claim.bookies):
+            return True
+        return any(bookie in fragment.bookies for fragment in self.fragments)
 
 
 def with_ensemble(
@@ -101,11 +129,12 @@ def closed(
     last: int,
     length: int,
     fragments: tuple[Fragment, ...] | None = None,
+    complete: int = NOTHING,
 ) -> LedgerRecord:
     """Its writer, or who recovers it in `term`, gives it its end.
 
-    Closing again with the same end changes nothing. Raises LedgerFenced: a higher term;
-    LedgerClosed: another end.
+    `complete`: up to here all entries are known to be on all of their bookies. Closing again with
+    the same end changes nothing. Raises LedgerFenced: a higher term; LedgerClosed: another end.
     """
     if record.state is LedgerState.CLOSED and (record.last, record.length) == (last, length):
         return record
@@ -115,6 +144,7 @@ def closed(
         state=LedgerState.CLOSED,
         last=last,
         length=length,
+        complete=min(complete, last),
         fragments=record.fragments if fragments is None else fragments,
     )
 

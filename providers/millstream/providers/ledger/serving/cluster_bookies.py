@@ -102,7 +102,7 @@ class ClusterBookies:
         here = {
             name: float(bookie.free_bytes)
             for name, bookie in self._here.items()
-            if bookie.state is BookieState.WRITABLE
+            if bookie.state is BookieState.WRITABLE and not self._is_draining(name)
         }
         others = {
             name: float(record.free_bytes)
@@ -112,8 +112,17 @@ class ClusterBookies:
         return here | others
 
     def _may_take(self, record: BookieRecord) -> bool:
-        """Is it there, and of the place where new ledgers belong?"""
-        return record.place == self._place and self._is_live(record.silo)
+        """Is it there, to stay, and of the place where new ledgers belong?"""
+        is_ours = record.place == self._place and not record.is_draining
+        return is_ours and self._is_live(record.silo)
+
+    def _is_draining(self, bookie: str) -> bool:
+        record = self._known.get(bookie)
+        return record is not None and record.is_draining
+
+    def known(self) -> Mapping[str, BookieRecord]:
+        """The rows of bookies, as they were read last."""
+        return self._known
 
     def away(self, owner: str) -> list[str]:
         """Bookies that have run, and that no live silo runs now; of the directories of a silo, by

@@ -163,10 +163,11 @@ class HostedBookie:
         )
 
         def said(found: BookieRecord | None) -> BookieRecord:
-            if found is None or found.boot < boot:
+            if found is None:
                 return record
-            same = msgspec.structs.replace(record, said_s=found.said_s, operation=found.operation)
-            return found if found.boot > boot or same == found else record
+            own = msgspec.structs.replace(record, is_draining=found.is_draining)
+            same = msgspec.structs.replace(own, said_s=found.said_s, operation=found.operation)
+            return found if found.boot > boot or same == found else own
 
         await self._rows.update(bookie.name, said)
 

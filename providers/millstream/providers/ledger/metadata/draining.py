@@ -1,0 +1,74 @@
+"""The mark of a bookie that is to be emptied.
+
+Owns: `mark_draining`. Not: emptying it (`recovery`, which acts on the mark). Invariant: a bookie is
+marked only while so many others can take entries that everything it has can be copied to one which
+has not got it already.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+
+from millstream.providers.ledger.protocol.errors import BookieAway, NotEnoughBookies
+
+from .bookies import BookieRecord, bookie_rows
+from .ledgers import ledger_rows
+from .metadata import Metadata
+
+__all__ = ["mark_draining"]
+
+
+def is_anywhere(silo: str) -> bool:
+    """Does its row name a silo?"""
+    return bool(silo)
+
+
+async def mark_draining(
+    metadata: Metadata,
+    bookie: str,
+    is_draining: bool = True,
+    is_live: Callable[[str], bool] = is_anywhere,
+) -> BookieRecord:
+    """Have a bookie emptied, or take that back; its row then. Again is harmless.
+
+    Args:
+        bookie: the UUID of its directory.
+        is_live: is a silo, by its address, there? Without it, rows are believed.
+
+    Raises BookieAway: there is no such bookie; NotEnoughBookies: too few others can take what it
+    has; StorageError.
+    """
+    rows = bookie_rows(metadata)
+    if is_draining:
+        others = [
+            record.bookie
+            async for record in rows.scan()
+            if record.bookie != bookie
+            and record.is_writable
+            and not record.is_draining
+            and is_live(record.silo)
+        ]
+        needed = await widest_with(metadata, bookie)
+        if len(others) < needed:
+            text = f"bookie {bookie} has entries of ledgers that are spread over {needed} bookies: "
+            text += f"as many others are needed, and {len(others)} run, have room and stay"
+            raise NotEnoughBookies(f"{text}; start more of them first")
+
+    def marked(found: BookieRecord | None) -> BookieRecord:
+        if found is None:
+            raise BookieAway(f"there is no bookie {bookie}; `millstream ledger bookies` lists them")
+        return msgspec.structs.replace(found, is_draining=is_draining)
+
+    return await rows.update(bookie, marked)
+
+
+async def widest_with(metadata: Metadata, bookie: str) -> int:
+    """Over how many bookies the widest fragment that one is of is spread; 0: it is of none."""
+    widest = 0
+    async for record in ledger_rows(metadata).scan():
+        for fragment in record.fragments:
+            if bookie in fragment.bookies:
+                widest = max(widest, len(fragment.bookies))
+    return widest

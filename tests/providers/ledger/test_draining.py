@@ -1,0 +1,57 @@
+"""The mark of a bookie that is to be emptied."""
+
+from __future__ import annotations
+
+import pytest
+from tests.providers.ledger.model_bookies import ModelBookies, Process
+from tests.providers.ledger.virtual import virtually
+
+from millstream.providers.ledger.metadata.bookies import BookieRecord, bookie_rows
+from millstream.providers.ledger.metadata.draining import mark_draining
+from millstream.providers.ledger.protocol.errors import BookieAway, NotEnoughBookies
+from millstream.providers.ledger.protocol.quorum import Quorum
+
+
+async def with_rows(count: int) -> Process:
+    """A process whose bookies have rows, and a ledger over three of the first ones."""
+    process = Process(ModelBookies(3))
+    for number in range(count):
+        name = f"b{number}"
+        record = BookieRecord(name, f"silo-{number}", 1, is_writable=True)
+        await bookie_rows(process.metadata).create(name, record)
+    await process.ledgers.create(Quorum(3, 3, 2), "t")
+    return process
+
+
+@virtually
+async def test_a_mark_is_set_and_taken_back() -> None:
+    metadata = (await with_rows(4)).metadata
+    assert (await mark_draining(metadata, "b1")).is_draining
+    assert (await mark_draining(metadata, "b1")).is_draining
+    assert not (await mark_draining(metadata, "b1", is_draining=False)).is_draining
+
+
+@virtually
+async def test_a_bookie_is_kept_while_too_few_others_can_take_what_it_has() -> None:
+    metadata = (await with_rows(3)).metadata
+    with pytest.raises(NotEnoughBookies, match="over 3 bookies.*and 2 run.*start more"):
+        await mark_draining(metadata, "b1")
+
+
+@virtually
+async def test_bookies_that_are_drained_away_or_full_are_no_others() -> None:
+    metadata = (await with_rows(6)).metadata
+    full = BookieRecord("b3", "silo-3", 1, is_writable=False)
+    await bookie_rows(metadata).update("b3", lambda _: full)
+    await mark_draining(metadata, "b4", is_live=lambda silo: True)
+    with pytest.raises(NotEnoughBookies, match="and 2 run"):
+        await mark_draining(metadata, "b1", is_live=lambda silo: silo != "silo-5")
+    await mark_draining(metadata, "b1")
+
+
+@virtually
+async def test_a_bookie_of_nothing_may_be_the_last_and_one_without_a_row_is_none() -> None:
+    process = await with_rows(4)
+    await mark_draining(process.metadata, "b3")
+    with pytest.raises(BookieAway, match="there is no bookie b9"):
+        await mark_draining(process.metadata, "b9")
