@@ -44,6 +44,7 @@ FLOORS: dict[str, tuple[str, ...]] = {
         "serving",
         "topic",
         "queues",
+        "alone",
         "ground",
     ),
 }
@@ -52,7 +53,11 @@ public names, above all rooms."""
 STRANGERS = {
     "runtime": {frozenset({"wire", "definition"}), frozenset({"silo", "client"})},
     "streams": {frozenset({"api", "ownership"})},
-    "providers.ledger": {frozenset({"bookie", "metadata"}), frozenset({"bookie", "handle"})},
+    "providers.ledger": {
+        frozenset({"bookie", "metadata"}),
+        frozenset({"bookie", "handle"}),
+        frozenset({"queues", "alone"}),
+    },
 }
 """Rooms that do not know each other."""
 ROOM_MODULES_MAX = 13

@@ -23,12 +23,13 @@ import pytest
 HERE = Path(__file__).parent
 ROOT = HERE.parent.parent
 SOURCES = [str(ROOT / name) for name in ("runtime", "streams", "providers", "balancers", "console")]
-SUBJECTS = ["adapters", "buffers", "grains", "plugins", "silos", "streams"]
+SUBJECTS = ["adapters", "buffers", "grains", "plugins", "silos", "streams", "topics"]
 PUBLIC = [
     "millstream.runtime",
     "millstream.streams",
     "millstream.balancers",
     "millstream.providers.generator",
+    "millstream.providers.ledger",
     "millstream.providers.memory",
     "millstream.providers.sqlite",
 ]

@@ -3,9 +3,13 @@
 Rooms, from the ground up: `protocol` (what is stored and decided, without I/O), `bookie` (one
 directory of entries) and `metadata` (rows of a state store), `handle` (writing, reading and
 recovering one ledger), `serving` (which silo runs which bookie), `topic` (a sequence of ledgers,
-with cursors).
+with cursors), `queues` (topics as queues of streams) and `alone` (topics without a silo).
 """
 
+from .alone.message import LedgerMessage, Position
+from .alone.subscription import LedgerSubscription
+from .alone.topic import LedgerTopic
+from .alone.topics import LedgerTopics, open_topics
 from .bookie.options import BookieOptions
 from .protocol.quorum import Quorum
 from .queues.adapter import LedgerQueues
@@ -14,9 +18,15 @@ from .topic.options import LedgerTopicOptions, LedgerTopicSettings
 
 __all__ = [
     "BookieOptions",
+    "LedgerMessage",
     "LedgerOptions",
     "LedgerQueues",
+    "LedgerSubscription",
+    "LedgerTopic",
     "LedgerTopicOptions",
     "LedgerTopicSettings",
+    "LedgerTopics",
+    "Position",
     "Quorum",
+    "open_topics",
 ]

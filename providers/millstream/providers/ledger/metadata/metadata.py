@@ -7,6 +7,7 @@ Owns: `Metadata`, and the names of all rows:
     ledger/<scope>/ledgers/<19 digits>         the record of a ledger
     ledger/<scope>/bookies/<uuid>              a bookie as it last said of itself
     ledger/<scope>/topics/<topic>              the record of a topic
+    ledger/<scope>/managed/<topic>             partitions of a topic that is used alone
     ledger/<scope>/cursors/<topic>/<cursor>    how far a named cursor is
 
 Not: what is in a row (`protocol.record`, `bookies`, `ledgers`, `topic.record`), or how it is

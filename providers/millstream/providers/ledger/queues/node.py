@@ -6,9 +6,6 @@ ledgers get their ends.
 
 from __future__ import annotations
 
-import asyncio
-import logging
-
 from millstream.providers.ledger.handle.context import HandleContext
 from millstream.providers.ledger.handle.ledgers import BookieLedgers
 from millstream.providers.ledger.handle.options import HandleOptions
@@ -24,16 +21,12 @@ from millstream.providers.ledger.serving.hosted import HostedBookie
 from millstream.providers.ledger.topic.reading.reader import TopicReader
 from millstream.providers.ledger.topic.topic import Topic
 from millstream.providers.ledger.topic.topics import Topics
-from millstream.runtime import ConfigError, StorageError, StorageUnavailable
+from millstream.runtime import ConfigError, StorageUnavailable
 from millstream.streams import AdapterHost, QueueId
 
 from .options import LedgerOptions
 
 __all__ = ["LedgerNode"]
-
-log = logging.getLogger("millstream.ledger")
-
-SWEEP_EVERY_S = 3600.0
 
 
 class LedgerNode:
@@ -74,17 +67,7 @@ class LedgerNode:
             raise ConfigError(f"stream provider {self._provider!r}: {error}") from error
         except OSError as error:
             raise StorageUnavailable(f"stream provider {self._provider!r}: {error}") from error
-        self._tasks.start(self._sweep())
-
-    async def _sweep(self) -> None:
-        """Look for ledgers that crashes have left, in one silo."""
-        while True:
-            await asyncio.sleep(SWEEP_EVERY_S)
-            if self._bookies.is_first():
-                try:
-                    await self._topics.sweep()
-                except StorageError as error:
-                    log.info("ledgers without a topic were not looked for: %s", error)
+        self._tasks.start(self._topics.keep_swept(self._bookies.is_first))
 
     def _name(self, queue: QueueId) -> str:
         return f"{self._provider}/{queue}"

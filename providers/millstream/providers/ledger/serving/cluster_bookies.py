@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from typing import Any, Protocol, TypeVar
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
 from millstream.providers.ledger.bookie.bookie import Bookie, BookieState
 from millstream.providers.ledger.metadata.bookies import BookieRecord
@@ -19,7 +19,7 @@ from millstream.providers.ledger.metadata.rows import Rows
 from millstream.providers.ledger.protocol.errors import BookieAway
 from millstream.providers.ledger.protocol.found import Found
 from millstream.runtime import CallError, ClusterError, StorageError
-from millstream.runtime.extending import Clock, Members, Targets, Tasks
+from millstream.runtime.extending import Clock, SystemTarget, Tasks
 
 from .answers import Refusal
 from .target import BookieTarget
@@ -29,14 +29,36 @@ __all__ = ["CALL_S", "LOOK_AGAIN_S", "LOOK_S", "ClusterBookies", "SiloView"]
 log = logging.getLogger("millstream.ledger")
 
 T = TypeVar("T")
+P = ParamSpec("P")
 
 CALL_S = 5.0
 LOOK_S = 1.0
 LOOK_AGAIN_S = 0.1
 
 
+class Liveness(Protocol):
+    """Which silos are there."""
+
+    def is_live(self, silo: str, /) -> bool: ...
+
+
+class Calls(Protocol):
+    """The system targets of this silo, and calls to those of others."""
+
+    def add(self, target: SystemTarget, instance: str = "") -> None: ...
+    async def call(
+        self,
+        silo: str,
+        target: str,
+        method: Callable[Concatenate[Any, P], Coroutine[Any, Any, T]],
+        /,
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> T: ...
+
+
 class SiloView(Protocol):
-    """What is needed of the silo; an `AdapterHost` has it."""
+    """What is needed of the silo; an `AdapterHost` has it, and so has a process without a silo."""
 
     @property
     def silo(self) -> str: ...
@@ -45,9 +67,9 @@ class SiloView(Protocol):
     @property
     def tasks(self) -> Tasks: ...
     @property
-    def members(self) -> Members: ...
+    def members(self) -> Liveness: ...
     @property
-    def targets(self) -> Targets: ...
+    def targets(self) -> Calls: ...
 
 
 class ClusterBookies:

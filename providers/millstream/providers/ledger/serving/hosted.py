@@ -73,6 +73,11 @@ class HostedBookie:
         await self._try()
         self._running = self._silo.tasks.start(self._run())
 
+    @property
+    def runs_here(self) -> bool:
+        """Does this silo run the bookie?"""
+        return self._bookie is not None
+
     async def aclose(self) -> None:
         """Stop the bookie, if it runs here; another silo takes its directory."""
         if self._running is not None:

@@ -7,7 +7,9 @@ before, so that whoever made it and came late appends nothing to it.
 
 from __future__ import annotations
 
+import asyncio
 import logging
+from collections.abc import Callable
 
 from millstream.providers.ledger.metadata.ledgers import ledger_rows
 from millstream.providers.ledger.metadata.metadata import Metadata
@@ -24,7 +26,7 @@ from .form import FRAME_BYTES
 from .ledgers import Ledgers
 from .options import LedgerTopicOptions, LedgerTopicSettings
 from .reading.reader import TopicReader
-from .record import topic_rows
+from .record import TopicRecord, topic_rows
 from .topic import Topic, TopicHome
 
 __all__ = ["ORPHAN_AFTER_S", "Topics"]
@@ -33,6 +35,7 @@ log = logging.getLogger("millstream.ledger")
 
 ORPHAN_AFTER_S = 3600.0
 """A ledger of a topic that is this old and not in its list is deleted."""
+SWEEP_EVERY_S = 3600.0
 NAME_CHARS_MAX = 200
 
 
@@ -97,12 +100,16 @@ class Topics:
             raise
         return topic
 
-    async def last_epoch(self, name: str) -> int:
-        """The epoch in which a topic was opened last; 0: never. Raises QueueUnavailable."""
+    async def find(self, name: str) -> TopicRecord | None:
+        """The row of a topic; None: it was never opened. Raises QueueUnavailable."""
         try:
-            record = await self._home.topics.read(name)
+            return await self._home.topics.read(name)
         except StorageError as error:
             raise QueueUnavailable(f"topic {shown(name)} cannot be read: {error}") from error
+
+    async def last_epoch(self, name: str) -> int:
+        """The epoch in which a topic was opened last; 0: never. Raises QueueUnavailable."""
+        record = await self.find(name)
         return 0 if record is None else record.epoch
 
     def reader(self, name: str) -> TopicReader:
@@ -139,6 +146,16 @@ class Topics:
                 if await self._is_orphan(record) and await self._delete(record.ledger):
                     deleted += 1
         return deleted
+
+    async def keep_swept(self, runs_here: Callable[[], bool]) -> None:
+        """Sweep each `SWEEP_EVERY_S`, where `runs_here` says so; never ends."""
+        while True:
+            await asyncio.sleep(SWEEP_EVERY_S)
+            if runs_here():
+                try:
+                    await self.sweep()
+                except StorageError as error:
+                    log.info("ledgers without a topic were not looked for: %s", error)
 
     async def _is_orphan(self, record: LedgerRecord) -> bool:
         is_young = self._home.clock.wall_s() - record.created_s < ORPHAN_AFTER_S

@@ -161,6 +161,11 @@ class Cursor:
         return self._done.mark
 
     @property
+    def next(self) -> int:
+        """The message that the next read looks for first."""
+        return self._done.next_after(self._next)
+
+    @property
     def is_stored(self) -> bool:
         """Is everything that was acknowledged stored?"""
         return self._stored == self._changes
@@ -176,7 +181,7 @@ class Cursor:
         """
         self._tell_gap()
         while True:
-            number = self._done.next_after(self._next)
+            number = self.next
             found = await self._messages.read(number, messages_max, bytes_max)
             self._tell_gap()
             if found:

@@ -1,0 +1,111 @@
+"""Directories and rows that one process has, and the topics on them.
+
+Owns: `Home`. Not: what is open (`topics`). Invariants: a directory belongs to one process at a
+time; it ends in the order of dependence.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+from millstream.providers.ledger.bookie.options import BookieOptions
+from millstream.providers.ledger.handle.context import HandleContext
+from millstream.providers.ledger.handle.ledgers import BookieLedgers
+from millstream.providers.ledger.handle.options import HandleOptions
+from millstream.providers.ledger.metadata.bookies import bookie_rows
+from millstream.providers.ledger.metadata.ledgers import LedgerIds, ledger_rows
+from millstream.providers.ledger.metadata.metadata import Metadata
+from millstream.providers.ledger.protocol.errors import LedgerError
+from millstream.providers.ledger.serving import home as serving
+from millstream.providers.ledger.serving.census import Census
+from millstream.providers.ledger.serving.cluster_bookies import ClusterBookies
+from millstream.providers.ledger.serving.hosted import HostedBookie
+from millstream.providers.ledger.topic.topics import Topics
+from millstream.runtime import (
+    ConfigError,
+    Env,
+    QueueUnavailable,
+    StateStore,
+    StorageUnavailable,
+)
+from millstream.runtime.extending import Disk
+
+from .process import OneProcess
+from .record import managed_rows
+
+__all__ = ["Home"]
+
+LOOK_FOR_LOCK_S = 0.25
+
+
+class Home:
+    """What all topics of one process stand on.
+
+    Args:
+        places: a directory for each bookie.
+        scope: tells these rows from others in the store.
+    """
+
+    def __init__(
+        self,
+        places: Sequence[str],
+        store: StateStore,
+        scope: str,
+        options: BookieOptions,
+        env: Env,
+        disk: Disk,
+    ) -> None:
+        process = self._process = OneProcess(env)
+        metadata = Metadata(store, scope, process.clock, process.silo)
+        ids, ledgers, rows = LedgerIds(metadata), ledger_rows(metadata), bookie_rows(metadata)
+        self._bookies = ClusterBookies(process, rows)
+        census = Census(metadata, ids, scope, process.clock)
+        self._places = {
+            place: HostedBookie(
+                *(process, disk, serving.Home(place, place), self._bookies, rows, census),
+                options,
+                LOOK_FOR_LOCK_S,
+            )
+            for place in places
+        }
+        context = HandleContext(
+            self._bookies, ledgers, process.clock, process.tasks, HandleOptions()
+        )
+        self.clock = process.clock
+        self.topics = Topics(BookieLedgers(context, ids), metadata, process.clock, process.tasks)
+        self.managed = managed_rows(metadata)
+
+    @property
+    def bookies(self) -> int:
+        """How many there are."""
+        return len(self._places)
+
+    async def start(self, wait_s: float) -> None:
+        """Have the directories, once nobody else has them.
+
+        Raises ConfigError (one is refused), QueueUnavailable (another process has one, also after
+        `wait_s` seconds), StorageError.
+        """
+        until_s = self.clock.now() + wait_s
+        await self._bookies.start()
+        try:
+            for bookie in self._places.values():
+                await bookie.start()
+        except LedgerError as error:
+            raise ConfigError(str(error)) from error
+        except OSError as error:
+            raise StorageUnavailable(f"{type(error).__name__}: {error}") from error
+        while others := [place for place, one in self._places.items() if not one.runs_here]:
+            left_s = until_s - self.clock.now()
+            if left_s <= 0:
+                text = f"{others[0]}: another process has this directory, after {wait_s:g} s"
+                raise QueueUnavailable(f"{text}: end that one, or give open_wait_s")
+            await asyncio.sleep(min(left_s, LOOK_FOR_LOCK_S))
+        self._process.tasks.start(self.topics.keep_swept(lambda: True))
+
+    async def aclose(self) -> None:
+        """Stop the bookies, and let go of the directories."""
+        for bookie in self._places.values():
+            await bookie.aclose()
+        await self._process.tasks.aclose()

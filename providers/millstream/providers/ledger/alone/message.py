@@ -1,0 +1,69 @@
+"""A message of a managed topic, as a program sees it, and where it is.
+
+Owns: `Position`, `LedgerMessage`, and how they are in a topic: MessagePack, [key, value].
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import msgspec
+
+from millstream.providers.ledger.topic.form import StoredMessage, TopicMessage
+
+__all__ = ["LedgerMessage", "Position", "in_topic", "out_of_topic"]
+
+SEQUENCE_MAX = (1 << 63) - 1
+Content = tuple[str | None, bytes]
+ENCODER = msgspec.msgpack.Encoder()
+CONTENT: msgspec.msgpack.Decoder[Content] = msgspec.msgpack.Decoder(Content)
+
+
+class Position(NamedTuple):
+    """A place in a managed topic: messages of a partition have the numbers 1, 2, 3, ... ."""
+
+    partition: int
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerMessage:
+    """A stored message.
+
+    Attributes:
+        position: where it is; it stays there for ever.
+        key: as it was produced with; None: without one.
+        value: the bytes.
+        enqueued_s: wall time of its append, in seconds since 1970; it never goes back within a
+            partition.
+        producer, sequence: who produced it, and its number there; "" and 0: nobody said.
+    """
+
+    position: Position
+    key: str | None
+    value: bytes
+    enqueued_s: float
+    producer: str = ""
+    sequence: int = 0
+
+
+def in_topic(key: str | None, value: bytes, producer: str, sequence: int) -> TopicMessage:
+    """On its way into a topic. Raises TypeError, ValueError."""
+    if key is not None and not isinstance(key, str):
+        raise TypeError(f"the key of a message is {key!r}; it must be a text, or None")
+    if not isinstance(value, bytes | bytearray | memoryview):
+        raise TypeError(f"the value of a message is a {type(value).__name__}; it must be bytes")
+    if not producer and sequence:
+        raise ValueError(f"sequence is {sequence}, without a producer: name it, too")
+    if not 0 <= sequence <= SEQUENCE_MAX:
+        raise ValueError(f"sequence is {sequence}; it must be 0 to {SEQUENCE_MAX}")
+    return TopicMessage(ENCODER.encode((key, value)), producer, sequence)
+
+
+def out_of_topic(partition: int, stored: StoredMessage) -> LedgerMessage:
+    """As it is read."""
+    payload, producer, sequence = stored.message
+    key, value = CONTENT.decode(payload)
+    position = Position(partition, stored.number)
+    return LedgerMessage(position, key, value, stored.time_ms / 1000, producer, sequence)

@@ -1,0 +1,70 @@
+"""What bookies and topics need of a silo, in a process that is none.
+
+Owns: `OneProcess`. Invariants: nobody else is alive, and nobody is called; time is that of the
+loop, chance and wall time are those of `env`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any, Concatenate, ParamSpec, TypeVar
+
+from millstream.runtime import Env, SiloUnavailable
+from millstream.runtime.extending import SystemTarget, Tasks
+
+__all__ = ["OneProcess"]
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class LoopClock:
+    """A `Clock` of the running loop."""
+
+    def __init__(self, env: Env) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._env = env
+
+    def now(self) -> float:
+        return self._loop.time()
+
+    def wall_s(self) -> float:
+        return self._env.wall_s()
+
+    def uniform(self, low: float, high: float, /) -> float:
+        return self._env.uniform(low, high)
+
+
+class OneProcess:
+    """A process alone. Attributes: `silo`, its name in rows, which no other process has."""
+
+    def __init__(self, env: Env) -> None:
+        self.silo = f"process {env.new_id():x}"
+        self.clock = LoopClock(env)
+        self.tasks = Tasks(asyncio.get_running_loop(), env.new_context, "topics")
+
+    @property
+    def members(self) -> OneProcess:
+        return self
+
+    @property
+    def targets(self) -> OneProcess:
+        return self
+
+    def is_live(self, silo: str, /) -> bool:
+        return silo == self.silo
+
+    def add(self, target: SystemTarget, instance: str = "") -> None:
+        """Nobody calls it."""
+
+    async def call(
+        self,
+        silo: str,
+        target: str,
+        method: Callable[Concatenate[Any, P], Coroutine[Any, Any, T]],
+        /,
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> T:
+        raise SiloUnavailable(f"{silo}: {target} is not called from here")

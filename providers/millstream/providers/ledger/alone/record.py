@@ -1,0 +1,32 @@
+"""The row of a managed topic: what holds for all of its partitions.
+
+Owns: `ManagedRecord`. Not: the rows of its partitions (`topic.record`). Invariant: the number of
+partitions never changes, so equal keys stay together, in order.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from millstream.providers.ledger.metadata.metadata import Metadata, key_part
+from millstream.providers.ledger.metadata.rows import Rows
+
+__all__ = ["ManagedRecord", "managed_rows"]
+
+
+class ManagedRecord(msgspec.Struct, frozen=True, array_like=True):
+    """A managed topic. `created_s`: wall time, in seconds since 1970."""
+
+    topic: str
+    partitions: int
+    created_s: float = 0.0
+    operation: str = ""
+
+    def names(self) -> list[str]:
+        """Its partitions, as topics."""
+        return [f"{self.topic}/{partition}" for partition in range(self.partitions)]
+
+
+def managed_rows(metadata: Metadata) -> Rows[str, ManagedRecord]:
+    """The records of managed topics, by name."""
+    return Rows(metadata, "managed/", ManagedRecord, key_part)

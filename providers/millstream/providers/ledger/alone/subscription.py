@@ -1,0 +1,185 @@
+"""A named subscription of a managed topic: what it reads, and what it has done with.
+
+Owns: `LedgerSubscription`. Not: its cursors, one for each partition (`topic.cursors`). Invariants:
+one batch is read at a time; a batch is of one partition, in order, and partitions take turns; what
+is acknowledged does not come again, once it is stored.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from datetime import datetime
+from typing import Protocol
+
+from millstream.providers.ledger.topic.cursors.cursor import Cursor
+from millstream.providers.ledger.topic.topic import Topic
+from millstream.runtime import CursorTooOld, QueueFenced, QueueUnavailable, StorageError
+from millstream.runtime.extending import shown
+
+from .message import LedgerMessage, Position, out_of_topic
+from .waiting import WAIT_S, first_of
+
+__all__ = ["LedgerSubscription"]
+
+
+class Seeks(Protocol):
+    """What a subscription needs of its topic."""
+
+    def number_at(self, partition: int, start: datetime, /) -> Awaitable[int]: ...
+
+
+class LedgerSubscription:
+    """Reads all messages of a topic once; made by `LedgerTopic.subscribe`.
+
+    `async for batch in subscription` gives batches until the subscription or its topic is closed.
+    A loop that ended with CursorTooOld may be begun again, and goes on with the oldest message.
+
+    Attributes: `name`.
+    """
+
+    def __init__(
+        self,
+        topic: Seeks,
+        name: str,
+        parts: Sequence[Topic],
+        cursors: Sequence[Cursor],
+        left: Callable[[str], None],
+    ) -> None:
+        self.name = name
+        self._topic = topic
+        self._parts = parts
+        self._cursors = cursors
+        self._left = left
+        self._turn = 0
+        self._reading = asyncio.Lock()
+        self._end = asyncio.Event()
+
+    @property
+    def backlog(self) -> int:
+        """Messages behind the oldest one that is not acknowledged, and that one."""
+        pairs = zip(self._parts, self._cursors, strict=True)
+        return sum(part.end - 1 - cursor.mark for part, cursor in pairs)
+
+    @property
+    def is_closed(self) -> bool:
+        """Was it, or its topic, closed?"""
+        return self._end.is_set()
+
+    # -- reading
+
+    def __aiter__(self) -> AsyncIterator[list[LedgerMessage]]:
+        return self._batches()
+
+    async def _batches(self) -> AsyncIterator[list[LedgerMessage]]:
+        while not self.is_closed:
+            try:
+                found = await self.batch(wait_s=WAIT_S)
+            except QueueUnavailable:
+                if self.is_closed:
+                    return
+                raise
+            if found:
+                yield found
+
+    async def batch(
+        self, messages_max: int = 100, bytes_max: int = 2**20, wait_s: float = 0.0
+    ) -> list[LedgerMessage]:
+        """The next messages; [] if there is none within `wait_s` seconds.
+
+        Up to `messages_max` messages and `bytes_max` bytes, but one message at least. Cancelled, it
+        has taken nothing. Tasks that ask at once get batches in turn.
+
+        Raises CursorTooOld (messages before `first` were deleted, by `backlog_policy="evict"`: the
+        next batch begins there), QueueFenced, QueueUnavailable.
+        """
+        loop = asyncio.get_running_loop()
+        until_s = loop.time() + wait_s
+        while True:
+            self._refuse_closed()
+            async with self._reading:
+                found = await self._pull(messages_max, bytes_max)
+            left_s = until_s - loop.time()
+            if found or left_s <= 0:
+                return found
+            waits = zip(self._parts, self._cursors, strict=True)
+            await first_of(
+                [part.wait(one.next, left_s) for part, one in waits] + [self._end.wait()]
+            )
+
+    async def _pull(self, messages_max: int, bytes_max: int) -> list[LedgerMessage]:
+        """A batch of the first partition that has one, from the one whose turn it is on."""
+        for _ in self._cursors:
+            at, self._turn = self._turn, (self._turn + 1) % len(self._cursors)
+            try:
+                found = await self._cursors[at].read(messages_max, bytes_max)
+            except CursorTooOld as error:
+                raise CursorTooOld(str(error), first=Position(at, error.first)) from None
+            if found:
+                return [out_of_topic(at, one) for one in found]
+        return []
+
+    def rewind(self) -> None:
+        """Read again what is not acknowledged."""
+        self._refuse_closed()
+        for cursor in self._cursors:
+            cursor.rewind()
+
+    def seek(self, position: Position) -> None:
+        """Go on with this message in its partition: what is before it counts as acknowledged,
+        nothing behind it does. Before the oldest that is kept, with that."""
+        self._cursor(position).seek(position.number)
+
+    async def seek_time(self, when: datetime) -> None:
+        """Go on, in all partitions, with what was produced at or after a time. Raises
+        QueueUnavailable."""
+        self._refuse_closed()
+        for at, cursor in enumerate(self._cursors):
+            cursor.seek(await self._topic.number_at(at, when))
+
+    # -- what is done
+
+    def acknowledge(self, *done: LedgerMessage | Position) -> None:
+        """These messages are done, each alone; again is harmless.
+
+        It is stored within `cursor_flush_s`; wait for that with `flush`.
+        """
+        for one in done:
+            position = one.position if isinstance(one, LedgerMessage) else one
+            self._cursor(position).acknowledge(0, [position.number])
+
+    def acknowledge_upto(self, last: LedgerMessage | Position) -> None:
+        """This message is done, and all before it in its partition."""
+        position = last.position if isinstance(last, LedgerMessage) else last
+        self._cursor(position).acknowledge(position.number)
+
+    async def flush(self) -> None:
+        """Return when what was acknowledged until now is stored. Raises QueueFenced, StorageError:
+        it is tried again."""
+        self._refuse_closed()
+        for cursor in self._cursors:
+            await cursor.flush()
+
+    def _cursor(self, position: Position) -> Cursor:
+        self._refuse_closed()
+        if not 0 <= position.partition < len(self._cursors):
+            text = f"there is no partition {position.partition}"
+            raise ValueError(f"{text}; they are 0 to {len(self._cursors) - 1}")
+        return self._cursors[position.partition]
+
+    def _refuse_closed(self) -> None:
+        if self.is_closed:
+            text = f"subscription {shown(repr(self.name))} is closed"
+            raise QueueUnavailable(f"{text}: open it again")
+
+    async def aclose(self) -> None:
+        """End: what was acknowledged is stored, the rest comes again; again is harmless."""
+        if self.is_closed:
+            return
+        self._end.set()
+        self._left(self.name)
+        for cursor in self._cursors:
+            try:
+                await cursor.flush()
+            except (QueueFenced, StorageError):
+                pass  # what is not stored comes again

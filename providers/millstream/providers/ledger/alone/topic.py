@@ -1,0 +1,241 @@
+"""A managed topic as a program has it: produce, read, follow, subscribe.
+
+Owns: `LedgerTopic`. Not: its partitions, which are topics of their own (`topic.topic`). Invariants:
+equal keys go to one partition, in every process and for ever; nothing is given out that is not
+durable; after the end every call says so.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from datetime import datetime
+from typing import Literal
+
+import xxhash
+
+from millstream.providers.ledger.topic.options import LedgerTopicOptions, LedgerTopicSettings
+from millstream.providers.ledger.topic.topic import Topic
+from millstream.runtime import ConfigError, CursorTooOld, QueueUnavailable
+from millstream.runtime.extending import shown
+
+from .message import LedgerMessage, Position, in_topic, out_of_topic
+from .subscription import LedgerSubscription
+from .waiting import WAIT_S, first_of
+
+__all__ = ["LedgerTopic", "Start"]
+
+Start = Literal["earliest", "latest"] | datetime | Sequence[Position]
+"""Where reading begins: with the oldest message that is kept, with the next one, with the first at
+or after a time, or at a position of each partition (of one that is not named, the oldest)."""
+
+
+class LedgerTopic:
+    """Durable messages by key; made by `LedgerTopics.topic`.
+
+    Its methods are called on the loop that opened it. They raise QueueFenced when another process
+    has taken the topic over, and QueueUnavailable after its end.
+
+    Attributes: `name`, `options`.
+    """
+
+    def __init__(self, name: str, parts: Sequence[Topic], options: LedgerTopicOptions) -> None:
+        self.name = name
+        self.options = options
+        self._parts = parts
+        self._turn = 0
+        self._subscriptions: dict[str, LedgerSubscription] = {}
+        self._subscribing = asyncio.Lock()
+        self._is_closed = False
+
+    def __repr__(self) -> str:
+        return f"topic {shown(self.name)}"
+
+    @property
+    def partitions(self) -> int:
+        """How many there are; it never changes."""
+        return len(self._parts)
+
+    @property
+    def settings(self) -> LedgerTopicSettings:
+        """What holds from its next ledger on."""
+        return self._parts[0].record.settings
+
+    @property
+    def subscriptions(self) -> Sequence[str]:
+        """The names of all that exist, open or not, sorted."""
+        return sorted({name for part in self._parts for name in part.record.cursors})
+
+    @property
+    def is_closed(self) -> bool:
+        """Was it closed? `LedgerTopics.topic` opens it again."""
+        return self._is_closed
+
+    # -- producing
+
+    async def produce(
+        self, key: str | None, value: bytes, *, producer: str = "", sequence: int = 0
+    ) -> Position | None:
+        """Store a message; returns where it is, once it is on disk.
+
+        Calls that are under way at once are written together, in the order of calls. Cancelled
+        while it waits for room it is never stored; later it may be.
+
+        Args:
+            key: messages of one key are in one partition, in order; None: partitions take turns.
+            producer: with a `sequence` that rises from message to message: what is given again is
+                not stored again, also after a crash. Give it with a key, or always without one.
+
+        Returns where it is; of a repeat where it was stored first, None if that is not known any
+        more. Raises QueueFull (backlog or what is on its way is at its limit, for `enqueue_wait_s`)
+        or QueueUnavailable: it is not stored; PublishUnknown: it may be, give it again with its
+        sequence; ValueError (above `entry_bytes_max`) and TypeError, at once.
+        """
+        message = in_topic(key, value, producer, sequence)
+        at = self.partition_of(key, producer)
+        (number,) = await self._part(at).append([message])
+        return None if number is None else Position(at, number)
+
+    def partition_of(self, key: str | None, producer: str = "") -> int:
+        """Where a message goes: by its key, without one by its producer, without both in turn."""
+        name = key if key is not None else producer
+        if key is None and not producer:
+            self._turn += 1
+            return self._turn % len(self._parts)
+        digest: int = xxhash.xxh3_64_intdigest(name.encode("utf-8", "surrogatepass"))
+        return digest % len(self._parts)
+
+    # -- reading
+
+    async def bounds(self, partition: int = 0) -> tuple[Position, Position]:
+        """The oldest message that is kept, and behind the newest; equal: there is none."""
+        part = self._part(partition)
+        return Position(partition, part.first), Position(partition, part.end)
+
+    async def read(
+        self, start: Position, messages_max: int = 1000, bytes_max: int = 2**20
+    ) -> list[LedgerMessage]:
+        """Messages of one partition from a position on; [] if there is none yet.
+
+        Up to `messages_max` messages and `bytes_max` bytes, but one message at least; fewer where a
+        ledger ends. Raises CursorTooOld (it was deleted; `first` is the oldest that is kept).
+        """
+        at, number = start
+        part = self._part(at)
+        try:
+            found = await part.read(number, messages_max, bytes_max)
+        except CursorTooOld as error:
+            raise CursorTooOld(str(error), first=Position(at, error.first)) from None
+        return [out_of_topic(at, one) for one in found]
+
+    async def tail(
+        self, start: Start = "latest", *, partitions: Sequence[int] | None = None
+    ) -> AsyncIterator[LedgerMessage]:
+        """Messages as they come, without end: `async for message in topic.tail()`.
+
+        Those of a partition are in order. It disturbs nobody, holds nothing back from being
+        deleted, and reads at the pace of its loop; ends when the topic is closed. Raises
+        CursorTooOld when what is next was deleted: begin anew at its `first`.
+        """
+        wanted = range(self.partitions) if partitions is None else partitions
+        next_numbers = {at: await self.number_at(at, start) for at in wanted}
+        while not self._is_closed:
+            is_quiet = True
+            for at in wanted:
+                for message in await self.read(Position(at, next_numbers[at])):
+                    is_quiet = False
+                    next_numbers[at] = message.position.number + 1
+                    yield message
+                    if self._is_closed:
+                        return
+            if is_quiet:
+                await self._more(next_numbers)
+
+    async def _more(self, next_numbers: dict[int, int]) -> None:
+        waits = [self._parts[at].wait(number, WAIT_S) for at, number in next_numbers.items()]
+        try:
+            await first_of(waits)
+        except QueueUnavailable:
+            if not self._is_closed:
+                raise
+
+    async def number_at(self, partition: int, start: Start) -> int:
+        """The message of a partition that a start means. Raises QueueUnavailable, ConfigError."""
+        part = self._part(partition)
+        if start == "earliest":
+            return part.first
+        if start == "latest":
+            return part.end
+        if isinstance(start, datetime):
+            return await part.seek(start.timestamp())
+        if isinstance(start, str) or not all(isinstance(one, Position) for one in start):
+            text = f'{self!r}: start is {start!r}; it must be "earliest", "latest", a datetime'
+            raise ConfigError(f"{text}, or positions")
+        return next((one.number for one in start if one.partition == partition), part.first)
+
+    # -- subscriptions
+
+    async def subscribe(self, name: str, *, start: Start = "earliest") -> LedgerSubscription:
+        """Open a named subscription; a new one begins at `start`.
+
+        It has every message, and what is not acknowledged comes again when it is opened again,
+        also after a crash. Until it has acknowledged them messages are kept: see `unsubscribe`.
+
+        Raises ConfigError (it is open here already, `cursors_max`, no name), StorageError.
+        """
+        self._part(0)
+        async with self._subscribing:
+            if name in self._subscriptions:
+                raise ConfigError(f"subscription {shown(repr(name))} of {self!r} is open here")
+            starts = [await self.number_at(at, start) for at in range(self.partitions)]
+            opened = [
+                await part.cursor(name, first)
+                for part, first in zip(self._parts, starts, strict=True)
+            ]
+            for cursor in opened:
+                cursor.rewind()
+            made = LedgerSubscription(self, name, self._parts, opened, self._left)
+            self._subscriptions[name] = made
+            return made
+
+    def _left(self, name: str) -> None:
+        self._subscriptions.pop(name, None)
+
+    async def unsubscribe(self, name: str) -> None:
+        """Forget a subscription, open or not; nothing is kept for it. Again is harmless.
+
+        Raises StorageError: do it again.
+        """
+        self._part(0)
+        async with self._subscribing:
+            opened = self._subscriptions.get(name)
+            if opened is not None:
+                await opened.aclose()
+            for part in self._parts:
+                await part.drop_cursor(name)
+
+    # -- the end
+
+    def _part(self, partition: int) -> Topic:
+        if self._is_closed:
+            raise QueueUnavailable(f"{self!r} is closed: open it again")
+        if not 0 <= partition < len(self._parts):
+            last = len(self._parts) - 1
+            raise ConfigError(f"{self!r}: there is no partition {partition}; they are 0 to {last}")
+        return self._parts[partition]
+
+    async def change(self, settings: LedgerTopicSettings) -> None:
+        """Other settings, from the next ledger on. Raises StorageError."""
+        for part in self._parts:
+            if part.record.settings != settings:
+                await part.change(settings)
+
+    async def aclose(self) -> None:
+        """End in order: what was sent is durable, what was acknowledged is stored; again is
+        harmless. Takes twice `enqueue_wait_s` at most, and the time of the store."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        for subscription in list(self._subscriptions.values()):
+            await subscription.aclose()
+        await asyncio.gather(*(part.aclose() for part in self._parts))

@@ -1,0 +1,286 @@
+"""The managed topics of one program.
+
+Owns: `open_topics`, `LedgerTopics`. Invariants: of a topic one object is open at a time; whoever
+opens it comes in a higher epoch than all before, so that an owner that lives on is fenced.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import TypeVar
+
+from millstream.providers.ledger.bookie.options import BookieOptions
+from millstream.providers.ledger.protocol.quorum import Quorum, check_quorum
+from millstream.providers.ledger.topic.options import LedgerTopicOptions, LedgerTopicSettings
+from millstream.providers.ledger.topic.topic import Topic
+from millstream.providers.ledger.topic.topics import check_name
+from millstream.runtime import ConfigError, Env, QueueUnavailable, StateStore
+from millstream.runtime.extending import Disk, RealDisk, check_kind, load_plugin, shown
+
+from .home import Home
+from .record import ManagedRecord
+from .topic import LedgerTopic
+
+__all__ = ["PARTITIONS_MAX", "LedgerTopics", "open_topics"]
+
+T = TypeVar("T")
+
+PARTITIONS_MAX = 1_000
+"""Partitions of a managed topic."""
+
+
+@asynccontextmanager
+async def open_topics(
+    directory: str | Path,
+    *more: str | Path,
+    store: StateStore | None = None,
+    scope: str = "topics",
+    options: LedgerTopicOptions | None = None,
+    bookie: BookieOptions | None = None,
+    open_wait_s: float = 0.0,
+    env: Env | None = None,
+    disk: Disk | None = None,
+) -> AsyncIterator[LedgerTopics]:
+    """Durable topics in a directory, without a silo: `async with open_topics("data") as topics`.
+
+    One process has the directory at a time; when it ends, however it does, another one may. At the
+    end of the block all topics are closed in order.
+
+    Args:
+        directory: made if it is missing; messages are in its `bookie`, rows in its `rows`.
+        more: directories on other disks: each holds copies, by the quorums of topics.
+        store: has the rows, instead of SQLite in the directory; it must be as durable as messages
+            shall be, and is not closed. With several directories it must be given, since with one
+            of them the rows would be lost.
+        scope: tells these topics from others in the same store.
+        options: limits, retention, times of every topic that is opened without its own.
+        bookie: how each directory is written.
+        open_wait_s: so long it waits for a directory that another process has, in seconds.
+        env, disk: time, chance and files of a simulation.
+
+    Raises ConfigError (a directory is refused: the text names file and offset, and says what to
+    do), QueueUnavailable (another process has it), StorageError.
+    """
+    paths = [absolute(one) for one in (directory, *more)]
+    if len(set(paths)) < len(paths):
+        raise ConfigError(f"open_topics: a directory is named twice: {', '.join(paths)}")
+    if store is None and more:
+        raise ConfigError(
+            f"open_topics: {len(paths)} directories and no store: with rows in one of them, all "
+            "would be lost with it; give store=, on a disk that is as safe as the copies are"
+        )
+    check_kind("open_topics(options)", options or LedgerTopicOptions(), LedgerTopicOptions)
+    check_kind("open_topics(bookie)", bookie or BookieOptions(), BookieOptions)
+    disk = disk or RealDisk()
+    async with store_of(store, paths[0], disk) as rows:
+        places = [f"{path}/bookie" for path in paths]
+        home = Home(places, rows, scope, bookie or BookieOptions(), env or Env(), disk)
+        topics = LedgerTopics(home, options or LedgerTopicOptions())
+        try:
+            await home.start(open_wait_s)
+            yield topics
+        finally:
+            await topics.aclose()
+
+
+def absolute(directory: object) -> str:
+    """The path, whatever the working directory will be. Raises ConfigError."""
+    is_path = isinstance(directory, str | Path) and str(directory) and "\0" not in str(directory)
+    if not is_path:
+        raise ConfigError(f"open_topics: {shown(repr(directory))} is no directory's path")
+    return str(Path(str(directory)).resolve())
+
+
+@asynccontextmanager
+async def store_of(store: StateStore | None, path: str, disk: Disk) -> AsyncIterator[StateStore]:
+    """The store that was given, or one in the directory, which is closed at the end."""
+    if store is not None:
+        yield store
+        return
+    disk.make_dir(path)
+    made = load_plugin("millstream.stores", f"sqlite:{path}/rows")
+    try:
+        yield made
+    finally:
+        await made.aclose()
+
+
+class LedgerTopics:
+    """Topics by name; made by `open_topics`, and used on its loop."""
+
+    def __init__(self, home: Home, options: LedgerTopicOptions) -> None:
+        self._home = home
+        self._options = options
+        self._topics: dict[str, LedgerTopic] = {}
+        self._changing: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
+        self._is_closed = False
+
+    async def topic(
+        self,
+        name: str,
+        partitions: int | None = None,
+        ensemble: int | None = None,
+        write_quorum: int | None = None,
+        ack_quorum: int | None = None,
+        *,
+        ledger_bytes_max: int | None = None,
+        ledger_entries_max: int | None = None,
+        ledger_age_s: float | None = None,
+        options: LedgerTopicOptions | None = None,
+    ) -> LedgerTopic:
+        """Open a topic, which is made if there is none; one that is open is given again.
+
+        What is None stays as it is stored. Other settings hold from each partition's next ledger
+        on; the number of partitions never changes.
+
+        Args:
+            partitions: 1 to `PARTITIONS_MAX`; new: 1.
+            ensemble, write_quorum, ack_quorum: over how many directories a ledger is spread, how
+                many hold a message, how many have it on disk when `produce` returns. New: all of
+                up to three directories hold it, and all but one of three have it then.
+            ledger_bytes_max, ledger_entries_max, ledger_age_s: see `LedgerTopicSettings`.
+            options: of this topic, while it is open.
+
+        Raises ConfigError (values that cannot be, or that are not those it was made with),
+        QueueFenced (another process opened it at the same time), QueueUnavailable, StorageError.
+        """
+        self._refuse_closed()
+        check_partitions(name, partitions)
+        async with self._changing[name]:
+            record, stored = await self._stored(name)
+            refuse_other(name, "partitions", partitions, record and record.partitions)
+            kept = stored.quorum or usual(self._home.bookies)
+            quorum = quorum_of(kept, ensemble, write_quorum, ack_quorum)
+            self._check(name, quorum)
+            settings = LedgerTopicSettings(
+                quorum=quorum,
+                ledger_bytes_max=said(ledger_bytes_max, stored.ledger_bytes_max),
+                ledger_entries_max=said(ledger_entries_max, stored.ledger_entries_max),
+                ledger_age_s=said(ledger_age_s, stored.ledger_age_s),
+            )
+            found = self._topics.get(name)
+            if found is None or found.is_closed:
+                found = await self._open(name, partitions or 1, settings, options)
+            refuse_other(name, "options", options, found.options)
+            await found.change(settings)
+            return found
+
+    async def _stored(self, name: str) -> tuple[ManagedRecord | None, LedgerTopicSettings]:
+        """What there is of a topic, and its settings."""
+        record = await self._home.managed.read(name)
+        part = record and await self._home.topics.find(record.names()[0])
+        return record, part.settings if part else LedgerTopicSettings()
+
+    def _check(self, name: str, quorum: Quorum) -> None:
+        check_quorum(quorum)
+        if quorum.ensemble > self._home.bookies:
+            text = f"topic {shown(name)}: ensemble={quorum.ensemble}, write_quorum={quorum.write}, "
+            text += f"ack_quorum={quorum.ack}: each of the ensemble is a directory, and there are "
+            raise ConfigError(f"{text}{self._home.bookies}: give open_topics more, on other disks")
+
+    async def _open(
+        self,
+        name: str,
+        partitions: int,
+        settings: LedgerTopicSettings,
+        options: LedgerTopicOptions | None,
+    ) -> LedgerTopic:
+        """Take all partitions over."""
+        home, chosen = self._home, options or self._options
+        record = await home.managed.update(
+            name, lambda found: found or ManagedRecord(name, partitions, home.clock.wall_s())
+        )
+        taking = [self._take(one, settings, chosen) for one in record.names()]
+        opened = await asyncio.gather(*taking, return_exceptions=True)
+        made = LedgerTopic(name, [one for one in opened if isinstance(one, Topic)], chosen)
+        errors = [one for one in opened if isinstance(one, BaseException)]
+        if errors or self._is_closed:
+            await made.aclose()
+            raise errors[0] if errors else closed()
+        self._topics[name] = made
+        return made
+
+    async def _take(
+        self, part: str, settings: LedgerTopicSettings, options: LedgerTopicOptions
+    ) -> Topic:
+        topics = self._home.topics
+        return await topics.open(part, await topics.last_epoch(part) + 1, options, settings)
+
+    async def names(self) -> list[str]:
+        """All topics that there are, sorted. Raises StorageError."""
+        self._refuse_closed()
+        return sorted([record.topic async for record in self._home.managed.scan()])
+
+    async def delete(self, name: str) -> None:
+        """Delete a topic with all of its messages and subscriptions; again is harmless.
+
+        Raises StorageError: delete it again.
+        """
+        self._refuse_closed()
+        async with self._changing[name]:
+            found = self._topics.pop(name, None)
+            if found is not None:
+                await found.aclose()
+            record = await self._home.managed.read(name)
+            if record is not None:
+                for part in record.names():
+                    await self._home.topics.delete(part)
+                await self._home.managed.delete(name)
+
+    def _refuse_closed(self) -> None:
+        if self._is_closed:
+            raise closed()
+
+    async def aclose(self) -> None:
+        """Close all topics, then let go of the directories; again is harmless."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        await asyncio.gather(*(topic.aclose() for topic in self._topics.values()))
+        await self._home.aclose()
+
+
+def closed() -> QueueUnavailable:
+    """What who comes too late hears."""
+    return QueueUnavailable("these topics are closed: open them again")
+
+
+def usual(directories: int) -> Quorum:
+    """The quorum of a topic for which none is said: copies in up to three directories."""
+    copies = min(directories, 3)
+    return Quorum(copies, copies, min(copies, 2))
+
+
+def said(given: T | None, stored: T) -> T:
+    """What is given, and else what is known."""
+    return stored if given is None else given
+
+
+def quorum_of(kept: Quorum, ensemble: int | None, write: int | None, ack: int | None) -> Quorum:
+    """What is said, and else what is known, or what is usual for so many copies."""
+    ensemble = said(ensemble, kept.ensemble)
+    if write is None:
+        write = kept.write if ensemble == kept.ensemble else min(ensemble, 3)
+    if ack is None:
+        ack = kept.ack if write == kept.write else min(write, 2)
+    return Quorum(ensemble, write, ack)
+
+
+def check_partitions(name: str, partitions: int | None) -> None:
+    """Raise ConfigError or TypeError unless a topic can be called so, and have so many."""
+    check_name(name)
+    if partitions is not None and not 1 <= partitions <= PARTITIONS_MAX:
+        text = f"topic {shown(name)}: partitions is {partitions}"
+        raise ConfigError(f"{text}; it must be 1 to {PARTITIONS_MAX}")
+    check_name(f"{name}/{(partitions or 1) - 1}")
+
+
+def refuse_other(name: str, what: str, given: object, known: object) -> None:
+    """Raise ConfigError if something else is given than is so."""
+    if given is not None and known is not None and given != known:
+        text = f"topic {shown(name)}: {what} is {shown(repr(given))}, and {shown(repr(known))} so "
+        raise ConfigError(f"{text}far: it cannot change; leave it away")
