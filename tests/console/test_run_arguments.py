@@ -15,7 +15,10 @@ from millstream.runtime import ConfigError, Silo
 from millstream.runtime.run.program import given, prepare
 
 APP = """
+from millstream.balancers import DeploymentBalancer
+from millstream.providers.ledger import LedgerQueues
 from millstream.runtime import Grain, Silo
+from millstream.streams import PersistentStreams
 
 class Counter(Grain):
     async def add(self) -> int:
@@ -31,6 +34,11 @@ def make(**options):
 
 def plain(name=""):
     return Silo(grains=[Counter], name=name)
+
+def make_ledger(**options):
+    streams = PersistentStreams(LedgerQueues("ledger"), balancer=DeploymentBalancer())
+    kept.update(options)
+    return Silo(grains=[Counter], streams={"default": streams}, **options)
 
 def nothing():
     return None
@@ -68,6 +76,7 @@ def test_each_option_has_a_flag_and_a_variable_and_the_flag_wins() -> None:
         "membership": "sqlite:members",
         "store": "sqlite:state,old=sqlite:more",
         "insecure": "yes",
+        "bookie": "yes",
     }
     expected = {
         "name": "one",
@@ -77,6 +86,7 @@ def test_each_option_has_a_flag_and_a_variable_and_the_flag_wins() -> None:
         "membership": "sqlite:members",
         "stores": {"default": "sqlite:state", "old": "sqlite:more"},
         "insecure": True,
+        "bookie": True,
     }
     variables = {f"MILLSTREAM_{flag.upper()}": text or "" for flag, text in flags.items()}
     assert given({}, variables) == given(flags, dict.fromkeys(variables, "wrong")) == expected
@@ -89,6 +99,20 @@ def test_the_factory_makes_the_silo_with_the_options(here: str) -> None:
     assert isinstance(prepare(f"{here}:Box.inner", {}), Silo)
 
 
+def test_the_factory_of_a_bookie_does_not_hear_of_it(
+    here: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shared = {"membership": "sqlite:data", "store": "sqlite:data"}
+    monkeypatch.setenv("MILLSTREAM_BOOKIE", "yes")
+    assert isinstance(prepare(f"{here}:make_ledger", shared), Silo)
+    assert importlib.import_module(here).kept == {
+        "membership": "sqlite:data",
+        "stores": {"default": "sqlite:data"},
+    }
+    monkeypatch.setenv("MILLSTREAM_BOOKIE", "no")
+    assert isinstance(prepare(f"{here}:make", {}), Silo)
+
+
 @pytest.mark.parametrize(
     ("words", "text"),
     [
@@ -96,7 +120,7 @@ def test_the_factory_makes_the_silo_with_the_options(here: str) -> None:
         (["a b:c"], "names no function"),
         (["no_such:make"], "no module 'no_such' in .* start in its directory, or set PYTHONPATH"),
         (["{}.more:make"], "no module"),
-        (["{}:mak"], "has no 'mak'; its functions: later, make, nothing, plain"),
+        (["{}:mak"], "has no 'mak'; its functions: later, make, make_ledger, nothing, plain"),
         (["{}:number"], "is int, not a function"),
         (["{}:silo"], "is a Silo: name a function that makes one"),
         (["{}:nothing"], "returned NoneType, not a Silo"),
@@ -108,6 +132,11 @@ def test_the_factory_makes_the_silo_with_the_options(here: str) -> None:
         (["{}:make", "--advertise", "x"], "--advertise: 'x' is not an address"),
         (["{}:make", "--store", "sqlit:x"], "--store: 'sqlit:x': no .* installed: .*sqlite"),
         (["{}:make", "--membership", "x"], "--membership: 'x': no .* installed: .*sqlite"),
+        (
+            ["{}:make", "--bookie"],
+            "--bookie: '.*:make': no part of this silo has a bookie, of none: give it a stream",
+        ),
+        (["{}:make_ledger", "--bookie"], "--bookie: .*nobody could find its bookie: give all"),
         (["{}:make", "--store", "sqlite:a,default=sqlite:b"], "store 'default' is given twice"),
     ],
 )

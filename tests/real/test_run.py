@@ -26,6 +26,7 @@ pytestmark = pytest.mark.real
 APP = """
 import asyncio
 from millstream.balancers import DeploymentBalancer
+from millstream.providers.ledger import LedgerQueues
 from millstream.providers.memory import MemoryQueues
 from millstream.runtime import Grain, MembershipOptions, Silo, grain
 from millstream.runtime.extending import SiloPart
@@ -46,6 +47,10 @@ def make(**options):
 
 def make_streams(**options):
     streams = {"default": PersistentStreams(MemoryQueues(), balancer=DeploymentBalancer())}
+    return Silo(grains=[Echo], streams=streams, **options)
+
+def make_ledger(**options):
+    streams = {"default": PersistentStreams(LedgerQueues("ledger"), balancer=DeploymentBalancer())}
     return Silo(grains=[Echo], streams=streams, **options)
 
 def make_stuck(**options):
@@ -147,6 +152,21 @@ async def test_a_silo_tells_that_it_is_active_serves_and_stops_on_a_signal(
             assert await client.grain(Echo, "a").echo("hello") == "hello"
         program.process.send_signal(number)
         assert await program.ended() == 0
+
+
+async def test_a_bookie_runs_beside_the_silo_that_has_the_grains(folder: Path) -> None:
+    shared = ("run_app:make_ledger", "--membership", "sqlite:data", "--store", "sqlite:data")
+    async with run(folder, *shared, "--bookie", "--name", "shelf") as bookie:
+        _, gateway, _, grains = (await bookie.until(ACTIVE)).groups()
+        assert grains == "none" and "runs here, start 1" in bookie.told
+        async with run(folder, *shared) as whole:
+            await whole.until(ACTIVE)
+            async with connect(gateway) as client:
+                assert await client.grain(Echo, "a").echo("hello") == "hello"
+            assert "runs here" not in whole.told
+            bookie.process.send_signal(signal.SIGTERM)
+            assert await bookie.ended() == 0
+            await whole.until("runs here, start 2")
 
 
 def close_stdin() -> None:

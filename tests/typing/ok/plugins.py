@@ -360,6 +360,23 @@ async def open_adapter(provider: str, host: AdapterHost) -> QueueAdapter:
 
 
 by_function = PersistentStreams(open_adapter, balancer="deployment")
+
+
+class Shelf(Quiet):
+    """A part that keeps data of all silos."""
+
+    def has_bookie(self) -> bool:
+        return not super().has_bookie()
+
+
+reduced = Silo(
+    grains=[],
+    membership=ListTable(),
+    stores={"default": DictStore()},
+    parts={"shelf": Shelf(), "quiet": Quiet()},
+)
+reduced.reduce_to_bookie()
+keeps: bool = streams.has_bookie()
 by_name = PersistentStreams("memory", balancer="deployment")
 
 

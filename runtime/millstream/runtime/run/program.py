@@ -29,12 +29,14 @@ from .target import load_target, make_silo
 __all__ = ["RUN_OPTIONS", "RunOption", "given", "prepare", "run_program"]
 
 BAD_ARGUMENTS = 2
+BOOKIE = "bookie"  # of the program: the factory does not get it
 
 
 class RunOption(NamedTuple):
     """An option: `--flag`, `MILLSTREAM_FLAG`, and the argument of the factory that gets it.
 
-    A switch is given without a value, which stands for `yes`.
+    A switch is given without a value, which stands for `yes`. `bookie` is the program's own: what
+    the factory returns is reduced by it.
     """
 
     flag: str
@@ -95,6 +97,7 @@ RUN_OPTIONS = (
     RunOption(
         "store", "stores", read_stores, "state, as sqlite:DIRECTORY or NAME=sqlite:DIRECTORY,..."
     ),
+    RunOption("bookie", BOOKIE, read_switch, "run nothing but the silo's bookie", True),
 )
 
 
@@ -145,7 +148,19 @@ def prepare(target: str, flags: Mapping[str, str | None]) -> Silo:
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())  # as `python program.py` has it
     options = given(flags, os.environ)
+    is_bookie = options.pop(BOOKIE, False)
     factory = load_target(target)
     # Does nothing where the program has set up its own.
     logging.basicConfig(level=logging.INFO, format=LOG_FORMAT)
-    return make_silo(target, factory, options)
+    silo = make_silo(target, factory, options)
+    if is_bookie:
+        reduce_to_bookie(target, silo)
+    return silo
+
+
+def reduce_to_bookie(target: str, silo: Silo) -> None:
+    """Leave nothing but its bookie. Raises ConfigError."""
+    try:
+        silo.reduce_to_bookie()
+    except ConfigError as error:
+        raise ConfigError(f"--bookie: {target!r}: {error}") from None

@@ -1,6 +1,7 @@
 """What a silo can be given beside grains: a part with stages of its own.
 
-Owns: the contract `SiloPart`, and its check. Not: what a part may use of its silo (`services`).
+Owns: the contract `SiloPart`, its check, and what is left of parts in a silo that is a bookie's.
+Not: what a part may use of its silo (`services`).
 Invariants: `open` runs while the silo joins, before others can call it; `start` once it is active;
 `stop` while all grains are still here; `aclose` when the last turn has ended; `abort` takes the
 place of both ends when the silo was evicted, or could not start.
@@ -17,7 +18,7 @@ from millstream.runtime.errors import ConfigError
 
 from .services import SiloServices
 
-__all__ = ["SiloPart", "check_needed", "check_part"]
+__all__ = ["SiloPart", "bookies_of", "brought_by", "check_needed", "check_part"]
 
 
 class SiloPart(Protocol):
@@ -37,6 +38,11 @@ class SiloPart(Protocol):
         """What silos of one cluster must have alike: values by what they are, such as
         `{"queues": "8"}`. One that joins with another value than an active silo is refused."""
         return {}
+
+    def has_bookie(self) -> bool:
+        """Does it keep data in this silo that all silos write and read? A silo may be run for that
+        alone (`millstream run --bookie`), without grains and queues."""
+        return False
 
     async def open(self, services: SiloServices, name: str, /) -> None:
         """Add targets and extensions; grains may ask for the part once this has returned."""
@@ -59,6 +65,11 @@ class SiloPart(Protocol):
         return None
 
 
+def brought_by(parts: Mapping[str, SiloPart]) -> list[type[Grain]]:
+    """The grain classes that parts bring."""
+    return [cls for name, part in parts.items() for cls in part.grains(name)]
+
+
 def check_needed(grains: Iterable[type[Grain]], parts: Collection[str]) -> None:
     """Refuse grain classes that need a part which the silo was not given. Raises ConfigError."""
     for cls in grains:
@@ -73,13 +84,30 @@ def check_needed(grains: Iterable[type[Grain]], parts: Collection[str]) -> None:
                     )
 
 
+def bookies_of(parts: Mapping[str, SiloPart], is_alone: bool) -> dict[str, SiloPart]:
+    """The parts that have a bookie, for a silo of these alone. Raises ConfigError."""
+    found = {name: part for name, part in parts.items() if part.has_bookie()}
+    if not found:
+        known = ", ".join(map(repr, parts)) or "none"
+        raise ConfigError(
+            f"no part of this silo has a bookie, of {known}: give it a stream provider with "
+            "LedgerQueues, Silo(streams={...})"
+        )
+    if is_alone:
+        raise ConfigError(
+            "this silo has a membership table of its own, so nobody could find its bookie: give "
+            "all silos one table, Silo(membership='sqlite:directory')"
+        )
+    return found
+
+
 STAGES = ("open", "start", "stop", "aclose")
 
 
 def check_part(name: str, part: Any) -> None:
     """Refuse what is no `SiloPart`, and name all that it lacks. Raises ConfigError."""
     wrong = [f"no `async def {stage}`" for stage in STAGES if not _is_async(part, stage)]
-    for plain in ("grains", "abort", "agreement"):
+    for plain in ("grains", "abort", "agreement", "has_bookie"):
         if not callable(getattr(part, plain, None)):
             wrong.append(f"no `def {plain}`")
     if wrong:

@@ -61,7 +61,7 @@ from .arguments import (
     stores_of,
 )
 from .assembly import SiloAssembly
-from .part import SiloPart, check_needed
+from .part import SiloPart, bookies_of, brought_by, check_needed
 from .services import SiloServices
 
 __all__ = ["Silo", "StopReason"]
@@ -155,7 +155,7 @@ class Silo:
             key: self._plugin("millstream.stores", store)
             for key, store in stores_of(stores).items()
         }
-        self._parts = parts_of(streams, parts)
+        self._parts = self._bringing = parts_of(streams, parts)
         check_needed(self._all_grains(), self._parts)
         self._name = name
         self._can_own_queues = can_own_queues
@@ -224,6 +224,17 @@ class Silo:
         Raises NotInCluster before start.
         """
         return members_of(self.assembly.membership.view)
+
+    def reduce_to_bookie(self) -> None:
+        """Make it a silo for the bookies of its parts: no grains, no queues, no other parts. What
+        silos must have alike stays that of the whole silo.
+
+        Raises ConfigError: none of its parts has a bookie, or nobody could find it; it was started.
+        """
+        if self._listeners or self._killing is not None:
+            raise ConfigError("this silo was started before: make another one")
+        self._parts = bookies_of(self._parts, self._is_alone)
+        self._grains, self._bringing, self._can_own_queues = [], {}, False
 
     async def wait_stopped(self) -> StopReason:
         """Until this silo has stopped; returns why: by `stop()`, by `kill()`, or evicted."""
@@ -347,16 +358,12 @@ class Silo:
             secret=self._secret,
         )
         holder.append(silo)
-        brought = [cls for name, part in self._parts.items() for cls in part.grains(name)]
-        self._services = SiloServices(silo, row.name, brought)
+        self._services = SiloServices(silo, row.name, brought_by(self._bringing))
         return silo
 
     def _all_grains(self) -> list[type[Grain]]:
         """The user's grains, and those that parts bring."""
-        grains = list(self._grains)
-        for name, part in self._parts.items():
-            grains.extend(cls for cls in part.grains(name) if cls not in grains)
-        return grains
+        return list(dict.fromkeys([*self._grains, *brought_by(self._bringing)]))
 
     def _accept(self, link: Link) -> None:
         if self._assembly is None or self._killing is not None:

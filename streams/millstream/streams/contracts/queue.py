@@ -110,7 +110,9 @@ class QueueAdapterFactory(Protocol):
     """What a user passes as a provider: opened once per silo.
 
     Optional: `grains`, classes that the silo hosts for it; `agreement`, a mapping of texts: what
-    the factories of all silos must have alike, such as `{"directory": "one for all"}`.
+    the factories of all silos must have alike, such as `{"directory": "one for all"}`;
+    `has_bookie`, True if it keeps data of all silos in this one, so that a silo may be run for that
+    alone.
     """
 
     @property

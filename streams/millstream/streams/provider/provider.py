@@ -110,6 +110,10 @@ class PersistentStreams:
         """Queues and mapper: where they differ, a stream would be in two queues."""
         return self.settings.agreement()
 
+    def has_bookie(self) -> bool:
+        """Its queue provider says so."""
+        return self.settings.has_bookie()
+
     def grains(self, name: str, /) -> Sequence[type[Grain]]:
         """What the adapter brings, who keeps the explicit subscriptions, and inboxes."""
         return (rendezvous_of(name), inbox_grain_of(name), *self.settings.brought())

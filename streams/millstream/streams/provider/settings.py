@@ -64,6 +64,10 @@ class Settings:
         found: Sequence[type[Grain]] = getattr(self.factory, "grains", ())
         return found
 
+    def has_bookie(self) -> bool:
+        """Does the factory say that what it opens keeps data for all silos?"""
+        return getattr(self.factory, "has_bookie", False) is True
+
     def agreement(self) -> Mapping[str, str]:
         """Queues and mapper: where they differ, a stream would be in two queues."""
         names, kind = self.mapper.queues(), type(self.mapper).__qualname__

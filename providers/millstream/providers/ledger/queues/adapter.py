@@ -55,6 +55,8 @@ class LedgerQueues:
         }
     )
 
+    has_bookie = True
+
     def __init__(self, directory: str | Path, options: LedgerOptions | None = None) -> None:
         self._directories = Directories(directory)
         self._options = LedgerOptions() if options is None else options
