@@ -104,6 +104,7 @@ class MemoryWriter:
         self._pending: deque[tuple[int, bytes, Future[int]]] = deque()
         self._sending: asyncio.Task[None] | None = None
         self._record: LedgerRecord | None = None
+        self.is_short = False
 
     @property
     def ledger(self) -> int:

@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import asyncio
 
+import msgspec
+import pytest
+
 from millstream.balancers import DeploymentBalancer
+from millstream.providers.ledger.metadata.bookies import BookieRecord
 from millstream.providers.ledger.metadata.rows import ROW_TRIES_MAX
 from millstream.providers.ledger.queues.adapter import LedgerQueues
+from millstream.runtime import FAST_DETECTION
 from millstream.runtime.testing import FailingStore, SimCluster, Simulation, run
 from millstream.streams import PersistentStreams, StreamNamespace
 
@@ -21,6 +26,7 @@ def cluster_on(simulation: Simulation, silos: int, store: FailingStore | None = 
         simulation,
         silos=silos,
         grains=[],
+        membership_options=FAST_DETECTION,
         stores={"default": store or FailingStore()},
         streams={
             "default": lambda: PersistentStreams(
@@ -49,6 +55,30 @@ def test_a_silo_that_cannot_start_lets_go_of_the_directory() -> None:
             return len(store.range(BOOKIES, "", 10))
 
     assert run(driver, 1).result == 1
+
+
+def test_a_process_that_hangs_and_keeps_the_lock_is_named_with_what_to_do(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    text = "another process has the lock of this directory, and no live silo runs its bookie"
+
+    async def driver(simulation: Simulation) -> None:
+        async with cluster_on(simulation, 3) as cluster:
+            rows = cluster.stores["default"].range(BOOKIES, "", 10)
+            silo = msgspec.msgpack.decode(rows[0][1].data, type=BookieRecord).silo
+            simulation.pause(silo.partition(":")[0])
+            await asyncio.sleep(20.0)
+            assert text in caplog.text
+            said = caplog.text.count(text)
+            await asyncio.sleep(120.0)
+            assert 0 < caplog.text.count(text) - said <= 6, "two silos say it once a minute"
+            simulation.resume(silo.partition(":")[0])
+            await cluster.until_active()
+            caplog.clear()
+            await asyncio.sleep(60.0)
+            assert text not in caplog.text
+
+    run(driver, 1)
 
 
 def test_silos_that_never_run_for_a_minute_do_not_leave_a_segment_each_time() -> None:

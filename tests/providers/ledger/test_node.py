@@ -11,7 +11,14 @@ from tests.conditions import until
 
 from millstream.balancers import DeploymentBalancer
 from millstream.providers.ledger import LedgerOptions, LedgerQueues
-from millstream.runtime import ConfigError, Grain, MemoryMembershipTable, MemoryStateStore, Silo
+from millstream.runtime import (
+    ConfigError,
+    Grain,
+    MemoryMembershipTable,
+    MemoryStateStore,
+    PublishUnknown,
+    Silo,
+)
 from millstream.streams import Event, PersistentStreams, StreamNamespace, subscribe
 
 WORDS = StreamNamespace("words", str)
@@ -46,6 +53,30 @@ async def test_what_nobody_read_is_read_by_the_next_program(tmp_path: Path) -> N
         await two.stream(WORDS, "k").publish("d")
         await until(lambda: len(HEARD) == 4)
     assert HEARD == ["a", "b", "c", "d"]
+
+
+async def test_who_wrote_a_queue_that_nobody_owned_sends_to_its_owner_later(tmp_path: Path) -> None:
+    HEARD.clear()
+    store, table = MemoryStateStore(), MemoryMembershipTable()
+
+    def member(reads: bool) -> Silo:
+        queues = LedgerQueues(tmp_path, LedgerOptions(unowned_after_s=0.0))
+        return Silo(
+            grains=[Hearer],
+            membership=table,
+            stores={"default": store},
+            streams={"default": PersistentStreams(queues, balancer=DeploymentBalancer())},
+            can_own_queues=reads,
+        )
+
+    async with member(reads=False) as one:
+        await one.stream(WORDS, "k").publish("a")
+        async with member(reads=True):
+            await until(lambda: HEARD == ["a"])
+            with pytest.raises(PublishUnknown):  # it hears of the owner by this
+                await one.stream(WORDS, "k").publish("b")
+            await one.stream(WORDS, "k").publish("c")
+            await until(lambda: HEARD == ["a", "c"])
 
 
 async def test_a_directory_of_other_rows_is_refused_and_says_so(tmp_path: Path) -> None:

@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+import re
 import stat
 from pathlib import Path
 
+import pytest
 from tests.conditions import until
 
 from millstream.providers.ledger import LedgerOptions, LedgerQueues
-from millstream.runtime import Grain, LocalCluster
+from millstream.runtime import (
+    ConfigError,
+    Grain,
+    LocalCluster,
+    MemoryMembershipTable,
+    MemoryStateStore,
+    Silo,
+)
 from millstream.streams import Event, PersistentStreams, StreamNamespace, subscribe
 
 WORDS = StreamNamespace("words", str)
@@ -24,6 +33,27 @@ class Hearer(Grain):
 def streams_in(directory: Path) -> PersistentStreams:
     queues = LedgerQueues(directory / "{silo}", LedgerOptions(unowned_after_s=0.0))
     return PersistentStreams(queues, balancer="deployment")
+
+
+async def test_two_silos_of_one_name_cannot_have_one_directory(tmp_path: Path) -> None:
+    store, table = MemoryStateStore(), MemoryMembershipTable()
+
+    def named(name: str) -> Silo:
+        return Silo(
+            grains=[],
+            membership=table,
+            stores={"default": store},
+            streams={"default": streams_in(tmp_path)},
+            name=name,
+        )
+
+    async with named("a") as one:
+        text = f"silo {re.escape(one.address)} has this directory, and is named 'a', too: give each"
+        with pytest.raises(ConfigError, match=text):
+            async with named("a"):
+                pass
+        async with named("b"):
+            pass
 
 
 async def test_what_is_published_is_in_the_directory_of_each_of_three_silos(tmp_path: Path) -> None:

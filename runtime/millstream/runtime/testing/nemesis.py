@@ -1,7 +1,7 @@
 """Playing a script of troubles against a simulation.
 
 Owns: `Nemesis`. Not: scripts (`script`), what a verb does (`network`, `disk`, `simulation`).
-Invariant: at its end every host that it took down was restarted.
+Invariant: at its end every host that it took down was restarted, and none is paused.
 """
 
 from __future__ import annotations
@@ -28,6 +28,8 @@ class Troubled(Protocol):
     def is_up(self, name: str) -> bool: ...
     def crash(self, name: str, /, *, is_silent: bool = False) -> None: ...
     def kill(self, name: str, /) -> None: ...
+    def pause(self, name: str, /) -> None: ...
+    def resume(self, name: str, /) -> None: ...
     def disk(self, name: str, /) -> SimDisk: ...
     def machine(self, name: str) -> Sequence[str]:
         """The hosts that go down with this one when its machine does."""
@@ -55,6 +57,7 @@ class Nemesis:
         self._script = tuple(script)
         self._restart = restart
         self._down: dict[str, None] = {}
+        self._paused: dict[str, None] = {}
         self._copies: dict[str, Mapping[str, bytes]] = {}
 
     async def run(self) -> None:
@@ -64,6 +67,8 @@ class Nemesis:
         for step in self._script:
             await asyncio.sleep(start_s + step.at_s - loop.time())
             self.play(step)
+        for host in list(self._paused):
+            self._resume(host)
         for host in list(self._down):
             self._restart_if_down(host)
 
@@ -89,6 +94,12 @@ class Nemesis:
                 self._down[host] = None
                 if self._simulation.is_up(host):
                     self._simulation.kill(host)
+            case "pause", (host,):
+                if self._simulation.is_up(host):
+                    self._paused[host] = None
+                    self._simulation.pause(host)
+            case "resume", (host,):
+                self._resume(host)
             case "restart", (host,):
                 self._restart_machine(host)
             case "reboot", (host,):
@@ -128,10 +139,17 @@ class Nemesis:
                 disk.fail_sync()
             case "disk_copy", ():
                 self._copies[host] = disk.copy_of("/")
+            case "disk_wipe", ():
+                self._reboot(host, lambda: disk.restore("/", {}))
             case "disk_rollback", ():
                 self._reboot(host, lambda: disk.restore("/", self._copies[host]))
             case _:
                 raise ValueError(UNKNOWN)
+
+    def _resume(self, host: str) -> None:
+        if host in self._paused:
+            del self._paused[host]
+            self._simulation.resume(host)
 
     def _reboot(self, host: str, meanwhile: Callable[[], None] = lambda: None) -> None:
         """Cut the power of the host's machine, and start what ran there again."""

@@ -33,7 +33,8 @@ Script = tuple[Step, ...]
 # What a script may be made of: each trouble, and the step that ends it.
 VERBS = ("clog", "crash", "hold", "latency", "loss", "partition", "partition_oneway", "power_cut")
 # And with disks that matter. After `disk_sync_fails` the host is crashed and restarted, since who
-# stores anything stops there; after `disk_rollback` it finds its files as they were.
+# stores anything stops there; after `disk_rollback` it finds its files as they were, after
+# `disk_wipe` none. A host that is paused, as by SIGSTOP, keeps its links and locks.
 DISK_VERBS = (
     "disk_damage",
     "disk_full",
@@ -41,10 +42,12 @@ DISK_VERBS = (
     "disk_slow",
     "disk_stall",
     "disk_sync_fails",
+    "disk_wipe",
     "kill",
+    "pause",
 )
 # Those by which a host goes down.
-DOWN = ("crash", "disk_rollback", "disk_sync_fails", "kill", "power_cut")
+DOWN = ("crash", "disk_rollback", "disk_sync_fails", "disk_wipe", "kill", "pause", "power_cut")
 
 
 def make_script(
@@ -110,6 +113,8 @@ def _trouble(
             high_s = rng.choice((0.05, 0.5, 3.0))
             slow = Step(start_s, verb, (f"{high_s / 10:g}", f"{high_s:g}", one, other))
             return [slow, Step(end_s, verb, ("0.0005", "0.002", one, other))]
+        case "pause":
+            return [Step(start_s, verb, (one,)), Step(end_s, "resume", (one,))]
         case "kill":
             return [Step(start_s, verb, (one,)), Step(end_s, "restart", (one,))]
         case _ if verb in DISK_VERBS:
@@ -139,6 +144,8 @@ def _disk_trouble(rng: Random, verb: str, host: str, start_s: float, end_s: floa
             return [Step(start_s, verb, (host, f"{end_s - start_s:g}"))]
         case "disk_sync_fails":
             return [Step(start_s, verb, (host,)), Step(end_s, "reboot", (host,))]
+        case "disk_wipe":
+            return [Step(start_s, verb, (host,))]
     return [Step(start_s, "disk_copy", (host,)), Step(end_s, verb, (host,))]
 
 

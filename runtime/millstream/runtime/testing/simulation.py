@@ -204,6 +204,18 @@ class Simulation:
         machine has what was written, synced or not."""
         self._end(host, is_silent=False)
 
+    def pause(self, host: Host | str, /) -> None:
+        """Stop a host as SIGSTOP does a process: nothing of it runs, and it keeps links and locks;
+        what comes for it waits."""
+        host = self._hosts[host] if isinstance(host, str) else host
+        if not host.alive or host.waiting is not None:
+            raise ValueError(f"{host} cannot be paused: it has crashed, or is paused")
+        self.loop.pause(host)
+
+    def resume(self, host: Host | str, /) -> None:
+        """Let a paused host go on, as SIGCONT does; again, and after a crash, is harmless."""
+        self.loop.resume(self._hosts[host] if isinstance(host, str) else host)
+
     def cut_power(self, host: Host | str, /) -> None:
         """Crash every host of a machine silently, and let its disk forget."""
         machine = self._machine(host if isinstance(host, str) else host.name)

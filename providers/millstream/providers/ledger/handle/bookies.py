@@ -59,6 +59,10 @@ class Bookies(Protocol):
         """
         ...
 
+    def likeliest(self, bookies: Sequence[str], /) -> Sequence[str]:
+        """The same, those first that will probably answer soonest."""
+        ...
+
     async def look(self) -> None:
         """Find bookies that came since one looked last. Raises StorageError."""
         ...

@@ -17,6 +17,7 @@ from millstream.providers.ledger.protocol.errors import BookieError, EntryDamage
 from millstream.providers.ledger.protocol.record import LedgerRecord, LedgerState
 
 from .context import HandleContext, existing
+from .hedging import HEDGE_S, first_answer
 
 __all__ = ["LedgerReader"]
 
@@ -58,24 +59,46 @@ class LedgerReader:
         raise NotRecoverable(f"{text}: {'; '.join(self._refusals)}")
 
     async def wait(self, confirmed: int, wait_s: float, /) -> int:
-        known = self._known()
-        if known > confirmed or self.is_closed:
-            return known
-        asked = [
-            self._context.tasks.start(self._watched(bookie, confirmed, wait_s))
-            for bookie in self._record.fragments[-1].bookies
-        ]
-        try:
-            for answer in asyncio.as_completed(asked):
-                self._confirmed = max(self._confirmed, await answer)
-                if self._confirmed > confirmed:
-                    break
-        finally:
-            for task in asked:
-                task.cancel()
-        if self._known() <= confirmed:
-            await self._read_record()  # it may have an end, or other bookies, by now
+        if not wait_s:
+            return await self._last()
+        if self._known() <= confirmed and not self.is_closed:
+            await self._ask_all(confirmed, wait_s)
+            if self._known() <= confirmed:
+                await self._read_record()  # it may have an end, or other bookies, by now
         return self._known()
+
+    async def _last(self) -> int:
+        """What is confirmed now: of the bookies that the record has now all are asked, since one
+        that was away knows less than the others."""
+        if not self.is_closed:
+            await self._read_record()
+        if not self.is_closed:
+            await self._ask_all(None, 0.0)
+        return self._known()
+
+    async def _ask_all(self, confirmed: int | None, wait_s: float) -> None:
+        """Until one bookie knows of more, if that is enough; until all have answered, or one has
+        and the time is over."""
+        known = NOTHING if confirmed is None else confirmed
+        waiting = {
+            self._context.tasks.start(self._watched(bookie, known, wait_s))
+            for bookie in self._record.fragments[-1].bookies
+        }
+        until_s, limit_s = self._context.clock.now() + wait_s + HEDGE_S, None
+        try:
+            while waiting and (confirmed is None or self._confirmed <= confirmed):
+                done, waiting = await asyncio.wait(
+                    waiting, timeout=limit_s, return_when=asyncio.FIRST_COMPLETED
+                )
+                if not done:
+                    return
+                answers = [found for task in done if (found := task.result()) is not None]
+                self._confirmed = max(self._confirmed, *answers, NOTHING)
+                if answers or limit_s is not None:
+                    limit_s = max(0.0, until_s - self._context.clock.now())
+        finally:
+            for task in waiting:
+                task.cancel()
 
     async def aclose(self) -> None:
         """Nothing is held."""
@@ -90,39 +113,43 @@ class LedgerReader:
     async def _readable(self, entry: int) -> int:
         """The last entry that may be read; asks again before it says that one may not."""
         if entry > self._known() and not self.is_closed:
-            await self.wait(entry - 1, 0.0)
+            await self._last()
         return self._known()
 
     async def _read_record(self) -> None:
         ledger = self._record.ledger
         self._record = existing(ledger, await self._context.rows.read(ledger))
 
-    async def _watched(self, bookie: str, confirmed: int, wait_s: float) -> int:
+    async def _watched(self, bookie: str, confirmed: int, wait_s: float) -> int | None:
         with suppress(BookieError):
             return await self._context.bookies.watch(bookie, self._record.ledger, confirmed, wait_s)
-        return NOTHING
+        return None
 
     # --- entries ---
 
     async def _from_bookies(self, first: int, count: int, bytes_max: int) -> list[Entry]:
-        """From the first bookie of the write set that has the entry; the next ones if it fails."""
+        """From the first bookie of the write set that has the entry; the next ones if it fails, or
+        takes long."""
         at = [fragment.first for fragment in self._record.fragments if fragment.first > first]
         count = min(count, at[0] - first) if at else count
-        self._refusals = []
-        for bookie in self._record.holders(first):
+        refusals = self._refusals = list[str]()
+
+        async def ask(bookie: str) -> list[Entry] | None:
             try:
                 found = await self._context.bookies.read(
                     bookie, self._record.ledger, first, count, bytes_max, 0
                 )
             except BookieError as error:
-                self._refusals.append(str(error))
-                continue
+                refusals.append(str(error))
+                return None
             self._confirmed = max(self._confirmed, found.confirmed)
             entries = self._checked(first, found.entries)
-            if entries:
-                return entries
-            self._refusals.append(f"bookie {bookie} runs, and has lost it, or a damaged one")
-        return []
+            if not entries:
+                refusals.append(f"bookie {bookie} runs, and has lost it, or a damaged one")
+            return entries or None
+
+        holders = self._context.bookies.likeliest(self._record.holders(first))
+        return await first_answer(self._context.tasks, holders, ask) or []
 
     def _checked(self, first: int, packed: Sequence[bytes]) -> list[Entry]:
         """Those before the first that is damaged."""

@@ -11,6 +11,7 @@ import asyncio
 import logging
 from asyncio import Future, Queue
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from contextvars import Context
 
 from millstream.providers.ledger.protocol.appending import Appending
@@ -42,6 +43,7 @@ from millstream.providers.ledger.protocol.recovering import (
 from millstream.runtime.extending import Tasks
 
 from .context import HandleContext, existing
+from .hedging import first_answer
 from .sending import Sending
 
 __all__ = ["recover"]
@@ -161,15 +163,19 @@ class Attempt:
 
     async def _head_at(self, entry: int) -> Head:
         """The head of a confirmed entry: bytes of payloads up to it, and what was complete then."""
-        for bookie in self._record.holders(entry):
-            try:
-                found = await self._context.bookies.read(
-                    bookie, self._record.ledger, entry, 1, 1, self._record.term
-                )
+        bookies, ledger, term = self._context.bookies, self._record.ledger, self._record.term
+
+        async def ask(bookie: str) -> Head | None:
+            with suppress(BookieError, EntryDamaged):
+                found = await bookies.read(bookie, ledger, entry, 1, 1, term)
                 if found.entries:
-                    return unpack(found.entries[0], self._record.ledger, entry).head
-            except (BookieError, EntryDamaged):
-                continue
+                    return unpack(found.entries[0], ledger, entry).head
+            return None
+
+        holders = bookies.likeliest(self._record.holders(entry))
+        head = await first_answer(self._tasks, holders, ask)
+        if head is not None:
+            return head
         text = f"ledger {self._record.ledger}: no bookie gives entry {entry}, which was confirmed"
         raise NotRecoverable(f"{text}; bring back {', '.join(self._record.holders(entry))}")
 

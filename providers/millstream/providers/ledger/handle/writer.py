@@ -43,6 +43,14 @@ class LedgerWriter:
     def failed(self) -> Exception | None:
         return self._sending.core.failed
 
+    @property
+    def is_short(self) -> bool:
+        wanted, writable = self._record.wanted, self._context.bookies.writable()
+        if wanted is not None:
+            return len(writable) > self._record.quorum.ensemble
+        away = self._sending.core.away()  # which is done without, so nobody took its place
+        return bool(away) and len(writable) >= self._record.quorum.ensemble
+
     def append(self, payload: bytes, /) -> Future[int]:
         return self._sending.append(payload)
 

@@ -53,7 +53,8 @@ class Desk:
 
     def topic(self, queue: QueueId) -> Topic | None:
         """The queue's topic, if this silo writes it."""
-        return self._topics.get(queue)
+        topic = self._topics.get(queue)
+        return None if topic is None or topic.has_ended else topic
 
     async def own(self, queue: QueueId, epoch: int) -> Topic:
         """Open a queue's topic for its owner. Raises QueueFenced, QueueUnavailable."""

@@ -22,6 +22,7 @@ from millstream.runtime import CallError, ClusterError, StorageError
 from millstream.runtime.extending import Clock, SystemTarget, Tasks
 
 from .answers import Refusal
+from .home import Home
 from .target import BookieTarget
 
 __all__ = ["CALL_S", "LOOK_AGAIN_S", "LOOK_S", "ClusterBookies", "SiloView"]
@@ -87,6 +88,7 @@ class ClusterBookies:
         self._here: dict[str, Bookie] = {}
         self._looked_s = -LOOK_S
         self._looking = asyncio.Lock()
+        self._silent_s: dict[str, float] = {}  # bookies that did not answer, and when
 
     async def start(self) -> None:
         """Read the rows, and go on doing so."""
@@ -155,6 +157,13 @@ class ClusterBookies:
             if record.owner == owner and not self._runs(name)
         ]
 
+    def runner(self, home: Home) -> str:
+        """The live silo that runs the bookie of a directory; "": none is known."""
+        for one in self._known.values():
+            if (one.place, one.owner) == (home.place, home.owner) and self._is_live(one.silo):
+                return one.silo
+        return ""
+
     def is_first(self) -> bool:
         """Is, of the bookies of this place that run, the one that comes first in this silo? So one
         silo does what one has to do, and two at most for a moment."""
@@ -163,6 +172,14 @@ class ClusterBookies:
 
     def _runs(self, name: str) -> bool:
         return name in self._here or self._is_live(self._known[name].silo)
+
+    def likeliest(self, bookies: Sequence[str], /) -> Sequence[str]:
+        since_s = self._silent_s
+
+        def is_late(bookie: str) -> tuple[bool, float]:
+            return bookie not in self._here, since_s.get(bookie, 0.0)
+
+        return sorted(bookies, key=is_late)
 
     async def add(self, bookie: str, term: int, entries: Sequence[bytes], /) -> None:
         if (here := self._here.get(bookie)) is not None:
@@ -229,10 +246,18 @@ class ClusterBookies:
             raise BookieAway(f"no live silo runs bookie {bookie}")
         target = f"{BookieTarget.target_name}/{bookie}"
         call: Callable[..., Coroutine[Any, Any, T]] = self._silo.targets.call
+        begin_s = self._silo.clock.now()
         try:
             async with asyncio.timeout(limit_s):
-                return await call(record.silo, target, method, record.boot, *args)
+                answer = await call(record.silo, target, method, record.boot, *args)
+            self._silent_s.pop(bookie, None)
+            return answer
+        except asyncio.CancelledError:
+            if method is not BookieTarget.watch:
+                self._silent_s[bookie] = begin_s  # somebody else was faster
+            raise
         except (CallError, ClusterError, TimeoutError) as error:
+            self._silent_s[bookie] = begin_s
             await self._look_quietly()
             raise BookieAway(f"bookie {bookie} in {record.silo}: {error or 'no answer'}") from error
 

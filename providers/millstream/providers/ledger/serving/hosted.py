@@ -35,6 +35,8 @@ AFTER_FAILURE_S = 5.0
 COLLECT_FIRST_S = 2.0
 """After a start: a silo that never runs for long leaves a segment each time."""
 COLLECT_EVERY_S = 60.0
+LOCKED_S = 10.0
+TELL_EVERY_S = 60.0
 
 
 class HostedBookie:
@@ -66,11 +68,14 @@ class HostedBookie:
         self._look_for_lock_s = look_for_lock_s
         self._bookie: Bookie | None = None
         self._collect_at_s = 0.0
+        self._locked_s = 0.0  # so long nobody is known to run the bookie, and the lock is held
         self._running: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        """Try to get the lock at once, and go on trying. Raises DirectoryRefused, StorageError."""
+        """Try to get the lock at once, and go on trying. Raises DirectoryRefused (also for one of
+        this silo that a silo of the same name has), StorageError."""
         await self._try()
+        self._refuse_namesake()
         self._running = self._silo.tasks.start(self._run())
 
     @property
@@ -109,8 +114,9 @@ class HostedBookie:
                 ask_known=self._known,
             )
         except DirectoryInUse:
+            self._tell_of_holder()
             return
-        self._bookie = bookie
+        self._bookie, self._locked_s = bookie, 0.0
         self._collect_at_s = self._silo.clock.now() + COLLECT_FIRST_S
         text = "%s: bookie %s runs here, start %d; its directory was read in %.0f ms (%d bytes)"
         took_ms, size = bookie.opened_s * 1000, bookie.scanned.size_bytes
@@ -121,6 +127,28 @@ class HostedBookie:
         if bookie.boot == 1:
             self._tell_of_others()
 
+    def _tell_of_holder(self) -> None:
+        """Another process has the lock: that is as it should be, if a silo runs the bookie of a
+        directory that silos share."""
+        if not self._home.owner and self._bookies.runner(self._home):
+            self._locked_s = 0.0
+            return
+        before_s, self._locked_s = self._locked_s, self._locked_s + self._look_for_lock_s
+        if before_s % TELL_EVERY_S < LOCKED_S <= self._locked_s % TELL_EVERY_S:
+            log.error(
+                "%s: another process has the lock of this directory, and no live silo runs its "
+                "bookie: if that process hangs or is stopped, end it (kill -9)",
+                self._path,
+            )
+
+    def _refuse_namesake(self) -> None:
+        """Raise if a live silo has this silo's directory: they have one name."""
+        other = self._bookies.runner(self._home)
+        if self._bookie is None and self._home.owner and other:
+            text = f"{self._path}: silo {other} has this directory, and is named "
+            text += f"{self._home.owner!r}, too: give each silo a name of its own; if it is an "
+            raise DirectoryInUse(text + "earlier process of this one, end it")
+
     def _tell_of_others(self) -> None:
         """The directory is new: where is what was accepted before? In a directory of one silo, by
         a bookie of that silo."""
@@ -128,8 +156,7 @@ class HostedBookie:
             log.error(
                 "%s: this directory is new, and entries of before are in that of %s, which no silo "
                 "runs: if it was moved, or its disk is not mounted, stop the silos and put it back",
-                self._path,
-                ", ".join(away),
+                *(self._path, ", ".join(away)),
             )
 
     async def _known(self, name: str) -> Known:

@@ -32,6 +32,11 @@ class Writer(Protocol):
         """Why nothing more can be appended: LedgerFenced, LedgerClosed, NotEnoughBookies."""
         ...
 
+    @property
+    def is_short(self) -> bool:
+        """Would a new ledger have copies that this one has not, with the bookies of now?"""
+        ...
+
     def append(self, payload: bytes, /) -> Future[int]:
         """Append an entry: its number, once it is confirmed; futures end in the order of entries.
 

@@ -107,6 +107,11 @@ class Topic:
         return self._outbox.confirmed + 1
 
     @property
+    def has_ended(self) -> bool:
+        """Was it closed here, or taken over by another one?"""
+        return self._writing.ended is not None
+
+    @property
     def in_flight_bytes(self) -> int:
         """Bytes that were sent, and are not confirmed."""
         return self._outbox.sent_bytes

@@ -16,15 +16,17 @@ __all__ = ["HOST", "Host", "current_host", "describe", "host_of", "is_alive", "n
 class Host:
     """A simulated process. What runs in its context ends without a trace when it crashes.
 
-    A restarted host has the same name and a higher incarnation.
+    A restarted host has the same name and a higher incarnation. `waiting`: what would run on it,
+    while it is paused; None: it is not.
     """
 
-    __slots__ = ("__weakref__", "_context", "alive", "incarnation", "name")
+    __slots__ = ("__weakref__", "_context", "alive", "incarnation", "name", "waiting")
 
     def __init__(self, name: str, incarnation: int = 1) -> None:
         self.name = name
         self.incarnation = incarnation
         self.alive = True
+        self.waiting: list[asyncio.Handle] | None = None
         self._context = Context()
         self._context.run(HOST.set, self)
 

@@ -4,7 +4,8 @@ Owns: `SimLoop`. Not: what a host is (`host`), links (`network`), files (`disk`)
 (`simulation`).
 Invariants: time moves only when nothing is ready, and then to the next timer's `when()`, exactly or
 up to `early_max_s` less (uvloop rounds to milliseconds, so its timers fire early, too); `call_soon`
-stays first in, first out; there are no sockets and no threads. After `crash(host)` nothing of that
+stays first in, first out; there are no sockets and no threads. Between `pause(host)` and `resume`
+nothing of that host runs, and nothing is lost. After `crash(host)` nothing of that
 host runs until `shut_down`, and everything that it held stays referenced: a collected coroutine
 would run its `finally` blocks. A program that iterates over sets of tasks or of strings brings an
 order that no seed decides.
@@ -22,7 +23,7 @@ from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import Executor
 from contextlib import closing, contextmanager, suppress
 from contextvars import Context
-from heapq import heapify
+from heapq import heapify, heappush
 from typing import Any, NoReturn, TypeVar, TypeVarTuple
 from weakref import WeakKeyDictionary
 
@@ -180,9 +181,10 @@ class SimLoop(asyncio.BaseEventLoop):
     def call_soon(
         self, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None
     ) -> asyncio.Handle:
-        if self._is_dropped(context):
+        host = self._stopped_host(context)
+        if host is not None:
             handle = asyncio.Handle(callback, args, self, context)
-            self._buried.append(handle)
+            (self._buried if host.waiting is None else host.waiting).append(handle)
             return handle
         return super().call_soon(callback, *args, context=context)
 
@@ -193,9 +195,10 @@ class SimLoop(asyncio.BaseEventLoop):
         *args: *Ts,
         context: Context | None = None,
     ) -> asyncio.TimerHandle:
-        if self._is_dropped(context):
+        host = self._stopped_host(context)
+        if host is not None:
             timer = asyncio.TimerHandle(when, callback, args, self, context)
-            self._kept.append(timer)
+            (self._kept if host.waiting is None else host.waiting).append(timer)
             return timer
         return super().call_at(when, callback, *args, context=context)
 
@@ -236,9 +239,12 @@ class SimLoop(asyncio.BaseEventLoop):
     async def create_server(self, *args: Any, **options: Any) -> Any:
         raise NotImplementedError(NO_SOCKETS)
 
-    def _is_dropped(self, context: Context | None) -> bool:
+    def _stopped_host(self, context: Context | None) -> Host | None:
+        """The host, if it has crashed, or is paused."""
         host = HOST.get() if context is None else context.get(HOST)
-        return host is not None and not host.alive and not self.is_shutting_down
+        if host is None or self.is_shutting_down or (host.alive and host.waiting is None):
+            return None
+        return host
 
     def crash(self, host: Host) -> None:
         """Drop every ready callback and timer of the host, now and from now on.
@@ -247,21 +253,49 @@ class SimLoop(asyncio.BaseEventLoop):
         Cost: linear in all ready callbacks and timers.
         """
         assert host.alive, f"{host} crashes twice"
+        waiting, host.waiting = host.waiting or [], None
         host.alive = False
-        for index, handle in enumerate(list(self._ready)):
-            if host_of(handle) is host:
-                self._buried.append(handle)
-                self._ready[index] = self._tombstone  # the running iteration has counted it
-        self._drop_timers(host)
+        for handle in (*waiting, *self._take_ready(host)):
+            kept = self._kept if isinstance(handle, asyncio.TimerHandle) else self._buried
+            kept.append(handle)
+        self._kept.extend(self._take_timers(host))
         self._kept.extend(task for task in self.tasks() if self._hosts[task] is host)
 
-    def _drop_timers(self, host: Host) -> None:
+    def pause(self, host: Host) -> None:
+        """Let nothing of the host run until `resume`; what comes for it waits.
+
+        Cost: linear in all ready callbacks and timers.
+        """
+        assert host.alive and host.waiting is None, f"{host} cannot be paused"
+        host.waiting = [*self._take_ready(host), *self._take_timers(host)]
+
+    def resume(self, host: Host) -> None:
+        """Run what has waited, in order; timers that were due meanwhile fire now."""
+        waiting, host.waiting = host.waiting or [], None
+        for handle in waiting:
+            if handle.cancelled():
+                continue
+            if isinstance(handle, asyncio.TimerHandle):
+                handle._scheduled = True  # type: ignore[attr-defined]
+                heappush(self._scheduled, handle)
+            else:
+                self._ready.append(handle)
+
+    def _take_ready(self, host: Host) -> list[asyncio.Handle]:
+        taken = []
+        for index, handle in enumerate(list(self._ready)):
+            if host_of(handle) is host:
+                taken.append(handle)
+                self._ready[index] = self._tombstone  # the running iteration has counted it
+        return taken
+
+    def _take_timers(self, host: Host) -> list[asyncio.Handle]:
         dropped: list[Any] = [timer for timer in self._scheduled if host_of(timer) is host]
         for timer in dropped:
             timer._scheduled = False  # a later cancel() must not count it
         self._scheduled[:] = [timer for timer in self._scheduled if host_of(timer) is not host]
         heapify(self._scheduled)
-        self._kept.extend(dropped)
+        return dropped
 
     def keep(self, thing: object) -> None:
         """Hold a reference until the loop closes: something of a crashed host hangs on it."""

@@ -99,6 +99,7 @@ class Writing:
         self._end: StreamError | None = None
         self._is_closing = False
         self._attempts = 0  # to move, since an entry was confirmed
+        self._why = "one is being made"  # there is no ledger
 
     @property
     def ended(self) -> StreamError | None:
@@ -218,9 +219,10 @@ class Writing:
         )
 
     def tend(self) -> None:
-        """End a ledger that is too old."""
-        if self._is_open() and self._clock.now() >= self._ends_s and self._outbox.entries:
-            self._move()
+        """End a ledger that is too old, or has fewer copies than it could have by now."""
+        if self._is_open() and self._outbox.entries and self._writer is not None:
+            if self._clock.now() >= self._ends_s or self._writer.is_short:
+                self._move()
 
     def _move(self) -> None:
         """See to it that there is a ledger that can be appended to, if one is needed."""
@@ -254,10 +256,10 @@ class Writing:
             else:
                 await self._tell()
         except (LedgerError, StorageError, QueueFull) as error:
+            self._why = f"{type(error).__name__}: {error}"
             left_out = self._lines.take(self._clock.now())
             if left_out is not None:
-                text = f"{type(error).__name__}: {error}{left_out}"
-                log.warning("%s: no ledger to append to: %s", self._what, text)
+                log.warning("%s: no ledger to append to: %s%s", self._what, self._why, left_out)
             return False
         return True
 
@@ -348,7 +350,7 @@ class Writing:
 
     def _doubt(self) -> None:
         """It takes too long: who waits for what was sent hears that its fate is unknown."""
-        text = f"{self._what}: no ledger for {self._options.enqueue_wait_s} s"
+        text = f"{self._what}: no ledger for {self._options.enqueue_wait_s} s: {self._why}"
         self._outbox.give_up(PublishUnknown(f"{text}; it may be stored, also later"))
 
     def _arm(self) -> None:
@@ -372,7 +374,7 @@ class Writing:
         if self._is_open():
             limits = "in_flight_bytes_max or backlog_bytes_max"
             return QueueFull(f"{waited}: what is stored and on its way is at {limits}")
-        return QueueUnavailable(f"{waited}: there is no ledger to append to")
+        return QueueUnavailable(f"{waited}: there is no ledger to append to: {self._why}")
 
     def stop(self, error: StreamError) -> None:
         """Nothing is appended any more; what is on its way may be stored, or not."""

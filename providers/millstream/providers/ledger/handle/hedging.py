@@ -1,0 +1,49 @@
+"""Asking one bookie after the other for what any of them may have.
+
+Owns: `first_answer`. Invariants: who does not answer within `HEDGE_S` holds nobody up, as long as
+there is another one to ask; whoever was asked for nothing is not listened to any more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, TypeVar
+
+from millstream.runtime.extending import Tasks
+
+__all__ = ["HEDGE_S", "first_answer"]
+
+T = TypeVar("T")
+
+HEDGE_S = 0.1
+"""A bookie that is silent for so long is still listened to, and the next one is asked, too."""
+
+
+async def first_answer(
+    tasks: Tasks, bookies: Sequence[str], ask: Callable[[str], Coroutine[Any, Any, T | None]]
+) -> T | None:
+    """What one of them gives; None: none of them gives anything.
+
+    Args:
+        bookies: in the order in which they are asked.
+        ask: None: this one does not have it, or did not answer.
+    """
+    if len(bookies) == 1:
+        return await ask(bookies[0])
+    waiting, left = set[asyncio.Task[T | None]](), [*bookies]
+    try:
+        while left or waiting:
+            if left:
+                waiting.add(tasks.start(ask(left.pop(0))))
+            limit_s = HEDGE_S if left else None
+            done, waiting = await asyncio.wait(
+                waiting, timeout=limit_s, return_when=asyncio.FIRST_COMPLETED
+            )
+            for task in done:
+                if (found := task.result()) is not None:
+                    return found
+        return None
+    finally:
+        for task in waiting:
+            task.cancel()
