@@ -103,7 +103,9 @@ class Recovering:
         self._asked.pop(place, None)
         self._fenced.add(place)  # a read of a recovery fences before it answers
         known = self._known.setdefault(place, {})
-        known.update(enumerate(found.entries, first))
+        for entry, packed in enumerate(found.entries, first):
+            if entry >= self.at:  # an answer that comes late holds no bytes of what was kept
+                known[entry] = packed
         after = first + len(found.entries)
         if found.missing is Missing.ABSENT:
             self._absent.add((place, after))
