@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 EXTRAS := .[bench,console,demo,examples,spark,dev]
 
-.PHONY: demo test test-fast check bench sim mutants clean
+.PHONY: demo test test-fast check bench sim mutants model clean
 
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -41,6 +41,9 @@ sim: $(STAMP)  ## clusters under simulated trouble: 100 seeds of each suite
 
 mutants: $(STAMP)  ## faults planted in the cores: ROOM=turns for one room, SAMPLE=20 per module
 	$(BIN)/python -m tests.mutants $(ROOM) --sample $(or $(SAMPLE),0)
+
+model: $(STAMP)  ## every order of a ledger's messages within bounds; GROUPS=quick for the small ones
+	$(BIN)/python -m tests.providers.ledger.model $(GROUPS)
 
 clean:
 	rm -rf $(VENV)

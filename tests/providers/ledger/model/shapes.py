@@ -1,0 +1,53 @@
+"""What is explored: in every run of the tests, in the longer ones, and by `make model` alone."""
+
+from __future__ import annotations
+
+from millstream.providers.ledger.protocol.quorum import Quorum
+
+from .world import Bounds, Shape
+
+SOLO, TWO, USUAL = Quorum(1, 1, 1), Quorum(2, 2, 2), Quorum(3, 3, 2)
+STRIPED, ALL = Quorum(3, 2, 2), Quorum(3, 3, 3)
+
+QUICK = (
+    Shape(SOLO, 1, Bounds(2, 1, give_ups=1, doubts=1)),
+    Shape(SOLO, 0, Bounds(2, 1, restores=1, damages=1)),
+    Shape(TWO, 1, Bounds(1, 1, give_ups=1)),
+    Shape(TWO, 1, Bounds(2, 1)),
+    Shape(TWO, 1, Bounds(2, 0, give_ups=1, doubts=1)),
+    Shape(USUAL, 0, Bounds(1, 1)),
+    Shape(USUAL, 0, Bounds(1, 1, hangs=1), must_end=True),
+    Shape(STRIPED, 1, Bounds(3, 0, give_ups=1)),
+    Shape(STRIPED, 0, Bounds(1, 1)),
+    Shape(ALL, 1, Bounds(1, 1)),
+)
+"""In every run."""
+
+SLOW = (
+    Shape(SOLO, 1, Bounds(2, 1, give_ups=1, returns=1, closes=1, doubts=1)),
+    Shape(SOLO, 1, Bounds(1, 2, give_ups=1, doubts=1)),
+    Shape(TWO, 1, Bounds(1, 1, give_ups=1, doubts=1)),
+    Shape(TWO, 0, Bounds(1, 1, restores=1, damages=1)),
+    Shape(TWO, 1, Bounds(2, 1, closes=1)),
+    Shape(USUAL, 1, Bounds(1, 1, give_ups=1)),
+    Shape(USUAL, 0, Bounds(1, 1, restores=1), is_prompt=True),
+    Shape(STRIPED, 0, Bounds(2, 1), is_prompt=True),
+)
+"""In the longer runs of the tests."""
+
+LONG = (
+    Shape(SOLO, 1, Bounds(3, 1, give_ups=1, returns=1, closes=1, doubts=1)),
+    Shape(TWO, 0, Bounds(1, 2)),
+    Shape(TWO, 1, Bounds(2, 0, give_ups=2, returns=1)),
+    Shape(TWO, 1, Bounds(2, 1, give_ups=1), is_prompt=True),
+    Shape(USUAL, 0, Bounds(1, 1, restores=1)),
+    Shape(USUAL, 1, Bounds(1, 1, fills=1)),
+    Shape(USUAL, 0, Bounds(2, 1), is_prompt=True),
+    Shape(USUAL, 1, Bounds(2, 0, give_ups=2)),
+    Shape(STRIPED, 1, Bounds(2, 1)),
+    Shape(STRIPED, 1, Bounds(2, 1, give_ups=1), is_prompt=True),
+    Shape(ALL, 1, Bounds(1, 1, give_ups=1)),
+)
+"""By `make model`."""
+
+GROUPS = {"quick": QUICK, "slow": SLOW, "long": LONG}
