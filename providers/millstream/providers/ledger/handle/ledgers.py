@@ -28,6 +28,9 @@ class Numbers(Protocol):
     """Gives out the numbers of ledgers. Raises StorageError."""
 
     async def next(self) -> int: ...
+    async def is_late(self, number: int, /) -> bool:
+        """Must a ledger that was just stored under this number not be used?"""
+        ...
 
 
 class BookieLedgers:
@@ -64,6 +67,9 @@ class BookieLedgers:
             wanted=wanted if quorum.write < wanted.write else None,
         )
         record = await self._context.rows.create(number, record)
+        if await self._numbers.is_late(number):
+            await self._context.rows.delete(number)
+            return await self.create(quorum, topic)
         writer = LedgerWriter(self._context, record)
         self._writers = {n: w for n, w in self._writers.items() if w.failed is None}
         self._writers[number] = writer

@@ -2,7 +2,9 @@
 
 Owns: `ledger_rows`, `LedgerIds`. Not: how a record changes (`protocol.record`). Invariants: no
 number is given twice, so a ledger without a row was deleted, or its creation never ended: a point
-read proves that nobody needs its entries.
+read proves that nobody needs its entries. No ledger is made below `closed`, and below `gone` none
+is there: who makes one looks at `closed` after its row is stored, who proves that they are gone
+writes `closed` before it looks.
 """
 
 from __future__ import annotations
@@ -21,6 +23,8 @@ __all__ = ["LEDGER_ID_BLOCK", "LedgerIds", "ledger_rows"]
 LEDGER_ID_BLOCK = 16
 """Numbers that a process takes at once; those that it did not use are lost when it ends."""
 FIRST_LEDGER = 1
+PROVED_MAX = 256
+"""Numbers of which one collection proves that no ledger has them."""
 
 
 def ledger_rows(metadata: Metadata) -> Rows[int, LedgerRecord]:
@@ -29,19 +33,23 @@ def ledger_rows(metadata: Metadata) -> Rows[int, LedgerRecord]:
 
 
 class Counter(msgspec.Struct, frozen=True, array_like=True):
-    """The first number that nobody has taken."""
+    """The first number that nobody has taken; below `closed` no ledger is made any more, below
+    `gone` none is there."""
 
     free: int
     operation: str = ""
+    closed: int = FIRST_LEDGER
+    gone: int = FIRST_LEDGER
 
 
 class LedgerIds:
     """Numbers for new ledgers, taken from one row in blocks; they rise within a process."""
 
-    __slots__ = ("_block", "_counter", "_end", "_next", "_taking")
+    __slots__ = ("_block", "_counter", "_end", "_next", "_rows", "_taking")
 
     def __init__(self, metadata: Metadata, block: int = LEDGER_ID_BLOCK) -> None:
         self._counter: Rows[str, Counter] = Rows(metadata, "", Counter, lambda name: name)
+        self._rows = ledger_rows(metadata)
         self._block = block
         self._next = self._end = 0
         self._taking = asyncio.Lock()
@@ -56,10 +64,47 @@ class LedgerIds:
             self._next += 1
             return self._next - 1
 
+    async def is_late(self, number: int) -> bool:
+        """May others take a ledger for gone that was just stored under this number? Then it must
+        not be used; the next one is not late. Raises StorageError."""
+        found = await self._read()
+        if number >= found.closed:
+            return False
+        self._next = self._end
+        return True
+
     async def free(self) -> int:
         """A number that no ledger has, or had, by now. Raises StorageError."""
-        taken = await self._counter.read("counter")
-        return FIRST_LEDGER if taken is None else taken.free
+        return (await self._read()).free
+
+    async def oldest(self, listed: int | None) -> int:
+        """Below this number no ledger is there, nor will be. Raises StorageError.
+
+        Args:
+            listed: the lowest number that a scan has shown, which may be a moment old.
+        """
+        found = await self._read()
+        upto = min(found.free if listed is None else listed, found.gone + PROVED_MAX)
+        if upto <= found.gone:
+            return found.gone
+        await self._raise(upto, found.gone)
+        for number in range(found.gone, upto):
+            if await self._rows.read(number) is not None:
+                upto = number
+                break
+        return (await self._raise(upto, upto)).gone
+
+    async def _raise(self, closed: int, gone: int) -> Counter:
+        def raised(found: Counter | None) -> Counter:
+            known = found or Counter(FIRST_LEDGER)
+            highest = max(known.closed, closed), max(known.gone, gone)
+            return msgspec.structs.replace(known, closed=highest[0], gone=highest[1])
+
+        return await self._counter.update("counter", raised)
+
+    async def _read(self) -> Counter:
+        return await self._counter.read("counter") or Counter(FIRST_LEDGER)
 
     def _advanced(self, found: Counter | None) -> Counter:
-        return Counter((FIRST_LEDGER if found is None else found.free) + self._block)
+        known = found or Counter(FIRST_LEDGER)
+        return msgspec.structs.replace(known, free=known.free + self._block)

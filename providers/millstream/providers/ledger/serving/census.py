@@ -3,7 +3,7 @@
 Owns: `Census`. Not: what a bookie does with what is gone (`bookie.collection`). Invariants: a
 ledger counts as gone only if a read of its one row, made after the bookie was asked, finds none,
 and its number was given out by these rows: after an older backup of them was restored, what they
-do not know is kept.
+do not know is kept. Numbers below which all are gone are proved one by one (`LedgerIds.oldest`).
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Census:
             # a scan may be a moment old: what it shows is kept, what it does not is looked up
             return ledger < free and ledger not in kept and await self._rows.read(ledger) is None
 
-        await bookie.collect(is_gone, min(known, default=free))
+        await bookie.collect(is_gone, await self._ids.oldest(min(known, default=None)))
 
 
 def fresh_name(clock: Clock) -> str:

@@ -1,0 +1,112 @@
+"""What bookies may forget: what was deleted, and no number that may still become a ledger."""
+
+from __future__ import annotations
+
+import asyncio
+from contextvars import Context
+
+from tests.providers.ledger.bookie.kit import new_disk, opened
+from tests.providers.ledger.clocks import LoopClock
+from tests.providers.ledger.virtual import virtually
+
+from millstream.providers.ledger.bookie.bookie import Bookie
+from millstream.providers.ledger.bookie.local import LocalBookies
+from millstream.providers.ledger.handle.context import HandleContext
+from millstream.providers.ledger.handle.ledgers import BookieLedgers
+from millstream.providers.ledger.handle.options import HandleOptions
+from millstream.providers.ledger.metadata import ledgers as numbering
+from millstream.providers.ledger.metadata.ledgers import LedgerIds, ledger_rows
+from millstream.providers.ledger.metadata.metadata import Metadata
+from millstream.providers.ledger.protocol.errors import LedgerError
+from millstream.providers.ledger.protocol.quorum import Quorum
+from millstream.providers.ledger.serving.census import Census
+from millstream.runtime import MemoryStateStore
+from millstream.runtime.extending import Tasks
+
+ALONE = Quorum(1, 1, 1)
+
+
+class Process:
+    """One process: its block of numbers, ledgers on one bookie, and a census."""
+
+    def __init__(self, store: MemoryStateStore, bookie: Bookie, seed: int) -> None:
+        clock = LoopClock(seed)
+        metadata = Metadata(store, "c", clock, f"process{seed}")
+        self.ids, self.rows = LedgerIds(metadata), ledger_rows(metadata)
+        tasks = Tasks(asyncio.get_running_loop(), Context)
+        bookies = LocalBookies({bookie.name: bookie})
+        context = HandleContext(bookies, self.rows, clock, tasks, HandleOptions())
+        self.ledgers = BookieLedgers(context, self.ids)
+        self.census = Census(metadata, self.ids, "c", clock)
+
+    async def write(self) -> int:
+        """A ledger with an entry; its number."""
+        writer = await self.ledgers.create(ALONE, "t")
+        await writer.append(b"x")
+        await writer.close()
+        return writer.ledger
+
+
+@virtually
+async def test_what_was_deleted_is_forgotten_and_what_is_there_is_kept() -> None:
+    store, bookie = MemoryStateStore(), await opened(new_disk())
+    one = Process(store, bookie, 1)
+    first, second, third = [await one.write() for _ in range(3)]
+    await one.ledgers.delete(first)
+    await one.ledgers.delete(third)
+    await one.census.collect(bookie)
+    assert bookie.store.ledgers() == [second]
+    assert bookie.store.is_forgotten(first) and bookie.store.is_forgotten(third)
+    await one.ledgers.delete(second)
+    await one.census.collect(bookie)
+    assert bookie.store.ledgers() == []
+    await bookie.aclose()
+
+
+@virtually
+async def test_a_process_may_use_numbers_that_it_took_before_all_below_was_deleted() -> None:
+    store, bookie = MemoryStateStore(), await opened(new_disk())
+    one, other = Process(store, bookie, 1), Process(store, bookie, 2)
+    await one.ledgers.delete(await one.write())
+    kept = await other.write()
+    await other.census.collect(bookie)
+    assert bookie.store.is_forgotten_below(kept)
+    later = await one.write()
+    assert not bookie.store.is_forgotten(later)
+    assert await one.rows.read(later) is not None
+    await bookie.aclose()
+
+
+@virtually
+async def test_a_ledger_that_is_made_while_others_are_forgotten_stays() -> None:
+    for late in range(12):
+        store, bookie = MemoryStateStore(), await opened(new_disk())
+        one, other = Process(store, bookie, 1), Process(store, bookie, 2)
+        await one.ledgers.delete(await one.write())
+        await other.write()
+        collecting = asyncio.ensure_future(other.census.collect(bookie))
+        for _ in range(late):
+            await asyncio.sleep(0)
+        made: list[int] = []
+        try:
+            made.append(await one.write())
+        except LedgerError as error:
+            raise AssertionError(f"after {late} steps: {error}") from error
+        await collecting
+        await other.census.collect(bookie)
+        assert set(made) <= set(bookie.store.ledgers())
+        await bookie.aclose()
+
+
+@virtually
+async def test_many_numbers_are_forgotten_some_at_a_time() -> None:
+    store, bookie = MemoryStateStore(), await opened(new_disk())
+    one = Process(store, bookie, 1)
+    for _ in range(numbering.PROVED_MAX + 20):
+        last = await one.ids.next()
+    await one.census.collect(bookie)
+    assert bookie.store.is_forgotten_below(numbering.PROVED_MAX)
+    assert not bookie.store.is_forgotten_below(last)
+    await one.census.collect(bookie)
+    assert bookie.store.is_forgotten_below(last)
+    await bookie.aclose()
