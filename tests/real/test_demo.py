@@ -59,6 +59,15 @@ def test_flights_are_equal_though_a_silo_is_killed_on_the_way() -> None:
     run_flights("--source", "csv", "--silos", "4", "--kill", "--rows", "6000")
 
 
+@pytest.mark.parametrize("mode", ["--durable", "--silos=3"])
+def test_flights_are_equal_though_one_silo_after_the_other_is_killed_and_comes_back(
+    mode: str,
+) -> None:
+    report = run_flights("--source", "csv", "--chaos", mode, "--rows", "6000")
+    assert report["kills"] == 6
+    assert 0 < report["still_max_s"] < 30 and 1 < report["back_max_s"] < 30
+
+
 @pytest.mark.parametrize(("figure", "missing"), [("arr_delay", 0), ("arrivals", 1)])
 def test_the_demo_fails_when_one_figure_differs_by_one(
     figure: str,

@@ -156,6 +156,22 @@ async def test_several_processes_start_and_stop_together(factory: str, tmp_path:
     assert [await process.wait() for process in processes] == [0, 0]
 
 
+async def test_one_that_was_killed_is_replaced_and_stops_with_the_others(
+    factory: str, tmp_path: Path
+) -> None:
+    log = tmp_path / "log"
+    async with SiloProcesses([SiloProcess(factory, {}, log) for _ in range(2)]) as processes:
+        first = processes[1]
+        await first.kill()
+        await processes.replace(1, SiloProcess(factory, {}, log))
+        assert processes[1] is not first and processes[1].is_running
+        await processes.replace(0, SiloProcess(factory, {}, log))  # who runs is killed
+        with pytest.raises(ClusterError, match="no silo today"):
+            await processes.replace(0, SiloProcess(factory, {"fail": True}, log))
+        assert not processes[0].is_running
+    assert await processes[1].wait() == 0
+
+
 def test_a_silo_process_ends_with_its_parent(factory: str, tmp_path: Path) -> None:
     program = tmp_path / "parent.py"
     program.write_text(PARENT)

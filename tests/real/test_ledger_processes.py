@@ -7,11 +7,11 @@ import textwrap
 from pathlib import Path
 
 import pytest
+from tests.real.ledger_kit import ENDS_S, Publisher, check
 
 from millstream.providers.sqlite import SqliteStateStore
-from millstream.runtime import Client, Grain, MillstreamError, connect, grain
+from millstream.runtime import connect
 from millstream.runtime.run.launcher import SiloProcess, SiloProcesses
-from millstream.streams import StreamNamespace
 
 pytestmark = pytest.mark.real
 
@@ -47,15 +47,6 @@ def make(directory):
         )},
     )
 """
-NUMBERS = StreamNamespace("numbers", int)
-KEYS = [f"key-{number}" for number in range(6)]
-ENDS_S = 60.0
-
-
-@grain(name="LedgerListener")
-class Listener(Grain):
-    async def numbers(self) -> list[int]:
-        raise NotImplementedError
 
 
 @pytest.fixture(autouse=True)
@@ -69,39 +60,6 @@ def silo(tmp_path: Path, name: str) -> SiloProcess:
     return SiloProcess("ledger_silo:make", arguments, tmp_path / f"{name}.log")
 
 
-class Publisher:
-    """Publishes rising numbers to every key until it is told to stop."""
-
-    def __init__(self, client: Client) -> None:
-        self._client = client
-        self.accepted: dict[str, list[int]] = {key: [] for key in KEYS}
-        self.unknown: dict[str, list[int]] = {key: [] for key in KEYS}
-        self.is_over = False
-
-    async def run(self) -> None:
-        await asyncio.gather(*[self._run(key) for key in KEYS])
-
-    async def _run(self, key: str) -> None:
-        number = 0
-        while not self.is_over:
-            number += 1
-            try:
-                await self._client.stream(NUMBERS, key).publish(number)
-                self.accepted[key].append(number)
-            except MillstreamError:
-                self.unknown[key].append(number)
-            await asyncio.sleep(0.005)
-
-    def count(self) -> int:
-        return sum(map(len, self.accepted.values()))
-
-    async def has(self, count: int) -> None:
-        """Return when so many were accepted."""
-        async with asyncio.timeout(ENDS_S):
-            while self.count() < count:
-                await asyncio.sleep(0.05)
-
-
 async def runs_the_bookie(tmp_path: Path) -> str:
     """The address of the silo that runs the bookie, as its row says."""
     store = SqliteStateStore(tmp_path / "data" / "rows")
@@ -112,19 +70,6 @@ async def runs_the_bookie(tmp_path: Path) -> str:
         await store.aclose()
     found = [word for word in row.data.split(b"127.0.0.1:")[1:]]
     return "127.0.0.1:" + found[0].split(b"@")[0].decode()
-
-
-async def check(client: Client, publisher: Publisher) -> None:
-    """Every accepted number is heard once and in order; others at most once."""
-    for key in KEYS:
-        accepted = publisher.accepted[key]
-        async with asyncio.timeout(ENDS_S):
-            while not set(accepted) <= set(await client.grain(Listener, key).numbers()):
-                await asyncio.sleep(0.1)
-        heard = await client.grain(Listener, key).numbers()
-        assert len(heard) == len(set(heard)), "nothing twice"
-        assert [one for one in heard if one in set(accepted)] == accepted, "in order"
-        assert set(heard) <= {*accepted, *publisher.unknown[key]}
 
 
 async def test_the_silo_with_the_directory_is_killed_while_others_publish(tmp_path: Path) -> None:
@@ -142,7 +87,7 @@ async def test_the_silo_with_the_directory_is_killed_while_others_publish(tmp_pa
             publisher.is_over = True
             await publishing
             assert await runs_the_bookie(tmp_path) != address
-            await check(client, publisher)
+            await check(client, [publisher])
 
 
 async def test_what_was_accepted_is_there_after_every_silo_was_killed(tmp_path: Path) -> None:
@@ -159,6 +104,6 @@ async def test_what_was_accepted_is_there_after_every_silo_was_killed(tmp_path: 
         await new.start()
     try:
         async with connect(new.gateway) as client:
-            await check(client, publisher)
+            await check(client, [publisher])
     finally:
         await new.stop()

@@ -20,6 +20,7 @@ from .why import add_why
 __all__ = ["main"]
 
 INTERRUPTED = 130
+COPIES = 3  # of what is in ledgers with a bookie for each silo
 
 
 def parser() -> argparse.ArgumentParser:
@@ -114,6 +115,14 @@ def add_flights(flights: argparse.ArgumentParser) -> None:
         action="store_true",
         help="a silo is killed with SIGKILL at 30 %%, with the queues that it reads",
     )
+    flights.add_argument(
+        "--durable", action="store_true", help="a bookie for each silo: three copies of each event"
+    )
+    flights.add_argument(
+        "--chaos",
+        action="store_true",
+        help="one silo after the other is killed with SIGKILL and started again",
+    )
     flights.add_argument("--keep", action="store_true", help="leave the cluster up at the end")
     flights.add_argument("--json", action="store_true", help="print one JSON object and no more")
     flights.add_argument("--work", type=Path, help="empty directory for databases and logs")
@@ -128,12 +137,25 @@ def positive(text: str) -> int:
     return value
 
 
+def wrong_flights(arguments: argparse.Namespace) -> str:
+    """Which options do not go together; empty if all do."""
+    if arguments.kill and arguments.chaos:
+        return "--chaos kills more than --kill: give one of them"
+    if arguments.durable and (arguments.local or arguments.silos < COPIES):
+        return f"--durable needs silo processes and --silos {COPIES} or more"
+    for option in ("kill", "chaos"):
+        if getattr(arguments, option) and (arguments.local or arguments.silos < 2):
+            return f"--{option} needs silo processes and --silos 2 or more"
+    return ""
+
+
 def run_flights(arguments: argparse.Namespace) -> int:
     """Run the flights job."""
     from .flights.job import JobOptions, run_job
+    from .flights.killing import CHAOS, ONE
 
-    if arguments.kill and (arguments.local or arguments.silos < 2):
-        print("millstream: --kill needs silo processes and --silos 2 or more", file=sys.stderr)
+    if wrong := wrong_flights(arguments):
+        print(f"millstream: {wrong}", file=sys.stderr)
         return 2
     return run_job(
         JobOptions(
@@ -141,7 +163,8 @@ def run_flights(arguments: argparse.Namespace) -> int:
             is_local=arguments.local,
             rows_max=arguments.rows,
             silos=arguments.silos,
-            kills=arguments.kill,
+            is_durable=arguments.durable,
+            killing=CHAOS if arguments.chaos else ONE if arguments.kill else None,
             keeps=arguments.keep,
             is_json=arguments.json,
             work=arguments.work,

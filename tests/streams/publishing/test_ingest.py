@@ -6,7 +6,7 @@ import asyncio
 import importlib
 from collections import Counter, defaultdict
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import msgspec
@@ -15,7 +15,7 @@ from tests.conditions import until
 
 from millstream.balancers import DeploymentBalancer
 from millstream.providers.memory import MemoryOptions, MemoryQueues
-from millstream.runtime import CallTimeout, Client, Grain, Silo, StreamError, connect
+from millstream.runtime import CallTimeout, Client, Grain, QueueFull, Silo, StreamError, connect
 from millstream.streams import (
     Event,
     HashRingMapper,
@@ -128,6 +128,11 @@ class Writer:
             )
             return accepted
 
+    async def resume(self, stored: int) -> None:
+        target = f"{IngestTarget.target_name}/default"
+        call = self._client.gateway.call
+        await call("writer", target, IngestTarget.resume, self._namespace, self._name, stored)
+
     async def write(self, rows: list[tuple[str, int]], at_a_time: int, pace: Pace) -> None:
         """All rows; what fails, or is not answered in time, is sent again."""
         at = 0
@@ -171,6 +176,25 @@ async def test_sequences_that_were_accepted_are_accepted_again_and_stored_once()
         assert await writer.send(5, [("a", n) for n in range(5, 15)]) == 10
         await until(lambda: len(SEEN["lines/a"]) >= 15)
     assert SEEN["lines/a"] == list(range(15))
+
+
+async def test_a_writer_goes_on_behind_a_failure_that_another_gateway_has_mended() -> None:
+    async with running(room=0, capacity=10) as client:
+        writer = Writer(client, "lines")
+        await writer.send(0, [("a", n) for n in range(10)])
+        with pytest.raises(StreamError):
+            while True:  # what is under way makes room for a few
+                await writer.send(10, [("a", n) for n in range(10, 30)])
+        Pace.of_all.let(ROWS)
+        with pytest.raises(StreamError, match="sequence .* failed; begin again there, not at 30"):
+            await writer.send(30, [("a", 30)])
+        await writer.resume(9)  # the failed one is not among them
+        with pytest.raises(StreamError, match="begin again there, not at 30"):
+            await writer.send(30, [("a", 30)])
+        await writer.resume(29)  # another gateway says so
+        while SEEN["lines/a"][-1:] != [30]:
+            with suppress(QueueFull):  # a moment longer
+                assert await writer.send(30, [("a", 30)]) == 1
 
 
 def publish_twice(gateway: str, namespace: str) -> None:

@@ -35,10 +35,12 @@ __all__ = ["CLUSTER", "QUEUES", "FlightCluster", "make_silo"]
 
 CLUSTER = "flights"
 QUEUES = 8
+ANYWHERE = "127.0.0.1:0"
 REBALANCE_S = 0.5
 SETTLED_S = 0.7  # above the balancers' delay: nobody is about to change its mind
 READY_S = 60.0
 LOOK_S = 0.05
+CHANGED = " instead of "
 
 
 def streams(queues: QueueAdapterFactory | None = None) -> PersistentStreams:
@@ -51,15 +53,20 @@ def streams(queues: QueueAdapterFactory | None = None) -> PersistentStreams:
     )
 
 
-def make_silo(work: str, name: str) -> Silo:
-    """What a silo process runs: its queues are in a ledger, so that nothing is lost with it."""
+def make_silo(work: str, name: str, is_durable: bool = False, address: str = ANYWHERE) -> Silo:
+    """What a silo process runs: its queues are in ledgers, so that nothing is lost with it.
+
+    `is_durable`: each silo has a bookie and a directory; else all silos share one.
+    """
+    ledger = Path(work) / "ledger"
     return Silo(
         grains=[Airport, Plane],
         cluster=CLUSTER,
         membership=SqliteMembershipTable(work),
         stores={"default": SqliteStateStore(work)},
-        streams={"default": streams(LedgerQueues(Path(work) / "ledger"))},
+        streams={"default": streams(LedgerQueues(ledger / "{silo}" if is_durable else ledger))},
         name=name,
+        address=address,
     )
 
 
@@ -68,14 +75,25 @@ class FlightCluster:
 
     Args:
         is_local: silos in this process, with everything in memory.
-        will_kill: the last silo is no gateway, since publishers would lose their connection.
+        is_durable: a bookie for each silo, 3/3/2; else one for all.
+        is_last_gateway: is the last silo a gateway? Not if it is killed and does not come back:
+            publishers would lose their connection.
     """
 
-    def __init__(self, work: Path, silos: int, *, is_local: bool, will_kill: bool) -> None:
+    def __init__(
+        self,
+        work: Path,
+        silos: int,
+        *,
+        is_local: bool,
+        is_durable: bool = False,
+        is_last_gateway: bool = True,
+    ) -> None:
         self._work = work
         self._count = silos
         self._is_local = is_local
-        self._will_kill = will_kill
+        self._is_durable = is_durable
+        self._is_last_gateway = is_last_gateway
         self._stack = AsyncExitStack()
         self._processes: SiloProcesses | None = None
         self.gateways: list[str] = []
@@ -115,25 +133,41 @@ class FlightCluster:
     async def _start_processes(self) -> None:
         processes = SiloProcesses([self._process(number) for number in range(self._count)])
         self._processes = await self._stack.enter_async_context(processes)
-        gateways = list(processes)[: self._count - self._will_kill]
+        gateways = list(processes)[: None if self._is_last_gateway else -1]
         self.gateways = [process.gateway for process in gateways]
         self.client = await self._stack.enter_async_context(
             connect(*self.gateways, cluster=CLUSTER)
         )
 
-    def _process(self, number: int) -> SiloProcess:
+    def _process(self, number: int, address: str = ANYWHERE) -> SiloProcess:
         arguments = {
             "work": str(self._work),
             "name": f"silo-{number}",
+            "is_durable": self._is_durable,
+            "address": address,
         }
-        return SiloProcess(f"{__name__}:make_silo", arguments, self._work / f"silo-{number}.log")
+        return SiloProcess(f"{__name__}:make_silo", arguments, self._log(number))
 
-    async def kill_one(self) -> str:
+    def _log(self, number: int) -> Path:
+        return self._work / f"silo-{number}.log"
+
+    async def kill(self, number: int, /) -> str:
         """SIGKILL to a silo, with the queues that it reads; returns who it was."""
         assert self._processes is not None
-        victim = self._processes[-1]
+        victim = self._processes[number]
         await victim.kill()
-        return f"{victim.address} (pid {victim.pid})"
+        return f"silo-{number} at {victim.address} (pid {victim.pid})"
+
+    async def start_again(self, number: int, /) -> None:
+        """Start a silo where it was: clients find it, and its directory. Raises ClusterError."""
+        assert self._processes is not None
+        again = self._process(number, self._processes[number].gateway)
+        await self._processes.replace(number, again)
+
+    def ensemble_changes(self) -> int:
+        """How often the writer of a ledger went on with other bookies, by the logs."""
+        logs = [self._log(number) for number in range(self._count)]
+        return sum(log.read_text(errors="replace").count(CHANGED) for log in logs if log.exists())
 
     async def stats(self) -> list[SiloStats]:
         """Every silo with the queues that it reads. Raises MillstreamError if no gateway tells."""

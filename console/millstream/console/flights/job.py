@@ -24,10 +24,11 @@ from millstream.runtime.run import loop_factory
 
 from .check import Figures, count_here, figures_of_grains
 from .cluster import CLUSTER, FlightCluster
+from .killing import Killer, Killing
 from .progress import Progress
 from .publish_csv import publish_csv
 from .publish_spark import SparkFlights
-from .report import Report, judge
+from .report import Report, Troubles, judge
 from .view import LineView, NoView, TableView, View
 
 __all__ = ["JobOptions", "run_job"]
@@ -38,8 +39,7 @@ SAMPLE_S = 0.25
 QUICK_SAMPLE_S = 0.05  # to kill in time
 STUCK_S_MAX = 60.0
 FIRST_EVENT_S = 180.0  # Spark on a busy machine: the first Python worker alone may take 40 s
-KILL_AT = 0.3
-HOLD_AT = 0.6  # publishing waits here for the kill, so a small job is not over before it
+DRAINED_S = 2.0  # what a killed silo had delivered last is in no sample: then this tells the end
 TERMINATED = 143
 
 log = logging.getLogger("millstream.flights")
@@ -53,7 +53,8 @@ class JobOptions:
     is_local: bool = False
     rows_max: int | None = None
     silos: int = 3
-    kills: bool = False
+    is_durable: bool = False
+    killing: Killing | None = None
     keeps: bool = False
     is_json: bool = False
     work: Path | None = None
@@ -114,7 +115,7 @@ class Job:
         self._spark: SparkFlights | None = None
         self._progress = Progress(0)
         self._failures: list[str] = []
-        self._was_killed = asyncio.Event()
+        self._killer: Killer | None = None
         # one thread for all of Spark: a session belongs to the thread that made it
         self._spark_thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="spark")
 
@@ -132,17 +133,25 @@ class Job:
 
     async def _run_in_cluster(self) -> int:
         options = self._options
+        is_one_lost = options.killing is not None and not options.killing.restarts
         cluster = FlightCluster(
-            self._work, options.silos, is_local=options.is_local, will_kill=options.kills
+            self._work,
+            options.silos,
+            is_local=options.is_local,
+            is_durable=options.is_durable,
+            is_last_gateway=not is_one_lost,
         )
         async with cluster:
             kind = "in this process" if options.is_local else "in processes of their own"
+            kind += ", each with a bookie" if options.is_durable else ""
             self._say(f"{options.silos} silos {kind}: {', '.join(cluster.gateways)}")
             expected = await self._expect()
             self._progress.expected = expected.events
             seconds = await self._publish_and_watch(cluster)
             found = await self._ask(cluster, expected)
-            report = judge(expected, found, self._progress.published, seconds, self._failures)
+            troubles = self._troubles(cluster)
+            published, failures = self._progress.published, self._failures
+            report = judge(expected, found, published, seconds, failures, troubles)
             self._tell(report)
             if options.keeps:
                 await self._keep(cluster)
@@ -162,16 +171,40 @@ class Job:
     async def _publish_and_watch(self, cluster: FlightCluster) -> float:
         """Until everything was delivered, or nothing moves any more; returns the seconds."""
         view = self._view()
+        killing = asyncio.ensure_future(self._kill(cluster))
         publishing = asyncio.ensure_future(self._publish(cluster))
         try:
             seconds = await self._watch(cluster, publishing, view)
+            if self._killer is not None:
+                self._killer.stop()
+                await killing
         finally:
             view.close()
-            publishing.cancel()
-            await asyncio.gather(publishing, return_exceptions=True)
-        if not publishing.cancelled():
-            publishing.result()
+            for task in (publishing, killing):
+                task.cancel()
+            await asyncio.gather(publishing, killing, return_exceptions=True)
+        for task in (publishing, killing):
+            if not task.cancelled():
+                task.result()
         return seconds
+
+    async def _kill(self, cluster: FlightCluster) -> None:
+        """Kill silos while the flights flow, if that was asked for."""
+        plan = self._options.killing
+        if plan is not None:
+            self._killer = Killer(cluster, plan, self._options.silos, self._delivered, self._say)
+            try:
+                await self._killer.run()
+            except MillstreamError as error:
+                self._failures.append(f"a silo that was killed did not come back: {error}")
+                self._killer.stop()
+
+    def _delivered(self) -> float:
+        """How much of the job is delivered: also what nobody can tell of any more."""
+        progress = self._progress
+        if progress.held and progress.is_drained:
+            return progress.published / progress.expected
+        return progress.share
 
     async def _publish(self, cluster: FlightCluster) -> None:
         progress = self._progress
@@ -182,10 +215,12 @@ class Job:
         await publish_csv(cluster.client, rows_max, progress.expected, self._count_published)
 
     async def _count_published(self, count: int) -> None:
-        progress = self._progress
+        progress, killer = self._progress, self._killer
         progress.published += count
-        if self._options.kills and progress.published >= HOLD_AT * progress.expected:
-            await self._was_killed.wait()
+        while killer is not None and killer.holds(progress.published / progress.expected):
+            progress.held += 1
+            await asyncio.sleep(QUICK_SAMPLE_S)
+            progress.held -= 1
 
     # -- watching
 
@@ -196,18 +231,22 @@ class Job:
         progress, started_s = self._progress, loop.time()
         while True:
             await self._sample(cluster)
-            will_kill = self._options.kills and not self._was_killed.is_set()
             elapsed_s = loop.time() - started_s
             view.show(progress, elapsed_s, progress.eta_s(elapsed_s))
-            if publishing.done() and (publishing.exception() or progress.share >= 1):
+            if publishing.done() and (publishing.exception() or self._is_delivered()):
                 return elapsed_s
             if self._is_stuck(publishing.done()):
                 return elapsed_s
-            if will_kill and progress.share >= KILL_AT:
-                self._say(f"killed {await cluster.kill_one()} with SIGKILL")
-                self._was_killed.set()
-            is_quick = will_kill or publishing.done()
+            is_quick = self._killer is not None or publishing.done()
             await asyncio.sleep(QUICK_SAMPLE_S if is_quick else SAMPLE_S)
+
+    def _is_delivered(self) -> bool:
+        """All was published: is it delivered, too?"""
+        progress, killer = self._progress, self._killer
+        if progress.share >= 1 or killer is None:
+            return progress.share >= 1
+        still_s = progress.stuck_s(asyncio.get_running_loop().time())
+        return not killer.is_busy and progress.is_drained and still_s >= DRAINED_S
 
     async def _sample(self, cluster: FlightCluster) -> None:
         try:
@@ -241,6 +280,14 @@ class Job:
             if found.events >= expected.events or loop.time() > deadline:
                 return found
             await asyncio.sleep(SAMPLE_S)
+
+    def _troubles(self, cluster: FlightCluster) -> Troubles | None:
+        """What was done to the cluster, and what it cost."""
+        killer = self._killer
+        if killer is None:
+            return None
+        changes = cluster.ensemble_changes() if self._options.is_durable else 0
+        return Troubles(killer.kills, killer.back_max_s, self._progress.still_max_s, changes)
 
     def _view(self) -> View:
         if self._options.is_json:

@@ -23,10 +23,14 @@ class Progress:
 
     `expected`: events of the whole job. `published`: what the source says. `read`: what agents
     took from the queues; more than was published when a queue moved and its rest was read again.
+    `held`: so many publishers wait, and not for the cluster. `still_max_s`: longest time in which
+    nothing moved, though something should have.
     """
 
     expected: int
     published: int = 0
+    held: int = 0
+    still_max_s: float = 0.0
     read: int = 0
     delivered: int = 0
     delivered_per_s: float = 0.0
@@ -49,11 +53,17 @@ class Progress:
         self.delivered = max(self.delivered, sum(self._delivered.values()))
         self.read = max(self.read, sum(self._read.values()))
         self._rate(now_s, self.delivered - before[0])
-        if before != (self.delivered, self.read) or self._first_s is None:
-            self._moved_s = now_s
+        self._note_moves(before, now_s)
         if self._first_s is None:
             self._first_s = now_s
         self._sampled_s = now_s
+
+    def _note_moves(self, before: tuple[int, int], now_s: float) -> None:
+        has_moved = before != (self.delivered, self.read)
+        if has_moved and before != (0, 0):
+            self.still_max_s = max(self.still_max_s, now_s - self._moved_s)
+        if has_moved or self._first_s is None or (self.held and self.is_drained):
+            self._moved_s = now_s
 
     def _rate(self, now_s: float, gained: int) -> None:
         took_s = 0.0 if self._first_s is None else now_s - self._sampled_s
@@ -74,6 +84,11 @@ class Progress:
     def stuck_s(self, now_s: float) -> float:
         """Seconds since something was read from a queue or delivered."""
         return 0.0 if self._first_s is None else now_s - self._moved_s
+
+    @property
+    def is_drained(self) -> bool:
+        """Everything that is in the queues of the silos that answered is delivered."""
+        return not any(lag_of(queue) for silo in self.silos for queue in silo.queues)
 
     @property
     def share(self) -> float:

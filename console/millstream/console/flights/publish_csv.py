@@ -1,25 +1,23 @@
 """Publishing the flights by reading the file here: no JVM.
 
-Owns: cutting the rows into calls to the gateways. Invariants: each stream's events leave in file
-order, by one producer per namespace with one call out at a time; a call that is sent again has the
-same sequences, so what was accepted counts once; at most `CHUNKS_AHEAD` chunks wait per namespace.
+Owns: cutting the rows into calls to the gateways. Not: sending them again (`sending`). Invariants:
+each stream's events leave in file order, by one producer per namespace; at most `CHUNKS_AHEAD`
+chunks wait per namespace.
 """
 
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any
 
 import msgspec
 
-from millstream.runtime import Client, ClusterError
-from millstream.runtime.extending import ask_gateway
-from millstream.streams import StreamError, StreamNamespace
-from millstream.streams.publishing.ingest import IngestTarget
+from millstream.runtime import Client
+from millstream.streams import StreamNamespace
+from millstream.streams.publishing.ingest import IngestMessage
 
 from .data import ARRIVALS, DEPARTURES, TAILS, Flight, Row, read_flights
+from .sending import Sender
 
 __all__ = ["Chunk", "publish_csv"]
 
@@ -27,10 +25,7 @@ CHUNK_EVENTS_MIN = 500
 CHUNK_EVENTS_MAX = 16_000  # a plane has a few legs in it: few deliveries, each with more events
 CHUNKS_OF_JOB = 30  # a small job gets smaller chunks, so that its progress can be seen
 CHUNKS_AHEAD = 2
-TRIES_MAX = 60
-RETRY_S = 0.5
 
-log = logging.getLogger("millstream.flights")
 Published = Callable[[int], Awaitable[None]]
 Route = tuple[StreamNamespace[Flight], Callable[[Row], str | None]]
 ROUTES: Sequence[Route] = (
@@ -59,8 +54,7 @@ class Producer:
     """Sends the chunks of one namespace, one after the other."""
 
     def __init__(self, client: Client, namespace: str, published: Published) -> None:
-        self._client = client
-        self._namespace = namespace
+        self._sender = Sender(client, namespace, f"csv/{namespace}")
         self._published = published
         self._seq = 0
         self.chunk = Chunk()
@@ -78,24 +72,9 @@ class Producer:
             messages = []
             for key, items in chunk.by_key.items():
                 self._seq += 1
-                messages.append((key, self._seq, items))
-            await self._send((self._namespace, f"csv/{self._namespace}", messages))
+                messages.append(IngestMessage(key, self._seq, items))
+            await self._sender.send(messages)
             await self._published(chunk.events)
-
-    async def _send(self, args: tuple[Any, ...]) -> None:
-        """Send one call; again when its fate is unknown. Raises the last error after many tries."""
-        target = f"{IngestTarget.target_name}/default"
-        for attempt in range(TRIES_MAX):
-            try:
-                await ask_gateway(
-                    self._client, self._namespace, target, IngestTarget.publish, *args
-                )
-                return
-            except (ClusterError, StreamError) as error:
-                if attempt + 1 == TRIES_MAX:
-                    raise
-                log.info("publishing again: %s", error)
-                await asyncio.sleep(RETRY_S)
 
 
 async def publish_csv(

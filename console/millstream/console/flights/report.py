@@ -18,9 +18,43 @@ from .check import (
     worst,
 )
 
-__all__ = ["Report", "judge"]
+__all__ = ["Report", "Troubles", "judge"]
 
 DIFFERENCES_SHOWN = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Troubles:
+    """What was done to the cluster, and what it cost.
+
+    `back_max_s`: longest time from a kill to the silo's return, 0 if none was to come back;
+    `still_max_s`: longest time in which no event moved; `ensemble_changes`: how often the writer of
+    a ledger went on with other bookies.
+    """
+
+    kills: int
+    back_max_s: float
+    still_max_s: float
+    ensemble_changes: int
+
+    def as_json(self) -> dict[str, object]:
+        """Plain values."""
+        return {
+            "kills": self.kills,
+            "back_max_s": round(self.back_max_s, 3),
+            "still_max_s": round(self.still_max_s, 3),
+            "ensemble_changes": self.ensemble_changes,
+        }
+
+    def line(self) -> str:
+        """For a person."""
+        text = f"{self.kills} silos killed" if self.kills != 1 else "1 silo killed"
+        if self.back_max_s:
+            text += f" and started again, back after {self.back_max_s:.1f} s at most"
+        text += f"; longest stand-still {self.still_max_s:.1f} s"
+        if self.ensemble_changes:
+            text += f"; {self.ensemble_changes} changes of bookies"
+        return text
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +71,7 @@ class Report:
     worst_airports: Ranking
     worst_planes: Ranking
     differences: list[str]
+    troubles: Troubles | None = None
 
     @property
     def is_equal(self) -> bool:
@@ -63,6 +98,7 @@ class Report:
             "worst_airports": self.worst_airports,
             "worst_planes": self.worst_planes,
             "differences": self.differences,
+            **({} if self.troubles is None else self.troubles.as_json()),
         }
 
     def lines(self) -> Iterator[str]:
@@ -76,6 +112,8 @@ class Report:
         yield from (f"DIFFERENT: {text}" for text in self.differences[:DIFFERENCES_SHOWN])
         if len(self.differences) > DIFFERENCES_SHOWN:
             yield f"... and {len(self.differences) - DIFFERENCES_SHOWN:,} more differences"
+        if self.troubles is not None:
+            yield self.troubles.line()
         yield self._verdict()
 
     def _verdict(self) -> str:
@@ -89,7 +127,12 @@ class Report:
 
 
 def judge(
-    expected: Figures, found: Figures, published: int, seconds: float, other: list[str]
+    expected: Figures,
+    found: Figures,
+    published: int,
+    seconds: float,
+    other: list[str],
+    troubles: Troubles | None = None,
 ) -> Report:
     """Compare every figure; `other` are differences found elsewhere."""
     missing, duplicated = missing_and_duplicated(expected, found)
@@ -108,4 +151,5 @@ def judge(
         airports,
         planes,
         differences,
+        troubles,
     )

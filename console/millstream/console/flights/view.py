@@ -39,7 +39,7 @@ class LineView(View):
             return
         self._next = percent - percent % 10 + 10
         text = (
-            f"{percent:3d} %  {progress.delivered:>9,} of {progress.expected:,} events  "
+            f"{percent:3d} %  {shown_of(progress):>9,} of {progress.expected:,} events  "
             f"{elapsed_s:6.1f} s  {progress.delivered_per_s:>9,.0f}/s"
         )
         print(text, file=self._out, flush=True)
@@ -61,6 +61,11 @@ class TableView(View):
         self._live.stop()
 
 
+def shown_of(progress: Progress) -> int:
+    """Delivered events; what came once more, as a silo had died, is not shown."""
+    return min(progress.delivered, progress.expected)
+
+
 def draw(progress: Progress, elapsed_s: float, eta_s: float) -> Any:
     """The whole picture: progress, silos, queues."""
     from rich.console import Group
@@ -70,7 +75,7 @@ def draw(progress: Progress, elapsed_s: float, eta_s: float) -> Any:
     eta = "?" if eta_s == float("inf") else f"{eta_s:,.0f} s"
     head = Table.grid()
     head.add_row(
-        f"{progress.delivered:,} of {progress.expected:,} events delivered "
+        f"{shown_of(progress):,} of {progress.expected:,} events delivered "
         f"({progress.delivered_per_s:,.0f}/s), {progress.read:,} read, "
         f"{elapsed_s:,.0f} s, {eta} left"
     )

@@ -173,6 +173,15 @@ class SiloProcesses:
             await self.kill()
             raise
 
+    async def replace(self, index: int, process: SiloProcess) -> None:
+        """Start another one in the place of one, which is killed if it still runs.
+
+        Raises ClusterError: it did not start; its place is empty until the next one.
+        """
+        await self._processes[index].kill()
+        self._processes[index] = process
+        await process.start()
+
     async def stop(self) -> None:
         """Stop all gracefully, at once; after 20 s by force."""
         await self._each(SiloProcess.stop)

@@ -3,8 +3,9 @@
 Owns: the target. Not: the client's side of it (`gateway_publisher`). Invariants: a producer is
 known by its name and the namespace; its calls are stored in the order in which they arrive, one at
 a time; after one that failed, or whose caller went away, later calls of that producer are refused
-until it begins again at or before the failed sequence, so nothing overtakes a gap; a repeated
-sequence is stored once where the provider drops duplicates.
+until it begins again at or before the failed sequence, or says that this was stored since (through
+another gateway), so nothing overtakes a gap; a repeated sequence is stored once where the provider
+drops duplicates.
 """
 
 from __future__ import annotations
@@ -66,7 +67,7 @@ class IngestTarget(SystemTarget):
     """Stores what producers send, for one provider (`$ingest/<provider>`)."""
 
     target_name = "$ingest"
-    open_to_clients = frozenset({"publish"})
+    open_to_clients = frozenset({"publish", "resume"})
 
     def __init__(self, store: Store) -> None:
         self._into = store
@@ -100,6 +101,16 @@ class IngestTarget(SystemTarget):
         known = self._known(identity)
         async with known.lock:
             return await self._publish_in_order(known, namespace, identity, messages)
+
+    async def resume(self, namespace: str, producer: str, stored: int) -> None:
+        """The producer was told, here or by another gateway, that all up to `stored` is stored.
+
+        A failure at or before it is over; what that call had sent comes no more.
+        """
+        known = self._known(producer_of(namespace, producer))
+        async with known.lock:
+            if known.failed_at is not None and known.failed_at <= stored:
+                known.failed_at = None
 
     async def _publish_in_order(
         self, known: Producer, namespace: str, producer: str, messages: list[IngestMessage]

@@ -1,0 +1,75 @@
+"""What the tests of silo processes over ledgers share: a grain, publishers, and what is checked."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+from millstream.runtime import Client, Grain, MillstreamError, grain
+from millstream.streams import StreamNamespace
+
+NUMBERS = StreamNamespace("numbers", int)
+KEYS = [f"key-{number}" for number in range(6)]
+ENDS_S = 60.0
+
+
+@grain(name="LedgerListener")
+class Listener(Grain):
+    async def numbers(self) -> list[int]:
+        raise NotImplementedError
+
+
+class Publisher:
+    """Publishes rising numbers to every key until it is told to stop."""
+
+    def __init__(self, client: Client, behind: int = 0) -> None:
+        self._client = client
+        self._behind = behind
+        self.accepted: dict[str, list[int]] = {key: [] for key in KEYS}
+        self.unknown: dict[str, list[int]] = {key: [] for key in KEYS}
+        self.is_over = False
+
+    async def run(self) -> None:
+        await asyncio.gather(*[self._run(key) for key in KEYS])
+
+    async def _run(self, key: str) -> None:
+        number = self._behind
+        while not self.is_over:
+            number += 1
+            try:
+                await self._client.stream(NUMBERS, key).publish(number)
+                self.accepted[key].append(number)
+            except MillstreamError:
+                self.unknown[key].append(number)
+            await asyncio.sleep(0.005)
+
+    def count(self) -> int:
+        return sum(map(len, self.accepted.values()))
+
+    async def has(self, count: int) -> None:
+        """Return when so many were accepted."""
+        async with asyncio.timeout(ENDS_S):
+            while self.count() < count:
+                await asyncio.sleep(0.05)
+
+    async def has_more(self, count: int) -> None:
+        """Return when so many more were accepted, for every key."""
+        wanted = {key: len(numbers) + count for key, numbers in self.accepted.items()}
+        async with asyncio.timeout(ENDS_S):
+            while any(len(self.accepted[key]) < wanted[key] for key in KEYS):
+                await asyncio.sleep(0.05)
+
+
+async def check(client: Client, publishers: Sequence[Publisher]) -> None:
+    """Every accepted number is heard once, and in order; others at most once."""
+    for key in KEYS:
+        accepted = [set(one.accepted[key]) for one in publishers]
+        unknown = [set(one.unknown[key]) for one in publishers]
+        async with asyncio.timeout(ENDS_S):
+            while not set().union(*accepted) <= set(await client.grain(Listener, key).numbers()):
+                await asyncio.sleep(0.1)
+        heard = await client.grain(Listener, key).numbers()
+        assert len(heard) == len(set(heard)), "nothing twice"
+        assert set(heard) <= set().union(*accepted, *unknown)
+        for one, mine in zip(publishers, accepted, strict=True):
+            assert [number for number in heard if number in mine] == one.accepted[key], "in order"
