@@ -1,6 +1,7 @@
 """`python -m benchmarks SUITE [--rounds N] [--json] [--against REV,PEER]`, where SUITE is calls,
 streams, activation, buffer, path, detection, handover or ledger; `python -m benchmarks
-slow_consumer [--size S]` and `python -m benchmarks bounds [WORD ...] [--size S] [--json]`.
+slow_consumer [--size S]`, `python -m benchmarks bounds [WORD ...] [--size S] [--json]` and
+`python -m benchmarks ledger --chaos [--records N] [--json]`.
 
 Each subject of each round runs in a fresh process; rounds are interleaved; ratios are computed
 inside a round. Prints medians with [min..max]. A revision of git as a subject runs this tree's
@@ -27,6 +28,7 @@ from typing import Any
 
 from benchmarks.bounds import table as bounds
 from benchmarks.bounds.programs import frozen_client
+from benchmarks.chaos import run as chaos
 from benchmarks.revision import (
     ROOT,
     best,
@@ -90,6 +92,10 @@ def main() -> None:
     )
     parser.add_argument("--json", action="store_true")
     parser.add_argument(
+        "--chaos", action="store_true", help="ledger: kill silo processes, and count records"
+    )
+    parser.add_argument("--records", type=int, default=1_000_000, help="of --chaos, at least")
+    parser.add_argument(
         "--against", default=",".join(PEERS), help="peers, revisions of git, or 'none'"
     )
     parser.add_argument("--subject", help=argparse.SUPPRESS)
@@ -107,6 +113,10 @@ def main() -> None:
         run(frozen_client(gateway, int(calls), int(answer_bytes)))
     elif arguments.subject:
         print(json.dumps(run_subject(arguments.subject, arguments.size)))
+    elif arguments.chaos:
+        if arguments.suite != "ledger":
+            raise SystemExit(f"--chaos is of the suite ledger, not of {arguments.suite}")
+        raise SystemExit(run(chaos.report(arguments.records, arguments.json)))
     elif arguments.suite == "bounds":
         bounds.report(arguments.size, arguments.words, arguments.json)
     else:

@@ -85,6 +85,18 @@ def test_paths_are_counted() -> None:
     assert figures["remote_frames"]["median"] == pytest.approx(sides)
 
 
+def test_a_ledger_under_kills_is_counted() -> None:
+    command = [sys.executable, "-m", "benchmarks", "ledger", "--chaos", "--records", "2000"]
+    done = subprocess.run(
+        [*command, "--json"], cwd=ROOT, capture_output=True, text=True, timeout=110, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    figures = json.loads(done.stdout)
+    assert (figures["lost"], figures["doubled"], figures["reordered"]) == (0, 0, 0)
+    assert figures["kills"] >= 3 and figures["records"] >= 2000
+    assert done.stderr.count("SIGKILL") == figures["kills"]
+
+
 def test_an_unknown_peer_is_named() -> None:
     command = [sys.executable, "-m", "benchmarks", "calls", "--against", "orleans"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)

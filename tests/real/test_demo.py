@@ -59,7 +59,7 @@ def test_flights_are_equal_though_a_silo_is_killed_on_the_way() -> None:
     run_flights("--source", "csv", "--silos", "4", "--kill", "--rows", "6000")
 
 
-@pytest.mark.parametrize("mode", ["--durable", "--silos=3"])
+@pytest.mark.parametrize("mode", ["--durable", pytest.param("--silos=3", marks=pytest.mark.slow)])
 def test_flights_are_equal_though_one_silo_after_the_other_is_killed_and_comes_back(
     mode: str,
 ) -> None:

@@ -1,0 +1,166 @@
+"""Silo processes with a bookie each: killed, stopped, without room, and all at once."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import resource
+import signal
+import textwrap
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+from tests.real.ledger_kit import ENDS_S, Publisher, check
+
+from millstream.runtime import Client, MillstreamError, connect
+from millstream.runtime.run.launcher import SiloProcess, SiloProcesses
+from millstream.streams import StreamNamespace
+
+pytestmark = pytest.mark.real
+
+MODULE = """
+from millstream.balancers import DeploymentBalancer
+from millstream.providers.ledger import BookieOptions, LedgerOptions, LedgerQueues
+from millstream.runtime import FAST_DETECTION, Grain, Silo, grain, state
+from millstream.streams import Event, HashRingMapper, PersistentStreams, StreamNamespace, subscribe
+
+NUMBERS = StreamNamespace("numbers", int)
+
+@grain(name="LedgerListener")
+class Listener(Grain):
+    heard = state(list[int])
+
+    @subscribe(NUMBERS, commit_with=heard)
+    async def on_number(self, event: Event[int]) -> None:
+        self.heard.value.append(event.item)
+
+    async def numbers(self) -> list[int]:
+        return self.heard.value
+
+def make(directory, name, address="127.0.0.1:0", is_bookie=False, segment_bytes=64 << 20):
+    text = f"sqlite:{directory}/rows"
+    bookie = BookieOptions(segment_bytes=segment_bytes, allocate_bytes=segment_bytes // 4)
+    silo = Silo(
+        grains=[Listener], name=name, address=address,
+        membership=text, stores={"default": text},
+        membership_options=FAST_DETECTION,
+        streams={"default": PersistentStreams(
+            LedgerQueues(f"{directory}/ledger/{{silo}}", LedgerOptions(bookie=bookie)),
+            mapper=HashRingMapper(queues=4),
+            balancer=DeploymentBalancer(rebalance_delay_s=0.5),
+        )},
+    )
+    if is_bookie:
+        silo.reduce_to_bookie()
+    return silo
+"""
+FILLER = StreamNamespace("filler", bytes)
+MIB = 1 << 20
+
+
+@pytest.fixture(autouse=True)
+def factory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "replicated_silo.py").write_text(textwrap.dedent(MODULE))
+    monkeypatch.syspath_prepend(str(tmp_path))
+
+
+def silo(tmp_path: Path, name: str, **more: object) -> SiloProcess:
+    arguments = {"directory": str(tmp_path / "data"), "name": name, **more}
+    return SiloProcess("replicated_silo:make", arguments, tmp_path / f"{name}.log")
+
+
+@asynccontextmanager
+async def publishing(client: Client, behind: int = 0) -> AsyncIterator[Publisher]:
+    """A publisher at work; at the end it has stopped."""
+    publisher = Publisher(client, behind)
+    running = asyncio.create_task(publisher.run())
+    try:
+        yield publisher
+    finally:
+        publisher.is_over = True
+        await running
+
+
+async def test_a_bookie_and_then_a_writer_are_killed_under_load(tmp_path: Path) -> None:
+    made = [silo(tmp_path, "one"), silo(tmp_path, "two"), silo(tmp_path, "shelf", is_bookie=True)]
+    async with SiloProcesses(made) as processes, connect(processes[0].gateway) as client:
+        async with publishing(client) as publisher:
+            await publisher.has_more(30)
+            await processes[2].kill()
+            await publisher.has_more(30)
+            again = silo(tmp_path, "shelf", is_bookie=True, address=processes[2].gateway)
+            await processes.replace(2, again)
+            await publisher.has_more(30)
+            await processes[1].kill()
+            await publisher.has_more(30)
+        await check(client, [publisher])
+
+
+async def test_what_was_accepted_is_there_after_all_were_killed_at_once(tmp_path: Path) -> None:
+    names = ["one", "two", "three"]
+    async with SiloProcesses([silo(tmp_path, name) for name in names]) as processes:
+        gateways = [one.gateway for one in processes]
+        async with connect(*gateways) as client, publishing(client) as publisher:
+            await publisher.has_more(50)
+            await processes.kill()
+    made = [silo(tmp_path, name, address=at) for name, at in zip(names, gateways, strict=True)]
+    async with SiloProcesses(made), connect(*gateways) as client:
+        await check(client, [publisher])
+        async with publishing(client, 1_000_000) as later:
+            await later.has_more(10)
+        await check(client, [publisher, later])
+
+
+async def test_a_zombie_stores_nothing_more_and_what_it_had_accepted_is_kept(
+    tmp_path: Path,
+) -> None:
+    made = [silo(tmp_path, name) for name in ("one", "two", "zombie")]
+    async with SiloProcesses(made) as processes:
+        zombie = processes[2]
+        others = [processes[0].gateway, processes[1].gateway]
+        async with connect(*others) as client, connect(zombie.gateway) as its_client:
+            async with publishing(client) as publisher:
+                async with publishing(its_client, 1_000_000) as through:
+                    await publisher.has_more(20)
+                    await through.has_more(20)
+                    os.kill(zombie.pid, signal.SIGSTOP)
+                    await publisher.has_more(20)  # others own what it owned
+                    os.kill(zombie.pid, signal.SIGCONT)
+                    async with asyncio.timeout(ENDS_S):
+                        assert await zombie.wait() == 3, "it learns that it was evicted"
+                    await publisher.has_more(20)
+            await check(client, [publisher, through])
+
+
+async def fill(client: Client, size_bytes: int) -> None:
+    """Publish so many bytes to all queues together."""
+    item = bytes(64 * 1024)
+    for number in range(size_bytes // len(item)):
+        try:
+            await client.stream(FILLER, f"{number % 16}").publish(item)
+        except MillstreamError:
+            await asyncio.sleep(0.1)  # the others go on in a moment
+
+
+async def test_the_others_go_on_when_one_has_no_room(tmp_path: Path) -> None:
+    segment_bytes = 48 * MIB  # it grows by 12 MiB, and files may have 8 there
+    names = ["one", "two", "full"]
+    made = [silo(tmp_path, name, segment_bytes=segment_bytes) for name in names]
+    async with SiloProcesses(made) as processes, connect(processes[0].gateway) as client:
+        async with publishing(client) as publisher:
+            await publisher.has_more(20)
+            limit = (8 * MIB, resource.RLIM_INFINITY)
+            resource.prlimit(processes[2].pid, resource.RLIMIT_FSIZE, limit)
+            await fill(client, 14 * MIB)
+            log = tmp_path / "full.log"
+            async with asyncio.timeout(ENDS_S):
+                while "the bookie is read-only" not in log.read_text():
+                    await asyncio.sleep(0.1)
+            await publisher.has_more(30)
+            assert processes[2].is_running
+            free = (resource.RLIM_INFINITY, resource.RLIM_INFINITY)
+            resource.prlimit(processes[2].pid, resource.RLIMIT_FSIZE, free)
+            await publisher.has_more(30)
+        await check(client, [publisher])
