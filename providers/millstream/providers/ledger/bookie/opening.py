@@ -20,7 +20,7 @@ from .form.segment import FRAMES_START, seed_of
 from .form.walk import Walk
 from .options import AskKnown, HighWater, Known
 
-__all__ = ["Opened", "Scanned", "Threads", "opened"]
+__all__ = ["Opened", "Scanned", "Threads", "load_segments", "opened"]
 
 log = logging.getLogger("millstream.bookie")
 
@@ -80,8 +80,13 @@ async def opened(disk: Disk, path: str, cluster: str, fresh: str, ask_known: Ask
 
 
 def load(directory: Directory) -> tuple[Loaded, Scanned]:
-    """Read all segments. Blocks. Raises DirectoryRefused, OSError."""
+    """Remove what a crash left, and read all segments. Blocks. Raises DirectoryRefused, OSError."""
     directory.tidy()
+    return load_segments(directory)
+
+
+def load_segments(directory: Directory) -> tuple[Loaded, Scanned]:
+    """Read all segments; changes nothing. Blocks. Raises DirectoryRefused, OSError."""
     identity = directory.identity
     loader = Loader(identity.directory, identity.sequence)
     segments = size_bytes = 0
@@ -102,7 +107,7 @@ def load(directory: Directory) -> tuple[Loaded, Scanned]:
 
 def judged(loaded: Loaded, found: HighWater, known: Known, path: str) -> Loaded:
     """What is to be believed of a directory, after what the metadata know of it."""
-    doubts, water = list(loaded.doubts), known.high_water
+    doubts, water = [str(one) for one in loaded.doubts], known.high_water
     if water.boot > found.boot or water.sequence > found.sequence:
         text = f"it has start {found.boot} and frame {found.sequence}"
         doubts.append(f"{text}, it had {water.boot} and {water.sequence}: an older copy")

@@ -24,11 +24,23 @@ from .state import State, state_bytes, state_in
 from .tail import Tail
 from .walk import Walk, Walked
 
-__all__ = ["ANEW", "Loaded", "Loader"]
+__all__ = ["ANEW", "Doubt", "Loaded", "Loader", "is_same"]
 
 ANEW = 0
 """What stands for the check of the frame before, where frames were lost: the state that follows
 says what is in doubt."""
+
+
+class Doubt(NamedTuple):
+    """Why what is not there may have been, and where that was seen; segment 0: in the identity."""
+
+    segment: int
+    offset: int
+    why: str
+
+    def __str__(self) -> str:
+        where = f"segment {self.segment}, offset {self.offset}: " if self.segment else ""
+        return where + self.why
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +62,7 @@ class Loaded:
     unsealed: tuple[Sealed, ...]
     empty: tuple[int, ...]
     ends: dict[int, int]
-    doubts: tuple[str, ...]
+    doubts: tuple[Doubt, ...]
     damaged: int
 
 
@@ -82,8 +94,8 @@ class Loader:
         self._unsealed: list[Sealed] = []
         self._empty: list[int] = []
         self._ends: dict[int, int] = {}
-        self._doubts: list[str] = []
-        self._unreadable = ""
+        self._doubts: list[Doubt] = []
+        self._unreadable: Doubt | None = None
         self._damaged = 0
 
     # -- segments
@@ -94,7 +106,8 @@ class Loader:
         if sealed.last < 0:
             self._empty.append(sealed.segment)
             return
-        self._meet(f"segment {sealed.segment}", sealed.first, sealed.previous, is_new=True)
+        at = (sealed.segment, 0)
+        self._meet(at, sealed.first, sealed.previous, is_new=True)
         for found in sealed.ledgers:
             rest = found.size_bytes
             for base, places in found.places():
@@ -114,15 +127,15 @@ class Loader:
         for walked in walk:
             if is_empty and self._is_worse(walked):
                 continue
-            what = f"segment {segment}, offset {walked.offset}"
-            self._meet(what, walked.front.sequence, walked.front.previous, is_new=is_empty)
+            at = (segment, walked.offset)
+            self._meet(at, walked.front.sequence, walked.front.previous, is_new=is_empty)
             if walked.lost_before:
-                self._doubt(f"{what}: frames before it are damaged")
+                self._doubt(at, "frames before it are damaged")
             self._pending = Pending(tail, walked)
             self._seen = max(self._seen, walked.front.sequence)
             is_empty = False
         if walk.has_unreadable:
-            self._unreadable = f"segment {segment}, offset {walk.end}: a sector cannot be read"
+            self._unreadable = Doubt(segment, walk.end, "a sector cannot be read")
         if is_empty and walk.has_unreadable:
             self._unsealed.append(tail.sealed(self._directory, state_bytes(self._state)))
         elif is_empty:
@@ -131,10 +144,10 @@ class Loader:
     def finish(self) -> Loaded:
         """All segments were taken."""
         carried = self._end_pending()
-        if self._unreadable:
-            self._doubt(self._unreadable)
+        if self._unreadable is not None:
+            self._doubts.append(self._unreadable)
         if self._seen < self._durable:
-            self._doubt(f"the journal ends at {self._seen}, {self._durable} was durable")
+            self._doubt((0, 0), f"the journal ends at {self._seen}, {self._durable} was durable")
         for ledger in [one for one in self._index.ledgers if one in self._state.forgotten]:
             self._index.drop(ledger)
         return Loaded(
@@ -166,7 +179,7 @@ class Loader:
             and not self._pending.walked.bad
         )
 
-    def _meet(self, what: str, sequence: int, previous: int, is_new: bool) -> None:
+    def _meet(self, at: tuple[int, int], sequence: int, previous: int, is_new: bool) -> None:
         """A frame follows, the first of a segment or not: what does that say of the one before?"""
         pending = self._pending
         if pending is not None:
@@ -176,11 +189,11 @@ class Loader:
             if is_new:
                 self._seal(pending.tail)
         if (sequence - 1, previous) == (self._sequence, self._check):
-            self._unreadable = ""  # so nothing was there
+            self._unreadable = None  # so nothing was there
         elif not (is_new and previous == ANEW) and not (
             self._has_gap and sequence > self._sequence
         ):
-            self._doubt(f"{what}: frame {sequence} does not follow {self._sequence}")
+            self._doubt(at, f"frame {sequence} does not follow {self._sequence}")
         self._has_gap = False
 
     def _end_pending(self) -> tuple[Record, ...]:
@@ -232,21 +245,23 @@ class Loader:
         row, body = walked.front.rows[at], walked.bodies[at]
         self._state.apply(row)
         if row.kind == Kind.STATE:
-            self._replace_state(walked, body)
+            self._replace_state(pending, body)
         elif row.kind == Kind.ENTRY:
             confirmed = NOTHING if at in walked.bad else head_of(body).confirmed
             place = place_of(tail.segment, walked.offset + row.start)
             for index in (tail.index, self._index):
                 index.put(row.ledger, row.entry, place, row.size, confirmed)
 
-    def _replace_state(self, walked: Walked, body: bytes) -> None:
+    def _replace_state(self, pending: Pending, body: bytes) -> None:
         try:
             self._state = state_in(body)
         except (NotWhole, Newer) as error:
-            self._doubt(f"the state in frame {walked.front.sequence} is damaged: {error}")
+            at = (pending.tail.segment, pending.walked.offset)
+            sequence = pending.walked.front.sequence
+            self._doubt(at, f"the state in frame {sequence} is damaged: {error}")
 
-    def _doubt(self, why: str) -> None:
-        self._doubts.append(why)
+    def _doubt(self, at: tuple[int, int], why: str) -> None:
+        self._doubts.append(Doubt(*at, why))
 
 
 def is_same(walked: Walked, sequence: int, previous: int) -> bool:
