@@ -1,5 +1,5 @@
 """Topics without a silo: a directory, a program, and what it produces and reads.
 
-`home` has the directories and the rows, `topics` what is open, `topic` and `subscription` are what
+`own` has the directories and the rows, `topics` what is open, `topic` and `subscription` are what
 a program uses.
 """

@@ -15,13 +15,14 @@ from typing import TypeVar
 
 from millstream.providers.ledger.bookie.options import BookieOptions
 from millstream.providers.ledger.protocol.quorum import Quorum, check_quorum
+from millstream.providers.ledger.serving.home import Home
 from millstream.providers.ledger.topic.options import LedgerTopicOptions, LedgerTopicSettings
 from millstream.providers.ledger.topic.topic import Topic
 from millstream.providers.ledger.topic.topics import check_name
 from millstream.runtime import ConfigError, Env, QueueUnavailable, StateStore
 from millstream.runtime.extending import Disk, RealDisk, check_kind, load_plugin, shown
 
-from .home import Home
+from .own import OwnLedgers
 from .record import ManagedRecord
 from .topic import LedgerTopic
 
@@ -77,8 +78,8 @@ async def open_topics(
     check_kind("open_topics(bookie)", bookie or BookieOptions(), BookieOptions)
     disk = disk or RealDisk()
     async with store_of(store, paths[0], disk) as rows:
-        places = [f"{path}/bookie" for path in paths]
-        home = Home(places, rows, scope, bookie or BookieOptions(), env or Env(), disk)
+        homes = [Home(f"{path}/bookie", f"{path}/bookie") for path in paths]
+        home = OwnLedgers(homes, rows, scope, bookie or BookieOptions(), env or Env(), disk)
         topics = LedgerTopics(home, options or LedgerTopicOptions())
         try:
             await home.start(open_wait_s)
@@ -112,7 +113,7 @@ async def store_of(store: StateStore | None, path: str, disk: Disk) -> AsyncIter
 class LedgerTopics:
     """Topics by name; made by `open_topics`, and used on its loop."""
 
-    def __init__(self, home: Home, options: LedgerTopicOptions) -> None:
+    def __init__(self, home: OwnLedgers, options: LedgerTopicOptions) -> None:
         self._home = home
         self._options = options
         self._topics: dict[str, LedgerTopic] = {}

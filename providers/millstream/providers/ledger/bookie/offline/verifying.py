@@ -166,22 +166,24 @@ class Verification:
     def _look_at_names(self) -> None:
         """Is there what the identity names, and nothing else?"""
         listed = Intervals(self._identity.segments)
-        for number in listed.numbers():
-            if segment_name(number) not in self._names:
-                self._fault(segment_name(number), 0, "it is missing", ADVICE)
-        last = self._identity.last_segment
+        for wanted in listed.numbers():
+            if segment_name(wanted) not in self._names:
+                self._fault(segment_name(wanted), 0, "it is missing", ADVICE)
         for name in self._names:
             segment, index = number_in(name), number_in(name, ".idx")
             number = segment if segment is not None else index
             if number is None and name != IDENTITY:
                 self._notes.append(f"{self._file(name)}: it is not of the bookie")
-            elif number is None or number in listed:
-                continue
-            elif number <= last or (number == last + 1 and not self._has_frames(number)):
-                self._notes.append(f"{self._file(name)}: a start or a deletion left it unused")
-            else:
-                what = f"{IDENTITY!r} ends with segment {last}: it is older than this file"
-                self._fault(name, 0, what, ADVICE)
+            elif number is not None and number not in listed:
+                self._look_at_unlisted(name, number)
+
+    def _look_at_unlisted(self, name: str, number: int) -> None:
+        last = self._identity.last_segment
+        if number <= last or (number == last + 1 and not self._has_frames(number)):
+            self._notes.append(f"{self._file(name)}: a start or a deletion left it unused")
+        else:
+            what = f"{IDENTITY!r} ends with segment {last}: it is older than this file"
+            self._fault(name, 0, what, ADVICE)
 
     def _has_frames(self, number: int) -> bool:
         try:

@@ -1,7 +1,7 @@
 """Directories and rows that one process has, and the topics on them.
 
-Owns: `Home`. Not: what is open (`topics`). Invariants: a directory belongs to one process at a
-time; it ends in the order of dependence.
+Owns: `OwnLedgers`. Not: what is open (`topics`). Invariants: a directory belongs to one process at
+a time; it ends in the order of dependence.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from millstream.providers.ledger.metadata.bookies import bookie_rows
 from millstream.providers.ledger.metadata.ledgers import LedgerIds, ledger_rows
 from millstream.providers.ledger.metadata.metadata import Metadata
 from millstream.providers.ledger.protocol.errors import LedgerError
-from millstream.providers.ledger.serving import home as serving
 from millstream.providers.ledger.serving.census import Census
 from millstream.providers.ledger.serving.cluster_bookies import ClusterBookies
+from millstream.providers.ledger.serving.home import Home
 from millstream.providers.ledger.serving.hosted import HostedBookie
 from millstream.providers.ledger.topic.topics import Topics
 from millstream.runtime import (
@@ -34,27 +34,30 @@ from millstream.runtime.extending import Disk
 from .process import OneProcess
 from .record import managed_rows
 
-__all__ = ["Home"]
+__all__ = ["OwnLedgers"]
 
 LOOK_FOR_LOCK_S = 0.25
 
 
-class Home:
-    """What all topics of one process stand on.
+class OwnLedgers:
+    """What all topics of one process stand on: bookies that it runs itself.
 
     Args:
-        places: a directory for each bookie.
+        homes: the directory of each bookie.
         scope: tells these rows from others in the store.
+
+    Attributes: `clock`, `context`, `ledgers`, `topics`, `managed`.
     """
 
     def __init__(
         self,
-        places: Sequence[str],
+        homes: Sequence[Home],
         store: StateStore,
         scope: str,
         options: BookieOptions,
         env: Env,
         disk: Disk,
+        patience: HandleOptions | None = None,
     ) -> None:
         process = self._process = OneProcess(env)
         metadata = Metadata(store, scope, process.clock, process.silo)
@@ -62,18 +65,17 @@ class Home:
         self._bookies = ClusterBookies(process, rows)
         census = Census(metadata, ids, scope, process.clock)
         self._places = {
-            place: HostedBookie(
-                *(process, disk, serving.Home(place, place), self._bookies, rows, census),
-                options,
-                LOOK_FOR_LOCK_S,
+            home.path: HostedBookie(
+                *(process, disk, home, self._bookies, rows, census), options, LOOK_FOR_LOCK_S
             )
-            for place in places
+            for home in homes
         }
-        context = HandleContext(
-            self._bookies, ledgers, process.clock, process.tasks, HandleOptions()
-        )
         self.clock = process.clock
-        self.topics = Topics(BookieLedgers(context, ids), metadata, process.clock, process.tasks)
+        self.context = HandleContext(
+            self._bookies, ledgers, process.clock, process.tasks, patience or HandleOptions()
+        )
+        self.ledgers = BookieLedgers(self.context, ids)
+        self.topics = Topics(self.ledgers, metadata, process.clock, process.tasks)
         self.managed = managed_rows(metadata)
 
     @property

@@ -1,0 +1,1 @@
+"""`millstream ledger`: looks into ledgers, and mends them."""

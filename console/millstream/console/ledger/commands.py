@@ -1,0 +1,103 @@
+"""`millstream ledger`: what is in ledgers, whether directories are whole, and what can be mended.
+
+Owns: the arguments, and what went wrong in a line. Not: the work (the modules beside it).
+Invariant: what a name or an error holds cannot steer the terminal.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+from collections.abc import Awaitable, Callable
+
+from millstream.console.dead_letters import plain
+from millstream.runtime import MillstreamError
+
+from .bookies import show_bookies
+from .listing import show_list
+from .reading import read_entries
+from .recovering import recover_ledger
+from .showing import show_one
+from .source import add_source
+from .verifying import verify_directories
+
+__all__ = ["add_ledger"]
+
+COUNT = 20
+
+Act = Callable[[argparse.Namespace], Awaitable[int]]
+
+
+def add_ledger(command: argparse.ArgumentParser) -> None:
+    """Commands and options of `millstream ledger`."""
+    actions = command.add_subparsers(dest="action", required=True)
+    ls = added(actions, "ls", "topics and ledgers, a line each", show_list)
+    show = added(actions, "show", "one topic or ledger wholly", show_one)
+    read = added(actions, "read", "messages of a topic, or entries of a ledger", read_entries)
+    verify = added(actions, "verify", "check all of a bookie's directory", verify_directories)
+    recover = added(actions, "recover", "give a ledger its end", recover_ledger)
+    bookies = added(actions, "bookies", "bookies, a line each", show_bookies)
+    for action in (ls, show, read, recover, bookies):
+        add_source(action)
+    for action in (show, read):
+        action.add_argument("name", metavar="TOPIC|LEDGER", help="as `ls` prints it")
+    read.add_argument("--from", dest="first", type=int, metavar="N", help="the first one")
+    read.add_argument("--count", type=positive, default=COUNT, help=f"how many ({COUNT})")
+    for action in (read, recover):
+        action.add_argument(
+            "--directory", action="append", default=[], help="a bookie's, if it is not where it was"
+        )
+    verify.add_argument("directory", nargs="+", help="a bookie's directory, which nobody has")
+    add_recover(recover)
+    drain = bookies.add_mutually_exclusive_group()
+    drain.add_argument("--drain", metavar="UUID", help="have this one emptied")
+    drain.add_argument("--keep", metavar="UUID", help="take that back")
+
+
+def add_recover(recover: argparse.ArgumentParser) -> None:
+    """Options of `millstream ledger recover`."""
+    recover.add_argument("ledger", type=positive, help="its number")
+    recover.add_argument(
+        "--accept-loss",
+        action="store_true",
+        help="end it behind the last entry that can be read: bookies are lost for good",
+    )
+    recover.add_argument("--yes", action="store_true", help="do so; without it, say what is lost")
+    recover.add_argument(
+        "--wait", type=float, default=5.0, metavar="S", help="how long to look for bookies (5)"
+    )
+
+
+def added(
+    actions: argparse._SubParsersAction[argparse.ArgumentParser], name: str, text: str, act: Act
+) -> argparse.ArgumentParser:
+    """A command; every one can print JSON."""
+    made = actions.add_parser(name, help=text)
+    made.add_argument("--json", action="store_true", help="print one JSON value and no more")
+    made.set_defaults(run=run_ledger, act=act)
+    return made
+
+
+def positive(text: str) -> int:
+    """A whole number above 0."""
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"{value} is not above 0")
+    return value
+
+
+def run_ledger(arguments: argparse.Namespace) -> int:
+    """Do it; returns the exit code."""
+    act: Act = arguments.act
+    try:
+        return asyncio.run(done(act, arguments))
+    except (MillstreamError, LookupError, OSError, ValueError) as error:
+        text = str(error.args[0]) if isinstance(error, LookupError) and error.args else str(error)
+        name = f"millstream ledger {arguments.action}"
+        print(f"{name}: {plain(f'{type(error).__name__}: {text}')}", file=sys.stderr)
+        return 1
+
+
+async def done(act: Act, arguments: argparse.Namespace) -> int:
+    return await act(arguments)

@@ -1,0 +1,62 @@
+"""Where the directories of bookies are, as rows say, on this machine.
+
+Owns: `places_of`, `file_ledgers`. Invariant: directories are only read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from millstream.providers.ledger.bookie.offline.viewing import FileBookies, View, viewed
+from millstream.providers.ledger.handle.context import HandleContext
+from millstream.providers.ledger.handle.ledgers import BookieLedgers
+from millstream.providers.ledger.handle.options import HandleOptions
+from millstream.providers.ledger.metadata.bookies import BookieRecord
+from millstream.providers.ledger.metadata.ledgers import LedgerIds, ledger_rows
+from millstream.runtime.extending import RealDisk
+
+from .source import Content, Source
+
+__all__ = ["file_ledgers", "path_of", "places_of"]
+
+
+def path_of(record: BookieRecord) -> str:
+    """The directory of a bookie, which one of this machine has there."""
+    return record.place.replace("{silo}", record.owner)
+
+
+def places_of(content: Content, directories: Sequence[str]) -> dict[str, str]:
+    """Directories by bookie: those that are named, and where rows say that they are. Raises
+    DirectoryRefused, OSError: of what is named."""
+    found: dict[str, str] = {}
+    for name in directories:
+        view = viewed(RealDisk(), str(Path(name).absolute()))
+        found[view.name] = str(Path(name).absolute())
+        view.close()
+    for record in content.bookies.values():
+        path = Path(path_of(record))
+        if record.bookie not in found and (path / "identity").is_file():
+            found[record.bookie] = str(path.absolute())
+    return found
+
+
+@contextmanager
+def file_ledgers(source: Source, places: dict[str, str]) -> Iterator[BookieLedgers]:
+    """Ledgers that are read out of the directories. Raises DirectoryRefused, OSError."""
+    views: dict[str, View] = {}
+    try:
+        for bookie, path in places.items():
+            view = viewed(RealDisk(), path)
+            views[view.name] = view
+            if view.name != bookie:
+                raise LookupError(f"{path} is the directory of bookie {view.name}, not {bookie}")
+        rows = ledger_rows(source.metadata)
+        context = HandleContext(
+            FileBookies(views), rows, source.process.clock, source.process.tasks, HandleOptions()
+        )
+        yield BookieLedgers(context, LedgerIds(source.metadata))
+    finally:
+        for view in views.values():
+            view.close()

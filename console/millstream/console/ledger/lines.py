@@ -1,0 +1,75 @@
+"""Values as lines for people.
+
+Owns: tables, and how sizes, times and ages are written.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+
+from millstream.console.dead_letters import plain
+
+__all__ = ["age", "facts", "print_json", "print_lines", "size", "table", "when"]
+
+UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
+AGES = ((86_400, "d"), (3_600, "h"), (60, "min"))
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
+    """Columns as wide as they must be; numbers to the right."""
+    cells = [list(head), *(list(map(plain, row)) for row in rows)]
+    widths = [max(len(row[at]) for row in cells) for at in range(len(head))]
+    numeric = [all(is_number(row[at]) for row in cells[1:]) for at in range(len(head))]
+    lines = []
+    for row in cells:
+        parts = [
+            cell.rjust(width) if right else cell.ljust(width)
+            for cell, width, right in zip(row, widths, numeric, strict=True)
+        ]
+        lines.append("  ".join(parts).rstrip())
+    return lines
+
+
+def is_number(text: str) -> bool:
+    return text[:1].isdigit() or text == "-"
+
+
+def facts(rows: Mapping[str, str]) -> list[str]:
+    """A name and a value for each line."""
+    width = max(map(len, rows)) + 2
+    return [plain(f"{name + ':':<{width}}{value}") for name, value in rows.items()]
+
+
+def print_lines(lines: Iterable[str]) -> None:
+    for line in lines:
+        print(line)
+
+
+def print_json(value: object) -> None:
+    """One line, without anything else."""
+    print(json.dumps(value, ensure_ascii=False))
+
+
+def size(count: int) -> str:
+    """Bytes, in the unit that is readable."""
+    value, unit = float(count), UNITS[0]
+    for unit in UNITS:
+        if value < 1024 or unit == UNITS[-1]:
+            break
+        value /= 1024
+    return f"{count} B" if unit == "B" else f"{value:.1f} {unit}"
+
+
+def when(wall_s: float) -> str:
+    """A time, to the second."""
+    return datetime.fromtimestamp(wall_s, UTC).strftime("%Y-%m-%d %H:%M:%SZ") if wall_s else "-"
+
+
+def age(seconds: float) -> str:
+    """How long ago, roughly."""
+    for unit_s, name in AGES:
+        if seconds >= unit_s:
+            return f"{seconds / unit_s:.0f} {name}"
+    return f"{max(0.0, seconds):.0f} s"

@@ -1,0 +1,116 @@
+"""`millstream ledger ls`: topics and ledgers, a line each."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from millstream.providers.ledger.protocol.record import LedgerRecord, LedgerState
+from millstream.providers.ledger.topic.record import TopicRecord
+
+from .lines import age, print_json, print_lines, size, table
+from .source import Content, source_of
+
+__all__ = ["ledger_facts", "show_list", "topic_facts"]
+
+Facts = dict[str, Any]
+
+
+async def show_list(arguments: argparse.Namespace) -> int:
+    """Print them."""
+    async with source_of(arguments) as source:
+        content = await source.content()
+        now_s = source.process.clock.wall_s()
+    topics = [topic_facts(content, one) for one in content.topics.values()]
+    ledgers = [ledger_facts(content, one, now_s) for one in content.ledgers.values()]
+    if arguments.json:
+        print_json({"cluster": source.scope, "topics": topics, "ledgers": ledgers})
+        return 0
+    print_lines([*topic_table(topics), "", *ledger_table(ledgers)])
+    return 0
+
+
+def topic_facts(content: Content, record: TopicRecord) -> Facts:
+    """A topic in values. Of a ledger that is open, rows do not say how much is in it."""
+    cursors = content.cursors.get(record.topic, [])
+    known = [cursor for cursor in cursors if cursor.cursor in record.cursors]
+    return {
+        "topic": record.topic,
+        "epoch": record.epoch,
+        "ledgers": len(record.spans),
+        "messages": sum(span.count for span in record.spans),
+        "bytes": sum(span.size_bytes for span in record.spans),
+        "is_open": bool(record.spans) and not record.spans[-1].is_sealed,
+        "first": record.trimmed,
+        "next": record.next,
+        "cursors": len(record.cursors),
+        "backlog": max((max(0, record.next - 1 - one.mark) for one in known), default=0),
+    }
+
+
+def topic_table(topics: list[Facts]) -> list[str]:
+    head = ("TOPIC", "EPOCH", "LEDGERS", "MESSAGES", "BYTES", "FIRST", "CURSORS", "BACKLOG")
+    rows = [
+        (
+            one["topic"],
+            str(one["epoch"]),
+            f"{one['ledgers']}{' (one open)' if one['is_open'] else ''}",
+            f"{one['messages']:,}{'+' if one['is_open'] else ''}",
+            size(one["bytes"]),
+            str(one["first"]),
+            str(one["cursors"]),
+            f"{one['backlog']:,}{'+' if one['is_open'] and one['cursors'] else ''}",
+        )
+        for one in topics
+    ]
+    return table(head, rows) if rows else ["no topics"]
+
+
+def ledger_facts(content: Content, record: LedgerRecord, now_s: float) -> Facts:
+    """A ledger in values; entries and bytes of one that is open are None."""
+    is_closed = record.state is LedgerState.CLOSED
+    bookies = sorted({name for fragment in record.fragments for name in fragment.bookies})
+    return {
+        "ledger": record.ledger,
+        "state": record.state.value,
+        "topic": record.topic,
+        "entries": record.last + 1 if is_closed else None,
+        "bytes": record.length if is_closed else None,
+        "ensemble": record.quorum.ensemble,
+        "write_quorum": record.quorum.write,
+        "ack_quorum": record.quorum.ack,
+        "bookies": bookies,
+        "age_s": round(now_s - record.created_s, 1),
+        "under_replicated": why_short(content, record),
+    }
+
+
+def why_short(content: Content, record: LedgerRecord) -> str:
+    """Why it has fewer copies than it should; "": it has them, as far as rows say."""
+    lost = {name for one in record.fragments for name in one.bookies} - content.bookies.keys()
+    if lost:
+        return f"no row of {', '.join(sorted(lost))}"
+    if record.wanted is not None:
+        return f"made with {record.quorum.write} of {record.wanted.write} copies"
+    leaving = {one.bookie for one in content.bookies.values() if one.is_draining}
+    held = leaving & {name for one in record.fragments for name in one.bookies}
+    return f"{', '.join(sorted(held))} is to be emptied" if held else ""
+
+
+def ledger_table(ledgers: list[Facts]) -> list[str]:
+    head = ("LEDGER", "STATE", "ENTRIES", "BYTES", "QUORUM", "AGE", "TOPIC", "BOOKIES", "")
+    rows = [
+        (
+            str(one["ledger"]),
+            one["state"],
+            "-" if one["entries"] is None else f"{one['entries']:,}",
+            "-" if one["bytes"] is None else size(one["bytes"]),
+            f"{one['ensemble']}/{one['write_quorum']}/{one['ack_quorum']}",
+            age(one["age_s"]),
+            one["topic"],
+            " ".join(name[:8] for name in one["bookies"]),
+            f"under-replicated: {one['under_replicated']}" if one["under_replicated"] else "",
+        )
+        for one in ledgers
+    ]
+    return table(head, rows) if rows else ["no ledgers"]

@@ -1,0 +1,156 @@
+"""Where the rows of ledgers are, for who looks at them from outside.
+
+Owns: `Source`, `source_of`, and the options that say so. Not: what is in rows. Invariants: a store
+that is not there is not made; of several clusters in one store none is guessed.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from difflib import get_close_matches
+from pathlib import Path
+from urllib.parse import unquote
+
+from millstream.providers.ledger.alone.process import OneProcess
+from millstream.providers.ledger.metadata.bookies import BookieRecord, bookie_rows
+from millstream.providers.ledger.metadata.ledgers import ledger_rows
+from millstream.providers.ledger.metadata.metadata import Metadata
+from millstream.providers.ledger.protocol.record import LedgerRecord
+from millstream.providers.ledger.topic.cursors.cursor import CursorRecord, cursor_rows
+from millstream.providers.ledger.topic.record import TopicRecord, topic_rows
+from millstream.runtime import ConfigError, Env, StateStore
+from millstream.runtime.extending import load_plugin
+
+__all__ = ["Content", "Source", "add_source", "near", "source_of"]
+
+HIGHEST = chr(0x10FFFF)
+FOLDER = "ledger/"
+
+
+def add_source(action: argparse.ArgumentParser) -> None:
+    """Where the rows are."""
+    action.add_argument(
+        "--store",
+        required=True,
+        metavar="sqlite:DIRECTORY",
+        help="the state store with the rows of ledgers, as a silo is given it",
+    )
+    action.add_argument("--cluster", metavar="NAME", help="whose, if the store has several")
+
+
+@dataclass(frozen=True, slots=True)
+class Content:
+    """All rows of one cluster's ledgers, each as it was when it was read."""
+
+    topics: dict[str, TopicRecord]
+    ledgers: dict[int, LedgerRecord]
+    bookies: dict[str, BookieRecord]
+    cursors: dict[str, list[CursorRecord]]
+
+    def topic(self, name: str) -> TopicRecord:
+        """Raises LookupError, which names those that are near."""
+        if name not in self.topics:
+            raise LookupError(f"there is no topic {name!r}; {near(name, self.topics)}")
+        return self.topics[name]
+
+    def ledger(self, ledger: int) -> LedgerRecord:
+        """Raises LookupError, which names those that are near."""
+        if ledger not in self.ledgers:
+            others = sorted(self.ledgers, key=lambda one: (abs(one - ledger), one))[:3]
+            known = ", ".join(map(str, sorted(others))) or "none"
+            text = f"there is no ledger {ledger}: it was deleted, or never made"
+            raise LookupError(f"{text}; near it are: {known}")
+        return self.ledgers[ledger]
+
+    def bookie(self, text: str) -> BookieRecord:
+        """By its UUID, or how that begins. Raises LookupError, which names those that are near."""
+        found = [name for name in self.bookies if name.startswith(text)]
+        if len(found) != 1:
+            what = f"{len(found)} bookies begin with" if found else "there is no bookie"
+            raise LookupError(f"{what} {text!r}; {near(text, found or self.bookies)}")
+        return self.bookies[found[0]]
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """The rows of one cluster's ledgers."""
+
+    store: StateStore
+    scope: str
+    metadata: Metadata
+    process: OneProcess
+
+    async def content(self) -> Content:
+        """Read all of them. Raises StorageError."""
+        cursors: dict[str, list[CursorRecord]] = {}
+        async for cursor in cursor_rows(self.metadata).scan():
+            cursors.setdefault(cursor.topic, []).append(cursor)
+        return Content(
+            {one.topic: one async for one in topic_rows(self.metadata).scan()},
+            {one.ledger: one async for one in ledger_rows(self.metadata).scan()},
+            {one.bookie: one async for one in bookie_rows(self.metadata).scan()},
+            cursors,
+        )
+
+
+@asynccontextmanager
+async def source_of(arguments: argparse.Namespace) -> AsyncIterator[Source]:
+    """The rows that the options name. Raises ConfigError, StorageError."""
+    refuse_missing(arguments.store)
+    store = load_plugin("millstream.stores", arguments.store)
+    try:
+        process = OneProcess(Env())
+        scope = await scope_of(store, arguments)
+        metadata = Metadata(store, scope, process.clock, process.silo)
+        yield Source(store, scope, metadata, process)
+        await process.tasks.aclose()
+    finally:
+        await store.aclose()
+
+
+def refuse_missing(store: str) -> None:
+    """A store of SQLite that is not there would be made. Raises ConfigError."""
+    name, _, argument = store.partition(":")
+    if name != "sqlite" or not argument:
+        return
+    path = Path(argument)
+    if not path.is_dir():
+        raise ConfigError(f"--store {store}: there is no directory {path.absolute()}")
+    if not any(path.glob("state-*.db")):
+        text = f"--store {store}: {path.absolute()} has no rows of a state store"
+        raise ConfigError(f"{text}: name the directory that silos are given, or TOPICS/rows")
+
+
+async def scope_of(store: StateStore, arguments: argparse.Namespace) -> str:
+    """The cluster that is meant. Raises ConfigError."""
+    scopes = [scope async for scope in scopes_in(store)]
+    wanted: str | None = arguments.cluster
+    if wanted is None and len(scopes) == 1:
+        return scopes[0]
+    if wanted in scopes:
+        assert wanted is not None
+        return wanted
+    known = ", ".join(scopes) or "none"
+    if wanted is None and scopes:
+        raise ConfigError(f"--store {arguments.store} has several; say --cluster, one of {known}")
+    what = "no ledgers" if wanted is None else f"no ledgers of cluster {wanted!r}"
+    raise ConfigError(f"--store {arguments.store} has {what}; it has those of: {known}")
+
+
+async def scopes_in(store: StateStore) -> AsyncIterator[str]:
+    """The clusters that have ledgers in a store. Raises StorageError."""
+    after = ""
+    while page := await store.scan(FOLDER, after, 1):
+        part = page[0][0].removeprefix(FOLDER).partition("/")[0]
+        yield unquote(part)
+        after = f"{FOLDER}{part}/{HIGHEST}"
+
+
+def near(name: str, names: Iterable[str]) -> str:
+    """Names like this one, or some."""
+    known = sorted(names)
+    found = get_close_matches(name, known, n=3, cutoff=0.4) or known[:3]
+    return f"near it are: {', '.join(found)}" if found else "there are none"

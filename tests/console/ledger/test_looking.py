@@ -1,0 +1,122 @@
+"""`millstream ledger ls`, `show`, `read` and `bookies`: what they print, and what they refuse."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from tests.console.ledger.commands import Shop
+
+
+@pytest.fixture
+def shop(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Shop:
+    made = Shop(tmp_path, capsys)
+    made.fill()
+    return made
+
+
+def test_topics_and_ledgers_are_listed(shop: Shop) -> None:
+    said = shop.say("ls")
+    assert said.code == 0 and said.error == ""
+    lines = said.out.splitlines()
+    assert lines[0].split()[:4] == ["TOPIC", "EPOCH", "LEDGERS", "MESSAGES"]
+    assert [line.split()[0] for line in lines[1:3]] == ["orders/0", "orders/1"]
+    assert "closed" in lines[-1] and "1/1/1" in lines[-1] and "under-replicated" not in said.out
+    found = shop.say("ls", "--json").value
+    assert found["cluster"] == "topics"
+    assert sum(one["messages"] for one in found["topics"]) == 4
+    assert {one["state"] for one in found["ledgers"]} == {"closed"}
+    assert all(one["bytes"] > 0 and one["under_replicated"] == "" for one in found["ledgers"])
+
+
+def test_one_topic_and_one_ledger_are_shown(shop: Shop) -> None:
+    text = shop.say("show", "orders/0").out
+    assert "epoch:" in text and "billing" in text and "sealed" in text
+    topic = shop.say("show", "orders/0", "--json").value
+    (cursor,) = topic["cursors"]
+    assert cursor["cursor"] == "billing" and cursor["backlog"] == topic["messages"]
+    ledger = topic["spans"][0][0]
+    text = shop.say("show", ledger).out
+    assert "ensemble=1, write_quorum=1, ack_quorum=1" in text and "from entry 0 on:" in text
+    assert "(no silo runs it)" in text
+    assert shop.say("show", ledger, "--json").value["fragments"][0][0] == 0
+
+
+def test_messages_are_read(shop: Shop) -> None:
+    found = [one for at in (0, 1) for one in shop.say("read", f"orders/{at}", "--json").value]
+    assert sorted(one["value"] for one in found) == [f"value {one}" for one in "abcd"]
+    assert all(one["producer"] == "p" for one in found)
+    at = 0 if len(shop.say("read", "orders/0", "--json").value) > 1 else 1
+    said = shop.say("read", f"orders/{at}", "--from", 2, "--count", 1)
+    assert said.out.startswith("2  20") and said.error == ""
+    assert "are kept, as far as files say" in shop.say("read", f"orders/{at}", "--from", 99).error
+
+
+def test_entries_are_read(shop: Shop) -> None:
+    ledger = shop.say("show", "orders/0", "--json").value["spans"][0][0]
+    said = shop.say("read", ledger)
+    assert "messages 1 to 1" in said.out and "the ledger ends with entry" in said.error
+    assert [one["entry"] for one in shop.say("read", ledger, "--json").value][:1] == [0]
+    assert shop.say("read", ledger, "--count", 1).error == ""
+
+
+def test_what_a_dead_program_left_is_read_as_far_as_it_is_known(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shop = Shop(tmp_path, capsys)
+    shop.fill(["a", "a", "a", "a"], dies=True)
+    found = shop.say("ls", "--json").value
+    assert [one["state"] for one in found["ledgers"]] == ["open"]
+    (topic,) = [one["topic"] for one in found["topics"] if one["is_open"]]
+    assert "one open" in shop.say("ls").out and "- " in shop.say("ls").out
+    values = [one["value"] for one in shop.say("read", topic, "--json").value]
+    assert values in (["value a"] * 3, ["value a"] * 4)
+    assert "and on" in shop.say("show", topic).out
+
+
+def test_bookies_are_listed(shop: Shop) -> None:
+    said = shop.say("bookies")
+    assert "away" in said.out and str(shop.places[0] / "bookie") in said.out
+    (bookie,) = shop.say("bookies", "--json").value["bookies"]
+    assert bookie["ledgers"] > 0 and bookie["boot"] == 1 and bookie["free_bytes"] > 0
+    said = shop.say("bookies", "--drain", bookie["bookie"][:6])
+    assert said.code == 1 and "as many others are needed, and 0 run" in said.error
+    said = shop.say("bookies", "--keep", bookie["bookie"])
+    assert said.code == 0
+    said = shop.say("bookies", "--drain", "zzz")
+    assert "there is no bookie 'zzz'; near it are: " in said.error
+    assert bookie["bookie"] in said.error
+
+
+@pytest.mark.parametrize("action", ["show", "read"])
+def test_what_is_not_there_names_what_is_near(shop: Shop, action: str) -> None:
+    said = shop.say(action, "ordres/0")
+    assert said.code == 1 and said.out == ""
+    assert "there is no topic 'ordres/0'; near it are: orders/0, orders/1" in said.error
+    said = shop.say(action, "999")
+    assert "there is no ledger 999: it was deleted, or never made; near it are:" in said.error
+
+
+def test_a_store_that_is_not_there_is_not_made(tmp_path: Path, shop: Shop) -> None:
+    shop.rows = tmp_path / "none"
+    said = shop.say("ls")
+    assert said.code == 1 and f"there is no directory {tmp_path / 'none'}" in said.error
+    assert not (tmp_path / "none").exists()
+    shop.rows = tmp_path
+    said = shop.say("ls")
+    assert "has no rows of a state store: name the directory that silos are given" in said.error
+    shop.rows = shop.places[0] / "rows"
+    said = shop.say("ls", "--cluster", "dev")
+    assert "has no ledgers of cluster 'dev'; it has those of: topics" in said.error
+    assert shop.say("ls", "--cluster", "topics").code == 0
+
+
+def test_a_directory_that_was_moved_is_named_by_hand(shop: Shop, tmp_path: Path) -> None:
+    (shop.places[0] / "bookie").rename(tmp_path / "moved")
+    said = shop.say("read", "orders/0")
+    assert (
+        said.code == 1 and "the directory of bookie" in said.error and "is not here" in said.error
+    )
+    assert shop.say("read", "orders/0", "--directory", tmp_path / "moved").code == 0
+    said = shop.say("read", "orders/0", "--directory", tmp_path)
+    assert "identity: offset 0: there is no such file" in said.error

@@ -1,0 +1,144 @@
+"""`millstream ledger verify` and `recover`: what they find, what they change, what they refuse."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from pathlib import Path
+
+import pytest
+from tests.console.ledger.commands import Shop, run
+
+from millstream.providers.ledger import Position, open_topics
+
+
+def test_a_whole_directory_is_verified(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    shop = Shop(tmp_path, capsys)
+    shop.fill()
+    bookie = shop.places[0] / "bookie"
+    before = {path.name: path.read_bytes() for path in bookie.iterdir()}
+    said = shop.say("verify", bookie, offline=True)
+    assert said.code == 0 and said.out.endswith("  whole\n"), said
+    (found,) = shop.say("verify", bookie, "--json", offline=True).value
+    assert found["entries"] >= 4 and found["faults"] == [] and found["cluster"].startswith("topics")
+    assert {path.name: path.read_bytes() for path in bookie.iterdir()} == before
+
+
+def test_damage_is_named_with_file_offset_and_advice(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shop = Shop(tmp_path, capsys)
+    shop.fill()
+    segment = next((shop.places[0] / "bookie").glob("*.seg"))
+    data = bytearray(segment.read_bytes())
+    at = data.index(b"value c")
+    data[at] ^= 1
+    segment.write_bytes(data)
+    said = shop.say("verify", segment.parent, offline=True)
+    assert said.code == 1 and "1 faults" in said.out
+    assert f"damaged: {segment}: offset " in said.out and "What can be done: " in said.out
+    (found,) = shop.say("verify", segment.parent, "--json", offline=True).value
+    (fault,) = found["faults"]
+    assert fault["offset"] < at < fault["offset"] + 512
+
+
+def test_what_cannot_be_verified_is_said_and_the_others_are(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shop = Shop(tmp_path, capsys)
+    shop.fill()
+    (tmp_path / "empty").mkdir()
+    wrong = [tmp_path / "none", tmp_path / "empty", shop.rows]
+    said = shop.say("verify", *wrong, shop.places[0] / "bookie", offline=True)
+    assert said.code == 1 and said.out.endswith("  whole\n")
+    texts = said.error.splitlines()
+    assert "there is no such directory" in texts[0]
+    assert "the directory is empty" in texts[1]
+    assert "it is no bookie's directory" in texts[2]
+
+    async def in_use() -> None:
+        async with open_topics(shop.places[0]):
+            place = shop.places[0] / "bookie"
+            said = await asyncio.to_thread(shop.say, "verify", place, offline=True)
+            assert said.code == 1 and "a bookie has this directory: stop" in said.error
+
+    run(in_use())
+
+
+def test_an_open_ledger_gets_its_end_without_loss(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shop = Shop(tmp_path, capsys)
+    shop.fill(["a", "a", "a"], dies=True)
+    (ledger,) = [one["ledger"] for one in shop.say("ls", "--json").value["ledgers"]]
+    said = shop.say("recover", ledger)
+    assert said.code == 0 and f"ledger {ledger} lost nothing, and ends with entry " in said.out
+    assert "has its end already: it ends with" in shop.say("recover", ledger).out
+
+    async def read() -> None:
+        async with open_topics(shop.places[0]) as topics:
+            orders = await topics.topic("orders")
+            found = [await orders.read(Position(at, 1)) for at in (0, 1)]
+            assert sorted(map(len, found)) == [0, 3]
+            assert await orders.produce("a", b"more") is not None
+
+    run(read())
+
+
+def test_a_ledger_whose_bookie_is_lost_ends_only_when_the_loss_is_accepted(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shop = Shop(tmp_path, capsys)
+    shop.fill(["a", "a", "a"], dies=True)
+    shutil.rmtree(shop.places[0] / "bookie")
+    (ledger,) = [one["ledger"] for one in shop.say("ls", "--json").value["ledgers"]]
+    words = ("recover", ledger, "--wait", "0.1")
+    said = shop.say(*words)
+    assert said.code == 1 and "bring its bookies back" in said.error
+    said = shop.say(*words, "--accept-loss")
+    assert said.code == 1 and "would end without an entry: none can be read" in said.out
+    assert "say it again with --yes" in said.out
+    assert shop.say(*words, "--accept-loss", "--json").value["would_lose"]["last"] == -1
+    assert shop.say("ls", "--json").value["ledgers"][0]["state"] == "recovering"
+    said = shop.say(*words, "--accept-loss", "--yes")
+    assert said.code == 0 and "has no entry" in said.out
+
+    async def go_on() -> None:
+        async with open_topics(shop.places[0]) as topics:
+            orders = await topics.topic("orders")
+            where = await orders.produce("a", b"more")
+            assert where is not None and where.number == 1
+
+    run(go_on())
+
+
+def test_a_ledger_of_a_directory_in_use_is_left_alone(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shop = Shop(tmp_path, capsys)
+    shop.fill()
+
+    async def main() -> None:
+        async with open_topics(shop.places[0]) as topics:
+            orders = await topics.topic("orders")
+            await orders.produce("a", b"x")
+            listed = (await asyncio.to_thread(shop.say, "ls", "--json")).value["ledgers"]
+            (ledger,) = [one["ledger"] for one in listed if one["state"] == "open"]
+            said = await asyncio.to_thread(shop.say, "recover", ledger)
+            assert said.code == 1 and "another process has this directory" in said.error
+            assert "stop the silos that run its bookies" in said.error
+            await orders.produce("a", b"y")
+
+    run(main())
+
+
+def test_a_ledger_that_is_not_there_names_those_that_are(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shop = Shop(tmp_path, capsys)
+    shop.fill()
+    said = shop.say("recover", 77)
+    assert said.code == 1 and "there is no ledger 77" in said.error
+    with pytest.raises(SystemExit) as raised:
+        shop.say("recover", 0)
+    assert raised.value.code == 2
