@@ -1,7 +1,7 @@
 """`python -m benchmarks SUITE [--rounds N] [--json] [--against REV,PEER]`, where SUITE is calls,
-streams, activation, buffer, path, detection, handover or ledger; `python -m benchmarks
-slow_consumer [--size S]`, `python -m benchmarks bounds [WORD ...] [--size S] [--json]` and
-`python -m benchmarks ledger --chaos [--records N] [--json]`.
+streams, activation, buffer, path, detection, handover or ledger (this also with `--full`); `python
+-m benchmarks slow_consumer [--size S]`, `python -m benchmarks bounds [WORD ...] [--size S]
+[--json]` and `python -m benchmarks ledger --chaos [--records N] [--json]`.
 
 Each subject of each round runs in a fresh process; rounds are interleaved; ratios are computed
 inside a round. Prints medians with [min..max]. A revision of git as a subject runs this tree's
@@ -21,7 +21,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -29,6 +29,7 @@ from typing import Any
 from benchmarks.bounds import table as bounds
 from benchmarks.bounds.programs import frozen_client
 from benchmarks.chaos import run as chaos
+from benchmarks.nats_wire import nats_lacks
 from benchmarks.revision import (
     ROOT,
     best,
@@ -39,7 +40,13 @@ from benchmarks.revision import (
     is_worse,
 )
 
-SUITES = {
+
+def redis_lacks() -> str:
+    """What the peer's server lacks; "": nothing."""
+    return "" if shutil.which("redis-server") else "no redis-server here"
+
+
+SUITES: dict[str, dict[str, list[str]]] = {
     "calls": {
         "ours": ["ours.calls", "ours.remote", "ours.between_silos"],
         "limit": ["limit.calls", "limit.remote"],
@@ -60,13 +67,18 @@ SUITES = {
     "detection": {"ours": ["detection.stopped", "detection.isolated"]},
     "handover": {"ours": ["handover.brief_handlers", "handover.long_handlers"]},
     "ledger": {
-        "ours": ["ledger.embedded", "ours_streams.durable"],
+        "ours": [
+            *("ledger.embedded", "ledger_replicated.replicated", "ledger_recovery.recovery"),
+            "ours_streams.durable",
+        ],
         "limit": ["ledger.disk"],
         "sqlite": ["ledger.rows"],
         "redis": ["redis_peer.durable"],
+        "nats": ["nats_peer.appends", "nats_peer.replicated", "nats_peer.durable"],
     },
     "slow_consumer": {"ours": ["slow_consumer.beside", "slow_consumer.once"]},
 }
+FULL = {"ledger": {"ours": ["ledger_recovery.full"]}}  # what takes long: with --full only
 SIZED = ("bounds.", "slow_consumer.")  # subjects that take a share of their full load
 LONG = ("slow_consumer",)  # suites of which one round is enough
 PEERS = {
@@ -74,10 +86,13 @@ PEERS = {
     "redis": ["redis"],
     "asyncio": [],
     "sqlite": [],
+    "nats": ["msgpack"],
 }  # and the packages that they need
-SERVERS = {"redis": "redis-server"}
+SERVERS: dict[str, Callable[[], str]] = {"redis": redis_lacks, "nats": nats_lacks}
+"""And what the server of a peer lacks; "": nothing."""
 BETWEEN_SILOS = "silo_"  # these figures are compared with the others' two processes
 Round = dict[str, dict[str, float]]
+Parts = Mapping[str, list[str]]
 
 
 def main() -> None:
@@ -91,6 +106,7 @@ def main() -> None:
         "--rounds", type=int, help="of each subject, 5 if not given; 1 of long ones"
     )
     parser.add_argument("--json", action="store_true")
+    parser.add_argument("--full", action="store_true", help="with the parts that take long")
     parser.add_argument(
         "--chaos", action="store_true", help="ledger: kill silo processes, and count records"
     )
@@ -122,7 +138,8 @@ def main() -> None:
     else:
         rounds = arguments.rounds or (1 if arguments.suite in LONG else 5)
         against = others(arguments.against)
-        report(arguments.suite, rounds, against, arguments.json, arguments.size)
+        parts = parts_of(arguments.suite, arguments.full)
+        report(parts, rounds, against, arguments.json, arguments.size)
 
 
 def run(coro: Any) -> Any:
@@ -149,11 +166,12 @@ def others(against: str) -> list[str]:
 
 def is_installed(peer: str) -> bool:
     lacking = [package for package in PEERS[peer] if not importlib.util.find_spec(package)]
-    if peer in SERVERS and shutil.which(SERVERS[peer]) is None:
-        lacking.append(SERVERS[peer])
-    if lacking:
-        print(f"{peer}: not measured, no {', '.join(lacking)} here", file=sys.stderr)
-    return not lacking
+    text = f"no {', '.join(lacking)} here" if lacking else ""
+    if not text and peer in SERVERS:
+        text = SERVERS[peer]()
+    if text:
+        print(f"{peer}: not measured, {text}", file=sys.stderr)
+    return not text
 
 
 def run_subject(name: str, size: float) -> dict[str, float]:
@@ -179,21 +197,27 @@ def in_child(subject: str, tree: Path = ROOT, size: float = 1.0) -> dict[str, fl
     return figures
 
 
-def measure(suite: str, rounds: int, against: list[str], size: float = 1.0) -> list[Round]:
+def parts_of(suite: str, is_full: bool) -> Parts:
+    """What each subject of a suite runs."""
+    more = FULL.get(suite, {}) if is_full else {}
+    return {name: [*parts, *more.get(name, ())] for name, parts in SUITES[suite].items()}
+
+
+def measure(parts: Parts, rounds: int, against: list[str], size: float = 1.0) -> list[Round]:
     """All rounds: figures by subject. Every other round runs backwards."""
-    wanted = ["ours", *(name for name in ("limit", *against) if name in SUITES[suite])]
+    wanted = ["ours", *(name for name in ("limit", *against) if name in parts)]
     with ExitStack() as stack:
         trees = {name: ROOT for name in wanted}
         for name in against:
             if name not in PEERS:
                 trees[name] = stack.enter_context(checked_out(name))
         return [
-            _round(SUITES[suite], dict(list(trees.items())[:: -1 if number % 2 else 1]), size)
+            _round(parts, dict(list(trees.items())[:: -1 if number % 2 else 1]), size)
             for number in range(rounds)
         ]
 
 
-def _round(parts: Mapping[str, list[str]], trees: Mapping[str, Path], size: float) -> Round:
+def _round(parts: Parts, trees: Mapping[str, Path], size: float) -> Round:
     one: Round = {name: {} for name in sorted(trees, key=lambda name: name != "ours")}
     for name, tree in trees.items():
         for part in parts.get(name, parts["ours"]):
@@ -246,9 +270,9 @@ def _ratio(key: str, ours: list[float], theirs: list[float]) -> dict[str, float]
     return {**found, "best": best(key, ours) / best(key, theirs)}
 
 
-def report(suite: str, rounds: int, against: list[str], as_json: bool, size: float = 1.0) -> None:
+def report(parts: Parts, rounds: int, against: list[str], as_json: bool, size: float = 1.0) -> None:
     """Measure and print."""
-    summary = summarise(measure(suite, rounds, against, size))
+    summary = summarise(measure(parts, rounds, against, size))
     if as_json:
         print(json.dumps(summary))
         return

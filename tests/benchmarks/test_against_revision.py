@@ -44,7 +44,7 @@ def test_rounds_are_interleaved_and_worse_rows_are_named(
 ) -> None:
     slower = FIGURES | {"seq_us": 2.2, "b1_events_s": 94.0, "silo_100B_p50_us": 52.0}
     ran = measured(monkeypatch, slower, FIGURES)
-    command.report("activation", 2, ["HEAD"], as_json=True)
+    command.report(command.parts_of("activation", False), 2, ["HEAD"], as_json=True)
     summary = json.loads(capsys.readouterr().out)
     assert [is_ours for _, is_ours in ran] == [True, False, False, True]
     assert summary["worse_than"] == {"HEAD": ["seq_us", "b1_events_s"]}
@@ -57,7 +57,7 @@ def test_a_worse_row_is_marked_in_print(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     measured(monkeypatch, FIGURES | {"seq_us": 9.0}, FIGURES)
-    command.report("activation", 1, ["HEAD"], as_json=False)
+    command.report(command.parts_of("activation", False), 1, ["HEAD"], as_json=False)
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[0] for line in lines if line.endswith("WORSE than HEAD")] == ["seq_us"]
 
@@ -112,6 +112,6 @@ def test_a_revision_runs_its_code_on_our_workloads_and_leaves_nothing() -> None:
 
 def test_what_is_neither_peer_nor_revision_is_refused() -> None:
     with pytest.raises(
-        SystemExit, match="--against orleans: not one of xoscar, redis, asyncio, sqlite, none"
+        SystemExit, match="--against orleans: not one of xoscar, redis, asyncio, sqlite, nats, none"
     ):
         command.others("orleans")
