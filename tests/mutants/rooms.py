@@ -210,6 +210,8 @@ ROOMS: dict[str, dict[str, tuple[str, ...]]] = {
         f"{STREAMS}/ownership/unread.py": (f"{OWNERSHIP}/test_unread.py",),
         f"{STREAMS}/ownership/layout.py": LAYOUT,
         f"{STREAMS}/ownership/mapper_record.py": LAYOUT,
+        f"{STREAMS}/ownership/function_mapper.py": (f"{OWNERSHIP}/test_function_mapper.py",),
+        f"{STREAMS}/ownership/sound.py": (f"{OWNERSHIP}/test_function_mapper.py",),
     },
     "balancers": {
         f"{BALANCING}/best_fit.py": (f"{BALANCERS}/test_best_fit.py",),
@@ -241,6 +243,7 @@ ROOMS: dict[str, dict[str, tuple[str, ...]]] = {
         ),
         f"{STREAMS}/agent/reading/leases.py": (f"{AGENT}/test_leases.py",),
         f"{STREAMS}/agent/reading/relief.py": (f"{AGENT}/test_relief.py",),
+        f"{STREAMS}/agent/reading/stops.py": (f"{AGENT}/test_reader_rules.py",),
         f"{STREAMS}/agent/delivery/delivery.py": DELIVERY,
         f"{STREAMS}/agent/lagging/wary.py": DEATHS,
         f"{STREAMS}/agent/delivery/seen.py": (*DELIVERY, *BY_HAND),

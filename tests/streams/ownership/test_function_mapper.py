@@ -51,6 +51,13 @@ def test_a_stream_goes_to_the_queue_whose_number_is_answered() -> None:
     assert more.queue_for(STREAM) == "lane-7" and mapper.queue_for(STREAM) == "lane-1"
 
 
+def test_the_least_and_the_most_that_may_be_given_is_taken() -> None:
+    one = FunctionMapper(queues=1, by=by_key, name="x")
+    assert (one.queues(), one.queue_for(STREAM)) == (("queue-0",), "queue-0")
+    most = FunctionMapper(queues=QUEUES_MAX, by=by_key, name="x" * 100)
+    assert most.queue_for(StreamId("orders", "65535")) == most.queues()[-1] == "queue-65535"
+
+
 @pytest.mark.parametrize("answer", [3, -1, True, 1.0, "queue-0", None, 10**30])
 def test_an_answer_that_is_no_queue_is_named_with_mapper_and_stream(answer: object) -> None:
     assert refusal(mapper_of(answer)) == (
@@ -97,10 +104,16 @@ async def an_async_one(stream: StreamId, queues: int) -> int:
 )
 def test_wrong_arguments_are_refused(wrong: dict[str, Any], said: str) -> None:
     right: dict[str, Any] = {"queues": 8, "by": by_key, "name": "by_key"}
-    FunctionMapper(**right)
-    FunctionMapper(**{**right, "name": "x" * 100})
     with pytest.raises(ConfigError, match=said):
         FunctionMapper(**{**right, **wrong})
+
+
+@pytest.mark.parametrize("field", ["name", "prefix"])
+@pytest.mark.parametrize("wrong", [5, "\ud800"])
+def test_a_name_that_is_no_text_is_refused(field: str, wrong: Any) -> None:
+    right: dict[str, Any] = {"queues": 8, "by": by_key, "name": "by_key"}
+    with pytest.raises(TypeError, match=rf"FunctionMapper\({field}=...\)"):
+        FunctionMapper(**{**right, field: wrong})
 
 
 @pytest.mark.parametrize(

@@ -35,7 +35,7 @@ class FunctionMapper:
             this that silos must have alike, and that is stored with the queues: give another one
             to a function that answers otherwise.
 
-    Raises: ConfigError.
+    Raises: ConfigError; TypeError: `name` or `prefix` is no text that can be stored.
     """
 
     __slots__ = ("_by", "_epoch", "_name", "_prefix", "_queues")

@@ -27,7 +27,7 @@ class Stops:
             self.count += 1
             self._since_s = now_s
         elif is_stopped and not is_full:
-            self._total_s += max(0.0, now_s - self._since_s)
+            self._total_s += now_s - self._since_s
             self._since_s = math.inf
 
     def total_s(self, now_s: float) -> float:
