@@ -21,7 +21,12 @@ def module_of(path: Path) -> str:
 @functools.cache
 def imported(path: Path) -> frozenset[str]:
     """Every module or name that a file imports, absolute, and `module.name` for each name."""
-    return frozenset(imports_in(path.read_text(), package_of(path)))
+    return frozenset(imports_in(parsed(path), package_of(path)))
+
+
+@functools.cache
+def parsed(path: Path) -> ast.Module:
+    return ast.parse(path.read_text())
 
 
 def package_of(path: Path) -> str:
@@ -29,9 +34,9 @@ def package_of(path: Path) -> str:
     return module if path.name == "__init__.py" else module.rpartition(".")[0]
 
 
-def imports_in(source: str, package: str) -> set[str]:
+def imports_in(source: str | ast.Module, package: str) -> set[str]:
     found: set[str] = set()
-    for node in ast.walk(ast.parse(source)):
+    for node in ast.walk(ast.parse(source) if isinstance(source, str) else source):
         if isinstance(node, ast.Import):
             found.update(alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):

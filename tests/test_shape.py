@@ -4,12 +4,13 @@ readers of clock, chance and sockets."""
 from __future__ import annotations
 
 import ast
+import functools
 import re
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.imports import FOLDERS, ROOT, imported, imports_in, module_of, package_of
+from tests.imports import FOLDERS, ROOT, imported, imports_in, module_of, package_of, parsed
 
 MAY_IMPORT = {
     "runtime": {"runtime"},
@@ -77,7 +78,7 @@ def test_modules_and_their_functions_keep_their_size() -> None:
     for path in ALL:
         text = path.read_text()
         assert text.count("\n") <= MODULE_LINES_MAX, f"{name_of(path)} is too long: split by noun"
-        for node in ast.walk(ast.parse(text)):
+        for node in ast.walk(parsed(path)):
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
                 size = (node.end_lineno or 0) - node.lineno + 1
                 assert size < FUNCTION_LINES_MAX, f"{name_of(path)}:{node.lineno} {node.name}"
@@ -88,13 +89,18 @@ def is_foreign(module: str) -> bool:
     return not module.startswith("millstream")
 
 
+@functools.cache
+def touched_by(path: Path) -> frozenset[str]:
+    return frozenset(touched(path.read_text(), package_of(path)))
+
+
 def touched(source: str, package: str) -> set[str]:
     """What a source imports (whole, first part, last part) and attributes, with their owners."""
     source = source.replace("from uuid import UUID\n", "")  # the type alone
-    found: set[str] = set()
-    for full in imports_in(source, package):
+    tree, found = ast.parse(source), set[str]()
+    for full in imports_in(tree, package):
         found |= {full, full.split(".")[0], full.split(".")[-1]} if is_foreign(full) else set()
-    for node in ast.walk(ast.parse(source)):
+    for node in ast.walk(tree):
         if isinstance(node, ast.Attribute):
             owner = getattr(node.value, "attr", getattr(node.value, "id", ""))
             found.add(f"{owner}.{node.attr}")
@@ -104,7 +110,7 @@ def touched(source: str, package: str) -> set[str]:
 
 def test_only_env_reads_clock_and_chance_and_only_the_transport_opens_sockets() -> None:
     for path in ALL:
-        found = touched(path.read_text(), package_of(path))
+        found = touched_by(path)
         clock = CLOCK_AND_DICE & found
         assert not clock or name_of(path) in MAY_READ_CLOCK, f"{name_of(path)} touches {clock}"
         sockets = SOCKETS & found
@@ -113,7 +119,7 @@ def test_only_env_reads_clock_and_chance_and_only_the_transport_opens_sockets() 
 
 def test_only_the_disk_seam_makes_files_durable() -> None:
     for path in ALL:
-        syncing = SYNCING & touched(path.read_text(), package_of(path))
+        syncing = SYNCING & touched_by(path)
         assert not syncing or name_of(path) in MAY_SYNC_FILES, f"{name_of(path)}: {syncing}"
 
 
@@ -181,7 +187,7 @@ def test_modules_keep_the_times_of_their_timers_themselves() -> None:
 def test_modules_say_what_they_are_and_are_finished() -> None:
     for path in ALL:
         text = path.read_text()
-        is_said = not text.strip() or ast.get_docstring(ast.parse(text))
+        is_said = not text.strip() or ast.get_docstring(parsed(path))
         assert is_said, f"{name_of(path)}: no docstring"
         assert not UNFINISHED.search(text), f"{name_of(path)}: words of unfinished work"
         assert path.name not in FORBIDDEN_NAMES, name_of(path)

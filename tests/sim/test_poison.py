@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections import Counter
 from collections.abc import Iterator
 from contextvars import Context
@@ -54,6 +55,7 @@ KEYS = tuple("abcd")
 POISON = "poison"
 RETRIES = 3
 SETTLED_S = 120.0
+FOUND_S = 30.0  # with a planted fault: without one it takes less than ten
 
 
 @grain(name="idle")
@@ -251,6 +253,7 @@ def test_a_planted_fault_is_seen(
     is_apart: bool, place: object, name: str, planted: object, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(place, name, planted)
+    monkeypatch.setattr(sys.modules[__name__], "SETTLED_S", FOUND_S)
     how = {"is_fenced": False, "can_rewind": False, "beats_s": 0.0}
     try:
         one, letters, _ = played(1, is_apart=is_apart, **how)

@@ -33,7 +33,7 @@ MORE_OF_SPARK = StreamNamespace("more", dict[str, int])
 SEEN: dict[str, list[int]] = defaultdict(list)
 EVENTS: list[Event[int]] = []
 GATEWAYS: list[str] = []
-ROWS = 400
+ROWS = 150
 
 
 @pytest.fixture(autouse=True)
