@@ -1,9 +1,11 @@
-"""Suite `ledger`: as `streams`, through the embedded ledger, whose directory a machine has.
+"""Suite `ledger`: as `streams`, through the ledger, embedded or replicated, as the seed says.
 
-Three silos and more are processes of one machine and share a directory. They are killed, also all
-at once, the machine loses its power, its disk fills up, stalls and fails to sync, store and table
-fail for a while, silos join and leave; owners write on after they let go; segments and ledgers are
-small.
+Embedded, three silos and more are processes of one machine and share a directory; replicated, each
+of three or four is a machine with a directory and a bookie of its own. They are killed, also all at
+once, machines lose their power, disks fill up, stall and fail to sync, store and table fail for a
+while, silos join and leave; owners write on after they let go, or stand still and go on; segments
+and ledgers are small. Replicated, one directory is wiped or put back as it was long before, which a
+ledger of two acknowledgements survives once, and clocks differ.
 Judged, beside what `streams` judges: what was acknowledged is there after a last power cut, under
 its number, and what was refused is nowhere; a number reads the same for everybody and at any time,
 and none is missing; what was acknowledged before something was sent is before it; a producer's
@@ -15,6 +17,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Coroutine, Iterator
+from dataclasses import replace
 from itertools import product
 from typing import Any
 
@@ -35,6 +38,7 @@ from millstream.providers.ledger import (
     LedgerOptions,
     LedgerTopicOptions,
     LedgerTopicSettings,
+    Quorum,
 )
 from millstream.runtime import MemoryMembershipTable, MemoryStateStore, StreamError
 from millstream.runtime.testing import (
@@ -52,9 +56,12 @@ from .queues import NotedAdapter, NotedLedgerQueues, Tail, Together, read_log
 from .troubles import (
     HOSTS_MAX,
     KINDS,
+    REPLICATED_KINDS,
     SILOS,
     all_at_once,
     comings_and_goings,
+    joins,
+    one_loss,
     outages,
 )
 
@@ -63,6 +70,7 @@ __all__ = ["LedgerRun", "ledger"]
 MACHINE = "silo-0"
 KIB = 1 << 10
 SYNC_S = ((0.0001, 0.002), (0.001, 0.02), (0.02, 0.2))
+QUORUMS = (None, Quorum(3, 3, 2), Quorum(2, 2, 2), Quorum(4, 3, 2), Quorum(3, 2, 2))
 LAST_APPENDS_S = 10.0  # so long something of unknown fate may still be stored
 
 
@@ -93,27 +101,27 @@ def options_of(rng: Random) -> LedgerOptions:
 
 
 class LedgerRun(StreamsRun):
-    """The notes of this suite."""
+    """The notes of this suite; `directory`: of the ledgers."""
 
     stop_every_s = (5.0, 20.0)
+    directory = ""
 
     def __init__(self, simulation: Simulation) -> None:
         super().__init__(simulation)
-        simulation.share_disk(*(f"silo-{number}" for number in range(HOSTS_MAX)))
         self.book = Book(self)
         self.adapters: dict[str, NotedAdapter] = {}
-        self._options = options_of(self._dice("options"))
-        self._store = FailingStore(self._dice("store"))
-        self._table = FailingTable(self._dice("table"))
-        self._stubborn_share = self._dice("stubborn").choice((0.0, 1.0))
-        simulation.disk(MACHINE).set_latency(*self._dice("latency").choice(SYNC_S))
+        self.options_of_queues = options_of(self.dice("options"))
+        self._store = FailingStore(self.dice("store"))
+        self._table = FailingTable(self.dice("table"))
+        self._stubborn_share = self.dice("stubborn").choice((0.0, 1.0))
 
-    def _dice(self, name: str) -> Random:
+    def dice(self, name: str) -> Random:
+        """Chance of its own for one purpose."""
         return seeded_random(self.simulation.seed, "ledger", name)
 
     def queues_for(self, host: Host) -> QueueAdapterFactory:
         """The ledger provider, noted."""
-        return NotedLedgerQueues(self, "ledger", self._options)
+        return NotedLedgerQueues(self, self.directory, self.options_of_queues)
 
     def publisher(self, host: Host, name: str) -> Program:
         """One that numbers its messages and repeats what failed, and one that does neither."""
@@ -128,11 +136,9 @@ class LedgerRun(StreamsRun):
 
     # -- troubles
 
-    def plan(self) -> Plan:
-        plan = make_plan(
-            *(self.simulation, self.steady), duration_s=DURATION_S, verbs=KINDS, silos_max=SILOS
-        )
-        return all_at_once(self._dice("all at once"), plan, DURATION_S)
+    def cut_power(self) -> None:
+        """Let every machine lose its power."""
+        raise NotImplementedError
 
     def shared(self) -> tuple[MemoryStateStore, MemoryMembershipTable]:
         return self._store, self._table
@@ -143,16 +149,14 @@ class LedgerRun(StreamsRun):
             programs.boot(name)
 
     def more_troubles(self, programs: Programs) -> list[Coroutine[Any, Any, None]]:
-        assert self.cluster is not None
-        moving = comings_and_goings(self, self._dice("moves"), self.cluster, programs)
-        return [outages(self, self._dice("outages"), self._store, self._table), moving]
+        return [outages(self, self.dice("outages"), self._store, self._table)]
 
     async def calm_down(self, programs: Programs) -> None:
         """Cut the power a last time: what is there then is what was stored."""
         assert self.cluster is not None
         await self.cluster.until_settled(VOTES_S, RECOVERY_S)
         await asyncio.sleep(LAST_APPENDS_S)
-        self.simulation.cut_power(MACHINE)
+        self.cut_power()
         for name in self.cluster.names:
             programs.boot(name)
         await self.cluster.until_settled(VOTES_S, RECOVERY_S)
@@ -207,6 +211,69 @@ class LedgerRun(StreamsRun):
                 yield f"{item} is stored, although its publish ended with {self.refused[item]}"
 
 
+class EmbeddedRun(LedgerRun):
+    """One machine with one directory."""
+
+    directory = "ledger"
+
+    def __init__(self, simulation: Simulation) -> None:
+        simulation.share_disk(*(f"silo-{number}" for number in range(HOSTS_MAX)))
+        super().__init__(simulation)
+        simulation.disk(MACHINE).set_latency(*self.dice("latency").choice(SYNC_S))
+
+    def plan(self) -> Plan:
+        plan = make_plan(
+            *(self.simulation, self.steady), duration_s=DURATION_S, verbs=KINDS, silos_max=SILOS
+        )
+        return all_at_once(self.dice("all at once"), plan, DURATION_S)
+
+    def more_troubles(self, programs: Programs) -> list[Coroutine[Any, Any, None]]:
+        assert self.cluster is not None
+        moving = comings_and_goings(self, self.dice("moves"), self.cluster, programs)
+        return [*super().more_troubles(programs), moving]
+
+    def cut_power(self) -> None:
+        self.simulation.cut_power(MACHINE)
+
+
+class ReplicatedRun(LedgerRun):
+    """Three or four machines, each with a directory of its own."""
+
+    directory = "ledger/{silo}"
+
+    def __init__(self, simulation: Simulation) -> None:
+        super().__init__(simulation)
+        settings = replace(
+            self.options_of_queues.settings, quorum=self.dice("quorum").choice(QUORUMS)
+        )
+        self.options_of_queues = replace(self.options_of_queues, settings=settings)
+        self.skew_s = self.dice("skew").choice((0.5, 5.0))
+        for number in range(HOSTS_MAX):
+            disk = simulation.disk(f"silo-{number}")
+            disk.set_latency(*self.dice(f"latency {number}").choice(SYNC_S))
+        self.figures["replicated runs"] += 1
+
+    def plan(self) -> Plan:
+        plan = make_plan(
+            *(self.simulation, self.steady),
+            duration_s=DURATION_S,
+            verbs=REPLICATED_KINDS,
+            silos_max=SILOS + 1,
+        )
+        plan = all_at_once(self.dice("all at once"), plan, DURATION_S)
+        return one_loss(self.dice("loss"), plan, DURATION_S)
+
+    def more_troubles(self, programs: Programs) -> list[Coroutine[Any, Any, None]]:
+        # nobody leaves: what was on a silo that does not come back has fewer copies from then on
+        return [*super().more_troubles(programs), joins(self, self.dice("moves"), programs)]
+
+    def cut_power(self) -> None:
+        assert self.cluster is not None
+        for name in self.cluster.names:
+            self.simulation.cut_power(name)
+
+
 async def ledger(simulation: Simulation) -> Counter[str]:
     """Run one seed; returns its figures. Raises Violated."""
-    return await play(LedgerRun(simulation))
+    is_replicated = seeded_random(simulation.seed, "ledger", "mode").random() < 0.5
+    return await play(ReplicatedRun(simulation) if is_replicated else EmbeddedRun(simulation))

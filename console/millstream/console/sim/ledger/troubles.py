@@ -1,7 +1,7 @@
 """What goes wrong beside a script while ledgers are simulated.
 
 Owns: verbs of disks and machines by kind, `outages` of store and table, `comings_and_goings` of
-silos, `all_at_once`. Invariant: when the run is over all of them have ended.
+silos, `all_at_once`, `one_loss`. Invariant: when the run is over all of them have ended.
 """
 
 from __future__ import annotations
@@ -20,7 +20,17 @@ from millstream.runtime.testing import (
     Step,
 )
 
-__all__ = ["HOSTS_MAX", "KINDS", "SILOS", "all_at_once", "comings_and_goings", "outages"]
+__all__ = [
+    "HOSTS_MAX",
+    "KINDS",
+    "REPLICATED_KINDS",
+    "SILOS",
+    "all_at_once",
+    "comings_and_goings",
+    "joins",
+    "one_loss",
+    "outages",
+]
 
 SILOS = 3
 HOSTS_MAX = 8  # of the machine, over a run
@@ -32,12 +42,21 @@ KINDS = {
     "disk": (*DISK, "kill", "power_cut"),
     "network": (*NETWORK, "kill"),
 }
+REPLICATED_KINDS = {
+    "everything": ("crash", "kill", "pause", "power_cut", *NETWORK, *DISK),
+    "kills": ("crash", "kill", "pause", "power_cut"),
+    "disks": (*DISK, "crash", "power_cut"),
+    "network": (*NETWORK, "kill", "pause"),
+    "standing still": ("pause",),
+}
 # No `disk_damage` and no `disk_rollback`: with one copy both lose what was acknowledged.
 RATES = (0.02, 0.2, 1.0)
 TABLE_RATES = (0.02, 0.2)
 OUTAGE_S = (0.5, 6.0)
 CALM_S = (2.0, 20.0)
 MOVE_S = (4.0, 15.0)
+OLD_S = 12.0
+"""A copy is older than the longest outage: by then the rows say what it lacks."""
 
 
 def all_at_once(rng: Random, plan: Plan, duration_s: float) -> Plan:
@@ -46,10 +65,36 @@ def all_at_once(rng: Random, plan: Plan, duration_s: float) -> Plan:
         return plan
     start_s = rng.uniform(0.0, duration_s - 1.0)
     end_s = min(duration_s - 0.5, start_s + rng.uniform(0.0, 8.0))
-    names = [f"silo-{number}" for number in range(SILOS)]
+    names = [f"silo-{number}" for number in range(plan.silos)]
     steps = [Step(start_s, "kill", (name,)) for name in names]
-    steps.append(Step(end_s, "restart", (names[0],)))
+    steps += [Step(end_s, "restart", (name,)) for name in names]
+    return with_steps(plan, steps)
+
+
+def one_loss(rng: Random, plan: Plan, duration_s: float) -> Plan:
+    """In half of the runs one directory is wiped, or put back as it was long before: one copy of
+    each entry that was acknowledged twice is elsewhere. A second such loss might find the last."""
+    what, host = rng.choice(("", "", "disk_wipe", "disk_rollback")), rng.randrange(plan.silos)
+    name, end_s = f"silo-{host}", rng.uniform(OLD_S + 0.5, duration_s - 1.0)
+    steps = [Step(end_s, what, (name,))] if what else []
+    if what == "disk_rollback":
+        steps.append(Step(rng.uniform(0.0, end_s - OLD_S), "disk_copy", (name,)))
+    return with_steps(plan, steps)
+
+
+def with_steps(plan: Plan, steps: list[Step]) -> Plan:
+    """More steps, each at its time."""
     return Plan(plan.kind, plan.silos, tuple(sorted([*plan.script, *steps])))
+
+
+async def joins(run: Run, rng: Random, programs: Programs) -> None:
+    """Now and then one more silo, with a directory of its own."""
+    for _ in range(rng.randrange(3)):
+        await asyncio.sleep(rng.uniform(*MOVE_S))
+        if run.is_over:
+            break
+        programs.join()
+        run.figures["joins"] += 1
 
 
 async def outages(run: Run, rng: Random, store: FailingStore, table: FailingTable) -> None:

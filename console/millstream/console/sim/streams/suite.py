@@ -107,6 +107,7 @@ class StreamsRun(Handling):
 
     steady: tuple[str, ...] = ("client", "table", "store")
     stop_every_s = (5.0, 30.0)
+    skew_s = 0.5
 
     def __init__(self, simulation: Simulation) -> None:
         super().__init__(simulation)
@@ -306,6 +307,7 @@ def cluster_of(run: StreamsRun, plan: Plan) -> SimCluster:
         stores={"default": store},
         membership=table,
         options=RUNTIME,
+        skew_s=run.skew_s,
         lacking=lacking_in(run.simulation.seed),
     )
 
