@@ -9,6 +9,9 @@ import pytest
 from tests.providers.ledger.replicated import Silos, outcome
 
 from millstream.providers.ledger import Quorum
+from millstream.providers.ledger.topic.cursors.cursor import Cursor
+from millstream.providers.ledger.topic.form import StoredMessage
+from millstream.providers.ledger.topic.topics import Topics
 from millstream.runtime import EnqueueFailed, MemoryStateStore, QueueUnavailable
 from millstream.runtime.testing import Simulation, run
 
@@ -203,6 +206,47 @@ def test_after_a_stop_of_all_a_queue_waits_for_the_bookies_that_it_needs(
             assert await stored(silos, other, 2) == ["a", "c"]
             silos.cluster.boot(others[1])
             await silos.cluster.until_active()
+
+    run(main, 1)
+
+
+def test_a_queue_that_cannot_be_read_takes_what_is_published(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def read(*_: object) -> list[StoredMessage]:
+        raise QueueUnavailable("no bookie gives entry 7")
+
+    async def main(sim: Simulation) -> None:
+        async with Silos(sim, 3) as silos:
+            _, other, _ = await elsewhere(silos)
+            await silos.publish(other, "before")
+            monkeypatch.setattr(Cursor, "read", read)
+            words = [str(number) for number in range(80)]
+            for word in words:
+                await silos.publish(other, word)
+                await asyncio.sleep(1.0)
+            monkeypatch.undo()
+            assert await stored(silos, other, 81) == ["before", *words]
+            assert len(silos.ledgers()) == 1, "nobody took it over"
+
+    run(main, 1)
+
+
+def test_who_cannot_publish_hears_why_the_owner_does_not_take_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def open_(*_: object) -> None:
+        raise QueueUnavailable("ledger 7 lacks entry 9: put the directory back")
+
+    async def main(sim: Simulation) -> None:
+        monkeypatch.setattr(Topics, "open", open_)
+        async with Silos(sim, 3) as silos:
+            await asyncio.sleep(5.0)
+            for name in silos.cluster.names:
+                failed = await outcome(silos.publish(name, "a"))
+                assert isinstance(failed, EnqueueFailed)
+                text = "nothing is stored, no silo writes it yet after 2 s: ledger 7 lacks entry 9"
+                assert text in str(failed.cause)
 
     run(main, 1)
 

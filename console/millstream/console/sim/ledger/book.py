@@ -1,7 +1,11 @@
 """What is known of the ledgers' topics in a simulated run, and what is wrong with it.
 
 Owns: `Book`: messages by queue and number, whoever saw them, and what was acknowledged. Not: who
-looks (`ledger_queues`). Invariant: it is outside of the cluster, so no crash reaches it.
+looks (`queues`). Invariant: it is outside of the cluster, so no crash reaches it.
+It checks, in time that is linear in what was stored, H1 to H9 of spec 10.10.9: lost (`check_log`),
+divergent and phantom (`saw`), order of producers, real-time order and duplicates (`check_acks`);
+`queues` checks gaps and that no reader's end goes back. What an owner of an old epoch had confirmed
+behind the end would be lost, or divergent.
 """
 
 from __future__ import annotations

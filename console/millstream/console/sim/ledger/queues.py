@@ -28,6 +28,7 @@ PAGE_EVENTS = 50
 PAGE_BYTES = 1 << 20
 LOOK_S = 0.5
 ANEW_SHARE = 0.05
+BOUNDS_SHARE = 0.2
 STUBBORN_S = 8.0
 TRIES = 20
 TRY_S = 0.5
@@ -146,15 +147,29 @@ class Tail:
         try:
             first, last = await reader.bounds()
             position = self._rng.choice((first, last)) or Token(0, 1)
+            end = last
             while not adapter.is_closed and not self._run.is_over:
                 if self._rng.random() < ANEW_SHARE:
                     break
                 position, _ = await read_page(self._notes.book, reader, queue, position, self._host)
+                if self._rng.random() < BOUNDS_SHARE:
+                    end = await self._seen_further(reader, queue, position, end)
                 await asyncio.sleep(self._rng.uniform(0.0, LOOK_S))
         except StreamError as error:
             self._run.figures[f"reading: {type(error).__name__}"] += 1
         finally:
             await reader.aclose()
+
+    async def _seen_further(
+        self, reader: LedgerReader, queue: str, position: Token, before: Token | None
+    ) -> Token | None:
+        """The end as a reader sees it never goes back, also not behind what it has read."""
+        _, last = await reader.bounds()
+        if last is not None and (last < (before or last) or last.seq < position.seq - 1):
+            self._run.violated(
+                f"{queue}: {self._host} sees the end at {last}, after {before}; it read {position}"
+            )
+        return last or before
 
 
 async def read_page(

@@ -96,7 +96,7 @@ class LedgerAdapter:
         name = f"{LedgerTarget.target_name}/{host.provider}"
         target = host.targets.find(name)
         if not isinstance(target, LedgerTarget) or not target.adapters:
-            target = LedgerTarget(Desk(node))
+            target = LedgerTarget(Desk(node, host.tasks))
             host.targets.add(target, host.provider)
         target.adapters += 1
         return target

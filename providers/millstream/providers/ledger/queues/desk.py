@@ -25,11 +25,13 @@ from millstream.runtime import (
     QueueUnavailable,
     StreamError,
 )
-from millstream.runtime.extending import SystemTarget
+from millstream.runtime.extending import SystemTarget, Tasks
 from millstream.streams import QueueId
 
-__all__ = ["Answer", "Desk", "LedgerTarget", "Opens"]
+__all__ = ["Answer", "Desk", "LedgerTarget", "Opens", "Reason"]
 
+KEPT_S = 30.0
+"""An owner whose read has failed comes again sooner."""
 EPOCHS_BETWEEN = 1024
 """Epochs of a topic for each epoch of its queue."""
 
@@ -46,9 +48,12 @@ class Opens(Protocol):
 class Desk:
     """The open topics of one provider in one silo."""
 
-    def __init__(self, opens: Opens) -> None:
+    def __init__(self, opens: Opens, tasks: Tasks) -> None:
         self._opens = opens
+        self._tasks = tasks
         self._topics: dict[QueueId, Topic] = {}
+        self._kept: dict[QueueId, asyncio.TimerHandle] = {}
+        self._refusals: dict[QueueId, str] = {}
         self._changing: defaultdict[QueueId, asyncio.Lock] = defaultdict(asyncio.Lock)
 
     def topic(self, queue: QueueId) -> Topic | None:
@@ -56,8 +61,19 @@ class Desk:
         topic = self._topics.get(queue)
         return None if topic is None or topic.has_ended else topic
 
+    def refusal(self, queue: QueueId) -> str:
+        """Why the queue's topic could not be opened here; "": it was, or nobody tried."""
+        return self._refusals.get(queue, "")
+
     async def own(self, queue: QueueId, epoch: int) -> Topic:
-        """Open a queue's topic for its owner. Raises QueueFenced, QueueUnavailable."""
+        """Open a queue's topic for its owner; one that was kept for it is the same. Raises
+        QueueFenced, QueueUnavailable."""
+        kept = self._kept.pop(queue, None)
+        if kept is not None:
+            kept.cancel()
+            topic = self.topic(queue)
+            if topic is not None and topic.epoch // EPOCHS_BETWEEN == epoch:
+                return topic
         first, last = epoch * EPOCHS_BETWEEN, await self._opens.last_epoch(queue)
         return await self._open(queue, max(first, self._next(queue, last, epoch)))
 
@@ -87,9 +103,24 @@ class Desk:
                     text = f"{queue} is written in epoch {found.epoch}, not {epoch}"
                     raise QueueFenced(text)
                 await self._close(queue, found)
-            topic = await self._opens.open(queue, epoch)
+            try:
+                topic = await self._opens.open(queue, epoch)
+            except QueueUnavailable as error:
+                self._refusals[queue] = str(error)
+                raise
+            self._refusals.pop(queue, None)
             self._topics[queue] = topic
             return topic
+
+    def keep(self, queue: QueueId, topic: Topic) -> None:
+        """Let a topic be appended to while its owner, whose read has failed, comes again; if it
+        does not come for `KEPT_S`, the topic is closed."""
+
+        def leave() -> None:
+            self._kept.pop(queue, None)
+            self._tasks.start(self.leave(queue, topic))
+
+        self._kept[queue] = self._tasks.call_later(KEPT_S, leave)
 
     async def leave(self, queue: QueueId, topic: Topic) -> None:
         """Close a topic in order, unless another one took its place."""
@@ -103,6 +134,8 @@ class Desk:
 
     async def aclose(self) -> None:
         """Close all topics."""
+        for kept in self._kept.values():
+            kept.cancel()
         await asyncio.gather(*[self.leave(*one) for one in list(self._topics.items())])
 
 
@@ -159,7 +192,7 @@ async def append_here(desk: Desk, queue: QueueId, messages: Sequence[TopicMessag
     """Append to a topic of this silo."""
     topic = desk.topic(queue)
     if topic is None:
-        return Answer(reason=Reason.NOT_HERE)
+        return Answer(reason=Reason.NOT_HERE, text=desk.refusal(queue))
     try:
         return Answer(await topic.append(messages))
     except QueueFenced:

@@ -23,7 +23,7 @@ from millstream.runtime import (
 from millstream.runtime.extending import Backoff
 from millstream.streams import AdapterHost, QueueId
 
-from .desk import Answer, Desk, LedgerTarget, append_here
+from .desk import Answer, Desk, LedgerTarget, Reason, append_here
 
 __all__ = ["Publishing"]
 
@@ -45,17 +45,19 @@ class Publishing:
 
     async def append(self, queue: QueueId, messages: Sequence[TopicMessage]) -> list[int | None]:
         """Append messages; their numbers. Raises QueueFull, QueueUnavailable, PublishUnknown."""
-        until_s, attempt = self._host.clock.now() + self._wait_s, 0
+        until_s, attempt, why = self._host.clock.now() + self._wait_s, 0, ""
         while True:
             answer = await self._try(queue, messages)
             if answer is not None and not answer.is_elsewhere:
                 return answer.check()
+            if answer is not None and answer.text:
+                why = f": {answer.text}"
             self._writers.pop(queue, None)
             attempt += 1
             pause_s = BETWEEN_TRIES.delay_s(attempt, self._host.clock.uniform(0.0, 1.0))
             if self._host.clock.now() + pause_s > until_s:
-                text = f"{queue}: no silo writes it yet, after {self._wait_s:g} s"
-                raise QueueUnavailable(f"{text}; nothing is stored")
+                text = f"{queue}: nothing is stored, no silo writes it yet"
+                raise QueueUnavailable(f"{text} after {self._wait_s:g} s{why}")
             await asyncio.sleep(pause_s)
 
     async def _try(self, queue: QueueId, messages: Sequence[TopicMessage]) -> Answer | None:
@@ -66,8 +68,8 @@ class Publishing:
         if silo is None:
             topic = await self._stand_in(queue)
             return None if topic is None else await append_here(self._desk, queue, messages)
-        if silo == self._host.silo:
-            return None  # it is about to open it
+        if silo == self._host.silo:  # it is about to open it
+            return Answer(reason=Reason.NOT_HERE, text=self._desk.refusal(queue))
         self._writers[queue] = silo
         return await self._send(silo, queue, messages)
 

@@ -39,6 +39,7 @@ class LedgerReceiver:
         self._topic: Topic | None = None
         self._cursor: Cursor | None = None
         self._left: deque[QueueMessage] = deque()  # read, and not given out for lack of room
+        self._has_failed = False  # the last read has
 
     async def start(self, after: Token | None, /) -> None:
         topic = await self._desk.own(self._queue, self._epoch)
@@ -68,12 +69,14 @@ class LedgerReceiver:
         cursor = self._started()
         try:
             found = await cursor.read(max_events, max_bytes, wait_s)
+            self._has_failed = False
         except CursorTooOld as error:
             first = Token(self._era, error.first)
             raise CursorTooOld(f"{self._queue}: {error}", first=first) from None
         except QueueUnavailable:
             if self._topic is None:
                 return []  # it was closed meanwhile
+            self._has_failed = True
             raise
         return [out_of_topic(one, self._era) for one in found]
 
@@ -98,7 +101,9 @@ class LedgerReceiver:
 
     async def aclose(self) -> None:
         topic, self._topic, self._cursor = self._topic, None, None
-        if topic is not None:
+        if topic is not None and self._has_failed and not topic.has_ended:
+            self._desk.keep(self._queue, topic)  # what cannot be read does not stop publishers
+        elif topic is not None:
             await self._desk.leave(self._queue, topic)
 
     def _started(self) -> Cursor:
@@ -132,13 +137,17 @@ class LedgerReader:
         self._queue = queue
         self._beside = beside
         self._era = era
+        self._end = 0
 
     def _reads(self) -> Reads:
         return self._desk.topic(self._queue) or self._beside
 
     async def _bounds(self) -> tuple[int, int]:
+        """What bookies know of the end may be less than an owner knew here before."""
         topic = self._desk.topic(self._queue)
-        return await self._beside.bounds() if topic is None else (topic.first, topic.end)
+        first, end = await self._beside.bounds() if topic is None else (topic.first, topic.end)
+        self._end = max(self._end, end)
+        return first, self._end
 
     async def bounds(self) -> tuple[Token | None, Token | None]:
         first, end = await self._bounds()
@@ -164,8 +173,11 @@ class LedgerReader:
         except CursorTooOld as error:
             first = Token(self._era, error.first)
             raise CursorTooOld(f"{self._queue}: {error}", first=first) from None
+        following = position.seq
+        if found:
+            following = found[-1].number + 1
+            self._end = max(self._end, following)
         _, end = await self._bounds()
-        following = found[-1].number + 1 if found else position.seq
         messages = within(max_events, (out_of_topic(one, self._era) for one in found))
         if messages and len(messages) < len(found):
             following = messages[-1].token.seq + 1
