@@ -142,7 +142,11 @@ def test_a_sector_that_cannot_be_read_is_found() -> None:
     [
         ("identity", lambda _: b"", "identity: offset 0: it is damaged: 0 bytes"),
         ("identity", lambda data: data[:-9], "identity: offset 0: it is damaged"),
-        (segment_name(2), lambda _: b"", "0000002.seg: offset 0: its head is damaged"),
+        (
+            segment_name(2),
+            lambda _: b"",
+            "0000002.seg: offset 0: it ends here, and had a",
+        ),
         ("0000000000000002.idx", flipped(40), "0000002.idx: offset 0: it is damaged: its check"),
     ],
 )

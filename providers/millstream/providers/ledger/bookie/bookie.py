@@ -429,11 +429,13 @@ class Bookie:
             except OSError as error:
                 self.stop(error)
                 return
-            self.free(free_bytes)
             if missing:
                 self.stop(refused(missing[0], 0, "it was removed while it was in use", ADVICE))
+            else:
+                self.free(free_bytes)
 
 
 def look_at(directory: Directory) -> tuple[list[str], int]:
     """Which files are missing, and what is free."""
-    return directory.missing(), directory.free_bytes()
+    missing = directory.missing()
+    return missing, 0 if missing else directory.free_bytes()

@@ -185,7 +185,9 @@ class Directory:
         """Files that must be there, and are not."""
         numbers = Intervals(self.identity.segments).numbers()
         wanted = [IDENTITY, *(segment_name(number) for number in numbers)]
-        names = set(self.disk.list(self.path))
+        names = set[str]()
+        with suppress(FileNotFoundError):  # the directory is gone, and all with it
+            names.update(self.disk.list(self.path))
         return [self.file(name) for name in wanted if name not in names]
 
     def tidy(self) -> None:

@@ -11,9 +11,9 @@ import logging
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from millstream.runtime.extending import Disk, DiskThread
+from millstream.runtime.extending import Disk, DiskFile, DiskThread
 
-from .directory import Directory
+from .directory import ADVICE, Directory, refused
 from .form.intervals import Intervals
 from .form.loading import ANEW, Loaded, Loader
 from .form.segment import FRAMES_START, seed_of
@@ -94,6 +94,7 @@ def load_segments(directory: Directory) -> tuple[Loaded, Scanned]:
         sealed = directory.sealed(number)
         file = directory.open_segment(number)
         try:
+            refuse_short(file, FRAMES_START if sealed is None else sealed.end)
             if sealed is not None:
                 loader.take_sealed(sealed)
                 continue
@@ -103,6 +104,13 @@ def load_segments(directory: Directory) -> tuple[Loaded, Scanned]:
         finally:
             file.close()
     return loader.finish(), Scanned(segments, size_bytes)
+
+
+def refuse_short(file: DiskFile, end: int) -> None:
+    """Its size was durable before anything in it was acknowledged, so it was cut by somebody."""
+    if file.size_bytes < end:
+        fact = f"it ends here, and had {end} bytes at least: it was emptied, or cut"
+        raise refused(file.path, file.size_bytes, fact, ADVICE)
 
 
 def judged(loaded: Loaded, found: HighWater, known: Known, path: str) -> Loaded:

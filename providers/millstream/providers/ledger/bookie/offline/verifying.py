@@ -24,6 +24,7 @@ from millstream.providers.ledger.bookie.form.intervals import Intervals
 from millstream.providers.ledger.bookie.form.loading import Loader, is_same
 from millstream.providers.ledger.bookie.form.sealed import INDEX_BYTES_MAX, Sealed, sealed_in
 from millstream.providers.ledger.bookie.form.segment import (
+    FRAMES_START,
     SegmentHead,
     head_in,
     index_name,
@@ -206,6 +207,10 @@ class Verification:
             self._fault(name, 0, f"it cannot be opened: {error}", COPIES)
             return
         try:
+            if file.size_bytes < FRAMES_START:
+                what = "it ends here, and had a head and frames: it was emptied, or cut"
+                self._fault(name, file.size_bytes, what, ADVICE)
+                return
             self._check_head(number, file)
             faults = len(self._faults)
             self._places.clear()
