@@ -39,6 +39,7 @@ LIMITS = LIMIT.findall((DOCS / "reference" / "limits.md").read_text())
 OPTION_CLASSES = {
     "Backoff": "millstream.streams",
     "BookieOptions": "millstream.providers.ledger",
+    "RecoveryOptions": "millstream.providers.ledger",
     "BroadcastOptions": "millstream.streams",
     "CacheLimits": "millstream.streams",
     "DeliveryOptions": "millstream.streams",

@@ -42,6 +42,7 @@ FLOORS: dict[str, tuple[str, ...]] = {
         "metadata",
         "handle",
         "serving",
+        "recovery",
         "topic",
         "queues",
         "alone",

@@ -34,10 +34,12 @@ class One:
     told: dict[int, int] = field(default_factory=dict)
     is_away: bool = False
     is_full: bool = False
+    is_leaving: bool = False
     hangs: bool = False
     is_in_doubt: bool = False
     delay_s: float = 0.001
     losses: float = 0.0  # of questions, and of answers
+    puts: int = 0
 
 
 class ModelBookies:
@@ -73,6 +75,7 @@ class ModelBookies:
             raise LedgerFenced(f"{bookie}: ledger {ledger} is fenced in term {fence}", fence)
         if one.is_full and term != fence:
             raise BookieReadOnly(f"{bookie} is full")
+        one.puts += 1
         for packed in entries:
             one.entries[ledger, head_of(packed).entry] = packed
         await self._answer(bookie)
@@ -132,7 +135,9 @@ class ModelBookies:
         """All are known."""
 
     def writable(self) -> Mapping[str, float]:
-        return {name: 1.0 for name, one in self.all.items() if not (one.is_away or one.is_full)}
+        shut = {name for name, one in self.all.items() if one.is_away or one.is_full}
+        leaving = {name for name, one in self.all.items() if one.is_leaving}
+        return {name: 1.0 for name in self.all if name not in shut | leaving}
 
 
 class Process:
@@ -145,7 +150,7 @@ class Process:
         seed: int = 0,
         options: HandleOptions | None = None,
     ) -> None:
-        clock = LoopClock(seed)
+        clock = self.clock = LoopClock(seed)
         self.store = MemoryStateStore() if store is None else store
         metadata = self.metadata = Metadata(self.store, "tests", clock, f"process{seed}")
         self.rows = ledger_rows(metadata)

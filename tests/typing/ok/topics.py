@@ -17,6 +17,7 @@ from millstream.providers.ledger import (
     LedgerTopicSettings,
     Position,
     Quorum,
+    RecoveryOptions,
     open_topics,
 )
 from millstream.runtime import MemoryStateStore
@@ -57,5 +58,6 @@ queues: QueueAdapterFactory = LedgerQueues(
     LedgerOptions(
         settings=LedgerTopicSettings(quorum=Quorum(3, 3, 2)),
         bookie=BookieOptions(segment_bytes=2**24),
+        recovery=RecoveryOptions(lost_bookie_after_s=300.0),
     ),
 )

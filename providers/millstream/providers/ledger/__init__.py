@@ -2,8 +2,9 @@
 
 Rooms, from the ground up: `protocol` (what is stored and decided, without I/O), `bookie` (one
 directory of entries) and `metadata` (rows of a state store), `handle` (writing, reading and
-recovering one ledger), `serving` (which silo runs which bookie), `topic` (a sequence of ledgers,
-with cursors), `queues` (topics as queues of streams) and `alone` (topics without a silo).
+recovering one ledger), `serving` (which silo runs which bookie), `recovery` (copies that were lost
+are made again), `topic` (a sequence of ledgers, with cursors), `queues` (topics as queues of
+streams) and `alone` (topics without a silo).
 """
 
 from .alone.message import LedgerMessage, Position
@@ -14,6 +15,7 @@ from .bookie.options import BookieOptions
 from .protocol.quorum import Quorum
 from .queues.adapter import LedgerQueues
 from .queues.options import LedgerOptions
+from .recovery.options import RecoveryOptions
 from .topic.options import LedgerTopicOptions, LedgerTopicSettings
 
 __all__ = [
@@ -28,5 +30,6 @@ __all__ = [
     "LedgerTopics",
     "Position",
     "Quorum",
+    "RecoveryOptions",
     "open_topics",
 ]

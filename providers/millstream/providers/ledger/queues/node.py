@@ -14,6 +14,7 @@ from millstream.providers.ledger.metadata.ledgers import LedgerIds, ledger_rows
 from millstream.providers.ledger.metadata.metadata import Metadata
 from millstream.providers.ledger.protocol.errors import LedgerError
 from millstream.providers.ledger.protocol.quorum import Quorum
+from millstream.providers.ledger.recovery.auditor import Auditor
 from millstream.providers.ledger.serving.census import Census
 from millstream.providers.ledger.serving.cluster_bookies import ClusterBookies
 from millstream.providers.ledger.serving.home import Home
@@ -50,9 +51,12 @@ class LedgerNode:
             options.bookie,
             options.look_for_lock_s,
         )
-        context = HandleContext(
-            self._bookies, ledger_rows(metadata), host.clock, host.tasks, HandleOptions()
-        )
+        records = ledger_rows(metadata)
+        context = HandleContext(self._bookies, records, host.clock, host.tasks, HandleOptions())
+        self._auditor: Auditor | None = None
+        if home.owner and options.recovery.is_on:
+            around = (self._bookies, options.recovery, home.place, host.silo)
+            self._auditor = Auditor(context, metadata, records, *around)
         ledgers = BookieLedgers(context, ids, usual)
         self._topics = Topics(ledgers, metadata, host.clock, host.tasks)
         self._tasks = host.tasks
@@ -68,6 +72,8 @@ class LedgerNode:
         except OSError as error:
             raise StorageUnavailable(f"stream provider {self._provider!r}: {error}") from error
         self._tasks.start(self._topics.keep_swept(self._bookies.is_first))
+        if self._auditor is not None:
+            self._tasks.start(self._auditor.run())
 
     def _name(self, queue: QueueId) -> str:
         return f"{self._provider}/{queue}"

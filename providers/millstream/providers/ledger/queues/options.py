@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 from millstream.providers.ledger.bookie.options import BookieOptions
 from millstream.providers.ledger.protocol.entry import HEAD_BYTES
+from millstream.providers.ledger.recovery.options import RecoveryOptions
 from millstream.providers.ledger.topic.options import LedgerTopicOptions, LedgerTopicSettings
 from millstream.runtime import ConfigError
 from millstream.runtime.extending import check_fields
@@ -29,6 +30,7 @@ class LedgerOptions:
         look_for_lock_s: how often a silo without its directory's lock tries to get it.
         topic, settings: of each queue's topic: limits, retention, copies, size of ledgers.
         bookie: of the directory.
+        recovery: how lost copies are made again, where each silo has a directory of its own.
     """
 
     store: str = "default"
@@ -38,6 +40,7 @@ class LedgerOptions:
     topic: LedgerTopicOptions = field(default_factory=LedgerTopicOptions)
     settings: LedgerTopicSettings = field(default_factory=LedgerTopicSettings)
     bookie: BookieOptions = field(default_factory=BookieOptions)
+    recovery: RecoveryOptions = field(default_factory=RecoveryOptions)
 
     def __post_init__(self) -> None:
         check_fields(self)

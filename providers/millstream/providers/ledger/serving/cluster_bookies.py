@@ -145,8 +145,8 @@ class ClusterBookies:
         return record is not None and record.is_draining
 
     def known(self) -> Mapping[str, BookieRecord]:
-        """The rows of bookies, as they were read last."""
-        return self._known
+        """The rows of this place's bookies, as they were read last."""
+        return {name: one for name, one in self._known.items() if one.place == self._place}
 
     def away(self, owner: str) -> list[str]:
         """Bookies that have run, and that no live silo runs now; of the directories of a silo, by
@@ -154,7 +154,7 @@ class ClusterBookies:
         return [
             name
             for name, record in self._known.items()
-            if record.owner == owner and not self._runs(name)
+            if record.owner == owner and not self.runs(name)
         ]
 
     def runner(self, home: Home) -> str:
@@ -167,11 +167,11 @@ class ClusterBookies:
     def is_first(self) -> bool:
         """Is, of the bookies of this place that run, the one that comes first in this silo? So one
         silo does what one has to do, and two at most for a moment."""
-        of_place = [name for name, one in self._known.items() if one.place == self._place]
-        return min(filter(self._runs, of_place), default="") in self._here
+        return min(filter(self.runs, self.known()), default="") in self._here
 
-    def _runs(self, name: str) -> bool:
-        return name in self._here or self._is_live(self._known[name].silo)
+    def runs(self, bookie: str) -> bool:
+        """Does a live silo run this one, which has a row, as far as is known?"""
+        return bookie in self._here or self._is_live(self._known[bookie].silo)
 
     def likeliest(self, bookies: Sequence[str], /) -> Sequence[str]:
         since_s = self._silent_s

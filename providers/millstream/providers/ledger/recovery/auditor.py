@@ -1,0 +1,271 @@
+"""Looks after the copies of all ledgers of one place, in one silo of the cluster at a time.
+
+Owns: `Auditor`. Not: what a ledger lacks (`needs`), what is due (`agenda`), doing it (`mending`).
+Invariants: the live silo with the lowest name among those that run bookies does it; should two
+think that they are it, both do, which is harmless; a look at all ledgers lets others run after each
+page of them; what goes wrong is said once, and tried again later.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter, deque
+from collections.abc import AsyncIterator, Mapping
+from typing import Protocol
+
+import msgspec
+
+from millstream.providers.ledger.handle.context import HandleContext
+from millstream.providers.ledger.metadata.bookies import BookieRecord
+from millstream.providers.ledger.metadata.metadata import Metadata
+from millstream.providers.ledger.protocol.errors import LedgerError, LedgerGone
+from millstream.providers.ledger.protocol.record import LedgerRecord
+from millstream.runtime import StorageError
+
+from .agenda import Agenda, Job
+from .changes import ClaimLost
+from .copying import EntriesLost
+from .mending import Mender
+from .needs import needs_of
+from .options import RecoveryOptions
+from .report import STUCK_SHOWN_MAX, BookieReport, RecoveryReport, Stuck, report_rows
+from .standing import Standing, Standings
+
+__all__ = ["REPORT_EVERY_S", "Auditor", "Records", "Surroundings"]
+
+log = logging.getLogger("millstream.ledger")
+
+REPORT_EVERY_S = 5.0
+"""So often the report is written at most."""
+LEDGERS_AT_ONCE = 64
+"""After a look at so many, others run."""
+
+
+class Surroundings(Protocol):
+    """The bookies of one place, as this silo knows them."""
+
+    def known(self) -> Mapping[str, BookieRecord]:
+        """Their rows."""
+        ...
+
+    def runs(self, bookie: str, /) -> bool:
+        """Does a live silo run this one, which has a row?"""
+        ...
+
+    def is_first(self) -> bool:
+        """Is this the one silo that does what one has to do?"""
+        ...
+
+
+class Records(Protocol):
+    """The records of all ledgers. May raise StorageError."""
+
+    def scan(self) -> AsyncIterator[LedgerRecord]: ...
+
+
+class Auditor:
+    """Runs in every silo; acts in one.
+
+    Args:
+        place: of the bookies.
+        silo: this one's address, for the report.
+    """
+
+    def __init__(
+        self,
+        context: HandleContext,
+        metadata: Metadata,
+        records: Records,
+        around: Surroundings,
+        options: RecoveryOptions,
+        place: str,
+        silo: str,
+    ) -> None:
+        self._context = context
+        self._records = records
+        self._around = around
+        self._options = options
+        self._standings = Standings(options.lost_bookie_after_s)
+        self._agenda = Agenda(options)
+        self._mender = Mender(context, options, self._standings.of, metadata.new_operation)
+        self._rows = report_rows(metadata)
+        self._report = RecoveryReport(place, silo, 0.0)
+        self._ledgers_of: Counter[str] = Counter()
+        self._is_acting = False
+        self._audit_at_s = self._say_at_s = 0.0
+        self._auditing: asyncio.Task[None] | None = None
+        self._drained: set[str] = set()
+
+    @property
+    def is_acting(self) -> bool:
+        """Is this the silo that looks after copies, as far as it knows?"""
+        return self._is_acting
+
+    def report(self) -> RecoveryReport:
+        """What was found, and done."""
+        copied, agenda = self._mender.copied, self._agenda
+        return msgspec.structs.replace(
+            self._report,
+            lacking=len(agenda.lacking),
+            places=sum(len(needs.vacancies) for needs in agenda.lacking.values()),
+            filled=copied.places,
+            entries=copied.entries,
+            size_bytes=copied.size_bytes,
+            checked=copied.checked,
+            ended=copied.ended,
+            bookies=tuple(
+                BookieReport(name, standing.value, self._ledgers_of[name])
+                for name, standing in sorted(self._standings.all().items())
+            ),
+            stuck=tuple(
+                Stuck(ledger, isinstance(tries.error, EntriesLost), str(tries.error))
+                for ledger, tries in sorted(agenda.failed.items())[:STUCK_SHOWN_MAX]
+            ),
+        )
+
+    async def run(self) -> None:
+        """Look at bookies, and do what is due, for ever."""
+        while True:
+            await asyncio.sleep(self._options.look_every_s)
+            self.look()
+            if self._is_acting:
+                await self._say()
+
+    # --- who is there, and who acts
+
+    def look(self) -> None:
+        """See who is there, and begin what is due."""
+        now_s = self._context.clock.now()
+        if self._see(now_s):
+            self._agenda.anew()
+            self._audit_at_s = now_s
+        due_s = min(self._audit_at_s, self._agenda.next_s)
+        if self._is_acting and self._auditing is None and now_s >= due_s:
+            self._audit_at_s = now_s + self._options.audit_every_s
+            self._auditing = self._context.tasks.start(self._audit())
+
+    def _see(self, now_s: float) -> bool:
+        """Look at bookies; has anything changed?"""
+        known = self._around.known()
+        live = set(filter(self._around.runs, known))
+        leaving = {name for name, record in known.items() if record.is_draining}
+        before = dict(self._standings.all())
+        has_changed = self._standings.see(now_s, live, known.keys(), leaving)
+        was_acting, self._is_acting = self._is_acting, self._around.is_first()
+        if self._is_acting and not was_acting:
+            wall_s = self._context.clock.wall_s()
+            self._report = RecoveryReport(self._report.place, self._report.auditor, wall_s)
+            log.info("this silo looks after the copies of ledgers in %s", self._report.place)
+        if self._is_acting:
+            self._tell(before)
+        return has_changed or self._is_acting != was_acting
+
+    def _tell(self, before: Mapping[str, Standing]) -> None:
+        """Say which bookies have another standing than before."""
+        for name, standing in self._standings.all().items():
+            if standing is before.get(name):
+                continue
+            if standing is Standing.LOST:
+                text = "bookie %s is lost: no silo has run it for %.0f s; others have what it had"
+                log.warning(text, name, self._options.lost_bookie_after_s)
+            elif standing is Standing.LEAVING:
+                log.info("bookie %s shall be emptied: what it has is copied elsewhere", name)
+            elif before.get(name) is Standing.LOST:
+                log.info("bookie %s is there again", name)
+
+    # --- all ledgers
+
+    async def _audit(self) -> None:
+        """Look at all ledgers, and mend what can be mended now."""
+        try:
+            jobs = deque(await self._look_at_ledgers())
+            begin_s, before = self._context.clock.now(), self._mender.copied.places
+            if jobs:
+                log.debug("%d ledgers lack copies, or knowledge of them", len(jobs))
+            await asyncio.gather(
+                *[self._work(jobs) for _ in range(min(self._options.ledgers_max, len(jobs)))]
+            )
+            filled = self._mender.copied.places - before
+            if filled:
+                took_s, left = self._context.clock.now() - begin_s, len(self._agenda.lacking)
+                text = "%d places of ledgers got other bookies in %.1f s; %d ledgers lack something"
+                log.info(text, filled, took_s, left)
+                self._audit_at_s = self._context.clock.now()  # is anything left?
+            self._tell_drained()
+        except StorageError as error:
+            log.warning("the ledgers could not be looked at: %s", error)
+        finally:
+            self._auditing = None
+
+    async def _look_at_ledgers(self) -> list[Job]:
+        """What is to be done now, the most urgent first. Raises StorageError."""
+        agenda, count, ledgers_of = self._agenda, 0, Counter[str]()
+        room = len(self._context.bookies.writable())
+        agenda.begin()
+        async for record in self._records.scan():
+            named = {name for one in record.fragments for name in one.bookies}
+            if named.isdisjoint(self._standings.all()):
+                continue  # it is in another place
+            needs = needs_of(record, self._standings.of, room)
+            agenda.look(record, needs, self._context.clock.now())
+            ledgers_of.update(named)
+            count += 1
+            if count % LEDGERS_AT_ONCE == 0:
+                await asyncio.sleep(0)
+        self._ledgers_of = ledgers_of
+        wall_s = self._context.clock.wall_s()
+        self._report = msgspec.structs.replace(self._report, ledgers=count, audited_s=wall_s)
+        return list(agenda.jobs())
+
+    async def _work(self, jobs: deque[Job]) -> None:
+        while jobs and self._is_acting:
+            _, ledger, may_end = jobs.popleft()
+            try:
+                await self._mender.mend(ledger, may_end)
+                self._agenda.done(ledger)
+            except LedgerGone:
+                self._agenda.done(ledger)  # it was deleted meanwhile
+            except (LedgerError, StorageError) as error:
+                self._failed(ledger, error)
+
+    def _failed(self, ledger: int, error: Exception) -> None:
+        is_new = self._agenda.fail(ledger, error, self._context.clock.now())
+        if is_new and isinstance(error, EntriesLost):
+            log.error("nobody has what is missing: %s", error)
+        elif is_new and not isinstance(error, ClaimLost):
+            log.warning("a ledger lacks something, and is tried again: %s", error)
+
+    def _tell_drained(self) -> None:
+        """Say once of each bookie that it is empty."""
+        drained = {one.bookie for one in self.report().bookies if one.is_drained}
+        for bookie in sorted(drained - self._drained):
+            log.info("bookie %s is drained: no ledger needs it; its directory may go", bookie)
+        self._drained = drained
+
+    # --- the report
+
+    async def _say(self) -> None:
+        """Write the report, if there is news, and not too often."""
+        now_s = self._context.clock.now()
+        if now_s < self._say_at_s:
+            return
+        self._say_at_s = now_s + REPORT_EVERY_S
+        report = self.report()
+
+        def said(found: RecoveryReport | None) -> RecoveryReport:
+            if found is not None and is_same(found, report):
+                return found
+            return msgspec.structs.replace(report, said_s=self._context.clock.wall_s())
+
+        try:
+            await self._rows.update(report.place, said)
+        except StorageError as error:
+            log.info("the report on copies could not be written: %s", error)
+
+
+def is_same(found: RecoveryReport, report: RecoveryReport) -> bool:
+    """Does a report say nothing new, but times?"""
+    return found == msgspec.structs.replace(
+        report, said_s=found.said_s, audited_s=found.audited_s, operation=found.operation
+    )

@@ -1,0 +1,75 @@
+"""Which bookies can be counted on. Pure: times come from the caller.
+
+Owns: `Standing`, `Standings`. Invariants: a bookie is lost when nobody has run it for
+`lost_bookie_after_s` as this process has seen it, and at once no more when somebody does; one that
+was never seen is counted from when it was first asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from enum import Enum
+
+__all__ = ["Standing", "Standings"]
+
+
+class Standing(Enum):
+    """What may be expected of a bookie."""
+
+    HERE = "here"
+    LEAVING = "leaving"  # it is here, and shall be emptied
+    AWAY = "away"  # it may be back soon
+    LOST = "lost"
+
+    @property
+    def is_needless(self) -> bool:
+        """Must what it has be elsewhere?"""
+        return self in {Standing.LEAVING, Standing.LOST}
+
+    @property
+    def answers(self) -> bool:
+        """Is there a silo that runs it?"""
+        return self in {Standing.HERE, Standing.LEAVING}
+
+
+class Standings:
+    """Bookies over time."""
+
+    def __init__(self, lost_after_s: float) -> None:
+        self._lost_after_s = lost_after_s
+        self._away_since_s: dict[str, float] = {}
+        self._known: dict[str, Standing] = {}
+        self._now_s = 0.0
+
+    def see(
+        self, now_s: float, here: Collection[str], known: Collection[str], leaving: Collection[str]
+    ) -> bool:
+        """Bookies that run now, all that have rows, and those that shall be emptied; has any
+        standing changed?"""
+        self._now_s = now_s
+        named = {*self._known, *here, *known}
+        for bookie in named:
+            if bookie in here:
+                self._away_since_s.pop(bookie, None)
+            else:
+                self._away_since_s.setdefault(bookie, now_s)
+        before = self._known
+        self._known = {name: self._judged(name, here, leaving) for name in sorted(named)}
+        return before != self._known
+
+    def _judged(self, bookie: str, here: Collection[str], leaving: Collection[str]) -> Standing:
+        if bookie in here:
+            return Standing.LEAVING if bookie in leaving else Standing.HERE
+        is_lost = self._now_s - self._away_since_s[bookie] >= self._lost_after_s
+        return Standing.LOST if is_lost else Standing.AWAY
+
+    def of(self, bookie: str) -> Standing:
+        """What may be expected of a bookie, as of the last look."""
+        if bookie not in self._known:  # it has no row, or none yet
+            self._away_since_s.setdefault(bookie, self._now_s)
+            self._known[bookie] = Standing.AWAY
+        return self._known[bookie]
+
+    def all(self) -> Mapping[str, Standing]:
+        """All bookies that were ever seen."""
+        return self._known
