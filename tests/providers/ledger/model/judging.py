@@ -89,12 +89,11 @@ def judge(model: Model, state: State) -> None:
     upto = max(writer.confirmed, record.last if is_closed else writer.confirmed)
     for entry in range(upto + 1):
         found = list(copies(model, state, record, entry))
-        wanted = record.quorum.write if entry <= complete else record.quorum.ack
-        enough = max(wanted - lost, 0)
-        text = "I17: an entry before the end" if entry > writer.confirmed else "I7: a confirmed one"
-        text = "D7: a complete entry" if entry <= complete else text
-        where = f"{text}, {entry}, is on {len(found)} of {record.holders(entry)}"
-        must(len(found) >= enough, where)
+        where = f"entry {entry} is on {len(found)} of {record.holders(entry)}"
+        rule = "I17: before the end" if entry > writer.confirmed else "I7: confirmed"
+        must(len(found) >= record.quorum.ack - lost, f"{rule}, {where}")
+        is_enough = entry > complete or len(found) >= record.quorum.write - lost
+        must(is_enough, f"D7: complete, {where}")
         must(len(set(found)) <= 1, f"I1, I16: copies of {entry} differ")
 
 

@@ -17,7 +17,7 @@ QUICK = (
     Shape(TWO, 1, Bounds(2, 0, give_ups=1, doubts=1)),
     Shape(USUAL, 0, Bounds(1, 1)),
     Shape(USUAL, 0, Bounds(1, 1, hangs=1), must_end=True),
-    Shape(STRIPED, 1, Bounds(3, 0, give_ups=1)),
+    Shape(STRIPED, 1, Bounds(3, 0, give_ups=1), is_prompt=True),
     Shape(STRIPED, 0, Bounds(1, 1)),
     Shape(ALL, 1, Bounds(1, 1)),
 )
@@ -31,6 +31,7 @@ SLOW = (
     Shape(TWO, 1, Bounds(2, 1, closes=1)),
     Shape(USUAL, 1, Bounds(1, 1, give_ups=1)),
     Shape(USUAL, 0, Bounds(1, 1, restores=1), is_prompt=True),
+    Shape(STRIPED, 1, Bounds(3, 0, give_ups=1)),
     Shape(STRIPED, 0, Bounds(2, 1), is_prompt=True),
 )
 """In the longer runs of the tests."""
