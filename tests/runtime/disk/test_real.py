@@ -9,6 +9,7 @@ import stat
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -126,8 +127,35 @@ def test_a_failed_sync_ends_the_file_for_good(
     for act in acts:
         with pytest.raises(SyncFailed):
             act()
-    assert file.read_at(0, 1) == b"x"
+    assert file.read_at(0, 1) == b"x" and file.size_bytes == 1
     file.close()
+
+
+class Noted:
+    """A disk, or a file of it, that says what is asked of it."""
+
+    def __init__(self, inner: Any, asked: list[Any]) -> None:
+        self._inner, self._asked = inner, asked
+
+    def __getattr__(self, name: str) -> Any:
+        def call(*args: Any, **options: Any) -> Any:
+            self._asked.append((name, args, options))
+            result = getattr(self._inner, name)(*args, **options)
+            return Noted(result, self._asked) if name in ("open", "create") else result
+
+        return call
+
+
+def test_a_small_file_is_closed_and_read_no_further_than_it_may_be(tmp_path: Path) -> None:
+    asked, path = list[Any](), (tmp_path / "id").as_posix()
+    disk: Any = Noted(RealDisk(), asked)
+    replace_file(disk, path, b"abc")
+    names = ["unlink", "create", "write_at", "sync", "close", "rename", "sync_dir"]
+    assert [name for name, *_ in asked] == names
+    asked.clear()
+    assert read_file(disk, path, 3) == b"abc"
+    opened = ("open", (path,), {"can_write": False})
+    assert asked == [opened, ("read_at", (0, 4), {}), ("close", (), {})]
 
 
 def test_of_two_syncs_at_once_none_succeeds_after_the_other_failed(

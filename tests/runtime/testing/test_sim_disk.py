@@ -343,11 +343,19 @@ def test_what_was_ordered_before_a_crash_is_over_after_it() -> None:
     disk.fail_sync()
     disk.flip_reads()
     disk.crash()
-    assert disk.sync_s() < 1.0
+    assert 0.0 < disk.sync_s() < 1.0 and disk.take_owed_s() == 0.0
     file = disk.open("/d/log")
     file.write_at(0, b"x")
     file.sync()
     assert file.read_at(0, 1) == b"x"
+
+
+def test_a_new_disk_owes_no_time_and_a_sync_does_once() -> None:
+    assert SimDisk(seeded_random(1)).take_owed_s() == 0.0
+    disk, file = new_disk()
+    disk.take_owed_s()
+    file.sync()
+    assert disk.take_owed_s() > 0.0 and disk.take_owed_s() == 0.0
 
 
 @pytest.mark.parametrize("act", ["write_at", "preallocate", "datasync"])
@@ -358,6 +366,76 @@ def test_the_power_goes_before_a_change_not_after_it(act: str) -> None:
     with pytest.raises(OSError, match="power"):
         getattr(file, act)(*arguments)
     assert content(disk) == b""
+
+
+def test_the_power_goes_before_a_name_changes_and_not_where_none_would() -> None:
+    for act in ("make_dir", "create", "unlink", "rename"):
+        disk, _ = new_disk()
+        disk.cut_power_after(0, disk.crash)
+        others = ["/d/other"] if act == "rename" else []
+        for missing in ["/d/none"] if act in ("unlink", "rename") else []:
+            with pytest.raises(FileNotFoundError):
+                getattr(disk, act)(missing, *others)
+        path = "/d/log" if act in ("unlink", "rename") else "/d/new"
+        with pytest.raises(OSError, match="power"):
+            getattr(disk, act)(path, *others)
+        assert list(disk.list("/d")) == ["log"]
+
+
+def test_a_preallocation_whose_sync_fails_is_there_as_a_whole_or_not_at_all() -> None:
+    sizes = set()
+    for seed in SEEDS:
+        disk, file = new_disk(seed)
+        file.write_at(0, b"a")
+        disk.fail_sync()
+        with pytest.raises(SyncFailed):
+            file.preallocate(10)
+        disk.crash()
+        sizes.add(len(content(disk)))
+    assert sizes == {0, 10}
+
+
+def test_a_failed_sync_keeps_no_older_version_of_a_sector() -> None:
+    found = set()
+    for seed in SEEDS:
+        disk, file = new_disk(seed)
+        file.write_at(0, b"a")
+        file.write_at(0, b"b")
+        disk.fail_sync()
+        with pytest.raises(SyncFailed):
+            file.datasync()
+        disk.crash()
+        found.add(content(disk)[:1])
+    assert b"b" in found and b"a" not in found
+
+
+def test_a_wrong_read_has_one_wrong_bit_any_of_them() -> None:
+    found = set()
+    for seed in range(200):
+        disk, file = new_disk(seed)
+        file.write_at(0, bytes(2))
+        disk.flip_reads()
+        found.add(int.from_bytes(file.read_at(0, 2), "big"))
+        assert file.read_at(0, 2) == bytes(2)
+    assert found == {1 << bit for bit in range(16)}
+
+
+def test_a_disk_with_less_room_than_is_used_has_none() -> None:
+    disk, file = new_disk()
+    file.write_at(0, b"abc")
+    disk.fill_up(-2)
+    assert disk.free_bytes("/") == 0
+    with pytest.raises(DiskFull):
+        file.write_at(2, b"xy")
+    assert file.read_at(0, 9) == b"abx", "what is there already needs no room"
+
+
+def test_a_write_behind_the_end_of_a_full_disk_leaves_the_file_as_it_was() -> None:
+    disk, file = new_disk()
+    disk.fill_up(3)
+    with pytest.raises(DiskFull):
+        file.write_at(3, b"x")
+    assert file.size_bytes == 0
 
 
 def test_syncs_fail_by_chance() -> None:
@@ -437,6 +515,16 @@ def test_damage_falls_somewhere(is_unreadable: bool) -> None:
             content(disk)
     else:
         assert content(disk)[found[1]] != 0
+
+
+def test_damage_is_any_one_bit() -> None:
+    found = set()
+    for seed in range(200):
+        disk, file = new_disk(seed)
+        file.write_at(0, b"\0")
+        disk.damage()
+        found.add(content(disk)[0])
+    assert found == {1 << bit for bit in range(8)}
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -519,20 +607,26 @@ def test_the_rest_of_a_callback_whose_host_crashed_reaches_no_disk() -> None:
 
         async def program() -> None:
             sim.crash(host)
-            for act in (
-                lambda: disk.create("ghost"),
-                lambda: disk.unlink("real"),
-                lambda: disk.open("real"),
-                lambda: disk.lock("/"),
-                lambda: file.read_at(0, 1),
-            ):
-                with pytest.raises(OSError):
+            for name, act in acts.items():
+                try:
                     act()
+                except OSError:  # nobody would hear of what the program of a dead host raises
+                    refused.append(name)
 
-        file = disk.create("real")
+        refused, file = list[str](), disk.create("real")
+        acts: dict[str, Callable[[], object]] = {
+            "create": lambda: disk.create("ghost"),
+            "unlink": lambda: disk.unlink("real"),
+            "open": lambda: disk.open("real"),
+            "lock": lambda: disk.lock("/"),
+            "list": lambda: disk.list("/"),
+            "free_bytes": lambda: disk.free_bytes("/"),
+            "read_at": lambda: file.read_at(0, 1),
+        }
         disk.sync_dir("/")
         sim.spawn(host, program())
         await asyncio.sleep(1)
+        assert refused == list(acts)
         assert list(disk.list("/")) == ["real"]
 
     run(main, 1)

@@ -88,7 +88,7 @@ class RealFile:
 
     def _sync(self, is_data_only: bool) -> None:
         """One at a time: the system tells of a failure once, to whichever call is there first."""
-        with self._use(is_change=True) as fd, self._syncing:
+        with self._use() as fd, self._syncing:
             self._refuse_failed()
             try:
                 sync_fd(fd, is_data_only)
