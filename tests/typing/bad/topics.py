@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
-from millstream.providers.ledger import LedgerTopic, Position, open_topics
+from millstream.providers.ledger import (
+    LedgerBufferQueue,
+    LedgerTopic,
+    LedgerTopics,
+    Position,
+    open_topics,
+)
 
 
 async def use(orders: LedgerTopic) -> None:
@@ -19,3 +25,11 @@ async def wrong() -> None:
     await open_topics("data")  # E
     async with open_topics("data", store="sqlite:x") as topics:  # E
         await topics.topic("orders", partition=4)  # E
+
+
+async def buffer(topics: LedgerTopics) -> None:
+    words = LedgerBufferQueue(topics).topic("words", str)
+    await words.producer().produce(5)  # E
+    words.consumers("g", auto_commit="before")  # E
+    LedgerBufferQueue(topics).topic("words", str, key=len)  # E
+    LedgerBufferQueue("data")  # E

@@ -7,6 +7,10 @@ from typing import assert_type
 
 from millstream.providers.ledger import (
     BookieOptions,
+    LedgerBufferConsumer,
+    LedgerBufferProducer,
+    LedgerBufferQueue,
+    LedgerBufferTopic,
     LedgerMessage,
     LedgerOptions,
     LedgerQueues,
@@ -21,7 +25,7 @@ from millstream.providers.ledger import (
     open_topics,
 )
 from millstream.runtime import MemoryStateStore
-from millstream.streams import QueueAdapterFactory
+from millstream.streams import BufferQueue, QueueAdapterFactory
 
 
 async def use() -> None:
@@ -61,3 +65,18 @@ queues: QueueAdapterFactory = LedgerQueues(
         recovery=RecoveryOptions(lost_bookie_after_s=300.0),
     ),
 )
+
+
+async def buffer(topics: LedgerTopics) -> None:
+    queue = LedgerBufferQueue(topics)
+    plain: BufferQueue = queue
+    words = queue.topic("words", str, partitions=2, key=lambda word: word[:1])
+    assert_type(words, LedgerBufferTopic[str])
+    assert_type(queue.find("words", str), LedgerBufferTopic[str])
+    assert_type(words.producer(), LedgerBufferProducer[str])
+    await words.producer().produce_many(["a", "b"])
+    for consumer in words.consumers("g", 2, auto_commit="after"):
+        assert_type(consumer, LedgerBufferConsumer[str])
+        async for batch in consumer:
+            assert_type(batch, list[str])
+    plain.close()

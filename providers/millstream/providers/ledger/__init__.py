@@ -7,6 +7,8 @@ are made again), `topic` (a sequence of ledgers, with cursors), `queues` (topics
 streams) and `alone` (topics without a silo).
 """
 
+from .alone.buffer.consumer import LedgerBufferConsumer
+from .alone.buffer.queue import LedgerBufferProducer, LedgerBufferQueue, LedgerBufferTopic
 from .alone.message import LedgerMessage, Position
 from .alone.subscription import LedgerSubscription
 from .alone.topic import LedgerTopic
@@ -20,6 +22,10 @@ from .topic.options import LedgerTopicOptions, LedgerTopicSettings
 
 __all__ = [
     "BookieOptions",
+    "LedgerBufferConsumer",
+    "LedgerBufferProducer",
+    "LedgerBufferQueue",
+    "LedgerBufferTopic",
     "LedgerMessage",
     "LedgerOptions",
     "LedgerQueues",

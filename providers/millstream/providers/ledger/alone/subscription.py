@@ -8,7 +8,7 @@ is acknowledged does not come again, once it is stored.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from datetime import datetime
 from typing import Protocol
 
@@ -52,7 +52,7 @@ class LedgerSubscription:
         self._cursors = cursors
         self._left = left
         self._turn = 0
-        self._reading = asyncio.Lock()
+        self._reading = [asyncio.Lock() for _ in cursors]
         self._end = asyncio.Event()
 
     @property
@@ -83,12 +83,20 @@ class LedgerSubscription:
                 yield found
 
     async def batch(
-        self, messages_max: int = 100, bytes_max: int = 2**20, wait_s: float = 0.0
+        self,
+        messages_max: int = 100,
+        bytes_max: int = 2**20,
+        wait_s: float = 0.0,
+        *,
+        partitions: Sequence[int] | None = None,
     ) -> list[LedgerMessage]:
         """The next messages; [] if there is none within `wait_s` seconds.
 
         Up to `messages_max` messages and `bytes_max` bytes, but one message at least. Cancelled, it
         has taken nothing. Tasks that ask at once get batches in turn.
+
+        Args:
+            partitions: only of these; None: of all, in turn.
 
         Raises CursorTooOld (messages before `first` were deleted, by `backlog_policy="evict"`: the
         next batch begins there), QueueFenced, QueueUnavailable.
@@ -97,27 +105,35 @@ class LedgerSubscription:
         until_s = loop.time() + wait_s
         while True:
             self._refuse_closed()
-            async with self._reading:
-                found = await self._pull(messages_max, bytes_max)
+            for at in self._in_turn() if partitions is None else partitions:
+                if found := await self._read(at, messages_max, bytes_max):
+                    return found
             left_s = until_s - loop.time()
-            if found or left_s <= 0:
-                return found
-            waits = zip(self._parts, self._cursors, strict=True)
-            await first_of(
-                [part.wait(one.next, left_s) for part, one in waits] + [self._end.wait()]
-            )
+            if left_s <= 0:
+                return []
+            await self.more(partitions, left_s)
 
-    async def _pull(self, messages_max: int, bytes_max: int) -> list[LedgerMessage]:
-        """A batch of the first partition that has one, from the one whose turn it is on."""
+    def _in_turn(self) -> Iterator[int]:
+        """All partitions, from the one whose turn it is on."""
         for _ in self._cursors:
             at, self._turn = self._turn, (self._turn + 1) % len(self._cursors)
+            yield at
+
+    async def _read(self, at: int, messages_max: int, bytes_max: int) -> list[LedgerMessage]:
+        """The next messages of one partition."""
+        async with self._reading[at]:
             try:
                 found = await self._cursors[at].read(messages_max, bytes_max)
             except CursorTooOld as error:
                 raise CursorTooOld(str(error), first=Position(at, error.first)) from None
-            if found:
-                return [out_of_topic(at, one) for one in found]
-        return []
+        return [out_of_topic(at, one) for one in found]
+
+    async def more(self, partitions: Sequence[int] | None = None, wait_s: float = WAIT_S) -> None:
+        """Return when there may be another message, in these partitions or in any, when it was
+        closed, or after `wait_s` seconds. Raises QueueFenced, QueueUnavailable."""
+        wanted = range(len(self._cursors)) if partitions is None else partitions
+        waits = [self._parts[at].wait(self._cursors[at].next, wait_s) for at in wanted]
+        await first_of([*waits, self._end.wait()])
 
     def rewind(self) -> None:
         """Read again what is not acknowledged."""

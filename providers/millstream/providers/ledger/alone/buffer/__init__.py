@@ -1,0 +1,1 @@
+"""Durable topics behind the contract of buffers, `millstream.streams.BufferQueue`."""
