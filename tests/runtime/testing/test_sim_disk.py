@@ -368,6 +368,14 @@ def test_the_power_goes_before_a_change_not_after_it(act: str) -> None:
     assert content(disk) == b""
 
 
+def test_a_cut_that_was_taken_back_never_comes() -> None:
+    disk, file = new_disk()
+    disk.cut_power_after(0, disk.crash)
+    disk.keep_power()
+    file.write_at(0, b"x")
+    assert content(disk) == b"x"
+
+
 def test_the_power_goes_before_a_name_changes_and_not_where_none_would() -> None:
     for act in ("make_dir", "create", "unlink", "rename"):
         disk, _ = new_disk()
