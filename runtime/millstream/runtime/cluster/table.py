@@ -92,7 +92,10 @@ class TableView(msgspec.Struct, frozen=True, array_like=True):
 
     def row(self, silo: SiloAddress) -> MemberRow | None:
         """The row of a silo, or None."""
-        return next((row for row in self.rows if row.silo == silo), None)
+        for row in self.rows:  # a generator is twice the price, and calls between silos ask here
+            if row.silo == silo:
+                return row
+        return None
 
     def with_status(self, *statuses: Status) -> tuple[SiloAddress, ...]:
         """Silos in one of the statuses, sorted."""

@@ -138,7 +138,7 @@ class Journal:
         raises BookieAway, BookieReadOnly.
         """
         self.refuse()
-        size = sum(len(record.body) + RECORD_BYTES for record in records)
+        size = sum([len(record.body) for record in records]) + RECORD_BYTES * len(records)
         limit = self._options.unsynced_bytes_max + (CONTROL_BYTES_MAX if is_control else 0)
         if self.unsynced_bytes + size > limit and not self.is_idle:
             text = f"{self.unsynced_bytes} bytes wait for the disk"
@@ -216,7 +216,7 @@ class Journal:
 
     async def write(self, records: Sequence[Record]) -> None:
         """Write one frame, in the next segment if this one is full. Raises OSError."""
-        size = sum(len(record.body) for record in records)
+        size = sum([len(record.body) for record in records])
         length = length_of(len(records), size)
         if not self._fits(length) or not await self._has_room(length):
             await self._roll()

@@ -105,21 +105,21 @@ class Store:
         assert tail is not None
         tail.grow(sequence, previous, frame.check, offset + frame.length)
         self.ends[tail.segment] = tail.end
-        for record, start in zip(records, frame.starts, strict=True):
-            if record.kind == Kind.ENTRY:
-                self._put(tail, place_of(tail.segment, offset + start), record)
-            elif record.kind == Kind.FENCE:
-                self._fence(record.ledger, record.entry)
-            elif record.kind == Kind.FORGET:
-                self._forget(tail, record.ledger, record.entry)
+        for (kind, ledger, entry, body), start in zip(records, frame.starts, strict=True):
+            if kind == Kind.ENTRY:
+                self._put(tail, place_of(tail.segment, offset + start), ledger, entry, body)
+            elif kind == Kind.FENCE:
+                self._fence(ledger, entry)
+            elif kind == Kind.FORGET:
+                self._forget(tail, ledger, entry)
 
-    def _put(self, tail: Tail, place: int, record: Record) -> None:
-        ledger, entry, body = record.ledger, record.entry, record.body
+    def _put(self, tail: Tail, place: int, ledger: int, entry: int, body: bytes) -> None:
         if ledger in self.state.forgotten:
             return
-        before, confirmed = self.index.confirmed(ledger), head_of(body).confirmed
-        for index in (tail.index, self.index):
-            index.put(ledger, entry, place, len(body), confirmed)
+        size, confirmed = len(body), head_of(body).confirmed
+        before = self.index.confirmed(ledger)
+        tail.index.put(ledger, entry, place, size, confirmed)
+        self.index.put(ledger, entry, place, size, confirmed)
         if confirmed > before:
             self._changed(ledger)
 

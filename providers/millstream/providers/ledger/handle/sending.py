@@ -62,18 +62,22 @@ class Sending:
 
     def append(self, payload: bytes) -> Future[int]:
         """Append a payload; the future is the entry's number, once it is confirmed."""
-        return self._append(lambda: self.core.append(payload))
+        future = self._waits()
+        self.do(self.core.append(payload))
+        return future
 
     def append_packed(self, packed: bytes, length: int) -> Future[int]:
         """Append an entry as it was packed before."""
-        return self._append(lambda: self.core.append_packed(packed, length))
+        future = self._waits()
+        self.do(self.core.append_packed(packed, length))
+        return future
 
-    def _append(self, act: Callable[[], list[Action]]) -> Future[int]:
+    def _waits(self) -> Future[int]:
+        """Of whoever appends the next entry."""
         if self.core.failed is not None:
             raise self.core.failed
-        future = self._loop.create_future()
+        future: Future[int] = self._loop.create_future()
         self._waiting.append((self.core.next_entry, future, self._context.clock.now()))
-        self.do(act())
         return future
 
     def do(self, actions: list[Action]) -> None:
@@ -88,7 +92,7 @@ class Sending:
                     self._context.tasks.start(self._change(action))
                 case Fail(error):
                     self._fail(error)
-        if self.core.failed is None and self.core.away() and self._tending is None:
+        if not self.core.are_all_good and self.core.failed is None and self._tending is None:
             self._tending = self._context.tasks.start(self._tend())
 
     # --- bookies ---

@@ -111,6 +111,8 @@ class Appending:
         self._owed_bytes_max = owed_bytes_max
         self._next = confirmed + 1
         self._places = [Place(bookie, 0) for bookie in record.fragments[-1].bookies]
+        self.are_all_good = True  # no place is away
+        self._write_sets = [self.quorum.write_set(at) for at in range(self.quorum.ensemble)]
         self._pending: dict[int, Pending] = {}  # by entry, in order
         self._short: int | None = None  # the first entry that was let go without all its copies
         self._change = 0  # how often bookies were changed
@@ -158,7 +160,8 @@ class Appending:
         """An entry as it was packed before becomes the next one (a recovery writes it back)."""
         assert self.failed is None, self.failed
         entry, self._next, self._length = self._next, self._next + 1, length
-        self._pending[entry] = Pending(packed, self.quorum.write_set(entry))
+        places = self._write_sets[entry % self.quorum.ensemble]
+        self._pending[entry] = Pending(packed, places)
         return [*self._send(entry), *self._judge()]
 
     def acknowledged(self, place: int, change: int, entries: tuple[int, ...]) -> list[Action]:
@@ -181,6 +184,7 @@ class Appending:
         if self.failed is not None or self._places[place].state is PlaceState.GOOD:
             return []
         self._places[place].state = PlaceState.GOOD
+        self.are_all_good = not self.away()
         return list(self._send_again([place]))
 
     def changed(self, instead: Mapping[int, str]) -> list[Action]:
@@ -196,6 +200,7 @@ class Appending:
         for place, bookie in instead.items():
             self._gave_up(place, PlaceState.AWAY)
             self._places[place] = Place(bookie, self._change)
+        self.are_all_good = not self.away()
         for entry in range(self.confirmed + 1, self._next):
             for place in instead:
                 self._pending[entry].acks &= ~(1 << place)
@@ -223,17 +228,18 @@ class Appending:
 
     # --- decisions ---
 
-    def _send(self, entry: int) -> Iterator[Send]:
-        pending = self._pending[entry]
+    def _send(self, entry: int) -> list[Send]:
+        pending, sends = self._pending[entry], list[Send]()
         for at in pending.places:
             place = self._places[at]
             if place.state is not PlaceState.GOOD or (pending.acks | pending.owed) >> at & 1:
                 continue
             pending.owed |= 1 << at
             place.owed_bytes += len(pending.packed)
-            yield Send(at, place.bookie, self._change, (entry,))
+            sends.append(Send(at, place.bookie, self._change, (entry,)))
             if place.owed_bytes > self._owed_bytes_max:
                 self._gave_up(at, PlaceState.AWAY)
+        return sends
 
     def _send_again(self, places: list[int]) -> Iterator[Send]:
         """All that is not confirmed, to places whose bookie is new or back, each in one go."""
@@ -271,14 +277,15 @@ class Appending:
     def _gave_up(self, at: int, state: PlaceState) -> None:
         """Nothing is expected of a place any more; what it did acknowledge stays."""
         self._places[at].state = state
+        self.are_all_good = False
         for entry in [e for e, pending in self._pending.items() if pending.owed >> at & 1]:
             self._settle(entry, at, has_it=False)
 
     def _judge(self) -> list[Action]:
         """Must bookies be changed? Not while an ack quorum of every write set still answers."""
-        away = self.away()
-        if self._is_changing or not away:
+        if self._is_changing or self.are_all_good:
             return []
+        away = self.away()
         is_full = any(self._places[at].state is PlaceState.FULL for at in away)
         good = set(range(self.quorum.ensemble)) - set(away)
         writable = all(

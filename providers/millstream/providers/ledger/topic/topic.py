@@ -8,6 +8,7 @@ nobody before it and all before it are confirmed; a ledger leaves the list befor
 from __future__ import annotations
 
 import asyncio
+import math
 from asyncio import Future
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
@@ -31,7 +32,7 @@ from .appending.takeover import Taken
 from .appending.writing import Writing
 from .cursors.cursor import Cursor, CursorKey, CursorRecord, begin, load
 from .cursors.retention import first_within, ledgers_to_trim, unread_bytes
-from .form import StoredMessage, TopicMessage, ceil_ms
+from .form import FRAME_BYTES, StoredMessage, TopicMessage, ceil_ms
 from .ledgers import Ledgers
 from .options import LedgerTopicOptions, LedgerTopicSettings
 from .reading.pages import Pages
@@ -68,6 +69,7 @@ class Topic:
         self._outbox = outbox
         self._tail = Tail(options.cache_bytes_max)
         self._pages = Pages(home.ledgers)
+        self._room_bytes = 0.0  # so much may be appended before cursors are looked at
         self._cursors: dict[str, Cursor] = {}
         self._waiters: list[tuple[int, Future[None]]] = []
         self._trimming: asyncio.Task[None] | None = None
@@ -232,6 +234,7 @@ class Topic:
         if made is None:
             made = Cursor(self._home.cursors, record, self, self._options, self._home.tasks)
             self._cursors[record.cursor] = made
+            self._room_bytes = 0.0  # it may be behind the others
         return made
 
     def _with_cursor(self, name: str) -> Callable[[TopicRecord], TopicRecord]:
@@ -291,7 +294,8 @@ class Topic:
                 waiter[1].set_result(None)
 
     def cursor_moved(self) -> None:
-        """A cursor is further than it was: there may be room."""
+        """A cursor is further than it was, or further back: there may be room, or less."""
+        self._room_bytes = 0.0
         self._writing.pump()
 
     def cursor_stored(self) -> None:
@@ -326,11 +330,18 @@ class Topic:
         return spans
 
     def _has_room(self, size_bytes: int) -> bool:
+        """May so much be appended? Looks at the ledgers again once what was free is used up."""
+        self._room_bytes -= size_bytes + FRAME_BYTES
+        return self._room_bytes >= 0 or self._find_room(size_bytes)
+
+    def _find_room(self, size_bytes: int) -> bool:
         limit = self._options.backlog_bytes_max
         if limit is None:
+            self._room_bytes = math.inf
             return True
         spans = self._spans()
         unread = unread_bytes(spans, self._floor())
+        self._room_bytes = limit - unread - size_bytes
         if not unread or unread + size_bytes <= limit:
             return True
         if self._options.backlog_policy == "hold":

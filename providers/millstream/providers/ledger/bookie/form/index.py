@@ -27,9 +27,10 @@ class Use:
         self.entries = entries
         self.size_bytes = size_bytes
 
-    def add(self, entries: int, size_bytes: int) -> None:
-        self.entries += entries
-        self.size_bytes = max(0, self.size_bytes + size_bytes)
+    def take(self, entries: int, size_bytes: int) -> None:
+        """So much less is there; sizes are estimates."""
+        self.entries -= entries
+        self.size_bytes = max(0, self.size_bytes - size_bytes)
 
 
 class Placed:
@@ -73,8 +74,9 @@ class Index:
 
     def put(self, ledger: int, entry: int, place: int, size_bytes: int, confirmed: int) -> None:
         """An entry is at this place, whether it was anywhere before or not."""
-        placed = self._placed(ledger)
-        placed.confirmed = max(placed.confirmed, confirmed)
+        placed = self.ledgers.get(ledger) or self._new(ledger)
+        if confirmed > placed.confirmed:
+            placed.confirmed = confirmed
         old = placed.runs.put(entry, place)
         if old:
             self._take(placed, segment_of(old), size_bytes)
@@ -84,7 +86,7 @@ class Index:
         self, ledger: int, base: int, places: array[int], size_bytes: int, confirmed: int
     ) -> None:
         """As `put` for each of a run in one segment, whose entries have `size_bytes` together."""
-        placed = self._placed(ledger)
+        placed = self.ledgers.get(ledger) or self._new(ledger)
         placed.confirmed = max(placed.confirmed, confirmed)
         entries = len(places) - places.count(0)
         if base > placed.runs.last:
@@ -95,10 +97,8 @@ class Index:
             if place:
                 self.put(ledger, base + at, place, size_bytes // entries, confirmed)
 
-    def _placed(self, ledger: int) -> Placed:
-        placed = self.ledgers.get(ledger)
-        if placed is None:
-            placed = self.ledgers[ledger] = Placed()
+    def _new(self, ledger: int) -> Placed:
+        placed = self.ledgers[ledger] = Placed()
         return placed
 
     def _use(self, placed: Placed, segment: int, entries: int, size_bytes: int) -> None:
@@ -106,11 +106,13 @@ class Index:
             use = uses.get(segment)
             if use is None:
                 use = uses[segment] = Use()
-            use.add(entries, size_bytes)
+            use.entries += entries
+            use.size_bytes += size_bytes
 
     def _take(self, placed: Placed, segment: int, size_bytes: int) -> None:
         """An entry of a segment has another place now."""
-        self._use(placed, segment, -1, -size_bytes)
+        for uses in (placed.uses, self.segments):
+            uses[segment].take(1, size_bytes)
         if not placed.uses[segment].entries:
             del placed.uses[segment]
 
@@ -119,7 +121,7 @@ class Index:
         placed = self.ledgers.pop(ledger, None)
         if placed is not None:
             for segment, use in placed.uses.items():
-                self.segments[segment].add(-use.entries, -use.size_bytes)
+                self.segments[segment].take(use.entries, use.size_bytes)
 
     def entries_in(self, segment: int) -> Iterator[tuple[int, int, int]]:
         """Ledger, entry and place of all that a segment has; do not change the index meanwhile."""

@@ -53,11 +53,13 @@ class Runs:
         at = bisect_right(self._bases, entry) - 1
         if at >= 0:
             run, index = self._places[at], entry - self._bases[at]
-            if index < len(run):
+            hole = index - len(run)
+            if hole < 0:
                 old, run[index] = run[index], place
                 return old
-            if index - len(run) <= HOLE_MAX:
-                run.extend((0,) * (index - len(run)))
+            if hole <= HOLE_MAX:
+                if hole:
+                    run.extend((0,) * hole)
                 run.append(place)
                 return 0
         self._put_before(at + 1, entry, place)

@@ -19,34 +19,31 @@ __all__ = ["Waiting"]
 
 
 class Waiting:
-    """Appends in the order of their calls, of the topic `what`."""
+    """Appends in the order of their calls, of the topic `what`; `appends` is for reading."""
 
-    __slots__ = ("_appends", "_bytes", "_options", "_what")
+    __slots__ = ("_bytes", "_options", "_what", "appends")
 
     def __init__(self, what: str, options: LedgerTopicOptions) -> None:
         self._what = what
         self._options = options
-        self._appends: deque[Append] = deque()
+        self.appends: deque[Append] = deque()
         self._bytes = 0
-
-    def __len__(self) -> int:
-        return len(self._appends)
 
     @property
     def head(self) -> Append:
         """Whose turn it is."""
-        return self._appends[0]
+        return self.appends[0]
 
     def add(self, append: Append) -> None:
         """It waits from now on."""
-        self._appends.append(append)
+        self.appends.append(append)
         self._bytes += append.size_bytes
 
     def refuse_flood(self, size_bytes: int) -> None:
         """Raise QueueFull if no append of this size may wait behind those that do."""
-        if not self._appends:
+        if not self.appends:
             return
-        count, limit = len(self._appends), self._options.waiting_appends_max
+        count, limit = len(self.appends), self._options.waiting_appends_max
         if count >= limit:
             raise QueueFull(f"{self._what}: {count} appends wait, waiting_appends_max is {limit}")
         waiting, limit = self._bytes + size_bytes, self._options.waiting_bytes_max
@@ -56,14 +53,14 @@ class Waiting:
 
     def take(self) -> Append:
         """The head, which waits no longer."""
-        append = self._appends.popleft()
+        append = self.appends.popleft()
         self._bytes -= append.size_bytes
         return append
 
     def expire(self, now_s: float, error: StreamError) -> None:
         """Give up those that have waited long enough."""
         late: list[Append] = []
-        while self._appends and self.head.deadline_s <= now_s:
+        while self.appends and self.head.deadline_s <= now_s:
             late.append(self.take())
             late[-1].fail(error)
         self.give_up_behind(late)
@@ -74,17 +71,17 @@ class Waiting:
         if not producers:
             return
         text = f"{self._what}: what its producer gave before it was not sent, so this was not"
-        for append in [*self._appends]:
+        for append in [*self.appends]:
             own = producers_of([append])
             if not producers.isdisjoint(own):
-                self._appends.remove(append)
+                self.appends.remove(append)
                 self._bytes -= append.size_bytes
                 append.fail(QueueUnavailable(text))
                 producers |= own
 
     def fail_all(self, error: StreamError) -> None:
         """Nothing is sent any more."""
-        while self._appends:
+        while self.appends:
             self.take().fail(error)
 
 

@@ -148,15 +148,16 @@ class Writing:
 
     def pump(self) -> None:
         """Send what waits, as far as there is room."""
-        while self._waiting and self._end is None:
-            append = self._waiting.head
+        waiting = self._waiting.appends
+        while waiting and self._end is None:
+            append = waiting[0]
             if append.done.done():
                 self._waiting.give_up_behind([self._waiting.take()])
             elif not self._is_open() or not self._has_room(append):
                 break
             else:
                 self._send(self._waiting.take())
-        if not self._is_open() and (self._waiting or self._outbox.sent):
+        if (waiting or self._outbox.sent) and not self._is_open():
             self._move()
         self._arm()
 
@@ -251,7 +252,7 @@ class Writing:
         self._attempts += 1
         try:
             await self._seal()
-            if self._waiting or self._outbox.sent:
+            if self._waiting.appends or self._outbox.sent:
                 await self._begin()
             else:
                 await self._tell()
@@ -355,8 +356,8 @@ class Writing:
 
     def _arm(self) -> None:
         """Look at who waits when the first one has waited long enough."""
-        if self._timer is None and (self._waiting or self._outbox.sent):
-            head_s = self._waiting.head.deadline_s if self._waiting else math.inf
+        if self._timer is None and (self._waiting.appends or self._outbox.sent):
+            head_s = self._waiting.head.deadline_s if self._waiting.appends else math.inf
             next_s = min(head_s, self._outbox.next_deadline_s())
             if next_s < math.inf:
                 self._timer = self._tasks.call_at(next_s, self._expire)
