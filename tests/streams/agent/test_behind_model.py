@@ -30,7 +30,8 @@ from millstream.streams.ownership.record import (
     with_progress,
 )
 
-STREAMS = [StreamId("n", key) for key in "ab"]
+STREAMS = [StreamId("n", key) for key in "abc"]
+SHARED = STREAMS[:1]
 LIMITS = CacheLimits(events_max=12, stream_events_max=3)
 NOWHERE = Token(0, 0, 0)
 LAST = 2**32 - 1
@@ -51,16 +52,25 @@ class Sub:
     def key(self) -> tuple[StreamId, str]:
         return self.stream, self.name
 
+    @property
+    def is_shared(self) -> bool:
+        return self.stream in SHARED
 
-class Shared:
-    """Two subscriptions to a stream, which ranges of messages cannot describe."""
+    @property
+    def is_within(self) -> bool:
+        return isinstance(self.cursor, Cursor) and self.cursor.place()[1] > 0
+
+
+class Undone:
+    """What ranges of messages cannot describe: two subscriptions to a stream, and who is within a
+    message."""
 
     def __init__(self, machine: BehindMachine) -> None:
         self.machine = machine
 
     def hand_over(self) -> None:
         for sub in self.machine.subs:
-            if isinstance(sub.cursor, Cursor):
+            if isinstance(sub.cursor, Cursor) and (sub.is_shared or sub.is_within):
                 sub.cursor = self.machine.book.park(sub.key, sub.cursor, 0, has_chain=False)
 
     def sent(self, frontier: Token | None) -> tuple[SentAt, ...] | None:
@@ -75,7 +85,8 @@ class BehindMachine(RuleBasedStateMachine):
         self.own = NOWHERE  # its own position
         self.record = QueueRecord("me", 1, QueueState.OWNED)
         self.written: Progress | None = None  # and not confirmed
-        self.subs = [Sub(stream, name) for stream in STREAMS for name in ("x", "y")]
+        self.subs = [Sub(stream, "x") for stream in STREAMS]
+        self.subs += [Sub(stream, "y") for stream in SHARED]
         self.page: tuple[Token, list[Sub]] | None = None
         self.begin_reading(NOWHERE)
 
@@ -290,7 +301,7 @@ class BehindMachine(RuleBasedStateMachine):
         standing = Standing(
             self.book,
             self.done_before,
-            Shared(self),
+            Undone(self),
             notes=(Wary(Progress(), is_used=False),),
             has_positions=True,
             is_sole=False,
@@ -305,13 +316,15 @@ class BehindMachine(RuleBasedStateMachine):
         entries = {(one.stream, one.subscription): one for one in progress.behind}
         self.begin_reading(start)
         self.done_before = DoneBefore(progress.done)
+        self.book.take_over(progress, None if start == NOWHERE else start, may_repeat=True)
         for sub in self.subs:
             sub.cursor, sub.is_faulted = None, False
             entry = entries.get(sub.key)
             after = Token(start.era, start.seq, LAST) if entry is None else before(entry.position)
             if entry is not None:
-                frontier = None if start == NOWHERE else start
-                sub.cursor = BehindCursor(self.book.restore(entry, frontier, may_repeat=True))
+                behind = self.book.get(sub.key)
+                assert behind is not None
+                sub.cursor = BehindCursor(behind)
             if is_clean:
                 assert after <= max(sub.after, after) and not set(self.due(sub)) & {
                     token for token in self.items(sub.stream) if token <= after
@@ -358,3 +371,22 @@ class BehindMachine(RuleBasedStateMachine):
 
 BehindMachine.TestCase.settings = settings(max_examples=80, stateful_step_count=50)
 test_whoever_is_behind_agrees_with_the_model = BehindMachine.TestCase
+
+
+def test_who_is_within_a_message_at_a_hand_over_gets_what_its_stream_has_behind_it() -> None:
+    """It caught up with the frontier before the next owner had read so far, and was not behind when
+    a message came that the former one had let go of for it."""
+    machine = BehindMachine()
+    within, other = machine.subs[1], machine.subs[2]
+    machine.store(within.stream, [2])
+    machine.store(other.stream, [1])
+    machine.store(within.stream, [1])
+    machine.read(3)
+    machine.deliver_to(within, 1)
+    machine.hand_over()
+    machine.ask_for_a_page()
+    machine.page_comes(1)
+    machine.deliver_to(within, 1)
+    machine.read(3)
+    machine.teardown()
+    assert len(within.got) == 3

@@ -104,7 +104,7 @@ class PullingAgent(SeenAgent):
         after = progress.frontier if self.has_positions else None
         self.cache = cache_for(options, parts.capabilities, after)
         self.behind = BehindBook(self.cache, is_used=Capability.REWIND in parts.capabilities)
-        self._restore(progress, after, may_repeat)
+        self.behind.take_over(progress, after, may_repeat=may_repeat)
         self._wary = Wary(progress, is_used=self.has_positions)
         self._losses = Losses(progress.lost, parts.clock.wall_s(), is_noted=self.has_positions)
         self.dispatch = Dispatch(
@@ -179,11 +179,6 @@ class PullingAgent(SeenAgent):
         )
 
     # -- life
-
-    def _restore(self, progress: Progress, after: Token | None, may_repeat: bool) -> None:
-        """Those that were behind with the former owner still are."""
-        for entry in progress.behind if self.behind.is_used else ():
-            self.behind.restore(entry, after, may_repeat=may_repeat)
 
     def start(self) -> None:
         """Begin reading and delivering."""

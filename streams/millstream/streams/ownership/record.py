@@ -118,7 +118,8 @@ class Progress(msgspec.Struct, frozen=True):
     """How far the owner of a queue is, at one instant.
 
     `frontier`: up to here everything is done by every subscription that is not in `behind`.
-    `done`: ranges of messages above the frontier that are done by all. `floor`: up to here all are
+    `done`: ranges of messages above the frontier that are done by all that are not in `behind`, in
+    order. `floor`: up to here all are
     done by those behind too; it is not stored. `deaths`, `suspects`, `lost`: as `QueueRecord` has
     them. `sent`: as `Handoff` has it.
     """

@@ -103,10 +103,19 @@ class BehindBook:
         behind.is_new = True
         return behind
 
-    def restore(self, entry: BehindAt, frontier: Token | None, *, may_repeat: bool) -> Behind:
-        """One that was behind with the former owner of the queue."""
+    def take_over(self, progress: Progress, frontier: Token | None, *, may_repeat: bool) -> None:
+        """Those that were behind with the former owner still are.
+
+        What it had done above the frontier was let go of for them too: they read it anew.
+        """
+        upto = progress.done[-1][1] if progress.done else frontier
+        for entry in progress.behind if self._is_used else ():
+            self.restore(entry, upto, may_repeat=may_repeat)
+
+    def restore(self, entry: BehindAt, upto: Token | None, *, may_repeat: bool) -> Behind:
+        """One that was behind with the former owner; what it needs up to `upto` is read anew."""
         key = (entry.stream, entry.subscription)
-        behind = self._add(Behind(self, key, entry.position, frontier, may_repeat=may_repeat))
+        behind = self._add(Behind(self, key, entry.position, upto, may_repeat=may_repeat))
         behind.is_rewound, behind.sent = entry.is_rewound, entry.sent
         behind.is_new = behind.has_all or entry.position == BEGINNING
         self._is_stored = True
