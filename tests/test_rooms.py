@@ -48,6 +48,7 @@ FLOORS: dict[str, tuple[str, ...]] = {
         "alone",
         "ground",
     ),
+    "providers.priority": ("core", "ground"),
 }
 """From the ground up. `ground` are the modules that stand beside the rooms; in streams these are
 public names, above all rooms."""
@@ -59,6 +60,7 @@ STRANGERS = {
         frozenset({"bookie", "handle"}),
         frozenset({"queues", "alone"}),
     },
+    "providers.priority": set(),
 }
 """Rooms that do not know each other."""
 ROOM_MODULES_MAX = 13

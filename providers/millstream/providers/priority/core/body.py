@@ -1,0 +1,125 @@
+"""What comes from outside: bodies of messages, filters, names. Checked here, before anything is
+changed.
+
+Invariants: a refusal names the queue, the field and the limit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+from .errors import ExclusivityMissing, RequestInvalid
+from .message import NO_TERMS, Metadata, Terms
+from .settings import METADATA_MAX, TEXT_BYTES_MAX, QueueSettings
+
+__all__ = ["NewMessage", "Pairs"]
+
+Pairs = Mapping[str, str] | Iterable[tuple[str, str]]
+PRIORITY_MAX = 2**53
+"""Priorities are from its negative to it: a double is exact there, as Redis keeps them."""
+REASON_BYTES_MAX = 1024
+
+
+class NewMessage(NamedTuple):
+    """A message to enqueue; None: as the queue has it."""
+
+    id: str
+    payload: bytes
+    priority: int
+    metadata: Pairs = ()
+    invisible_ms: int | None = None
+    lease_ms: int | None = None
+    attempts: int | None = None
+
+
+class Body(NamedTuple):
+    """A checked one: messages of one id with equal bodies are the same message."""
+
+    id: str
+    payload: bytes
+    priority: int
+    metadata: Metadata
+    value: str | None
+    terms: Terms
+
+
+def checked_body(queue: str, settings: QueueSettings, new: NewMessage) -> Body:
+    id, payload, priority, pairs, invisible_ms, lease_ms, attempts = new
+    checked_text(queue, "id", id)
+    if not isinstance(payload, bytes):
+        raise RequestInvalid(queue, "payload", f"is {type(payload).__name__}, not bytes")
+    if len(payload) > settings.payload_bytes_max:
+        size, most = len(payload), settings.payload_bytes_max
+        raise RequestInvalid(queue, "payload", f"has {size} bytes, payload_bytes_max is {most}")
+    checked_number(queue, "priority", priority, -PRIORITY_MAX, PRIORITY_MAX)
+    metadata = checked_pairs(queue, "metadata", pairs) if pairs else ()
+    value = value_in(queue, settings, id, metadata)
+    if invisible_ms is lease_ms is attempts is None:
+        terms = NO_TERMS
+    else:
+        terms = checked_terms(queue, settings, invisible_ms, lease_ms, attempts)
+    return Body(id, payload, priority, metadata, value, terms)
+
+
+def checked_terms(
+    queue: str,
+    settings: QueueSettings,
+    invisible_ms: int | None,
+    lease_ms: int | None,
+    attempts: int | None,
+) -> Terms:
+    if invisible_ms is not None:
+        checked_number(queue, "invisible_ms", invisible_ms, 0, settings.invisible_ms_max)
+    if lease_ms is not None:
+        checked_number(queue, "lease_ms", lease_ms, 1, settings.lease_ms_max)
+    if attempts is not None:
+        checked_number(queue, "attempts", attempts, 1, settings.attempts_max)
+    return Terms(lease_ms, invisible_ms, attempts)
+
+
+def value_in(queue: str, settings: QueueSettings, id: str, metadata: Metadata) -> str | None:
+    """The exclusivity value of a message; None: the queue is simple."""
+    wanted = settings.exclusivity_key
+    if wanted is None:
+        return None
+    for key, value in metadata:
+        if key == wanted:
+            return value
+    what = f"of message {id!r} lacks {wanted!r}, the queue's exclusivity_key"
+    raise ExclusivityMissing(queue, "metadata", what)
+
+
+def checked_pairs(queue: str, field: str, pairs: Pairs) -> Metadata:
+    """The pairs in the order of their keys' bytes, which is that of the texts."""
+    found = list(pairs.items() if isinstance(pairs, Mapping) else pairs)
+    if len(found) > METADATA_MAX:
+        raise RequestInvalid(queue, field, f"has {len(found)} pairs, {METADATA_MAX} at most")
+    for pair in found:
+        if not isinstance(pair, (tuple, list)) or len(pair) != 2:
+            raise RequestInvalid(queue, field, f"has {pair!r}, which is no pair of texts")
+        checked_text(queue, f"a key of {field}", pair[0])
+        checked_text(queue, f"{field} of {pair[0]!r}", pair[1], least=0)
+    if len({pair[0] for pair in found}) != len(found):
+        raise RequestInvalid(queue, field, "names a key twice")
+    return tuple(sorted((key, value) for key, value in found))
+
+
+def checked_text(
+    queue: str, field: str, text: object, least: int = 1, most: int = TEXT_BYTES_MAX
+) -> None:
+    if not isinstance(text, str):
+        raise RequestInvalid(queue, field, f"is {type(text).__name__}, not a text")
+    try:
+        size = len(text) if text.isascii() else len(text.encode())
+    except UnicodeEncodeError as error:
+        raise RequestInvalid(queue, field, "is no text that UTF-8 can say") from error
+    if not least <= size <= most:
+        raise RequestInvalid(queue, field, f"has {size} bytes, not {least} to {most}")
+
+
+def checked_number(queue: str, field: str, value: object, least: int, most: int) -> None:
+    if type(value) is not int:
+        raise RequestInvalid(queue, field, f"is {value!r}, not a whole number")
+    if not least <= value <= most:
+        raise RequestInvalid(queue, field, f"is {value}, not {least} to {most}")

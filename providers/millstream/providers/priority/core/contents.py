@@ -1,0 +1,261 @@
+"""The messages of one queue with everything that finds them, and the one way to change a message.
+
+Owns: `Contents`: messages by id and by sequence, timers, held values, filters, counts. Not: who may
+ask for a change, settings as such, sessions (`core`).
+Invariants:
+- every change of a message passes here, is in the table of transitions, raises its version by one
+  and is recorded;
+- indexes, timers, holds and counts are functions of the messages: `check` says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from .body import Body
+from .changes import Counters, Recorder
+from .index.filters import Filters
+from .index.grouped import Holds
+from .index.timers import Timers
+from .message import (
+    COMPLETED,
+    INVISIBLE,
+    PENDING,
+    RUNNING,
+    TRANSITIONS,
+    LastLease,
+    LeaseToken,
+    Message,
+    State,
+    Step,
+    key_of,
+)
+from .settings import QueueSettings
+
+__all__ = ["Contents"]
+
+
+class Contents:
+    """All uncollected messages of one queue."""
+
+    __slots__ = (
+        "by_id",
+        "by_value",
+        "counts",
+        "due",
+        "epoch",
+        "filters",
+        "finished",
+        "holds",
+        "messages",
+        "now_ms",
+        "queue",
+        "recorder",
+        "sequence",
+        "settings",
+    )
+
+    def __init__(self, settings: QueueSettings, counters: Counters, recorder: Recorder) -> None:
+        self.queue = recorder.queue
+        self.settings = settings
+        self.recorder = recorder
+        self.sequence, self.epoch, self.now_ms = counters
+        self.by_id: dict[str, Message] = {}
+        self.messages: dict[int, Message] = {}  # by sequence, in its order
+        self.due = Timers(self.messages, is_of_finished=False)
+        self.finished = Timers(self.messages, is_of_finished=True)
+        self.counts = [0] * len(State)
+        self._index()
+
+    def _index(self) -> None:
+        settings = self.settings
+        is_exclusive = settings.exclusivity_key is not None
+        self.holds = Holds(settings.limit) if is_exclusive else None
+        self.by_value: dict[str, list[int]] = {}
+        self.filters = Filters(self.messages, self.holds)
+        self.filters.set_shapes(settings.shapes)
+
+    def restore(self, messages: Iterable[Message]) -> None:
+        """Take over messages of rows, into empty contents."""
+        for message in sorted(messages, key=lambda one: one.sequence):
+            self.by_id[message.id] = self.messages[message.sequence] = message
+            if message.due_ms:
+                timers = self.finished if message.is_finished else self.due
+                timers.set(message, message.due_ms)
+            if message.state is RUNNING and message.value is not None and self.holds is not None:
+                self.holds.hold(message.value)
+            self._count(message, None, message.state)
+        for message in self.messages.values():  # once it is known what is held
+            if message.state is PENDING:
+                self.filters.add(message)
+
+    def apply(self, settings: QueueSettings) -> None:
+        """Other settings; another exclusivity key only when all messages are finished: O(n)."""
+        is_other_key = settings.exclusivity_key != self.settings.exclusivity_key
+        self.settings = settings
+        if is_other_key:
+            self._reindex(settings.exclusivity_key)
+        self.filters.set_shapes(settings.shapes)
+        if self.holds is not None:
+            self.holds.set_limit(settings.limit)
+
+    def _reindex(self, key: str | None) -> None:
+        assert self.is_all_finished, "values of messages that are not finished cannot change"
+        self._index()
+        for message in self.messages.values():
+            message.value = dict(message.metadata).get(key) if key is not None else None
+            self._count_value(message, None, message.state)
+
+    def begin(self, body: Body, attempts: int, invisible_ms: int, reason: str = "") -> Message:
+        """T1, T2: a message is there."""
+        self.sequence += 1
+        sequence, now_ms = self.sequence, self.now_ms
+        key = key_of(body.priority, sequence)
+        message = Message(
+            body.id, body.payload, key, body.metadata, body.value, attempts, body.terms, now_ms
+        )
+        message.version = 1
+        self.by_id[body.id] = self.messages[sequence] = message
+        if invisible_ms:
+            message.state = INVISIBLE
+            self.due.set(message, now_ms + invisible_ms)
+        else:
+            self.filters.add(message)
+        self._count(message, None, message.state)
+        self.recorder.begun(message, now_ms, reason)
+        return message
+
+    def lease(self, message: Message, worker: str, due_ms: int, is_held_later: bool) -> None:
+        """T4: a pending message is one worker's until the time is due."""
+        self.epoch += 1
+        message.version = version = message.version + 1
+        message.attempts_left -= 1
+        message.lease = LastLease(LeaseToken(self.epoch, version), worker)
+        message.changed_ms = self.now_ms
+        message.state = RUNNING
+        if self.holds is not None and message.value is not None and not is_held_later:
+            self.holds.hold(message.value)
+        self.filters.remove(message.key, message)
+        self.due.set(message, due_ms)
+        self._count(message, PENDING, RUNNING)
+        self.recorder.changed(message, PENDING, Step.DEQUEUED, self.now_ms)
+
+    def move(
+        self, message: Message, target: State, step: Step, due_ms: int = 0, reason: str = ""
+    ) -> None:
+        """Any other change of state; `due_ms`: when the next falls due, 0: not by itself."""
+        source = message.state
+        assert (source, target) in TRANSITIONS[step], f"{source} to {target} by {step}"
+        if source is RUNNING:
+            self._end_lease(message, step, reason)
+        message.state = target
+        message.version += 1
+        message.changed_ms = self.now_ms
+        if source is PENDING:
+            self.filters.remove(message.key, message)
+        else:
+            self.due.clear(message)
+        if due_ms:
+            (self.finished if target >= COMPLETED else self.due).set(message, due_ms)
+        if target is PENDING:
+            self.filters.add(message)
+        self._count(message, source, target)
+        self.recorder.changed(message, source, step, self.now_ms, reason)
+
+    def _end_lease(self, message: Message, step: Step, reason: str) -> None:
+        assert message.lease is not None, f"message {message.id} runs without a lease"
+        message.lease.ended = step
+        message.lease.reason = reason
+        if self.holds is not None and message.value is not None:
+            self.holds.release(message.value)
+
+    def extend(self, message: Message, due_ms: int) -> None:
+        """T5: the lease holds for longer."""
+        self.due.clear(message)
+        self.due.set(message, due_ms)
+        self._touch(message, Step.EXTENDED)
+
+    def prioritise(self, message: Message, priority: int) -> None:
+        """Another priority; among equals it stays where its sequence has it."""
+        if message.first_priority is None:
+            message.first_priority = message.priority
+        key, message.key = message.key, key_of(priority, message.sequence)
+        if message.state is PENDING:
+            self.filters.remove(key, message)
+            self.filters.add(message)
+        self._touch(message, Step.PRIORITY)
+
+    def _touch(self, message: Message, step: Step) -> None:
+        assert (message.state, message.state) in TRANSITIONS[step], f"{message.state} by {step}"
+        message.version += 1
+        message.changed_ms = self.now_ms
+        self.recorder.changed(message, message.state, step, self.now_ms)
+
+    def collect(self, message: Message) -> None:
+        """T10: a finished message goes."""
+        assert message.is_finished, f"message {message.id} is {message.state}"
+        self.finished.clear(message)
+        message.version += 1
+        del self.by_id[message.id], self.messages[message.sequence]
+        self._count(message, message.state, None)
+        self.recorder.ended(message, self.now_ms)
+
+    def sweep(self, steps: int) -> int:
+        """T10, for what is due; how many it were."""
+        done_count = 0
+        while done_count < steps and (message := self.finished.due(self.now_ms)):
+            self.collect(message)
+            done_count += 1
+        return done_count
+
+    def _count(self, message: Message, source: State | None, target: State | None) -> None:
+        if source is not None:
+            self.counts[source] -= 1
+        if target is not None:
+            self.counts[target] += 1
+        if message.value is not None:
+            self._count_value(message, source, target)
+        if self.filters.shapes:
+            self.filters.count(message, source, target)
+
+    def _count_value(self, message: Message, source: State | None, target: State | None) -> None:
+        if message.value is None:
+            return
+        counts = self.by_value.setdefault(message.value, [0] * len(State))
+        if source is not None:
+            counts[source] -= 1
+        if target is not None:
+            counts[target] += 1
+        elif not any(counts):
+            del self.by_value[message.value]
+
+    @property
+    def is_all_finished(self) -> bool:
+        return not any(self.counts[:COMPLETED])
+
+    def counters(self) -> Counters:
+        return Counters(self.sequence, self.epoch, self.now_ms)
+
+    def check(self) -> None:
+        """Assert the invariants: O(n)."""
+        assert {id: one.sequence for id, one in self.by_id.items()} == {
+            one.id: sequence for sequence, one in self.messages.items()
+        }
+        states = [message.state for message in self.messages.values()]
+        assert self.counts == [states.count(state) for state in State]
+        assert self.filters.all.live == self.counts[PENDING]
+        self.filters.check()
+        self._check_holds()
+        for message in self.messages.values():
+            self._check_message(message)
+
+    def _check_holds(self) -> None:
+        if self.holds is not None:
+            for value, counts in self.by_value.items():
+                assert self.holds.counts.get(value, 0) == counts[RUNNING]
+
+    def _check_message(self, message: Message) -> None:
+        assert 0 <= message.attempts_left <= message.attempts
+        assert bool(message.timer) is bool(message.due_ms) is (message.state is not PENDING)
+        lease = message.lease
+        assert (message.state is RUNNING) is (lease is not None and lease.ended is None)

@@ -1,0 +1,463 @@
+"""One priority queue: its operations, and the rules of who may do what.
+
+Owns: `PriorityCore`. Not: how messages are found and changed (`contents`), what is remembered of
+requests (`sessions`), writing rows (the store).
+Every operation is given the time in Unix milliseconds first; the time of a queue never goes back.
+It first does what is due by then (at most `STEPS_INLINE_MAX` steps), so no wait for the background
+is visible. Reads change nothing and take no time: they show what operations have done.
+Invariants:
+- whoever is refused changed nothing, but for what was due anyway;
+- at `now >= deadline` a lease is over;
+- what is not drained is not stored: an answer may leave only when the changes up to it are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple, TypeVar, cast
+
+from .answers import Answer, answer_of, plain_of
+from .body import (
+    PRIORITY_MAX,
+    REASON_BYTES_MAX,
+    NewMessage,
+    Pairs,
+    checked_number,
+    checked_pairs,
+    checked_text,
+)
+from .changes import (
+    AnswerRow,
+    Changes,
+    Counters,
+    MessageRow,
+    Recorder,
+    SessionRow,
+    message_of,
+)
+from .contents import Contents
+from .entering import Entering
+from .errors import (
+    RequestInvalid,
+    SettingsConflict,
+)
+from .index.filters import Source
+from .leasing import Leasing
+from .message import (
+    CANCELED,
+    COMPLETED,
+    ERRORED,
+    RUNNING,
+    SEQUENCE_BITS,
+    LeaseToken,
+    Message,
+    State,
+    Step,
+)
+from .reading import Reading
+from .results import Dequeued, Done, Enqueued, EnqueuedMany, Lease, PollStatus, Swept
+from .sessions import Request, Sessions
+from .settings import QueueSettings, SettingsRow
+
+__all__ = ["STEPS_INLINE_MAX", "PriorityCore", "QueueRows"]
+
+STEPS_INLINE_MAX = 512
+"""What one operation does at most of what is due, and how many held values a dequeue passes."""
+COUNT_MAX = 1_000
+"""Messages in one call."""
+
+NOTHING_YET = Counters()
+A = TypeVar("A", bound=Answer)
+
+
+class QueueRows(NamedTuple):
+    """All rows of one queue, to open it with."""
+
+    settings: SettingsRow
+    counters: Counters
+    messages: Iterable[MessageRow] = ()
+    sessions: Iterable[SessionRow] = ()
+    answers: Iterable[AnswerRow] = ()
+
+
+class PriorityCore:
+    """One priority queue.
+
+    Args:
+        queue: its name, for errors and events.
+        rows: what it is made of; of a new queue the settings and, if one of the name was there
+            before, the counters with which that one ended.
+        keeps_rows, keeps_events: whether `drain` gives rows, and events.
+    """
+
+    def __init__(
+        self, queue: str, rows: QueueRows, *, keeps_rows: bool = True, keeps_events: bool = True
+    ) -> None:
+        self.queue = queue
+        self.settings_version, settings = rows.settings
+        self._recorder = Recorder(queue, keeps_rows, keeps_events)
+        self._contents = Contents(settings, Counters(*rows.counters), self._recorder)
+        key = settings.exclusivity_key
+        self._contents.restore(message_of(row, key) for row in rows.messages)
+        self._sessions = Sessions(queue, self._recorder)
+        self._sessions.restore(list(rows.sessions), list(rows.answers))
+        self._entering = Entering(self._contents)
+        self._leasing = Leasing(self._contents)
+        self.read = Reading(queue, self._contents)
+
+    @property
+    def settings(self) -> QueueSettings:
+        return self._contents.settings
+
+    @classmethod
+    def created(
+        cls,
+        now_ms: int,
+        queue: str,
+        settings: QueueSettings,
+        counters: Counters = NOTHING_YET,
+        *,
+        keeps_rows: bool = True,
+        keeps_events: bool = True,
+    ) -> PriorityCore:
+        """A new queue; its settings are among the first changes."""
+        row = SettingsRow(1, settings)
+        rows = QueueRows(row, counters)
+        core = cls(queue, rows, keeps_rows=keeps_rows, keeps_events=keeps_events)
+        core._contents.now_ms = max(now_ms, counters.now_ms)
+        core._recorder.settings_changed(row)
+        return core
+
+    def drain(self) -> Changes | None:
+        """What changed since the last drain, to be stored in one transaction; None: nothing."""
+        return self._recorder.drain(self._contents.counters())
+
+    def counters(self) -> Counters:
+        """What the next queue of this name begins with, when this one is deleted."""
+        return self._contents.counters()
+
+    def once(self, now_ms: int, request: Request, what: str, act: Callable[[], A]) -> A:
+        """Do what a request asks for, unless it was done: then answer as before.
+
+        Args:
+            what: names the operation; a repeat under another name is refused.
+            act: does it, with the same `now_ms`.
+        Raises: `RequestStale`, `SessionFull`, `Overloaded` (too many sessions), and what `act`
+            raises, which is not remembered.
+        """
+        now = self._at(now_ms)
+        plain = self._sessions.find(now, request, what, self.settings)
+        if plain is not None:
+            return cast(A, answer_of(plain, self._contents.by_id))
+        answer = act()
+        if answer.is_changed:
+            self._sessions.remember(now, request, what, plain_of(answer))
+        return answer
+
+    def _at(self, now_ms: int) -> int:
+        """The time of an operation, after what is due by then."""
+        contents = self._contents
+        if now_ms > contents.now_ms:
+            contents.now_ms = now_ms
+        due = contents.due.heap
+        if due and due[0] >> SEQUENCE_BITS <= contents.now_ms:
+            self._leasing.sweep(STEPS_INLINE_MAX)
+        return contents.now_ms
+
+    # -- into the queue
+
+    def enqueue(self, now_ms: int, new: NewMessage) -> Enqueued:
+        """Take a message in. The same body under the same id is taken once.
+
+        Raises: `RequestInvalid`, `ExclusivityMissing`, `EnqueueBlocked`, `MessageExists`,
+            `PriorityQueueFull`.
+        """
+        self._at(now_ms)
+        return self._entering.one(new)
+
+    def enqueue_many(
+        self, now_ms: int, news: Sequence[NewMessage], all_or_nothing: bool = False
+    ) -> EnqueuedMany:
+        """Take messages in, in order; what is refused does not stop the others.
+
+        Args:
+            all_or_nothing: the first refusal is raised, and nothing was changed.
+        """
+        self._at(now_ms)
+        checked_number(self.queue, "messages", len(news), 0, COUNT_MAX)
+        if all_or_nothing:
+            return EnqueuedMany(tuple(self._entering.all_of(news)))
+        return EnqueuedMany(tuple(self._entering.each(news)))
+
+    def requeue(self, now_ms: int, id: str, new_id: str) -> Enqueued:
+        """An errored or canceled message once more, as a new one with all its attempts.
+
+        Raises: as `enqueue`; `MessageNotFound`; `RequestInvalid` if it is in another state.
+        """
+        self._at(now_ms)
+        message = self._leasing.message(id)
+        if message.state not in (CANCELED, ERRORED):
+            what = f"{id!r} is {message.state.name.lower()}, not canceled or errored"
+            raise RequestInvalid(self.queue, "id", what)
+        fields = (message.payload, message.priority, message.metadata)
+        new = NewMessage(new_id, *fields, 0, message.terms.lease_ms, message.terms.attempts)
+        return self._entering.one(new, f"again {id}")
+
+    # -- out of the queue
+
+    def dequeue(
+        self,
+        now_ms: int,
+        worker: str,
+        count: int = 1,
+        wanted: Pairs = (),
+        *,
+        lease_ms: int | None = None,
+        same_value_ok: bool = False,
+    ) -> Dequeued:
+        """Lease the most urgent pending messages whose values are free, to one worker.
+
+        Args:
+            count: at most so many, 1..1,000.
+            wanted: metadata pairs that a message has all of, at most 4.
+            lease_ms: how long, instead of what messages or the queue say.
+            same_value_ok: a value that is free as the call begins may come more than once; all of
+                its leases count until fewer than `limit` are left. Otherwise each comes once.
+        Returns: leases, most urgent first; why there are no more; when there may be.
+        Raises: `RequestInvalid`.
+        Cost: O(log n) for each message, and once for each held value on the way; see
+            `index.filters` for filters without a shape.
+        """
+        now = self._at(now_ms)
+        settings = self.settings
+        checked_text(self.queue, "worker", worker)
+        if count != 1:
+            checked_number(self.queue, "count", count, 1, COUNT_MAX)
+        if lease_ms is not None:
+            checked_number(self.queue, "lease_ms", lease_ms, 1, settings.lease_ms_max)
+        pairs = checked_pairs(self.queue, "wanted", wanted) if wanted else ()
+        if settings.dequeue_blocked:
+            return Dequeued((), PollStatus.BLOCKED)
+        source = self._contents.filters.source(pairs)
+        leases = self._take(source, worker, count, lease_ms, same_value_ok)
+        if len(leases) == count:
+            return Dequeued(tuple(leases), PollStatus.FULL)
+        return Dequeued(tuple(leases), self._why_no_more(now), self._contents.due.next_due_ms())
+
+    def _take(
+        self, source: Source, worker: str, count: int, lease_ms: int | None, same_value_ok: bool
+    ) -> list[Lease]:
+        """Batches of one consumer count their values when all is taken, if one may come twice."""
+        holds = self._contents.holds
+        if holds is not None:
+            holds.parkings_left = STEPS_INLINE_MAX
+        leases: list[Lease] = []
+        taken: set[str] = set()
+        held: list[str] = []
+        while len(leases) < count and (message := source.first(taken)) is not None:
+            if count > 1 and message.value is not None:
+                (held.append if same_value_ok else taken.add)(message.value)
+            leases.append(self._lease(message, worker, lease_ms, bool(held)))
+        for value in held:
+            assert holds is not None, "only messages of exclusive queues have values"
+            holds.hold(value)
+        if taken:
+            source.restore_skipped()
+        return leases
+
+    def _lease(
+        self, message: Message, worker: str, lease_ms: int | None, is_held_later: bool
+    ) -> Lease:
+        contents = self._contents
+        if lease_ms is None:
+            lease_ms = message.terms.lease_ms
+            if lease_ms is None:
+                lease_ms = self.settings.lease_ms
+        contents.lease(message, worker, contents.now_ms + lease_ms, is_held_later)
+        assert message.lease is not None
+        return Lease(
+            message.id,
+            message.payload,
+            message.priority,
+            message.metadata,
+            message.lease.token,
+            message.due_ms,
+            message.attempts - message.attempts_left,
+            message.attempts_left,
+        )
+
+    def _why_no_more(self, now: int) -> PollStatus:
+        holds, next_ms = self._contents.holds, self._contents.due.next_due_ms()
+        is_swept = next_ms is None or next_ms > now
+        is_searched = holds is None or holds.parkings_left > 0
+        return PollStatus.EMPTY if is_swept and is_searched else PollStatus.MORE
+
+    # -- of a lease
+
+    def complete(self, now_ms: int, id: str, token: LeaseToken) -> Done:
+        """The work is done. A repeat is answered alike.
+
+        Raises: `MessageNotFound`, `LeaseLost`, `LeaseForeign`, `MessageFinished`.
+        """
+        return self._finish(now_ms, id, token, COMPLETED, Step.COMPLETED)
+
+    def fail(self, now_ms: int, id: str, token: LeaseToken, reason: str = "") -> Done:
+        """The work cannot be done: errored, whatever attempts are left. Otherwise as `complete`."""
+        return self._finish(now_ms, id, token, ERRORED, Step.FAILED, reason)
+
+    def cancel(
+        self, now_ms: int, id: str, token: LeaseToken | None = None, reason: str = ""
+    ) -> Done:
+        """The work is not needed any more.
+
+        Args:
+            token: of the worker that has it; None: by whoever rules the queue, in any state.
+        Raises: as `complete`.
+        """
+        if token is not None:
+            return self._finish(now_ms, id, token, CANCELED, Step.CANCELED, reason)
+        now = self._at(now_ms)
+        self._check_reason(reason)
+        message = self._leasing.message(id)
+        if message.state is CANCELED:
+            return done(message, False)
+        if message.is_finished:
+            raise self._leasing.finished(message)
+        due_ms = now + self.settings.retention_ms
+        self._contents.move(message, CANCELED, Step.CANCELED, due_ms, reason)
+        return done(message)
+
+    def _finish(
+        self, now_ms: int, id: str, token: LeaseToken, state: State, step: Step, reason: str = ""
+    ) -> Done:
+        now = self._at(now_ms)
+        self._check_reason(reason)
+        message = self._leasing.leased(id, token, step)
+        if message.state is not RUNNING:
+            return done(message, False)
+        self._contents.move(message, state, step, now + self.settings.retention_ms, reason)
+        return done(message)
+
+    def extend(self, now_ms: int, id: str, token: LeaseToken, lease_ms: int | None = None) -> Done:
+        """The lease holds until `lease_ms` from now, if that is later than it does.
+
+        Raises: as `complete`; `RequestInvalid`.
+        """
+        now = self._at(now_ms)
+        if lease_ms is not None:
+            checked_number(self.queue, "lease_ms", lease_ms, 1, self.settings.lease_ms_max)
+        message = self._leasing.leased(id, token, None)
+        if lease_ms is None:
+            own_ms = message.terms.lease_ms
+            lease_ms = self.settings.lease_ms if own_ms is None else own_ms
+        if now + lease_ms <= message.due_ms:
+            return done(message, False)
+        self._contents.extend(message, now + lease_ms)
+        return done(message)
+
+    def release(
+        self,
+        now_ms: int,
+        id: str,
+        token: LeaseToken,
+        delay_ms: int = 0,
+        *,
+        refund: bool = False,
+        reason: str = "",
+    ) -> Done:
+        """Give the message back: pending, or invisible for `delay_ms`; errored without attempts.
+
+        A repeat is answered alike until the message is leased again.
+
+        Args:
+            refund: the attempt was none, as the work was not begun.
+        Raises: as `complete`; `RequestInvalid`.
+        """
+        now = self._at(now_ms)
+        checked_number(self.queue, "delay_ms", delay_ms, 0, self.settings.invisible_ms_max)
+        self._check_reason(reason)
+        message = self._leasing.leased(id, token, Step.RELEASED)
+        if message.state is not RUNNING:
+            return done(message, False)
+        message.attempts_left += refund
+        self._leasing.give_back(message, Step.RELEASED, now + delay_ms if delay_ms else 0, reason)
+        return done(message)
+
+    def _check_reason(self, reason: str) -> None:
+        if reason:
+            checked_text(self.queue, "reason", reason, most=REASON_BYTES_MAX)
+
+    # -- of the queue
+
+    def prioritise(self, now_ms: int, id: str, priority: int) -> Done:
+        """Give a message another priority; while it runs, for when it comes back.
+
+        Raises: `MessageNotFound`, `MessageFinished`, `RequestInvalid`.
+        """
+        self._at(now_ms)
+        checked_number(self.queue, "priority", priority, -PRIORITY_MAX, PRIORITY_MAX)
+        message = self._leasing.message(id)
+        if message.is_finished:
+            raise self._leasing.finished(message)
+        if message.priority == priority:
+            return done(message, False)
+        self._contents.prioritise(message, priority)
+        return done(message)
+
+    def configure(
+        self, now_ms: int, settings: QueueSettings, version: int | None = None
+    ) -> SettingsRow:
+        """Change the settings.
+
+        Args:
+            version: which ones the caller knew; None: whichever.
+        Raises: `SettingsConflict`: others were set meanwhile, or messages are not finished and
+            another `exclusivity_key` is asked for.
+        """
+        self._at(now_ms)
+        if settings == self.settings:
+            return SettingsRow(self.settings_version, settings)
+        if version is not None and version != self.settings_version:
+            what = f"its settings are of version {self.settings_version}, not {version}"
+            raise SettingsConflict(self.queue, what)
+        is_other_key = settings.exclusivity_key != self.settings.exclusivity_key
+        if is_other_key and not self._contents.is_all_finished:
+            what = "exclusivity_key cannot change while messages are not finished"
+            raise SettingsConflict(self.queue, what)
+        self._contents.apply(settings)
+        self.settings_version += 1
+        row = SettingsRow(self.settings_version, settings)
+        self._recorder.settings_changed(row)
+        return row
+
+    def sweep(self, now_ms: int, steps: int = STEPS_INLINE_MAX) -> Swept:
+        """The background's share: do what is due, at most so many steps."""
+        contents, settings = self._contents, self.settings
+        contents.now_ms = now = max(now_ms, contents.now_ms)
+        done_count = self._leasing.sweep(steps)
+        done_count += contents.sweep(steps - done_count)
+        kept_ms = settings.answers_kept_ms
+        done_count += self._sessions.sweep(now, kept_ms, steps - done_count)
+        done_count += contents.filters.build(steps - done_count)
+        next_ms = self.next_due_ms()
+        return Swept(done_count, next_ms is not None and next_ms <= now, next_ms)
+
+    def next_due_ms(self) -> int | None:
+        """When `sweep` has something to do next; None: nothing by itself."""
+        contents = self._contents
+        found = (
+            contents.now_ms if contents.filters.is_building else None,
+            contents.due.next_due_ms(),
+            contents.finished.next_due_ms(),
+            self._sessions.next_due_ms(self.settings.answers_kept_ms),
+        )
+        return min((due_ms for due_ms in found if due_ms is not None), default=None)
+
+    def check(self) -> None:
+        """Assert the invariants: O(n)."""
+        self._contents.check()
+        self._sessions.check()
+
+
+def done(message: Message, is_changed: bool = True) -> Done:
+    return Done(message.state, message.version, message.due_ms, is_changed)

@@ -1,0 +1,91 @@
+"""The pending messages of a simple queue, or of one filter of it, in order.
+
+Invariants: a key is in the heap for every pending message that was added; others (`dead`) are
+dropped as they come to the head, or all at once when they outnumber the live ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Set
+from heapq import heapify, heappop, heappush
+
+from millstream.providers.priority.core.message import PENDING, SEQUENCE_MASK, Message
+
+__all__ = ["PlainIndex", "in_order"]
+
+DEAD_MIN = 64
+NO_VALUES: Set[str] = frozenset()
+
+
+class PlainIndex:
+    """Pending messages by their keys alone."""
+
+    __slots__ = ("dead", "heap", "live", "messages")
+
+    def __init__(self, messages: dict[int, Message]) -> None:
+        self.messages = messages  # by sequence
+        self.heap: list[int] = []
+        self.live = self.dead = 0
+
+    def add(self, message: Message) -> None:
+        self.live += 1
+        heappush(self.heap, message.key)
+
+    def remove(self, key: int, message: Message) -> None:
+        """The message is no longer pending, or has another key by now."""
+        self.live -= 1
+        if self.heap[0] == key:
+            heappop(self.heap)
+            return
+        self.dead += 1
+        if self.dead > DEAD_MIN and self.dead > self.live:
+            self.heap = list(set(self.pending()))
+            heapify(self.heap)
+            self.dead = 0
+
+    def first(self, skipped: Set[str] = NO_VALUES) -> Message | None:
+        """The most urgent; it stays until it is removed."""
+        heap, messages = self.heap, self.messages
+        while heap:
+            key = heap[0]
+            message = messages.get(key & SEQUENCE_MASK)
+            if message is not None and message.key == key and message.state is PENDING:
+                return message
+            heappop(heap)
+            self.dead -= 1
+        return None
+
+    def restore_skipped(self) -> None:
+        """Nothing was skipped: messages of a simple queue have no values."""
+
+    def is_pending(self, key: int) -> bool:
+        message = self.messages.get(key & SEQUENCE_MASK)
+        return message is not None and message.key == key and message.state is PENDING
+
+    def pending(self) -> Iterator[int]:
+        """Keys of all that could be had now, in no order; one may come twice."""
+        return filter(self.is_pending, self.heap)
+
+    def ordered(self) -> Iterator[Message]:
+        """What `first` would give, one after the other; nothing is changed."""
+        last = None
+        for key in in_order(self.heap):
+            if key != last and self.is_pending(key):
+                yield self.messages[key & SEQUENCE_MASK]
+            last = key
+
+    def check(self) -> None:
+        keys = set(self.pending())
+        assert len(keys) == self.live, f"{len(keys)} pending, {self.live} counted"
+        assert len(self.heap) == self.live + self.dead
+
+
+def in_order(heap: list[int]) -> Iterator[int]:
+    """The entries of a heap from the least on, without changing it: O(log n) each."""
+    ahead = [(heap[0], 0)] if heap else []
+    while ahead:
+        entry, place = heappop(ahead)
+        yield entry
+        for child in (2 * place + 1, 2 * place + 2):
+            if child < len(heap):
+                heappush(ahead, (heap[child], child))

@@ -1,0 +1,123 @@
+"""What can be looked at in a queue. Nothing is changed.
+
+Owns: `Reading`. Costs are with each read; n is the number of uncollected messages.
+"""
+
+from __future__ import annotations
+
+from itertools import islice
+
+from .body import Pairs, checked_number, checked_pairs
+from .contents import Contents
+from .errors import MessageNotFound
+from .message import Message, State
+from .results import MessageView
+
+__all__ = ["Reading"]
+
+COUNT_MAX = 1_000
+
+
+class Reading:
+    """Looks into one queue, as its operations left it."""
+
+    def __init__(self, queue: str, contents: Contents) -> None:
+        self.queue = queue
+        self._contents = contents
+
+    def get(self, id: str) -> MessageView:
+        """One message: O(1). Raises: `MessageNotFound`."""
+        message = self._contents.by_id.get(id)
+        if message is None:
+            raise MessageNotFound(self.queue, f"no message {id!r}: it never was, or was collected")
+        return view(message)
+
+    def peek(self, count: int = 1, wanted: Pairs = ()) -> list[MessageView]:
+        """What a dequeue of so many would lease, were nothing due: cost as of that."""
+        checked_number(self.queue, "count", count, 1, COUNT_MAX)
+        pairs = checked_pairs(self.queue, "wanted", wanted)
+        source = self._contents.filters.source(pairs)
+        return [view(message) for message in islice(source.ordered(), count)]
+
+    def page(
+        self,
+        count: int = 100,
+        *,
+        after: int = 0,
+        state: State | None = None,
+        wanted: Pairs = (),
+    ) -> list[MessageView]:
+        """Messages in the order in which they were enqueued: O(n).
+
+        Args:
+            after: sequence of the last one of the page before.
+            state, wanted: only messages in this state, with all of these pairs.
+        """
+        checked_number(self.queue, "count", count, 1, COUNT_MAX)
+        pairs = set(checked_pairs(self.queue, "wanted", wanted))
+        found = (
+            view(message)
+            for sequence, message in self._contents.messages.items()
+            if sequence > after
+            and (state is None or message.state is state)
+            and pairs.issubset(message.metadata)
+        )
+        return list(islice(found, count))
+
+    def depth(self, wanted: Pairs = (), *, value: str | None = None) -> dict[State, int]:
+        """How many messages are in each state.
+
+        Args:
+            wanted: only messages with all of these pairs: O(1) if their keys are a shape, else
+                O(n).
+            value: only those of an exclusivity value: O(1).
+        """
+        pairs = checked_pairs(self.queue, "wanted", wanted)
+        contents = self._contents
+        if value is not None and not pairs:
+            return by_state(contents.by_value.get(value, [0] * len(State)))
+        if not pairs:
+            return by_state(contents.counts)
+        counts = contents.filters.counts(pairs) if value is None else None
+        return by_state(counts if counts is not None else self._counted(set(pairs), value))
+
+    def _counted(self, pairs: set[tuple[str, str]], value: str | None) -> list[int]:
+        counts = [0] * len(State)
+        for message in self._contents.messages.values():
+            if pairs.issubset(message.metadata) and value in (None, message.value):
+                counts[message.state] += 1
+        return counts
+
+    def values(self) -> dict[str, dict[State, int]]:
+        """The depth of each exclusivity value: O(number of them). Empty for a simple queue."""
+        return {value: by_state(counts) for value, counts in self._contents.by_value.items()}
+
+    def parkings(self) -> int:
+        """How often a held value was met and put aside, since the queue was opened."""
+        holds = self._contents.holds
+        return holds.parkings if holds is not None else 0
+
+
+def by_state(counts: list[int]) -> dict[State, int]:
+    return {state: counts[state] for state in State}
+
+
+def view(message: Message) -> MessageView:
+    lease = message.lease
+    return MessageView(
+        message.id,
+        message.state,
+        message.priority,
+        message.sequence,
+        message.metadata,
+        message.payload,
+        message.version,
+        message.attempts,
+        message.attempts_left,
+        message.due_ms,
+        message.created_ms,
+        message.changed_ms,
+        lease.worker if lease else "",
+        lease.token if lease else None,
+        lease.reason if lease else "",
+    )

@@ -1,0 +1,124 @@
+"""What operations answer, and what reads show: plain values, cut loose from the queue.
+
+`is_changed` says whether the operation itself changed the queue: only then is its answer kept for
+a repeat of the request.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import NamedTuple
+
+from .errors import PriorityQueueError
+from .message import LeaseToken, Metadata, State
+
+__all__ = [
+    "Dequeued",
+    "Done",
+    "Enqueued",
+    "EnqueuedMany",
+    "Lease",
+    "MessageView",
+    "PollStatus",
+    "Swept",
+]
+
+
+class Lease(NamedTuple):
+    """A message that one worker has, until `deadline_ms`: at that time it is over.
+
+    `attempt`: 1 the first time, so many plus `attempts_left` is what the message may have.
+    `is_valid` is False in a repeated answer, where the lease has ended meanwhile; payload and
+    metadata are empty then.
+    """
+
+    id: str
+    payload: bytes
+    priority: int
+    metadata: Metadata
+    token: LeaseToken
+    deadline_ms: int
+    attempt: int
+    attempts_left: int
+    is_valid: bool = True
+
+
+class PollStatus(StrEnum):
+    """Why a dequeue gave no more."""
+
+    FULL = "full"  # it gave as many as were asked for
+    EMPTY = "empty"  # no more can be had at this time
+    MORE = "more"  # the work of one step is done: ask again at once
+    BLOCKED = "blocked"  # `dequeue_blocked` is set
+
+
+class Dequeued(NamedTuple):
+    """`next_due_ms`: when something may change by itself; None: nothing will, or none was asked."""
+
+    leases: tuple[Lease, ...]
+    status: PollStatus
+    next_due_ms: int | None = None
+
+    @property
+    def is_changed(self) -> bool:
+        return bool(self.leases)
+
+
+class Enqueued(NamedTuple):
+    """`is_changed` is False where the same body had been enqueued under this id."""
+
+    id: str
+    state: State
+    version: int
+    is_changed: bool
+
+
+class EnqueuedMany(NamedTuple):
+    """One answer per message, in order: what became of it, or why it was refused."""
+
+    answers: tuple[Enqueued | PriorityQueueError, ...]
+
+    @property
+    def is_changed(self) -> bool:
+        return any(isinstance(one, Enqueued) and one.is_changed for one in self.answers)
+
+
+class Done(NamedTuple):
+    """The message after an operation; `due_ms` as in `MessageView`."""
+
+    state: State
+    version: int
+    due_ms: int
+    is_changed: bool
+
+
+class Swept(NamedTuple):
+    """`steps`: how much was done, at most as allowed. `is_more`: something is due still."""
+
+    steps: int
+    is_more: bool
+    next_due_ms: int | None
+
+
+class MessageView(NamedTuple):
+    """A message as it is now.
+
+    `due_ms`: when it becomes visible, its lease is over, or it may be collected; 0 while pending.
+    `worker`, `token`, `reason`: of its latest lease, if it had one.
+    """
+
+    id: str
+    state: State
+    priority: int
+    sequence: int
+    metadata: Metadata
+    payload: bytes
+    version: int
+    attempts: int
+    attempts_left: int
+    due_ms: int
+    created_ms: int
+    changed_ms: int
+    worker: str
+    token: LeaseToken | None
+    reason: str

@@ -1,0 +1,152 @@
+"""What is remembered of requests, so that one that is repeated is not done twice.
+
+A request is (session, number). A session acknowledges answers with its next request: all up to a
+number. What changed nothing is not remembered: asked again, it is done anew.
+Owns: `Sessions`, `Request`, answers as plain values. Not: doing anything (`core`).
+Invariants:
+- a session has at most `OPEN_MAX` answers that it did not acknowledge; there are at most
+  `sessions_max` sessions, and one that is silent for `answers_kept_ms` is forgotten;
+- a request whose answer was acknowledged is never done again while its session is known.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from millstream.runtime import Overloaded
+
+from .body import checked_number, checked_text
+from .changes import AnswerRow, Plain, Recorder, SessionRow
+from .errors import RequestInvalid, RequestStale, SessionFull
+from .settings import QueueSettings
+
+__all__ = ["OPEN_MAX", "Request", "Sessions"]
+
+OPEN_MAX = 64
+NUMBER_MAX = 2**53
+
+
+class Request(NamedTuple):
+    """Which request it is: `number` rises within a session. The answers of all up to and with
+    `acknowledged` arrived, and will not be asked for again."""
+
+    session: str
+    number: int
+    acknowledged: int = 0
+
+
+class Session:
+    __slots__ = ("acknowledged", "answers", "used_ms")
+
+    def __init__(self, acknowledged: int, used_ms: int) -> None:
+        self.acknowledged = acknowledged
+        self.used_ms = used_ms
+        self.answers: dict[int, tuple[str, Plain]] = {}
+
+
+class Sessions:
+    """The answers of one queue's sessions that these may ask for again."""
+
+    def __init__(self, queue: str, recorder: Recorder) -> None:
+        self.queue = queue
+        self.recorder = recorder
+        self.sessions: dict[str, Session] = {}  # in the order in which they were used
+
+    def restore(self, rows: list[SessionRow], answers: list[AnswerRow]) -> None:
+        for session, acknowledged, used_ms in sorted(rows, key=lambda row: row.used_ms):
+            self.sessions[session] = Session(acknowledged, used_ms)
+        for session, number, what, answer in answers:
+            self.sessions[session].answers[number] = (what, answer)
+
+    def find(self, now_ms: int, request: Request, what: str, settings: QueueSettings) -> Plain:
+        """The answer to a repeated request; None: it is new, and there is room for its answer."""
+        name, number, acknowledged = self._checked(request)
+        session = self.sessions.get(name)
+        if session is not None and session.used_ms + settings.answers_kept_ms <= now_ms:
+            self._forget(name)
+            session = None
+        if session is None:
+            if len(self.sessions) >= settings.sessions_max:
+                what = f"queue {self.queue!r} remembers as many sessions as it may"
+                raise Overloaded(what, "sessions_max", settings.sessions_max)
+            return None
+        if number <= session.acknowledged:
+            self._refuse_stale(request, session)
+        self._acknowledge(name, session, acknowledged, now_ms)
+        return self._known(request, session, what)
+
+    def _checked(self, request: Request) -> Request:
+        name, number, acknowledged = request
+        checked_text(self.queue, "session", name)
+        checked_number(self.queue, "number", number, 1, NUMBER_MAX)
+        checked_number(self.queue, "acknowledged", acknowledged, 0, number - 1)
+        return request
+
+    def _refuse_stale(self, request: Request, session: Session) -> None:
+        raise RequestStale(
+            self.queue,
+            f"request {request.number} of session {request.session!r} comes late: answers up to "
+            f"{session.acknowledged} were acknowledged",
+        )
+
+    def _known(self, request: Request, session: Session, what: str) -> Plain:
+        found = session.answers.get(request.number)
+        if found is None:
+            if len(session.answers) >= OPEN_MAX:
+                what = f"session {request.session!r} has {OPEN_MAX} open answers, the most"
+                raise SessionFull(self.queue, what)
+            return None
+        if found[0] != what:
+            was = f"{request.number} was a {found[0]!r} before, now it is a {what!r}"
+            raise RequestInvalid(self.queue, "number", was)
+        return found[1]
+
+    def _acknowledge(self, name: str, session: Session, upto: int, now_ms: int) -> None:
+        done = [number for number in session.answers if number <= upto]
+        if done:
+            session.acknowledged = max(session.acknowledged, upto)
+            for number in done:
+                del session.answers[number]
+                self.recorder.answer_ended(name, number)
+            self._use(name, session, now_ms)
+
+    def _use(self, name: str, session: Session, now_ms: int) -> None:
+        session.used_ms = now_ms
+        self.sessions[name] = self.sessions.pop(name, session)
+        self.recorder.session_used(SessionRow(name, session.acknowledged, now_ms))
+
+    def remember(self, now_ms: int, request: Request, what: str, answer: Plain) -> None:
+        name, number, acknowledged = request
+        session = self.sessions.get(name)
+        if session is None:
+            session = Session(acknowledged, now_ms)
+        session.acknowledged = max(session.acknowledged, acknowledged)
+        session.answers[number] = (what, answer)
+        self._use(name, session, now_ms)
+        self.recorder.answered(AnswerRow(name, number, what, answer))
+
+    def _forget(self, name: str) -> None:
+        del self.sessions[name]
+        self.recorder.session_ended(name)
+
+    def next_due_ms(self, kept_ms: int) -> int | None:
+        for session in self.sessions.values():
+            return session.used_ms + kept_ms
+        return None
+
+    def sweep(self, now_ms: int, kept_ms: int, steps: int) -> int:
+        """Forget sessions that were silent for long; how many it were."""
+        done = 0
+        while done < steps and (due_ms := self.next_due_ms(kept_ms)) is not None:
+            if due_ms > now_ms:
+                break
+            self._forget(next(iter(self.sessions)))
+            done += 1
+        return done
+
+    def check(self) -> None:
+        used = [session.used_ms for session in self.sessions.values()]
+        assert used == sorted(used)
+        for session in self.sessions.values():
+            assert len(session.answers) <= OPEN_MAX
+            assert all(number > session.acknowledged for number in session.answers)

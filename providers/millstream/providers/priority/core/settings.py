@@ -1,0 +1,132 @@
+"""How one queue behaves, and how one that nobody created does.
+
+Owns: `QueueSettings` and its checks, templates by name prefix. Not: when a change of them is
+allowed (`core`).
+Invariants: settings that exist are valid.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from millstream.runtime import ConfigError
+
+__all__ = ["METADATA_MAX", "QueueSettings", "SettingsRow", "Template", "settings_for"]
+
+METADATA_MAX = 4
+"""Pairs in a message's metadata, and in a filter."""
+SHAPES_MAX = 8
+TEXT_BYTES_MAX = 256
+DAY_MS = 86_400_000
+YEAR_MS = 366 * DAY_MS
+
+
+@dataclass(frozen=True, slots=True)
+class QueueSettings:
+    """How one queue behaves. Changes apply to what is asked later.
+
+    `exclusivity_key` makes the queue exclusive: every message has this key in its metadata, and of
+    each of its values at most `limit` leases are valid at a time.
+    `lease_ms`, `invisible_ms` and `attempts` are for messages that do not bring their own.
+    `attempts`: how often a message may be leased. `retention_ms`: how long a finished message can
+    be looked at, and its id is taken. `messages_max` counts these too.
+    `shapes`: sets of metadata keys by which filters find messages in O(log n); other filters look
+    at every pending message.
+    `answers_kept_ms`: how long a session that is silent can repeat a request.
+    """
+
+    exclusivity_key: str | None = None
+    limit: int = 1
+    lease_ms: int = 60_000
+    invisible_ms: int = 0
+    attempts: int = 3
+    retention_ms: int = DAY_MS
+    enqueue_blocked: bool = False
+    dequeue_blocked: bool = False
+    payload_bytes_max: int = 32_768
+    lease_ms_max: int = DAY_MS
+    invisible_ms_max: int = YEAR_MS
+    attempts_max: int = 1_000
+    messages_max: int = 20_000_000
+    shapes: tuple[tuple[str, ...], ...] = ()
+    sessions_max: int = 100_000
+    answers_kept_ms: int = 300_000
+
+    def __post_init__(self) -> None:
+        key = self.exclusivity_key
+        if key is not None:
+            check_text("exclusivity_key", key)
+        elif self.limit != 1:
+            raise ConfigError(
+                f"limit is {self.limit} of a queue without exclusivity_key, 1 at most"
+            )
+        for field, least, most in self._ranges():
+            check_range(field, getattr(self, field), least, most)
+        object.__setattr__(self, "shapes", checked_shapes(self.shapes))
+
+    def _ranges(self) -> tuple[tuple[str, int, int], ...]:
+        return (
+            ("limit", 1, 1_000_000),
+            ("lease_ms_max", 1, YEAR_MS),
+            ("lease_ms", 1, self.lease_ms_max),
+            ("invisible_ms_max", 0, 10 * YEAR_MS),
+            ("invisible_ms", 0, self.invisible_ms_max),
+            ("attempts_max", 1, 1_000_000),
+            ("attempts", 1, self.attempts_max),
+            ("retention_ms", 0, 10 * YEAR_MS),
+            ("payload_bytes_max", 0, 16 * 1024 * 1024),
+            ("messages_max", 1, 1_000_000_000),
+            ("sessions_max", 1, 1_000_000),
+            ("answers_kept_ms", 1, DAY_MS),
+        )
+
+
+class SettingsRow(NamedTuple):
+    """The settings as they are stored; `version` rises by one with each change."""
+
+    version: int
+    settings: QueueSettings
+
+
+class Template(NamedTuple):
+    """What queues are like that are created on use, when their names begin with `prefix`."""
+
+    prefix: str
+    settings: QueueSettings
+
+
+def settings_for(queue: str, templates: Sequence[Template] = ()) -> QueueSettings:
+    """The settings of a queue that is created on use: of the longest prefix that fits, else of a
+    simple queue with the defaults."""
+    fitting = [template for template in templates if queue.startswith(template.prefix)]
+    longest = max(fitting, key=lambda template: len(template.prefix), default=None)
+    return longest.settings if longest else QueueSettings()
+
+
+def check_range(field: str, value: object, least: int, most: int) -> None:
+    if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
+        raise ConfigError(f"{field} is {value!r}, not a whole number from {least} to {most}")
+
+
+def check_text(field: str, text: object) -> None:
+    if not isinstance(text, str) or not 0 < len(text.encode()) <= TEXT_BYTES_MAX:
+        raise ConfigError(f"{field} is {text!r}, not a text of 1 to {TEXT_BYTES_MAX} bytes")
+
+
+def checked_shapes(shapes: object) -> tuple[tuple[str, ...], ...]:
+    """The shapes with their keys in order, each once."""
+    if not isinstance(shapes, (tuple, list)) or len(shapes) > SHAPES_MAX:
+        raise ConfigError(f"shapes is {shapes!r}, not a tuple of at most {SHAPES_MAX} tuples")
+    return tuple(dict.fromkeys(checked_shape(keys) for keys in shapes))
+
+
+def checked_shape(keys: object) -> tuple[str, ...]:
+    if not isinstance(keys, (tuple, list)) or not 0 < len(keys) <= METADATA_MAX:
+        raise ConfigError(f"a shape is {keys!r}, not a tuple of 1 to {METADATA_MAX} keys")
+    for key in keys:
+        check_text("a key of shapes", key)
+    if len(set(keys)) != len(keys):
+        raise ConfigError(f"a shape is {keys!r}: it names a key twice")
+    return tuple(sorted(keys, key=str.encode))

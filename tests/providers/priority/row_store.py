@@ -1,0 +1,69 @@
+"""What a store does with changes, with dicts for tables: applied one after the other."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from millstream.providers.priority.core.changes import (
+    AnswerRow,
+    ChangeEvent,
+    Changes,
+    Counters,
+    MessageRow,
+    SessionRow,
+)
+from millstream.providers.priority.core.core import PriorityCore, QueueRows
+from millstream.providers.priority.core.settings import QueueSettings, SettingsRow
+
+
+@dataclass
+class RowStore:
+    counters: Counters = field(default_factory=Counters)
+    settings: SettingsRow = field(default_factory=lambda: SettingsRow(0, QueueSettings()))
+    messages: dict[str, MessageRow] = field(default_factory=dict)
+    sessions: dict[str, SessionRow] = field(default_factory=dict)
+    answers: dict[tuple[str, int], AnswerRow] = field(default_factory=dict)
+    events: list[ChangeEvent] = field(default_factory=list)
+
+    def apply(self, changes: Changes | None) -> None:
+        if changes is None:
+            return
+        self.counters = changes.counters
+        self.settings = changes.settings or self.settings
+        self._apply_messages(changes)
+        self._apply_sessions(changes)
+        self.events.extend(changes.events)
+
+    def _apply_messages(self, changes: Changes) -> None:
+        for id in changes.deleted:
+            del self.messages[id]
+        for row in changes.inserted:
+            assert row.id not in self.messages
+            self.messages[row.id] = row
+        for row in changes.updated:
+            old = self.messages[row.id]
+            assert old[:9] == row[:9], "what never changes is not written again"
+            self.messages[row.id] = row
+
+    def _apply_sessions(self, changes: Changes) -> None:
+        for name in changes.sessions_ended:
+            del self.sessions[name]
+            self.answers = {key: row for key, row in self.answers.items() if key[0] != name}
+        for key in changes.answers_ended:
+            self.answers.pop(key, None)
+        for session in changes.sessions:
+            self.sessions[session.session] = session
+        for answer in changes.answers:
+            self.answers[answer.session, answer.number] = answer
+
+    def rows(self) -> QueueRows:
+        return QueueRows(
+            self.settings,
+            self.counters,
+            list(self.messages.values()),
+            list(self.sessions.values()),
+            list(self.answers.values()),
+        )
+
+    def opened(self, queue: str = "q") -> PriorityCore:
+        return PriorityCore(queue, self.rows())
