@@ -5,7 +5,18 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tests.console.ledger.commands import Shop
+from tests.console.ledger.commands import Shop, run
+
+from millstream.providers.ledger.alone.process import OneProcess
+from millstream.providers.ledger.metadata.metadata import Metadata
+from millstream.providers.ledger.recovery.report import (
+    BookieReport,
+    RecoveryReport,
+    Stuck,
+    report_rows,
+)
+from millstream.providers.sqlite import SqliteStateStore
+from millstream.runtime import Env
 
 
 @pytest.fixture
@@ -120,3 +131,31 @@ def test_a_directory_that_was_moved_is_named_by_hand(shop: Shop, tmp_path: Path)
     assert shop.say("read", "orders/0", "--directory", tmp_path / "moved").code == 0
     said = shop.say("read", "orders/0", "--directory", tmp_path)
     assert "identity: offset 0: there is no such file" in said.error
+
+
+def test_what_is_copied_and_what_cannot_be_is_shown(shop: Shop) -> None:
+    (bookie,) = [one["bookie"] for one in shop.say("bookies", "--json").value["bookies"]]
+    ledger = shop.say("show", "orders/0", "--json").value["spans"][0][0]
+    report = RecoveryReport(
+        *("data/{silo}", "127.0.0.1:7@1", 1.7e9),
+        ledgers=9,
+        lacking=2,
+        places=3,
+        entries=1_234,
+        bookies=(BookieReport(bookie, "lost", 1),),
+        stuck=(Stuck(ledger, True, "nobody has entries 3 to 5\x1b"),),
+    )
+
+    async def write() -> None:
+        store = SqliteStateStore(shop.rows)
+        rows = report_rows(Metadata(store, "topics", OneProcess(Env()).clock))
+        await rows.update(report.place, lambda _: report)
+        await store.aclose()
+
+    run(write())
+    out = shop.say("bookies").out
+    assert "lost" in out and "2 of 9 ledgers lack copies, in 3 places" in out
+    assert f"ledger {ledger}: nobody has entries 3 to 5\\x1b" in out and "1,234 entries" in out
+    (copies,) = shop.say("bookies", "--json").value["copies"]
+    assert copies["stuck"][0]["is_lost"] and copies["lacking"] == 2
+    assert "under-replicated: nobody has entries 3 to 5" in shop.say("ls").out

@@ -5,14 +5,18 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
+from millstream.console.dead_letters import plain
 from millstream.providers.ledger.metadata.bookies import BookieRecord
 from millstream.providers.ledger.metadata.draining import mark_draining
+from millstream.providers.ledger.recovery.report import RecoveryReport
 
 from .files import path_of
-from .lines import age, print_json, print_lines, size, table
+from .lines import age, print_json, print_lines, size, table, when
 from .source import Content, source_of
 
 __all__ = ["show_bookies"]
+
+STUCK_MAX = 20  # that are printed
 
 
 async def show_bookies(arguments: argparse.Namespace) -> int:
@@ -27,10 +31,39 @@ async def show_bookies(arguments: argparse.Namespace) -> int:
         now_s = source.process.clock.wall_s()
     found = [bookie_facts(content, one, now_s) for one in content.bookies.values()]
     if arguments.json:
-        print_json({"cluster": source.scope, "bookies": found})
-    else:
-        print_lines(lines_of(found))
+        reports = list(map(report_facts, content.reports))
+        print_json({"cluster": source.scope, "bookies": found, "copies": reports})
+        return 0
+    print_lines(lines_of(found))
+    for report in content.reports:
+        print_lines(["", *lines_of_report(report, now_s)])
     return 0
+
+
+def report_facts(report: RecoveryReport) -> dict[str, Any]:
+    """What an auditor said, in values."""
+    names = [name for name in report.__struct_fields__ if name not in {"bookies", "operation"}]
+    facts: dict[str, Any] = {name: getattr(report, name) for name in names}
+    facts["stuck"] = [
+        {"ledger": one.ledger, "is_lost": one.is_lost, "why": one.why} for one in report.stuck
+    ]
+    return facts
+
+
+def lines_of_report(report: RecoveryReport, now_s: float) -> list[str]:
+    """How far the copying is."""
+    said = f"{report.auditor}, {age(now_s - report.said_s)} ago"
+    lacking = f"{report.lacking} of {report.ledgers} ledgers lack copies, in {report.places} places"
+    done = f"{report.filled} places filled, {report.entries:,} entries copied"
+    lines = [
+        f"copies in {report.place}: {lacking}",
+        f"  {done} ({size(report.size_bytes)}), {report.checked:,} looked at, {report.ended} "
+        f"ledgers ended, since {when(report.since_s)} (said by {said})",
+    ]
+    lines += [f"  ledger {one.ledger}: {one.why}" for one in report.stuck[:STUCK_MAX]]
+    if len(report.stuck) > STUCK_MAX:
+        lines.append(f"  ... and {len(report.stuck) - STUCK_MAX} more, which --json prints")
+    return list(map(plain, lines))
 
 
 def bookie_facts(content: Content, record: BookieRecord, now_s: float) -> dict[str, Any]:
@@ -43,7 +76,7 @@ def bookie_facts(content: Content, record: BookieRecord, now_s: float) -> dict[s
     return {
         "bookie": record.bookie,
         "silo": record.silo,
-        "state": state_of(record, len(holds)),
+        "state": state_of(content, record, len(holds)),
         "free_bytes": record.free_bytes,
         "boot": record.boot,
         "frame": record.high_water,
@@ -53,10 +86,13 @@ def bookie_facts(content: Content, record: BookieRecord, now_s: float) -> dict[s
     }
 
 
-def state_of(record: BookieRecord, ledgers: int) -> str:
-    """What it does, as it last said."""
+def state_of(content: Content, record: BookieRecord, ledgers: int) -> str:
+    """What it does, as it last said, or as others said of it."""
+    standings = {one.bookie: one.standing for report in content.reports for one in report.bookies}
     running = "writable" if record.is_writable else "read-only"
     state = running if record.silo else "away"
+    if standings.get(record.bookie) == "lost":
+        state = "lost"
     if record.is_draining:
         state += ", empty: may be removed" if not ledgers else f", {ledgers} ledgers to move"
     return state

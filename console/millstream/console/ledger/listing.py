@@ -87,6 +87,9 @@ def ledger_facts(content: Content, record: LedgerRecord, now_s: float) -> Facts:
 
 def why_short(content: Content, record: LedgerRecord) -> str:
     """Why it has fewer copies than it should; "": it has them, as far as rows say."""
+    for stuck in (stuck for report in content.reports for stuck in report.stuck):
+        if stuck.ledger == record.ledger:
+            return stuck.why
     lost = {name for one in record.fragments for name in one.bookies} - content.bookies.keys()
     if lost:
         return f"no row of {', '.join(sorted(lost))}"

@@ -19,6 +19,7 @@ from millstream.providers.ledger.metadata.bookies import BookieRecord, bookie_ro
 from millstream.providers.ledger.metadata.ledgers import ledger_rows
 from millstream.providers.ledger.metadata.metadata import Metadata
 from millstream.providers.ledger.protocol.record import LedgerRecord
+from millstream.providers.ledger.recovery.report import RecoveryReport, report_rows
 from millstream.providers.ledger.topic.cursors.cursor import CursorRecord, cursor_rows
 from millstream.providers.ledger.topic.record import TopicRecord, topic_rows
 from millstream.runtime import ConfigError, Env, StateStore
@@ -49,6 +50,7 @@ class Content:
     ledgers: dict[int, LedgerRecord]
     bookies: dict[str, BookieRecord]
     cursors: dict[str, list[CursorRecord]]
+    reports: list[RecoveryReport]
 
     def topic(self, name: str) -> TopicRecord:
         """Raises LookupError, which names those that are near."""
@@ -93,6 +95,7 @@ class Source:
             {one.ledger: one async for one in ledger_rows(self.metadata).scan()},
             {one.bookie: one async for one in bookie_rows(self.metadata).scan()},
             cursors,
+            [one async for one in report_rows(self.metadata).scan()],
         )
 
 

@@ -358,6 +358,13 @@ async def test_with_three_directories_one_may_be_lost() -> None:
         orders = await topics.topic("orders")
         assert values(await orders.read(Position(0, 1))) == [f"m{n}" for n in range(1, 11)]
         assert await orders.produce(None, b"m11") == Position(0, 11)
+        await asyncio.sleep(300)
+    for place in ("/a/bookie", "/c/bookie"):  # what was lost is there again
+        machine.disk.restore(place, {})
+    async with machine.topics("/a", "/b", "/c") as topics:
+        orders = await topics.topic("orders")
+        found = await orders.read(Position(0, 1)) + await orders.read(Position(0, 11))
+        assert values(found) == [f"m{n}" for n in range(1, 12)]
 
 
 @pytest.mark.parametrize(

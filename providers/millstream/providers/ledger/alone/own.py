@@ -17,6 +17,8 @@ from millstream.providers.ledger.metadata.bookies import bookie_rows
 from millstream.providers.ledger.metadata.ledgers import LedgerIds, ledger_rows
 from millstream.providers.ledger.metadata.metadata import Metadata
 from millstream.providers.ledger.protocol.errors import LedgerError
+from millstream.providers.ledger.recovery.auditor import Auditor
+from millstream.providers.ledger.recovery.options import RecoveryOptions
 from millstream.providers.ledger.serving.census import Census
 from millstream.providers.ledger.serving.cluster_bookies import ClusterBookies
 from millstream.providers.ledger.serving.home import Home
@@ -45,6 +47,7 @@ class OwnLedgers:
     Args:
         homes: the directory of each bookie.
         scope: tells these rows from others in the store.
+        recovery: how lost copies are made again; None: they are not.
 
     Attributes: `clock`, `context`, `ledgers`, `topics`, `managed`.
     """
@@ -58,11 +61,13 @@ class OwnLedgers:
         env: Env,
         disk: Disk,
         patience: HandleOptions | None = None,
+        recovery: RecoveryOptions | None = None,
     ) -> None:
         process = self._process = OneProcess(env)
         metadata = Metadata(store, scope, process.clock, process.silo)
         ids, ledgers, rows = LedgerIds(metadata), ledger_rows(metadata), bookie_rows(metadata)
-        self._bookies = ClusterBookies(process, rows)
+        place = homes[0].place if homes else ""
+        self._bookies = ClusterBookies(process, rows, place)
         census = Census(metadata, ids, scope, process.clock)
         self._places = {
             home.path: HostedBookie(
@@ -76,6 +81,10 @@ class OwnLedgers:
         )
         self.ledgers = BookieLedgers(self.context, ids)
         self.topics = Topics(self.ledgers, metadata, process.clock, process.tasks)
+        self._auditor: Auditor | None = None
+        if recovery is not None:
+            around = (self._bookies, recovery, place, process.silo)
+            self._auditor = Auditor(self.context, metadata, ledgers, *around)
         self.managed = managed_rows(metadata)
 
     @property
@@ -105,6 +114,8 @@ class OwnLedgers:
                 raise QueueUnavailable(f"{text}: end that one, or give open_wait_s")
             await asyncio.sleep(min(left_s, LOOK_FOR_LOCK_S))
         self._process.tasks.start(self.topics.keep_swept(lambda: True))
+        if self._auditor is not None:
+            self._process.tasks.start(self._auditor.run())
 
     async def aclose(self) -> None:
         """Stop the bookies, and let go of the directories."""

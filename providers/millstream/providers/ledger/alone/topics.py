@@ -15,6 +15,7 @@ from typing import TypeVar
 
 from millstream.providers.ledger.bookie.options import BookieOptions
 from millstream.providers.ledger.protocol.quorum import Quorum, check_quorum
+from millstream.providers.ledger.recovery.options import RecoveryOptions
 from millstream.providers.ledger.serving.home import Home
 from millstream.providers.ledger.topic.options import LedgerTopicOptions, LedgerTopicSettings
 from millstream.providers.ledger.topic.topic import Topic
@@ -78,14 +79,24 @@ async def open_topics(
     check_kind("open_topics(bookie)", bookie or BookieOptions(), BookieOptions)
     disk = disk or RealDisk()
     async with store_of(store, paths[0], disk) as rows:
-        homes = [Home(f"{path}/bookie", f"{path}/bookie") for path in paths]
-        home = OwnLedgers(homes, rows, scope, bookie or BookieOptions(), env or Env(), disk)
+        homes = [home_in(path, len(paths)) for path in paths]
+        recovery = RecoveryOptions() if more else None
+        home = OwnLedgers(
+            *(homes, rows, scope, bookie or BookieOptions(), env or Env(), disk),
+            recovery=recovery,
+        )
         topics = LedgerTopics(home, options or LedgerTopicOptions())
         try:
             await home.start(open_wait_s)
             yield topics
         finally:
             await topics.aclose()
+
+
+def home_in(path: str, directories: int) -> Home:
+    """A directory of one bookie, or of one of several that have copies for each other."""
+    bookie = f"{path}/bookie"
+    return Home(bookie, "{silo}", bookie) if directories > 1 else Home(bookie, bookie)
 
 
 def absolute(directory: object) -> str:
