@@ -75,7 +75,7 @@ class QueueSettings:
             ("invisible_ms", 0, self.invisible_ms_max),
             ("attempts_max", 1, 1_000_000),
             ("attempts", 1, self.attempts_max),
-            ("retention_ms", 0, 10 * YEAR_MS),
+            ("retention_ms", 1, 10 * YEAR_MS),
             ("payload_bytes_max", 0, 16 * 1024 * 1024),
             ("messages_max", 1, 1_000_000_000),
             ("sessions_max", 1, 1_000_000),

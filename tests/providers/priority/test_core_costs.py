@@ -1,0 +1,150 @@
+"""What operations cost, in counted steps."""
+
+from __future__ import annotations
+
+import heapq
+from typing import Any
+
+import pytest
+from tests.providers.priority.row_store import RowStore
+
+from millstream.providers.priority.core import changes
+from millstream.providers.priority.core.body import NewMessage
+from millstream.providers.priority.core.core import PriorityCore
+from millstream.providers.priority.core.index import grouped, plain
+from millstream.providers.priority.core.message import State
+from millstream.providers.priority.core.results import PollStatus
+from millstream.providers.priority.core.settings import QueueSettings
+
+GROUPS = 20_000
+
+
+class Counter:
+    """Counts what a heap function is called for."""
+
+    def __init__(self, act: Any) -> None:
+        self.act, self.count = act, 0
+
+    def __call__(self, *args: Any) -> Any:
+        self.count += 1
+        return self.act(*args)
+
+
+@pytest.fixture
+def pops(monkeypatch: pytest.MonkeyPatch) -> Counter:
+    counter = Counter(heapq.heappop)
+    monkeypatch.setattr(grouped, "heappop", counter)
+    monkeypatch.setattr(plain, "heappop", counter)
+    return counter
+
+
+def held_groups(count: int) -> PriorityCore:
+    """Two messages of each of so many values, the first one leased."""
+    settings = QueueSettings("project", shapes=(("region",),))
+    core = PriorityCore.created(0, "q", settings, keeps_rows=False, keeps_events=False)
+    for number in range(count):
+        metadata = {"project": f"p{number}", "region": "us"}
+        for name in ("a", "b"):
+            core.enqueue(0, NewMessage(f"{name}{number}", b"", number, metadata))
+    for _ in range(count // 1_000):
+        assert len(core.dequeue(1, "w", 1_000).leases) == 1_000
+    return core
+
+
+def test_polls_of_a_blocked_queue_meet_each_held_value_once(pops: Counter) -> None:  # C14.23
+    core = held_groups(GROUPS)
+    before, pops.count = core.read.parkings(), 0
+    wanted = {"region": "us"}
+    for _ in range(1_000):
+        assert not core.dequeue(2, "w", 1).leases
+        assert not core.dequeue(2, "w", 1, wanted).leases
+    assert core.read.parkings() - before <= 2 * GROUPS
+    assert pops.count <= 2 * GROUPS
+    pops.count = 0
+    for _ in range(1_000):
+        assert core.dequeue(2, "w", 1, wanted).status is PollStatus.EMPTY
+    assert pops.count == 0
+
+
+def test_a_crowd_of_a_held_value_ahead_costs_one_parking() -> None:  # C16.9
+    settings = QueueSettings("project", shapes=(("region",),))
+    core = PriorityCore.created(0, "q", settings, keeps_rows=False, keeps_events=False)
+    for number in range(20_000):
+        metadata = {"project": "foo", "region": "us"}
+        core.enqueue(0, NewMessage(f"m{number}", b"", number, metadata))
+    core.dequeue(0, "w")
+    core.enqueue(0, NewMessage("last", b"", 10**6, {"project": "bar", "region": "us"}))
+    before = core.read.parkings()
+    (lease,) = core.dequeue(1, "w", 1, {"region": "us"}).leases
+    assert lease.id == "last"
+    for _ in range(10):
+        assert core.dequeue(1, "w", 1, {"region": "us"}).status is PollStatus.EMPTY
+    assert core.read.parkings() - before <= 1
+
+
+def test_a_step_that_met_many_held_values_goes_on_with_the_next() -> None:  # C9.18, C16.10
+    core = PriorityCore.created(0, "q", QueueSettings("project", limit=2))
+    for number in range(1_000):
+        for name in ("a", "b"):
+            core.enqueue(0, NewMessage(f"{name}{number}", b"", number, {"project": str(number)}))
+    assert len(core.dequeue(0, "w", 1_000).leases) == 1_000
+    core.configure(0, QueueSettings("project", limit=1))
+    core.enqueue(0, NewMessage("free", b"", 9_999, {"project": "free"}))
+    first = core.dequeue(1, "w")
+    assert (first.leases, first.status, core.read.parkings()) == ((), PollStatus.MORE, 512)
+    assert [lease.id for lease in core.dequeue(1, "w").leases] == ["free"]
+    assert core.dequeue(1, "w").status is PollStatus.EMPTY
+
+
+def test_dead_entries_never_outnumber_the_live_ones_by_much() -> None:
+    core = PriorityCore.created(0, "q", QueueSettings(retention_ms=1))
+    for round_ in range(0, 40, 2):
+        for number in range(500):
+            core.enqueue(round_, NewMessage(f"m{number}", b"", number))
+        for number in range(500):
+            core.prioritise(round_, f"m{number}", -number)
+            core.cancel(round_, f"m{number}")
+        core.sweep(round_ + 1, 1_000)
+        core.check()
+    contents = core._contents
+    assert not contents.by_id and len(contents.filters.all.messages) == 0
+    assert len(contents.due.heap) + len(contents.finished.heap) < 200
+
+
+def test_extensions_do_not_pile_up() -> None:
+    core = PriorityCore.created(0, "q", QueueSettings())
+    core.enqueue(0, NewMessage("a", b"", 0))
+    (lease,) = core.dequeue(0, "w").leases
+    for now in range(1, 2_000):
+        core.extend(now, "a", lease.token)
+        assert len(core._contents.due.heap) < 200
+
+
+def test_what_nobody_asked_for_is_not_recorded() -> None:
+    core = PriorityCore.created(0, "q", QueueSettings(), keeps_rows=False, keeps_events=False)
+    core.drain()
+    core.enqueue(0, NewMessage("a", b"", 0))
+    assert core.drain() is None
+
+
+def test_a_poll_that_gives_nothing_changes_nothing() -> None:
+    core = PriorityCore.created(0, "q", QueueSettings())
+    core.drain()
+    core.dequeue(5, "w")
+    assert core.drain() is None
+
+
+def test_a_payload_is_stored_once_and_rows_once_a_drain() -> None:
+    core, store = PriorityCore.created(0, "q", QueueSettings()), RowStore()
+    core.enqueue(0, NewMessage("a", b"x", 0))
+    core.enqueue(0, NewMessage("b", b"x", 1))
+    core.dequeue(0, "w")
+    found = core.drain()
+    assert found is not None and not found.updated
+    assert [State(row.state) for row in found.inserted] == [State.RUNNING, State.PENDING]
+    assert len(found.events) == 3
+    store.apply(found)
+    core.prioritise(1, "b", 2)
+    again = core.drain()
+    assert again is not None and [row.id for row in again.updated] == ["b"]
+    assert isinstance(again.updated[0], changes.MessageRow)

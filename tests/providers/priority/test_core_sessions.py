@@ -1,0 +1,159 @@
+"""What a request that is repeated is answered (spec/queues.md C4.5, C14.12, C14.13)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import msgspec
+import pytest
+from tests.providers.priority.row_store import RowStore
+
+from millstream.providers.priority.core.body import NewMessage
+from millstream.providers.priority.core.core import PriorityCore
+from millstream.providers.priority.core.errors import (
+    MessageNotFound,
+    RequestInvalid,
+    RequestStale,
+    SessionFull,
+)
+from millstream.providers.priority.core.message import LeaseToken, State
+from millstream.providers.priority.core.results import Dequeued, Enqueued
+from millstream.providers.priority.core.sessions import OPEN_MAX, Request
+from millstream.providers.priority.core.settings import QueueSettings
+from millstream.runtime import Overloaded
+
+
+def opened(*ids: str, settings: QueueSettings | None = None) -> PriorityCore:
+    core = PriorityCore.created(0, "q", settings or QueueSettings())
+    for id in ids:
+        core.enqueue(0, NewMessage(id, b"x", 0))
+    return core
+
+
+def poll(core: PriorityCore, request: Request, now_ms: int = 0, count: int = 1) -> Dequeued:
+    return core.once(now_ms, request, "dequeue", partial(core.dequeue, now_ms, "w", count))
+
+
+def test_a_repeated_dequeue_gives_the_same_leases_and_no_others() -> None:  # C16.7
+    core = opened("a", "b")
+    first = poll(core, Request("s", 1))
+    assert poll(core, Request("s", 1), 5).leases == first.leases
+    assert core.read.depth()[State.RUNNING] == 1
+    assert core.read.get("a").attempts_left == 2
+    assert poll(core, Request("s", 2)).leases[0].id == "b"
+
+
+def test_a_repeated_dequeue_marks_what_is_over() -> None:
+    core = opened("a", "b")
+    first = poll(core, Request("s", 1), count=2)
+    core.complete(1, "a", first.leases[0].token)
+    again = poll(core, Request("s", 1), 2, count=2)
+    over, holds = again.leases
+    assert (over.is_valid, over.payload, over.token) == (False, b"", first.leases[0].token)
+    assert holds == first.leases[1]
+
+
+def test_what_changed_nothing_is_not_remembered() -> None:
+    core = opened()
+    core.drain()
+    assert not poll(core, Request("s", 1)).leases
+    assert core.drain() is None
+    core.enqueue(1, NewMessage("a", b"", 0))
+    assert poll(core, Request("s", 1), 2).leases
+
+
+def test_what_was_refused_is_not_remembered() -> None:
+    core = opened()
+    with pytest.raises(MessageNotFound):
+        core.once(0, Request("s", 1), "complete", partial(core.complete, 0, "a", LeaseToken(1, 2)))
+    core.enqueue(0, NewMessage("a", b"", 0))
+    assert poll(core, Request("s", 1)).leases
+
+
+def test_an_acknowledged_request_is_not_done_again() -> None:
+    core = opened("a", "b", "c")
+    poll(core, Request("s", 1))
+    poll(core, Request("s", 2, acknowledged=1))
+    with pytest.raises(RequestStale, match="queue 'q': request 1 of session 's'"):
+        poll(core, Request("s", 1))
+    assert core.read.depth()[State.RUNNING] == 2
+
+
+def test_a_session_has_so_many_open_answers() -> None:
+    core = opened(*(f"m{number}" for number in range(OPEN_MAX + 5)))
+    for number in range(1, OPEN_MAX + 1):
+        poll(core, Request("s", number))
+    with pytest.raises(SessionFull, match="64 open answers"):
+        poll(core, Request("s", OPEN_MAX + 1))
+    assert poll(core, Request("s", OPEN_MAX)).leases, "one that is known is answered"
+    assert poll(core, Request("s", OPEN_MAX + 1, acknowledged=1)).leases
+
+
+def test_there_are_so_many_sessions_and_silent_ones_are_forgotten() -> None:
+    settings = QueueSettings(sessions_max=1, answers_kept_ms=1_000)
+    core = opened("a", "b", "c", settings=settings)
+    poll(core, Request("s", 1), 500)
+    with pytest.raises(Overloaded, match="sessions_max is 1"):
+        poll(core, Request("t", 1), 1_499)
+    assert core.next_due_ms() == 1_500
+    core.sweep(1_500)
+    assert poll(core, Request("t", 1), 1_500).leases[0].id == "b"
+
+
+def test_a_session_is_over_when_it_was_silent_for_long_swept_or_not() -> None:
+    core = opened("a", "b", settings=QueueSettings(answers_kept_ms=1_000))
+    poll(core, Request("s", 1))
+    assert poll(core, Request("s", 1), 999).leases[0].id == "a"
+    assert poll(core, Request("s", 1), 1_000).leases[0].id == "b"
+
+
+def test_a_number_is_of_one_operation() -> None:
+    core = opened("a")
+    poll(core, Request("s", 1))
+    enqueue = partial(core.enqueue, 0, NewMessage("b", b"", 0))
+    with pytest.raises(RequestInvalid, match="number 1 was a 'dequeue' before"):
+        core.once(0, Request("s", 1), "enqueue", enqueue)
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        Request("", 1),
+        Request("s" * 257, 1),
+        Request("s", 0),
+        Request("s", 3, 3),
+        Request("s", 3, -1),
+    ],
+)
+def test_a_request_is_checked(request_: Request) -> None:
+    core = opened("a")
+    with pytest.raises(RequestInvalid):
+        poll(core, request_)
+
+
+def test_answers_of_every_kind_outlive_a_restart() -> None:
+    """They are plain: also after they were bytes in between, with lists for tuples."""
+    core, store = opened("a", "b"), RowStore()
+    lease = poll(core, Request("s", 1)).leases[0]
+    put = NewMessage("c", b"", 0)
+    wrong = NewMessage("d", b"", 2**60)
+    acts: dict[int, tuple[str, Callable[[], Any]]] = {
+        2: ("enqueue", lambda: core.enqueue(1, put)),
+        3: ("many", lambda: core.enqueue_many(1, [put, wrong, NewMessage("e", b"", 0)])),
+        4: ("complete", lambda: core.complete(1, "a", lease.token)),
+    }
+    before = [core.once(1, Request("s", n), what, act) for n, (what, act) in acts.items()]
+    store.apply(core.drain())
+    for key, row in store.answers.items():
+        store.answers[key] = row._replace(answer=msgspec.json.decode(msgspec.json.encode(row[3])))
+    core = store.opened()
+    after = [core.once(9, Request("s", n), what, act) for n, (what, act) in acts.items()]
+    assert (after[0], after[2]) == (before[0], before[2])
+    first, refused, last = after[1].answers
+    assert (first, last) == (Enqueued("c", State.PENDING, 1, False), before[1].answers[2])
+    assert isinstance(refused, RequestInvalid) and str(refused) == str(before[1].answers[1])
+    assert (refused.queue, refused.field) == ("q", "priority")
+    assert core.drain() is None
+    assert not poll(core, Request("s", 1), 9).leases[0].is_valid
