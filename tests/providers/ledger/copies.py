@@ -171,9 +171,11 @@ class Copies:
         return dropped
 
     async def keep_collecting(self) -> None:
+        calls = 0
         while True:
             await self.collect()
-            await asyncio.sleep(0.005)
+            before, calls = calls, sum(self.bookies.calls.values())
+            await asyncio.sleep(0.005 if calls > before else 0.5)  # often while entries are copied
 
 
 Story = Callable[..., Coroutine[Any, Any, None]]

@@ -79,6 +79,12 @@ def on_disk(simulation: Simulation, silo: str) -> bytes:
     return found
 
 
+def words_in(stored: bytes) -> list[str]:
+    """What was published at first, as far as it is there."""
+    words = [f"{key}{number} " for number in range(10) for key in KEYS]
+    return [word for word in words if word.encode() in stored]
+
+
 def test_after_each_silo_that_is_lost_all_copies_are_made_again() -> None:
     async def driver(simulation: Simulation) -> list[RecoveryReport]:
         HEARD.clear()
@@ -116,3 +122,30 @@ def test_after_each_silo_that_is_lost_all_copies_are_made_again() -> None:
     assert first.filled > 0 and second.filled > 0
     for key in KEYS:
         assert HEARD[key] == [f"{key}{number} " for number in range(60)]
+
+
+def test_a_silo_that_comes_back_too_late_drops_what_others_have() -> None:
+    async def driver(simulation: Simulation) -> list[str]:
+        store = FailingStore()
+        async with cluster_of(simulation, 4, store) as cluster:
+            await publish(cluster, range(10))
+            before = words_in(on_disk(simulation, "silo-1"))
+            assert len(before) >= 20
+            simulation.kill("silo-1")
+            await asyncio.sleep(COPIED_S)
+            assert (await report(store)).lacking == 0
+            cluster.boot("silo-1")
+            await cluster.until_active()
+            await asyncio.sleep(130.0)  # two rounds of collection
+            named = {
+                name
+                for record in await records(store)
+                for fragment in record.fragments
+                for name in fragment.bookies
+            }
+            assert len(named) == 3, "it has nothing any more, and gets new ledgers"
+            assert [one.standing for one in (await report(store)).bookies] == ["here"] * 4
+            return words_in(on_disk(simulation, "silo-1"))
+
+    left = run(driver, 2).result
+    assert len(left) <= 1, "the last frame was written again at the start, and dropped then"

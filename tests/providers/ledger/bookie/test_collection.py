@@ -242,3 +242,112 @@ def test_a_crash_at_any_step_of_a_round_loses_nothing(seed: int) -> None:
         assert bookie.figures().segments < 5 and bookie.figures().doubt_below == 0
 
     on_loop(main)
+
+
+@pytest.mark.parametrize("crash", [False, True])
+def test_what_others_have_is_dropped_and_can_come_back(crash: bool) -> None:
+    async def main() -> None:
+        disk = new_disk()
+        bookie = await filled(disk)
+        await bookie.fence(2, 3)
+        before = bookie.figures().live_bytes
+        collected = await bookie.collect(gone(), is_elsewhere=gone(1, 2, 3))
+        assert collected.ledgers == 3 and collected.segments > 0
+        assert bookie.figures().live_bytes < before / 3
+        assert (await bookie.collect(gone(), is_elsewhere=gone(1, 2, 3))).ledgers == 0
+        assert (await bookie.read(1, 0, 1, 1)).missing is Missing.UNKNOWN
+        await bookie.add(3, [entry(2, number, 900) for number in range(4, 6)])
+        for _ in range(2):
+            found = await bookie.read(2, 4, 2, 9_999)  # after a start there may be more again
+            assert found.entries == (entry(2, 4, 900), entry(2, 5, 900))
+            for ledger in (1, 2, 3):
+                found = await bookie.read(ledger, 30, 1, 1)
+                assert found.missing is Missing.UNKNOWN, "it may have been here"
+            with pytest.raises(LedgerFenced, match="fenced in term 3"):
+                await bookie.add(2, [entry(2, 7)])
+            assert await entries_of(bookie, 4) == 12
+            assert (await bookie.read(9, 0, 1, 1)).missing is Missing.ABSENT
+            if crash:
+                disk.crash()
+                bookie.stop(RuntimeError("the power went"))
+            else:
+                await bookie.aclose()
+            bookie = await opened(disk)
+
+    on_loop(main)
+
+
+def test_what_comes_while_it_is_asked_for_stays() -> None:
+    async def main() -> None:
+        bookie = await filled(new_disk())
+
+        async def is_elsewhere(ledger: int) -> bool:
+            if ledger == 2:  # the answer was true as it was asked, and then it is copied back
+                await bookie.add(0, [entry(2, 3, 900)])
+            return ledger in (1, 2)
+
+        assert (await bookie.collect(gone(), is_elsewhere=is_elsewhere)).ledgers == 1
+        assert await entries_of(bookie, 2) == 12
+        assert not (await bookie.read(1, 0, 1, 1)).entries
+
+    on_loop(main)
+
+
+def test_a_round_in_which_the_metadata_fail_drops_nothing_that_others_have() -> None:
+    async def main() -> None:
+        bookie = await filled(new_disk())
+
+        async def is_elsewhere(ledger: int) -> bool:
+            if ledger == 4:
+                raise StorageUnavailable("no answer")
+            return True
+
+        with pytest.raises(StorageUnavailable):
+            await bookie.collect(gone(), is_elsewhere=is_elsewhere)
+        for ledger in range(1, 5):
+            assert await entries_of(bookie, ledger) == 12
+
+    on_loop(main)
+
+
+def test_a_ledger_that_was_left_and_is_deleted_later_leaves_a_tombstone_alone() -> None:
+    async def main() -> None:
+        disk = new_disk()
+        bookie = await filled(disk)
+        await bookie.collect(gone(), is_elsewhere=gone(1, 2))
+        assert bookie.store.state.left == {1, 2}
+        await bookie.collect(gone(1))
+        await bookie.collect(gone(), 3)
+        assert bookie.store.state.left == set()
+        await bookie.aclose()
+        bookie = await opened(disk)
+        assert bookie.store.state.left == set() and len(bookie.store.state.forgotten) == 1
+
+    on_loop(main)
+
+
+@pytest.mark.parametrize("seed", range(25))
+def test_a_crash_at_any_step_of_dropping_what_others_have_denies_nothing(seed: int) -> None:
+    async def main() -> None:
+        disk = new_disk(seed)
+        bookie = await filled(disk, ledgers=2)
+        disk.cut_power_after(seed, disk.crash)
+        try:
+            await bookie.collect(gone(), is_elsewhere=gone(2))
+            await bookie.add(0, [entry(2, 5, 900)])
+        except Exception as error:
+            assert "stopped" in str(error), error
+        disk.keep_power()
+        disk.crash()
+        bookie.stop(RuntimeError("the power went"))
+        bookie = await opened(disk)
+        assert await entries_of(bookie, 1) == 12
+        for number in range(12):
+            found = await bookie.read(2, number, 1, 1)
+            if not found.entries:
+                assert found.missing is Missing.UNKNOWN, number
+        await bookie.collect(gone(), is_elsewhere=gone(2))
+        assert (await bookie.read(2, 0, 1, 1)).missing is Missing.UNKNOWN
+        assert bookie.figures().doubt_below == 0
+
+    on_loop(main)

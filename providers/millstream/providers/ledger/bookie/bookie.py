@@ -29,7 +29,7 @@ from millstream.providers.ledger.protocol.found import Found, Missing
 from millstream.runtime.extending import Disk
 
 from .cache import Cache
-from .collection import Collected, Collection, IsGone
+from .collection import Collected, Collection, IsElsewhere, IsGone, here_alone
 from .directory import ADVICE, Directory, refused
 from .form.frame import Kind, Record
 from .form.loading import Loaded
@@ -308,8 +308,7 @@ class Bookie:
 
     def _denied(self, ledger: int) -> Missing:
         """What to say of an entry that is not here."""
-        is_sure = ledger >= self.store.state.doubt_below and not self.store.is_forgotten(ledger)
-        return Missing.ABSENT if is_sure else Missing.UNKNOWN
+        return Missing.ABSENT if self.store.denies(ledger) else Missing.UNKNOWN
 
     async def _entry(self, ledger: int, entry: int) -> bytes | None:
         try:
@@ -341,20 +340,25 @@ class Bookie:
         if term >= self.store.term_of(ledger):
             self.store.tell(ledger, confirmed)
 
-    async def collect(self, is_gone: IsGone, oldest: int = 0) -> Collected:
-        """One round of collection: forget ledgers that were deleted, compact, remove files.
+    async def collect(
+        self, is_gone: IsGone, oldest: int = 0, is_elsewhere: IsElsewhere = here_alone
+    ) -> Collected:
+        """One round of collection: forget ledgers that were deleted, drop entries that are needed
+        elsewhere alone, compact, remove files.
 
         Args:
             is_gone: True only if the metadata prove, by a read of this one ledger, that it was
                 deleted; what it raises ends the round, which then has forgotten nothing.
             oldest: no ledger below it exists any more.
+            is_elsewhere: True only if the metadata prove, by a read of this one ledger, that it has
+                its end, and that nobody looks for any of it here.
 
         A call while another one is under way does nothing. Raises BookieOverloaded,
         BookieReadOnly, BookieAway.
         """
         self.journal.refuse()
         try:
-            return await self.collection.round(is_gone, oldest)
+            return await self.collection.round(is_gone, oldest, is_elsewhere)
         except OSError as error:
             self.stop(error)
             raise BookieAway(f"this bookie has stopped: {error}") from None

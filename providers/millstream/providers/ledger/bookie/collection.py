@@ -2,9 +2,10 @@
 
 Owns: `Collection`, `Collected`. Idea: spec/ledger.md 4.18 (j), 5.5, 10.2.12.
 Invariants: a ledger goes only after whoever was asked has proved that it was deleted, and leaves a
-tombstone that is durable before anything of it is dropped; an entry that is moved is durable at its
-new place before the old one is removed; a segment with a damaged entry stays, since without it
-nobody would know that the entry was there.
+tombstone that is durable before anything of it is dropped; of one that others have, only what was
+here before it was asked for is dropped, and nothing of it is denied from then on; an entry that is
+moved is durable at its new place before the old one is removed; a segment with a damaged entry
+stays, since without it nobody would know that the entry was there.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from .options import BookieOptions
 from .reading import SegmentFiles, read_alone
 from .store import Store
 
-__all__ = ["Collected", "Collection", "IsGone"]
+__all__ = ["Collected", "Collection", "IsElsewhere", "IsGone", "here_alone"]
 
 MOVED_BYTES = 1 << 20
 """So many bytes are moved at once; what others add comes in between."""
@@ -34,9 +35,17 @@ TOMBSTONES_MAX = 1_024
 IsGone = Callable[[int], Awaitable[bool]]
 """Does the metadata prove, by a read of this one ledger, that it was deleted?"""
 
+IsElsewhere = Callable[[int], Awaitable[bool]]
+"""Does the metadata prove so that a ledger has its end, and nobody looks for any of it here?"""
+
+
+async def here_alone(ledger: int) -> bool:
+    """Nobody copies entries from one bookie to another."""
+    return False
+
 
 class Collected(NamedTuple):
-    """What one round did."""
+    """What one round did; `ledgers`, that were forgotten or left."""
 
     ledgers: int = 0
     segments: int = 0
@@ -68,13 +77,16 @@ class Collection:
         self._damaged: set[int] = set()
         self._is_running = False
 
-    async def round(self, is_gone: IsGone, oldest: int = 0) -> Collected:
-        """Forget what was deleted, compact, and remove what is empty.
+    async def round(
+        self, is_gone: IsGone, oldest: int = 0, is_elsewhere: IsElsewhere = here_alone
+    ) -> Collected:
+        """Forget what was deleted, drop what others have, compact, and remove what is empty.
 
         Args:
             is_gone: asked of every ledger here; what it raises ends the round, which then has
                 forgotten nothing.
             oldest: no ledger below it exists any more, wherever it was; so its tombstones are one.
+            is_elsewhere: asked of every ledger that has entries here; the same.
 
         Raises BookieAway, BookieOverloaded, BookieReadOnly, OSError.
         """
@@ -84,10 +96,11 @@ class Collection:
         try:
             gone = [one for one in self._store.ledgers() if one < oldest or await is_gone(one)]
             await self._forget(gone, oldest)
+            left = await self._leave(is_elsewhere)
             moved = 0
             for segment in self._sparse():
                 moved += await self._compact(segment)
-            return Collected(len(gone), await self._remove_empty(), moved)
+            return Collected(len(gone) + left, await self._remove_empty(), moved)
         finally:
             self._is_running = False
 
@@ -100,6 +113,19 @@ class Collection:
             future = self._journal.append(records[at : at + TOMBSTONES_MAX], is_control=True)
             self._store.ask_forget(gone)
             await future
+
+    async def _leave(self, is_elsewhere: IsElsewhere) -> int:
+        """Drop entries that others have: first it is written that none of them may be denied. How
+        many ledgers that were."""
+        store, found = self._store, dict[int, int]()
+        for ledger in sorted(store.index.ledgers):
+            puts = store.index.puts(ledger)  # before it is asked: what comes then stays
+            if not store.is_forgotten(ledger) and await is_elsewhere(ledger):
+                found[ledger] = puts
+        new = [Record(Kind.LEAVE, one, 0) for one in found if one not in store.state.left]
+        for at in range(0, len(new), TOMBSTONES_MAX):
+            await self._journal.append(new[at : at + TOMBSTONES_MAX], is_control=True)
+        return sum(store.leave(ledger, puts) for ledger, puts in found.items())
 
     # -- segments
 

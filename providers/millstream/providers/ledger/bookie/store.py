@@ -76,8 +76,23 @@ class Store:
         return first == 0 and last >= ledger - 1
 
     def ledgers(self) -> list[int]:
-        """All that have entries or a fence here, sorted."""
-        return sorted(self.index.ledgers.keys() | self.state.fences.keys())
+        """All of which something is known here, sorted."""
+        return sorted(self.index.ledgers.keys() | self.state.fences.keys() | self.state.left)
+
+    def denies(self, ledger: int) -> bool:
+        """Was what is not here of a ledger never here?"""
+        return ledger not in self._forgetting and self.state.denies(ledger)
+
+    def leave(self, ledger: int, puts: int) -> bool:
+        """Drop entries that others have, unless some came since there were so many puts.
+
+        Until they are removed from the disk, they come back with a start.
+        """
+        assert ledger in self.state.left, ledger
+        if self.index.puts(ledger) != puts:
+            return False
+        self.index.drop(ledger)
+        return True
 
     def tell(self, ledger: int, confirmed: int) -> None:
         """More of a ledger is confirmed than its entries here say."""
@@ -112,6 +127,8 @@ class Store:
                 self._fence(ledger, entry)
             elif kind == Kind.FORGET:
                 self._forget(tail, ledger, entry)
+            elif kind == Kind.LEAVE:
+                self.state.left.add(ledger)
 
     def _put(self, tail: Tail, place: int, ledger: int, entry: int, body: bytes) -> None:
         if ledger in self.state.forgotten:

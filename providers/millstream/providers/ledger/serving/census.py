@@ -43,16 +43,26 @@ class Census:
         return await self._ids.free()
 
     async def collect(self, bookie: Bookie) -> None:
-        """Let a bookie forget what was deleted. Raises BookieError, too."""
-        free = await self._ids.free()
-        known = [record.ledger async for record in self._rows.scan()]
-        kept = frozenset(known)
+        """Let a bookie forget what was deleted, and drop what is elsewhere. Raises BookieError,
+        too."""
+        free, kept, elsewhere = await self._ids.free(), set[int](), set[int]()
+        async for record in self._rows.scan():
+            kept.add(record.ledger)
+            if not record.needs(bookie.name):
+                elsewhere.add(record.ledger)
 
         async def is_gone(ledger: int) -> bool:
             # a scan may be a moment old: what it shows is kept, what it does not is looked up
             return ledger < free and ledger not in kept and await self._rows.read(ledger) is None
 
-        await bookie.collect(is_gone, await self._ids.oldest(min(known, default=None)))
+        async def is_elsewhere(ledger: int) -> bool:
+            if ledger not in elsewhere:
+                return False
+            now = await self._rows.read(ledger)
+            return now is not None and not now.needs(bookie.name)
+
+        oldest = await self._ids.oldest(min(kept, default=None))
+        await bookie.collect(is_gone, oldest, is_elsewhere)
 
 
 def fresh_name(clock: Clock) -> str:

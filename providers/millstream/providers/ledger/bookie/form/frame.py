@@ -50,12 +50,14 @@ JOINED_MAX_BYTES = 32_768
 
 class Kind(IntEnum):
     """What a record is. An entry's body is the packed entry; a fence has the term in `entry`; a
-    tombstone is for the ledgers from `ledger` to `entry`; a state's body is a `State`."""
+    tombstone is for the ledgers from `ledger` to `entry`; a state's body is a `State`; of a ledger
+    that was left, entries that were here may be missing."""
 
     ENTRY = 1
     FENCE = 2
     FORGET = 3
     STATE = 4
+    LEAVE = 5
 
 
 KINDS = frozenset(Kind)

@@ -34,15 +34,16 @@ class Use:
 
 
 class Placed:
-    """One ledger: places of its entries, how much of it is in which segment, and the highest entry
-    that heads of entries call confirmed."""
+    """One ledger: places of its entries, how much of it is in which segment, the highest entry
+    that heads of entries call confirmed, and how often one was put, one by one."""
 
-    __slots__ = ("confirmed", "runs", "uses")
+    __slots__ = ("confirmed", "puts", "runs", "uses")
 
     def __init__(self) -> None:
         self.runs = Runs()
         self.uses: dict[int, Use] = {}
         self.confirmed = NOTHING
+        self.puts = 0
 
 
 class Index:
@@ -58,6 +59,11 @@ class Index:
         """The place of an entry; 0: it is not here."""
         placed = self.ledgers.get(ledger)
         return 0 if placed is None else placed.runs.get(entry)
+
+    def puts(self, ledger: int) -> int:
+        """How often an entry of a ledger was put; -1: none is here."""
+        placed = self.ledgers.get(ledger)
+        return -1 if placed is None else placed.puts
 
     def confirmed(self, ledger: int) -> int:
         """The highest entry that is known to be confirmed."""
@@ -77,6 +83,7 @@ class Index:
         placed = self.ledgers.get(ledger) or self._new(ledger)
         if confirmed > placed.confirmed:
             placed.confirmed = confirmed
+        placed.puts += 1
         old = placed.runs.put(entry, place)
         if old:
             self._take(placed, segment_of(old), size_bytes)

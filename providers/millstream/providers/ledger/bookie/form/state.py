@@ -1,4 +1,4 @@
-"""What a bookie knows beside entries: fences, tombstones, what is in doubt.
+"""What a bookie knows beside entries: fences, tombstones, what others have, what is in doubt.
 
 Owns: `State`. Invariants: fences only rise; a tombstone stays for ever, and stands for the fence;
 the bound of doubt never falls. It is small, so that every segment begins with all of it, and ends
@@ -32,18 +32,20 @@ class StateParts(msgspec.Struct, frozen=True, array_like=True):
     ledgers: list[int]
     terms: list[int]
     forgotten: list[tuple[int, int]]
+    left: list[int] = []
 
 
 class State:
-    """Fences {ledger: term}, ledgers that were deleted, and below which ledger nothing that is not
-    here may be denied."""
+    """Fences {ledger: term}, ledgers that were deleted, those of which entries were dropped since
+    others have them, and below which ledger nothing that is not here may be denied."""
 
-    __slots__ = ("doubt_below", "fences", "forgotten")
+    __slots__ = ("doubt_below", "fences", "forgotten", "left")
 
     def __init__(self) -> None:
         self.doubt_below = 0
         self.fences: dict[int, int] = {}
         self.forgotten = Intervals()
+        self.left: set[int] = set()
 
     def term_of(self, ledger: int) -> int:
         """Adds in a lower term are refused; 0: none is."""
@@ -60,6 +62,12 @@ class State:
         self.forgotten.add(first, last)
         for ledger in fenced_in(self.fences, first, last):
             del self.fences[ledger]
+        self.left -= {ledger for ledger in self.left if first <= ledger <= last}
+
+    def denies(self, ledger: int) -> bool:
+        """Was what is not here of a ledger never here?"""
+        is_whole = ledger not in self.left and ledger not in self.forgotten
+        return is_whole and ledger >= self.doubt_below
 
     def doubt(self, below: int) -> None:
         self.doubt_below = max(self.doubt_below, below)
@@ -70,6 +78,8 @@ class State:
             self.fence(row.ledger, row.entry)
         elif row.kind == Kind.FORGET:
             self.forget(row.ledger, row.entry)
+        elif row.kind == Kind.LEAVE:
+            self.left.add(row.ledger)
 
 
 def fenced_in(fences: dict[int, int], first: int, last: int) -> Iterable[int]:
@@ -86,6 +96,7 @@ def state_bytes(state: State) -> bytes:
         list(fences),
         list(fences.values()),
         list(state.forgotten),
+        sorted(state.left),
     )
     return wrapped(MAGIC, msgspec.msgpack.encode(parts))
 
@@ -99,6 +110,7 @@ def state_in(data: bytes) -> State:
     state.doubt_below = parts.doubt_below
     state.fences = dict(zip(parts.ledgers, parts.terms, strict=True))
     state.forgotten = Intervals(parts.forgotten)
+    state.left = set(parts.left)
     return state
 
 
