@@ -128,7 +128,8 @@ class Member:
 
     def is_live(self, silo: str) -> bool:
         """Is the silo in the view and not dead?"""
-        return not self.is_dead(silo)
+        row = self.view.row(silo)
+        return row is not None and row.status is not Status.DEAD
 
     def active(self) -> tuple[str, ...]:
         """Active silos, sorted."""

@@ -2,12 +2,14 @@
 
 Owns: `Lane`. Not: what an answer means (`protocol.appending`). Invariants: what came while requests
 were out goes in the next one; after a failure nothing of it is sent until it is asked for again;
-a lane is of one bookie, from one change of bookies on.
+a lane is of one bookie, from one change of bookies on; a task that has nothing to send waits for
+what comes, one of a lane at most, and ends when the lane is cleared.
 """
 
 from __future__ import annotations
 
 import asyncio
+from asyncio import Future
 from collections import deque
 from collections.abc import Callable
 
@@ -52,24 +54,38 @@ class Lane:
         self._tell = tell
         self._queue: deque[int] = deque()
         self._requests = 0
+        self._idle: Future[None] | None = None  # of the task that waits
 
     def put(self, entries: tuple[int, ...]) -> None:
         """Send these, after those that wait."""
         self._queue.extend(entries)
-        if self._requests < REQUESTS_MAX:
+        if not self._wake() and self._requests < REQUESTS_MAX:
             self._requests += 1
             self._context.tasks.start(self._run())
 
     def clear(self) -> None:
         """Forget what is not sent yet."""
         self._queue.clear()
+        self._wake()
+
+    def _wake(self) -> bool:
+        """The task that waits looks at the queue; False: none does."""
+        idle, self._idle = self._idle, None
+        if idle is None or idle.done():
+            return False
+        idle.set_result(None)
+        return True
 
     async def _run(self) -> None:
+        loop = asyncio.get_running_loop()
         try:
             while self._queue:
                 entries, packed = self._take()
                 if entries:
                     self._tell(await self._send(entries, packed))
+                if not self._queue and self._idle is None:
+                    self._idle = loop.create_future()
+                    await self._idle
         finally:
             self._requests -= 1
 

@@ -82,6 +82,7 @@ class ClusterBookies:
 
     def __init__(self, silo: SiloView, rows: Rows[str, BookieRecord], place: str = "") -> None:
         self._silo = silo
+        self._members, self._targets, self._clock = silo.members, silo.targets, silo.clock
         self._rows = rows
         self._place = place
         self._known: dict[str, BookieRecord] = {}
@@ -98,7 +99,7 @@ class ClusterBookies:
     def serve(self, bookie: Bookie) -> None:
         """A bookie runs in this silo from now on."""
         self._here[bookie.name] = bookie
-        self._silo.targets.add(BookieTarget(bookie), bookie.name)
+        self._targets.add(BookieTarget(bookie), bookie.name)
 
     def leave(self, bookie: Bookie) -> None:
         """It does not any more."""
@@ -107,10 +108,10 @@ class ClusterBookies:
     async def look(self) -> None:
         """Read the rows again, unless that was just done. Raises StorageError."""
         async with self._looking:
-            if self._silo.clock.now() - self._looked_s < LOOK_AGAIN_S:
+            if self._clock.now() - self._looked_s < LOOK_AGAIN_S:
                 return
             self._known = {record.bookie: record async for record in self._rows.scan()}
-            self._looked_s = self._silo.clock.now()
+            self._looked_s = self._clock.now()
 
     async def _follow(self) -> None:
         while True:
@@ -228,7 +229,7 @@ class ClusterBookies:
     # --- calls ---
 
     def _is_live(self, silo: str) -> bool:
-        return bool(silo) and self._silo.members.is_live(silo)
+        return bool(silo) and self._members.is_live(silo)
 
     async def _ask(
         self,
@@ -245,8 +246,8 @@ class ClusterBookies:
         if record is None or not self._is_live(record.silo):
             raise BookieAway(f"no live silo runs bookie {bookie}")
         target = f"{BookieTarget.target_name}/{bookie}"
-        call: Callable[..., Coroutine[Any, Any, T]] = self._silo.targets.call
-        begin_s = self._silo.clock.now()
+        call: Callable[..., Coroutine[Any, Any, T]] = self._targets.call
+        begin_s = self._clock.now()
         try:
             async with asyncio.timeout(limit_s):
                 answer = await call(record.silo, target, method, record.boot, *args)

@@ -1,0 +1,120 @@
+"""The way to one bookie: what goes in one request, and which tasks wait."""
+
+from __future__ import annotations
+
+import asyncio
+from asyncio import Future
+from collections.abc import Sequence
+from contextvars import Context
+from typing import cast
+
+from tests.conditions import spin
+
+from millstream.providers.ledger.handle.bookies import Bookies
+from millstream.providers.ledger.handle.context import HandleContext
+from millstream.providers.ledger.handle.lane import Lane, Outcome
+from millstream.providers.ledger.handle.options import HandleOptions
+from millstream.providers.ledger.protocol.appending import PlaceState
+from millstream.providers.ledger.protocol.errors import BookieAway
+from millstream.runtime.extending import Tasks
+
+
+class SlowBookie:
+    """Answers when it is told to."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[list[bytes], Future[None]]] = []
+
+    async def add(self, bookie: str, term: int, entries: Sequence[bytes], /) -> None:
+        answer: Future[None] = asyncio.get_running_loop().create_future()
+        self.asked.append((list(entries), answer))
+        await answer
+
+
+def opened() -> tuple[Lane, SlowBookie, Tasks, list[Outcome]]:
+    bookie, told = SlowBookie(), list[Outcome]()
+    tasks = Tasks(asyncio.get_running_loop(), Context)
+    nothing = cast("object", None)
+    context = HandleContext(
+        cast("Bookies", bookie),
+        nothing,  # type: ignore[arg-type]  # neither rows nor a clock are used
+        nothing,  # type: ignore[arg-type]
+        tasks,
+        HandleOptions(),
+    )
+    return Lane(context, "b", 1, lambda entry: b"%d" % entry, told.append), bookie, tasks, told
+
+
+async def test_what_comes_while_two_requests_are_out_goes_in_the_next_one() -> None:
+    lane, bookie, tasks, told = opened()
+    lane.put((0,))
+    lane.put((1,))
+    await spin()
+    lane.put((2,))
+    await spin()
+    lane.put((3,))
+    lane.put((4,))
+    await spin()
+    assert [entries for entries, _ in bookie.asked] == [[b"0", b"1"], [b"2"]]
+    bookie.asked[1][1].set_result(None)
+    await spin()
+    assert told == [(2,)]
+    assert [entries for entries, _ in bookie.asked[2:]] == [[b"3", b"4"]]
+    await tasks.aclose()
+
+
+async def test_one_task_waits_for_what_comes_and_sends_it() -> None:
+    lane, bookie, tasks, told = opened()
+    for number in range(5):
+        lane.put((number,))
+        await spin()
+        assert len(tasks) == 1 and bookie.asked[number][0] == [b"%d" % number]
+        bookie.asked[number][1].set_result(None)
+        await spin()
+    assert len(tasks) == 1 and told == [(number,) for number in range(5)]
+    await tasks.aclose()
+
+
+async def test_of_two_tasks_that_have_nothing_to_send_one_ends() -> None:
+    lane, bookie, tasks, _ = opened()
+    for number in range(2):
+        lane.put((number,))
+        await spin()
+    assert len(tasks) == 2
+    for _, answer in bookie.asked:
+        answer.set_result(None)
+    await spin()
+    assert len(tasks) == 1
+    await tasks.aclose()
+
+
+async def test_clearing_ends_the_task_that_waits_and_what_comes_later_is_sent() -> None:
+    lane, bookie, tasks, told = opened()
+    lane.put((0,))
+    await spin()
+    bookie.asked[0][1].set_result(None)
+    await spin()
+    lane.clear()
+    await spin()
+    assert len(tasks) == 0
+    lane.put((1,))
+    await spin()
+    assert bookie.asked[1][0] == [b"1"] and len(tasks) == 1
+    bookie.asked[1][1].set_exception(BookieAway("gone"))
+    await spin()
+    assert told == [(0,), PlaceState.AWAY]
+    await tasks.aclose()
+
+
+async def test_what_is_put_after_the_tasks_were_ended_harms_nobody() -> None:
+    lane, bookie, tasks, _ = opened()
+    lane.put((0,))
+    await spin()
+    bookie.asked[0][1].set_result(None)
+    await spin()
+    await tasks.aclose()
+    lane.clear()
+    lane.put((1,))
+    await spin()
+    assert bookie.asked[1][0] == [b"1"]
+    await tasks.aclose()
