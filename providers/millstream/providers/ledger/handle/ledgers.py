@@ -50,6 +50,9 @@ class BookieLedgers:
         wanted = self._usual if quorum is None else quorum
         check_quorum(wanted)
         bookies = self._chosen(wanted.ensemble)
+        if len(bookies) < wanted.ensemble:
+            await self._context.bookies.look()  # others may have come
+            bookies = self._chosen(wanted.ensemble)
         found = len(bookies)
         if found < wanted.ack:
             text = f"a ledger of {topic!r} needs {wanted.ack} bookies that run and have room"
