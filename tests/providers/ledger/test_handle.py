@@ -82,6 +82,41 @@ async def test_a_reader_elsewhere_sees_the_last_entry_of_an_idle_writer_within_1
 
 
 @virtually
+async def test_a_reader_does_not_wait_for_a_bookie_that_is_silent() -> None:  # R01, R03
+    bookies = ModelBookies(3)
+    one = Process(bookies)
+    writer = await one.ledgers.create(Quorum(3, 3, 2), "t")
+    await asyncio.gather(*[writer.append(b"%d" % number) for number in range(5)])
+    await asyncio.sleep(0.1)
+    record = await one.rows.read(writer.ledger)
+    assert record is not None
+    for silent in range(3):
+        bookies.all[record.fragments[0].bookies[silent]].hangs = True
+        began_s = asyncio.get_running_loop().time()
+        reader = await Process(bookies, one.store, 1).ledgers.reader(writer.ledger)
+        for entry in range(5):
+            assert [e.payload for e in await reader.read(entry, 1, 1)] == [b"%d" % entry]
+        assert asyncio.get_running_loop().time() - began_s < 1.0
+        bookies.all[record.fragments[0].bookies[silent]].hangs = False
+
+
+@virtually
+async def test_a_bookie_that_was_away_does_not_say_where_an_open_ledger_ends() -> None:
+    bookies = ModelBookies(3)
+    one = Process(bookies)
+    writer = await one.ledgers.create(Quorum(3, 3, 2), "t")
+    await asyncio.gather(*[writer.append(b"%d" % number) for number in range(5)])
+    await asyncio.sleep(0.1)
+    bookies.all["b1"].is_away = True
+    await asyncio.gather(*[writer.append(b"%d" % number) for number in range(5, 9)])
+    await asyncio.sleep(0.1)
+    bookies.all["b1"].is_away = False
+    bookies.all["b1"].delay_s = 0.0001  # it is the first to answer
+    reader = await Process(bookies, one.store, 1).ledgers.reader(writer.ledger)
+    assert await reader.wait(-1, 0.0) == 8
+
+
+@virtually
 async def test_a_bookie_away_is_done_without_while_an_ack_quorum_answers() -> None:  # W13
     bookies = ModelBookies(4)
     one = Process(bookies)

@@ -12,7 +12,12 @@ from millstream.providers.ledger import Quorum
 from millstream.providers.ledger.topic.cursors.cursor import Cursor
 from millstream.providers.ledger.topic.form import StoredMessage
 from millstream.providers.ledger.topic.topics import Topics
-from millstream.runtime import EnqueueFailed, MemoryStateStore, QueueUnavailable
+from millstream.runtime import (
+    EnqueueFailed,
+    MemoryStateStore,
+    PublishUnknown,
+    QueueUnavailable,
+)
 from millstream.runtime.testing import Simulation, run
 
 TELL_S = 0.1  # so soon readers elsewhere know what is confirmed
@@ -31,6 +36,71 @@ async def elsewhere(silos: Silos) -> tuple[str, str, list[str]]:
     owner = await silos.owner()
     others = [name for name in silos.cluster.names if name != owner]
     return owner, others[0], others
+
+
+def test_what_two_of_three_have_is_not_denied_by_an_older_copy_and_who_missed_it() -> None:
+    async def main(sim: Simulation) -> None:
+        async with Silos(sim, 3) as silos:
+            owner, other, (_, third) = await elsewhere(silos)
+            await silos.publish(owner, "0")
+            await asyncio.sleep(2.0)
+            copy = sim.disk(other).copy_of("/")
+            sim.kill(third)
+            words = ["0", *map(str, range(1, 9))]
+            for word in words[1:]:
+                await silos.publish(owner, word)
+            await asyncio.sleep(2.0)
+            silos.cluster.boot(third)
+            await silos.cluster.until_active()
+            sim.kill(other)
+            sim.kill(owner)
+            sim.disk(other).restore("/", copy)
+            silos.cluster.boot(other)
+            await asyncio.sleep(30.0)
+            failed = await outcome(silos.publish(third, "x"))
+            assert isinstance(failed, EnqueueFailed), "only the former owner knows"
+            silos.cluster.boot(owner)
+            await silos.cluster.until_active()
+            while isinstance(await outcome(silos.publish(third, "later")), EnqueueFailed):
+                pass
+            assert (await stored(silos, third, 10))[:9] == words
+
+    run(main, 1)
+
+
+def test_a_bookie_that_stops_is_named_no_more_until_it_runs_again() -> None:
+    async def main(sim: Simulation) -> None:
+        async with Silos(sim, 3) as silos:
+            owner, other, _ = await elsewhere(silos)
+            await silos.publish(owner, "a")
+            sim.disk(other).fail_sync()
+            await silos.publish(owner, "b")
+            while silos.bookies()[other].silo:
+                assert silos.bookies()[other].boot == 1
+                await asyncio.sleep(0.01)
+            assert not silos.bookies()[other].is_writable
+            await asyncio.sleep(8.0)
+            found = silos.bookies()[other]
+            assert found.silo == silos.silo(other).address and found.boot == 2
+            assert await stored(silos, other, 2) == ["a", "b"]
+
+    run(main, 1)
+
+
+def test_an_owner_that_dies_while_it_stores_leaves_its_publisher_in_doubt() -> None:
+    async def main(sim: Simulation) -> None:
+        async with Silos(sim, 3) as silos:
+            owner, other, others = await elsewhere(silos)
+            await silos.publish(other, "a")
+            for name in others:
+                sim.disk(name).stall(30.0)
+            sending = asyncio.ensure_future(outcome(silos.publish(other, "b")))
+            await asyncio.sleep(0.5)
+            sim.kill(owner)
+            failed = await sending
+            assert isinstance(failed, EnqueueFailed) and isinstance(failed.cause, PublishUnknown)
+
+    run(main, 1)
 
 
 def test_the_first_silo_starts_and_publishes_wait_for_a_second() -> None:

@@ -260,9 +260,8 @@ class ClusterBookies:
         except (CallError, ClusterError, TimeoutError) as error:
             self._silent_s[bookie] = begin_s
             await self._look_quietly()
-            raise BookieAway(
-                f"bookie {bookie} in {record.silo}: {str(error) or 'no answer'}"
-            ) from error
+            text = str(error) or f"no answer within {limit_s:g} s"
+            raise BookieAway(f"bookie {bookie} in {record.silo}: {text}") from error
 
     async def _refused(self, refusal: Refusal) -> Exception:
         """What it raised; if it is in another start, or stopping, its row is read again."""
