@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import shutil
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
 from tests.console.ledger.commands import Shop, run
 
-from millstream.providers.ledger import Position, open_topics
+from millstream.balancers import DeploymentBalancer
+from millstream.console.main import main
+from millstream.providers.ledger import LedgerOptions, LedgerQueues, Position, open_topics
+from millstream.runtime import MemoryMembershipTable, PublishUnknown, Silo
+from millstream.streams import PersistentStreams, StreamNamespace
+
+WORDS = StreamNamespace("words", str)
 
 
 def test_a_whole_directory_is_verified(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -72,8 +81,8 @@ def test_an_open_ledger_gets_its_end_without_loss(
     shop.fill(["a", "a", "a"], dies=True)
     (ledger,) = [one["ledger"] for one in shop.say("ls", "--json").value["ledgers"]]
     said = shop.say("recover", ledger)
-    assert said.code == 0 and f"ledger {ledger} lost nothing, and ends with entry " in said.out
-    assert "has its end already: it ends with" in shop.say("recover", ledger).out
+    assert said.code == 0 and f"ledger {ledger} ends with entry " in said.out
+    assert shop.say("recover", ledger).out == said.out
 
     async def read() -> None:
         async with open_topics(shop.places[0]) as topics:
@@ -126,7 +135,7 @@ def test_a_ledger_of_a_directory_in_use_is_left_alone(
             (ledger,) = [one["ledger"] for one in listed if one["state"] == "open"]
             said = await asyncio.to_thread(shop.say, "recover", ledger)
             assert said.code == 1 and "another process has this directory" in said.error
-            assert "stop the silos that run its bookies" in said.error
+            assert "say --gateway instead of --store, or stop the silos" in said.error
             await orders.produce("a", b"y")
 
     run(main())
@@ -142,3 +151,51 @@ def test_a_ledger_that_is_not_there_names_those_that_are(
     with pytest.raises(SystemExit) as raised:
         shop.say("recover", 0)
     assert raised.value.code == 2
+
+
+@asynccontextmanager
+async def running(directory: Path) -> AsyncIterator[tuple[Silo, str]]:
+    """A silo with ledgers, to which something was published, and its gateway."""
+    queues = LedgerQueues(directory, LedgerOptions(unowned_after_s=0.0))
+    silo = Silo(
+        grains=[],
+        membership=MemoryMembershipTable(),
+        streams={"default": PersistentStreams(queues, balancer=DeploymentBalancer())},
+        can_own_queues=False,
+    )
+    async with silo:
+        await silo.stream(WORDS, "k").publish("one")
+        yield silo, silo.address.partition("@")[0]
+
+
+async def test_a_running_cluster_is_asked_and_its_writer_goes_on(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async with running(tmp_path) as (silo, gateway):
+        words = ["ledger", "recover", "1", "--gateway", gateway, "--wait", "1"]
+        assert await asyncio.to_thread(main, words) == 0
+        assert capsys.readouterr().out.startswith("ledger 1 ends with entry ")
+        await silo.stream(WORDS, "k").publish("two")
+        assert await asyncio.to_thread(main, [*words[:2], "77", *words[3:]]) == 1
+        assert "LedgerGone: there is no ledger 77" in capsys.readouterr().err
+
+
+async def test_a_running_cluster_ends_a_ledger_with_loss_when_it_is_accepted(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async with running(tmp_path / "ledger") as (silo, gateway):
+        words = ["ledger", "recover", "1", "--gateway", gateway, "--wait", "0.1"]
+        (tmp_path / "ledger").rename(tmp_path / "gone")
+        async with asyncio.timeout(30):
+            while not (tmp_path / "ledger" / "identity").exists():  # an empty one is made
+                await asyncio.sleep(0)
+        assert await asyncio.to_thread(main, words) == 1
+        assert "bring its bookies back" in capsys.readouterr().err
+        assert await asyncio.to_thread(main, [*words, "--accept-loss"]) == 1
+        assert "say it again with --yes" in capsys.readouterr().out
+        assert await asyncio.to_thread(main, [*words, "--accept-loss", "--yes", "--json"]) == 0
+        assert json.loads(capsys.readouterr().out)["last"] == -1
+        with pytest.raises(PublishUnknown, match="a person ended it with loss behind -1"):
+            await silo.stream(WORDS, "k").publish("two")
+        async with asyncio.timeout(30):
+            await silo.stream(WORDS, "k").publish("three")

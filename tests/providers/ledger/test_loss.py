@@ -13,7 +13,6 @@ from tests.providers.ledger.virtual import virtually
 from millstream.providers.ledger import Position
 from millstream.providers.ledger.alone.own import OwnLedgers
 from millstream.providers.ledger.handle.loss import end_behind, what_is_left
-from millstream.providers.ledger.handle.options import HandleOptions
 from millstream.providers.ledger.protocol.errors import LedgerClosed, LedgerFenced, NotRecoverable
 from millstream.providers.ledger.protocol.quorum import Quorum
 from millstream.providers.ledger.protocol.record import LedgerRecord, LedgerState
@@ -26,7 +25,6 @@ async def own(machine: Machine, places: Sequence[str]) -> AsyncIterator[OwnLedge
     made = OwnLedgers(
         *([Home(place, place) for place in places], machine.store, "topics"),
         *(BOOKIE, VirtualEnv(len(places)), machine.disk),
-        patience=HandleOptions(recover_max_s=1.0),
     )
     await made.start(0.0)
     try:

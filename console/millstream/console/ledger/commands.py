@@ -38,7 +38,7 @@ def add_ledger(command: argparse.ArgumentParser) -> None:
     verify = added(actions, "verify", "check all of a bookie's directory", verify_directories)
     recover = added(actions, "recover", "give a ledger its end", recover_ledger)
     bookies = added(actions, "bookies", "bookies, a line each", show_bookies)
-    for action in (ls, show, read, recover, bookies):
+    for action in (ls, show, read, bookies):
         add_source(action)
     for action in (show, read):
         action.add_argument("name", metavar="TOPIC|LEDGER", help="as `ls` prints it")
@@ -57,6 +57,11 @@ def add_ledger(command: argparse.ArgumentParser) -> None:
 
 def add_recover(recover: argparse.ArgumentParser) -> None:
     """Options of `millstream ledger recover`."""
+    add_source(recover, is_required=False)
+    recover.add_argument(
+        "--gateway", action="append", metavar="HOST:PORT", help="a silo that runs (127.0.0.1:7700)"
+    )
+    recover.add_argument("--provider", default="default", help="the stream provider (default)")
     recover.add_argument("ledger", type=positive, help="its number")
     recover.add_argument(
         "--accept-loss",

@@ -31,11 +31,11 @@ HIGHEST = chr(0x10FFFF)
 FOLDER = "ledger/"
 
 
-def add_source(action: argparse.ArgumentParser) -> None:
+def add_source(action: argparse.ArgumentParser, is_required: bool = True) -> None:
     """Where the rows are."""
     action.add_argument(
         "--store",
-        required=True,
+        required=is_required,
         metavar="sqlite:DIRECTORY",
         help="the state store with the rows of ledgers, as a silo is given it",
     )

@@ -60,7 +60,6 @@ class OwnLedgers:
         options: BookieOptions,
         env: Env,
         disk: Disk,
-        patience: HandleOptions | None = None,
         recovery: RecoveryOptions | None = None,
     ) -> None:
         process = self._process = OneProcess(env)
@@ -77,7 +76,7 @@ class OwnLedgers:
         }
         self.clock = process.clock
         self.context = HandleContext(
-            self._bookies, ledgers, process.clock, process.tasks, patience or HandleOptions()
+            self._bookies, ledgers, process.clock, process.tasks, HandleOptions()
         )
         self.ledgers = BookieLedgers(self.context, ids)
         self.topics = Topics(self.ledgers, metadata, process.clock, process.tasks)

@@ -19,6 +19,7 @@ from millstream.providers.ledger.serving.census import Census
 from millstream.providers.ledger.serving.cluster_bookies import ClusterBookies
 from millstream.providers.ledger.serving.home import Home
 from millstream.providers.ledger.serving.hosted import HostedBookie
+from millstream.providers.ledger.serving.mending import MendingTarget
 from millstream.providers.ledger.topic.reading.reader import TopicReader
 from millstream.providers.ledger.topic.topic import Topic
 from millstream.providers.ledger.topic.topics import Topics
@@ -53,6 +54,7 @@ class LedgerNode:
         )
         records = ledger_rows(metadata)
         context = HandleContext(self._bookies, records, host.clock, host.tasks, HandleOptions())
+        host.targets.add(MendingTarget(context), host.provider)
         self._auditor: Auditor | None = None
         if home.owner and options.recovery.is_on:
             around = (self._bookies, options.recovery, home.place, host.silo)

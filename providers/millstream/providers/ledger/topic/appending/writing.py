@@ -235,7 +235,7 @@ class Writing:
         try:
             while not await self._try_to_move():
                 pass
-        except QueueFenced as error:
+        except (QueueFenced, QueueUnavailable) as error:
             self.stop(error)
         except Exception as error:
             self.stop(QueueUnavailable(f"{self._what}: {type(error).__name__}: {error}"))
@@ -272,7 +272,10 @@ class Writing:
         await self._drain(writer)
         last, length = await self._end_of(writer)
         ledger, outbox = writer.ledger, self._outbox
-        assert last >= outbox.confirmed_entry, f"ledger {ledger} of {self._what} ends at {last}"
+        if last < outbox.confirmed_entry:
+            lost = f"entry {outbox.confirmed_entry} of ledger {ledger} was acknowledged"
+            text = f"{self._what}: {lost}, and a person ended it with loss behind {last}"
+            raise QueueUnavailable(f"{text}: open it again")
         while outbox.sent and 0 <= outbox.sent[0].entry <= last:
             self._confirm(outbox.sent[0], ledger)
         self._writer = None

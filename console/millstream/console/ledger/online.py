@@ -1,0 +1,43 @@
+"""Mending ledgers of a running cluster: a silo does it.
+
+Owns: `running_cluster`.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from millstream.providers.ledger.serving.mending import EndAnswer, LossAnswer, MendingTarget
+from millstream.runtime import Client, connect
+from millstream.runtime.extending import ask_gateway
+
+__all__ = ["running_cluster"]
+
+
+class Asked:
+    """The target of one silo, as a client asks it."""
+
+    def __init__(self, client: Client, provider: str) -> None:
+        self._client = client
+        self._target = f"{MendingTarget.target_name}/{provider}"
+
+    async def recover(self, ledger: int, wait_s: float, /) -> EndAnswer:
+        return await ask_gateway(
+            self._client, "", self._target, MendingTarget.recover, ledger, wait_s
+        )
+
+    async def left(self, ledger: int, /) -> LossAnswer:
+        return await ask_gateway(self._client, "", self._target, MendingTarget.left, ledger)
+
+    async def give_up(self, ledger: int, /) -> EndAnswer:
+        return await ask_gateway(self._client, "", self._target, MendingTarget.give_up, ledger)
+
+
+@asynccontextmanager
+async def running_cluster(arguments: argparse.Namespace) -> AsyncIterator[Asked]:
+    """Connect to a gateway. Raises what clients raise."""
+    gateways = arguments.gateway or ["127.0.0.1:7700"]
+    async with connect(*gateways, cluster=arguments.cluster or "dev") as client:
+        yield Asked(client, arguments.provider)
