@@ -105,6 +105,10 @@ ROOMS: dict[str, dict[str, tuple[str, ...]]] = {
         f"{BOOKIE}/watches.py": (f"{BOOKIES}/test_bookie.py",),
         f"{BOOKIE}/store.py": (f"{BOOKIES}/test_store.py", *OPENED),
     },
+    "protocol": {
+        f"{LEDGER}/protocol/{name}.py": (f"{LEDGERS}/test_protocol_{name}.py",)
+        for name in ("appending", "entry", "quorum", "record", "recovering")
+    },
     "topic": {
         f"{LEDGER}/metadata/rows.py": (f"{LEDGERS}/test_metadata_rows.py",),
         f"{LEDGER}/topic/form.py": (*APPENDING, *TOPIC_READING),

@@ -219,6 +219,31 @@ def test_more_that_fail_during_a_change_are_replaced_in_the_next_one() -> None: 
     assert core.is_changing and changed(core, {1: "e"}) == [Send(1, "e", 2, (0,))]
 
 
+def test_one_that_is_back_during_a_change_and_replaced_all_the_same_owes_nothing_for_it() -> None:
+    core = writer(Quorum(3, 3, 3))
+    core.append(b"x")
+    core.unanswered(0, 0, AWAY)
+    assert core.returned(0) == [Send(0, "a", 0, (0,))]
+    assert changed(core, {0: "d"}) == [Send(0, "d", 1, (0,))]
+
+
+def test_one_that_is_back_is_not_sent_what_it_has() -> None:
+    core = writer()
+    for _ in range(3):
+        core.append(b"x")
+    acked(core, 2, 1)
+    core.unanswered(2, 0, AWAY)
+    assert core.returned(2) == [Send(2, "c", 0, (0, 2))]
+
+
+@pytest.mark.parametrize(("over", "is_away"), [(0, False), (-1, True)])
+def test_the_limit_of_what_is_owed_is_exact(over: int, is_away: bool) -> None:
+    core = writer(owed_bytes_max=3 * (HEAD_BYTES + 10) + over)
+    for _ in range(3):
+        core.append(bytes(10))
+    assert bool(core.away()) is is_away
+
+
 def test_what_one_bookie_owes_is_bounded_and_then_it_has_failed() -> None:  # W36
     size = HEAD_BYTES + 10
     core = writer(owed_bytes_max=2 * size)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from struct import Struct
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from xxhash import xxh3_64
 
 from millstream.providers.ledger.protocol.entry import (
     HEAD_BYTES,
@@ -56,3 +59,9 @@ def test_another_entry_than_was_asked_for_is_refused(ledger: int, entry: int) ->
     packed = pack(Head(1, 2, 1, 0, 3, 3), b"abc")
     with pytest.raises(EntryDamaged, match="was asked for"):
         unpack(packed, ledger, entry)
+
+
+def test_an_entry_has_the_form_that_is_written_down() -> None:
+    packed = pack(Head(7, 3, 2, 1, 40, 5), b"hello")
+    front = Struct("<QqqqQII").pack(7, 3, 2, 1, 40, 5, 0)
+    assert packed == front + xxh3_64(front + b"hello").digest()[::-1] + b"hello"

@@ -61,3 +61,13 @@ def test_quorums_that_cannot_work_are_refused_with_their_values(
 def test_quorums_that_work_are_taken() -> None:
     for quorum in [(1, 1, 1), (2, 2, 2), (3, 3, 2), (5, 3, 2)]:
         check_quorum(Quorum(*quorum))
+
+
+@pytest.mark.parametrize(
+    ("bookies", "reduced"),
+    [(9, (5, 3, 2)), (5, (5, 3, 2)), (4, (4, 3, 2)), (3, (3, 3, 2)), (2, (2, 2, 2))],
+)
+def test_with_fewer_bookies_the_ensemble_shrinks_first_and_then_the_copies(
+    bookies: int, reduced: tuple[int, int, int]
+) -> None:
+    assert Quorum(5, 3, 2).reduced(bookies) == Quorum(*reduced)

@@ -41,6 +41,16 @@ def test_other_bookies_later_begin_a_fragment_and_keep_the_places_of_the_rest() 
     assert changed.holders(4) == ("b", "e") and changed.holders(3) == ("a", "b")
 
 
+def test_the_last_of_several_fragments_is_the_one_that_changes() -> None:
+    two = with_ensemble(OPEN, 1, 1, {0: ("a", "d")})
+    three = with_ensemble(two, 1, 5, {1: ("b", "e")})
+    assert three.fragments == (*two.fragments, Fragment(5, ("d", "e", "c")))
+    again = with_ensemble(three, 1, 5, {2: ("c", "f")})
+    assert again.fragments == (*two.fragments, Fragment(5, ("d", "e", "f")))
+    names = [again.fragment_of(entry).bookies[0] for entry in (-1, 0, 1, 9)]
+    assert names == ["a", "a", "d", "d"]
+
+
 def test_a_place_that_has_another_bookie_by_now_keeps_it() -> None:
     assert with_ensemble(OPEN, 1, 0, {1: ("x", "d")}) == OPEN
 

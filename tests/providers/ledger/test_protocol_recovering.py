@@ -46,6 +46,7 @@ def reading(core: Recovering) -> Recovering:
 
 def test_it_fences_all_and_reads_as_soon_as_the_rest_is_no_ack_quorum() -> None:
     core = Recovering(record())
+    assert core.at == -1
     assert core.begin() == [Fence(0, "a"), Fence(1, "b"), Fence(2, "c")]
     assert core.fenced(1, 4) == []
     assert sorted(core.fenced(2, 3)) == [Read(0, "a", 5), Read(1, "b", 5), Read(2, "c", 5)]
@@ -98,7 +99,7 @@ def test_too_few_that_can_be_fenced_end_the_attempt_and_are_named() -> None:
     assert core.is_over and core.fenced(0, 1) == []
 
 
-def test_one_that_answers_a_read_is_fenced_by_it() -> None:
+def test_one_that_answers_late_is_asked_on_and_what_it_says_counts() -> None:
     core = Recovering(record())
     core.begin()
     core.fenced(0, -1)
@@ -109,6 +110,9 @@ def test_one_that_answers_a_read_is_fenced_by_it() -> None:
         Read(1, "b", 1),
         Read(2, "c", 1),
     ]
+    core.unanswered(0)
+    assert core.found(0, 0, Found(entries(0, 1), Missing.ABSENT)) == []
+    assert core.found(1, 1, Found((), Missing.ABSENT)) == [End(0)]
 
 
 def test_it_never_looks_before_the_last_fragment() -> None:  # 4.10, #2615

@@ -91,7 +91,8 @@ class Model:
 
     def is_prompt(self, who: int) -> bool:
         """Do answers to somebody arrive as soon as they are given?"""
-        return self.shape.is_prompt if who == WRITER else self.shape.bounds.recoveries == 1
+        is_lone = who != WRITER and self.shape.bounds.recoveries == 1
+        return is_lone or self.shape.is_prompt
 
     def record_of(self, state: State) -> LedgerRecord:
         return self.mail.records[state.record]

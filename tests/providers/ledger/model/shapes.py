@@ -15,6 +15,7 @@ QUICK = (
     Shape(TWO, 1, Bounds(1, 1, give_ups=1)),
     Shape(TWO, 1, Bounds(2, 1)),
     Shape(TWO, 1, Bounds(2, 0, give_ups=1, doubts=1)),
+    Shape(TWO, 0, Bounds(1, 2), is_prompt=True),
     Shape(USUAL, 0, Bounds(1, 1)),
     Shape(USUAL, 0, Bounds(1, 1, hangs=1), must_end=True),
     Shape(STRIPED, 1, Bounds(3, 0, give_ups=1), is_prompt=True),
@@ -38,15 +39,18 @@ SLOW = (
 
 LONG = (
     Shape(SOLO, 1, Bounds(3, 1, give_ups=1, returns=1, closes=1, doubts=1)),
-    Shape(TWO, 0, Bounds(1, 2)),
+    Shape(SOLO, 1, Bounds(2, 2, give_ups=1, doubts=1)),
+    Shape(SOLO, 1, Bounds(1, 3, give_ups=1)),
     Shape(TWO, 1, Bounds(2, 0, give_ups=2, returns=1)),
+    Shape(TWO, 1, Bounds(1, 2, give_ups=1), is_prompt=True),
     Shape(TWO, 1, Bounds(2, 1, give_ups=1), is_prompt=True),
     Shape(USUAL, 0, Bounds(1, 1, restores=1)),
     Shape(USUAL, 1, Bounds(1, 1, fills=1)),
     Shape(USUAL, 0, Bounds(2, 1), is_prompt=True),
-    Shape(USUAL, 1, Bounds(2, 0, give_ups=2)),
+    Shape(USUAL, 0, Bounds(1, 2), is_prompt=True),
+    Shape(USUAL, 1, Bounds(2, 0, give_ups=2), is_prompt=True),
     Shape(STRIPED, 1, Bounds(2, 1)),
-    Shape(STRIPED, 1, Bounds(2, 1, give_ups=1), is_prompt=True),
+    Shape(STRIPED, 0, Bounds(1, 2), is_prompt=True),
     Shape(ALL, 1, Bounds(1, 1, give_ups=1)),
 )
 """By `make model`."""

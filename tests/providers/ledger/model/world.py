@@ -51,8 +51,8 @@ class Bounds(NamedTuple):
 class Shape(NamedTuple):
     """What is explored. `page`: entries of one answer to a read; `spares`: bookies beside those of
     the ensemble; `must_end`: wherever nothing is left to happen the ledger has an end, unless
-    somebody gave up; `is_prompt`: answers to the writer arrive as soon as they are given, which
-    leaves orders out."""
+    somebody gave up; `is_prompt`: answers arrive as soon as they are given, which leaves orders
+    out."""
 
     quorum: Quorum
     spares: int

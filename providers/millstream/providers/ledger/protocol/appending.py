@@ -232,7 +232,7 @@ class Appending:
         pending, sends = self._pending[entry], list[Send]()
         for at in pending.places:
             place = self._places[at]
-            if place.state is not PlaceState.GOOD or (pending.acks | pending.owed) >> at & 1:
+            if place.state is not PlaceState.GOOD:
                 continue
             pending.owed |= 1 << at
             place.owed_bytes += len(pending.packed)

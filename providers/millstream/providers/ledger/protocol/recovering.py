@@ -101,7 +101,6 @@ class Recovering:
     def found(self, place: int, first: int, found: Found) -> list[Step]:
         """The answer to a read."""
         self._asked.pop(place, None)
-        self._fenced.add(place)  # a read of a recovery fences before it answers
         known = self._known.setdefault(place, {})
         for entry, packed in enumerate(found.entries, first):
             if entry >= self.at:  # an answer that comes late holds no bytes of what was kept
@@ -115,7 +114,6 @@ class Recovering:
 
     def unanswered(self, place: int) -> list[Step]:
         """The bookie of a place did not answer, or not in time."""
-        self._asked.pop(place, None)
         self._silent.add(place)
         return self._go_on()
 

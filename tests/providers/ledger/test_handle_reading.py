@@ -1,0 +1,136 @@
+"""Reading a ledger from bookies that are slow, away, or give what is damaged: rows of spec 9.3."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+import pytest
+from tests.providers.ledger.gates import GatedBookies
+from tests.providers.ledger.model_bookies import Process
+from tests.providers.ledger.virtual import virtually
+
+from millstream.providers.ledger.handle.hedging import HEDGE_S
+from millstream.providers.ledger.handle.reader import LedgerReader
+from millstream.providers.ledger.handle.writer import LedgerWriter
+from millstream.providers.ledger.protocol.errors import BookieAway, NotRecoverable
+from millstream.providers.ledger.protocol.found import Found
+from millstream.providers.ledger.protocol.quorum import Quorum
+
+
+class Read:
+    """A ledger of five entries on three bookies, `names` by place, and a reader elsewhere."""
+
+    def __init__(
+        self, other: Process, bookies: GatedBookies, writer: LedgerWriter, reader: LedgerReader
+    ) -> None:
+        self.other, self.bookies, self.writer, self.reader = other, bookies, writer, reader
+        self.names = writer._record.fragments[0].bookies
+
+    @classmethod
+    async def begun(cls, is_closed: bool = True) -> Read:
+        bookies = GatedBookies(3)
+        one = Process(bookies)
+        writer = await one.ledgers.create(Quorum(3, 3, 2), "t")
+        await asyncio.gather(*[writer.append(b"%d" % number) for number in range(5)])
+        await asyncio.sleep(0.1)
+        if is_closed:
+            await writer.close()
+        other = Process(bookies, one.store, 1)
+        return cls(other, bookies, writer, await other.ledgers.reader(writer.ledger))
+
+    async def payloads(self, first: int = 0) -> list[bytes]:
+        return [entry.payload for entry in await self.reader.read(first, 9, 1 << 20)]
+
+    def damage(self, name: str, entry: int) -> None:
+        entries = self.bookies.all[name].entries
+        packed = entries[self.writer.ledger, entry]
+        entries[self.writer.ledger, entry] = packed[:-1] + bytes([packed[-1] ^ 1])
+
+
+def now_s() -> float:
+    return asyncio.get_running_loop().time()
+
+
+@virtually
+async def test_a_bookie_that_takes_long_is_not_waited_for() -> None:  # R01
+    found = await Read.begun()
+    found.bookies.gates.shut(f"read {found.names[0]}", f"read {found.names[1]}")
+    began_s = now_s()
+    assert await found.payloads() == [b"0", b"1", b"2", b"3", b"4"]
+    assert 2 * HEDGE_S <= now_s() - began_s < 2 * HEDGE_S + 0.1
+    found.bookies.gates.open(f"read {found.names[0]}", f"read {found.names[1]}")
+    calls = found.bookies.calls.copy()
+    assert await found.payloads(3) == [b"3", b"4"]
+    await asyncio.sleep(1.0)
+    asked = {name for name in found.names if found.bookies.calls[name] > calls[name]}
+    assert len(asked) == 1, "one that answers is enough"
+
+
+@virtually
+async def test_an_answer_of_the_one_that_took_long_counts_as_well() -> None:  # R01
+    found = await Read.begun()
+    for name in found.names[1:]:
+        found.bookies.gates.lose(f"read {name}")
+    found.bookies.all[found.names[0]].delay_s = 0.3
+    assert await found.payloads(4) == [b"4"]
+
+
+@virtually
+async def test_damaged_and_missing_copies_are_passed_over() -> None:  # R03, R12
+    found = await Read.begun()
+    found.damage(found.names[0], 2)
+    assert await found.payloads() == [b"0", b"1"], "what is whole before it"
+    assert await found.payloads(2) == [b"2", b"3", b"4"]
+    found.bookies.all[found.names[1]].entries.clear()
+    assert await found.payloads(2) == [b"2", b"3", b"4"]
+    found.damage(found.names[2], 2)
+    with pytest.raises(NotRecoverable, match="gives entry 2, which is confirmed: .*damaged"):
+        await found.payloads(2)
+
+
+@virtually
+async def test_when_nobody_answers_it_says_who_was_asked() -> None:  # R03
+    found = await Read.begun()
+    for name in found.names:
+        found.bookies.all[name].is_away = True
+    with pytest.raises(NotRecoverable) as caught:
+        await found.payloads()
+    assert all(f"{name} is away" in str(caught.value) for name in found.names)
+
+
+@pytest.mark.parametrize("away", [0, 1, 2, 3])
+@virtually
+async def test_what_is_confirmed_never_goes_back_whoever_answers(away: int) -> None:  # R08, R09
+    found = await Read.begun(is_closed=False)
+    assert await found.reader.wait(3, 1.0) == 4
+    for name in found.names[:away]:
+        found.bookies.all[name].is_away = True
+    assert await found.reader.wait(4, 0.0) == 4
+    assert await found.reader.wait(4, 1.0) == 4
+    fresh = await found.other.ledgers.reader(found.writer.ledger)
+    assert await fresh.wait(3, 0.5) == (4 if away < 3 else -1), "what one of them knows"
+
+
+@virtually
+async def test_the_order_in_which_bookies_are_asked_leaves_none_out() -> None:  # Q04
+    found = await Read.begun()
+    asked: list[str] = []
+    order = found.names[2], found.names[0], found.names[1]
+
+    class Ordered(GatedBookies):
+        """Those first that will probably answer soonest: as `order` has them."""
+
+        def likeliest(self, bookies: Sequence[str], /) -> Sequence[str]:
+            assert set(bookies) == set(order)
+            return order
+
+        async def read(self, bookie: str, *args: int) -> Found:
+            asked.append(bookie)
+            raise BookieAway(f"{bookie} is away")
+
+    bookies = Ordered(0)
+    reader = await Process(bookies, found.other.store, 2).ledgers.reader(found.writer.ledger)
+    with pytest.raises(NotRecoverable):
+        await reader.read(0, 9, 100)
+    assert asked == [*order, *order], "and once more when the record was read again"
