@@ -29,6 +29,7 @@ def test_a_whole_directory_is_verified(tmp_path: Path, capsys: pytest.CaptureFix
     said = shop.say("verify", bookie, offline=True)
     assert said.code == 0 and said.out.endswith("  whole\n"), said
     (found,) = shop.say("verify", bookie, "--json", offline=True).value
+    assert shop.say("verify", shop.places[0], offline=True).out == said.out
     assert found["entries"] >= 4 and found["faults"] == [] and found["cluster"].startswith("topics")
     assert {path.name: path.read_bytes() for path in bookie.iterdir()} == before
 

@@ -9,35 +9,24 @@ from __future__ import annotations
 import argparse
 import asyncio
 import sys
-from collections.abc import Awaitable, Callable
 
 from millstream.console.dead_letters import plain
 from millstream.runtime import MillstreamError
-
-from .bookies import show_bookies
-from .listing import show_list
-from .reading import read_entries
-from .recovering import recover_ledger
-from .showing import show_one
-from .source import add_source
-from .verifying import verify_directories
 
 __all__ = ["add_ledger"]
 
 COUNT = 20
 
-Act = Callable[[argparse.Namespace], Awaitable[int]]
-
 
 def add_ledger(command: argparse.ArgumentParser) -> None:
     """Commands and options of `millstream ledger`."""
     actions = command.add_subparsers(dest="action", required=True)
-    ls = added(actions, "ls", "topics and ledgers, a line each", show_list)
-    show = added(actions, "show", "one topic or ledger wholly", show_one)
-    read = added(actions, "read", "messages of a topic, or entries of a ledger", read_entries)
-    verify = added(actions, "verify", "check all of a bookie's directory", verify_directories)
-    recover = added(actions, "recover", "give a ledger its end", recover_ledger)
-    bookies = added(actions, "bookies", "bookies, a line each", show_bookies)
+    ls = added(actions, "ls", "topics and ledgers, a line each")
+    show = added(actions, "show", "one topic or ledger wholly")
+    read = added(actions, "read", "messages of a topic, or entries of a ledger")
+    verify = added(actions, "verify", "check all of a bookie's directory")
+    recover = added(actions, "recover", "give a ledger its end")
+    bookies = added(actions, "bookies", "bookies, a line each")
     for action in (ls, show, read, bookies):
         add_source(action)
     for action in (show, read):
@@ -53,6 +42,17 @@ def add_ledger(command: argparse.ArgumentParser) -> None:
     drain = bookies.add_mutually_exclusive_group()
     drain.add_argument("--drain", metavar="UUID", help="have this one emptied")
     drain.add_argument("--keep", metavar="UUID", help="take that back")
+
+
+def add_source(action: argparse.ArgumentParser, is_required: bool = True) -> None:
+    """Where the rows are."""
+    action.add_argument(
+        "--store",
+        required=is_required,
+        metavar="sqlite:DIRECTORY",
+        help="the state store with the rows of ledgers, as a silo is given it",
+    )
+    action.add_argument("--cluster", metavar="NAME", help="whose, if the store has several")
 
 
 def add_recover(recover: argparse.ArgumentParser) -> None:
@@ -75,12 +75,12 @@ def add_recover(recover: argparse.ArgumentParser) -> None:
 
 
 def added(
-    actions: argparse._SubParsersAction[argparse.ArgumentParser], name: str, text: str, act: Act
+    actions: argparse._SubParsersAction[argparse.ArgumentParser], name: str, text: str
 ) -> argparse.ArgumentParser:
     """A command; every one can print JSON."""
     made = actions.add_parser(name, help=text)
     made.add_argument("--json", action="store_true", help="print one JSON value and no more")
-    made.set_defaults(run=run_ledger, act=act)
+    made.set_defaults(run=run_ledger)
     return made
 
 
@@ -94,15 +94,12 @@ def positive(text: str) -> int:
 
 def run_ledger(arguments: argparse.Namespace) -> int:
     """Do it; returns the exit code."""
-    act: Act = arguments.act
+    from .actions import ACTIONS  # what ledgers need is loaded for them alone
+
     try:
-        return asyncio.run(done(act, arguments))
+        return asyncio.run(ACTIONS[arguments.action](arguments))
     except (MillstreamError, LookupError, OSError, ValueError) as error:
         text = str(error.args[0]) if isinstance(error, LookupError) and error.args else str(error)
         name = f"millstream ledger {arguments.action}"
         print(f"{name}: {plain(f'{type(error).__name__}: {text}')}", file=sys.stderr)
         return 1
-
-
-async def done(act: Act, arguments: argparse.Namespace) -> int:
-    return await act(arguments)

@@ -13,6 +13,7 @@ from typing import Protocol
 
 from millstream.providers.ledger.protocol.errors import LedgerError
 from millstream.providers.ledger.serving.mending import EndAnswer, LossAnswer
+from millstream.runtime import ConfigError
 
 from .lines import print_json, size
 from .offline import stopped_cluster
@@ -33,6 +34,8 @@ async def recover_ledger(arguments: argparse.Namespace) -> int:
     """Do it; 1 if it has no end yet. Raises LookupError, LedgerError, ConfigError, and what clients
     raise."""
     ledger: int = arguments.ledger
+    if arguments.store and arguments.gateway:
+        raise ConfigError("say --gateway or --store, not both: a running cluster, or none")
     opened: AbstractAsyncContextManager[Mends] = (
         stopped_cluster(arguments) if arguments.store else running_cluster(arguments)
     )

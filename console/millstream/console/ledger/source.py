@@ -1,6 +1,6 @@
 """Where the rows of ledgers are, for who looks at them from outside.
 
-Owns: `Source`, `source_of`, and the options that say so. Not: what is in rows. Invariants: a store
+Owns: `Source`, `source_of`. Not: what is in rows. Invariants: a store
 that is not there is not made; of several clusters in one store none is guessed.
 """
 
@@ -25,21 +25,10 @@ from millstream.providers.ledger.topic.record import TopicRecord, topic_rows
 from millstream.runtime import ConfigError, Env, StateStore
 from millstream.runtime.extending import load_plugin
 
-__all__ = ["Content", "Source", "add_source", "near", "source_of"]
+__all__ = ["Content", "Source", "near", "source_of"]
 
 HIGHEST = chr(0x10FFFF)
 FOLDER = "ledger/"
-
-
-def add_source(action: argparse.ArgumentParser, is_required: bool = True) -> None:
-    """Where the rows are."""
-    action.add_argument(
-        "--store",
-        required=is_required,
-        metavar="sqlite:DIRECTORY",
-        help="the state store with the rows of ledgers, as a silo is given it",
-    )
-    action.add_argument("--cluster", metavar="NAME", help="whose, if the store has several")
 
 
 @dataclass(frozen=True, slots=True)

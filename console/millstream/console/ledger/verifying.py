@@ -5,9 +5,11 @@ from __future__ import annotations
 import argparse
 import asyncio
 import sys
+from pathlib import Path
 from typing import Any
 
 from millstream.console.dead_letters import plain
+from millstream.providers.ledger.bookie.form.identity import IDENTITY
 from millstream.providers.ledger.bookie.offline.verifying import Verified, verify
 from millstream.providers.ledger.protocol.errors import LedgerError
 from millstream.runtime.extending import RealDisk
@@ -22,9 +24,9 @@ FAULTS_MAX = 100  # that are printed
 async def verify_directories(arguments: argparse.Namespace) -> int:
     """Check each; 1 if one is damaged, or cannot be checked."""
     found: list[dict[str, Any]] = []
-    for directory in arguments.directory:
+    for directory in (one for name in arguments.directory for one in bookies_in(name)):
         try:
-            verified = await asyncio.to_thread(verify, RealDisk(), directory.rstrip("/") or "/")
+            verified = await asyncio.to_thread(verify, RealDisk(), directory)
         except (LedgerError, OSError) as error:
             text = f"{type(error).__name__}: {error}"
             found.append({"directory": directory, "refused": text})
@@ -36,6 +38,14 @@ async def verify_directories(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print_json(found)
     return 1 if any(one.get("refused") or one.get("faults") for one in found) else 0
+
+
+def bookies_in(name: str) -> list[str]:
+    """The directory itself, or those of bookies in it, such as of `data/ledger/{silo}`."""
+    path = Path(name)
+    if (path / IDENTITY).exists():
+        return [str(path)]
+    return sorted(str(one.parent) for one in path.glob(f"*/{IDENTITY}")) or [str(path)]
 
 
 def facts_of(found: Verified) -> dict[str, Any]:

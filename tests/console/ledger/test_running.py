@@ -1,0 +1,59 @@
+"""`millstream ledger` beside silos that run, each with a directory of its own."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from tests.console.ledger.commands import Said, Shop
+
+from millstream.providers.ledger import LedgerOptions, LedgerQueues
+from millstream.providers.sqlite import SqliteStateStore
+from millstream.runtime import LocalCluster
+from millstream.streams import PersistentStreams, StreamNamespace
+
+WORDS = StreamNamespace("words", str)
+
+
+async def test_what_silos_write_is_read_while_they_do(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shop = Shop(tmp_path, capsys)
+    shop.rows = tmp_path / "rows"
+
+    def streams() -> PersistentStreams:
+        queues = LedgerQueues(tmp_path / "ledger" / "{silo}", LedgerOptions(unowned_after_s=0.0))
+        return PersistentStreams(queues, balancer="deployment")
+
+    async def say(*words: object, offline: bool = False) -> Said:
+        return await asyncio.to_thread(shop.say, *words, offline=offline)
+
+    async with LocalCluster(
+        grains=[],
+        silos=3,
+        stores={"default": SqliteStateStore(shop.rows)},
+        streams={"default": streams},
+    ) as cluster:
+        for number in range(5):
+            await cluster.stream(WORDS, "k").publish(f"word {number}")
+        found = (await say("ls", "--json")).value
+        (ledger,) = found["ledgers"]
+        assert ledger["state"] == "open" and ledger["write_quorum"] == 3
+        assert len(ledger["bookies"]) == 3 and ledger["under_replicated"] == ""
+        read = (await say("read", ledger["topic"], "--json")).value
+        assert [one["items"] for one in read][:4] == [[f'"word {n}"'] for n in range(4)]
+        assert read[0]["stream"] == "words/k"
+        bookies = (await say("bookies", "--json")).value["bookies"]
+        assert {one["state"] for one in bookies} == {"writable"}
+        assert {one["directory"] for one in bookies} == {
+            str(tmp_path / "ledger" / f"silo-{n}") for n in range(3)
+        }
+        refused = await say("bookies", "--drain", bookies[0]["bookie"])
+        assert refused.code == 1 and "as many others are needed, and 2 run" in refused.error
+        refused = await say("verify", tmp_path / "ledger", offline=True)
+        assert refused.code == 1 and refused.error.count("a bookie has this directory") == 3
+        refused = await say("recover", ledger["ledger"], "--gateway", "127.0.0.1:1")
+        assert refused.code == 1 and "--gateway or --store, not both" in refused.error
+    whole = await say("verify", tmp_path / "ledger", offline=True)
+    assert whole.code == 0 and whole.out.count("  whole\n") == 3
