@@ -120,6 +120,15 @@ def test_extensions_do_not_pile_up() -> None:
         assert len(core._contents.due.heap) < 200
 
 
+def test_leases_that_end_in_their_order_leave_no_timers() -> None:
+    core = PriorityCore.created(0, "q", QueueSettings())
+    for number in range(1_000):
+        core.enqueue(0, NewMessage(f"m{number}", b"", number))
+    for lease in core.dequeue(0, "w", 1_000).leases:
+        core.complete(1, lease.id, lease.token)
+    assert not core._contents.due.heap
+
+
 def test_what_nobody_asked_for_is_not_recorded() -> None:
     core = PriorityCore.created(0, "q", QueueSettings(), keeps_rows=False, keeps_events=False)
     core.drain()

@@ -5,8 +5,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from random import Random
 from typing import Any
 
+import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
@@ -180,13 +182,12 @@ class CoreMachine(RuleBasedStateMachine):
         return [self.model.put(*call) for call in calls]
 
     @rule(
-        worker=st.sampled_from(["w", "v"]),
         count=COUNTS,
         wanted=WANTED,
         lease=LEASES,
         same=st.booleans(),
     )
-    def dequeue(self, worker: str, count: int, wanted: Any, lease: int | None, same: bool) -> None:
+    def dequeue(self, count: int, wanted: Any, lease: int | None, same: bool) -> None:
         self.model.at(self.now)
         ahead = [one.id for one in self.model.choose(count, wanted, False)]
         self.core.sweep(self.now)
@@ -211,7 +212,7 @@ class CoreMachine(RuleBasedStateMachine):
             self.tokens += [(one[0], one[4]) for one in found]
 
     @rule(
-        which=st.integers(0, 30),
+        which=st.integers(0, 5),
         how=st.sampled_from(["completed", "completed", "canceled", "failed"]),
     )
     def finish(self, which: int, how: str) -> None:
@@ -233,7 +234,7 @@ class CoreMachine(RuleBasedStateMachine):
             lambda: self.model.finish(self.now, id, (epoch, version), "failed", "why"),
         )
 
-    @rule(which=st.integers(0, 30), lease=LEASES)
+    @rule(which=st.integers(0, 5), lease=LEASES)
     def extend(self, which: int, lease: int | None) -> None:
         id, token = self.tokens[-1 - which % len(self.tokens)]
         self.both(
@@ -241,7 +242,7 @@ class CoreMachine(RuleBasedStateMachine):
             lambda: self.model.extend(self.now, id, token, lease),
         )
 
-    @rule(which=st.integers(0, 30), delay=st.sampled_from([0, 0, 4]), refund=st.booleans())
+    @rule(which=st.integers(0, 5), delay=st.sampled_from([0, 0, 4]), refund=st.booleans())
     def release(self, which: int, delay: int, refund: bool) -> None:
         id, token = self.tokens[-1 - which % len(self.tokens)]
         self.both(
@@ -328,6 +329,9 @@ class CoreMachine(RuleBasedStateMachine):
 
     @rule()
     def open_anew(self) -> None:
+        self.reopen()
+
+    def reopen(self) -> None:
         self.store.apply(self.core.drain())
         self.core = self.store.opened()
 
@@ -378,9 +382,96 @@ def name(state: State | None) -> str | None:
     return None if state is None else state.name
 
 
+class Walk:
+    """A long history from a seed, in which queues fill up and most leases are ended in time."""
+
+    def __init__(self, seed: int) -> None:
+        self.rng = Random(seed)
+        self.machine = machine = CoreMachine()
+        rng = self.rng
+        machine.begin(rng.choice([None, "project"]), rng.randint(1, 3), self.shapes(), 0)
+        self.acts: list[Callable[[], None]] = [
+            *[self.time_passes] * 4,
+            *[self.enqueue] * 8,
+            *[self.dequeue] * 6,
+            *[self.finish] * 4,
+            *[self.rest] * 8,
+        ]
+
+    def run(self, steps: int) -> None:
+        machine = self.machine
+        for _ in range(steps):
+            self.rng.choice(self.acts)()
+            machine.shows_what_the_model_shows()
+            machine.counts_as_the_model()
+            machine.stores_what_it_has()
+            machine.knows_when_it_is_next_due()
+
+    def shapes(self) -> tuple[tuple[str, ...], ...]:
+        known = [("region",), ("project",), ("project", "region")]
+        return tuple(self.rng.sample(known, self.rng.randint(0, 3)))
+
+    def id(self) -> str:
+        return f"m{self.rng.randrange(40)}"
+
+    def metadata(self) -> dict[str, str]:
+        found = {"project": self.rng.choice(["foo", "bar", "baz"])}
+        return found | (
+            {"region": self.rng.choice(["us", "eu"])} if self.rng.random() < 0.7 else {}
+        )
+
+    def wanted(self) -> dict[str, str]:
+        found = self.metadata()
+        return {key: found[key] for key in found if self.rng.random() < 0.3}
+
+    def time_passes(self) -> None:
+        self.machine.time_passes(self.rng.choice([0, 1, 1, 2, 3, 10, -3]))
+
+    def enqueue(self) -> None:
+        rng = self.rng
+        terms = (rng.choice([None, 3, 30]), rng.choice([None, None, 4]), rng.choice([None, 1, 3]))
+        self.machine.enqueue(self.id(), rng.randint(-2, 2), self.metadata(), terms, b"x")
+
+    def dequeue(self) -> None:
+        rng, machine = self.rng, self.machine
+        count, wanted = rng.randint(1, 4), self.wanted()
+        if rng.random() < 0.5:
+            machine.dequeue_without_a_look_before(count, wanted)
+        else:
+            machine.dequeue(count, wanted, rng.choice([None, 1, 30]), rng.random() < 0.3)
+
+    def finish(self) -> None:
+        how = self.rng.choice(["completed", "completed", "canceled", "failed"])
+        self.machine.finish(self.rng.randrange(8), how)
+
+    def rest(self) -> None:
+        rng, machine = self.rng, self.machine
+        which = rng.randrange(8)
+        rng.choice(
+            [
+                lambda: machine.extend(which, rng.choice([None, 1, 30])),
+                lambda: machine.release(which, rng.choice([0, 0, 4]), rng.random() < 0.5),
+                lambda: machine.cancel(self.id()),
+                lambda: machine.prioritise(self.id(), rng.randint(-2, 2)),
+                lambda: machine.requeue(self.id(), self.id()),
+                lambda: machine.sweep(rng.randint(1, 4)),
+                lambda: machine.configure(rng.randint(1, 3), self.shapes(), rng.randint(1, 3)),
+                lambda: machine.block(rng.random() < 0.2, rng.random() < 0.2),
+                lambda: machine.ask_once("s", rng.randint(0, 3), rng.randint(1, 3)),
+                lambda: machine.ask_again("s", rng.randint(0, 5)),
+                machine.reopen,
+            ]
+        )()
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_long_history_is_that_of_the_model(seed: int) -> None:
+    Walk(seed).run(300)
+
+
 TestCore = CoreMachine.TestCase
 TestCore.settings = settings(
-    max_examples=120,
+    max_examples=80,
     stateful_step_count=40,
     deadline=None,
     suppress_health_check=list(HealthCheck),

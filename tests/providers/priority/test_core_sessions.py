@@ -81,6 +81,18 @@ def test_an_acknowledged_request_is_not_done_again() -> None:
     assert core.read.depth()[State.RUNNING] == 2
 
 
+def test_what_was_acknowledged_is_stale_also_if_nothing_was_remembered_of_it() -> None:
+    core, store = opened(), RowStore()
+    assert not poll(core, Request("s", 1)).leases
+    core.enqueue(0, NewMessage("a", b"", 0))
+    core.enqueue(0, NewMessage("b", b"", 0))
+    assert poll(core, Request("s", 2, acknowledged=1)).leases
+    store.apply(core.drain())
+    for one in (core, store.opened()):
+        with pytest.raises(RequestStale):
+            poll(one, Request("s", 1))
+
+
 def test_a_session_has_so_many_open_answers() -> None:
     core = opened(*(f"m{number}" for number in range(OPEN_MAX + 5)))
     for number in range(1, OPEN_MAX + 1):

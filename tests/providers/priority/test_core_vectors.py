@@ -9,6 +9,7 @@ import pytest
 from tests.providers.priority.row_store import RowStore
 
 from millstream.providers.priority.core.body import NewMessage
+from millstream.providers.priority.core.changes import ChangeEvent
 from millstream.providers.priority.core.core import PriorityCore
 from millstream.providers.priority.core.errors import (
     EnqueueBlocked,
@@ -307,6 +308,21 @@ def test_a_shape_that_is_being_built_hides_nothing() -> None:  # C16.16
     core.check()
 
 
+def test_a_priority_can_change_while_the_message_is_out() -> None:
+    core = opened()
+    put(core, "a", 1)
+    put(core, "b", 2)
+    put(core, "c", 3)
+    lease = take(core)
+    assert core.prioritise(1, "a", 9).version == 3
+    core.prioritise(1, "c", 2)
+    core.release(2, "a", lease.token)
+    assert ids(core.dequeue(3, "w", 3)) == ["b", "c", "a"], "among equals by sequence"
+    core.cancel(4, "a")
+    with pytest.raises(MessageFinished):
+        core.prioritise(5, "a", 1)
+
+
 def test_a_limit_of_two_is_two() -> None:  # C16.17
     core = opened(QueueSettings("project", limit=2, lease_ms=10_000))
     for number in range(4):
@@ -457,6 +473,48 @@ def test_the_next_queue_of_a_name_goes_on_counting() -> None:
     assert other.token > lease.token and other.deadline_ms == 10_003
     with pytest.raises(LeaseForeign):
         again.complete(1, "a", lease.token)
+
+
+def test_events_in_any_order_and_twice_say_how_the_queue_is() -> None:  # C16.18
+    core, store = opened(EXCLUSIVE), RowStore()
+    for number in range(30):
+        put(core, f"m{number}", number % 4, "abc"[number % 3], at=number)
+        for lease in core.dequeue(number, "w", 2).leases:
+            if number % 5:
+                core.complete(number + 1, lease.id, lease.token)
+    store.apply(core.drain())
+    events = store.events * 2
+    random.Random(18).shuffle(events)
+    latest: dict[str, ChangeEvent] = {}
+    for event in events:
+        if event.id not in latest or latest[event.id].version < event.version:
+            latest[event.id] = event
+    assert {id: (one.to_state, one.version) for id, one in latest.items()} == {
+        view.id: (view.state, view.version) for view in core.read.page(1_000)
+    }
+    assert len(set(events)) == sum(view.version for view in core.read.page(1_000))
+
+
+def test_an_event_says_who_what_and_when() -> None:
+    core = opened(QueueSettings(lease_ms=10_000))
+    core.enqueue(1, NewMessage("a", b"four", 7, {"k": "v"}))
+    lease = take(core, 2)
+    core.fail(3, "a", lease.token, "no disk")
+    changes = core.drain()
+    assert changes is not None
+    data, due_ms = (("k", "v"),), 3 + 86_400_000
+    enqueued, dequeued, failed = (tuple(event) for event in changes.events)
+    assert enqueued == (
+        *("encode", "a", 1, None, State.PENDING, 1, "enqueued", 0, 7, data, "", "", 0, 4),
+    )
+    assert dequeued == (
+        *("encode", "a", 2, State.PENDING, State.RUNNING, 2, "dequeued", 1, 7, data),
+        *("w", "", 10_002, 4),
+    )
+    assert failed == (
+        *("encode", "a", 3, State.RUNNING, State.ERRORED, 3, "failed", 1, 7, data),
+        *("w", "no disk", due_ms, 4),
+    )
 
 
 def test_a_page_goes_on_where_the_last_one_ended() -> None:

@@ -92,7 +92,7 @@ def value_in(queue: str, settings: QueueSettings, id: str, metadata: Metadata) -
 
 def checked_pairs(queue: str, field: str, pairs: Pairs) -> Metadata:
     """The pairs in the order of their keys' bytes, which is that of the texts."""
-    found = list(pairs.items() if isinstance(pairs, Mapping) else pairs)
+    found: list[tuple[str, str]] = list(pairs.items() if isinstance(pairs, Mapping) else pairs)
     if len(found) > METADATA_MAX:
         raise RequestInvalid(queue, field, f"has {len(found)} pairs, {METADATA_MAX} at most")
     for pair in found:

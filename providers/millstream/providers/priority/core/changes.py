@@ -125,6 +125,7 @@ class Recorder:
         "answers_ended",
         "deleted",
         "events",
+        "is_on",
         "is_touched",
         "keeps_events",
         "keeps_rows",
@@ -139,6 +140,7 @@ class Recorder:
         self.queue = queue
         self.keeps_rows = keeps_rows
         self.keeps_events = keeps_events
+        self.is_on = keeps_rows or keeps_events
         self._clear()
 
     def _clear(self) -> None:

@@ -137,8 +137,12 @@ class Contents:
             self.holds.hold(message.value)
         self.filters.remove(message.key, message)
         self.due.set(message, due_ms)
-        self._count(message, PENDING, RUNNING)
-        self.recorder.changed(message, PENDING, Step.DEQUEUED, self.now_ms)
+        self.counts[PENDING] -= 1
+        self.counts[RUNNING] += 1
+        if message.metadata:
+            self._count_metadata(message, PENDING, RUNNING)
+        if self.recorder.is_on:
+            self.recorder.changed(message, PENDING, Step.DEQUEUED, self.now_ms)
 
     def move(
         self, message: Message, target: State, step: Step, due_ms: int = 0, reason: str = ""
@@ -213,6 +217,10 @@ class Contents:
             self.counts[source] -= 1
         if target is not None:
             self.counts[target] += 1
+        if message.metadata:
+            self._count_metadata(message, source, target)
+
+    def _count_metadata(self, message: Message, source: State | None, target: State | None) -> None:
         if message.value is not None:
             self._count_value(message, source, target)
         if self.filters.shapes:

@@ -95,6 +95,7 @@ class PriorityCore:
     ) -> None:
         self.queue = queue
         self.settings_version, settings = rows.settings
+        self.settings = settings
         self._recorder = Recorder(queue, keeps_rows, keeps_events)
         self._contents = Contents(settings, Counters(*rows.counters), self._recorder)
         key = settings.exclusivity_key
@@ -104,10 +105,6 @@ class PriorityCore:
         self._entering = Entering(self._contents)
         self._leasing = Leasing(self._contents)
         self.read = Reading(queue, self._contents)
-
-    @property
-    def settings(self) -> QueueSettings:
-        return self._contents.settings
 
     @classmethod
     def created(
@@ -238,7 +235,8 @@ class PriorityCore:
         pairs = checked_pairs(self.queue, "wanted", wanted) if wanted else ()
         if settings.dequeue_blocked:
             return Dequeued((), PollStatus.BLOCKED)
-        source = self._contents.filters.source(pairs)
+        filters = self._contents.filters
+        source = filters.source(pairs) if pairs else filters.all
         leases = self._take(source, worker, count, lease_ms, same_value_ok)
         if len(leases) == count:
             return Dequeued(tuple(leases), PollStatus.FULL)
@@ -251,11 +249,14 @@ class PriorityCore:
         holds = self._contents.holds
         if holds is not None:
             holds.parkings_left = STEPS_INLINE_MAX
+        if count == 1:
+            message = source.first()
+            return [] if message is None else [self._lease(message, worker, lease_ms, False)]
         leases: list[Lease] = []
         taken: set[str] = set()
         held: list[str] = []
         while len(leases) < count and (message := source.first(taken)) is not None:
-            if count > 1 and message.value is not None:
+            if message.value is not None:
                 (held.append if same_value_ok else taken.add)(message.value)
             leases.append(self._lease(message, worker, lease_ms, bool(held)))
         for value in held:
@@ -278,7 +279,7 @@ class PriorityCore:
         return Lease(
             message.id,
             message.payload,
-            message.priority,
+            message.key >> SEQUENCE_BITS,
             message.metadata,
             message.lease.token,
             message.due_ms,
@@ -425,6 +426,7 @@ class PriorityCore:
             what = "exclusivity_key cannot change while messages are not finished"
             raise SettingsConflict(self.queue, what)
         self._contents.apply(settings)
+        self.settings = settings
         self.settings_version += 1
         row = SettingsRow(self.settings_version, settings)
         self._recorder.settings_changed(row)

@@ -107,6 +107,8 @@ class Filters:
     def remove(self, key: int, message: Message) -> None:
         """It had the key, and is no longer pending, or has another key by now."""
         self.all.remove(key, message)
+        if not self.shapes:
+            return
         for shape in self.shapes.values():
             values = shape.values_of(message)
             if values is not None:

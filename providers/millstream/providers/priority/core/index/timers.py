@@ -37,7 +37,11 @@ class Timers:
         heappush(self.heap, entry)
 
     def clear(self, message: Message) -> None:
+        entry = message.timer
         message.due_ms = message.timer = 0
+        if self.heap[0] == entry:
+            heappop(self.heap)
+            return
         self.dead += 1
         if self.dead > DEAD_MIN and self.dead * 2 > len(self.heap):
             self._rebuild()
