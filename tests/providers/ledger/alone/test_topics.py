@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable
+from typing import Any
 
 import pytest
 from tests.providers.ledger.alone.machine import Machine, at_s, values
@@ -415,6 +416,91 @@ async def test_what_cannot_be_produced_is_refused_before_it_is_sent() -> None:
         await orders.subscribe("s")
         with pytest.raises(ConfigError, match="subscription 's' of topic orders is open here"):
             await orders.subscribe("s")
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"producer": b"p", "sequence": 1},
+        {"producer": 7, "sequence": 1},
+        {"producer": "\ud800", "sequence": 1},
+        {"producer": None},
+        {"producer": "p", "sequence": 1.5},
+        {"producer": "p", "sequence": True},
+        {"producer": "p", "sequence": "1"},
+        {"producer": "p", "sequence": None},
+        {"key": "\ud800"},
+        {"key": b"k"},
+    ],
+)
+def test_what_nobody_could_read_back_is_refused_and_the_topic_stays_whole(
+    wrong: dict[str, Any],
+) -> None:
+    @virtually
+    async def main() -> None:
+        machine = Machine()
+        async with machine.topics() as topics:
+            orders = await topics.topic("orders")
+            with pytest.raises(TypeError, match="key of a message|producer of a message|sequence"):
+                await orders.produce(**({"key": "k", "value": b"x"} | wrong))
+            await orders.produce("k", b"y", producer="p", sequence=2)
+        async with machine.topics() as topics:
+            orders = await topics.topic("orders")
+            assert values(await orders.read(Position(0, 1))) == ["y"]
+
+    main()
+
+
+@pytest.mark.parametrize("partitions", [2.0, True, "2"])
+def test_partitions_that_are_no_whole_number_leave_no_row_behind(partitions: Any) -> None:
+    @virtually
+    async def main() -> None:
+        async with Machine().topics() as topics:
+            with pytest.raises(ConfigError, match="partitions is .*; it must be 1 to 1000"):
+                await topics.topic("orders", partitions)
+            with pytest.raises(ConfigError, match="each must be a whole number"):
+                await topics.topic("orders", 1, partitions, 1, 1)
+            assert await topics.names() == []
+            assert (await topics.topic("orders", 2)).partitions == 2
+
+    main()
+
+
+@virtually
+async def test_a_place_that_is_none_is_refused_with_what_it_must_be() -> None:
+    async with Machine().topics() as topics:
+        orders = await topics.topic("orders")
+        await orders.produce("k", b"x")
+        wrong: Any
+        for wrong in ("earliest", None, 5, (0,), (0, 1.5), Position(0, True)):
+            with pytest.raises(TypeError, match="it must be a Position of two whole numbers"):
+                await orders.read(wrong)
+        for wrong in (None, 5, Position(0, 1), [1], at_s(5).replace(tzinfo=None)):
+            with pytest.raises(ConfigError, match="a datetime with its time zone, or a list of"):
+                await orders.subscribe("billing", start=wrong)
+        billing = await orders.subscribe("billing")
+        for wrong in ("earliest", None, 5, at_s(5).replace(tzinfo=None)):
+            with pytest.raises(ConfigError, match="it must be a datetime with its time zone"):
+                await billing.seek_time(wrong)
+        for wrong in ("earliest", None, [Position(0, 1)]):
+            for call in (billing.seek, billing.acknowledge, billing.acknowledge_upto):
+                with pytest.raises(TypeError, match="it must be a Position"):
+                    call(wrong)
+        with pytest.raises(ConfigError, match="there is no partition 1; they are 0 to 0"):
+            billing.seek(Position(1, 1))
+        with pytest.raises(ConfigError, match="the name of a subscription is empty"):
+            await orders.subscribe("")
+        assert values(await billing.batch()) == ["x"]
+
+
+async def test_a_store_or_a_wait_that_is_none_is_refused() -> None:
+    with pytest.raises(ConfigError, match="store.* is 'sqlite:data'; it must be a StateStore"):
+        async with open_topics("data", store="sqlite:data"):  # type: ignore[arg-type]
+            pass
+    for wait_s in (-1.0, "a", float("nan")):
+        with pytest.raises(ConfigError, match="open_wait_s.* it must be a number >= 0"):
+            async with open_topics("data", open_wait_s=wait_s):  # type: ignore[arg-type]
+                pass
 
 
 @virtually

@@ -11,8 +11,9 @@ from typing import NamedTuple
 import msgspec
 
 from millstream.providers.ledger.topic.form import StoredMessage, TopicMessage
+from millstream.runtime.extending import check_text, shown
 
-__all__ = ["LedgerMessage", "Position", "in_topic", "out_of_topic"]
+__all__ = ["LedgerMessage", "Position", "check_position", "in_topic", "out_of_topic"]
 
 SEQUENCE_MAX = (1 << 63) - 1
 Content = tuple[str | None, bytes]
@@ -50,15 +51,38 @@ class LedgerMessage:
 
 def in_topic(key: str | None, value: bytes, producer: str, sequence: int) -> TopicMessage:
     """On its way into a topic. Raises TypeError, ValueError."""
-    if key is not None and not isinstance(key, str):
-        raise TypeError(f"the key of a message is {key!r}; it must be a text, or None")
+    if key is not None:
+        check_said("key", key)
     if not isinstance(value, bytes | bytearray | memoryview):
         raise TypeError(f"the value of a message is a {type(value).__name__}; it must be bytes")
+    check_said("producer", producer)
+    if type(sequence) is not int:
+        raise TypeError(f"sequence is {shown(repr(sequence))}; it must be a whole number")
     if not producer and sequence:
         raise ValueError(f"sequence is {sequence}, without a producer: name it, too")
     if not 0 <= sequence <= SEQUENCE_MAX:
         raise ValueError(f"sequence is {sequence}; it must be 0 to {SEQUENCE_MAX}")
     return TopicMessage(ENCODER.encode((key, value)), producer, sequence)
+
+
+def check_said(what: str, text: object) -> None:
+    """Raise TypeError for what would be stored, and not be read back as a text."""
+    if type(text) is not str:
+        or_none = ", or None" if what == "key" else ""
+        raise TypeError(
+            f"the {what} of a message is {shown(repr(text))}; it must be a text{or_none}"
+        )
+    if not text.isascii():
+        check_text(f"the {what} of a message", text)
+
+
+def check_position(value: object) -> None:
+    """Raise TypeError for what is no place in a topic."""
+    if not (
+        isinstance(value, tuple) and len(value) == 2 and all(type(part) is int for part in value)
+    ):
+        text = f"a place is {shown(repr(value))}"
+        raise TypeError(f"{text}; it must be a Position of two whole numbers: partition, number")
 
 
 def out_of_topic(partition: int, stored: StoredMessage) -> LedgerMessage:

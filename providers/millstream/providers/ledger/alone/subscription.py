@@ -14,10 +14,16 @@ from typing import Protocol
 
 from millstream.providers.ledger.topic.cursors.cursor import Cursor
 from millstream.providers.ledger.topic.topic import Topic
-from millstream.runtime import CursorTooOld, QueueFenced, QueueUnavailable, StorageError
+from millstream.runtime import (
+    ConfigError,
+    CursorTooOld,
+    QueueFenced,
+    QueueUnavailable,
+    StorageError,
+)
 from millstream.runtime.extending import shown
 
-from .message import LedgerMessage, Position, out_of_topic
+from .message import LedgerMessage, Position, check_position, out_of_topic
 from .waiting import WAIT_S, first_of
 
 __all__ = ["LedgerSubscription"]
@@ -144,12 +150,16 @@ class LedgerSubscription:
     def seek(self, position: Position) -> None:
         """Go on with this message in its partition: what is before it counts as acknowledged,
         nothing behind it does. Before the oldest that is kept, with that."""
-        self._cursor(position).seek(position.number)
+        cursor = self._cursor(position)
+        cursor.seek(position.number)
 
     async def seek_time(self, when: datetime) -> None:
         """Go on, in all partitions, with what was produced at or after a time. Raises
-        QueueUnavailable."""
+        QueueUnavailable, ConfigError (without a time zone)."""
         self._refuse_closed()
+        if not isinstance(when, datetime) or when.utcoffset() is None:
+            text = f"subscription {shown(repr(self.name))}: the time is {shown(repr(when))}"
+            raise ConfigError(f"{text}; it must be a datetime with its time zone")
         for at, cursor in enumerate(self._cursors):
             cursor.seek(await self._topic.number_at(at, when))
 
@@ -162,12 +172,14 @@ class LedgerSubscription:
         """
         for one in done:
             position = one.position if isinstance(one, LedgerMessage) else one
-            self._cursor(position).acknowledge(0, [position.number])
+            cursor = self._cursor(position)
+            cursor.acknowledge(0, [position.number])
 
     def acknowledge_upto(self, last: LedgerMessage | Position) -> None:
         """This message is done, and all before it in its partition."""
         position = last.position if isinstance(last, LedgerMessage) else last
-        self._cursor(position).acknowledge(position.number)
+        cursor = self._cursor(position)
+        cursor.acknowledge(position.number)
 
     async def flush(self) -> None:
         """Return when what was acknowledged until now is stored. Raises QueueFenced, StorageError:
@@ -178,9 +190,10 @@ class LedgerSubscription:
 
     def _cursor(self, position: Position) -> Cursor:
         self._refuse_closed()
+        check_position(position)
         if not 0 <= position.partition < len(self._cursors):
             text = f"there is no partition {position.partition}"
-            raise ValueError(f"{text}; they are 0 to {len(self._cursors) - 1}")
+            raise ConfigError(f"{text}; they are 0 to {len(self._cursors) - 1}")
         return self._cursors[position.partition]
 
     def _refuse_closed(self) -> None:

@@ -19,7 +19,7 @@ from millstream.providers.ledger.topic.topic import Topic
 from millstream.runtime import ConfigError, CursorTooOld, QueueUnavailable
 from millstream.runtime.extending import shown
 
-from .message import LedgerMessage, Position, in_topic, out_of_topic
+from .message import LedgerMessage, Position, check_position, in_topic, out_of_topic
 from .subscription import LedgerSubscription
 from .waiting import WAIT_S, first_of
 
@@ -97,8 +97,13 @@ class LedgerTopic:
         return None if number is None else Position(at, number)
 
     def partition_of(self, key: str | None, producer: str = "") -> int:
-        """Where a message goes: by its key, without one by its producer, without both in turn."""
+        """Where a message goes: by its key, without one by its producer, without both in turn.
+
+        Raises TypeError.
+        """
         name = key if key is not None else producer
+        if type(name) is not str:
+            raise TypeError(f"the key of a message is {shown(repr(name))}; it must be a text")
         if key is None and not producer:
             self._turn += 1
             return self._turn % len(self._parts)
@@ -120,6 +125,7 @@ class LedgerTopic:
         Up to `messages_max` messages and `bytes_max` bytes, but one message at least; fewer where a
         ledger ends. Raises CursorTooOld (it was deleted; `first` is the oldest that is kept).
         """
+        check_position(start)
         at, number = start
         part = self._part(at)
         try:
@@ -166,11 +172,13 @@ class LedgerTopic:
             return part.first
         if start == "latest":
             return part.end
-        if isinstance(start, datetime):
+        if isinstance(start, datetime) and start.utcoffset() is not None:
             return await part.seek(start.timestamp())
-        if isinstance(start, str) or not all(isinstance(one, Position) for one in start):
-            text = f'{self!r}: start is {start!r}; it must be "earliest", "latest", a datetime'
-            raise ConfigError(f"{text}, or positions")
+        if not isinstance(start, list | tuple) or not all(
+            isinstance(one, Position) for one in start
+        ):
+            text = f'{self!r}: start is {shown(repr(start))}; it must be "earliest", "latest", a '
+            raise ConfigError(f"{text}datetime with its time zone, or a list of Positions")
         return next((one.number for one in start if one.partition == partition), part.first)
 
     # -- subscriptions
@@ -184,6 +192,8 @@ class LedgerTopic:
         Raises ConfigError (it is open here already, `cursors_max`, no name), StorageError.
         """
         self._part(0)
+        if name == "":
+            raise ConfigError(f"{self!r}: the name of a subscription is empty: give it one")
         async with self._subscribing:
             if name in self._subscriptions:
                 raise ConfigError(f"subscription {shown(repr(name))} of {self!r} is open here")

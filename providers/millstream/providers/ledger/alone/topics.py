@@ -75,6 +75,7 @@ async def open_topics(
             f"open_topics: {len(paths)} directories and no store: with rows in one of them, all "
             "would be lost with it; give store=, on a disk that is as safe as the copies are"
         )
+    check_opening(store, open_wait_s)
     check_kind("open_topics(options)", options or LedgerTopicOptions(), LedgerTopicOptions)
     check_kind("open_topics(bookie)", bookie or BookieOptions(), BookieOptions)
     disk = disk or RealDisk()
@@ -97,6 +98,16 @@ def home_in(path: str, directories: int) -> Home:
     """A directory of one bookie, or of one of several that have copies for each other."""
     bookie = f"{path}/bookie"
     return Home(bookie, "{silo}", bookie) if directories > 1 else Home(bookie, bookie)
+
+
+def check_opening(store: object, open_wait_s: object) -> None:
+    """Raise ConfigError for what is no store, or no time to wait."""
+    if store is not None and not callable(getattr(store, "scan", None)):
+        text = f"open_topics(store) is {shown(repr(store))}; it must be a StateStore"
+        raise ConfigError(f"{text}, such as SqliteStateStore(directory)")
+    if not isinstance(open_wait_s, int | float) or not open_wait_s >= 0:
+        text = f"open_topics(open_wait_s) is {shown(repr(open_wait_s))}"
+        raise ConfigError(f"{text}; it must be a number >= 0, in seconds")
 
 
 def absolute(directory: object) -> str:
@@ -274,6 +285,10 @@ def said(given: T | None, stored: T) -> T:
 
 def quorum_of(kept: Quorum, ensemble: int | None, write: int | None, ack: int | None) -> Quorum:
     """What is said, and else what is known, or what is usual for so many copies."""
+    given = [one for one in (ensemble, write, ack) if one is not None]
+    if not all(type(one) is int for one in given):
+        text = f"ensemble={ensemble!r}, write_quorum={write!r}, ack_quorum={ack!r}"
+        raise ConfigError(f"{shown(text)}: each must be a whole number")
     ensemble = said(ensemble, kept.ensemble)
     if write is None:
         write = kept.write if ensemble == kept.ensemble else min(ensemble, 3)
@@ -285,8 +300,9 @@ def quorum_of(kept: Quorum, ensemble: int | None, write: int | None, ack: int | 
 def check_partitions(name: str, partitions: int | None) -> None:
     """Raise ConfigError or TypeError unless a topic can be called so, and have so many."""
     check_name(name)
-    if partitions is not None and not 1 <= partitions <= PARTITIONS_MAX:
-        text = f"topic {shown(name)}: partitions is {partitions}"
+    is_whole = type(partitions) is int  # a row with 2.0 could not be read
+    if partitions is not None and not (is_whole and 1 <= partitions <= PARTITIONS_MAX):
+        text = f"topic {shown(name)}: partitions is {shown(repr(partitions))}"
         raise ConfigError(f"{text}; it must be 1 to {PARTITIONS_MAX}")
     check_name(f"{name}/{(partitions or 1) - 1}")
 
