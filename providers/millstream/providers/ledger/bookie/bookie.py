@@ -229,12 +229,12 @@ class Bookie:
             self._cache.put(ledger, head.entry, entry)
 
     def _check_entry(self, ledger: int, found: int, entry: int, packed: bytes) -> None:
-        what = f"entry {entry} of ledger {found}"
         if len(packed) > self.options.entry_bytes_max:
-            limit = self.options.entry_bytes_max
+            what, limit = f"entry {entry} of ledger {found}", self.options.entry_bytes_max
             raise BookieError(f"{what} has {len(packed)} bytes, entry_bytes_max is {limit}")
         if found != ledger or entry < 0 or found > TERM_MAX or not is_whole(packed):
-            raise EntryDamaged(f"{what}, added to ledger {ledger}: it is none, or its check fails")
+            what = f"entry {entry} of ledger {found}, added to ledger {ledger}"
+            raise EntryDamaged(f"{what}: it is none, or its check fails")
 
     def _admit(self, ledger: int, term: int) -> None:
         """May this term add to the ledger, now?"""

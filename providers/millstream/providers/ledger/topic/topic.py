@@ -13,6 +13,7 @@ from asyncio import Future
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import msgspec
 
@@ -182,17 +183,17 @@ class Topic:
             return True
         if self._writing.ended is not None:
             raise type(self._writing.ended)(*self._writing.ended.args)
-        waiter = (number, asyncio.get_running_loop().create_future())
+        future: Future[None] = asyncio.get_running_loop().create_future()
+        waiter = (number, future)
         self._waiters.append(waiter)
+        timer = self._home.tasks.call_later(wait_s, partial(wake, future))
         try:
-            async with asyncio.timeout(wait_s):
-                await waiter[1]
-        except TimeoutError:
-            return number < self.end
+            await future
         finally:
+            timer.cancel()
             if waiter in self._waiters:
                 self._waiters.remove(waiter)
-        return True
+        return number < self.end
 
     async def seek(self, time_s: float) -> int:
         """The first message that was appended at or after a wall time, give or take its entry; the
@@ -290,8 +291,7 @@ class Topic:
         ready = [waiter for waiter in self._waiters if waiter[0] < self.end]
         for waiter in ready:
             self._waiters.remove(waiter)
-            if not waiter[1].done():
-                waiter[1].set_result(None)
+            wake(waiter[1])
 
     def cursor_moved(self) -> None:
         """A cursor is further than it was, or further back: there may be room, or less."""
@@ -417,3 +417,9 @@ class Topic:
             trimming.cancel()
             await asyncio.wait([trimming])
         await self._pages.aclose()
+
+
+def wake(waiter: Future[None]) -> None:
+    """Whoever waits looks again."""
+    if not waiter.done():
+        waiter.set_result(None)

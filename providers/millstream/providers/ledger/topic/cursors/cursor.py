@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from typing import Protocol
+from typing import NoReturn, Protocol
 
 import msgspec
 
@@ -179,11 +179,13 @@ class Cursor:
         CursorTooOld(first): messages before `first` are gone, the next read begins there;
         QueueFenced, QueueUnavailable.
         """
-        self._tell_gap()
         while True:
+            if self._gap:
+                self._tell_gap()
             number = self.next
             found = await self._messages.read(number, messages_max, bytes_max)
-            self._tell_gap()
+            if self._gap:
+                self._tell_gap()
             if found:
                 self._next = found[-1].number + 1
                 left = [one for one in found if one.number not in self._done]
@@ -194,13 +196,12 @@ class Cursor:
             else:
                 wait_s = 0.0
 
-    def _tell_gap(self) -> None:
-        if self._gap:
-            first, self._gap = self._gap, 0
-            self._next = max(self._next, first)
-            self._changed()
-            text = f"cursor {self.name}: messages before {first} are gone"
-            raise CursorTooOld(text, first=first)
+    def _tell_gap(self) -> NoReturn:
+        first, self._gap = self._gap, 0
+        self._next = max(self._next, first)
+        self._changed()
+        text = f"cursor {self.name}: messages before {first} are gone"
+        raise CursorTooOld(text, first=first)
 
     def acknowledge(self, upto: int, also: Sequence[int] = ()) -> None:
         """Every message up to and with `upto` is done, and those in `also`; again is harmless.
