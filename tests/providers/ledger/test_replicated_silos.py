@@ -8,7 +8,12 @@ from functools import partial
 import pytest
 from tests.providers.ledger.replicated import Silos, outcome
 
-from millstream.providers.ledger import Quorum
+from millstream.providers.ledger import (
+    LedgerOptions,
+    LedgerTopicOptions,
+    LedgerTopicSettings,
+    Quorum,
+)
 from millstream.providers.ledger.topic.cursors.cursor import Cursor
 from millstream.providers.ledger.topic.form import StoredMessage
 from millstream.providers.ledger.topic.topics import Topics
@@ -17,6 +22,7 @@ from millstream.runtime import (
     MemoryStateStore,
     PublishUnknown,
     QueueUnavailable,
+    Row,
 )
 from millstream.runtime.testing import Simulation, run
 
@@ -172,6 +178,57 @@ def test_an_idle_writer_is_read_elsewhere_within_100_ms() -> None:
                 assert sim.loop.time() - began_s < 0.1
 
     run(main, 1)
+
+
+class CountingStore(MemoryStateStore):
+    """Counts how often rows of topics are read."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.reads = 0
+
+    def get(self, key: str) -> Row | None:
+        self.reads += key.startswith("ledger/sim/topics/")
+        return super().get(key)
+
+
+def test_who_waits_for_an_open_ledger_is_woken_and_does_not_poll() -> None:
+    async def main(sim: Simulation) -> None:
+        store = CountingStore()
+        async with Silos(sim, 3, store=store) as silos:
+            _, other, _ = await elsewhere(silos)
+            await silos.publish(other, "a")
+            reader = await silos.on(other, lambda: silos.topic_reader(other))
+            before = store.reads
+            assert not await silos.on(other, partial(reader.wait, 2, 20.0))
+            assert store.reads - before <= 30
+            waiting = asyncio.ensure_future(silos.on(other, partial(reader.wait, 2, 20.0)))
+            await asyncio.sleep(5.5)
+            await silos.publish("silo-0", "b")
+            began_s = sim.loop.time()
+            assert await waiting and sim.loop.time() - began_s < 0.1
+
+    run(main, 1)
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_who_waits_follows_from_ledger_to_ledger(seed: int) -> None:
+    settings = LedgerTopicSettings(ledger_entries_max=2)
+    options = LedgerOptions(settings=settings, topic=LedgerTopicOptions(retention_s=None))
+
+    async def main(sim: Simulation) -> None:
+        async with Silos(sim, 3, options=options) as silos:
+            _, other, _ = await elsewhere(silos)
+            reader = await silos.on(other, lambda: silos.topic_reader(other))
+            for number in range(1, 12):
+                waiting = asyncio.ensure_future(silos.on(other, partial(reader.wait, number, 9.0)))
+                await asyncio.sleep(0.7 + number / 7)
+                await silos.publish("silo-0", str(number))
+                began_s = sim.loop.time()
+                assert await waiting and sim.loop.time() - began_s < 0.2
+            assert len(silos.ledgers()) >= 5
+
+    run(main, seed)
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3])

@@ -58,15 +58,16 @@ def test_a_tombstone_that_was_asked_for_counts_at_once() -> None:
     assert [found.ledger for found in sealed.ledgers] == [2]
 
 
-def test_whoever_waits_is_told_of_what_is_confirmed_and_of_nothing_else() -> None:
+def test_whoever_waits_is_told_of_what_is_confirmed_and_if_it_is_said_again() -> None:
     landed = Landed()
     landed.land(added(1, 0))
     assert landed.changed == [], "it is the first: nothing before it is confirmed"
     landed.land(added(1, 2), added(1, 1))
     assert landed.changed == [1] and landed.store.index.confirmed(1) == 1
-    landed.store.tell(1, 1)
     landed.store.tell(1, 2)
-    assert landed.changed == [1, 1]
+    assert landed.changed == [1, 1] and landed.store.index.confirmed(1) == 2
+    landed.store.tell(1, 1)
+    assert landed.changed == [1, 1, 1] and landed.store.index.confirmed(1) == 2
 
 
 def test_a_segment_has_an_index_file_from_its_first_frame_on() -> None:

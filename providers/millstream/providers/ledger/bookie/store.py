@@ -95,9 +95,9 @@ class Store:
         return True
 
     def tell(self, ledger: int, confirmed: int) -> None:
-        """More of a ledger is confirmed than its entries here say."""
-        if self.index.tell(ledger, confirmed):
-            self._changed(ledger)
+        """More of a ledger is confirmed than its entries here say; said again, it has its end."""
+        self.index.tell(ledger, confirmed)
+        self._changed(ledger)
 
     # -- the journal
 

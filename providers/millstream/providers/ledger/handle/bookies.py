@@ -52,7 +52,7 @@ class Bookies(Protocol):
         ...
 
     async def tell(self, bookie: str, ledger: int, term: int, confirmed: int, /) -> None:
-        """Say what is confirmed, while no entry follows that would say it.
+        """Say what is confirmed, while no entry follows that would say it; wakes who watches.
 
         Kept in memory: a bookie that starts anew knows what the heads of its entries say.
         A lower term than the bookie's fence changes nothing.

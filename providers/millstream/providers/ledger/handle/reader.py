@@ -77,8 +77,9 @@ class LedgerReader:
         return self._known()
 
     async def _ask_all(self, confirmed: int | None, wait_s: float) -> None:
-        """Until one bookie knows of more, if that is enough; until all have answered, or one has
-        and the time is over."""
+        """What bookies know: the first answer of any of them, which comes when something has
+        happened to the ledger or the time is over; without `confirmed`, the answers of all that
+        are not much later than others."""
         known = NOTHING if confirmed is None else confirmed
         waiting = {
             self._context.tasks.start(self._watched(bookie, known, wait_s))
@@ -86,7 +87,9 @@ class LedgerReader:
         }
         until_s, limit_s = self._context.clock.now() + wait_s + HEDGE_S, None
         try:
-            while waiting and (confirmed is None or self._confirmed <= confirmed):
+            if confirmed is not None:
+                await self._read_record()  # it may have got its end before the bookies were asked
+            while waiting and not self.is_closed:
                 done, waiting = await asyncio.wait(
                     waiting, timeout=limit_s, return_when=asyncio.FIRST_COMPLETED
                 )
@@ -94,6 +97,8 @@ class LedgerReader:
                     return
                 answers = [found for task in done if (found := task.result()) is not None]
                 self._confirmed = max(self._confirmed, *answers, NOTHING)
+                if answers and confirmed is not None:
+                    return
                 if answers or limit_s is not None:
                     limit_s = max(0.0, until_s - self._context.clock.now())
         finally:

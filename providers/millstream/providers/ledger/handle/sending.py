@@ -212,9 +212,13 @@ class Sending:
         self._is_telling = False
         if self.core.failed is not None or self._waiting or self._told == self.core.confirmed:
             return
-        self._told = self.core.confirmed
+        self.tell(self.core.confirmed)
+
+    def tell(self, confirmed: int) -> None:
+        """Tell all bookies what is confirmed, also once more."""
+        self._told = confirmed
         for bookie in self.core.bookies():
-            self._context.tasks.start(self._tell(bookie, self._told))
+            self._context.tasks.start(self._tell(bookie, confirmed))
 
     async def _tell(self, bookie: str, confirmed: int) -> None:
         try:

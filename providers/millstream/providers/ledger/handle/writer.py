@@ -66,12 +66,14 @@ class LedgerWriter:
             raise core.failed
         last, length, complete = core.confirmed, core.confirmed_length, core.complete
         self._sending.do(core.close())
-        return await self._context.rows.update(
+        end = await self._context.rows.update(
             record.ledger,
             lambda found: closed(
                 existing(record.ledger, found), record.term, last, length, complete=complete
             ),
         )
+        self._sending.tell(last)  # readers that wait look for the next ledger
+        return end
 
     async def aclose(self) -> None:
         core = self._sending.core

@@ -24,7 +24,10 @@ from .pages import Pages
 __all__ = ["LOOK_EVERY_S", "TopicReader"]
 
 LOOK_EVERY_S = 0.1
-"""How often a reader that waits looks whether messages go on in another ledger."""
+"""How often a reader that waits looks whether messages go on in another ledger, if the last one has
+its end."""
+WATCHED_S = 1.0
+"""The same while the last one is open: its bookies say when something happens to it."""
 
 
 class TopicReader:
@@ -96,17 +99,19 @@ class TopicReader:
                 left_s = ends_s - self._now()
                 if number < end or left_s <= 0:
                     return number < end
-                await self._pause(record, entry, min(left_s, LOOK_EVERY_S))
+                await self._pause(record, entry, left_s)
         except (LedgerError, StorageError) as error:
             raise self._unreadable(error) from error
 
     async def _pause(self, record: TopicRecord, entry: int, wait_s: float) -> None:
         """Until something may be there: in the open ledger, or in one that is not listed yet."""
-        until_s = self._now() + wait_s
+        began_s = self._now()
         if record.spans and not record.spans[-1].is_sealed:
-            if await self._pages.wait(record.spans[-1], entry, wait_s) > entry:
+            watched_s = min(wait_s, WATCHED_S)
+            if await self._pages.wait(record.spans[-1], entry, watched_s) > entry:
                 return
-        await asyncio.sleep(max(0.0, until_s - self._now()))
+        spent_s = self._now() - began_s
+        await asyncio.sleep(max(0.0, min(wait_s, LOOK_EVERY_S) - spent_s))
 
     async def seek(self, time_s: float) -> int:
         """The first message that was appended at or after a wall time; as `Topic.seek`.
