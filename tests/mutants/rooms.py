@@ -82,6 +82,13 @@ APPENDING = (
 )
 TOPIC_READING = (CORES, f"{LEDGERS}/test_topic_reading.py")
 CURSORS = (f"{LEDGERS}/test_topic_cursors.py",)
+PRIORITY, PRIORITIES = "providers/millstream/providers/priority", "tests/providers/priority"
+PRIORITY_CORE = (
+    f"{PRIORITIES}/test_core_vectors.py",
+    f"{PRIORITIES}/test_core_sessions.py",
+    f"{PRIORITIES}/test_core_costs.py",
+    f"{PRIORITIES}/test_core_model.py",
+)
 LAYOUT = (f"{OWNERSHIP}/test_layout.py", f"{OWNERSHIP}/test_mapper_record.py")
 NAMES = (f"{DEFINITION}/test_keys.py", f"{DEFINITION}/test_refusals.py")
 
@@ -120,6 +127,14 @@ ROOMS: dict[str, dict[str, tuple[str, ...]]] = {
         f"{LEDGER}/topic/reading/tail.py": TOPIC_READING,
         f"{LEDGER}/topic/cursors/acknowledged.py": CURSORS,
         f"{LEDGER}/topic/cursors/retention.py": CURSORS,
+    },
+    "priority": {
+        f"{PRIORITY}/core/{name}.py": PRIORITY_CORE
+        for name in (
+            *("answers", "body", "changes", "contents", "core", "entering", "leasing", "message"),
+            *("reading", "sessions", "settings"),
+            *("index/filters", "index/grouped", "index/plain", "index/timers"),
+        )
     },
     "disk": {
         f"{RUNTIME}/disk/seam.py": DISK,

@@ -111,6 +111,21 @@ def test_dead_entries_never_outnumber_the_live_ones_by_much() -> None:
     assert len(contents.due.heap) + len(contents.finished.heap) < 200
 
 
+def test_an_order_that_is_made_anew_within_a_batch_has_all_it_skipped_once() -> None:
+    core = PriorityCore.created(0, "q", QueueSettings("project", limit=2))
+    bodies = [("twice", 0), ("twice", 1), *((f"single{number}", 2) for number in range(5))]
+    bodies += [("p0", 6), ("p0", 5), *((f"p{n}", p) for n in range(100) for p in (4, 3))]
+    for number, (project, priority) in enumerate(bodies):
+        core.enqueue(0, NewMessage(f"m{number}", b"", priority, {"project": project}))
+    filters = core._contents.filters
+    assert isinstance(filters.all, grouped.GroupedIndex) and filters.all.dead == 102
+    leases = core.dequeue(0, "w", 7).leases
+    assert [lease.id for lease in leases] == ["m0", "m2", "m3", "m4", "m5", "m6", "m10"]
+    assert filters.all.dead < 100, "it was made anew"
+    core.check()
+    assert core.dequeue(0, "w").leases[0].id == "m1"
+
+
 def test_extensions_do_not_pile_up() -> None:
     core = PriorityCore.created(0, "q", QueueSettings())
     core.enqueue(0, NewMessage("a", b"", 0))

@@ -232,6 +232,8 @@ def test_bodies_are_checked_against_the_limits() -> None:  # C16.14
         NewMessage("a", b"", 0, {"project": "v" * 257}),
         NewMessage("a", b"", 0, {"project": 1}),  # type: ignore[arg-type]
         NewMessage("a", b"", 0, ["pr"]),  # type: ignore[list-item]
+        NewMessage("a", b"", 0, "pr"),  # type: ignore[arg-type]
+        NewMessage("a", b"", 0, 7),  # type: ignore[arg-type]
         NewMessage("a", b"", 0, foo, invisible_ms=-1),
         NewMessage("a", b"", 0, foo, lease_ms=0),
         NewMessage("a", b"", 0, foo, lease_ms=86_400_001),

@@ -7,7 +7,7 @@ Invariants: a refusal names the queue, the field and the limit.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 from .errors import ExclusivityMissing, RequestInvalid
 from .message import NO_TERMS, Metadata, Terms
@@ -92,7 +92,7 @@ def value_in(queue: str, settings: QueueSettings, id: str, metadata: Metadata) -
 
 def checked_pairs(queue: str, field: str, pairs: Pairs) -> Metadata:
     """The pairs in the order of their keys' bytes, which is that of the texts."""
-    found: list[tuple[str, str]] = list(pairs.items() if isinstance(pairs, Mapping) else pairs)
+    found = listed(queue, field, pairs)
     if len(found) > METADATA_MAX:
         raise RequestInvalid(queue, field, f"has {len(found)} pairs, {METADATA_MAX} at most")
     for pair in found:
@@ -103,6 +103,14 @@ def checked_pairs(queue: str, field: str, pairs: Pairs) -> Metadata:
     if len({pair[0] for pair in found}) != len(found):
         raise RequestInvalid(queue, field, "names a key twice")
     return tuple(sorted((key, value) for key, value in found))
+
+
+def listed(queue: str, field: str, pairs: Pairs) -> list[tuple[str, str]]:
+    if isinstance(pairs, Mapping):
+        return list(cast("Mapping[str, str]", pairs).items())
+    if isinstance(pairs, str | bytes) or not isinstance(pairs, Iterable):
+        raise RequestInvalid(queue, field, f"is {type(pairs).__name__}, neither map nor pairs")
+    return list(pairs)
 
 
 def checked_text(
