@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
 from tests.console.ledger.commands import Shop, run
 
+from millstream.providers.ledger import open_topics
 from millstream.providers.ledger.alone.process import OneProcess
 from millstream.providers.ledger.metadata.metadata import Metadata
 from millstream.providers.ledger.recovery.report import (
@@ -131,6 +133,28 @@ def test_a_directory_that_was_moved_is_named_by_hand(shop: Shop, tmp_path: Path)
     assert shop.say("read", "orders/0", "--directory", tmp_path / "moved").code == 0
     said = shop.say("read", "orders/0", "--directory", tmp_path)
     assert "identity: offset 0: there is no such file" in said.error
+
+
+def test_what_copies_are_left_is_read_when_a_directory_was_lost_and_made_anew_or_swapped(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shop = Shop(tmp_path, capsys, disks=3)
+    shop.fill()
+    shutil.rmtree(shop.places[1] / "bookie")
+
+    async def go_on() -> None:
+        store = SqliteStateStore(shop.rows)
+        async with open_topics(*shop.places, store=store) as topics:
+            await topics.topic("orders")
+        await store.aclose()
+
+    run(go_on())
+    (shop.places[0] / "bookie").rename(tmp_path / "kept")
+    (shop.places[2] / "bookie").rename(shop.places[0] / "bookie")
+    (tmp_path / "kept").rename(shop.places[2] / "bookie")
+    assert len(shop.say("bookies", "--json").value["bookies"]) == 4
+    found = [one for at in (0, 1) for one in shop.say("read", f"orders/{at}", "--json").value]
+    assert sorted(one["value"] for one in found) == [f"value {one}" for one in "abcd"]
 
 
 def test_what_is_copied_and_what_cannot_be_is_shown(shop: Shop) -> None:

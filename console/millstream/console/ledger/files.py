@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from millstream.providers.ledger.bookie.offline.viewing import FileBookies, View, viewed
+from millstream.providers.ledger.bookie.offline.viewing import FileBookies, View, bookie_of, viewed
 from millstream.providers.ledger.handle.context import HandleContext
 from millstream.providers.ledger.handle.ledgers import BookieLedgers
 from millstream.providers.ledger.handle.options import HandleOptions
@@ -35,10 +35,10 @@ def places_of(content: Content, directories: Sequence[str]) -> dict[str, str]:
         view = viewed(RealDisk(), str(Path(name).absolute()))
         found[view.name] = str(Path(name).absolute())
         view.close()
-    for record in content.bookies.values():
-        path = Path(path_of(record))
-        if record.bookie not in found and (path / "identity").is_file():
-            found[record.bookie] = str(path.absolute())
+    for path in {str(Path(path_of(record)).absolute()) for record in content.bookies.values()}:
+        if path not in found.values() and Path(path, "identity").is_file():
+            # whose it is says the directory: it may have been lost and made anew, or swapped
+            found.setdefault(bookie_of(RealDisk(), path), path)
     return found
 
 
@@ -48,10 +48,7 @@ def file_ledgers(source: Source, places: dict[str, str]) -> Iterator[BookieLedge
     views: dict[str, View] = {}
     try:
         for bookie, path in places.items():
-            view = viewed(RealDisk(), path)
-            views[view.name] = view
-            if view.name != bookie:
-                raise LookupError(f"{path} is the directory of bookie {view.name}, not {bookie}")
+            views[bookie] = viewed(RealDisk(), path)
         rows = ledger_rows(source.metadata)
         context = HandleContext(
             FileBookies(views), rows, source.process.clock, source.process.tasks, HandleOptions()

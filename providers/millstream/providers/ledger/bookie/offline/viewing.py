@@ -14,6 +14,7 @@ from millstream.providers.ledger.bookie.form.envelope import Newer, NotWhole
 from millstream.providers.ledger.bookie.form.identity import (
     IDENTITY,
     IDENTITY_BYTES_MAX,
+    Identity,
     identity_in,
 )
 from millstream.providers.ledger.bookie.form.segment import offset_of, segment_of
@@ -25,7 +26,7 @@ from millstream.providers.ledger.protocol.errors import BookieAway, DirectoryRef
 from millstream.providers.ledger.protocol.found import Found, Missing
 from millstream.runtime.extending import DirLock, Disk, DiskFile, read_file
 
-__all__ = ["FileBookies", "View", "viewed"]
+__all__ = ["FileBookies", "View", "bookie_of", "viewed"]
 
 TRIES_MAX = 5
 """Looks at a directory whose bookie removes segments meanwhile."""
@@ -49,19 +50,29 @@ def viewed(disk: Disk, path: str) -> View:
     raise AssertionError
 
 
+def bookie_of(disk: Disk, path: str) -> str:
+    """Whose directory it is. Blocks. Raises DirectoryRefused, OSError."""
+    return identity_at(disk, path).directory
+
+
+def identity_at(disk: Disk, path: str) -> Identity:
+    """What a directory says of itself. Raises DirectoryRefused, OSError."""
+    file = f"{path}/{IDENTITY}"
+    try:
+        return identity_in(read_file(disk, file, IDENTITY_BYTES_MAX))
+    except FileNotFoundError:
+        raise refused(file, 0, "there is no such file", "name a bookie's directory") from None
+    except Newer as error:
+        raise refused(file, 0, f"it has {error}", "take that version") from None
+    except (NotWhole, ValueError) as error:
+        raise refused(file, 0, f"it is damaged: {error}", ADVICE) from None
+
+
 class View:
     """A directory at one moment. Attributes: `name`, its bookie's."""
 
     def __init__(self, disk: Disk, path: str, lock: DirLock) -> None:
-        file = f"{path}/{IDENTITY}"
-        try:
-            identity = identity_in(read_file(disk, file, IDENTITY_BYTES_MAX))
-        except FileNotFoundError:
-            raise refused(file, 0, "there is no such file", "name a bookie's directory") from None
-        except Newer as error:
-            raise refused(file, 0, f"it has {error}", "take that version") from None
-        except (NotWhole, ValueError) as error:
-            raise refused(file, 0, f"it is damaged: {error}", ADVICE) from None
+        identity = identity_at(disk, path)
         self.name = identity.directory
         self._directory = Directory(disk, path, lock, identity)
         loaded, _ = load_segments(self._directory)
