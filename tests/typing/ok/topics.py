@@ -37,6 +37,7 @@ async def use() -> None:
         assert_type(orders.settings, LedgerTopicSettings)
         where = await orders.produce("BOS", b"x", producer="p", sequence=1)
         assert_type(where, Position | None)
+        assert_type(await orders.produce_many([("BOS", b"x")]), list[Position | None])
         for message in await orders.read(Position(0, 1)):
             assert_type(message, LedgerMessage)
             assert_type(message.key, str | None)

@@ -81,6 +81,29 @@ async def test_messages_of_one_key_stay_together_and_in_order() -> None:
 
 
 @virtually
+async def test_a_list_is_stored_in_order_within_each_partition() -> None:
+    async with Machine().topics() as topics:
+        orders = await topics.topic("orders", partitions=3)
+        items = [(f"k{n % 5}", str(n).encode()) for n in range(50)]
+        places = await orders.produce_many(items, producer="p", sequence=1)
+        for at in range(3):
+            found = await orders.read(Position(at, 1))
+            wanted = [
+                (place, value)
+                for place, (_, value) in zip(places, items, strict=True)
+                if place is not None and place.partition == at
+            ]
+            assert [(one.position, one.value) for one in found] == wanted
+            assert [one.sequence for one in found] == [int(one.value) + 1 for one in found]
+        await orders.produce_many(items, producer="p", sequence=1)
+        ends = [(await orders.bounds(at))[1].number - 1 for at in range(3)]
+        assert sum(ends) == 50
+        with pytest.raises(ValueError, match="entry_bytes_max leaves"):
+            await orders.produce_many([("a", b"x"), ("a", bytes(8 * 2**20))])
+        assert await orders.produce_many([]) == []
+
+
+@virtually
 async def test_a_repeat_is_not_stored_again_also_after_a_crash() -> None:
     machine = Machine()
     topics = await machine.topics().__aenter__()

@@ -129,7 +129,7 @@ class LedgerBufferTopic(Generic[T]):
         self._under_way += 1
         try:
             topic = await self.opened()
-            await asyncio.gather(*(topic.produce(*pair) for pair in pairs))
+            await topic.produce_many(pairs)
         finally:
             self._under_way -= 1
             self._look_complete()
