@@ -12,8 +12,8 @@ from millstream.providers.ledger.protocol.errors import BookieAway
 from millstream.providers.ledger.protocol.quorum import Quorum
 from millstream.runtime import Etag, StorageUnavailable
 
-WRITES = 13  # of the whole story, with one to spare
-ADDS = 12
+WRITES = 20  # of the whole story, with some to spare
+ADDS = 16
 
 
 def at_write(world: Copies, count: int, act: Callable[[], None], is_done: bool) -> None:

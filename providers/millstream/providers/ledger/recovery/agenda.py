@@ -43,7 +43,8 @@ class Agenda:
 
     def __init__(self, options: RecoveryOptions) -> None:
         self._grace_s = options.open_fragment_after_s
-        self._backoff = Backoff(RETRY_FIRST_S, max(RETRY_FIRST_S, options.retry_after_s))
+        most_s = max(RETRY_FIRST_S, options.retry_after_s)
+        self._backoff = Backoff(first_s=RETRY_FIRST_S, ceiling_s=most_s)
         self._since_s: dict[int, tuple[Fragment, float]] = {}  # to be ended
         self._tries: dict[int, Tries] = {}
         self._seen: set[int] = set()

@@ -9,7 +9,7 @@ fragment of a ledger without an end is never copied.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
 from millstream.providers.ledger.handle.context import HandleContext, chosen, existing
 from millstream.providers.ledger.handle.recovery import recover
@@ -91,13 +91,9 @@ class Mender:
             record = await self._widen(record)
             await self._check(record)
 
-    def _free(self) -> dict[str, float]:
+    def _free(self) -> Mapping[str, float]:
         """Bookies that can take entries, with their weights."""
-        return {
-            name: weight
-            for name, weight in self._context.bookies.writable().items()
-            if self._of(name) is Standing.HERE
-        }
+        return self._context.bookies.writable()
 
     async def _end(self, record: LedgerRecord) -> LedgerRecord:
         """Its writer, if it lives, finds that it is fenced, and writes another one."""
