@@ -116,6 +116,10 @@ ROOMS: dict[str, dict[str, tuple[str, ...]]] = {
         f"{LEDGER}/protocol/{name}.py": (f"{LEDGERS}/test_protocol_{name}.py",)
         for name in ("appending", "entry", "quorum", "record", "recovering")
     },
+    "handle": {
+        f"{LEDGER}/handle/{name}.py": (f"{LEDGERS}/test_handle_parts.py",)
+        for name in ("context", "hedging", "lane")
+    },
     "topic": {
         f"{LEDGER}/metadata/rows.py": (f"{LEDGERS}/test_metadata_rows.py",),
         f"{LEDGER}/topic/form.py": (*APPENDING, *TOPIC_READING),

@@ -312,3 +312,20 @@ async def test_a_recovery_ends_though_a_bookie_is_full_or_answers_late() -> None
     scene.bookies.all[names[1]].is_full = True
     end = await scene.other(1, HandleOptions(page_entries=3)).ledgers.recover(writer.ledger)
     assert end.last == 19 and end.length == sum(len(b"%d" % number) for number in range(20))
+
+
+@virtually
+async def test_a_full_bookie_without_another_costs_no_more_the_longer_it_lasts() -> None:
+    scene = Scene(3)
+    writer = await scene.one.ledgers.create(USUAL, "t")
+    await writer.append(b"0")
+    scene.bookies.all[(await scene.record(writer)).fragments[0].bookies[0]].is_full = True
+    await writer.append(b"1")
+    counts: list[int] = []
+    for _ in range(3):
+        for _ in range(30):
+            await asyncio.sleep(1.0)
+            await writer.append(b"x")
+        counts.append(len(asyncio.all_tasks()))
+    assert max(counts) - min(counts) <= 2, "there is one way to each bookie"
+    assert (await writer.close()).last == 91

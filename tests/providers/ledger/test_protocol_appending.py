@@ -206,7 +206,7 @@ def test_a_change_for_which_there_is_nobody_is_wanted_again_when_it_is_tried() -
     core.unanswered(1, 0, AWAY)
     assert changed(core, {}) == [] and not core.is_changing
     assert core.try_change() == [Change(0, {0: "a", 1: "b"})]
-    assert changed(core, {0: "d"}) == [Send(0, "d", 2, (0,))], "one is enough to go on"
+    assert changed(core, {0: "d"}) == [Send(0, "d", 1, (0,))], "the first change that was one"
     assert core.away() == [1]
 
 
@@ -217,6 +217,24 @@ def test_more_that_fail_during_a_change_are_replaced_in_the_next_one() -> None: 
     assert core.unanswered(1, 0, AWAY) == []
     assert changed(core, {0: "d"}) == [Send(0, "d", 1, (0,)), Change(0, {1: "b"})]
     assert core.is_changing and changed(core, {1: "e"}) == [Send(1, "e", 2, (0,))]
+
+
+def test_it_knows_whether_all_bookies_do_what_is_asked() -> None:
+    core = writer(Quorum(3, 3, 3))
+    assert core.are_all_good
+    core.append(b"x")
+    core.unanswered(0, 0, AWAY)
+    core.unanswered(1, 0, AWAY)
+    assert not core.are_all_good
+    core.returned(0)
+    assert not core.are_all_good
+    core.returned(1)
+    assert core.are_all_good
+    core.unanswered(2, 0, AWAY)
+    changed(core, {0: "d"})
+    assert not core.are_all_good and core.is_changing
+    changed(core, {2: "e"})
+    assert core.are_all_good
 
 
 def test_one_that_is_back_during_a_change_and_replaced_all_the_same_owes_nothing_for_it() -> None:

@@ -21,10 +21,20 @@ What bounds it, and why nothing is missed within the bounds:
 - A lost message is one that is never acted on, and somebody who gave up waiting for it. It may
   still be acted on later: that is a late one, or that of a zombie. So nothing is said to be lost.
 - A bookie that crashes is one that acts on nothing that is under way. What it had not on disk
-  nobody was told of: a bookie answers once it is durable, which the tests of the bookie show.
+  nobody was told of: a bookie answers once it is durable, which the tests of the bookie show. So a
+  message is acted on in one step.
 - Symmetry: as long as no bookie was replaced, and every entry is on all places, places are alike:
   states that differ by their order only are one. Every decision of the cores, and all that is
   judged, is the same under it. With striping, and after a change, nothing is taken together.
-- What cannot change anything any more is dropped: an answer to somebody who has ended, a request
-  of theirs that the bookie would refuse.
+- One who recovers alone hears an answer as soon as it is given. Let it be given at A and heard at
+  B: were it given only at B, its bookie would not be fenced between the two, and could do all that
+  a fenced one can, and more; what it answers is the same, as nobody else writes in his term. With
+  two who recover, one could be fenced by the other in between, so answers are late there.
+- Once the ledger has an end, those who recover are let go of: `closed` refuses what they would
+  store, and what they write is more copies. The writer goes on.
+- An answer to somebody who has ended is dropped; what they sent is not.
+
+What is left out, and said in the table: in shapes that are `prompt` all answers are heard as soon
+as they are given. Those show faults, and prove less. Larger numbers are for walks of chance
+(`tests/providers/ledger/protocol_world.py`).
 """

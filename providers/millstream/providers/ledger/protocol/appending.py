@@ -115,7 +115,7 @@ class Appending:
         self._write_sets = [self.quorum.write_set(at) for at in range(self.quorum.ensemble)]
         self._pending: dict[int, Pending] = {}  # by entry, in order
         self._short: int | None = None  # the first entry that was let go without all its copies
-        self._change = 0  # how often bookies were changed
+        self._change = 0  # how often bookies were changed, not how often there were none
         self._is_changing = False
 
     # --- what is asked for ---
@@ -196,7 +196,7 @@ class Appending:
         self._is_changing = False
         if self.failed is not None:
             return []
-        self._change += 1
+        self._change += bool(instead)
         for place, bookie in instead.items():
             self._gave_up(place, PlaceState.AWAY)
             self._places[place] = Place(bookie, self._change)
