@@ -457,8 +457,8 @@ class Walk:
                 lambda: machine.sweep(rng.randint(1, 4)),
                 lambda: machine.configure(rng.randint(1, 3), self.shapes(), rng.randint(1, 3)),
                 lambda: machine.block(rng.random() < 0.2, rng.random() < 0.2),
-                lambda: machine.ask_once("s", rng.randint(0, 3), rng.randint(1, 3)),
-                lambda: machine.ask_again("s", rng.randint(0, 5)),
+                lambda: machine.ask_once(rng.choice("st"), rng.randint(0, 3), rng.randint(1, 3)),
+                lambda: machine.ask_again(rng.choice("st"), rng.randint(0, 5)),
                 machine.reopen,
             ]
         )()

@@ -114,6 +114,17 @@ def test_there_are_so_many_sessions_and_silent_ones_are_forgotten() -> None:
     assert poll(core, Request("t", 1), 1_500).leases[0].id == "b"
 
 
+def test_the_session_that_was_silent_for_longest_is_forgotten_first() -> None:
+    core = opened(*"abc", settings=QueueSettings(answers_kept_ms=1_000))
+    poll(core, Request("s", 1), 100)
+    poll(core, Request("t", 1), 200)
+    poll(core, Request("s", 2), 300)
+    assert core.next_due_ms() == 1_200
+    assert core.sweep(1_250).steps == 1
+    assert core.next_due_ms() == 1_300
+    core.check()
+
+
 def test_a_session_is_over_when_it_was_silent_for_long_swept_or_not() -> None:
     core = opened("a", "b", settings=QueueSettings(answers_kept_ms=1_000))
     poll(core, Request("s", 1))
