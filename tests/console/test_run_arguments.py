@@ -134,7 +134,7 @@ def test_the_factory_of_a_bookie_does_not_hear_of_it(
         (["{}:make", "--membership", "x"], "--membership: 'x': no .* installed: .*sqlite"),
         (
             ["{}:make", "--bookie"],
-            "--bookie: '.*:make': no part of this silo has a bookie, of none: give it a stream",
+            r"--bookie: '.*:make': no part .* has a bookie \(there is no part\): give it a",
         ),
         (["{}:make_ledger", "--bookie"], "--bookie: .*nobody could find its bookie: give all"),
         (["{}:make", "--store", "sqlite:a,default=sqlite:b"], "store 'default' is given twice"),

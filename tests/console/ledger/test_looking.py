@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import shutil
 from pathlib import Path
 
@@ -55,6 +56,27 @@ def test_one_topic_and_one_ledger_are_shown(shop: Shop) -> None:
     assert shop.say("show", ledger, "--json").value["fragments"][0][0] == 0
 
 
+def test_which_messages_are_kept_is_said_also_where_there_are_none(shop: Shop) -> None:
+    def kept() -> str:
+        return next(one for one in shop.say("show", "more/0").out.splitlines() if "messages" in one)
+
+    async def main() -> None:
+        async with open_topics(shop.places[0]) as topics:
+            more = await topics.topic("more")
+            assert "none; the next is 1" in await asyncio.to_thread(kept)
+            await more.produce(None, b"x")
+            assert "from 1 on" in await asyncio.to_thread(kept)
+
+    run(main())
+    assert "1 to 1" in kept()
+
+
+def test_a_bookie_without_a_name_is_not_marked(shop: Shop) -> None:
+    for option in ("--drain", "--keep"):
+        said = shop.say("bookies", option, "")
+        assert said.code == 1 and "there is no bookie ''" in said.error
+
+
 def test_messages_are_read(shop: Shop) -> None:
     found = [one for at in (0, 1) for one in shop.say("read", f"orders/{at}", "--json").value]
     assert sorted(one["value"] for one in found) == [f"value {one}" for one in "abcd"]
@@ -84,7 +106,7 @@ def test_what_a_dead_program_left_is_read_as_far_as_it_is_known(
     assert "one open" in shop.say("ls").out and "- " in shop.say("ls").out
     values = [one["value"] for one in shop.say("read", topic, "--json").value]
     assert values in (["value a"] * 3, ["value a"] * 4)
-    assert "and on" in shop.say("show", topic).out
+    assert "from 1 on" in shop.say("show", topic).out
 
 
 def test_bookies_are_listed(shop: Shop) -> None:

@@ -65,6 +65,9 @@ def test_what_cannot_be_verified_is_said_and_the_others_are(
     assert "there is no such directory" in texts[0]
     assert "the directory is empty" in texts[1]
     assert "it is no bookie's directory" in texts[2]
+    (tmp_path / "file").write_text("x")
+    said = shop.say("verify", tmp_path / "file", offline=True)
+    assert said.code == 1 and "it is no directory" in said.error
 
     async def in_use() -> None:
         async with open_topics(shop.places[0]):

@@ -65,5 +65,7 @@ async def test_others_publish_to_it_and_read_from_it(
 def test_streams_without_a_ledger_have_no_bookie() -> None:
     streams = {"live": PersistentStreams(MemoryQueues(), balancer=DeploymentBalancer())}
     alone = Silo(grains=[], membership=MemoryMembershipTable(), streams=streams)
-    with pytest.raises(ConfigError, match=r"no part .* has a bookie, of 'live': .*LedgerQueues"):
+    with pytest.raises(
+        ConfigError, match=r"no part .* has a bookie \(none of 'live'\): .*LedgerQueues"
+    ):
         alone.reduce_to_bookie()

@@ -23,10 +23,10 @@ async def show_bookies(arguments: argparse.Namespace) -> int:
     """Mark one, if asked to, and print all. Raises LookupError, LedgerError, StorageError."""
     async with source_of(arguments) as source:
         content = await source.content()
-        wanted = arguments.drain or arguments.keep
-        if wanted:
+        wanted = arguments.keep if arguments.drain is None else arguments.drain
+        if wanted is not None:
             record = content.bookie(wanted)
-            await mark_draining(source.metadata, record.bookie, bool(arguments.drain))
+            await mark_draining(source.metadata, record.bookie, arguments.drain is not None)
             content = await source.content()
         now_s = source.process.clock.wall_s()
     found = [bookie_facts(content, one, now_s) for one in content.bookies.values()]

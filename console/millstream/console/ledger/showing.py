@@ -76,11 +76,15 @@ def lines_of_topic(content: Content, record: TopicRecord) -> list[str]:
     """A topic, its ledgers, and its cursors."""
     found = topic_facts(content, record)
     settings = record.settings
-    quorum = "as usual there" if settings.quorum is None else "/".join(map(str, settings.quorum))
+    quorum = (
+        "as usual: 1/1/1 in one directory, 3/3/2 with one for each silo"
+        if settings.quorum is None
+        else "/".join(map(str, settings.quorum))
+    )
     rows = {
         "topic": record.topic,
         "epoch": f"{record.epoch}, opening {record.opening}, by {record.holder}",
-        "messages": f"{record.trimmed} to {record.next - 1}{' and on' * found['is_open']}",
+        "messages": kept_in(record, bool(found["is_open"])),
         "quorum": quorum,
         "a ledger ends": f"at {size(settings.ledger_bytes_max)}, {settings.ledger_entries_max:,} "
         f"entries, {settings.ledger_age_s:g} s",
@@ -99,6 +103,13 @@ def lines_of_topic(content: Content, record: TopicRecord) -> list[str]:
     head = ("LEDGER", "STATE", "FIRST", "MESSAGES", "BYTES", "NEWEST")
     lines = [*facts(rows), "", *(table(head, spans) if spans else ["no ledgers"]), ""]
     return [*lines, *cursor_lines(record, content.cursors.get(record.topic, []))]
+
+
+def kept_in(record: TopicRecord, is_open: bool) -> str:
+    """Which messages rows know of; what is in an open ledger they do not say."""
+    if record.next > record.trimmed:
+        return f"{record.trimmed} to {record.next - 1}{' and on' * is_open}"
+    return f"from {record.trimmed} on" if is_open else f"none; the next is {record.next}"
 
 
 def cursor_facts(topic: TopicRecord, cursor: CursorRecord) -> dict[str, Any]:

@@ -58,7 +58,7 @@ class Content:
 
     def bookie(self, text: str) -> BookieRecord:
         """By its UUID, or how that begins. Raises LookupError, which names those that are near."""
-        found = [name for name in self.bookies if name.startswith(text)]
+        found = [name for name in self.bookies if text and name.startswith(text)]
         if len(found) != 1:
             what = f"{len(found)} bookies begin with" if found else "there is no bookie"
             raise LookupError(f"{what} {text!r}; {near(text, found or self.bookies)}")

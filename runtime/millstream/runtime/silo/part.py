@@ -88,9 +88,9 @@ def bookies_of(parts: Mapping[str, SiloPart], is_alone: bool) -> dict[str, SiloP
     """The parts that have a bookie, for a silo of these alone. Raises ConfigError."""
     found = {name: part for name, part in parts.items() if part.has_bookie()}
     if not found:
-        known = ", ".join(map(repr, parts)) or "none"
+        known = f"none of {', '.join(map(repr, parts))}" if parts else "there is no part"
         raise ConfigError(
-            f"no part of this silo has a bookie, of {known}: give it a stream provider with "
+            f"no part of this silo has a bookie ({known}): give it a stream provider with "
             "LedgerQueues, Silo(streams={...})"
         )
     if is_alone:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -554,6 +555,14 @@ async def test_what_is_no_directory_is_refused(wrong: str) -> None:
     with pytest.raises(ConfigError, match="is no directory's path"):
         async with open_topics(wrong):
             pass
+
+
+async def test_a_path_where_no_directory_can_be_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("x")
+    for wrong in (tmp_path / "file", tmp_path / "file" / "below"):
+        with pytest.raises(ConfigError, match="file.*: it cannot be made a directory: "):
+            async with open_topics(wrong):
+                pass
 
 
 async def test_directories_that_cannot_go_together_are_refused() -> None:

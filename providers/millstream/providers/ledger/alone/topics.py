@@ -124,7 +124,11 @@ async def store_of(store: StateStore | None, path: str, disk: Disk) -> AsyncIter
     if store is not None:
         yield store
         return
-    disk.make_dir(path)
+    try:
+        disk.make_dir(path)
+    except OSError as error:
+        text = f"open_topics: {shown(path)}: it cannot be made a directory: {error.strerror}"
+        raise ConfigError(f"{text}; give another path") from error
     made = load_plugin("millstream.stores", f"sqlite:{path}/rows")
     try:
         yield made

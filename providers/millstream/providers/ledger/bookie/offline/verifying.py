@@ -81,8 +81,10 @@ def verify(disk: Disk, path: str) -> Verified:
     """
     try:
         lock = disk.lock(path)
-    except (FileNotFoundError, NotADirectoryError):
+    except FileNotFoundError:
         raise refused(path, 0, "there is no such directory", "look at how it is spelt") from None
+    except NotADirectoryError:
+        raise refused(path, 0, "it is no directory", "name the one that it is in") from None
     if lock is None:
         text = f"{path}: a bookie has this directory"
         raise DirectoryInUse(f"{text}: stop the silo, or the program, that runs it first")
