@@ -245,14 +245,29 @@ def test_without_another_bookie_it_waits_for_one(caplog: pytest.LogCaptureFixtur
     with_copies(main, bookies=4)
 
 
+def test_when_bookies_come_what_failed_is_tried_at_once() -> None:
+    async def main(world: Copies) -> None:
+        ledger = await world.ledger()
+        bookies = (await world.record(ledger)).fragments[0].bookies
+        spare = next(iter(world.bookies.all.keys() - set(bookies)))
+        world.lose(bookies[2], spare)
+        world.auditor(replace(SOON, retry_after_s=3000.0))
+        await asyncio.sleep(6000.0)
+        assert await world.missing(ledger)
+        world.bookies.all[spare].is_away = False
+        await asyncio.sleep(10.0)
+        await world.check()
+
+    with_copies(main, bookies=4)
+
+
 def test_a_ledger_that_was_fenced_is_copied_too() -> None:  # 4163
     async def main(world: Copies) -> None:
         writer = await world.writer.ledgers.create(Quorum(3, 3, 2), "t")
         world.payloads[writer.ledger] = [b"%d" % number for number in range(9)]
         for payload in world.payloads[writer.ledger]:
             await writer.append(payload)
-        for _ in range(2):
-            record = await world.process().ledgers.recover(writer.ledger)
+        record = await world.process().ledgers.recover(writer.ledger)
         assert record.term > 1
         for one in world.bookies.all.values():
             one.fences[writer.ledger] = record.term
@@ -461,7 +476,8 @@ def test_two_auditors_at_once_do_no_harm() -> None:
     async def main(world: Copies) -> None:
         for _ in range(8):
             await world.ledger(entries=30)
-        world.auditor(), world.auditor(), world.auditor(is_first=False)
+        for is_first in (True, True, False):
+            world.auditor(is_first=is_first)
         collecting = asyncio.ensure_future(world.keep_collecting())
         for bookie in ("b0", "b3"):
             world.lose(bookie)
