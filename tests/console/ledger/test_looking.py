@@ -179,6 +179,19 @@ def test_what_copies_are_left_is_read_when_a_directory_was_lost_and_made_anew_or
     assert sorted(one["value"] for one in found) == [f"value {one}" for one in "abcd"]
 
 
+def test_a_damaged_directory_is_left_out_while_others_have_what_was_in_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shop = Shop(tmp_path, capsys, disks=3)
+    shop.fill()
+    for place in shop.places:
+        for segment in (place / "bookie").glob("*.seg"):
+            segment.write_bytes(b"")
+        said = shop.say("read", "orders/0")
+        assert "left out: " in said.error and "it was emptied, or cut" in said.error
+        assert (said.code == 0) == (place is not shop.places[-1]), said
+
+
 def test_what_is_copied_and_what_cannot_be_is_shown(shop: Shop) -> None:
     (bookie,) = [one["bookie"] for one in shop.say("bookies", "--json").value["bookies"]]
     ledger = shop.say("show", "orders/0", "--json").value["spans"][0][0]

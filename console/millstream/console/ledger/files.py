@@ -5,16 +5,19 @@ Owns: `places_of`, `file_ledgers`. Invariant: directories are only read.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from millstream.console.dead_letters import plain
 from millstream.providers.ledger.bookie.offline.viewing import FileBookies, View, bookie_of, viewed
 from millstream.providers.ledger.handle.context import HandleContext
 from millstream.providers.ledger.handle.ledgers import BookieLedgers
 from millstream.providers.ledger.handle.options import HandleOptions
 from millstream.providers.ledger.metadata.bookies import BookieRecord
 from millstream.providers.ledger.metadata.ledgers import LedgerIds, ledger_rows
+from millstream.providers.ledger.protocol.errors import DirectoryRefused
 from millstream.runtime.extending import RealDisk
 
 from .source import Content, Source
@@ -44,11 +47,15 @@ def places_of(content: Content, directories: Sequence[str]) -> dict[str, str]:
 
 @contextmanager
 def file_ledgers(source: Source, places: dict[str, str]) -> Iterator[BookieLedgers]:
-    """Ledgers that are read out of the directories. Raises DirectoryRefused, OSError."""
+    """Ledgers that are read out of the directories; of one that is damaged it is said that it is
+    left out, since others may have what is in it."""
     views: dict[str, View] = {}
     try:
         for bookie, path in places.items():
-            views[bookie] = viewed(RealDisk(), path)
+            try:
+                views[bookie] = viewed(RealDisk(), path)
+            except (DirectoryRefused, OSError) as error:
+                print(f"millstream ledger: left out: {plain(str(error))}", file=sys.stderr)
         rows = ledger_rows(source.metadata)
         context = HandleContext(
             FileBookies(views), rows, source.process.clock, source.process.tasks, HandleOptions()
