@@ -114,16 +114,18 @@ def test_dead_entries_never_outnumber_the_live_ones_by_much() -> None:
 def test_an_order_that_is_made_anew_within_a_batch_has_all_it_skipped_once() -> None:
     core = PriorityCore.created(0, "q", QueueSettings("project", limit=2))
     bodies = [("twice", 0), ("twice", 1), *((f"single{number}", 2) for number in range(5))]
-    bodies += [("p0", 6), ("p0", 5), *((f"p{n}", p) for n in range(100) for p in (4, 3))]
+    bodies += [("p0", 6_000), ("p0", 5_000)]
+    bodies += [(f"p{n}", p - n) for n in range(100) for p in (4_000, 3_000)]
     for number, (project, priority) in enumerate(bodies):
         core.enqueue(0, NewMessage(f"m{number}", b"", priority, {"project": project}))
     filters = core._contents.filters
     assert isinstance(filters.all, grouped.GroupedIndex) and filters.all.dead == 102
     leases = core.dequeue(0, "w", 7).leases
-    assert [lease.id for lease in leases] == ["m0", "m2", "m3", "m4", "m5", "m6", "m10"]
+    assert [lease.id for lease in leases] == ["m0", "m2", "m3", "m4", "m5", "m6", "m208"]
     assert filters.all.dead < 100, "it was made anew"
     core.check()
-    assert core.dequeue(0, "w").leases[0].id == "m1"
+    after = [lease.id for lease in core.dequeue(0, "w", 50).leases]
+    assert after == ["m1", *(f"m{10 + 2 * n}" for n in range(98, 49, -1))]
 
 
 def test_extensions_do_not_pile_up() -> None:
@@ -142,6 +144,27 @@ def test_leases_that_end_in_their_order_leave_no_timers() -> None:
     for lease in core.dequeue(0, "w", 1_000).leases:
         core.complete(1, lease.id, lease.token)
     assert not core._contents.due.heap
+
+
+def test_what_came_and_went_between_two_drains_is_not_stored() -> None:
+    core, store = PriorityCore.created(0, "q", QueueSettings(retention_ms=1)), RowStore()
+    for now in (0, 10):
+        core.enqueue(now, NewMessage("a", b"", now))
+        core.cancel(now, "a")
+        core.sweep(now + 1)
+        store.apply(core.drain())
+        assert not store.messages
+        core.enqueue(now + 1, NewMessage("b", b"", now))
+        store.apply(core.drain())
+        core.cancel(now + 1, "b")
+        core.sweep(now + 2)
+        core.enqueue(now + 2, NewMessage("b", b"new", now))
+        store.apply(core.drain())
+        assert store.messages["b"].payload == b"new"
+        core.cancel(now + 2, "b")
+        core.sweep(now + 3)
+        store.apply(core.drain())
+    assert len(store.events) == 18
 
 
 def test_what_nobody_asked_for_is_not_recorded() -> None:
