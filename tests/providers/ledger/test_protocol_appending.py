@@ -93,6 +93,19 @@ def test_what_is_complete_is_on_all_bookies_with_everything_before_it() -> None:
     assert (core.confirmed, core.complete) == (3, 1)
 
 
+def test_an_earlier_entry_that_lacks_a_copy_is_not_complete_though_a_later_one_was_first() -> None:
+    core = writer()
+    core.append(b"x")
+    core.append(b"x")
+    acked(core, 0, 0, 1)
+    acked(core, 1, 0)
+    core.unanswered(1, 0, AWAY)
+    acked(core, 2, 1)
+    assert (core.confirmed, core.complete) == (1, NOTHING), "entry 1 lacks one for good"
+    core.unanswered(2, 0, AWAY)
+    assert core.complete == NOTHING, "entry 0, too"
+
+
 @pytest.mark.parametrize("complete", [0, 1])
 def test_an_end_does_not_make_complete_what_was_not(complete: int) -> None:
     core = writer()

@@ -17,6 +17,7 @@ QUICK = (
     Shape(TWO, 1, Bounds(2, 0, give_ups=1, doubts=1)),
     Shape(TWO, 0, Bounds(1, 2), is_prompt=True),
     Shape(USUAL, 0, Bounds(1, 1)),
+    Shape(USUAL, 0, Bounds(2, 0, give_ups=2), is_prompt=True),
     Shape(USUAL, 0, Bounds(1, 1, hangs=1), must_end=True),
     Shape(STRIPED, 1, Bounds(3, 0, give_ups=1), is_prompt=True),
     Shape(STRIPED, 0, Bounds(1, 1)),

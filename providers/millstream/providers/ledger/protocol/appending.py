@@ -114,7 +114,7 @@ class Appending:
         self.are_all_good = True  # no place is away
         self._write_sets = [self.quorum.write_set(at) for at in range(self.quorum.ensemble)]
         self._pending: dict[int, Pending] = {}  # by entry, in order
-        self._short: int | None = None  # the first entry that was let go without all its copies
+        self._short: int | None = None  # the first entry that is without all its copies for good
         self._change = 0  # how often bookies were changed, not how often there were none
         self._is_changing = False
 
@@ -271,8 +271,8 @@ class Appending:
     def _let_go(self, entry: int) -> None:
         """Nobody owes a confirmed entry any more; it may have fewer copies than it should."""
         pending = self._pending.pop(entry)
-        if self._short is None and pending.acks.bit_count() < self.quorum.write:
-            self._short = entry
+        if pending.acks.bit_count() < self.quorum.write:  # a later one may have come before it
+            self._short = entry if self._short is None else min(entry, self._short)
 
     def _gave_up(self, at: int, state: PlaceState) -> None:
         """Nothing is expected of a place any more; what it did acknowledge stays."""
