@@ -15,6 +15,7 @@ from collections.abc import AsyncIterator, Iterable
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import msgpack
 
@@ -197,7 +198,7 @@ async def producer(address: str) -> None:
     nats = await connected(int(address))
 
     async def send(key: str, samples: list[Sample]) -> None:
-        packed = [msgpack.packb(sample) for sample in samples]
+        packed: list[Any] = [msgpack.packb(sample) for sample in samples]
         check(await asyncio.gather(*(nats.publish(f"s.{key}", one) for one in packed)))
 
     await produce(send)
