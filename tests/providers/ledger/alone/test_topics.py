@@ -527,6 +527,25 @@ async def test_a_store_or_a_wait_that_is_none_is_refused() -> None:
                 pass
 
 
+@pytest.mark.parametrize("after", [0, 1, 5, 20])
+def test_who_stops_waiting_for_the_end_leaves_no_directory_locked(after: int) -> None:
+    @virtually
+    async def main() -> None:
+        machine = Machine()
+        topics = await machine.topics().__aenter__()
+        await (await topics.topic("orders")).produce(None, b"x")
+        ending = asyncio.create_task(topics.aclose())
+        for _ in range(after):
+            await asyncio.sleep(0)
+        ending.cancel()
+        await asyncio.gather(ending, return_exceptions=True)
+        await topics.aclose()
+        async with machine.topics() as topics:
+            assert values(await (await topics.topic("orders")).read(Position(0, 1))) == ["x"]
+
+    main()
+
+
 @virtually
 async def test_a_deleted_topic_begins_anew() -> None:
     async with Machine().topics() as topics:

@@ -145,6 +145,7 @@ class LedgerTopics:
         self._topics: dict[str, LedgerTopic] = {}
         self._changing: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._is_closed = False
+        self._ending: asyncio.Future[None] | None = None
 
     async def topic(
         self,
@@ -263,10 +264,18 @@ class LedgerTopics:
             raise closed()
 
     async def aclose(self) -> None:
-        """Close all topics, then let go of the directories; again is harmless."""
-        if self._is_closed:
-            return
-        self._is_closed = True
+        """Close all topics, then let go of the directories; again is harmless. Who is cancelled
+        hears of it at the end, so that no directory stays locked."""
+        if self._ending is None:
+            self._is_closed = True
+            self._ending = asyncio.ensure_future(self._end())
+        try:
+            await asyncio.shield(self._ending)
+        except asyncio.CancelledError:
+            await asyncio.wait([self._ending])
+            raise
+
+    async def _end(self) -> None:
         await asyncio.gather(*(topic.aclose() for topic in self._topics.values()))
         await self._home.aclose()
 
