@@ -33,6 +33,8 @@ SLOW = (
     Shape(TWO, 1, Bounds(2, 1, closes=1)),
     Shape(USUAL, 1, Bounds(1, 1, give_ups=1)),
     Shape(USUAL, 0, Bounds(1, 1, restores=1), is_prompt=True),
+    Shape(USUAL, 1, Bounds(2, 0, give_ups=2), is_prompt=True),
+    Shape(USUAL, 0, Bounds(2, 0, give_ups=2, returns=2), is_prompt=True),
     Shape(STRIPED, 1, Bounds(3, 0, give_ups=1)),
     Shape(STRIPED, 0, Bounds(2, 1), is_prompt=True),
 )
@@ -49,7 +51,6 @@ LONG = (
     Shape(USUAL, 1, Bounds(1, 1, fills=1)),
     Shape(USUAL, 0, Bounds(2, 1), is_prompt=True),
     Shape(USUAL, 0, Bounds(1, 2), is_prompt=True),
-    Shape(USUAL, 1, Bounds(2, 0, give_ups=2), is_prompt=True),
     Shape(STRIPED, 1, Bounds(2, 1)),
     Shape(STRIPED, 0, Bounds(1, 2), is_prompt=True),
     Shape(ALL, 1, Bounds(1, 1, give_ups=1)),
