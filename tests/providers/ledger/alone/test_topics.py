@@ -175,6 +175,8 @@ async def test_a_subscription_seeks_by_position_and_by_time() -> None:
         assert values(await billing.batch()) == ["m3", "m4", "m5"]
         late = await orders.subscribe("late", start=at_s(45))
         assert values(await late.batch()) == ["m5"]
+        with pytest.raises(ConfigError, match="names a partition twice"):
+            await orders.subscribe("twice", start=[Position(0, 2), Position(0, 3)])
         exact = await orders.subscribe("exact", start=[Position(0, 2)])
         assert values(await exact.batch(messages_max=1)) == ["m2"]
 

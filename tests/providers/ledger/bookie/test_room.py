@@ -4,6 +4,7 @@ Rows S12, S13; I25."""
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import resource
 from dataclasses import replace
@@ -16,9 +17,9 @@ from tests.providers.ledger.bookie.kit import SMALL, entry, new_disk, on_loop, o
 
 from millstream.providers.ledger.bookie.bookie import Bookie, BookieState
 from millstream.providers.ledger.bookie.cache import ENTRY_COST_BYTES, Cache
-from millstream.providers.ledger.bookie.room import Room
+from millstream.providers.ledger.bookie.room import LOOKS_AFTER_REFUSAL, Room
 from millstream.providers.ledger.protocol.errors import BookieReadOnly
-from millstream.runtime.extending import RealDisk
+from millstream.runtime.extending import DiskFull, RealDisk
 
 
 def test_below_the_reserve_only_fences_and_recoveries_are_written() -> None:
@@ -136,6 +137,43 @@ def test_room_needs_twice_the_reserve_to_be_there_again(free: list[int]) -> None
         was_full, is_full = is_full, free_bytes < (20 if is_full else 10)
         assert room.see(free_bytes) is (was_full != is_full)
         assert room.is_full is is_full
+
+
+def test_a_refused_write_is_believed_for_a_while_though_there_seems_to_be_room() -> None:
+    room = Room(10)
+    room.see(100)
+    assert room.refuse("file too large")
+    assert not room.refuse("file too large"), "it is full already"
+    for _ in range(LOOKS_AFTER_REFUSAL - 1):
+        assert not room.see(100)
+        assert (room.is_full, room.refusal) == (True, "file too large")
+    assert room.see(100)
+    assert (room.is_full, room.refusal) == (False, "")
+
+
+def test_a_bookie_that_hits_a_limit_says_which_write_was_refused() -> None:
+    async def main() -> None:
+        bookie = await opened(new_disk())
+        bookie.refused(DiskFull(errno.EFBIG, "File too large", "7.seg"))
+        with pytest.raises(BookieReadOnly, match="a write was refused: .*File too large: '7.seg'"):
+            await bookie.add(0, [entry(1, 0)])
+        await asyncio.sleep(SMALL.watch_s * (LOOKS_AFTER_REFUSAL - 2))
+        assert bookie.figures().state is BookieState.READ_ONLY, "not to and fro"
+        await asyncio.sleep(SMALL.watch_s * 4)
+        await bookie.add(0, [entry(1, 0)])
+
+    on_loop(main)
+
+
+def test_a_disk_that_is_seen_to_be_full_needs_no_while() -> None:
+    room = Room(10)
+    room.see(100)
+    room.refuse("no space left")
+    assert not room.see(3)
+    assert room.refusal == ""
+    assert not room.see(19), "not twice the reserve"
+    assert room.see(20)
+    assert not room.is_full
 
 
 @given(st.lists(st.tuples(st.booleans(), st.integers(0, 6), st.integers(0, 300)), max_size=60))

@@ -205,6 +205,9 @@ class LedgerTopic:
         ):
             text = f'{self!r}: start is {shown(repr(start))}; it must be "earliest", "latest", a '
             raise ConfigError(f"{text}datetime with its time zone, or a list of Positions")
+        if len({one.partition for one in start}) < len(start):
+            text = f"{self!r}: start is {shown(repr(start))}"
+            raise ConfigError(f"{text}: it names a partition twice; one Position for each")
         return next((one.number for one in start if one.partition == partition), part.first)
 
     # -- subscriptions

@@ -10,6 +10,7 @@ of an add and its place in the journal are one synchronous step.
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 from collections.abc import Sequence
 from enum import Enum
@@ -26,7 +27,7 @@ from millstream.providers.ledger.protocol.errors import (
     LedgerFenced,
 )
 from millstream.providers.ledger.protocol.found import Found, Missing
-from millstream.runtime.extending import Disk
+from millstream.runtime.extending import Disk, DiskFull
 
 from .cache import Cache
 from .collection import Collected, Collection, IsElsewhere, IsGone, here_alone
@@ -248,8 +249,7 @@ class Bookie:
             text = f"ledger {ledger} may have been fenced, and this bookie does not know it"
             raise BookieReadOnly(f"{text}: its directory lost records; write elsewhere")
         if not is_recovery and self._room.is_full:
-            text = f"{self._room.free_bytes} bytes are free"
-            raise BookieReadOnly(f"{text}, reserve_bytes is {self.options.reserve_bytes}")
+            raise BookieReadOnly(self._why_full())
 
     async def fence(self, ledger: int, term: int) -> int:
         """From now on refuse what is added to the ledger in a lower term, for ever.
@@ -417,12 +417,25 @@ class Bookie:
         """So much is free on the disk."""
         if not self._room.see(free_bytes):
             return
-        path, limit = self.directory.path, self.options.reserve_bytes
+        path = self.directory.path
         if self._room.is_full:
-            text = "%s: the bookie is read-only: %d bytes are free, reserve_bytes is %d"
-            log.warning(text, path, free_bytes, limit)
+            log.warning("%s: the bookie is read-only: %s", path, self._why_full())
         else:
             log.info("%s: the bookie is writable again: %d bytes are free", path, free_bytes)
+
+    def refused(self, error: DiskFull) -> None:
+        """A write had no room. What is free does not tell of quotas and limits of files."""
+        if error.errno == errno.ENOSPC:
+            self.free(0)
+        elif self._room.refuse(str(error)):
+            log.warning("%s: the bookie is read-only: %s", self.directory.path, self._why_full())
+
+    def _why_full(self) -> str:
+        if self._room.refusal:
+            return f"a write was refused: {self._room.refusal}"
+        return (
+            f"{self._room.free_bytes} bytes are free, reserve_bytes is {self.options.reserve_bytes}"
+        )
 
     async def _watch_files(self) -> None:
         """Look at files and room, until something is wrong."""

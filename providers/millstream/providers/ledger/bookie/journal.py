@@ -71,7 +71,11 @@ class Watcher(Protocol):
     """Whoever decides what is taken."""
 
     def free(self, free_bytes: int) -> None:
-        """So much is free on the disk; 0: it had no room."""
+        """So much is free on the disk."""
+        ...
+
+    def refused(self, error: DiskFull) -> None:
+        """A write had no room."""
         ...
 
     def failed(self, error: Exception) -> None:
@@ -197,7 +201,7 @@ class Journal:
             if records:
                 await self.write(records)
         except DiskFull as error:
-            self._watcher.free(0)
+            self._watcher.refused(error)
             self._end(batch, BookieReadOnly(f"there is no room on the disk: {error}"))
             return
         if self.failure is None:  # else `stop` has told them
@@ -305,7 +309,7 @@ class Journal:
         if error is None:
             self._watcher.free(done.result())
         elif isinstance(error, DiskFull) and not is_needed:
-            self._watcher.free(0)
+            self._watcher.refused(error)
         else:
             raise error
 
