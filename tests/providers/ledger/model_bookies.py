@@ -35,6 +35,7 @@ class One:
     is_away: bool = False
     is_full: bool = False
     is_leaving: bool = False
+    seems_there: bool = False
     hangs: bool = False
     is_in_doubt: bool = False
     delay_s: float = 0.001
@@ -135,7 +136,11 @@ class ModelBookies:
         """All are known."""
 
     def writable(self) -> Mapping[str, float]:
-        shut = {name for name, one in self.all.items() if one.is_away or one.is_full}
+        shut = {
+            name
+            for name, one in self.all.items()
+            if (one.is_away and not one.seems_there) or one.is_full
+        }
         leaving = {name for name, one in self.all.items() if one.is_leaving}
         return {name: 1.0 for name in self.all if name not in shut | leaving}
 

@@ -167,6 +167,50 @@ async def test_a_full_bookie_is_replaced_though_the_others_would_do() -> None:  
 
 
 @virtually
+async def test_bookies_that_only_seem_to_be_there_are_not_tried_round_and_round() -> None:
+    bookies = ModelBookies(5)
+    one = Process(bookies)
+    writer = await one.ledgers.create(Quorum(2, 2, 2), "t")
+    await writer.append(b"0")
+    keeper = await one_of(one, writer.ledger)
+    for name, bookie in bookies.all.items():
+        bookie.seems_there, bookie.is_away = True, name != keeper
+    future, calls = writer.append(b"1"), sum(bookies.calls.values())
+    await asyncio.sleep(3.0)
+    assert not future.done()
+    assert 4 <= sum(bookies.calls.values()) - calls <= 60, "each at most once a second, and a look"
+    for bookie in bookies.all.values():
+        bookie.is_away = False
+    assert await future == 1
+
+
+@virtually
+async def test_a_recovery_does_not_go_round_among_bookies_that_only_seem_to_be_there() -> None:
+    bookies = ModelBookies(5)
+    one = Process(bookies)
+    writer = await one.ledgers.create(Quorum(2, 2, 2), "t")
+    await writer.append(b"0")
+    await writer.aclose()
+    keeper = await one_of(one, writer.ledger)
+    for name, bookie in bookies.all.items():
+        bookie.seems_there, bookie.is_away = True, name != keeper
+    recovering = asyncio.ensure_future(one.ledgers.recover(writer.ledger))
+    await asyncio.sleep(3.0)
+    assert not recovering.done()
+    assert sum(bookies.calls.values()) < 200
+    for bookie in bookies.all.values():
+        bookie.is_away = False
+    assert (await recovering).last == 0
+
+
+async def one_of(process: Process, ledger: int) -> str:
+    """A bookie of the ledger's last fragment."""
+    record = await process.rows.read(ledger)
+    assert record is not None
+    return record.fragments[-1].bookies[0]
+
+
+@virtually
 async def test_a_lone_bookie_that_comes_back_gets_what_it_missed() -> None:
     bookies = ModelBookies(1)
     one = Process(bookies)

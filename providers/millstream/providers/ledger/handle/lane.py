@@ -37,6 +37,8 @@ class Lane:
     Args:
         packed: an entry by its number; None: nobody needs it any more.
         tell: is told of every outcome.
+
+    Attributes: `bookie`, to which it sends.
     """
 
     def __init__(
@@ -48,7 +50,7 @@ class Lane:
         tell: Callable[[Outcome], None],
     ) -> None:
         self._context = context
-        self._bookie = bookie
+        self.bookie = bookie
         self._term = term
         self._packed = packed
         self._tell = tell
@@ -107,7 +109,7 @@ class Lane:
         attempt = 0
         while True:
             try:
-                await self._context.bookies.add(self._bookie, self._term, packed)
+                await self._context.bookies.add(self.bookie, self._term, packed)
                 return tuple(entries)
             except BookieOverloaded:  # it did nothing: it is slow, not away
                 attempt += 1

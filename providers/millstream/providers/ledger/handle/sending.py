@@ -39,6 +39,9 @@ __all__ = ["Sending"]
 
 log = logging.getLogger("millstream.ledger")
 
+AVOID_S = 1.0
+"""A bookie that did not do what was asked is not chosen for so long."""
+
 StoreChange = Callable[[int, Mapping[int, tuple[str, str]]], Awaitable[Mapping[int, str]]]
 """Write down that from an entry on {place: (old, new)}; returns {place: the bookie that counts}."""
 
@@ -57,6 +60,7 @@ class Sending:
         self._lanes: dict[tuple[int, int], Lane] = {}  # by place and change
         self._waiting: deque[tuple[int, Future[int], float]] = deque()  # entry, future, since
         self._tending: asyncio.Task[None] | None = None
+        self._unwilling: dict[str, float] = {}  # bookies that did not do what was asked, and when
         self._is_telling = False
         self._told = core.confirmed
 
@@ -110,7 +114,9 @@ class Sending:
             case LedgerFenced():
                 self.do(self.core.stop(outcome))
             case PlaceState():
-                self._lanes[place, change].clear()
+                lane = self._lanes[place, change]
+                lane.clear()
+                self._unwilling[lane.bookie] = self._context.clock.now()
                 self.do(self.core.unanswered(place, change, outcome))
             case _:
                 self.do(self.core.acknowledged(place, change, outcome))
@@ -120,9 +126,7 @@ class Sending:
         for attempt in range(1, 1_000_000):
             if self.core.failed is not None:
                 return
-            weights = self._context.bookies.writable()
-            taken = self.core.bookies()
-            found = chosen(weights, len(change.places), taken, self._context.clock)
+            found = self._others(len(change.places))
             instead = {
                 place: (old, new)
                 for (place, old), new in zip(change.places.items(), found, strict=False)
@@ -140,6 +144,15 @@ class Sending:
                 continue
             self._changed(change, stored)
             return
+
+    def _others(self, count: int) -> list[str]:
+        """Bookies to write to instead; not those that seemed to be there a moment ago, and were
+        not, or they would be taken in turn, as fast as they fail."""
+        since_s = self._context.clock.now() - AVOID_S
+        self._unwilling = {name: at_s for name, at_s in self._unwilling.items() if at_s > since_s}
+        taken = {*self.core.bookies(), *self._unwilling}
+        context = self._context
+        return chosen(context.bookies.writable(), count, taken, context.clock)
 
     def _changed(self, change: Change, stored: Mapping[int, str]) -> None:
         if stored and self.core.failed is None:
