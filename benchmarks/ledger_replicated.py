@@ -94,7 +94,7 @@ async def silo_of(work: Path, name: str, quorum: Quorum) -> AsyncIterator[Ledger
 # --- the other processes ---
 
 
-class Helper:
+class SiloProcess:
     """A silo process that does what it is told."""
 
     def __init__(self, process: asyncio.subprocess.Process) -> None:
@@ -123,14 +123,16 @@ class Helper:
 
 
 @asynccontextmanager
-async def helper(work: Path, name: str, quorum: Quorum, late_s: float) -> AsyncIterator[Helper]:
+async def silo_process(
+    work: Path, name: str, quorum: Quorum, late_s: float
+) -> AsyncIterator[SiloProcess]:
     """Start a silo process, and end it by closing its standard input."""
     address = json.dumps([str(work), name, list(quorum), late_s])
     command = [sys.executable, "-m", "benchmarks", "--produce", "ledger_replicated", address]
     pipe = asyncio.subprocess.PIPE
     process = await asyncio.create_subprocess_exec(*command, stdin=pipe, stdout=pipe)
     try:
-        found = Helper(process)
+        found = SiloProcess(process)
         await found.answer()
         yield found
     finally:
@@ -217,11 +219,11 @@ COMMANDS: dict[str, Callable[..., Awaitable[dict[str, float]]]] = {
 @asynccontextmanager
 async def cluster(
     work: Path, quorum: Quorum = USUAL, late_s: float = 0.0
-) -> AsyncIterator[tuple[LedgerNode, Helper, list[int]]]:
+) -> AsyncIterator[tuple[LedgerNode, SiloProcess, list[int]]]:
     """Three silo processes: the node of this one, the one that reads, and the numbers of all."""
     async with AsyncExitStack() as stack:
-        reading = await stack.enter_async_context(helper(work, "reading", quorum, 0.0))
-        storing = await stack.enter_async_context(helper(work, "storing", quorum, late_s))
+        reading = await stack.enter_async_context(silo_process(work, "reading", quorum, 0.0))
+        storing = await stack.enter_async_context(silo_process(work, "storing", quorum, late_s))
         node = await stack.enter_async_context(silo_of(work, "writing", quorum))
         yield node, reading, [os.getpid(), reading.pid, storing.pid]
 
@@ -290,7 +292,7 @@ def _note(waits: list[float], sent_s: float, _: asyncio.Future[Any]) -> None:
 
 
 async def tailed(
-    node: LedgerNode, reading: Helper, queue: QueueId, name: str, count: int, every_s: float
+    node: LedgerNode, reading: SiloProcess, queue: QueueId, name: str, count: int, every_s: float
 ) -> dict[str, float]:
     """The same, while another process reads what comes."""
     topic = await node.open(queue, 1)

@@ -322,3 +322,18 @@ def test_the_messages_of_the_page_are_those_of_the_code() -> None:
     shown = re.findall(r"^\| `([^`]*)` \|", TROUBLES, re.M)
     assert len(shown) > 60
     assert [text for text in shown if text not in known] == []
+
+
+TAGGED = re.compile(r"^```python(?: runnable| file=\S+)$", re.M)
+WITHOUT_TAGS = {
+    "door.md",  # parts of programs
+    "spark.md",  # needs a JVM and more time: tests/real/test_spark_write.py
+}
+GUIDES = DOCS / "guides"
+
+
+@pytest.mark.parametrize("page", sorted(GUIDES.glob("*.md")), ids=lambda page: page.name)
+def test_every_program_of_a_guide_is_run(page: Path) -> None:
+    if page.name not in WITHOUT_TAGS:
+        text = page.read_text()
+        assert len(TAGGED.findall(text)) == text.count("```python"), page.name

@@ -23,12 +23,7 @@ ROOT = Path(__file__).parent.parent
 GUIDES = ROOT / "docs" / "guides"
 FILE = re.compile(r"^```python file=(\S+)\n(.*?)^```$", re.M | re.S)
 COMMANDS = re.compile(r"^```sh run\n(.*?)^```\n(?:```text\n(.*?)^```$)?", re.M | re.S)
-TAGGED = re.compile(r"^```python(?: runnable| file=\S+)$", re.M)
 PORTS = re.compile(r"\b770\d\b")
-WITHOUT_TAGS = {
-    "door.md",  # parts of programs
-    "spark.md",  # needs a JVM and more time: tests/real/test_spark_write.py
-}
 
 pytestmark = pytest.mark.real
 
@@ -130,10 +125,3 @@ def run(line: str, folder: Path) -> str:
 
 def test_the_first_guides_are_among_them() -> None:
     assert {"start.md", "cluster.md"} <= {page.name for page in PAGES}
-
-
-@pytest.mark.parametrize("page", sorted(GUIDES.glob("*.md")), ids=lambda page: page.name)
-def test_every_program_of_a_guide_is_run(page: Path) -> None:
-    if page.name not in WITHOUT_TAGS:
-        text = page.read_text()
-        assert len(TAGGED.findall(text)) == text.count("```python"), page.name
