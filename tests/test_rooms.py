@@ -48,7 +48,7 @@ FLOORS: dict[str, tuple[str, ...]] = {
         "alone",
         "ground",
     ),
-    "providers.priority": ("core", "ground"),
+    "providers.priority": ("core", "store", "ground"),
 }
 """From the ground up. `ground` are the modules that stand beside the rooms; in streams these are
 public names, above all rooms."""

@@ -19,13 +19,13 @@ from millstream.providers.priority.core.body import NewMessage
 from millstream.providers.priority.core.core import PriorityCore
 from millstream.providers.priority.core.errors import PriorityQueueError, RequestStale
 from millstream.providers.priority.core.message import LeaseToken, State
+from millstream.providers.priority.core.requests.sessions import Request
 from millstream.providers.priority.core.results import (
     Dequeued,
     Done,
     Enqueued,
     MessageView,
 )
-from millstream.providers.priority.core.sessions import Request
 from millstream.providers.priority.core.settings import QueueSettings
 
 IDS = st.sampled_from("abcdefghijkl")
@@ -75,10 +75,6 @@ def plain(result: Any) -> Any:
             [tuple(lease) for lease in result.leases] if result.status != "blocked" else "blocked"
         )
     return result
-
-
-def outcome_of(answer: Enqueued | PriorityQueueError) -> Any:
-    return plain(answer) if isinstance(answer, Enqueued) else type(answer).__name__
 
 
 def shown(view: MessageView) -> tuple[object, ...]:
@@ -159,7 +155,8 @@ class CoreMachine(RuleBasedStateMachine):
             expected = [outcome(partial(self.model.enqueue, self.now, *call)) for call in calls]
             self.model.at(self.now)
         if not isinstance(found, str):
-            found = [outcome_of(one) for one in found.answers]
+            why = {one.at: one.kind for one in found.refusals}
+            found = [plain(one) if one else why[at] for at, one in enumerate(found.answers)]
         assert found == expected
 
     def all_or_nothing(self, calls: list[Any]) -> list[Any]:

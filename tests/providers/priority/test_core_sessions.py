@@ -19,8 +19,8 @@ from millstream.providers.priority.core.errors import (
     SessionFull,
 )
 from millstream.providers.priority.core.message import LeaseToken, State
+from millstream.providers.priority.core.requests.sessions import OPEN_MAX, Request
 from millstream.providers.priority.core.results import Dequeued, Enqueued
-from millstream.providers.priority.core.sessions import OPEN_MAX, Request
 from millstream.providers.priority.core.settings import QueueSettings
 from millstream.runtime import Overloaded
 
@@ -174,9 +174,12 @@ def test_answers_of_every_kind_outlive_a_restart() -> None:
     core = store.opened()
     after = [core.once(9, Request("s", n), what, act) for n, (what, act) in acts.items()]
     assert (after[0], after[2]) == (before[0], before[2])
-    first, refused, last = after[1].answers
-    assert (first, last) == (Enqueued("c", State.PENDING, 1, False), before[1].answers[2])
-    assert isinstance(refused, RequestInvalid) and str(refused) == str(before[1].answers[1])
-    assert (refused.queue, refused.field) == ("q", "priority")
+    first, none, last = after[1].answers
+    assert (first, none, last) == (Enqueued("c", State.PENDING, 1, False), *before[1].answers[1:])
+    [refused] = after[1].refusals
+    assert after[1].refusals == before[1].refusals and refused.at == 1
+    error = refused.error("q")
+    assert isinstance(error, RequestInvalid) and "priority is 1152921504606846976" in str(error)
+    assert (error.queue, error.field) == ("q", "priority")
     assert core.drain() is None
     assert not poll(core, Request("s", 1), 9).leases[0].is_valid

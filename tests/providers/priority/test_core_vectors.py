@@ -402,8 +402,9 @@ def test_all_or_nothing_is_nothing_if_one_is_refused() -> None:
     with pytest.raises(PriorityQueueFull):
         core.enqueue_many(0, [NewMessage(id, b"", 0) for id in "abc"], all_or_nothing=True)
     assert sum(core.read.depth().values()) == 0
-    first, second = core.enqueue_many(0, [good, bad]).answers
-    assert state(core, "a") is State.PENDING and isinstance(second, RequestInvalid)
+    many = core.enqueue_many(0, [good, bad])
+    assert state(core, "a") is State.PENDING and many.answers[1] is None
+    assert [(one.at, one.kind) for one in many.refusals] == [(1, "RequestInvalid")]
     with pytest.raises(RequestInvalid, match="messages is 1001, not 0 to 1000"):
         core.enqueue_many(0, [good] * 1_001)
 

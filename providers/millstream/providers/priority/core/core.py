@@ -16,7 +16,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple, TypeVar, cast
 
-from .answers import Answer, answer_of, plain_of
 from .body import (
     PRIORITY_MAX,
     REASON_BYTES_MAX,
@@ -55,8 +54,9 @@ from .message import (
     Step,
 )
 from .reading import Reading
+from .requests.answers import Answer, answer_of, plain_of
+from .requests.sessions import Request, Sessions
 from .results import Dequeued, Done, Enqueued, EnqueuedMany, Lease, PollStatus, Swept
-from .sessions import Request, Sessions
 from .settings import QueueSettings, SettingsRow
 
 __all__ = ["STEPS_INLINE_MAX", "PriorityCore", "QueueRows"]
@@ -184,7 +184,7 @@ class PriorityCore:
         checked_number(self.queue, "messages", len(news), 0, COUNT_MAX)
         if all_or_nothing:
             return EnqueuedMany(tuple(self._entering.all_of(news)))
-        return EnqueuedMany(tuple(self._entering.each(news)))
+        return self._entering.each(news)
 
     def requeue(self, now_ms: int, id: str, new_id: str) -> Enqueued:
         """An errored or canceled message once more, as a new one with all its attempts.

@@ -12,7 +12,7 @@ from .body import Body, NewMessage, checked_body
 from .contents import Contents
 from .errors import EnqueueBlocked, MessageExists, PriorityQueueError, PriorityQueueFull
 from .message import Message
-from .results import Enqueued
+from .results import Enqueued, EnqueuedMany, refused
 
 __all__ = ["Entering"]
 
@@ -29,8 +29,16 @@ class Entering:
     def one(self, new: NewMessage, reason: str = "") -> Enqueued:
         return self._enqueue(checked_body(self.queue, self.contents.settings, new), reason)
 
-    def each(self, news: Sequence[NewMessage]) -> list[Enqueued | PriorityQueueError]:
-        return [self._enqueued_or_refused(new) for new in news]
+    def each(self, news: Sequence[NewMessage]) -> EnqueuedMany:
+        answers: list[Enqueued | None] = []
+        refusals = []
+        for index, new in enumerate(news):
+            try:
+                answers.append(self.one(new))
+            except PriorityQueueError as error:
+                answers.append(None)
+                refusals.append(refused(index, error))
+        return EnqueuedMany(tuple(answers), tuple(refusals))
 
     def _enqueue(self, body: Body, reason: str = "") -> Enqueued:
         found = self.contents.by_id.get(body.id)
@@ -74,12 +82,6 @@ class Entering:
         if not is_same:
             what = f"message {body.id!r} exists with another body, in version {found.version}"
             raise MessageExists(self.queue, what)
-
-    def _enqueued_or_refused(self, new: NewMessage) -> Enqueued | PriorityQueueError:
-        try:
-            return self.one(new)
-        except PriorityQueueError as refusal:
-            return refusal
 
     def all_of(self, news: Sequence[NewMessage]) -> list[Enqueued]:
         bodies = [checked_body(self.queue, self.contents.settings, new) for new in news]

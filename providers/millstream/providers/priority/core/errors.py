@@ -13,9 +13,11 @@
     ├── EnqueueBlocked            somebody blocked the queue: enqueue later
     ├── PriorityQueueFull         enqueue later, or collect sooner
     ├── SessionFull               acknowledge answers before the next request
-    └── RequestStale              its answer was acknowledged: it is not done again
+    ├── RequestStale              its answer was acknowledged: it is not done again
+    └── OwnerLost                 ask again, under the same request id: it may have been done
 
-Each text has the queue, the field or message, and the limit. Whoever is refused changed nothing.
+Each text has the queue, the field or message, and the limit. Whoever is refused changed nothing,
+`OwnerLost` aside.
 Invariants: attributes hold plain values, since errors cross processes as answers.
 """
 
@@ -31,6 +33,7 @@ __all__ = [
     "MessageExists",
     "MessageFinished",
     "MessageNotFound",
+    "OwnerLost",
     "PriorityQueueError",
     "PriorityQueueFull",
     "PriorityQueueNotFound",
@@ -42,7 +45,7 @@ __all__ = [
 
 
 class PriorityQueueError(MillstreamError):
-    """A priority queue refused what was asked; it changed nothing.
+    """A priority queue refused what was asked; it changed nothing (but see `OwnerLost`).
 
     Attributes: `queue`, its name.
     """
@@ -113,3 +116,11 @@ class SessionFull(PriorityQueueError):
 
 class RequestStale(PriorityQueueError):
     """The session acknowledged the answer of this request, so it is not known any more."""
+
+
+class OwnerLost(PriorityQueueError):
+    """Who answered for the queue does so no longer: another took it over, or a commit failed.
+
+    Whether the operation was done is not known. Ask whoever owns the queue now; under the same
+    request id it is not done twice.
+    """

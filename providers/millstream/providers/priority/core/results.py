@@ -7,8 +7,9 @@ a repeat of the request.
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
+from . import errors
 from .errors import PriorityQueueError
 from .message import LeaseToken, Metadata, State
 
@@ -20,7 +21,9 @@ __all__ = [
     "Lease",
     "MessageView",
     "PollStatus",
+    "Refused",
     "Swept",
+    "ValueDepths",
 ]
 
 
@@ -73,14 +76,39 @@ class Enqueued(NamedTuple):
     is_changed: bool
 
 
-class EnqueuedMany(NamedTuple):
-    """One answer per message, in order: what became of it, or why it was refused."""
+class Refused(NamedTuple):
+    """Why the message at this index was not taken: the name of an error's class, its text, and the
+    field that it names, if it names one."""
 
-    answers: tuple[Enqueued | PriorityQueueError, ...]
+    at: int
+    kind: str
+    text: str
+    field: str = ""
+
+    def error(self, queue: str) -> PriorityQueueError:
+        """The refusal as the error that a single enqueue would have raised."""
+        kind = cast("type[PriorityQueueError]", getattr(errors, self.kind))
+        error = kind.__new__(kind)
+        error.args = (self.text,)
+        error.queue = queue
+        if isinstance(error, errors.RequestInvalid):
+            error.field = self.field
+        return error
+
+
+def refused(at: int, error: PriorityQueueError) -> Refused:
+    return Refused(at, type(error).__name__, str(error), getattr(error, "field", ""))
+
+
+class EnqueuedMany(NamedTuple):
+    """One answer per message, in order: what became of it; None: see the refusal of its index."""
+
+    answers: tuple[Enqueued | None, ...]
+    refusals: tuple[Refused, ...] = ()
 
     @property
     def is_changed(self) -> bool:
-        return any(isinstance(one, Enqueued) and one.is_changed for one in self.answers)
+        return any(one is not None and one.is_changed for one in self.answers)
 
 
 class Done(NamedTuple):
@@ -122,3 +150,9 @@ class MessageView(NamedTuple):
     worker: str
     token: LeaseToken | None
     reason: str
+
+
+class ValueDepths(NamedTuple):
+    """How many messages of each exclusivity value are in each state."""
+
+    values: dict[str, dict[State, int]]

@@ -8,19 +8,27 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import cast
 
-from . import errors
-from .changes import Plain
-from .errors import PriorityQueueError
-from .message import RUNNING, LeaseToken, Message, State
-from .results import Dequeued, Done, Enqueued, EnqueuedMany, Lease, PollStatus
+from millstream.providers.priority.core.changes import Plain
+from millstream.providers.priority.core.message import RUNNING, LeaseToken, Message, State
+from millstream.providers.priority.core.results import (
+    Dequeued,
+    Done,
+    Enqueued,
+    EnqueuedMany,
+    Lease,
+    PollStatus,
+    Refused,
+)
 
 __all__ = ["Answer", "answer_of", "plain_of"]
 
 Answer = Dequeued | Enqueued | EnqueuedMany | Done
+EnqueuedFields = tuple[str, int, int, bool]
+RefusedFields = tuple[int, str, str, str]
 LeaseFields = tuple[str, int, int, int, int, int, int]
 
 
-def plain_of(answer: Answer | PriorityQueueError) -> Plain:
+def plain_of(answer: Answer) -> Plain:
     match answer:
         case Dequeued(leases, status, _):
             return ("dequeued", status.value, tuple(plain_lease(lease) for lease in leases))
@@ -28,10 +36,9 @@ def plain_of(answer: Answer | PriorityQueueError) -> Plain:
             return ("enqueued", id, int(state), version, is_changed)
         case Done(state, version, due_ms, is_changed):
             return ("done", int(state), version, due_ms, is_changed)
-        case EnqueuedMany(answers):
-            return ("many", tuple(plain_of(one) for one in answers))
-    fields = tuple((name, value) for name, value in vars(answer).items())
-    return ("error", type(answer).__name__, str(answer), fields)
+        case EnqueuedMany(answers, refusals):
+            parts = tuple(one and (one.id, int(one.state), *one[2:]) for one in answers)
+            return ("many", parts, tuple(tuple(one) for one in refusals))
 
 
 def plain_lease(lease: Lease) -> Plain:
@@ -42,12 +49,6 @@ def plain_lease(lease: Lease) -> Plain:
 
 def answer_of(plain: Plain, messages: Mapping[str, Message]) -> Answer:
     """The answer again; lists may stand for its tuples."""
-    answer = part_of(plain, messages)
-    assert not isinstance(answer, PriorityQueueError), "what was refused is not remembered"
-    return answer
-
-
-def part_of(plain: Plain, messages: Mapping[str, Message]) -> Answer | PriorityQueueError:
     match plain:
         case ["dequeued", str(status), [*leases]]:
             found = cast("list[LeaseFields]", leases)
@@ -56,11 +57,12 @@ def part_of(plain: Plain, messages: Mapping[str, Message]) -> Answer | PriorityQ
             return Enqueued(id, State(state), version, is_changed)
         case ["done", int(state), int(version), int(due_ms), bool(is_changed)]:
             return Done(State(state), version, due_ms, is_changed)
-        case ["many", [*answers]]:
-            parts = [part_of(one, messages) for one in answers]
-            return EnqueuedMany(cast("tuple[Enqueued | PriorityQueueError, ...]", tuple(parts)))
-        case ["error", str(name), str(text), [*fields]]:
-            return error_of(name, text, dict(cast("list[tuple[str, object]]", fields)))
+        case ["many", [*answers], [*refusals]]:
+            parts = cast("list[EnqueuedFields | None]", answers)
+            why = cast("list[RefusedFields]", refusals)
+            return EnqueuedMany(
+                tuple(enqueued_of(one) for one in parts), tuple(Refused(*one) for one in why)
+            )
     raise AssertionError(f"no answer has the form {plain!r}")
 
 
@@ -76,9 +78,8 @@ def lease_of(plain: LeaseFields, messages: Mapping[str, Message]) -> Lease:
     return Lease(id, message.payload, priority, message.metadata, token, *rest)
 
 
-def error_of(name: str, text: str, fields: dict[str, object]) -> PriorityQueueError:
-    kind = cast("type[PriorityQueueError]", getattr(errors, name))
-    error = kind.__new__(kind)
-    error.args = (text,)
-    error.__dict__.update(fields)
-    return error
+def enqueued_of(plain: EnqueuedFields | None) -> Enqueued | None:
+    if plain is None:
+        return None
+    id, state, version, is_changed = plain
+    return Enqueued(id, State(state), version, is_changed)

@@ -13,12 +13,11 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from millstream.providers.priority.core.body import checked_number, checked_text
+from millstream.providers.priority.core.changes import AnswerRow, Plain, Recorder, SessionRow
+from millstream.providers.priority.core.errors import RequestInvalid, RequestStale, SessionFull
+from millstream.providers.priority.core.settings import QueueSettings
 from millstream.runtime import Overloaded
-
-from .body import checked_number, checked_text
-from .changes import AnswerRow, Plain, Recorder, SessionRow
-from .errors import RequestInvalid, RequestStale, SessionFull
-from .settings import QueueSettings
 
 __all__ = ["OPEN_MAX", "Request", "Sessions"]
 

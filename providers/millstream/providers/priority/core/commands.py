@@ -1,0 +1,321 @@
+"""The operations of a queue as plain values, so that what passes them on need not know them.
+
+Owns: one class for each operation of `PriorityCore` that changes a queue (`Command`), and for each
+look at one (`Look`); `perform`, which runs one. Not: what they do (`core`, `reading`).
+Invariants: every field and answer is a plain value that the wire's codec takes; another store can
+do what a class says without a core.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple, Protocol, TypeVar, cast
+
+from .body import NewMessage
+from .core import PriorityCore
+from .message import LeaseToken, Metadata, State
+from .requests.answers import Answer
+from .requests.sessions import Request
+from .results import Dequeued, Done, Enqueued, EnqueuedMany, MessageView, ValueDepths
+from .settings import QueueSettings, SettingsRow
+
+__all__ = [
+    "Answered",
+    "Cancel",
+    "Command",
+    "Complete",
+    "Configure",
+    "Depth",
+    "Dequeue",
+    "Enqueue",
+    "EnqueueMany",
+    "Extend",
+    "Fail",
+    "Get",
+    "Look",
+    "Operation",
+    "Page",
+    "Peek",
+    "Prioritise",
+    "ReadSettings",
+    "Release",
+    "Requeue",
+    "Seen",
+    "Values",
+    "name_of",
+    "perform",
+]
+
+A_co = TypeVar("A_co", covariant=True)
+A = TypeVar("A")
+
+
+class Operation(Protocol[A_co]):
+    """A command or a look, by what it is answered with."""
+
+    def on(self, core: PriorityCore, now_ms: int, /) -> A_co:
+        """Do it. Raises what the core's operation of its name raises."""
+        ...
+
+
+# -- into the queue
+
+
+class Enqueue(NamedTuple):
+    """A message, as `NewMessage`; None: as the queue has it."""
+
+    id: str
+    payload: bytes
+    priority: int
+    metadata: Metadata = ()
+    invisible_ms: int | None = None
+    lease_ms: int | None = None
+    attempts: int | None = None
+
+    def on(self, core: PriorityCore, now_ms: int) -> Enqueued:
+        return core.enqueue(now_ms, NewMessage(*self))
+
+
+class EnqueueMany(NamedTuple):
+    """Messages in order; `all_or_nothing`: the first refusal is raised, and nothing was changed."""
+
+    messages: tuple[Enqueue, ...]
+    all_or_nothing: bool = False
+
+    def on(self, core: PriorityCore, now_ms: int) -> EnqueuedMany:
+        news = [NewMessage(*message) for message in self.messages]
+        return core.enqueue_many(now_ms, news, self.all_or_nothing)
+
+
+class Requeue(NamedTuple):
+    """An errored or canceled message once more, under another id."""
+
+    id: str
+    new_id: str
+
+    def on(self, core: PriorityCore, now_ms: int) -> Enqueued:
+        return core.requeue(now_ms, self.id, self.new_id)
+
+
+# -- out of the queue
+
+
+class Dequeue(NamedTuple):
+    """The most urgent pending messages whose values are free, leased to one worker."""
+
+    worker: str
+    at_most: int = 1
+    wanted: Metadata = ()
+    lease_ms: int | None = None
+    same_value_ok: bool = False
+
+    def on(self, core: PriorityCore, now_ms: int) -> Dequeued:
+        worker, at_most, wanted, lease_ms, same_value_ok = self
+        return core.dequeue(
+            now_ms, worker, at_most, wanted, lease_ms=lease_ms, same_value_ok=same_value_ok
+        )
+
+
+# -- of a lease
+
+
+class Complete(NamedTuple):
+    """The work is done."""
+
+    id: str
+    token: LeaseToken
+
+    def on(self, core: PriorityCore, now_ms: int) -> Done:
+        return core.complete(now_ms, self.id, self.token)
+
+
+class Fail(NamedTuple):
+    """The work cannot be done."""
+
+    id: str
+    token: LeaseToken
+    reason: str = ""
+
+    def on(self, core: PriorityCore, now_ms: int) -> Done:
+        return core.fail(now_ms, self.id, self.token, self.reason)
+
+
+class Cancel(NamedTuple):
+    """The work is not needed; without a token: in any state, by whoever rules the queue."""
+
+    id: str
+    token: LeaseToken | None = None
+    reason: str = ""
+
+    def on(self, core: PriorityCore, now_ms: int) -> Done:
+        return core.cancel(now_ms, self.id, self.token, self.reason)
+
+
+class Extend(NamedTuple):
+    """The lease holds for so long from now."""
+
+    id: str
+    token: LeaseToken
+    lease_ms: int | None = None
+
+    def on(self, core: PriorityCore, now_ms: int) -> Done:
+        return core.extend(now_ms, self.id, self.token, self.lease_ms)
+
+
+class Release(NamedTuple):
+    """The message is given back; `refund`: the attempt was none."""
+
+    id: str
+    token: LeaseToken
+    delay_ms: int = 0
+    refund: bool = False
+    reason: str = ""
+
+    def on(self, core: PriorityCore, now_ms: int) -> Done:
+        id, token, delay_ms, refund, reason = self
+        return core.release(now_ms, id, token, delay_ms, refund=refund, reason=reason)
+
+
+# -- of the queue
+
+
+class Prioritise(NamedTuple):
+    """A message gets another priority."""
+
+    id: str
+    priority: int
+
+    def on(self, core: PriorityCore, now_ms: int) -> Done:
+        return core.prioritise(now_ms, self.id, self.priority)
+
+
+class Configure(NamedTuple):
+    """Other settings; `version`: which ones the caller knew.
+
+    To ask again is safe with a version, and its request id is not remembered: the same settings
+    again are no change.
+    """
+
+    settings: QueueSettings
+    version: int | None = None
+
+    def on(self, core: PriorityCore, now_ms: int) -> SettingsRow:
+        return core.configure(now_ms, self.settings, self.version)
+
+
+# -- looks
+
+
+class Get(NamedTuple):
+    """One message."""
+
+    id: str
+
+    def on(self, core: PriorityCore, now_ms: int) -> MessageView:
+        return core.read.get(self.id)
+
+
+class Peek(NamedTuple):
+    """What a dequeue would lease."""
+
+    at_most: int = 1
+    wanted: Metadata = ()
+
+    def on(self, core: PriorityCore, now_ms: int) -> tuple[MessageView, ...]:
+        return tuple(core.read.peek(self.at_most, self.wanted))
+
+
+class Page(NamedTuple):
+    """Messages in the order in which they were enqueued, after a sequence."""
+
+    at_most: int = 100
+    after: int = 0
+    state: State | None = None
+    wanted: Metadata = ()
+
+    def on(self, core: PriorityCore, now_ms: int) -> tuple[MessageView, ...]:
+        at_most, after, state, wanted = self
+        return tuple(core.read.page(at_most, after=after, state=state, wanted=wanted))
+
+
+class Depth(NamedTuple):
+    """How many messages are in each state, of a filter, of an exclusivity value."""
+
+    wanted: Metadata = ()
+    value: str | None = None
+
+    def on(self, core: PriorityCore, now_ms: int) -> dict[State, int]:
+        return core.read.depth(self.wanted, value=self.value)
+
+
+class Values(NamedTuple):
+    """The depth of each exclusivity value."""
+
+    def on(self, core: PriorityCore, now_ms: int) -> ValueDepths:
+        return ValueDepths(core.read.values())
+
+
+class ReadSettings(NamedTuple):
+    """The settings, and which version of them."""
+
+    def on(self, core: PriorityCore, now_ms: int) -> SettingsRow:
+        return SettingsRow(core.settings_version, core.settings)
+
+
+Repeatable = (
+    Enqueue
+    | EnqueueMany
+    | Requeue
+    | Dequeue
+    | Complete
+    | Fail
+    | Cancel
+    | Extend
+    | Release
+    | Prioritise
+)
+Command = Repeatable | Configure
+"""What changes a queue."""
+Answered = Dequeued | Enqueued | EnqueuedMany | Done | SettingsRow
+"""What commands are answered with."""
+Look = Get | Peek | Page | Depth | Values | ReadSettings
+"""What shows a queue."""
+Seen = MessageView | tuple[MessageView, ...] | dict[State, int] | ValueDepths | SettingsRow
+"""What looks are answered with."""
+
+NAMES: dict[type[Any], str] = {
+    Enqueue: "enqueue",
+    EnqueueMany: "enqueue_many",
+    Requeue: "requeue",
+    Dequeue: "dequeue",
+    Complete: "complete",
+    Fail: "fail",
+    Cancel: "cancel",
+    Extend: "extend",
+    Release: "release",
+    Prioritise: "prioritise",
+    Configure: "configure",
+    Get: "get",
+    Peek: "peek",
+    Page: "page",
+    Depth: "depth",
+    Values: "values",
+    ReadSettings: "settings",
+}
+"""Frozen: answers are stored with the names of their commands."""
+
+
+def name_of(operation: Operation[Any]) -> str:
+    """What a command or look is called in stored answers, metrics and scripts."""
+    return NAMES[type(operation)]
+
+
+def perform(core: PriorityCore, now_ms: int, command: Operation[A], request: Request | None) -> A:
+    """Run a command on a core; with a request id it is done once, `Configure` aside.
+
+    Raises: what the command's operation raises, and what `PriorityCore.once` does.
+    """
+    if request is None or isinstance(command, Configure):
+        return command.on(core, now_ms)
+    asked = cast("Operation[Answer]", command)
+    answer = core.once(now_ms, request, name_of(command), lambda: asked.on(core, now_ms))
+    return cast(A, answer)

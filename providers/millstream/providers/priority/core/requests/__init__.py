@@ -1,0 +1,1 @@
+"""What is remembered of requests, and how their answers are kept."""

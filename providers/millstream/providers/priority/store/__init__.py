@@ -1,0 +1,1 @@
+"""Where priority queues are kept: the contract of a store, and the stores."""
