@@ -88,6 +88,11 @@ class OwnedQueue(Protocol):
         """When `sweep` has something to do next, in Unix milliseconds; None: nothing by itself."""
         ...
 
+    def now_ms(self) -> int:
+        """The time of the queue, in Unix milliseconds: the store's clock, or the latest time that
+        the queue has seen, if that is later. `next_due_ms` is told by it."""
+        ...
+
     async def delete(self) -> None:
         """Delete the queue with its messages, whatever state they are in; no events tell of them.
 
