@@ -129,6 +129,7 @@ class Recorder:
         "is_touched",
         "keeps_events",
         "keeps_rows",
+        "payload_bytes",
         "queue",
         "sessions",
         "sessions_ended",
@@ -145,6 +146,7 @@ class Recorder:
 
     def _clear(self) -> None:
         self.is_touched = False
+        self.payload_bytes = 0  # of first rows
         self.touched: dict[str, tuple[Message, bool]] = {}  # whether its first row is not stored
         self.deleted: dict[str, None] = {}
         self.events: list[ChangeEvent] = []
@@ -158,6 +160,7 @@ class Recorder:
         if self.keeps_rows:
             self.is_touched = True
             self.touched[message.id] = (message, True)
+            self.payload_bytes += len(message.payload)
         if self.keeps_events:
             self._event(message, None, message.state, Step.ENQUEUED, now_ms, reason)
 
@@ -236,6 +239,12 @@ class Recorder:
             self.is_touched = True
             self.answers.pop((session, number), None)
             self.answers_ended[session, number] = None
+
+    def count(self) -> int:
+        """How many rows and events wait; each is counted once, whatever changed in it."""
+        messages = len(self.touched) + len(self.deleted) + len(self.events)
+        requests = len(self.sessions) + len(self.sessions_ended) + len(self.answers)
+        return messages + requests + len(self.answers_ended)
 
     def drain(self, counters: Counters) -> Changes | None:
         """What changed since the last drain; None: nothing."""

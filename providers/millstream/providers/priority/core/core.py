@@ -129,6 +129,15 @@ class PriorityCore:
         """What changed since the last drain, to be stored in one transaction; None: nothing."""
         return self._recorder.drain(self._contents.counters())
 
+    @property
+    def is_drained(self) -> bool:
+        """Nothing changed since the last drain."""
+        return not self._recorder.is_touched
+
+    def undrained(self) -> tuple[int, int]:
+        """How many rows and events the next drain has, and how many bytes of payload."""
+        return self._recorder.count(), self._recorder.payload_bytes
+
     def counters(self) -> Counters:
         """What the next queue of this name begins with, when this one is deleted."""
         return self._contents.counters()

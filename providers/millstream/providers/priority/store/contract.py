@@ -39,9 +39,9 @@ A = TypeVar("A")
 
 
 class StoredEvent(NamedTuple):
-    """An event of the outbox. Positions rise, and are never given again; they may have gaps.
+    """An event of an outbox. Positions rise, and are never given again; they may have gaps.
 
-    `position` is of this store alone: (store, position) names an event for good.
+    (store, outbox, position) names an event for good.
     """
 
     position: int
@@ -110,8 +110,13 @@ class PriorityStore(Protocol):
     """All queues of one place. Silos of one process may share it; stores of several processes may
     share the place, if the store says so."""
 
+    @property
+    def outboxes(self) -> int:
+        """How many outboxes it has; the events of one queue are in one of them, for good."""
+        ...
+
     async def open(self) -> None:
-        """Make it ready; a second call does nothing. Raises ConfigError, StorageUnavailable."""
+        """Make it ready, once for each of its users. Raises ConfigError, StorageUnavailable."""
         ...
 
     async def acquire(self, queue: str, create: QueueSettings | None, /) -> OwnedQueue:
@@ -131,19 +136,20 @@ class PriorityStore(Protocol):
         """Queues whose names begin so, in order, after one."""
         ...
 
-    async def events(self, after: int, limit: int, /) -> Sequence[StoredEvent]:
-        """The outbox after a position, in order; of one message in the order of its versions.
+    async def events(self, outbox: int, after: int, limit: int, /) -> Sequence[StoredEvent]:
+        """An outbox after a position, in order; of one message in the order of its versions.
 
         An event that is committed later than one that was seen never has a lower position.
         """
         ...
 
-    async def forget_events(self, through: int, /) -> None:
-        """Delete the outbox up to and with a position."""
+    async def forget_events(self, outbox: int, through: int, /) -> None:
+        """Delete an outbox up to and with a position."""
         ...
 
     async def aclose(self) -> None:
-        """Release every queue that is owned through this store, then close it. Twice is no error.
+        """One user less; by the last one: release every queue that is owned through this store,
+        then close it. It may be called once too often.
 
         Waits for commits under way; what comes later gets OwnerLost or StorageUnavailable.
         """

@@ -1,0 +1,277 @@
+"""Group commit: a queue whose operations are done at once in memory and stored together.
+
+Owns: `CommittingQueue`, an `OwnedQueue` over a core and a `Hold`. Not: how a commit is stored
+(`Hold`).
+Operations change the core at the moment of their call. While one commit is under way their changes
+add up; when it is done, the core is drained once more.
+Invariants:
+- nobody is answered before every change that the answer may rest on is stored: who changed
+  something, or came after undrained changes, waits for the next commit, others for the one that is
+  under way; if there is neither, the answer leaves at once, while the hold is still the owner's;
+- after a commit failed, or when the hold is another's, the core is never used again;
+- the commits are a task of their own: no caller's end is theirs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Protocol, TypeVar
+
+from millstream.providers.priority.core.changes import Changes
+from millstream.providers.priority.core.commands import Operation, perform
+from millstream.providers.priority.core.core import STEPS_INLINE_MAX, PriorityCore
+from millstream.providers.priority.core.errors import OwnerLost
+from millstream.providers.priority.core.requests.sessions import Request
+from millstream.providers.priority.core.results import Swept
+from millstream.runtime import Env, MillstreamError, Overloaded, StorageUnavailable
+
+from .limits import StoreLimits
+
+__all__ = ["CommittingQueue", "Hold"]
+
+A = TypeVar("A")
+Waiting = list[asyncio.Future[None]]
+TAKEN_OVER = "another owner has taken it over"
+
+
+class Hold(Protocol):
+    """What an owner's commits go to. Every method that stores checks the epoch in the store."""
+
+    @property
+    def queue(self) -> str: ...
+
+    @property
+    def epoch(self) -> int: ...
+
+    def is_held(self) -> bool:
+        """Nobody else can have answered for the queue yet. Cheap: asked for every answer."""
+        ...
+
+    def check_room(self) -> None:
+        """Raise Overloaded if its outbox is full."""
+        ...
+
+    async def commit(self, changes: Changes | None, next_due_ms: int | None) -> None:
+        """Store it whole. Raises `OwnerLost` (not stored), StorageUnavailable (perhaps stored)."""
+        ...
+
+    async def delete(self) -> None:
+        """Delete the queue, but not its counters and epoch. Raises as `commit`."""
+        ...
+
+
+class CommittingQueue:
+    """One owner's hold on one queue.
+
+    Args:
+        core: as it is stored; nobody else may have it.
+        stored_due_ms: its next due time as it is stored.
+        ended: called when the hold is over and nobody waits.
+    """
+
+    def __init__(
+        self,
+        core: PriorityCore,
+        stored_due_ms: int | None,
+        hold: Hold,
+        env: Env,
+        limits: StoreLimits,
+        ended: Callable[[CommittingQueue], None],
+    ) -> None:
+        self._core: PriorityCore | None = core
+        self._why_lost = ""
+        self._hold = hold
+        self._env = env
+        self._limits = limits
+        self._ended = ended
+        self._stored_due_ms = stored_due_ms
+        self._task: asyncio.Task[None] | None = None
+        self._deletion: asyncio.Task[None] | None = None
+        self._current: Waiting = []  # for the commit that is under way
+        self._next: Waiting = []  # for the one after it
+
+    @property
+    def name(self) -> str:
+        return self._hold.queue
+
+    @property
+    def epoch(self) -> int:
+        return self._hold.epoch
+
+    @property
+    def is_lost(self) -> bool:
+        return self._core is None
+
+    async def do(self, command: Operation[A], request: Request | None = None, /) -> A:
+        core = self._ready()
+        try:
+            answer = perform(core, self._now_ms(), command, request)
+        except MillstreamError:
+            await self._stored(core)
+            raise
+        except BaseException as error:
+            self._lose(error)
+            raise
+        await self._stored(core)
+        return answer
+
+    async def look(self, look: Operation[A], /) -> A:
+        core = self._core
+        if core is None:
+            raise self._lost()
+        self._check_waiting()
+        try:
+            seen = look.on(core, self._now_ms())
+        except MillstreamError:
+            await self._stored(core)
+            raise
+        await self._stored(core)
+        return seen
+
+    async def sweep(self, steps: int = STEPS_INLINE_MAX, /) -> Swept:
+        core = self._ready()
+        try:
+            swept = core.sweep(self._now_ms(), steps)
+        except BaseException as error:
+            self._lose(error)
+            raise
+        if core.is_drained and self._task is None and self._stored_due_ms != swept.next_due_ms:
+            # or it would be due in the store for ever, though there is nothing to do
+            await self._join(core, self._next)
+        else:
+            await self._stored(core)
+        return swept
+
+    def next_due_ms(self) -> int | None:
+        return None if self._core is None else self._core.next_due_ms()
+
+    def _now_ms(self) -> int:
+        return int(self._env.wall_s() * 1000)
+
+    # -- room
+
+    def _ready(self) -> PriorityCore:
+        """The core, if one more operation may change it."""
+        core = self._core
+        if core is None:
+            raise self._lost()
+        if self._task is not None:
+            self._check_waiting()
+            self._check_uncommitted(core)
+        self._hold.check_room()
+        return core
+
+    def _check_waiting(self) -> None:
+        limits = self._limits
+        if len(self._current) + len(self._next) >= limits.waiting_max:
+            what = f"queue {self.name!r}: its store is slow, and as many operations wait as may"
+            raise Overloaded(what, "waiting_max", limits.waiting_max)
+
+    def _check_uncommitted(self, core: PriorityCore) -> None:
+        limits = self._limits
+        rows, payload_bytes = core.undrained()
+        what = f"queue {self.name!r}: its store is slow, and as much waits for it as may"
+        if rows >= limits.uncommitted_max:
+            raise Overloaded(what, "uncommitted_max", limits.uncommitted_max)
+        if payload_bytes >= limits.uncommitted_bytes_max:
+            raise Overloaded(what, "uncommitted_bytes_max", limits.uncommitted_bytes_max)
+
+    # -- commits
+
+    async def _stored(self, core: PriorityCore) -> None:
+        """Return when all that was done so far is stored."""
+        if not core.is_drained:
+            await self._join(core, self._next)
+        elif self._task is not None:
+            await self._join(core, self._current)
+        elif not self._hold.is_held():
+            raise self._lose(OwnerLost(self.name, TAKEN_OVER))
+
+    async def _join(self, core: PriorityCore, waiting: Waiting) -> None:
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[None] = loop.create_future()
+        waiting.append(future)
+        if self._task is None:
+            context = self._env.new_context()
+            self._task = loop.create_task(self._commit(core), context=context)
+        await future
+
+    async def _commit(self, core: PriorityCore) -> None:
+        """Commit until nobody waits. Others run before the first drain, so they share it."""
+        try:
+            while self._next:
+                self._current += self._next
+                self._next = []
+                changes, due_ms = core.drain(), core.next_due_ms()
+                await self._hold.commit(changes, due_ms)
+                self._stored_due_ms = due_ms
+                waiting, self._current = self._current, []
+                for future in waiting:
+                    if not future.done():
+                        future.set_result(None)
+        except (OwnerLost, StorageUnavailable) as error:
+            self._lose(error)
+        except BaseException as error:
+            self._lose(error)
+            raise
+        finally:
+            self._task = None
+
+    # -- the end
+
+    def _lost(self) -> OwnerLost:
+        return OwnerLost(self.name, self._why_lost)
+
+    def _lose(self, cause: BaseException) -> OwnerLost:
+        """The core is of no use any more, and all who wait learn it."""
+        waiting, self._current, self._next = [*self._current, *self._next], [], []
+        self._core, self._why_lost = None, why_lost(cause)
+        for future in waiting:
+            if not future.done():
+                future.set_exception(self._error_for(cause))
+        self._ended(self)
+        return self._lost()
+
+    def _error_for(self, cause: BaseException) -> MillstreamError:
+        """One for each who waits, or they would share a traceback."""
+        if isinstance(cause, StorageUnavailable):
+            return StorageUnavailable(*cause.args)
+        return self._lost()
+
+    async def delete(self) -> None:
+        if self._core is None:
+            raise self._lost()
+        self._core, self._why_lost = None, "it was deleted"
+        loop, context = asyncio.get_running_loop(), self._env.new_context()
+        self._deletion = loop.create_task(self._delete(), context=context)
+        await asyncio.shield(self._deletion)  # it goes on without its caller
+
+    async def _delete(self) -> None:
+        await self._answered()
+        if self._why_lost != "it was deleted":
+            raise self._lost()
+        try:
+            await self._hold.delete()
+        finally:
+            self._ended(self)
+
+    async def release(self) -> None:
+        if self._core is not None:
+            self._core, self._why_lost = None, "it was released"
+        await self._answered()
+        if self._deletion is not None:
+            await asyncio.wait([self._deletion])
+        self._ended(self)
+
+    async def _answered(self) -> None:
+        if self._task is not None:
+            await asyncio.wait([self._task])
+
+
+def why_lost(cause: BaseException) -> str:
+    if isinstance(cause, OwnerLost):
+        return TAKEN_OVER
+    if isinstance(cause, StorageUnavailable):
+        return f"a commit failed: {cause}"
+    return f"its owner failed with {type(cause).__name__}: {cause}"

@@ -1,0 +1,248 @@
+"""Priority queues in memory: for tests, simulations and benchmarks.
+
+Owns: `MemoryStore`, its tables, `CommitFaults`. Not: group commit (`committing`).
+Invariants: as every store; what is committed outlives every owner, not the process.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable
+from heapq import nsmallest
+from typing import Protocol
+
+from millstream.providers.priority.core.body import checked_text
+from millstream.providers.priority.core.changes import (
+    AnswerRow,
+    Changes,
+    Counters,
+    MessageRow,
+    SessionRow,
+)
+from millstream.providers.priority.core.core import PriorityCore, QueueRows
+from millstream.providers.priority.core.errors import OwnerLost, PriorityQueueNotFound
+from millstream.providers.priority.core.settings import QueueSettings, SettingsRow
+from millstream.runtime import Env, Overloaded, StorageUnavailable
+
+from .committing import TAKEN_OVER, CommittingQueue
+from .contract import StoredEvent
+from .limits import StoreLimits
+
+__all__ = ["CommitFaults", "MemoryStore"]
+
+
+class CommitFaults(Protocol):
+    """What tests do to a store's commits: wait, or raise StorageUnavailable."""
+
+    async def before(self, queue: str, /) -> None:
+        """A commit begins; if this raises, it is not stored."""
+        ...
+
+    async def after(self, queue: str, /) -> None:
+        """It is stored; if this raises, its owner does not know."""
+        ...
+
+
+class Table:
+    """The rows of one queue name. `settings` is None while there is no queue."""
+
+    def __init__(self) -> None:
+        self.epoch = 0
+        self.counters = Counters()
+        self.next_due_ms: int | None = None
+        self.clear()
+
+    def clear(self) -> None:
+        self.settings: SettingsRow | None = None
+        self.messages: dict[str, MessageRow] = {}
+        self.sessions: dict[str, SessionRow] = {}
+        self.answers: dict[tuple[str, int], AnswerRow] = {}
+        self.next_due_ms = None
+
+    def apply(self, changes: Changes) -> None:
+        self.counters = changes.counters
+        self.settings = changes.settings or self.settings
+        for id in changes.deleted:
+            del self.messages[id]
+        for row in (*changes.inserted, *changes.updated):
+            self.messages[row.id] = row
+        self._apply_requests(changes)
+
+    def _apply_requests(self, changes: Changes) -> None:
+        ended = set(changes.sessions_ended)
+        for name in ended:
+            self.sessions.pop(name, None)
+        if ended:
+            kept = {key: row for key, row in self.answers.items() if key[0] not in ended}
+            self.answers = kept
+        for key in changes.answers_ended:
+            self.answers.pop(key, None)
+        for session in changes.sessions:
+            self.sessions[session.session] = session
+        for answer in changes.answers:
+            self.answers[answer.session, answer.number] = answer
+
+    def is_due(self, until_ms: int) -> bool:
+        return self.next_due_ms is not None and self.next_due_ms <= until_ms
+
+    def rows(self, settings: SettingsRow) -> QueueRows:
+        return QueueRows(
+            settings,
+            self.counters,
+            list(self.messages.values()),
+            list(self.sessions.values()),
+            list(self.answers.values()),
+        )
+
+
+class MemoryHold:
+    """One owner's hold on a table."""
+
+    def __init__(self, store: MemoryStore, queue: str, table: Table) -> None:
+        self.queue = queue
+        self.epoch = table.epoch
+        self._store = store
+        self._table = table
+
+    def is_held(self) -> bool:
+        return self._table.epoch == self.epoch
+
+    def check_room(self) -> None:
+        self._store.check_room(self.queue)
+
+    async def commit(self, changes: Changes | None, next_due_ms: int | None) -> None:
+        faults = self._store.faults
+        if faults is not None:
+            await faults.before(self.queue)
+        self._check_held()
+        if changes is not None:
+            self._store.store(self._table, changes)
+        self._table.next_due_ms = next_due_ms
+        if faults is not None:
+            await faults.after(self.queue)
+
+    async def delete(self) -> None:
+        faults = self._store.faults
+        if faults is not None:
+            await faults.before(self.queue)
+        self._check_held()
+        self._table.clear()
+        if faults is not None:
+            await faults.after(self.queue)
+
+    def _check_held(self) -> None:
+        if not self.is_held():
+            raise OwnerLost(self.queue, TAKEN_OVER)
+
+
+def page(names: Iterable[str], after: str, limit: int) -> list[str]:
+    """Names in order, after one, at most so many."""
+    return nsmallest(limit, (name for name in names if name > after))
+
+
+class MemoryStore:
+    """Queues that end with the process; silos of one process may share it.
+
+    Args:
+        env: clock of the queues.
+        limits: see there.
+        events: whether an outbox is kept. Nobody relays it yet, so it fills.
+        faults: asked around every commit.
+    """
+
+    outboxes = 1
+
+    def __init__(
+        self,
+        env: Env | None = None,
+        limits: StoreLimits | None = None,
+        *,
+        events: bool = False,
+        faults: CommitFaults | None = None,
+    ) -> None:
+        self.faults = faults
+        self.limits = limits or StoreLimits()
+        self.keeps_events = events
+        self._env = env or Env()
+        self._tables: dict[str, Table] = {}
+        self._events: list[StoredEvent] = []
+        self._position = 0
+        self._users = 0
+        self._owned: dict[CommittingQueue, None] = {}
+
+    async def open(self) -> None:
+        self._users += 1
+
+    async def acquire(self, queue: str, create: QueueSettings | None, /) -> CommittingQueue:
+        checked_text(queue, "queue", queue)
+        if self.faults is not None:
+            await self.faults.before(queue)
+        self._refuse_closed()
+        table = self._tables.get(queue)
+        if (table is None or table.settings is None) and create is None:
+            raise PriorityQueueNotFound(queue, "there is no such queue")
+        if table is None:
+            table = self._tables[queue] = Table()
+        table.epoch += 1
+        hold = MemoryHold(self, queue, table)
+        core = self._opened(queue, table, create)
+        owned = CommittingQueue(core, table.next_due_ms, hold, self._env, self.limits, self._forget)
+        self._owned[owned] = None
+        return owned
+
+    def _opened(self, queue: str, table: Table, create: QueueSettings | None) -> PriorityCore:
+        keeps = self.keeps_events
+        if table.settings is not None:
+            return PriorityCore(queue, table.rows(table.settings), keeps_events=keeps)
+        assert create is not None, "who does not create was refused"
+        now_ms, counters = int(self._env.wall_s() * 1000), table.counters
+        core = PriorityCore.created(now_ms, queue, create, counters, keeps_events=keeps)
+        changes = core.drain()
+        assert changes is not None, "a new queue has settings to store"
+        table.apply(changes)
+        return core
+
+    def _forget(self, owned: CommittingQueue) -> None:
+        self._owned.pop(owned, None)
+
+    def check_room(self, queue: str) -> None:
+        if self.keeps_events and len(self._events) >= self.limits.events_max:
+            what = f"queue {queue!r}: the outbox is full, nobody takes its events"
+            raise Overloaded(what, "events_max", self.limits.events_max)
+
+    def store(self, table: Table, changes: Changes) -> None:
+        """Store changes with their events."""
+        table.apply(changes)
+        for event in changes.events:
+            self._position += 1
+            self._events.append(StoredEvent(self._position, event))
+
+    async def due(self, until_ms: int, after: str, limit: int, /) -> list[str]:
+        self._refuse_closed()
+        names = (name for name, table in self._tables.items() if table.is_due(until_ms))
+        return page(names, after, limit)
+
+    async def queues(self, prefix: str, after: str, limit: int, /) -> list[str]:
+        self._refuse_closed()
+        tables = self._tables.items()
+        names = (name for name, table in tables if table.settings and name.startswith(prefix))
+        return page(names, after, limit)
+
+    async def events(self, outbox: int, after: int, limit: int, /) -> list[StoredEvent]:
+        self._refuse_closed()
+        start = bisect_right(self._events, after, key=lambda one: one.position)
+        return self._events[start : start + limit]
+
+    async def forget_events(self, outbox: int, through: int, /) -> None:
+        self._refuse_closed()
+        del self._events[: bisect_right(self._events, through, key=lambda one: one.position)]
+
+    async def aclose(self) -> None:
+        self._users = max(self._users - 1, 0)
+        if not self._users:
+            for owned in list(self._owned):
+                await owned.release()
+
+    def _refuse_closed(self) -> None:
+        if not self._users:
+            raise StorageUnavailable("this priority store is not open")
