@@ -219,7 +219,7 @@ async def test_a_failed_commit_ends_the_owner_and_tells_all_who_wait(is_fenced: 
     assert desk.queue.is_lost and desk.ended
     for act in (desk.queue.do(Dequeue("w")), desk.queue.look(Depth()), desk.queue.sweep()):
         with pytest.raises(OwnerLost, match="another owner" if is_fenced else "the disk is full"):
-            at_once(act)  # type: ignore[arg-type]
+            at_once(act)
     assert desk.queue.next_due_ms() is None and len(desk.hold.doors) == 2
     with pytest.raises(OwnerLost):
         await desk.queue.delete()
@@ -327,7 +327,7 @@ async def test_delete_comes_after_what_waits_and_needs_no_caller() -> None:
     assert first.done()
     released = asyncio.create_task(desk.queue.release())
     await desk.let(1)
-    assert desk.hold.deleted == 1 and released.done()
+    assert released.done() and desk.hold.deleted
 
 
 async def test_a_queue_is_not_deleted_whose_last_commit_failed() -> None:
