@@ -15,7 +15,14 @@ from tests.console.ledger.commands import Shop, run
 from millstream.balancers import DeploymentBalancer
 from millstream.console.main import main
 from millstream.providers.ledger import LedgerOptions, LedgerQueues, Position, open_topics
-from millstream.runtime import MemoryMembershipTable, PublishUnknown, Silo
+from millstream.providers.ledger.topic.appending.takeover import LEFT_OUT
+from millstream.runtime import (
+    CursorTooOld,
+    MemoryMembershipTable,
+    PublishUnknown,
+    QueueUnavailable,
+    Silo,
+)
 from millstream.streams import PersistentStreams, StreamNamespace
 
 WORDS = StreamNamespace("words", str)
@@ -109,18 +116,76 @@ def test_a_ledger_whose_bookie_is_lost_ends_only_when_the_loss_is_accepted(
     said = shop.say(*words)
     assert said.code == 1 and "bring its bookies back" in said.error
     said = shop.say(*words, "--accept-loss")
-    assert said.code == 1 and "would end without an entry: none can be read" in said.out
-    assert "say it again with --yes" in said.out
-    assert shop.say(*words, "--accept-loss", "--json").value["would_lose"]["last"] == -1
+    assert said.code == 1 and "all that it had: messages from 1 on, nobody knows how" in said.out
+    assert "nothing is given up yet: say it again with --yes" in said.out
+    facts = shop.say(*words, "--accept-loss", "--json").value
+    assert facts["last"] == -1 and not facts["is_lost"] and not facts["had_end"]
     assert shop.say("ls", "--json").value["ledgers"][0]["state"] == "recovering"
     said = shop.say(*words, "--accept-loss", "--yes")
-    assert said.code == 0 and "has no entry" in said.out
+    assert said.code == 1 and "may come back: wait until it is lost, or say --gone" in said.error
+    (away,) = facts["away_bookies"]
+    said = shop.say(*words, "--accept-loss", "--yes", "--gone", away[:3])
+    assert said.code == 1 and "say 4 characters of the UUID, or more" in said.error
+    said = shop.say(*words, "--accept-loss", "--yes", "--gone", away[:8])
+    assert said.code == 0 and "it had no end, and has no entry" in said.out
+    assert shop.say(*words, "--accept-loss", "--yes").out.endswith("nothing is missing\n")
 
     async def go_on() -> None:
         async with open_topics(shop.places[0]) as topics:
             orders = await topics.topic("orders")
             where = await orders.produce("a", b"more")
-            assert where is not None and where.number == 1
+            assert where is not None and where.number == 1 + LEFT_OUT
+
+    run(go_on())
+
+
+def test_closed_ledgers_whose_bookie_is_lost_hold_a_topic_up_until_the_loss_is_accepted(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shop = Shop(tmp_path, capsys)
+    shop.fill(["a", "a", "a"])
+    shutil.rmtree(shop.places[0] / "bookie")
+    (ledger,) = [one["ledger"] for one in shop.say("ls", "--json").value["ledgers"]]
+
+    async def held_up() -> None:
+        async with open_topics(shop.places[0]) as topics:
+            with pytest.raises(QueueUnavailable, match="cannot be taken over"):
+                await topics.topic("orders")
+
+    run(held_up())
+    words = ("recover", ledger, "--accept-loss")
+    assert shop.say("recover", ledger).out.startswith(f"ledger {ledger} ends with entry 2")
+    said = shop.say(*words)
+    assert said.code == 1 and "entries 0 to 2: messages 1 to 3, 3 of them" in said.out, said
+    assert "in all 3 entries with 3 messages\n" in said.out
+    facts = shop.say(*words, "--json").value
+    (part,) = facts["parts"]
+    assert (part["first"], part["last"], part["first_message"]) == (0, 2, 1)
+    assert (facts["entries"], facts["messages"], facts["topic"]) == (3, 3, "orders/1")
+    assert shop.say(*words, "--yes").code == 1
+    run(held_up())
+    said = shop.say(*words, "--yes", "--gone", *facts["away_bookies"])
+    assert said.code == 0 and "this is lost for good" in said.out, said
+    assert "lost:       0 to 2\n" in shop.say("show", ledger).out
+    assert "entries 0 to 2 were given up" in shop.say("read", ledger).error
+    assert "messages 1 to 3 are lost" in shop.say("read", "orders/1").error
+
+    async def go_on() -> None:
+        async with open_topics(shop.places[0]) as topics:
+            orders = await topics.topic("orders")
+            more = await orders.produce("a", b"more", producer="p", sequence=0)
+            assert more == Position(1, 4)  # the sequences are lost with the messages
+            billing = await orders.subscribe("billing")
+            with pytest.raises(CursorTooOld, match="messages 1 to 3 are lost") as gone:
+                await billing.batch(messages_max=9)
+            assert gone.value.first == more
+            (found,) = await billing.batch(messages_max=9)
+            assert found.value == b"more"
+            billing.acknowledge(found)
+            await billing.flush()
+        async with open_topics(shop.places[0]) as topics:
+            billing = await (await topics.topic("orders")).subscribe("billing")
+            assert billing.backlog == 0
 
     run(go_on())
 
@@ -197,9 +262,14 @@ async def test_a_running_cluster_ends_a_ledger_with_loss_when_it_is_accepted(
         assert "bring its bookies back" in capsys.readouterr().err
         assert await asyncio.to_thread(main, [*words, "--accept-loss"]) == 1
         assert "say it again with --yes" in capsys.readouterr().out
-        assert await asyncio.to_thread(main, [*words, "--accept-loss", "--yes", "--json"]) == 0
+        assert await asyncio.to_thread(main, [*words, "--accept-loss", "--yes"]) == 1
+        assert "wait until it is lost, or say --gone" in capsys.readouterr().err
+        assert await asyncio.to_thread(main, [*words, "--accept-loss", "--json"]) == 1
+        (away,) = json.loads(capsys.readouterr().out)["away_bookies"]
+        words += ["--accept-loss", "--yes", "--gone", away]
+        assert await asyncio.to_thread(main, [*words, "--json"]) == 0
         assert json.loads(capsys.readouterr().out)["last"] == -1
-        with pytest.raises(PublishUnknown, match="a person ended it with loss behind -1"):
+        with pytest.raises(PublishUnknown, match="a person ended ledger 1 with loss at entry -1"):
             await silo.stream(WORDS, "k").publish("two")
         async with asyncio.timeout(30):
             await silo.stream(WORDS, "k").publish("three")

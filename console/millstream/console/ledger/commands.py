@@ -25,7 +25,7 @@ def add_ledger(command: argparse.ArgumentParser) -> None:
     show = added(actions, "show", "one topic or ledger wholly")
     read = added(actions, "read", "messages of a topic, or entries of a ledger")
     verify = added(actions, "verify", "check all of a bookie's directory")
-    recover = added(actions, "recover", "give a ledger its end")
+    recover = added(actions, "recover", "give ledgers their ends, or give up what is lost of them")
     bookies = added(actions, "bookies", "bookies, a line each")
     for action in (ls, show, read, bookies):
         add_source(action)
@@ -62,13 +62,20 @@ def add_recover(recover: argparse.ArgumentParser) -> None:
         "--gateway", action="append", metavar="HOST:PORT", help="a silo that runs (127.0.0.1:7700)"
     )
     recover.add_argument("--provider", default="default", help="the stream provider (default)")
-    recover.add_argument("ledger", type=positive, help="its number")
+    recover.add_argument("ledger", type=positive, nargs="+", help="its number")
     recover.add_argument(
         "--accept-loss",
         action="store_true",
-        help="end it behind the last entry that can be read: bookies are lost for good",
+        help="give up entries that no bookie has any more: say which",
     )
-    recover.add_argument("--yes", action="store_true", help="do so; without it, say what is lost")
+    recover.add_argument("--yes", action="store_true", help="and do it")
+    recover.add_argument(
+        "--gone",
+        action="append",
+        default=[],
+        metavar="UUID",
+        help="a bookie that will never come back, though it is not known to be lost",
+    )
     recover.add_argument(
         "--wait", type=float, default=5.0, metavar="S", help="how long to look for bookies (5)"
     )

@@ -38,13 +38,13 @@ def topic_facts(content: Content, record: TopicRecord) -> Facts:
         "topic": record.topic,
         "epoch": record.epoch,
         "ledgers": len(record.spans),
-        "messages": sum(span.count for span in record.spans),
+        "messages": sum(span.count - span.left_out for span in record.spans),
         "bytes": sum(span.size_bytes for span in record.spans),
         "is_open": bool(record.spans) and not record.spans[-1].is_sealed,
         "first": record.trimmed,
         "next": record.next,
         "cursors": len(record.cursors),
-        "backlog": max((max(0, record.next - 1 - one.mark) for one in known), default=0),
+        "backlog": max((record.backlog(one.mark, record.next) for one in known), default=0),
     }
 
 

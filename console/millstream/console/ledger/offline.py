@@ -13,6 +13,8 @@ from millstream.providers.ledger.alone.own import OwnLedgers
 from millstream.providers.ledger.bookie.options import BookieOptions
 from millstream.providers.ledger.serving.home import Home
 from millstream.providers.ledger.serving.mending import MendingTarget
+from millstream.providers.ledger.topic.numbers import LostNumbers
+from millstream.providers.ledger.topic.record import topic_rows
 from millstream.runtime import ConfigError, Env, QueueUnavailable
 from millstream.runtime.extending import RealDisk
 
@@ -28,7 +30,8 @@ async def stopped_cluster(arguments: argparse.Namespace) -> AsyncIterator[Mendin
     silo runs one of them)."""
     async with source_of(arguments) as source:
         content = await source.content()
-        content.ledger(arguments.ledger)
+        for ledger in arguments.ledger:
+            content.ledger(ledger)
         homes = [
             Home(path, content.bookies[bookie].place, content.bookies[bookie].owner)
             for bookie, path in places_of(content, arguments.directory).items()
@@ -37,7 +40,9 @@ async def stopped_cluster(arguments: argparse.Namespace) -> AsyncIterator[Mendin
         own = OwnLedgers(homes, source.store, source.scope, BookieOptions(), Env(), RealDisk())
         try:
             await own.start(0.0)
-            yield MendingTarget(own.context)
+            lost = content.lost_bookies()
+            numbers = LostNumbers(topic_rows(source.metadata))
+            yield MendingTarget(own.context, numbers, lost.__contains__)
         except QueueUnavailable as error:
             text = "say --gateway instead of --store, or stop the silos that run its bookies"
             raise ConfigError(f"{error}. What can be done: {text}") from error

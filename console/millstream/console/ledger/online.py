@@ -28,11 +28,12 @@ class Asked:
             self._client, "", self._target, MendingTarget.recover, ledger, wait_s
         )
 
-    async def left(self, ledger: int, /) -> LossAnswer:
-        return await ask_gateway(self._client, "", self._target, MendingTarget.left, ledger)
+    async def left(self, ledger: int, gone: list[str], /) -> LossAnswer:
+        return await ask_gateway(self._client, "", self._target, MendingTarget.left, ledger, gone)
 
-    async def give_up(self, ledger: int, /) -> EndAnswer:
-        return await ask_gateway(self._client, "", self._target, MendingTarget.give_up, ledger)
+    async def give_up(self, ledger: int, gone: list[str], /) -> LossAnswer:
+        method = MendingTarget.give_up
+        return await ask_gateway(self._client, "", self._target, method, ledger, gone)
 
 
 @asynccontextmanager

@@ -16,11 +16,12 @@ from millstream.console.dead_letters import item_text, plain
 from millstream.providers.ledger.alone.message import CONTENT as MANAGED
 from millstream.providers.ledger.handle.ledgers import BookieLedgers
 from millstream.providers.ledger.protocol.entry import Entry
-from millstream.providers.ledger.protocol.errors import EntryDamaged
+from millstream.providers.ledger.protocol.errors import EntriesGivenUp, EntryDamaged
 from millstream.providers.ledger.queues.form import CONTENT as OF_STREAMS
 from millstream.providers.ledger.topic.form import Kind, StoredMessage, head_of
 from millstream.providers.ledger.topic.reading.reader import TopicReader
 from millstream.providers.ledger.topic.record import topic_rows
+from millstream.runtime import CursorTooOld
 
 from .files import file_ledgers, places_of
 from .lines import print_json, size, when
@@ -57,13 +58,25 @@ async def print_entries(
     first, left = max(0, arguments.first or 0), arguments.count
     reader = await ledgers.reader(int(arguments.name))
     found: list[Entry] = []
-    while left > 0 and (page := await reader.read(first, left, PAGE_BYTES)):
+    while left > 0:
+        try:
+            page = await reader.read(first, left, PAGE_BYTES)
+        except EntriesGivenUp as lost:
+            say_lost(lost)
+            first = lost.last + 1
+            continue
+        if not page:
+            break
         found += page
         first, left = first + len(page), left - len(page)
     tell([entry_facts(one) for one in found], entry_line, arguments.json)
     if not found or left > 0:
         say_end(content.ledger(int(arguments.name)).last, first)
     return 0
+
+
+def say_lost(lost: Exception) -> None:
+    print(f"millstream ledger read: {plain(str(lost))}", file=sys.stderr)
 
 
 def say_end(last: int, first: int) -> None:
@@ -82,7 +95,15 @@ async def print_messages(
         oldest, end = await reader.bounds()
         first, left = max(oldest, arguments.first or oldest), arguments.count
         found: list[StoredMessage] = []
-        while left > 0 and (page := await reader.read(first, left, PAGE_BYTES)):
+        while left > 0:
+            try:
+                page = await reader.read(first, left, PAGE_BYTES)
+            except CursorTooOld as lost:
+                say_lost(lost)
+                first = max(first + 1, lost.first)
+                continue
+            if not page:
+                break
             found += page
             first, left = page[-1].number + 1, left - len(page)
     finally:

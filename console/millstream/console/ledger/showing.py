@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from millstream.providers.ledger.protocol.record import LedgerRecord
+from millstream.providers.ledger.protocol.record import ENDLESS, LedgerRecord
 from millstream.providers.ledger.topic.cursors.cursor import CursorRecord
 from millstream.providers.ledger.topic.record import TopicRecord
 
@@ -42,6 +42,11 @@ async def show_one(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def lost_range(first: int, last: int) -> str:
+    """Entries that were given up."""
+    return f"what was from {first} on" if last == ENDLESS else f"{first} to {last}"
+
+
 def raw(record: LedgerRecord | TopicRecord) -> dict[str, Any]:
     """The row, by names of fields."""
     return {name: msgspec.to_builtins(getattr(record, name)) for name in record.__struct_fields__}
@@ -60,6 +65,8 @@ def lines_of_ledger(content: Content, record: LedgerRecord, now_s: float) -> lis
         "bytes": "-" if found["bytes"] is None else size(found["bytes"]),
         "written by": record.operation,
     }
+    if record.lost:
+        rows["lost"] = ", ".join(lost_range(*one) for one in record.lost)
     if found["under_replicated"]:
         rows["under-replicated"] = found["under_replicated"]
     lines = [*facts(rows), ""]
@@ -94,7 +101,7 @@ def lines_of_topic(content: Content, record: TopicRecord) -> list[str]:
             str(span.ledger),
             "sealed" if span.is_sealed else "open",
             str(span.first),
-            f"{span.count:,}" if span.is_sealed else "-",
+            f"{span.count - span.left_out:,}" if span.is_sealed else "-",
             size(span.size_bytes) if span.is_sealed else "-",
             when(span.last_ms / 1000),
         )
@@ -119,7 +126,7 @@ def cursor_facts(topic: TopicRecord, cursor: CursorRecord) -> dict[str, Any]:
         "cursor": cursor.cursor,
         "mark": cursor.mark,
         "ranges": [list(one) for one in cursor.ranges],
-        "backlog": max(0, topic.next - 1 - cursor.mark - done),
+        "backlog": max(0, topic.backlog(cursor.mark, topic.next) - done),
         "gap": cursor.gap,
     }
 

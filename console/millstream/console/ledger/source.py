@@ -64,6 +64,11 @@ class Content:
             raise LookupError(f"{what} {text!r}; {near(text, found or self.bookies)}")
         return self.bookies[found[0]]
 
+    def lost_bookies(self) -> set[str]:
+        """Those that the last report says are lost."""
+        told = (one for report in self.reports for one in report.bookies)
+        return {one.bookie for one in told if one.standing == "lost"}
+
 
 @dataclass(frozen=True, slots=True)
 class Source:

@@ -65,7 +65,7 @@ class LedgerSubscription:
     def backlog(self) -> int:
         """Messages behind the oldest one that is not acknowledged, and that one."""
         pairs = zip(self._parts, self._cursors, strict=True)
-        return sum(part.end - 1 - cursor.mark for part, cursor in pairs)
+        return sum(part.record.backlog(cursor.mark, part.end) for part, cursor in pairs)
 
     @property
     def is_closed(self) -> bool:

@@ -1,95 +1,196 @@
-"""Ending a ledger whose bookies are lost for good.
+"""Giving up entries that are lost for good, in a ledger with or without an end.
 
-Owns: `what_is_left`, `end_behind`, `Left`. Not: recovery, which loses nothing (`recovery`).
-Invariants: whoever writes or recovers the ledger is excluded, by a term that is stored and that
-living bookies know, before anything is read; the end is behind the last entry before which none is
-missing, whether it was confirmed or not.
+Owns: `what_is_left`, `give_up`, `Left`, `Gap`. Not: recovery, which loses nothing (`recovery`);
+who may do it, and what is said (`serving.mending`). Invariants: whoever writes or recovers the
+ledger is excluded, by a term that is stored and that living bookies know, before anything is read;
+what any bookie has, and had to be there, is kept, also behind what is missing.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
-from contextlib import suppress
 from typing import NamedTuple
 
 from millstream.providers.ledger.protocol.entry import NOTHING, Entry, unpack
 from millstream.providers.ledger.protocol.errors import BookieError, EntryDamaged
-from millstream.providers.ledger.protocol.record import LedgerRecord, closed, recovering
+from millstream.providers.ledger.protocol.record import (
+    ENDLESS,
+    LedgerRecord,
+    LedgerState,
+    given_up,
+    recovering,
+)
 
 from .context import HandleContext, existing
 
-__all__ = ["BEHIND_MAX", "Left", "end_behind", "what_is_left"]
+__all__ = ["Gap", "Left", "give_up", "what_is_left"]
 
-BEHIND_MAX = 1_000
-"""So many entries behind the first that is missing are looked for, to be counted."""
+EDGE_BYTES = 64
+"""Of the payloads beside a gap: so that it can be said what was between them."""
+MISSING_AT_ONCE = 1_000
+"""After a look for so many entries that are missing, others run."""
+
+
+class Gap(NamedTuple):
+    """Entries that nobody gives, from `first` to `last`; `ENDLESS`: nobody knows how many.
+
+    `before`, `after`: how the payloads of the entries beside it begin; b"": there are none.
+    """
+
+    first: int
+    last: int
+    before: bytes
+    after: bytes
 
 
 class Left(NamedTuple):
     """What can be read of a ledger.
 
-    `record`: in the term in which it was read. `last`, `length`: its last entry and bytes, if it
-    ends before the first that is missing. `confirmed`: the highest entry that a bookie which
-    answered knows to be confirmed; more may be. `behind`: entries after the first missing one that
-    can be read, and go too. `away`: bookies that did not answer.
+    `record`: in the term in which it was read. `last`, `length`: the end that it has, or would get,
+    and the bytes up to the last entry that can be read. `gaps`: what would be given up, beside what
+    was before. `away`: bookies that did not answer, and may have some of that.
     """
 
     record: LedgerRecord
     last: int
     length: int
-    confirmed: int
-    behind: int
+    gaps: tuple[Gap, ...]
     away: tuple[str, ...]
 
     @property
     def lost(self) -> int:
-        """Entries that were confirmed, and are not before the end, as far as anybody knows."""
-        return max(0, self.confirmed - self.last)
+        """Entries in gaps, as far as anybody knows."""
+        return sum(max(0, min(gap.last, self.last) - gap.first + 1) for gap in self.gaps)
 
 
 async def what_is_left(context: HandleContext, ledger: int) -> Left:
-    """Fence the ledger, and read all of it. Raises LedgerClosed (it has its end), LedgerFenced
-    (another one recovers it now), LedgerGone, StorageError."""
-    record = await context.rows.update(ledger, lambda found: recovering(existing(ledger, found)))
-    confirmed, away = NOTHING, list[str]()
-    for bookie in sorted({name for one in record.fragments for name in one.bookies}):
-        try:
-            known = await context.bookies.fence(bookie, ledger, record.term)
-        except BookieError:
-            away.append(bookie)
-        else:
-            confirmed = max(confirmed, known)
-    last, length = NOTHING, 0
-    while page := await page_at(context, record, last + 1):
-        last, length = last + len(page), page[-1].head.length
-    behind = 0
-    for entry in range(last + 2, min(confirmed, last + BEHIND_MAX) + 1):
-        behind += bool(await page_at(context, record, entry))
-    return Left(record, last, length, confirmed, behind, tuple(away))
+    """Read all of a ledger; one without an end is fenced first, and would get one.
+
+    Raises LedgerFenced (another one recovers it now), LedgerGone, StorageError.
+    """
+
+    def excluded(found: LedgerRecord | None) -> LedgerRecord:
+        record = existing(ledger, found)
+        return record if record.state is LedgerState.CLOSED else recovering(record)
+
+    survey = Survey(context, await context.rows.update(ledger, excluded))
+    return await survey.run()
 
 
-async def page_at(context: HandleContext, record: LedgerRecord, first: int) -> Sequence[Entry]:
-    """Entries that follow each other, of whichever bookie has them; [] if none has the first."""
-    options, ledger = context.options, record.ledger
-    ends = [fragment.first for fragment in record.fragments if fragment.first > first]
-    count = min([options.page_entries, *(end - first for end in ends)])
-    for bookie in record.holders(first):
-        page: list[Entry] = []
-        with suppress(BookieError, EntryDamaged):
-            found = await context.bookies.read(
-                bookie, ledger, first, count, options.page_bytes, record.term
-            )
-            for entry, packed in enumerate(found.entries, first):
-                page.append(unpack(packed, ledger, entry))
-        if page:
-            return page
-    return []
-
-
-async def end_behind(context: HandleContext, left: Left) -> LedgerRecord:
-    """Give the ledger its end there; what is behind is lost. Raises LedgerFenced, LedgerClosed
+async def give_up(context: HandleContext, left: Left) -> LedgerRecord:
+    """What is missing is given up, and the ledger has an end. Raises LedgerFenced, LedgerClosed
     (another one came first), StorageError."""
     record = left.record
+    lost = [(gap.first, gap.last) for gap in left.gaps]
     return await context.rows.update(
         record.ledger,
-        lambda found: closed(existing(record.ledger, found), record.term, left.last, left.length),
+        lambda found: given_up(
+            existing(record.ledger, found), record.term, left.last, left.length, lost
+        ),
     )
+
+
+class Survey:
+    """One look at all entries of a ledger, in order."""
+
+    def __init__(self, context: HandleContext, record: LedgerRecord) -> None:
+        self._context = context
+        self._record = record
+        self._is_closed = record.state is LedgerState.CLOSED
+        self._away: set[str] = set()
+        self._suspects: set[str] = set()  # of those, who may have what is missing
+        self._at = 0  # the next entry to look for
+        self._found = NOTHING  # the last one that was found, its payload's beginning, and bytes
+        self._edge = b""
+        self._length = 0
+        self._gaps: list[Gap] = []
+
+    async def run(self) -> Left:
+        """Look at all that is known to have been there, and at what follows it."""
+        record = self._record
+        last = record.last if self._is_closed else await self._fence()
+        while self._at <= last:
+            page = await self._page(last)
+            self._take(page)
+            if not page:
+                await self._miss()
+        if not self._is_closed:
+            while page := await self._page(ENDLESS):
+                self._take(page)
+            last = max(last, self._found)
+        self._end(last)
+        length = record.length if self._is_closed else self._length
+        return Left(record, last, length, tuple(self._gaps), tuple(sorted(self._suspects)))
+
+    async def _fence(self) -> int:
+        """Nobody writes it any more; the highest entry that a bookie knows to be confirmed."""
+        confirmed, record = NOTHING, self._record
+        for bookie in sorted({name for one in record.fragments for name in one.bookies}):
+            try:
+                known = await self._context.bookies.fence(bookie, record.ledger, record.term)
+            except BookieError:
+                self._away.add(bookie)
+            else:
+                confirmed = max(confirmed, known)
+        return confirmed
+
+    async def _page(self, last: int) -> Sequence[Entry]:
+        """Entries that follow each other, of whichever bookie has them; [] if none has the next."""
+        options, record, first = self._context.options, self._record, self._at
+        ends = [
+            last + 1,
+            *(one.first for one in record.fragments),
+            *(one for one, _ in record.lost),
+        ]
+        count = min([options.page_entries, *(end - first for end in ends if end > first)])
+        term = 0 if self._is_closed else record.term
+        if record.lost_at(first) is not None:
+            return []
+        for bookie in record.holders(first):
+            if bookie in self._away:
+                continue
+            page: list[Entry] = []
+            try:
+                found = await self._context.bookies.read(
+                    bookie, record.ledger, first, count, options.page_bytes, term
+                )
+                for entry, packed in enumerate(found.entries, first):
+                    page.append(unpack(packed, record.ledger, entry))
+            except BookieError:
+                self._away.add(bookie)
+            except EntryDamaged:
+                pass
+            if page:
+                return page
+        return []
+
+    def _take(self, page: Sequence[Entry]) -> None:
+        if not page:
+            return
+        self._close_gap(self._at - 1, page[0].payload[:EDGE_BYTES])
+        self._at += len(page)
+        self._found, self._edge = self._at - 1, page[-1].payload[:EDGE_BYTES]
+        self._length = page[-1].head.length
+
+    async def _miss(self) -> None:
+        if self._record.lost_at(self._at) is None:
+            self._suspects |= self._away & set(self._record.holders(self._at))
+        self._at += 1
+        if self._at % MISSING_AT_ONCE == 0:
+            await asyncio.sleep(0)
+
+    def _close_gap(self, last: int, after: bytes) -> None:
+        """What was not found since the last entry that was, if it was not given up before."""
+        first = self._found + 1
+        if first <= last and (first, last) not in self._record.lost:
+            self._gaps.append(Gap(first, last, self._edge, after))
+
+    def _end(self, last: int) -> None:
+        if self._is_closed:
+            tail = self._record.lost_at(last)  # which may be endless
+            self._close_gap(last if tail is None else tail[1], b"")
+            return
+        # the bookies that do not answer may know of more, which nobody can deny
+        self._suspects |= self._away & set(self._record.fragments[-1].bookies)
+        self._close_gap(ENDLESS, b"")

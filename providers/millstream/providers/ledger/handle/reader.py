@@ -2,8 +2,8 @@
 
 Owns: `LedgerReader`. Invariants: nothing behind what is confirmed is given out, since a recovery
 may cut it off (spec/ledger.md 3.16); what is given out passed its check; of a closed ledger the
-record says where it ends, not the bookies (3.14); where no copy is found the record is read again
-first, for entries may have been moved (#4613).
+record says where it ends and what was given up, not the bookies (3.14); where no copy is found the
+record is read again first, for entries may have been moved (#4613).
 """
 
 from __future__ import annotations
@@ -13,7 +13,12 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 from millstream.providers.ledger.protocol.entry import NOTHING, Entry, unpack
-from millstream.providers.ledger.protocol.errors import BookieError, EntryDamaged, NotRecoverable
+from millstream.providers.ledger.protocol.errors import (
+    BookieError,
+    EntriesGivenUp,
+    EntryDamaged,
+    NotRecoverable,
+)
 from millstream.providers.ledger.protocol.record import LedgerRecord, LedgerState
 
 from .context import HandleContext, existing
@@ -49,14 +54,21 @@ class LedgerReader:
         if first > last:
             return []
         count = min(entries_max, last - first + 1)
+        self._refuse_lost(first)
         found = await self._from_bookies(first, count, bytes_max)
         if not found:
             await self._read_record()
+            self._refuse_lost(first)
             found = await self._from_bookies(first, count, bytes_max)
         if found:
             return found
         text = f"ledger {self._record.ledger}: no bookie gives entry {first}, which is confirmed"
         raise NotRecoverable(f"{text}: {'; '.join(self._refusals)}")
+
+    def _refuse_lost(self, entry: int) -> None:
+        lost = self._record.lost_at(entry)
+        if lost is not None:
+            raise EntriesGivenUp(self._record.ledger, *lost)
 
     async def wait(self, confirmed: int, wait_s: float, /) -> int:
         if not wait_s:
@@ -135,8 +147,9 @@ class LedgerReader:
     async def _from_bookies(self, first: int, count: int, bytes_max: int) -> list[Entry]:
         """From the first bookie of the write set that has the entry; the next ones if it fails, or
         takes long."""
-        at = [fragment.first for fragment in self._record.fragments if fragment.first > first]
-        count = min(count, at[0] - first) if at else count
+        ends = [fragment.first for fragment in self._record.fragments if fragment.first > first]
+        ends += [lost for lost, _ in self._record.lost if lost > first]
+        count = min([count, *(end - first for end in ends)])
         refusals = self._refusals = list[str]()
 
         async def ask(bookie: str) -> list[Entry] | None:

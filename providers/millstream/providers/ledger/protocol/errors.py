@@ -4,6 +4,7 @@
     ├── LedgerFenced         another one took the ledger over: stop writing it for good
     ├── LedgerClosed         it has an end: write another one
     ├── LedgerGone           it was deleted: forget it
+    ├── EntriesGivenUp       a person accepted their loss: go on behind them
     ├── NotEnoughBookies     try again when more bookies can be written
     ├── NotRecoverable       too few bookies know an entry: bring them back, then try again
     ├── EntryDamaged         what is stored is not what was written: read it elsewhere
@@ -28,6 +29,7 @@ __all__ = [
     "BookieReadOnly",
     "DirectoryInUse",
     "DirectoryRefused",
+    "EntriesGivenUp",
     "EntryDamaged",
     "LedgerClosed",
     "LedgerError",
@@ -61,6 +63,22 @@ class LedgerClosed(LedgerError):
 
 class LedgerGone(LedgerError):
     """There is no such ledger, or it was deleted."""
+
+
+class EntriesGivenUp(LedgerError):
+    """These entries of a ledger are lost, and a person accepted that.
+
+    Attributes: `ledger`; `first`, `last`: all of them, so the entries beside them are not.
+    """
+
+    ledger: int
+    first: int
+    last: int
+
+    def __init__(self, ledger: int, first: int, last: int) -> None:
+        self.ledger, self.first, self.last = ledger, first, last
+        what = f"entry {first}" if first == last else f"entries {first} to {last}"
+        super().__init__(f"ledger {ledger}: {what} were given up: their loss was accepted")
 
 
 class NotEnoughBookies(LedgerError):

@@ -4,12 +4,13 @@ Owns: `LedgerRecord`, `Fragment`, and the changes that a record may undergo, as 
 record to record. Not: storing it (`metadata`). Idea: spec/ledger.md 2.5, 4.1, 4.15, 7.1.
 Invariants: open → recovering → closed, or open → closed; terms and starts of fragments rise; the
 last entry of a closed ledger never changes; nobody adds a fragment to a ledger under recovery but
-the one who closes it.
+the one who closes it; an entry that was given up stays so, whoever comes back.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Mapping
 from enum import Enum
 
 import msgspec
@@ -19,14 +20,20 @@ from .errors import LedgerClosed, LedgerFenced
 from .quorum import Quorum
 
 __all__ = [
+    "ENDLESS",
     "Claim",
     "Fragment",
     "LedgerRecord",
     "LedgerState",
     "closed",
+    "given_up",
     "recovering",
     "with_ensemble",
 ]
+
+
+ENDLESS = 2**62
+"""The end of a range of lost entries of which nobody knows how many there were."""
 
 
 class LedgerState(Enum):
@@ -63,7 +70,9 @@ class LedgerRecord(msgspec.Struct, frozen=True, array_like=True):
     version, by which a writer whose answer was lost knows its own. `wanted`: the quorum that was
     asked for, if there were too few bookies for its copies when it was made. `complete`: once it
     is closed, entries up to this one are known to have been on every bookie of their write sets.
-    `claim`: of whoever copies them elsewhere.
+    `claim`: of whoever copies them elsewhere. `lost`: entries that a person gave up, first and
+    last, in order and apart; the last range ends at `ENDLESS` if there may have been more entries
+    than `last` says.
     """
 
     ledger: int
@@ -79,6 +88,7 @@ class LedgerRecord(msgspec.Struct, frozen=True, array_like=True):
     wanted: Quorum | None = None
     complete: int = NOTHING
     claim: Claim | None = None
+    lost: tuple[tuple[int, int], ...] = ()
 
     def fragment_of(self, entry: int) -> Fragment:
         """The fragment that an entry is in, or would be."""
@@ -94,6 +104,26 @@ class LedgerRecord(msgspec.Struct, frozen=True, array_like=True):
         if self.state is not LedgerState.CLOSED or (self.claim and bookie in self.claim.bookies):
             return True
         return any(bookie in fragment.bookies for fragment in self.fragments)
+
+    def lost_at(self, entry: int) -> tuple[int, int] | None:
+        """The range of entries that were given up which an entry is in."""
+        at = bisect_right(self.lost, entry, key=lambda one: one[0]) - 1
+        return self.lost[at] if at >= 0 and entry <= self.lost[at][1] else None
+
+    def kept(self, entries: range) -> Iterator[range]:
+        """Those of these entries, which follow each other, that were not given up."""
+        at = entries.start
+        for first, last in self.lost:
+            if at < min(first, entries.stop):
+                yield range(at, min(first, entries.stop))
+            at = max(at, last + 1)
+        if at < entries.stop:
+            yield range(at, entries.stop)
+
+    @property
+    def is_end_lost(self) -> bool:
+        """Were its last entries given up, or some that may have been behind them?"""
+        return bool(self.lost) and self.lost[-1][1] >= self.last
 
 
 def with_ensemble(
@@ -147,6 +177,28 @@ def closed(
         complete=min(complete, last),
         fragments=record.fragments if fragments is None else fragments,
     )
+
+
+def given_up(
+    record: LedgerRecord, term: int, last: int, length: int, lost: Iterable[tuple[int, int]]
+) -> LedgerRecord:
+    """These entries are lost for good; without an end the ledger gets this one, as by `closed`.
+
+    Again is harmless. Raises LedgerFenced, LedgerClosed.
+    """
+    ended = closed(record, term, last, length)
+    return msgspec.structs.replace(ended, lost=merged((*ended.lost, *lost)))
+
+
+def merged(ranges: Iterable[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
+    """The same entries as ranges that are in order and apart."""
+    found: list[tuple[int, int]] = []
+    for first, last in sorted(ranges):
+        if found and first <= found[-1][1] + 1:
+            found[-1] = found[-1][0], max(last, found[-1][1])
+        else:
+            found.append((first, last))
+    return tuple(found)
 
 
 def refuse_others(record: LedgerRecord, term: int, also: LedgerState = LedgerState.OPEN) -> None:

@@ -20,7 +20,9 @@ from millstream.providers.ledger.serving.cluster_bookies import ClusterBookies
 from millstream.providers.ledger.serving.home import Home
 from millstream.providers.ledger.serving.hosted import HostedBookie
 from millstream.providers.ledger.serving.mending import MendingTarget
+from millstream.providers.ledger.topic.numbers import LostNumbers
 from millstream.providers.ledger.topic.reading.reader import TopicReader
+from millstream.providers.ledger.topic.record import topic_rows
 from millstream.providers.ledger.topic.topic import Topic
 from millstream.providers.ledger.topic.topics import Topics
 from millstream.runtime import ConfigError, StorageUnavailable
@@ -54,14 +56,18 @@ class LedgerNode:
         )
         records = ledger_rows(metadata)
         context = HandleContext(self._bookies, records, host.clock, host.tasks, HandleOptions())
-        host.targets.add(MendingTarget(context), host.provider)
         self._auditor: Auditor | None = None
         if home.owner and options.recovery.is_on:
             around = (self._bookies, options.recovery, home.place, host.silo)
             self._auditor = Auditor(context, metadata, records, *around)
+        mending = MendingTarget(context, LostNumbers(topic_rows(metadata)), self._is_lost)
+        host.targets.add(mending, host.provider)
         ledgers = BookieLedgers(context, ids, usual)
         self._topics = Topics(ledgers, metadata, host.clock, host.tasks)
         self._tasks = host.tasks
+
+    def _is_lost(self, bookie: str) -> bool:
+        return self._auditor is not None and self._auditor.is_lost(bookie)
 
     async def start(self) -> None:
         """Find the bookies, and run the directory's if nobody does. Raises ConfigError: the

@@ -49,7 +49,12 @@ class LedgerReceiver:
         except StorageError as error:
             raise QueueUnavailable(f"{self._queue}: its position cannot be read: {error}") from None
         # what is before `after` is read beside this by those that are behind: it is not done
-        cursor.rewind(0 if after is None else after.seq + 1)
+        done = 0 if after is None else after.seq
+        cursor.rewind(done + 1)
+        first = cursor.take_gap(done)
+        if first is not None:
+            text = f"{self._queue}: messages before {first} are gone"
+            raise CursorTooOld(text, first=Token(self._era, first))
 
     async def read(
         self, max_events: int, max_bytes: int, wait_s: float, /
@@ -71,8 +76,9 @@ class LedgerReceiver:
             found = await cursor.read(max_events, max_bytes, wait_s)
             self._has_failed = False
         except CursorTooOld as error:
-            first = Token(self._era, error.first)
-            raise CursorTooOld(f"{self._queue}: {error}", first=first) from None
+            cursor.tell_later(error.first)  # to whoever starts next
+            self._has_failed = True
+            raise QueueUnavailable(f"{self._queue}: {error}: start again") from None
         except QueueUnavailable:
             if self._topic is None:
                 return []  # it was closed meanwhile
@@ -97,7 +103,9 @@ class LedgerReceiver:
 
     async def backlog(self) -> int:
         topic, cursor = self._topic, self._cursor
-        return 0 if topic is None or cursor is None else topic.end - 1 - cursor.mark
+        if topic is None or cursor is None:
+            return 0
+        return topic.record.backlog(cursor.mark, topic.end)
 
     async def aclose(self) -> None:
         topic, self._topic, self._cursor = self._topic, None, None

@@ -89,7 +89,7 @@ class Copier:
     async def fill(
         self, record: LedgerRecord, runs: Iterable[range], bookie: str, has_most: bool = False
     ) -> None:
-        """See to it that a bookie has these entries.
+        """See to it that a bookie has these entries, but those that were given up.
 
         Args:
             has_most: look first which of them it has.
@@ -98,7 +98,7 @@ class Copier:
         not answer), BookieError and LedgerFenced of this bookie.
         """
         lost: list[range] = []
-        for run in runs:
+        for run in (part for entries in runs for part in record.kept(entries)):
             at = run.start
             while at < run.stop:
                 count = run.stop - at
@@ -176,7 +176,11 @@ class Copier:
         )
         text = f"ledger {record.ledger} of {record.topic or 'no topic'}: no bookie has entry "
         text += f"{entries}{' and more' if len(lost) > SHOWN_MAX else ''}"
-        return EntriesLost(f"{text}; {advice(gone)}", record.ledger, first, gone)
+        return EntriesLost(
+            f"{text}; {advice(gone)}; if nobody can, see `millstream ledger recover "
+            f"{record.ledger} --accept-loss`",
+            *(record.ledger, first, gone),
+        )
 
 
 SHOWN_MAX = 8

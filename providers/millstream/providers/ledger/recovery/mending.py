@@ -111,7 +111,8 @@ class Mender:
         known = self._lost.get(record.ledger)
         if known is None:
             return
-        if not await self._copier.page(record, known.first, 1):
+        is_given_up = record.lost_at(known.first) is not None
+        if not is_given_up and not await self._copier.page(record, known.first, 1):
             raise EntriesLost(str(known), known.ledger, known.first, known.gone)
         del self._lost[record.ledger]
 

@@ -1,89 +1,183 @@
-"""What a person asks a running cluster to do for a ledger that has no end.
+"""What a person asks a running cluster to do for a ledger that has no end, or misses entries.
 
-Owns: `MendingTarget`, the system target `$ledgers/<provider>`, its answers. Not: recovery
-(`handle`), who asks (`millstream.console`). Invariants: clients may have a ledger given the end
-that any takeover would give it, or one with a loss, asked for by that name; entries and bookies are
-not open to them; what a ledger refuses is an answer, not an error of the call.
+Owns: `MendingTarget`, the system target `$ledgers/<provider>`, its answers. Not: recovery, giving
+up (`handle`), who asks (`millstream.console`). Invariants: clients may have a ledger given the end
+that any takeover would give it, or have lost entries given up, asked for by that name; while a
+bookie may have them that is not known to be lost, they name it, too; entries and bookies are not
+open to them; what a ledger refuses is an answer, not an error of the call.
 """
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
+from typing import Protocol
 
 import msgspec
 
 from millstream.providers.ledger.handle.context import HandleContext
-from millstream.providers.ledger.handle.loss import Left, end_behind, what_is_left
+from millstream.providers.ledger.handle.loss import Gap, Left, give_up, what_is_left
 from millstream.providers.ledger.handle.recovery import recover
 from millstream.providers.ledger.protocol.entry import NOTHING
 from millstream.providers.ledger.protocol.errors import LedgerError
-from millstream.providers.ledger.protocol.record import LedgerRecord
+from millstream.providers.ledger.protocol.record import ENDLESS, LedgerRecord, LedgerState
 from millstream.runtime import StorageError
 from millstream.runtime.extending import SystemTarget
 
-__all__ = ["WAIT_S_MAX", "EndAnswer", "LossAnswer", "MendingTarget"]
+__all__ = ["WAIT_S_MAX", "EndAnswer", "LossAnswer", "LostPart", "MendingTarget", "Numbers"]
+
+log = logging.getLogger("millstream.ledger")
 
 WAIT_S_MAX = 20.0
 """So long a recovery that was asked for looks for bookies, at most."""
 
 
+class Numbers(Protocol):
+    """Knows which messages were in entries. Raises StorageError."""
+
+    async def of(
+        self, record: LedgerRecord, gaps: Sequence[Gap], /
+    ) -> Sequence[tuple[int, int]]: ...
+
+
 class EndAnswer(msgspec.Struct, frozen=True):
-    """The end of a ledger, or why it has none; `lost`: entries that were acknowledged and are not
-    before it."""
+    """The end of a ledger, or why it has none."""
 
     last: int = NOTHING
     length: int = 0
-    lost: int = 0
     refusal: str = ""
+
+
+class LostPart(msgspec.Struct, frozen=True):
+    """Entries from `first` to `last` that nobody gives, and their messages from `number` to before
+    `end`; 0: nobody knows that number. `is_endless`: there may have been more; if `last` is before
+    `first`, it is not known that there was any."""
+
+    first: int
+    last: int
+    number: int
+    end: int
+    is_endless: bool = False
 
 
 class LossAnswer(msgspec.Struct, frozen=True):
-    """As `Left`, or why it is not known."""
+    """What is missing of a ledger, and what is left; or why that is not known.
 
+    `last`, `length`: the end that it has or would get. `lost`: bookies without an answer that may
+    have what is missing, and are lost, or were said to be; `away`: those that are not.
+    """
+
+    topic: str = ""
     last: int = NOTHING
     length: int = 0
-    confirmed: int = NOTHING
-    behind: int = 0
+    parts: list[LostPart] = []
+    lost: list[str] = []
     away: list[str] = []
     refusal: str = ""
 
+    @property
+    def entries(self) -> int:
+        """How many are missing, as far as anybody knows."""
+        return sum(part.last - part.first + 1 for part in self.parts)
+
+    @property
+    def messages(self) -> int:
+        """The same of messages."""
+        return sum(part.end - part.number for part in self.parts if part.number and part.end)
+
 
 class MendingTarget(SystemTarget):
-    """Gives ledgers their ends."""
+    """Gives ledgers their ends, and gives up what is lost.
+
+    Args:
+        is_lost: has nobody run a bookie for so long that it is lost?
+    """
 
     target_name = "$ledgers"
     open_to_clients = frozenset({"recover", "left", "give_up"})
 
-    def __init__(self, context: HandleContext) -> None:
+    def __init__(
+        self, context: HandleContext, numbers: Numbers, is_lost: Callable[[str], bool]
+    ) -> None:
         self._context = context
+        self._numbers = numbers
+        self._is_lost = is_lost
 
     async def recover(self, ledger: int, wait_s: float) -> EndAnswer:
         """Fence a ledger, and give it an end with all that was acknowledged."""
         options = replace(self._context.options, recover_max_s=min(wait_s, WAIT_S_MAX))
         try:
-            return ended(await recover(self._context._replace(options=options), ledger))
+            record = await recover(self._context._replace(options=options), ledger)
         except (LedgerError, StorageError) as error:
             return EndAnswer(refusal=said(error))
+        return EndAnswer(record.last, record.length)
 
-    async def left(self, ledger: int) -> LossAnswer:
-        """Fence a ledger, and say what is left of it."""
+    async def left(self, ledger: int, gone: list[str]) -> LossAnswer:
+        """Read all of a ledger, which is fenced if it has no end, and say what is missing.
+
+        Args:
+            gone: bookies of which the person knows that they are lost, or how their names begin.
+        """
         try:
             left = await what_is_left(self._context, ledger)
+            return await self._told(left, gone)
         except (LedgerError, StorageError) as error:
             return LossAnswer(refusal=said(error))
-        return LossAnswer(left.last, left.length, left.confirmed, left.behind, list(left.away))
 
-    async def give_up(self, ledger: int) -> EndAnswer:
-        """End a ledger behind what is left of it now."""
+    async def give_up(self, ledger: int, gone: list[str]) -> LossAnswer:
+        """Give up what is missing now; what that was."""
         try:
-            left: Left = await what_is_left(self._context, ledger)
-            return ended(await end_behind(self._context, left), left.lost)
+            left = await what_is_left(self._context, ledger)
+            told = await self._told(left, gone)
+            if told.away:
+                return replace_refusal(told, refused(ledger, told.away))
+            if left.gaps:
+                await give_up(self._context, left)
+                tell(left, told)
+            return told
         except (LedgerError, StorageError) as error:
-            return EndAnswer(refusal=said(error))
+            return LossAnswer(refusal=said(error))
+
+    async def _told(self, left: Left, gone: Collection[str]) -> LossAnswer:
+        lost = [one for one in left.away if self._is_lost(one) or is_named(one, gone)]
+        numbers = await self._numbers.of(left.record, left.gaps)
+        return LossAnswer(
+            *(left.record.topic, left.last, left.length),
+            [
+                LostPart(
+                    *(gap.first, min(gap.last, left.last), number, end),
+                    is_endless=gap.last == ENDLESS,
+                )
+                for gap, (number, end) in zip(left.gaps, numbers, strict=True)
+            ],
+            lost,
+            [one for one in left.away if one not in lost],
+        )
 
 
-def ended(record: LedgerRecord, lost: int = 0) -> EndAnswer:
-    return EndAnswer(record.last, record.length, lost)
+def is_named(bookie: str, names: Collection[str]) -> bool:
+    return any(name and bookie.startswith(name) for name in names)
+
+
+def refused(ledger: int, away: Sequence[str]) -> str:
+    """Why nothing is given up."""
+    text = f"ledger {ledger}: {', '.join(away)} may have what is missing, and may come back"
+    return f"{text}: wait until it is lost, or say --gone UUID of each that never will"
+
+
+def replace_refusal(answer: LossAnswer, refusal: str) -> LossAnswer:
+    return msgspec.structs.replace(answer, refusal=refusal)
+
+
+def tell(left: Left, told: LossAnswer) -> None:
+    """The log says what was given up."""
+    record = left.record
+    end = "" if record.state is LedgerState.CLOSED else f", and ends with entry {left.last}"
+    log.error(
+        "ledger %d of %s: a person accepted the loss of %d entries with %d messages%s",
+        *(record.ledger, record.topic or "no topic", told.entries, told.messages, end),
+    )
 
 
 def said(error: Exception) -> str:

@@ -66,7 +66,7 @@ class Reader(Protocol):
         """Confirmed entries from `first` on, checked, one at least; [] if there is none yet.
 
         Raises LedgerGone, NotRecoverable (no bookie that has it answered), EntryDamaged (all
-        copies are).
+        copies are), EntriesGivenUp (the loss of this one was accepted: read behind them).
         """
         ...
 

@@ -30,7 +30,8 @@ class Span(msgspec.Struct, frozen=True, array_like=True):
     """One ledger of a topic: messages from `first` on; the rest is known once it is sealed.
 
     `last`: its last entry. `size_bytes`: of all payloads. `first_ms`, `last_ms`: times of its
-    first and last entry.
+    first and last entry that can be read. `left_out`: so many numbers at its end are of messages
+    that are lost, or of none.
     """
 
     ledger: int
@@ -41,6 +42,7 @@ class Span(msgspec.Struct, frozen=True, array_like=True):
     size_bytes: int = 0
     first_ms: int = 0
     last_ms: int = 0
+    left_out: int = 0
 
     @property
     def end(self) -> int:
@@ -73,6 +75,11 @@ class TopicRecord(msgspec.Struct, frozen=True, array_like=True):
     def owner(self) -> tuple[int, int]:
         """Who may change it: the opening of an epoch; later ones are higher."""
         return self.epoch, self.opening
+
+    def backlog(self, mark: int, end: int) -> int:
+        """How many messages there may be behind `mark` and before `end`."""
+        left_out = sum(min(one.left_out, max(0, one.end - 1 - mark)) for one in self.spans)
+        return max(0, end - 1 - mark - left_out)
 
     def sealed(self, *spans: Span) -> TopicRecord:
         """These spans have their ends; those without messages are no longer in the list."""

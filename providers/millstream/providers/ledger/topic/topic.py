@@ -36,7 +36,7 @@ from .cursors.retention import first_within, ledgers_to_trim, unread_bytes
 from .form import FRAME_BYTES, StoredMessage, TopicMessage, ceil_ms
 from .ledgers import Ledgers
 from .options import LedgerTopicOptions, LedgerTopicSettings
-from .reading.pages import Pages
+from .reading.pages import MessagesLost, Pages
 from .reading.tail import Tail
 from .record import Span, TopicRecord
 
@@ -139,7 +139,8 @@ class Topic:
         """Messages from `number` on; [] if it is not there yet.
 
         Up to `messages_max` messages and `bytes_max` bytes of payload, but one message at least;
-        fewer where a ledger ends. Raises CursorTooOld(first), QueueUnavailable.
+        fewer where a ledger ends. Raises CursorTooOld(first): what is before `first` was deleted,
+        or is lost; QueueUnavailable.
         """
         while True:
             self._refuse_gone(number)
@@ -153,6 +154,9 @@ class Topic:
                 return await self._pages.read(
                     span, number, messages_max, bytes_max, self._end_in(span)
                 )
+            except MessagesLost as lost:
+                text = f"topic {shown(self.name)}: {lost}"
+                raise CursorTooOld(text, first=lost.first) from None
             except (LedgerError, StorageError) as error:
                 if not isinstance(error, LedgerGone) or number >= self.first:
                     raise self._unreadable(error) from error

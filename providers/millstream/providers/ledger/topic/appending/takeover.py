@@ -8,16 +8,24 @@ appended; ledgers without messages leave the list first, and are deleted then.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+import logging
+from collections.abc import AsyncIterator, Sequence
 from typing import NamedTuple
 
 import msgspec
 
 from millstream.providers.ledger.metadata.rows import Rows
 from millstream.providers.ledger.protocol.entry import NOTHING, Entry
-from millstream.providers.ledger.protocol.errors import LedgerError, LedgerGone, NotRecoverable
+from millstream.providers.ledger.protocol.errors import (
+    EntriesGivenUp,
+    LedgerError,
+    LedgerGone,
+    NotRecoverable,
+)
+from millstream.providers.ledger.protocol.record import LedgerRecord
 from millstream.providers.ledger.topic.form import (
     NO_SNAPSHOT,
+    EntryHead,
     Kind,
     KnownProducer,
     head_of,
@@ -33,8 +41,13 @@ from millstream.runtime.extending import shown
 
 from .producers import Producers
 
-__all__ = ["READ_BYTES", "Taken", "taken_over"]
+__all__ = ["LEFT_OUT", "READ_BYTES", "Taken", "taken_over"]
 
+log = logging.getLogger("millstream.ledger")
+
+LEFT_OUT = 2**32
+"""Numbers that are not given again where the end of a ledger is lost: more than a ledger of 20 GiB
+could have had."""
 READ_BYTES = 4 * 2**20
 READ_ENTRIES = 256
 
@@ -66,8 +79,7 @@ async def taken_over(
         ends = [await end_of(ledgers, span) for span in owned.record.spans if not span.is_sealed]
         if ends:
             await owned.update(lambda record: record.sealed(*ends))
-        if owned.record.spans:
-            await remember(ledgers, owned.record.spans[-1], producers)
+        await remember(ledgers, owned.record.spans, producers)
     except (LedgerError, StorageError) as error:
         text = f"topic {shown(name)} cannot be taken over: {type(error).__name__}: {error}"
         raise QueueUnavailable(text) from error
@@ -80,29 +92,68 @@ async def end_of(ledgers: Ledgers, span: Span) -> Span:
         record = await ledgers.recover(span.ledger)
     except LedgerGone:  # it was taken for an orphan before it was in the list: nothing was sent
         return msgspec.structs.replace(span, is_sealed=True)
-    if record.last == NOTHING:
-        return msgspec.structs.replace(span, is_sealed=True)
-    reader = await ledgers.reader(span.ledger)
-    try:
-        first = head_of((await entry_at(reader, 0)).payload)
-        last = head_of((await entry_at(reader, record.last)).payload)
-    finally:
-        await reader.aclose()
+    first, last = await edges_of(ledgers, record)
+    end, left_out = span.first if last is None else last.end, 0
+    if record.is_end_lost:  # who had handled lost messages must not take new ones for them
+        left_out = LEFT_OUT
+        log.warning(
+            "%s: what was in ledger %d from message %d on is lost: the next one is message %d",
+            *(shown(record.topic), span.ledger, end, end + left_out),
+        )
     return Span(
-        *(span.ledger, span.first, True, last.end - span.first, record.last, record.length),
-        first_ms=first.time_ms,
-        last_ms=last.time_ms,
+        *(span.ledger, span.first, True, end + left_out - span.first, record.last, record.length),
+        first_ms=first.time_ms if first else 0,
+        last_ms=last.time_ms if last else 0,
+        left_out=left_out,
     )
 
 
-async def remember(ledgers: Ledgers, span: Span, producers: Producers) -> None:
-    """Fill the table of producers from the last ledger: its newest snapshot, and what follows."""
+async def edges_of(
+    ledgers: Ledgers, record: LedgerRecord
+) -> tuple[EntryHead | None, EntryHead | None]:
+    """The first and the last entry of a closed ledger that can be read; None: there is none."""
+    kept = list(record.kept(range(record.last + 1)))
+    if not kept:
+        return None, None
+    reader = await ledgers.reader(record.ledger)
+    try:
+        first = await entry_at(reader, kept[0].start)
+        last = await entry_at(reader, kept[-1].stop - 1)
+    finally:
+        await reader.aclose()
+    return head_of(first.payload), head_of(last.payload)
+
+
+async def remember(ledgers: Ledgers, spans: Sequence[Span], producers: Producers) -> None:
+    """Fill the table of producers from the last ledger: its newest snapshot, and what follows;
+    where that is lost, from the ledger before as well."""
+    needed: list[tuple[Span, int]] = []
+    for span in reversed(spans):
+        snapshot = await snapshot_in(ledgers, span)
+        needed.append((span, snapshot or 0))
+        if snapshot is not None:
+            break
+    for span, start in reversed(needed):
+        reader = await ledgers.reader(span.ledger)
+        try:
+            async for entry in entries_of(reader, start, span.last):
+                learn(entry.payload, producers)
+        finally:
+            await reader.aclose()
+
+
+async def snapshot_in(ledgers: Ledgers, span: Span) -> int | None:
+    """The entry of a ledger's newest snapshot, or its first one if none was needed; None: lost."""
     reader = await ledgers.reader(span.ledger)
     try:
-        snapshot = head_of((await entry_at(reader, span.last)).payload).snapshot
-        start = 0 if snapshot == NO_SNAPSHOT else snapshot
-        async for entry in entries_of(reader, start, span.last):
-            learn(entry.payload, producers)
+        last = await entry_upto(reader, span.last)
+        if last is None:
+            return None
+        snapshot = head_of(last.payload).snapshot
+        if snapshot == NO_SNAPSHOT:
+            return 0
+        found = await entry_upto(reader, snapshot)
+        return snapshot if found is not None and found.head.entry == snapshot else None
     finally:
         await reader.aclose()
 
@@ -127,10 +178,24 @@ async def entry_at(reader: Reader, entry: int) -> Entry:
     return found[0]
 
 
+async def entry_upto(reader: Reader, entry: int) -> Entry | None:
+    """This entry of a closed ledger, or the last one before it that was not given up."""
+    while entry > NOTHING:
+        try:
+            return await entry_at(reader, entry)
+        except EntriesGivenUp as lost:
+            entry = lost.first - 1
+    return None
+
+
 async def entries_of(reader: Reader, first: int, last: int) -> AsyncIterator[Entry]:
-    """Entries of a closed ledger, in order. Raises LedgerError."""
+    """Entries of a closed ledger, in order, but those that were given up. Raises LedgerError."""
     while first <= last:
-        found = await reader.read(first, min(READ_ENTRIES, last + 1 - first), READ_BYTES)
+        try:
+            found = await reader.read(first, min(READ_ENTRIES, last + 1 - first), READ_BYTES)
+        except EntriesGivenUp as lost:
+            first = lost.last + 1
+            continue
         if not found:
             raise NotRecoverable(f"entry {first} of a closed ledger cannot be read")
         for entry in found:

@@ -23,6 +23,7 @@ from millstream.providers.ledger.protocol.errors import (
     LedgerFenced,
     LedgerGone,
 )
+from millstream.providers.ledger.protocol.record import LedgerRecord
 from millstream.providers.ledger.topic.form import (
     FRAME_BYTES,
     MESSAGE_BYTES,
@@ -270,12 +271,12 @@ class Writing:
         if writer is None:
             return
         await self._drain(writer)
-        last, length = await self._end_of(writer)
+        end = await self._end_of(writer)
         ledger, outbox = writer.ledger, self._outbox
-        if last < outbox.confirmed_entry:
-            lost = f"entry {outbox.confirmed_entry} of ledger {ledger} was acknowledged"
-            text = f"{self._what}: {lost}, and a person ended it with loss behind {last}"
+        if end is not None and end.lost:
+            text = f"{self._what}: a person ended ledger {ledger} with loss at entry {end.last}"
             raise QueueUnavailable(f"{text}: open it again")
+        last, length = (NOTHING, 0) if end is None else (end.last, end.length)
         while outbox.sent and 0 <= outbox.sent[0].entry <= last:
             self._confirm(outbox.sent[0], ledger)
         self._writer = None
@@ -298,21 +299,19 @@ class Writing:
         await asyncio.wait([self._drained], timeout=self._options.enqueue_wait_s)
         self._drained = None
 
-    async def _end_of(self, writer: Writer) -> tuple[int, int]:
-        """The last entry and the bytes of its ledger, which is closed: by it, or by another one."""
+    async def _end_of(self, writer: Writer) -> LedgerRecord | None:
+        """Its ledger, which is closed: by it, or by another one; None: it was never listed."""
         if not isinstance(writer.failed, LedgerFenced):
             # needs no bookie, if the writer can do it; else the ledger is recovered
             with suppress(LedgerError):
-                record = await writer.close()
-                return record.last, record.length
+                return await writer.close()
         await self._owned.check()  # a successor raises the epoch before it fences
         try:
-            record = await self._ledgers.recover(writer.ledger)
+            return await self._ledgers.recover(writer.ledger)
         except LedgerGone:
             if self._outbox.confirmed_entry == NOTHING:
-                return NOTHING, 0  # taken for an orphan before it was in the list
+                return None  # taken for an orphan before it was in the list
             raise
-        return record.last, record.length
 
     async def _begin(self) -> None:
         """Another ledger, in the list; what is on its way is sent to it."""

@@ -183,7 +183,11 @@ class Cursor:
             if self._gap:
                 self._tell_gap()
             number = self.next
-            found = await self._messages.read(number, messages_max, bytes_max)
+            try:
+                found = await self._messages.read(number, messages_max, bytes_max)
+            except CursorTooOld as error:
+                self._pass_over(number, error.first)
+                raise
             if self._gap:
                 self._tell_gap()
             if found:
@@ -195,6 +199,15 @@ class Cursor:
                 return []
             else:
                 wait_s = 0.0
+
+    def _pass_over(self, number: int, first: int) -> None:
+        """Messages from this one to before `first` are no more: nobody has to handle them."""
+        before = self._done.mark
+        self._done.add(number, first - 1)
+        self._next = max(self._next, first)
+        self._changed()
+        if self._done.mark != before:
+            self._messages.cursor_moved()
 
     def _tell_gap(self) -> NoReturn:
         first, self._gap = self._gap, 0
@@ -229,6 +242,19 @@ class Cursor:
     def rewind(self, number: int = 0) -> None:
         """Read again what is not acknowledged, from this message on; nothing is acknowledged."""
         self._next = max(self._done.mark + 1, min(number, self._messages.end))
+
+    def tell_later(self, first: int) -> None:
+        """Whoever heard that messages before `first` are gone could do nothing about it."""
+        self._gap = first
+        self._changed()
+
+    def take_gap(self, after: int) -> int | None:
+        """The first message behind a gap that is still to be told, to one that was done up to
+        `after`; None: there is none. It is told then."""
+        first, self._gap = self._gap, 0
+        if first:
+            self._changed()
+        return first if first > after + 1 else None
 
     def evict(self, first: int) -> None:
         """Messages before `first` are given up; the next read says so."""

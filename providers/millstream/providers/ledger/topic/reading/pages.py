@@ -2,7 +2,7 @@
 
 Owns: `Pages`. Not: which ledgers a topic has (`record`), what its owner has in memory (`tail`).
 Invariants: at most `READERS_MAX` ledgers stay open, and none is closed while it is read; what is
-returned was confirmed.
+returned was confirmed; what was given up is passed over by whoever reads, not here.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 
 from millstream.providers.ledger.protocol.entry import NOTHING
+from millstream.providers.ledger.protocol.errors import EntriesGivenUp, LedgerError
 from millstream.providers.ledger.topic.form import EntryHead, StoredMessage, head_of, messages_of
 from millstream.providers.ledger.topic.ledgers import Ledgers, Reader
 from millstream.providers.ledger.topic.record import Span
@@ -18,13 +19,24 @@ from millstream.providers.ledger.topic.record import Span
 from .index import EntryIndex
 from .tail import PageLimit
 
-__all__ = ["READERS_MAX", "Pages"]
+__all__ = ["READERS_MAX", "MessagesLost", "Pages"]
 
 READERS_MAX = 8
 """Ledgers of a topic that are open for reading in one process."""
 INDEXES_MAX = 16
 HINTS_MAX = 64
 ENTRIES_AT_ONCE = 256
+
+
+class MessagesLost(LedgerError):
+    """Messages were given up with their entries. Attributes: `first`, the next one that is kept,
+    or will be the next one."""
+
+    first: int
+
+    def __init__(self, number: int, first: int) -> None:
+        self.first = first
+        super().__init__(f"messages {number} to {first - 1} are lost, and that was accepted")
 
 
 class Opened:
@@ -45,15 +57,36 @@ class Opened:
             return hint
         while True:
             low, high = self.index.around_number(number, end)
-            if high - low <= 1 or await self.head((low + high) // 2) is None:
+            if not await self._look_between(low, high):
                 return low
 
     async def entry_at(self, time_ms: int, end: int) -> int:
         """The first entry at or after a time; `end`: there is none."""
         while True:
             low, high = self.index.around_time(time_ms, end)
-            if high - low <= 1 or await self.head((low + high) // 2) is None:
+            if not await self._look_between(low, high):
                 return high
+
+    async def _look_between(self, low: int, high: int) -> bool:
+        """Read the head of an entry between two; False: there is none to be read."""
+        if high - low <= 1:
+            return False
+        try:
+            return await self.head((low + high) // 2) is not None
+        except EntriesGivenUp as lost:
+            beside = [one for one in (lost.last + 1, lost.first - 1) if low < one < high]
+        return bool(beside) and await self.head(beside[0]) is not None
+
+    async def behind(self, lost: EntriesGivenUp, number: int, end: int) -> int:
+        """The entry to go on with behind some that are lost, for a message that is there or
+        further on. Raises MessagesLost: it is not."""
+        entry = lost.last + 1
+        if entry >= end:
+            return end
+        head = await self.head(entry)
+        if head is not None and head.first > number:
+            raise MessagesLost(number, head.first)
+        return entry
 
     async def head(self, entry: int) -> EntryHead | None:
         """What stands before an entry's messages; None: it is not confirmed yet."""
@@ -107,7 +140,7 @@ class Pages:
         Args:
             end: the entry behind the last confirmed one; None: as the ledger's bookies know.
 
-        Raises LedgerGone, NotRecoverable, EntryDamaged, StorageError.
+        Raises MessagesLost, LedgerGone, NotRecoverable, EntryDamaged, StorageError.
         """
         async with self._using(span.ledger) as opened:
             if end is None:
@@ -115,13 +148,19 @@ class Pages:
             entry = await opened.entry_of(number, end) if end else 0
             page, limit = PageLimit(messages_max, bytes_max), min(messages_max, ENTRIES_AT_ONCE)
             while entry < end and not page.found:
-                found = await opened.reader.read(entry, min(limit, end - entry), bytes_max)
+                try:
+                    found = await opened.reader.read(entry, min(limit, end - entry), bytes_max)
+                except EntriesGivenUp as lost:
+                    entry = await opened.behind(lost, number, end)
+                    continue
                 if not found:
-                    break
+                    return page.found
                 for at, one in enumerate(found, entry):
                     if not opened.take(at, one.payload, number, page):
                         break
                 entry += len(found)
+            if not page.found and span.is_sealed and number < span.end:
+                raise MessagesLost(number, span.end)
             return page.found
 
     async def seek_in(
@@ -146,9 +185,14 @@ class Pages:
     async def end_of(self, span: Span) -> tuple[int, int]:
         """The last confirmed entry of an open ledger, and the number behind its last message."""
         async with self._using(span.ledger) as opened:
-            entry = await opened.reader.wait(NOTHING, 0.0)
-            head = await opened.head(entry) if entry != NOTHING else None
-            return (NOTHING, span.first) if head is None else (entry, head.end)
+            last = entry = await opened.reader.wait(NOTHING, 0.0)
+            while entry != NOTHING:
+                try:
+                    head = await opened.head(entry)
+                    return (NOTHING, span.first) if head is None else (last, head.end)
+                except EntriesGivenUp as lost:
+                    entry = lost.first - 1
+            return last, span.first
 
     async def wait(self, span: Span, confirmed: int, wait_s: float) -> int:
         """The last confirmed entry of a ledger, as soon as it is above `confirmed`."""

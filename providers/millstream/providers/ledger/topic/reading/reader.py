@@ -19,7 +19,7 @@ from millstream.providers.ledger.topic.record import Span, TopicRecord
 from millstream.runtime import CursorTooOld, QueueUnavailable, StorageError
 from millstream.runtime.extending import shown
 
-from .pages import Pages
+from .pages import MessagesLost, Pages
 
 __all__ = ["LOOK_EVERY_S", "TopicReader"]
 
@@ -67,6 +67,8 @@ class TopicReader:
             if found:
                 return found
             return await self._read(await self._look(), number, messages_max, bytes_max)
+        except MessagesLost as lost:
+            raise CursorTooOld(f"topic {shown(self._name)}: {lost}", first=lost.first) from None
         except (LedgerError, StorageError) as error:
             raise self._unreadable(error) from error
 

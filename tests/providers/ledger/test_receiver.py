@@ -1,0 +1,89 @@
+"""The owner's read side of a queue: what it tells its agent of messages that are gone."""
+
+from __future__ import annotations
+
+import pytest
+from tests.providers.ledger.worlds import Process, World, in_a_world
+
+from millstream.providers.ledger.queues.desk import Desk
+from millstream.providers.ledger.queues.form import in_topic
+from millstream.providers.ledger.queues.receiver import LedgerReceiver
+from millstream.providers.ledger.topic.options import LedgerTopicOptions, LedgerTopicSettings
+from millstream.providers.ledger.topic.topic import Topic
+from millstream.runtime import CursorTooOld, QueueUnavailable
+from millstream.streams import OutMessage, StreamId, Token
+
+ERA = 7
+
+
+class Opens:
+    """Opens the topic `t` for whatever queue, with little room."""
+
+    def __init__(self, process: Process) -> None:
+        self._topics = process.topics
+
+    async def open(self, queue: str, epoch: int, /) -> Topic:
+        options = LedgerTopicOptions(backlog_bytes_max=4000, backlog_policy="evict")
+        settings = LedgerTopicSettings(ledger_entries_max=5)
+        return await self._topics.open("t", epoch, options, settings)
+
+    async def last_epoch(self, queue: str, /) -> int:
+        return await self._topics.last_epoch("t")
+
+
+async def fill(desk: Desk, count: int) -> None:
+    topic = desk.topic("q")
+    assert topic is not None
+    for number in range(count):
+        item = f"{number}".encode().ljust(500)
+        await topic.append([in_topic(OutMessage(StreamId("words", "k"), [item]))])
+
+
+def test_a_gap_that_a_read_meets_is_told_by_the_start_that_follows_and_once() -> None:
+    async def main(world: World) -> None:
+        process = world.process()
+        desk = Desk(Opens(process), process.tasks)
+        receiver = LedgerReceiver(desk, "q", 1, ERA)
+        await receiver.start(None)
+        await fill(desk, 1)
+        (one,) = await receiver.read(1, 10**6, 0.0)
+        assert one.token == Token(ERA, 1)
+        await fill(desk, 40)
+        with pytest.raises(QueueUnavailable, match="are gone: start again"):
+            await receiver.read(1, 10**6, 0.0)
+        await receiver.aclose()
+        receiver = LedgerReceiver(desk, "q", 1, ERA)
+        with pytest.raises(CursorTooOld) as gone:
+            await receiver.start(one.token)
+        assert isinstance(gone.value.first, Token) and gone.value.first.seq > 20
+        (next_one,) = await receiver.read(1, 10**6, 0.0)
+        assert next_one.token == gone.value.first
+        await receiver.aclose()
+        receiver = LedgerReceiver(desk, "q", 1, ERA)
+        await receiver.start(next_one.token)
+        assert (await receiver.read(1, 10**6, 0.0))[0].token.seq == next_one.token.seq + 1
+        await receiver.aclose()
+        await desk.aclose()
+
+    in_a_world(main)
+
+
+def test_a_gap_that_was_not_told_is_told_by_the_next_owner() -> None:
+    async def main(world: World) -> None:
+        process = world.process()
+        desk = Desk(Opens(process), process.tasks)
+        receiver = LedgerReceiver(desk, "q", 1, ERA)
+        await receiver.start(None)
+        await fill(desk, 40)
+        with pytest.raises(QueueUnavailable):
+            await receiver.read(1, 10**6, 0.0)
+        await desk.aclose()
+        other = world.process()
+        desk = Desk(Opens(other), other.tasks)
+        receiver = LedgerReceiver(desk, "q", 2, ERA)
+        with pytest.raises(CursorTooOld):
+            await receiver.start(None)
+        await receiver.aclose()
+        await desk.aclose()
+
+    in_a_world(main)
