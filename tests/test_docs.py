@@ -21,6 +21,7 @@ LINKING = [*PAGES, ROOT / "README.md", ROOT / "CONTRIBUTING.md"]
 FOLDERS = ("runtime", "streams", "providers", "tests", "console", "balancers", "examples")
 PARTS = (
     "millstream.runtime",
+    "millstream.runtime.database",
     "millstream.runtime.extending",
     "millstream.streams",
     "millstream.balancers",

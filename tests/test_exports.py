@@ -12,13 +12,14 @@ import pytest
 
 PARTS = [
     "millstream.runtime",
+    "millstream.runtime.database",
     "millstream.runtime.extending",
     "millstream.runtime.run",
     "millstream.runtime.wire",
     "millstream.streams",
     "millstream.balancers",
 ]
-HEAVY = ("pyspark", "pandas", "pyarrow", "rich", "numpy", "aiohttp")
+HEAVY = ("sqlite3", "pyspark", "pandas", "pyarrow", "rich", "numpy", "aiohttp")
 IMPORT_S_MAX = 0.2
 
 

@@ -10,6 +10,7 @@ FLOORS: dict[str, tuple[str, ...]] = {
     "runtime": (
         "ground",
         "disk",
+        "database",
         "codec",
         "definition",
         "wire",

@@ -47,7 +47,7 @@ SYNCING = {"os.fsync", "os.fdatasync", "os.pwrite", "os.pwritev", "os.posix_fall
 MAY_SYNC_FILES = {
     "runtime/millstream/runtime/disk/real.py",
     "runtime/millstream/runtime/wire/secret.py",
-    "providers/millstream/providers/sqlite/directory.py",
+    "runtime/millstream/runtime/database/directory.py",
 }
 FORBIDDEN_NAMES = {"utils.py", "helpers.py", "common.py", "util.py", "helper.py", "misc.py"}
 
@@ -209,7 +209,8 @@ def test_no_root_init_breaks_the_namespace_package() -> None:
 
 OUTSIDE = [path for path in sources() if path.relative_to(ROOT).parts[0] != "runtime"]
 INSIDE = {module_of(file) for file in (ROOT / "runtime/millstream/runtime").rglob("*.py")}
-SEAMS = {"", ".extending", ".wire", ".run", ".testing"}  # of the runtime, for those built on it
+# of the runtime, for those built on it
+SEAMS = {"", ".extending", ".database", ".wire", ".run", ".testing"}
 OWN_NAMES = re.compile(r"(?<!\w)_+millstream\w*")
 
 

@@ -11,9 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from millstream.providers.sqlite import SqliteMembershipTable, SqliteStateStore, directory
-from millstream.providers.sqlite.database import why_failed
+from millstream.providers.sqlite import SqliteMembershipTable, SqliteStateStore
 from millstream.runtime.cluster.table import MemberRow, Status
+from millstream.runtime.database import directory
+from millstream.runtime.database.database import why_failed
 from millstream.runtime.errors import ConfigError, StorageUnavailable
 from millstream.runtime.silo.silo import Silo
 

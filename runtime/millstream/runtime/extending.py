@@ -1,5 +1,6 @@
 """What is built on the runtime uses this, and the public names of `millstream.runtime`.
 
+What loads SQLite is a seam beside it, `millstream.runtime.database`.
 Owns: nothing; it names what the inside gives to authors of parts: stages of a silo, system targets,
 grain extensions, members, stores, tasks, the clock, files, codecs and marks. `millstream.streams`
 is built on it, and on nothing else of the runtime's inside.

@@ -4,8 +4,9 @@ Owns: `SqliteStateStore`, `SqliteMembershipTable`, `WriterOptions`. Several proc
 directory on a local disk; network mounts are refused.
 """
 
+from millstream.runtime.database import WriterOptions
+
 from .membership import SqliteMembershipTable
 from .storage import SqliteStateStore
-from .writer import WriterOptions
 
 __all__ = ["SqliteMembershipTable", "SqliteStateStore", "WriterOptions"]

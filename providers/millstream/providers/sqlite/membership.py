@@ -14,12 +14,10 @@ from pathlib import Path
 import msgspec
 
 from millstream.runtime import Env, MemberRow, StorageUnavailable, TableView
+from millstream.runtime.database import Directory, Reader, Writer, WriterOptions, open_writer
 from millstream.runtime.extending import SiloAddress, secret_in_file
 
-from .directory import SECRET, Directory
-from .reader import Reader
-from .schema import MEMBERSHIP
-from .writer import Writer, WriterOptions, open_writer
+from .schema import MEMBERSHIP, OURS, SECRET
 
 __all__ = ["SqliteMembershipTable"]
 
@@ -80,7 +78,7 @@ class SqliteMembershipTable:
         options: WriterOptions | None = None,
     ) -> None:
         self._env = env or Env()
-        folder = Directory(directory, self._env)
+        folder = Directory(directory, self._env, OURS)
         self._path = folder.path / "membership.db"
         folder.check([self._path.name])
         self._options = options or WriterOptions()

@@ -1,56 +1,16 @@
-"""The tables of the SQLite files.
-
-Owns: `Schema`, `STATE`, `MEMBERSHIP`. Not: connections (`database`). Invariants: the tables and the
-identity of a file are made in one transaction; a file of another schema is never touched.
-"""
+"""The tables of the SQLite files. Owns: `STATE`, `MEMBERSHIP`, the names in the directory."""
 
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable
-from dataclasses import dataclass
-from pathlib import Path
 
-from millstream.runtime import ConfigError, Env
+from millstream.runtime import Env
+from millstream.runtime.database import Schema
 
-__all__ = ["MEMBERSHIP", "STATE", "Schema"]
+__all__ = ["MEMBERSHIP", "OURS", "SECRET", "STATE"]
 
-_IDENTITY = (
-    "CREATE TABLE identity (one INTEGER PRIMARY KEY CHECK (one = 0), directory TEXT NOT NULL,"
-    " name TEXT NOT NULL)"
-)
-
-
-@dataclass(frozen=True, slots=True)
-class Schema:
-    """The statements that make a file's tables, and what to fill them with at first."""
-
-    version: int
-    tables: tuple[str, ...]
-    fill: Callable[[sqlite3.Connection, Env], None]
-
-    def is_made(self, connection: sqlite3.Connection, path: Path) -> bool:
-        """Are the tables there? Raises ConfigError for those of another version."""
-        found = connection.execute("PRAGMA user_version").fetchone()[0]
-        if found not in (0, self.version):
-            raise ConfigError(f"{path}: schema version is {found}, known here is {self.version}")
-        return bool(found == self.version)
-
-    def make(self, connection: sqlite3.Connection, path: Path, env: Env, directory: str) -> None:
-        """Make the tables, unless another process has done it since we looked."""
-        connection.execute("BEGIN IMMEDIATE")
-        try:
-            if not self.is_made(connection, path):
-                for statement in (_IDENTITY, *self.tables):
-                    connection.execute(statement)
-                connection.execute("INSERT INTO identity VALUES (0, ?, ?)", (directory, path.name))
-                self.fill(connection, env)
-                connection.execute(f"PRAGMA user_version={self.version}")
-            connection.execute("COMMIT")
-        except BaseException:
-            if connection.in_transaction:
-                connection.execute("ROLLBACK")
-            raise
+SECRET = "millstream.secret"
+OURS = (SECRET, "membership.db", "state-")
 
 
 def _fill_state(connection: sqlite3.Connection, env: Env) -> None:
@@ -71,6 +31,7 @@ STATE = Schema(
         "CREATE TABLE floor (one INTEGER PRIMARY KEY CHECK (one = 0), etag INTEGER NOT NULL)",
     ),
     _fill_state,
+    OURS,
 )
 # `alive_s` is a column of its own: a heartbeat must not write back an old status or vote.
 MEMBERSHIP = Schema(
@@ -80,4 +41,5 @@ MEMBERSHIP = Schema(
         "CREATE TABLE members (silo TEXT PRIMARY KEY, row BLOB NOT NULL, alive_s REAL NOT NULL)",
     ),
     _fill_membership,
+    OURS,
 )

@@ -18,12 +18,17 @@ from pathlib import Path
 import xxhash
 
 from millstream.runtime import Env, Etag, Row, StorageUnavailable
+from millstream.runtime.database import (
+    Connect,
+    Directory,
+    Reader,
+    Writer,
+    WriterOptions,
+    open_writer,
+)
 
 from . import rows
-from .directory import Directory
-from .reader import Connect, Reader
-from .schema import STATE
-from .writer import Writer, WriterOptions, open_writer
+from .schema import OURS, STATE
 
 __all__ = ["FILES", "SqliteStateStore", "file_index"]
 
@@ -61,7 +66,7 @@ class SqliteStateStore:
         options: WriterOptions | None = None,
     ) -> None:
         self._env = env or Env()
-        folder = Directory(directory, self._env)
+        folder = Directory(directory, self._env, OURS)
         self._paths = [folder.path / f"state-{index}.db" for index in range(FILES)]
         folder.check(path.name for path in self._paths)
         self.place = str(folder.path)  # silos of one cluster must agree on it

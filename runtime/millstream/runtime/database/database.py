@@ -14,10 +14,11 @@ import sqlite3
 import threading
 from pathlib import Path
 
-from millstream.runtime import ConfigError, Env, StorageUnavailable
+from millstream.runtime.env import Env
+from millstream.runtime.errors import ConfigError, StorageUnavailable
 
-from .backoff import Backoff
 from .directory import REMEDY, Directory, keep_private, sync_directory, why_unusable
+from .lock_wait import LockWait
 from .schema import Schema
 
 __all__ = ["Database", "open_database", "why_failed"]
@@ -77,20 +78,20 @@ def inode_of(path: Path) -> tuple[int, int]:
     return found.st_dev, found.st_ino
 
 
-def open_database(path: Path, schema: Schema, env: Env, backoff: Backoff) -> Database:
+def open_database(path: Path, schema: Schema, env: Env, lock_wait: LockWait) -> Database:
     """A connection to the file, which exists with its tables afterwards. Blocks.
 
     Raises ConfigError (another schema, no WAL here), StorageUnavailable (locked; gone, emptied or
     replaced since it was made), sqlite3.Error, OSError.
     """
-    directory = Directory(path.parent, env)
+    directory = Directory(path.parent, env, schema.ours)
     is_listed = directory.lists(path.name)
     if is_listed:
         directory.require(path.name)
     make_file(path)
     connection = sqlite3.connect(path, timeout=0, isolation_level=None, check_same_thread=False)
     try:
-        backoff.run(
+        lock_wait.run(
             str(path), lambda: _prepare(connection, path, schema, env, directory, is_listed)
         )
         if not is_listed:

@@ -1,11 +1,10 @@
 """Group commit: the one connection of this process that writes to a file.
 
-Owns: `WriterOptions`, `Writer`, `open_writer`. Not: the statements (`storage`, `membership`).
+Owns: `WriterOptions`, `Writer`, `open_writer`. Not: the statements (who uses it).
 Invariants: a result is delivered only after the COMMIT (and its fsync) that holds it, to the file
-that is on disk; a refused
-operation (a MillstreamError, raised before it changed anything) fails alone; an operation that
-fails otherwise is rolled back with its batch, and the others are run again without it; a process
-has one writer per file, shared by all that open it.
+that is on disk; a refused operation (a MillstreamError, raised before it changed anything) fails
+alone; an operation that fails otherwise is rolled back with its batch, and the others are run again
+without it; a process has one writer per file, shared by all that open it.
 """
 
 from __future__ import annotations
@@ -20,11 +19,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
-from millstream.runtime import Env, StorageUnavailable
-from millstream.runtime.extending import check_fields
+from millstream.runtime.env import Env
+from millstream.runtime.errors import StorageUnavailable
+from millstream.runtime.options import check_fields
 
-from .backoff import Backoff
 from .database import Database, open_database
+from .lock_wait import LockWait
 from .schema import Schema
 from .worker import Operation, Take, Worker
 
@@ -63,7 +63,7 @@ class Writer:
         self._schema = schema
         self._env = env
         self._options = options
-        self._backoff = Backoff(env, options.lock_wait_s)
+        self._lock_wait = LockWait(env, options.lock_wait_s)
         self._database: Database | None = None
         self._worker = Worker[sqlite3.Connection](
             str(path), options.pending_max, self._serve, self._disconnect
@@ -100,11 +100,11 @@ class Writer:
 
     def _begin(self) -> sqlite3.Connection:
         if self._database is None:
-            self._database = open_database(self.path, self._schema, self._env, self._backoff)
+            self._database = open_database(self.path, self._schema, self._env, self._lock_wait)
         self._database.check()
         connection = self._database.connection
         try:
-            self._backoff.run(str(self.path), lambda: connection.execute("BEGIN IMMEDIATE"))
+            self._lock_wait.run(str(self.path), lambda: connection.execute("BEGIN IMMEDIATE"))
         except sqlite3.Error:
             self._disconnect()
             raise

@@ -11,12 +11,13 @@ import sqlite3
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
-from millstream.runtime import Env, StorageUnavailable
+from millstream.runtime.env import Env
+from millstream.runtime.errors import StorageUnavailable
 
-from .backoff import Backoff
 from .database import Database, open_database
+from .lock_wait import LockWait
 from .schema import Schema
 from .worker import Operation, Take, Worker
 from .writer import WriterOptions
@@ -28,7 +29,11 @@ T = TypeVar("T")
 # A read's first waiter does not wait for more than this many others.
 _BATCH_MAX = 64
 
-Connect = Callable[[Path], sqlite3.Connection]
+
+class Connect(Protocol):
+    """Gives the reader's connection to a file. Raises as `open_database`."""
+
+    def __call__(self, path: Path, /) -> sqlite3.Connection: ...
 
 
 class Reader:
@@ -38,7 +43,7 @@ class Reader:
         self._name = name
         self._schema = schema
         self._env = env
-        self._backoff = Backoff(env, options.lock_wait_s)
+        self._lock_wait = LockWait(env, options.lock_wait_s)
         self._databases: dict[Path, Database] = {}
         self._reading = name
         self._worker = Worker[Connect](name, options.pending_max, self._serve, self._disconnect)
@@ -60,7 +65,7 @@ class Reader:
     def _run(self, operation: Operation[Connect]) -> None:
         try:
             # Even a WAL reader meets a lock while another process recovers or removes the log.
-            self._backoff.run(self._name, lambda: operation.run(self._connect))
+            self._lock_wait.run(self._name, lambda: operation.run(self._connect))
         except Exception as error:
             if not isinstance(error, StorageUnavailable):
                 self._disconnect()
@@ -70,7 +75,7 @@ class Reader:
         self._reading = str(path)
         found = self._databases.get(path)
         if found is None:
-            found = open_database(path, self._schema, self._env, self._backoff)
+            found = open_database(path, self._schema, self._env, self._lock_wait)
             self._databases[path] = found
         else:
             found.check()

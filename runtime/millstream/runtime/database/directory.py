@@ -15,20 +15,19 @@ from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
-from millstream.runtime import ConfigError, Env, StorageUnavailable
+from millstream.runtime.env import Env
+from millstream.runtime.errors import ConfigError, StorageUnavailable
 
 from .mounts import refuse_network_mount
 
-__all__ = ["MANIFEST", "REMEDY", "SECRET", "Directory", "keep_private", "sync_directory"]
+__all__ = ["MANIFEST", "REMEDY", "Directory", "keep_private", "sync_directory"]
 
 MANIFEST = "millstream.manifest"
-SECRET = "millstream.secret"
 REMEDY = (
     "stop every silo that uses the directory, then restore the whole directory from a backup,"
     " or start with a fresh one"
 )
 _HEAD = "millstream 1 "
-_OURS = (MANIFEST, SECRET, "membership.db", "state-")
 _NO_PERMISSION = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
 _NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT})
 
@@ -36,15 +35,18 @@ _NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT})
 class Directory:
     """A directory on a local disk, made when missing.
 
+    Args:
+        ours: how the names begin of what those who use it keep there; anything else is a person's.
     Raises ConfigError (a file, a network mount, no permission), StorageUnavailable (its manifest is
     gone, or is none).
     """
 
-    def __init__(self, path: str | Path, env: Env) -> None:
+    def __init__(self, path: str | Path, env: Env, ours: tuple[str, ...]) -> None:
         if not isinstance(path, str | Path) or not str(path):
             raise ConfigError(f"{path!r} is no directory's path: `.` is the working directory")
         self.path = Path(path).resolve()
         self._manifest = self.path / MANIFEST
+        self._ours = (MANIFEST, *ours)
         refuse_network_mount(self.path)
         try:
             self._make()
@@ -55,7 +57,7 @@ class Directory:
     def _make(self) -> None:
         self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
         # A directory that somebody keeps other things in may be meant for others to read.
-        if all(name.startswith(_OURS) for name in os.listdir(self.path)):
+        if all(name.startswith(self._ours) for name in os.listdir(self.path)):
             keep_private(self.path, 0o700)
 
     def _read(self) -> tuple[str, frozenset[str]]:
@@ -72,7 +74,7 @@ class Directory:
 
     def _begin(self, env: Env) -> str:
         """Make the manifest of a fresh directory; of several processes one comes first."""
-        found = [name for name in os.listdir(self.path) if is_database(name)]
+        found = [name for name in os.listdir(self.path) if self._is_database(name)]
         # Another process may have made manifest and files since we looked for it.
         if found and not self._manifest.exists():
             text = f"{self._manifest} is gone, which belongs to {', '.join(sorted(found))}"
@@ -86,6 +88,9 @@ class Directory:
             draft.unlink()
         sync_directory(self.path)
         return self._read()[0]
+
+    def _is_database(self, name: str) -> bool:
+        return name.endswith(".db") and name.startswith(self._ours)
 
     def check(self, names: Iterable[str]) -> None:
         """Raise StorageUnavailable if one of the names is listed and is not there, or is empty."""
@@ -110,11 +115,6 @@ class Directory:
         """List a file that was made."""
         # It may follow on half a line.
         write_line(self._manifest, f"\n{name}\n", os.O_APPEND)
-
-
-def is_database(name: str) -> bool:
-    """Is this the name of one of our files?"""
-    return name.endswith(".db") and name.startswith(_OURS)
 
 
 def write_line(path: Path, line: str, how: int) -> None:

@@ -13,8 +13,8 @@ from millstream.providers.sqlite import SqliteStateStore, WriterOptions
 from millstream.providers.sqlite import rows as statements
 from millstream.providers.sqlite.schema import STATE
 from millstream.providers.sqlite.storage import file_index
-from millstream.providers.sqlite.worker import Worker
-from millstream.providers.sqlite.writer import Writer, open_writer
+from millstream.runtime.database.worker import Worker
+from millstream.runtime.database.writer import Writer, open_writer
 from millstream.runtime.env import Env
 from millstream.runtime.errors import ConfigError, Conflict, StorageUnavailable
 

@@ -4,7 +4,8 @@ from pathlib import Path, PurePosixPath
 
 import pytest
 
-from millstream.providers.sqlite import SqliteMembershipTable, SqliteStateStore, mounts
+from millstream.providers.sqlite import SqliteMembershipTable, SqliteStateStore
+from millstream.runtime.database import mounts
 from millstream.runtime.errors import ConfigError
 
 TABLE = """\

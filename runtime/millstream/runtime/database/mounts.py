@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from pathlib import Path, PurePosixPath
 
-from millstream.runtime import ConfigError
+from millstream.runtime.errors import ConfigError
 
 __all__ = ["NETWORK_TYPES", "mount_type", "refuse_network_mount"]
 

@@ -1,6 +1,6 @@
 """Waiting for SQLite locks in random pauses of our own.
 
-Owns: `Backoff`. SQLite's `busy_timeout` backs off in fixed steps, and one busy writer then starves
+Owns: `LockWait`. SQLite's `busy_timeout` backs off in fixed steps, and one busy writer then starves
 the other processes for seconds; random short pauses share the lock fairly. Only for threads that
 may block: never call this on an event loop.
 """
@@ -12,9 +12,10 @@ import threading
 from collections.abc import Callable
 from typing import TypeVar
 
-from millstream.runtime import Env, StorageUnavailable
+from millstream.runtime.env import Env
+from millstream.runtime.errors import StorageUnavailable
 
-__all__ = ["Backoff", "is_busy"]
+__all__ = ["LockWait", "is_busy"]
 
 T = TypeVar("T")
 
@@ -29,7 +30,7 @@ def is_busy(error: sqlite3.Error) -> bool:
     return (getattr(error, "sqlite_errorcode", 0) or 0) & 0xFF in _BUSY_CODES
 
 
-class Backoff:
+class LockWait:
     """Runs an action again while SQLite is busy, for at most `lock_wait_s` of pauses."""
 
     def __init__(self, env: Env, lock_wait_s: float) -> None:

@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any, Generic, TypeVar
 
-from millstream.runtime import MillstreamError, StorageUnavailable
+from millstream.runtime.errors import MillstreamError, StorageUnavailable
 
 from .database import why_failed
 
