@@ -1,22 +1,24 @@
-"""What the tests of silo processes over ledgers share: a grain, publishers, and what is checked."""
+"""What the tests of silo processes over ledgers share: publishers, and what is checked."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from pathlib import Path
 
-from millstream.runtime import Client, Grain, MillstreamError, grain
-from millstream.streams import StreamNamespace
+from tests.real.ledger_silo import NUMBERS, Listener
 
-NUMBERS = StreamNamespace("numbers", int)
+from millstream.runtime import Client, MillstreamError
+from millstream.runtime.run.launcher import SiloProcess
+
 KEYS = [f"key-{number}" for number in range(6)]
 ENDS_S = 60.0
 
 
-@grain(name="LedgerListener")
-class Listener(Grain):
-    async def numbers(self) -> list[int]:
-        raise NotImplementedError
+def process(tmp_path: Path, name: str, **more: object) -> SiloProcess:
+    """A silo of `ledger_silo`, which logs to a file of its name."""
+    arguments = {"directory": str(tmp_path / "data"), "name": name, **more}
+    return SiloProcess("tests.real.ledger_silo:make", arguments, tmp_path / f"{name}.log")
 
 
 class Publisher:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import textwrap
 from pathlib import Path
 
 import pytest
-from tests.real.ledger_kit import ENDS_S, Publisher, check
+from tests.real.ledger_kit import ENDS_S, Publisher, check, process
 
 from millstream.providers.sqlite import SqliteStateStore
 from millstream.runtime import connect
@@ -15,49 +14,9 @@ from millstream.runtime.run.launcher import SiloProcess, SiloProcesses
 
 pytestmark = pytest.mark.real
 
-MODULE = """
-from pathlib import Path
-from millstream.balancers import DeploymentBalancer
-from millstream.providers.ledger import LedgerQueues
-from millstream.runtime import FAST_DETECTION, Grain, Silo, grain, state
-from millstream.streams import Event, HashRingMapper, PersistentStreams, StreamNamespace, subscribe
-
-NUMBERS = StreamNamespace("numbers", int)
-
-@grain(name="LedgerListener")
-class Listener(Grain):
-    heard = state(list[int])
-
-    @subscribe(NUMBERS, commit_with=heard)
-    async def on_number(self, event: Event[int]) -> None:
-        self.heard.value.append(event.item)
-
-    async def numbers(self) -> list[int]:
-        return self.heard.value
-
-def make(directory):
-    text = f"sqlite:{directory}/rows"
-    return Silo(
-        grains=[Listener], membership=text, stores={"default": text},
-        membership_options=FAST_DETECTION,
-        streams={"default": PersistentStreams(
-            LedgerQueues(Path(directory) / "ledger"),
-            mapper=HashRingMapper(queues=4),
-            balancer=DeploymentBalancer(rebalance_delay_s=0.5),
-        )},
-    )
-"""
-
-
-@pytest.fixture(autouse=True)
-def factory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "ledger_silo.py").write_text(textwrap.dedent(MODULE))
-    monkeypatch.syspath_prepend(str(tmp_path))
-
 
 def silo(tmp_path: Path, name: str) -> SiloProcess:
-    arguments = {"directory": str(tmp_path / "data")}
-    return SiloProcess("ledger_silo:make", arguments, tmp_path / f"{name}.log")
+    return process(tmp_path, name, ledger="ledger")
 
 
 async def runs_the_bookie(tmp_path: Path) -> str:

@@ -6,13 +6,12 @@ import asyncio
 import os
 import resource
 import signal
-import textwrap
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
-from tests.real.ledger_kit import ENDS_S, Publisher, check
+from tests.real.ledger_kit import ENDS_S, Publisher, check, process
 
 from millstream.runtime import Client, MillstreamError, connect
 from millstream.runtime.run.launcher import SiloProcess, SiloProcesses
@@ -20,55 +19,12 @@ from millstream.streams import StreamNamespace
 
 pytestmark = pytest.mark.real
 
-MODULE = """
-from millstream.balancers import DeploymentBalancer
-from millstream.providers.ledger import BookieOptions, LedgerOptions, LedgerQueues
-from millstream.runtime import FAST_DETECTION, Grain, Silo, grain, state
-from millstream.streams import Event, HashRingMapper, PersistentStreams, StreamNamespace, subscribe
-
-NUMBERS = StreamNamespace("numbers", int)
-
-@grain(name="LedgerListener")
-class Listener(Grain):
-    heard = state(list[int])
-
-    @subscribe(NUMBERS, commit_with=heard)
-    async def on_number(self, event: Event[int]) -> None:
-        self.heard.value.append(event.item)
-
-    async def numbers(self) -> list[int]:
-        return self.heard.value
-
-def make(directory, name, address="127.0.0.1:0", is_bookie=False, segment_bytes=64 << 20):
-    text = f"sqlite:{directory}/rows"
-    bookie = BookieOptions(segment_bytes=segment_bytes, allocate_bytes=segment_bytes // 4)
-    silo = Silo(
-        grains=[Listener], name=name, address=address,
-        membership=text, stores={"default": text},
-        membership_options=FAST_DETECTION,
-        streams={"default": PersistentStreams(
-            LedgerQueues(f"{directory}/ledger/{{silo}}", LedgerOptions(bookie=bookie)),
-            mapper=HashRingMapper(queues=4),
-            balancer=DeploymentBalancer(rebalance_delay_s=0.5),
-        )},
-    )
-    if is_bookie:
-        silo.reduce_to_bookie()
-    return silo
-"""
 FILLER = StreamNamespace("filler", bytes)
 MIB = 1 << 20
 
 
-@pytest.fixture(autouse=True)
-def factory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "replicated_silo.py").write_text(textwrap.dedent(MODULE))
-    monkeypatch.syspath_prepend(str(tmp_path))
-
-
 def silo(tmp_path: Path, name: str, **more: object) -> SiloProcess:
-    arguments = {"directory": str(tmp_path / "data"), "name": name, **more}
-    return SiloProcess("replicated_silo:make", arguments, tmp_path / f"{name}.log")
+    return process(tmp_path, name, ledger="ledger/{silo}", **more)
 
 
 @asynccontextmanager

@@ -12,6 +12,7 @@ from tests.providers.ledger.model_bookies import ModelBookies, Process
 
 from millstream.providers.ledger.handle.context import HandleContext
 from millstream.providers.ledger.handle.options import HandleOptions
+from millstream.providers.ledger.handle.writer import LedgerWriter
 from millstream.providers.ledger.metadata.bookies import BookieRecord
 from millstream.providers.ledger.protocol.entry import is_whole
 from millstream.providers.ledger.protocol.quorum import Quorum
@@ -103,6 +104,19 @@ class Copies:
         await asyncio.sleep(0.1)  # until all copies are there
         await writer.close()
         return writer.ledger
+
+    async def open_ledger(
+        self, quorum: tuple[int, int, int], entries: int, lost_at: int | None = None
+    ) -> tuple[LedgerWriter, tuple[str, ...]]:
+        """Its writer, and its first bookies; the first of them is lost before that entry."""
+        writer = await self.writer.ledgers.create(Quorum(*quorum), "t")
+        first = (await self.record(writer.ledger)).fragments[0].bookies
+        self.payloads[writer.ledger] = [b"%d" % number for number in range(entries)]
+        for number, payload in enumerate(self.payloads[writer.ledger]):
+            if number == lost_at:
+                self.lose(first[0])
+            assert await writer.append(payload) == number
+        return writer, first
 
     async def record(self, ledger: int) -> LedgerRecord:
         record = await self.writer.rows.read(ledger)

@@ -8,27 +8,18 @@ from pathlib import Path
 
 import pytest
 from tests.conditions import until
+from tests.providers.ledger.hearer import HEARD, WORDS, Hearer
 
 from millstream.balancers import DeploymentBalancer
 from millstream.providers.ledger import LedgerOptions, LedgerQueues
 from millstream.runtime import (
     ConfigError,
-    Grain,
     MemoryMembershipTable,
     MemoryStateStore,
     PublishUnknown,
     Silo,
 )
-from millstream.streams import Event, PersistentStreams, StreamNamespace, subscribe
-
-WORDS = StreamNamespace("words", str)
-HEARD: list[str] = []
-
-
-class Hearer(Grain):
-    @subscribe(WORDS)
-    async def on_word(self, event: Event[str]) -> None:
-        HEARD.append(event.item)
+from millstream.streams import PersistentStreams
 
 
 def silo(directory: Path, store: MemoryStateStore, reads: bool = True) -> Silo:

@@ -263,10 +263,7 @@ def test_when_bookies_come_what_failed_is_tried_at_once() -> None:
 
 def test_a_ledger_that_was_fenced_is_copied_too() -> None:  # 4163
     async def main(world: Copies) -> None:
-        writer = await world.writer.ledgers.create(Quorum(3, 3, 2), "t")
-        world.payloads[writer.ledger] = [b"%d" % number for number in range(9)]
-        for payload in world.payloads[writer.ledger]:
-            await writer.append(payload)
+        writer, _ = await world.open_ledger((3, 3, 2), 9)
         record = await world.process().ledgers.recover(writer.ledger)
         assert record.term > 1
         for one in world.bookies.all.values():
@@ -281,14 +278,8 @@ def test_a_ledger_that_was_fenced_is_copied_too() -> None:  # 4163
 
 def test_an_open_ledger_is_left_to_its_writer_for_a_while_and_ended_then() -> None:
     async def main(world: Copies) -> None:
-        writer = await world.writer.ledgers.create(Quorum(3, 3, 2), "t")
-        world.payloads[writer.ledger] = [b"%d" % number for number in range(20)]
-        lost = (await world.record(writer.ledger)).fragments[0].bookies[0]
         world.auditor()
-        for number, payload in enumerate(world.payloads[writer.ledger]):
-            if number == 10:
-                world.lose(lost)
-            assert await writer.append(payload) == number
+        writer, (lost, *_) = await world.open_ledger((3, 3, 2), 20, lost_at=10)
         waits_s = SOON.lost_bookie_after_s + SOON.open_fragment_after_s
         await asyncio.sleep(waits_s - 1.0)
         record = await world.record(writer.ledger)
@@ -304,14 +295,8 @@ def test_an_open_ledger_is_left_to_its_writer_for_a_while_and_ended_then() -> No
 
 def test_a_writer_that_does_without_the_lost_one_in_time_is_not_disturbed() -> None:
     async def main(world: Copies) -> None:
-        writer = await world.writer.ledgers.create(Quorum(3, 3, 3), "t")
-        world.payloads[writer.ledger] = [b"%d" % number for number in range(20)]
-        lost = (await world.record(writer.ledger)).fragments[0].bookies[0]
         world.auditor()
-        for number, payload in enumerate(world.payloads[writer.ledger]):
-            if number == 10:
-                world.lose(lost)
-            assert await writer.append(payload) == number
+        writer, _ = await world.open_ledger((3, 3, 3), 20, lost_at=10)
         await asyncio.sleep(COPIED_S)
         record = await world.record(writer.ledger)
         assert record.state is LedgerState.OPEN and len(record.fragments) == 2
@@ -327,14 +312,8 @@ def test_a_writer_that_does_without_the_lost_one_in_time_is_not_disturbed() -> N
 
 def test_former_fragments_are_copied_before_the_writer_has_had_its_time() -> None:
     async def main(world: Copies) -> None:
-        writer = await world.writer.ledgers.create(Quorum(3, 3, 3), "t")
+        writer, first = await world.open_ledger((3, 3, 3), 6, lost_at=3)
         ledger = writer.ledger
-        world.payloads[ledger] = [b"%d" % number for number in range(6)]
-        first = (await world.record(ledger)).fragments[0].bookies
-        for number, payload in enumerate(world.payloads[ledger]):
-            if number == 3:
-                world.lose(first[0])
-            await writer.append(payload)
         world.lose(first[1])  # of both fragments
         world.auditor()
         await asyncio.sleep(SOON.lost_bookie_after_s + SOON.open_fragment_after_s - 1.0)
@@ -349,14 +328,8 @@ def test_former_fragments_are_copied_before_the_writer_has_had_its_time() -> Non
 
 def test_a_recovery_keeps_what_was_copied_meanwhile() -> None:
     async def main(world: Copies) -> None:
-        writer = await world.writer.ledgers.create(Quorum(3, 3, 3), "t")
+        writer, first = await world.open_ledger((3, 3, 3), 6, lost_at=3)
         ledger, fence, gate = writer.ledger, world.bookies.fence, asyncio.Event()
-        world.payloads[ledger] = [b"%d" % number for number in range(6)]
-        first = (await world.record(ledger)).fragments[0].bookies
-        for number, payload in enumerate(world.payloads[ledger]):
-            if number == 3:
-                world.lose(first[0])
-            await writer.append(payload)
 
         async def late(bookie: str, of: int, term: int, /) -> int:
             await gate.wait()
@@ -395,10 +368,7 @@ def test_a_ledger_made_with_too_few_bookies_gets_the_copies_that_were_wanted() -
         for one in ("b2", "b3", "b4"):
             world.bookies.all[one].is_full = True
         ledger = await world.ledger()
-        writer = await world.writer.ledgers.create(Quorum(3, 3, 2), "t")
-        world.payloads[writer.ledger] = [b"%d" % number for number in range(7)]
-        for payload in world.payloads[writer.ledger]:
-            await writer.append(payload)
+        writer, _ = await world.open_ledger((3, 3, 2), 7)
         assert (await world.record(ledger)).quorum == (2, 2, 2)
         world.auditor()
         await asyncio.sleep(COPIED_S)

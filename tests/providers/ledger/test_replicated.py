@@ -8,26 +8,17 @@ from pathlib import Path
 
 import pytest
 from tests.conditions import until
+from tests.providers.ledger.hearer import HEARD, WORDS, Hearer
 
 from millstream.providers.ledger import LedgerOptions, LedgerQueues
 from millstream.runtime import (
     ConfigError,
-    Grain,
     LocalCluster,
     MemoryMembershipTable,
     MemoryStateStore,
     Silo,
 )
-from millstream.streams import Event, PersistentStreams, StreamNamespace, subscribe
-
-WORDS = StreamNamespace("words", str)
-HEARD: list[str] = []
-
-
-class Hearer(Grain):
-    @subscribe(WORDS)
-    async def on_word(self, event: Event[str]) -> None:
-        HEARD.append(event.item)
+from millstream.streams import PersistentStreams
 
 
 def streams_in(directory: Path) -> PersistentStreams:

@@ -1,0 +1,56 @@
+"""What the silo processes of the tests of ledgers run: they find it by its name."""
+
+from __future__ import annotations
+
+from millstream.balancers import DeploymentBalancer
+from millstream.providers.ledger import BookieOptions, LedgerOptions, LedgerQueues
+from millstream.runtime import FAST_DETECTION, Grain, Silo, grain, state
+from millstream.streams import Event, HashRingMapper, PersistentStreams, StreamNamespace, subscribe
+
+__all__ = ["NUMBERS", "Listener", "make"]
+
+NUMBERS = StreamNamespace("numbers", int)
+
+
+@grain(name="LedgerListener")
+class Listener(Grain):
+    """Keeps what it heard."""
+
+    heard = state(list[int])
+
+    @subscribe(NUMBERS, commit_with=heard)
+    async def on_number(self, event: Event[int]) -> None:
+        self.heard.value.append(event.item)
+
+    async def numbers(self) -> list[int]:
+        return self.heard.value
+
+
+def make(
+    directory: str,
+    name: str,
+    ledger: str,
+    address: str = "127.0.0.1:0",
+    is_bookie: bool = False,
+    segment_bytes: int = 64 << 20,
+) -> Silo:
+    """A silo over a ledger in that folder of the directory; `{silo}` in it: one for each."""
+    rows = f"sqlite:{directory}/rows"
+    bookie = BookieOptions(segment_bytes=segment_bytes, allocate_bytes=segment_bytes // 4)
+    streams = PersistentStreams(
+        LedgerQueues(f"{directory}/{ledger}", LedgerOptions(bookie=bookie)),
+        mapper=HashRingMapper(queues=4),
+        balancer=DeploymentBalancer(rebalance_delay_s=0.5),
+    )
+    silo = Silo(
+        grains=[Listener],
+        name=name,
+        address=address,
+        membership=rows,
+        stores={"default": rows},
+        membership_options=FAST_DETECTION,
+        streams={"default": streams},
+    )
+    if is_bookie:
+        silo.reduce_to_bookie()
+    return silo
