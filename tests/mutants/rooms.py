@@ -73,6 +73,22 @@ OPENED = (
     f"{BOOKIES}/test_crashes.py",
 )
 LEDGER, LEDGERS = "providers/millstream/providers/ledger", "tests/providers/ledger"
+HANDLE = (
+    f"{LEDGERS}/test_handle_parts.py",
+    f"{LEDGERS}/test_lane.py",
+    f"{LEDGERS}/test_census.py",
+    f"{LEDGERS}/test_handle_schedules.py",
+    f"{LEDGERS}/test_handle_reading.py",
+    f"{LEDGERS}/test_handle.py",
+    f"{LEDGERS}/test_loss.py",
+)
+COPIES = (
+    f"{LEDGERS}/test_recovery_cores.py",
+    f"{LEDGERS}/test_recovery.py",
+    f"{LEDGERS}/test_draining.py",
+    f"{LEDGERS}/test_recovery_topics.py",
+    f"{LEDGERS}/test_recovery_each_step.py",
+)
 CORES = f"{LEDGERS}/test_topic_cores.py"
 APPENDING = (
     CORES,
@@ -117,8 +133,18 @@ ROOMS: dict[str, dict[str, tuple[str, ...]]] = {
         for name in ("appending", "entry", "quorum", "record", "recovering")
     },
     "handle": {
-        f"{LEDGER}/handle/{name}.py": (f"{LEDGERS}/test_handle_parts.py",)
-        for name in ("context", "hedging", "lane")
+        f"{LEDGER}/handle/{name}.py": HANDLE
+        for name in (
+            *("bookies", "context", "hedging", "lane", "ledgers", "loss", "reader", "recovery"),
+            *("sending", "writer"),
+        )
+    },
+    "recovery": {
+        f"{LEDGER}/recovery/{name}.py": COPIES
+        for name in (
+            *("agenda", "auditor", "changes", "copying", "mending", "needs", "pace", "report"),
+            "standing",
+        )
     },
     "topic": {
         f"{LEDGER}/metadata/rows.py": (f"{LEDGERS}/test_metadata_rows.py",),
