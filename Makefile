@@ -4,6 +4,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 EXTRAS := .[bench,console,demo,examples,spark,dev]
+# Bytecode is kept, whatever the environment says: else each process compiles every test anew.
+export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: demo test test-fast check bench sim mutants model clean
 
@@ -21,8 +23,9 @@ test: $(STAMP)  ## every test, those of runtime and streams on both loops; by tw
 	MILLSTREAM_LOOP=uvloop $(BIN)/python -m pytest -q -n 2 tests/runtime tests/streams \
 		--ignore tests/runtime/testing
 
-test-fast: $(STAMP)  ## in two minutes: no processes, no Spark, one seed of each long run
-	$(BIN)/python -m pytest -q -n 2 -m "not real and not spark and not slow"
+test-fast: $(STAMP)  ## in two minutes: no processes, no Spark, some of each long run
+	$(BIN)/python -m pytest -q -n 2 --hypothesis-profile fast \
+		-m "not real and not spark and not slow and not spare"
 
 check: $(STAMP)  ## style, types, shape of the code
 	$(BIN)/ruff check .

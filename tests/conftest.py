@@ -8,6 +8,7 @@ import gc
 import os
 import re
 import sys
+from collections import Counter
 from collections.abc import Callable, Coroutine, Generator, Mapping
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ LOOPS: dict[str, Callable[[], asyncio.AbstractEventLoop]] = {
 LOOP = os.environ.get("MILLSTREAM_LOOP", "asyncio")
 
 settings.register_profile("millstream", deadline=None)  # a busy machine is no fault of the code
+settings.register_profile("fast", deadline=None, max_examples=25)  # of `make test-fast`
 if settings.get_current_profile_name() == "default":  # else somebody has chosen one
     settings.load_profile("millstream")
 
@@ -43,11 +45,26 @@ def pytest_report_header() -> str:
 UNSTABLE_ID = re.compile(r" at 0x[0-9a-f]+|set\(\{[^}]*, ")
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """A test has the same name in every process: none with an address, or a set of several."""
+    """A test has the same name in every process: none with an address, or a set of several. Of
+    the parameters of a test that is marked `one_in(n)`, all but each n-th are spare."""
+    spare_all_but_some(items)
     unstable = [item.nodeid for item in items if UNSTABLE_ID.search(item.nodeid)]
     if unstable:
         raise pytest.UsageError(f"give ids=... to the parameters of {unstable[0]}")
+
+
+def spare_all_but_some(items: list[pytest.Item]) -> None:
+    """Mark what one more run of the same test is, before `-m` looks at the marks."""
+    counts: Counter[str] = Counter()
+    for item in items:
+        mark = item.get_closest_marker("one_in")
+        if mark and not item.get_closest_marker("slow"):
+            test = item.nodeid.partition("[")[0]
+            if counts[test] % mark.args[0]:
+                item.add_marker("spare")
+            counts[test] += 1
 
 
 def pytest_collection_finish() -> None:

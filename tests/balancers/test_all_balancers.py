@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.balancers.deals import Cluster, Manager, Silos
+from tests.examples import examples
 
 from millstream.balancers import DeploymentBalancer, LeaseBalancer, RingBalancer
 from millstream.runtime.testing import Random, Simulation, run, seeded_random
@@ -98,7 +99,7 @@ def play(kind: str, queues: int, steps: list[bool], seed: int) -> Trial:
     steps=st.lists(st.booleans(), max_size=6),
     seed=st.integers(0, 10_000),
 )
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 def test_once_membership_is_stable_every_queue_has_exactly_one_wanter(
     kind: str, queues: int, steps: list[bool], seed: int
 ) -> None:

@@ -113,6 +113,7 @@ def test_the_factory_of_a_bookie_does_not_hear_of_it(
     assert isinstance(prepare(f"{here}:make", {}), Silo)
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize(
     ("words", "text"),
     [

@@ -30,6 +30,7 @@ def refusal(fault: Fault) -> str:
     return str(caught.value)
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("fault", FAULTS, ids=str)
 def test_a_broken_adapter_is_refused(fault: Fault) -> None:
     said = refusal(fault)

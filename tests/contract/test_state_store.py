@@ -11,6 +11,7 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
+from tests.examples import examples
 
 from millstream.providers.sqlite import SqliteStateStore
 from millstream.runtime.definition.storage import MemoryStateStore, Row, StateStore
@@ -231,5 +232,5 @@ class SqliteMachine(StoreMachine):
 def test_store_behaves_as_a_dict_with_compare_and_set(machine: type[StoreMachine]) -> None:
     run_state_machine_as_test(
         machine,
-        settings=settings(max_examples=20, stateful_step_count=25),
+        settings=settings(max_examples=examples(20), stateful_step_count=25),
     )

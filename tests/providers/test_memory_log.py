@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.examples import examples
 
 from millstream.providers.memory import MemoryOptions, queue_log
 from millstream.providers.memory.queue_log import QueueLog
@@ -156,7 +157,7 @@ STEPS = st.one_of(
 )
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(st.lists(STEPS, max_size=30))
 def test_a_log_is_as_its_model(steps: list[tuple[Any, ...]]) -> None:
     model = Model()

@@ -8,6 +8,7 @@ from typing import Literal
 import hypothesis.strategies as st
 import pytest
 from hypothesis import given, settings
+from tests.examples import examples
 
 from millstream.providers.memory.partition import Partition, PartitionOptions
 from millstream.runtime import StreamError
@@ -43,7 +44,7 @@ def state_of(partition: Partition[int], groups: tuple[str, ...]) -> object:
     st.integers(0, 2),
     st.sampled_from(["retain", "drop_oldest"]),
 )
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 def test_lists_and_takes_do_what_single_items_and_commits_do(
     steps: list[tuple[str, int]],
     segment_size: int,

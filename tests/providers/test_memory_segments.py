@@ -13,6 +13,7 @@ from hypothesis.stateful import (
     rule,
     run_state_machine_as_test,
 )
+from tests.examples import examples
 
 from millstream.providers.memory.offset import Offset
 from millstream.providers.memory.partition import NothingToCommit, Partition, PartitionOptions
@@ -486,7 +487,7 @@ class PartitionMachine(RuleBasedStateMachine):
 
 def test_partition_behaves_as_a_list_with_positions() -> None:
     run_state_machine_as_test(
-        PartitionMachine, settings=settings(max_examples=100, stateful_step_count=50)
+        PartitionMachine, settings=settings(max_examples=examples(100), stateful_step_count=50)
     )
 
 

@@ -249,6 +249,7 @@ async def test_a_running_cluster_is_asked_and_its_writer_goes_on(
         assert "LedgerGone: there is no ledger 77" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 async def test_a_running_cluster_ends_a_ledger_with_loss_when_it_is_accepted(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -17,6 +17,7 @@ from hypothesis.stateful import (
     rule,
     run_state_machine_as_test,
 )
+from tests.examples import examples
 
 from millstream.providers.memory import MemoryConsumer, MemoryTopic, NothingToCommit, TopicOptions
 from millstream.runtime.testing import Simulation, run
@@ -153,11 +154,11 @@ class BufferMachine(RuleBasedStateMachine):
 
 def test_a_topic_behaves_as_lists_with_positions() -> None:
     run_state_machine_as_test(
-        BufferMachine, settings=settings(max_examples=120, stateful_step_count=40)
+        BufferMachine, settings=settings(max_examples=examples(120), stateful_step_count=40)
     )
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(
     seed=st.integers(0, 10_000),
     producers=st.integers(1, 4),

@@ -74,6 +74,7 @@ def newer(data: bytes) -> bytes:
 FIRST = "0000000000000001"
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(
     ("name", "change", "offset", "fact"),
     [
@@ -163,6 +164,7 @@ async def test_what_is_no_directory_is_refused(tmp_path: Path) -> None:
         await opens(tmp_path / "file")
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("name", ["identity", f"{FIRST}.seg", "the directory"])
 async def test_files_that_are_deleted_while_it_runs_stop_it_and_come_back(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, name: str

@@ -25,6 +25,7 @@ SHAPES = [
 WALKS = 150
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(("quorum", "bookies"), SHAPES)
 def test_nothing_confirmed_is_lost_whatever_order_messages_come_in(
     quorum: Quorum, bookies: int

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
 from tests.providers.ledger.clocks import LoopClock
 
 from millstream.balancers import DeploymentBalancer
@@ -85,6 +86,7 @@ def words_in(stored: bytes) -> list[str]:
     return [word for word in words if word.encode() in stored]
 
 
+@pytest.mark.slow
 def test_after_each_silo_that_is_lost_all_copies_are_made_again() -> None:
     async def driver(simulation: Simulation) -> list[RecoveryReport]:
         HEARD.clear()

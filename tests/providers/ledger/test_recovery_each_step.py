@@ -9,7 +9,6 @@ import pytest
 from tests.providers.ledger.copies import COPIED_S, Audits, Copies, with_copies
 
 from millstream.providers.ledger.protocol.errors import BookieAway
-from millstream.providers.ledger.protocol.quorum import Quorum
 from millstream.runtime import Etag, StorageUnavailable
 
 WRITES = 20  # of the whole story, with some to spare
@@ -51,14 +50,8 @@ def at_add(world: Copies, count: int, act: Callable[[], None], is_done: bool) ->
 async def begin(world: Copies) -> Audits:
     """A closed ledger with two fragments, one with too few copies, one that is open; a bookie is
     lost, of all of them, and one that shall be emptied has the rest."""
-    writer = await world.writer.ledgers.create(Quorum(3, 3, 3), "t")
+    writer, first = await world.open_ledger((3, 3, 3), 9, lost_at=5)
     ledger = writer.ledger
-    world.payloads[ledger] = [b"%d" % number for number in range(9)]
-    first = (await world.record(ledger)).fragments[0].bookies
-    for number, payload in enumerate(world.payloads[ledger]):
-        if number == 5:
-            world.lose(first[0])
-        await writer.append(payload)
     await asyncio.sleep(0.1)
     await writer.close()
     assert len((await world.record(ledger)).fragments) == 2
@@ -70,10 +63,7 @@ async def begin(world: Copies) -> Audits:
     assert (await world.record(short)).quorum == (2, 2, 2)
     for name in others:
         world.bookies.all[name].is_full = False
-    still = await world.writer.ledgers.create(Quorum(3, 3, 2), "t")
-    world.payloads[still.ledger] = [b"%d" % number for number in range(6)]
-    for payload in world.payloads[still.ledger]:
-        await still.append(payload)
+    await world.open_ledger((3, 3, 2), 6)
     world.lose(first[0])
     world.bookies.all[first[1]].is_leaving = True
     return world.auditor()
@@ -92,44 +82,44 @@ async def goes_on(world: Copies, auditor: Audits) -> None:
             assert not set(lost) & set(fragment.bookies)
 
 
+Step = Callable[[Copies, int, Callable[[], None], bool], None]
+
+
+def play(step: Step, error: Exception, count: int, is_done: bool, dies: bool) -> None:
+    """The `count`th step of its kind fails, done or not; the auditor may die of it."""
+
+    async def main(world: Copies) -> None:
+        auditor = await begin(world)
+
+        def act() -> None:
+            if dies:
+                auditor.kill()
+            raise error
+
+        step(world, count, act, is_done)
+        await goes_on(world, auditor)
+
+    with_copies(main, bookies=6)
+
+
+@pytest.mark.one_in(7)
 @pytest.mark.parametrize("is_done", [True, False])
 @pytest.mark.parametrize("count", range(WRITES))
 @pytest.mark.parametrize("dies", [True, False])
 def test_a_change_of_a_record_is_the_last_thing_it_does_or_fails(
     count: int, is_done: bool, dies: bool
 ) -> None:
-    async def main(world: Copies) -> None:
-        auditor = await begin(world)
-
-        def act() -> None:
-            if dies:
-                auditor.kill()
-            raise StorageUnavailable("on purpose")
-
-        at_write(world, count, act, is_done)
-        await goes_on(world, auditor)
-
-    with_copies(main, bookies=6)
+    play(at_write, StorageUnavailable("on purpose"), count, is_done, dies)
 
 
+@pytest.mark.one_in(7)
 @pytest.mark.parametrize("is_done", [True, False])
 @pytest.mark.parametrize("count", range(ADDS))
 @pytest.mark.parametrize("dies", [True, False])
 def test_a_copy_that_is_sent_is_the_last_thing_it_does_or_fails(
     count: int, is_done: bool, dies: bool
 ) -> None:
-    async def main(world: Copies) -> None:
-        auditor = await begin(world)
-
-        def act() -> None:
-            if dies:
-                auditor.kill()
-            raise BookieAway("on purpose")
-
-        at_add(world, count, act, is_done)
-        await goes_on(world, auditor)
-
-    with_copies(main, bookies=6)
+    play(at_add, BookieAway("on purpose"), count, is_done, dies)
 
 
 def test_the_story_has_as_many_steps_as_are_tried() -> None:

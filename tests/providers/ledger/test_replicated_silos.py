@@ -459,6 +459,7 @@ def test_a_directory_that_was_wiped_is_made_anew_and_the_others_have_all(
     run(main, 1)
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("seed", range(1, 5))
 def test_a_directory_that_is_an_older_copy_denies_nothing(seed: int) -> None:
     async def main(sim: Simulation) -> None:

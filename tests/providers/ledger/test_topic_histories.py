@@ -12,6 +12,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from tests.examples import examples
 from tests.providers.ledger.topic_history import History, Sent
 from tests.providers.ledger.worlds import Process, World
 
@@ -345,7 +346,7 @@ class TopicMachine(RuleBasedStateMachine):
 
 
 TopicMachine.TestCase.settings = settings(
-    max_examples=20,
+    max_examples=examples(20),
     stateful_step_count=40,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow],
@@ -392,6 +393,7 @@ async def random_run(seed: int, steps: int) -> Run:
     return run
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("seed", range(12))
 def test_histories_of_chance_keep_what_was_acknowledged(seed: int) -> None:
     with asyncio.Runner(loop_factory=SimLoop) as runner:

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+from tests.examples import examples
 from tests.providers.priority.model import Model, Refused, Settings
 from tests.providers.priority.row_store import RowStore
 
@@ -461,6 +462,7 @@ class Walk:
         )()
 
 
+@pytest.mark.one_in(5)
 @pytest.mark.parametrize("seed", range(20))
 def test_a_long_history_is_that_of_the_model(seed: int) -> None:
     Walk(seed).run(300)
@@ -468,7 +470,7 @@ def test_a_long_history_is_that_of_the_model(seed: int) -> None:
 
 TestCore = CoreMachine.TestCase
 TestCore.settings = settings(
-    max_examples=80,
+    max_examples=examples(80),
     stateful_step_count=40,
     deadline=None,
     suppress_health_check=list(HealthCheck),

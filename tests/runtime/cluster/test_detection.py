@@ -97,6 +97,7 @@ def detection_s(
     return found
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("trouble", TROUBLES)
 @pytest.mark.parametrize(
     ("options", "p50_s", "max_s", "seeds"),

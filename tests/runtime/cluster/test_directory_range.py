@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.examples import examples
 from tests.runtime.cluster.directory_world import World
 
 from millstream.runtime.cluster.directory.events import (
@@ -88,7 +89,7 @@ def lookup(core: DirectoryRange, key: str) -> Entry | None:
 
 
 @given(st.integers(0, 2**32), st.sampled_from([0.0, 0.1, 0.3]))
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 def test_no_grain_is_valid_twice_whatever_the_order_of_views_and_messages(
     seed: int, losses: float
 ) -> None:

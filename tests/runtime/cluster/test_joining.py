@@ -77,6 +77,7 @@ async def joins_in(simulation: Simulation, cluster: SimCluster, within_s: float)
     return simulation.loop.time() - started_s
 
 
+@pytest.mark.one_in(5)
 @pytest.mark.parametrize("is_silent", [False, True])
 @pytest.mark.parametrize(("old", "new"), [(1, 1), (2, 1), (3, 1), (5, 1), (3, 3), (5, 2)])
 @pytest.mark.parametrize("pause_s", [0.0, 20.0])

@@ -333,6 +333,7 @@ SAME_EVERYWHERE: list[tuple[str, Any, Any]] = [
 ]
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize(("method", "value", "expected"), SAME_EVERYWHERE)
 async def test_a_value_arrives_and_returns_the_same_locally_and_remotely(
     ref: Store, method: str, value: Any, expected: Any
@@ -363,6 +364,7 @@ REFUSED: list[tuple[str, Any]] = [
 ]
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize(("method", "value"), REFUSED)
 async def test_a_wrong_argument_is_refused_by_name_and_never_runs(
     ref: Store, method: str, value: Any

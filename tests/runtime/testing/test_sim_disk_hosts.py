@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.examples import examples
 
 from millstream.runtime import Grain
 from millstream.runtime.disk.seam import Disk, DiskFile, DiskFull, SyncFailed
@@ -317,7 +318,7 @@ def test_sharing_a_disk_that_was_used_is_refused() -> None:
 
 
 @given(st.integers(0, 100_000))
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 def test_a_script_with_disks_prints_parses_and_can_be_played(seed: int) -> None:
     names = ["a", "b", "c"]
     verbs = [*VERBS, *DISK_VERBS]

@@ -487,6 +487,7 @@ async def test_a_cancellation_that_the_method_made_itself_is_an_error_and_not_si
 # --- deadlines -----------------------------------------------------------------------------------
 
 
+@pytest.mark.one_in(4)
 @WHERE
 @pytest.mark.parametrize("how", ["plain", "timeout", "group", "gather", "wait_for", "nested"])
 async def test_a_deadline_ends_the_method_whatever_it_waits_in(
@@ -657,6 +658,7 @@ FAILURES: dict[str, Callable[[Worker], Awaitable[object]]] = {
 }
 
 
+@pytest.mark.one_in(3)
 @WHERE
 @pytest.mark.parametrize("failure", FAILURES)
 async def test_the_grain_answers_after_a_failure(
@@ -764,6 +766,7 @@ async def still_cluster(no_old_silos: None) -> AsyncIterator[LocalCluster]:
         yield started
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("where", ["local", "silo"])
 @pytest.mark.parametrize("what", GARBAGE)
 async def test_a_call_leaves_nothing_to_the_garbage_collector(

@@ -303,6 +303,7 @@ async def test_a_chain_of_calls_is_as_long_as_it_may_be_whatever_silos_it_passes
 # --- who waited for whom -------------------------------------------------------------------------
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("where", ["silo", "client"])
 async def test_a_remote_time_out_names_the_grain_and_what_it_waited_for(
     pair: LocalCluster, where: str

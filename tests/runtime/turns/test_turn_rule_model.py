@@ -18,6 +18,7 @@ from hypothesis.stateful import (
     precondition,
     rule,
 )
+from tests.examples import examples
 
 from millstream.runtime.definition.grain import DeactivationReason
 from millstream.runtime.errors import Overloaded
@@ -190,8 +191,8 @@ class ExtendedBesideModel(RuleBesideModel):
 
 TestExtendedBesideModel = ExtendedBesideModel.TestCase
 TestRuleBesideModel = RuleBesideModel.TestCase
-TestRuleBesideModel.settings = settings(max_examples=150, stateful_step_count=40)
-TestExtendedBesideModel.settings = settings(TestRuleBesideModel.settings, max_examples=60)
+TestRuleBesideModel.settings = settings(max_examples=examples(150), stateful_step_count=40)
+TestExtendedBesideModel.settings = settings(TestRuleBesideModel.settings, max_examples=examples(60))
 
 
 def test_letting_one_in_does_not_look_at_all_ten_thousand_that_wait() -> None:

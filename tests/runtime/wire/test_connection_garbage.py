@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.conditions import until
+from tests.examples import examples
 
 from millstream.runtime import Grain, LocalCluster, RuntimeOptions, Silo
 from millstream.runtime.wire.connection import Peer
@@ -99,7 +100,7 @@ def test_a_long_frame_costs_no_more_than_its_size_in_copies() -> None:
 # --- messages ------------------------------------------------------------------------------------
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(st.binary(max_size=80))
 def test_decoding_garbage_gives_messages_or_a_decode_error(data: bytes) -> None:
     try:

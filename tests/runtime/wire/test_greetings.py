@@ -9,6 +9,7 @@ import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.examples import examples
 from tests.runtime.wire.pair import SECRET, FakeLink, Office, call, end_of, raw, visitor
 
 from millstream.runtime import Env, RuntimeOptions
@@ -148,7 +149,7 @@ def test_a_name_of_the_largest_length_is_taken() -> None:
 STEPS = st.lists(st.sampled_from(["hello", "proof", "hello again", "call", "goodbye", "guess"]))
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(STEPS)
 def test_whatever_order_comes_only_the_right_one_greets(steps: list[str]) -> None:
     opener, accepter = both()
@@ -173,7 +174,7 @@ def test_whatever_order_comes_only_the_right_one_greets(steps: list[str]) -> Non
     assert not accepter.is_done or taken == ["hello", "proof"]
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(st.binary(max_size=300), st.integers(0, 400), st.integers(1, 3))
 def test_garbage_truncated_and_repeated_greetings_reach_nobody(
     garbage: bytes, cut_at: int, times: int

@@ -158,6 +158,7 @@ def cluster_of(faults: Faults, ack_every_s: float = 0.0) -> LocalCluster:
     return LocalCluster(silos=1, grains=[Reader], streams={"default": provider})
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("make", ERRORS, ids=lambda make: type(make()).__name__)
 @pytest.mark.parametrize("method", ["receiver", "start", "read", "ack"])
 async def test_a_queue_is_read_on_whatever_its_adapter_raises(

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from tests.examples import examples
 
 from millstream.streams import CacheLimits, QueueMessage, StreamId, Token
 from millstream.streams.agent.cache.cursor import Cursor
@@ -369,7 +370,7 @@ class BehindMachine(RuleBasedStateMachine):
         assert not len(self.book) and self.cache.chained_events == 0
 
 
-BehindMachine.TestCase.settings = settings(max_examples=80, stateful_step_count=50)
+BehindMachine.TestCase.settings = settings(max_examples=examples(80), stateful_step_count=50)
 test_whoever_is_behind_agrees_with_the_model = BehindMachine.TestCase
 
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.examples import examples
 from tests.streams.agent.stepping import RAISED, A
 
 from millstream.runtime.extending import Backoff
@@ -308,7 +309,7 @@ things = st.one_of(
 )
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(st.lists(things, max_size=60), st.sets(st.integers(1, 12), max_size=2))
 def test_what_is_acknowledged_never_comes_again_and_nothing_is_skipped(
     script: list[tuple[str, int]], broken: set[int]

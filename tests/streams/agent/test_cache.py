@@ -9,6 +9,7 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from tests.examples import examples
 
 from millstream.runtime.errors import ConfigError
 from millstream.streams.agent.cache.cursor import Cursor
@@ -432,7 +433,7 @@ class CacheMachine(RuleBasedStateMachine):
             assert slot.cursors == standing.count(slot.index)
 
 
-CacheMachine.TestCase.settings = settings(max_examples=120, stateful_step_count=40)
+CacheMachine.TestCase.settings = settings(max_examples=examples(120), stateful_step_count=40)
 test_cache_agrees_with_the_list_model = CacheMachine.TestCase
 
 

@@ -215,6 +215,7 @@ FAULTS: dict[str, tuple[str, Any]] = {
 }
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("name", FAULTS)
 async def test_a_queue_is_read_on_in_the_same_epoch(name: str) -> None:
     method, fault = FAULTS[name]

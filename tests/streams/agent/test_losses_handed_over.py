@@ -64,6 +64,7 @@ async def lose(place: PartitionPlace, count: int) -> None:
     await place.broker.forget("p0", len(partition.records))
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("end", ["stop", "kill"])
 async def test_the_next_owner_tells_of_what_the_last_one_found(end: str) -> None:
     place = PartitionPlace([Reader])

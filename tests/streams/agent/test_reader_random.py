@@ -11,6 +11,7 @@ import math
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from tests.examples import examples
 
 from millstream.streams import Capability, FlowOptions, QueueMessage, StreamId, StreamOptions, Token
 from millstream.streams.agent.cache.limits import CacheLimits
@@ -275,4 +276,6 @@ class PolledMachine(Machine):
 
 TestReader = Machine.TestCase
 TestPolledReader = PolledMachine.TestCase
-TestReader.settings = TestPolledReader.settings = settings(max_examples=60, stateful_step_count=60)
+TestReader.settings = TestPolledReader.settings = settings(
+    max_examples=examples(60), stateful_step_count=60
+)

@@ -144,21 +144,22 @@ QUICK_MAX = 2
 
 
 def adapters_with(
-    *needs: Need, only: str = "", whichever: bool = False, is_long: bool = False
+    *needs: Need, row: int, only: str = "", whichever: bool = False, is_long: bool = False
 ) -> list[object]:
     """Parameters: every adapter; one that lacks something is skipped, and says what.
 
-    `is_long`: those behind the first two are slow tests.
+    `row`: which of them are not spare; two, or one where it `is_long`.
     """
     chosen = [adapter for adapter in ADAPTERS if only in ("", adapter.name)]
     if whichever:
         chosen = [adapter for adapter in chosen if not adapter.lacks(needs)][:1]
     able = [adapter for adapter in chosen if not adapter.lacks(needs)]
-    slow = able[QUICK_MAX:] if is_long else []
-    return [_parameter(one, one.lacks(needs), is_slow=one in slow) for one in chosen]
+    first = row % max(1, len(able))
+    quick = (able + able)[first : first + (1 if is_long else QUICK_MAX)]
+    return [_parameter(one, one.lacks(needs), is_spare=one not in quick) for one in chosen]
 
 
-def _parameter(adapter: Adapter, lacking: list[str], *, is_slow: bool) -> object:
+def _parameter(adapter: Adapter, lacking: list[str], *, is_spare: bool) -> object:
     reason = f"{adapter} does not have: {', '.join(lacking)}"
-    marks = [pytest.mark.skip(reason=reason)] if lacking else [pytest.mark.slow] * is_slow
+    marks = [pytest.mark.skip(reason=reason)] if lacking else [pytest.mark.spare] * is_spare
     return pytest.param(adapter, id=adapter.name, marks=marks)

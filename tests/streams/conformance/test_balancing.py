@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.examples import examples
 from tests.streams.conformance.actors import LINES, Listener, ears
 from tests.streams.conformance.adapters import NUMBERS, PUBLISHES, SURVIVES, Feed
 from tests.streams.conformance.place import Place, conforms
@@ -31,7 +32,7 @@ NAMES = st.lists(st.text("abcdef", min_size=1, max_size=4), unique=True, min_siz
 
 
 @pytest.mark.row(114)
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(queues=NAMES, silos=NAMES)
 def test_shares_differ_by_one_at_most_place_everything_once_and_do_not_depend_on_order(
     queues: list[str], silos: list[str]

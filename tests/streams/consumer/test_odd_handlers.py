@@ -110,6 +110,7 @@ async def publish_and_wait(cluster: LocalCluster, key: str) -> list[DeadLetter]:
     return list(await provider.dead_letters.list())
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("way", [*WAYS, "awaits"])
 async def test_a_handler_that_ends_oddly_fails_its_own_event_only(way: str) -> None:
     async with cluster_of() as cluster:

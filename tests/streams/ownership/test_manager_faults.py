@@ -281,6 +281,7 @@ def test_the_scenario_has_as_many_steps_as_are_tried() -> None:
     check(play("none", 0), has_crash=False)
 
 
+@pytest.mark.one_in(3)
 @every_step
 @pytest.mark.parametrize("changes_mind", [False, True])
 @pytest.mark.parametrize("fault", FAULTS)
@@ -291,6 +292,7 @@ def test_a_store_that_fails_at_any_step_delays_the_hand_over_and_no_more(
         check(play(fault, at, changes_mind=changes_mind), has_crash=False)
 
 
+@pytest.mark.one_in(3)
 @every_step
 @pytest.mark.parametrize("changes_mind", [False, True])
 @pytest.mark.parametrize("crash", CRASHES)
@@ -301,6 +303,7 @@ def test_whoever_dies_at_any_step_the_other_one_reads_on(
         check(play(crash, at, changes_mind=changes_mind), has_crash=True)
 
 
+@pytest.mark.one_in(3)
 @every_step
 @pytest.mark.parametrize("fault", ["none", *FAULTS])
 def test_a_lost_message_costs_one_poll(fault: str, part: int) -> None:

@@ -76,6 +76,7 @@ async def records(store: SlowStore) -> list[QueueRecord]:
     return [msgspec.msgpack.decode(row.data, type=QueueRecord) for _, row in rows]
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("failing", [0, 3])
 async def test_a_stop_frees_every_queue_before_it_goes_on(failing: int) -> None:
     store = SlowStore()

@@ -15,6 +15,7 @@ from hypothesis.stateful import (
     precondition,
     rule,
 )
+from tests.examples import examples
 
 from millstream.runtime.definition.storage import Etag, MemoryStateStore
 from millstream.runtime.errors import Conflict
@@ -323,5 +324,5 @@ class OwnershipMachine(RuleBasedStateMachine):
         assert all(silo.local == Unowned() for silo in self.silos[1:])
 
 
-OwnershipMachine.TestCase.settings = settings(max_examples=150, stateful_step_count=50)
+OwnershipMachine.TestCase.settings = settings(max_examples=examples(150), stateful_step_count=50)
 test_ownership_holds_under_races_crashes_and_late_writes = OwnershipMachine.TestCase

@@ -145,6 +145,7 @@ async def until_unheard(places: Places, count: int) -> None:
             await asyncio.sleep(0)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("ends", ["stop", "kill"])
 async def test_events_wait_while_the_only_host_of_their_grain_is_away(
     ends: str, caplog: pytest.LogCaptureFixture

@@ -95,6 +95,7 @@ async def publish(silo: Silo, *items: int) -> None:
         await asyncio.gather(*(silo.stream(NOTES, key).publish(item) for key in KEYS))
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("counts", [(5,), (1,), (8, 3, 2)])
 async def test_streams_go_on_in_order_in_more_and_in_fewer_queues(counts: tuple[int, ...]) -> None:
     town = Town()

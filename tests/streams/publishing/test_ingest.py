@@ -145,6 +145,7 @@ class Writer:
                 pace.let(5)  # the consumer is slow, and gets on
 
 
+@pytest.mark.slow
 async def test_a_writer_under_back_pressure_has_every_row_stored_exactly_once() -> None:
     keys = [f"k{n}" for n in range(7)]
     rows = [(keys[n % 7], n) for n in range(ROWS)]

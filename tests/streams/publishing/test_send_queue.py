@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.examples import examples
 
 from millstream.runtime import PublishUnknown, QueueFull, QueueUnavailable, StreamError
 from millstream.streams.contracts.identity import StreamId
@@ -189,7 +190,7 @@ STEPS = st.lists(
 )
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(STEPS)
 def test_whatever_happens_a_queue_that_keeps_the_contract_has_each_producer_in_order(
     steps: list[tuple[str, int, object]],

@@ -173,6 +173,7 @@ class History:
         assert bookie.figures().doubt_below == 0 and bookie.figures().damaged == 0
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("block", range(8))
 def test_what_was_acknowledged_is_there_whenever_the_power_goes(block: int) -> None:
     crashes = found = 0
