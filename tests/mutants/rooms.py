@@ -87,7 +87,6 @@ COPIES = (
     f"{LEDGERS}/test_recovery.py",
     f"{LEDGERS}/test_draining.py",
     f"{LEDGERS}/test_recovery_topics.py",
-    f"{LEDGERS}/test_recovery_each_step.py",
 )
 CORES = f"{LEDGERS}/test_topic_cores.py"
 APPENDING = (
