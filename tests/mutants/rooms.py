@@ -160,8 +160,8 @@ ROOMS: dict[str, dict[str, tuple[str, ...]]] = {
     "priority": {
         f"{PRIORITY}/core/{name}.py": PRIORITY_CORE
         for name in (
-            *("answers", "body", "changes", "contents", "core", "entering", "leasing", "message"),
-            *("reading", "sessions", "settings"),
+            *("body", "changes", "contents", "core", "entering", "leasing", "message", "reading"),
+            *("requests/answers", "requests/sessions", "settings"),
             *("index/filters", "index/grouped", "index/plain", "index/timers"),
         )
     },
