@@ -7,7 +7,8 @@ a time; it ends in the order of dependence.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+import logging
+from collections.abc import Collection, Mapping, Sequence
 
 from millstream.providers.ledger.bookie.options import BookieOptions
 from millstream.providers.ledger.handle.context import HandleContext
@@ -17,12 +18,14 @@ from millstream.providers.ledger.metadata.bookies import bookie_rows
 from millstream.providers.ledger.metadata.ledgers import LedgerIds, ledger_rows
 from millstream.providers.ledger.metadata.metadata import Metadata
 from millstream.providers.ledger.protocol.errors import LedgerError
+from millstream.providers.ledger.protocol.quorum import Quorum
 from millstream.providers.ledger.recovery.auditor import Auditor
 from millstream.providers.ledger.recovery.options import RecoveryOptions
 from millstream.providers.ledger.serving.census import Census
 from millstream.providers.ledger.serving.cluster_bookies import ClusterBookies
 from millstream.providers.ledger.serving.home import Home
 from millstream.providers.ledger.serving.hosted import HostedBookie
+from millstream.providers.ledger.topic.record import topic_rows
 from millstream.providers.ledger.topic.topics import Topics
 from millstream.runtime import (
     ConfigError,
@@ -33,10 +36,13 @@ from millstream.runtime import (
 )
 from millstream.runtime.extending import Disk
 
+from .missing import unmet
 from .process import OneProcess
 from .record import managed_rows
 
 __all__ = ["OwnLedgers"]
+
+log = logging.getLogger("millstream.ledger")
 
 LOOK_FOR_LOCK_S = 0.25
 
@@ -85,36 +91,68 @@ class OwnLedgers:
             around = (self._bookies, recovery, place, process.silo)
             self._auditor = Auditor(self.context, metadata, ledgers, *around)
         self.managed = managed_rows(metadata)
+        self._ledger_rows, self._topic_rows = ledgers, topic_rows(metadata)
 
     @property
     def bookies(self) -> int:
         """How many there are."""
         return len(self._places)
 
-    async def start(self, wait_s: float) -> None:
+    async def start(self, wait_s: float, usual: Quorum | None = None) -> None:
         """Have the directories, once nobody else has them.
 
+        Args:
+            usual: the quorum of new topics: if it and those of all ledgers can do without, disks
+                that fail now are left out until they do not. None: all are needed.
+
         Raises ConfigError (one is refused), QueueUnavailable (another process has one, also after
-        `wait_s` seconds), StorageError.
+        `wait_s` seconds), StorageError (it says which directory is missing for what).
         """
         until_s = self.clock.now() + wait_s
         await self._bookies.start()
+        failed: dict[str, OSError] = {}
         try:
-            for bookie in self._places.values():
-                await bookie.start()
+            for place, bookie in self._places.items():
+                try:
+                    await bookie.start()
+                except OSError as error:
+                    failed[place] = error
         except LedgerError as error:
             raise ConfigError(str(error)) from error
-        except OSError as error:
-            raise StorageUnavailable(f"{type(error).__name__}: {error}") from error
-        while others := [place for place, one in self._places.items() if not one.runs_here]:
+        await self._wait_for_others(until_s, wait_s, failed)
+        if failed:
+            await self._do_without(failed, usual)
+        self._process.tasks.start(self.topics.keep_swept(lambda: True))
+        if self._auditor is not None:
+            self._process.tasks.start(self._auditor.run())
+
+    async def _wait_for_others(
+        self, until_s: float, wait_s: float, failed: Collection[str]
+    ) -> None:
+        """Other processes may have directories. Raises QueueUnavailable."""
+        places = {place: one for place, one in self._places.items() if place not in failed}
+        while others := [place for place, one in places.items() if not one.runs_here]:
             left_s = until_s - self.clock.now()
             if left_s <= 0:
                 text = f"{others[0]}: another process has this directory, after {wait_s:g} s"
                 raise QueueUnavailable(f"{text}: end that one, or give open_wait_s")
             await asyncio.sleep(min(left_s, LOOK_FOR_LOCK_S))
-        self._process.tasks.start(self.topics.keep_swept(lambda: True))
-        if self._auditor is not None:
-            self._process.tasks.start(self._auditor.run())
+
+    async def _do_without(self, failed: Mapping[str, OSError], usual: Quorum | None) -> None:
+        """Some disks fail: are the others enough? Raises StorageError."""
+        each = (f"{place} cannot be used: {type(e).__name__}: {e}" for place, e in failed.items())
+        text, first = "; ".join(each), next(iter(failed.values()))
+        if usual is None:
+            raise StorageUnavailable(text) from first
+        here = self._bookies.here()
+        ledgers = [record async for record in self._ledger_rows.scan()]
+        topics = [record async for record in self._topic_rows.scan()]
+        lack = unmet(ledgers, topics, usual, here)
+        if lack:
+            raise StorageUnavailable(f"{text}; {lack}: mend the disk, then open again") from first
+        log.error("%s; topics are on %d directories until it can be", text, len(here))
+        for place in failed:
+            self._places[place].keep_trying()
 
     async def aclose(self) -> None:
         """Stop the bookies, and let go of the directories."""

@@ -65,7 +65,9 @@ async def open_topics(
         env, disk: time, chance and files of a simulation.
 
     Raises ConfigError (a directory is refused: the text names file and offset, and says what to
-    do), QueueUnavailable (another process has it), StorageError.
+    do), QueueUnavailable (another process has it), StorageError (a disk fails; of several those
+    that fail are left out, as long as the others are enough for what all topics have stored and
+    will store, and are used again once they do not fail).
     """
     paths = [absolute(one) for one in (directory, *more)]
     if len(set(paths)) < len(paths):
@@ -88,7 +90,7 @@ async def open_topics(
         )
         topics = LedgerTopics(home, options or LedgerTopicOptions())
         try:
-            await home.start(open_wait_s)
+            await home.start(open_wait_s, usual(len(paths)))
             yield topics
         finally:
             await topics.aclose()

@@ -105,6 +105,10 @@ class ClusterBookies:
         """It does not any more."""
         self._here.pop(bookie.name, None)
 
+    def here(self) -> list[str]:
+        """Bookies that run in this silo."""
+        return list(self._here)
+
     async def look(self) -> None:
         """Read the rows again, unless that was just done. Raises StorageError."""
         async with self._looking:

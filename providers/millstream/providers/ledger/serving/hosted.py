@@ -76,6 +76,10 @@ class HostedBookie:
         this silo that a silo of the same name has), StorageError."""
         await self._try()
         self._refuse_namesake()
+        self.keep_trying()
+
+    def keep_trying(self) -> None:
+        """Go on trying to run it, though it could not be started; each failure is logged."""
         self._running = self._silo.tasks.start(self._run())
 
     @property

@@ -1,0 +1,52 @@
+"""Can topics be used without directories that cannot be opened now? Pure.
+
+Owns: `unmet`. Not: finding out which can be opened (`own`). Invariants: of every ledger, what was
+acknowledged is on a directory that is there, and it can be decided what was; so many are there as
+an acknowledgement needs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+
+from millstream.providers.ledger.protocol.quorum import Quorum
+from millstream.providers.ledger.protocol.record import Fragment, LedgerRecord, LedgerState
+from millstream.providers.ledger.topic.record import TopicRecord
+from millstream.runtime.extending import shown
+
+__all__ = ["unmet"]
+
+
+def unmet(
+    ledgers: Iterable[LedgerRecord],
+    topics: Iterable[TopicRecord],
+    usual: Quorum,
+    bookies: Collection[str],
+) -> str:
+    """What cannot be done with these bookies alone; "": nothing.
+
+    Args:
+        usual: the quorum of a topic of which none is said.
+    """
+    needed = [(one.settings.quorum or usual, f"topic {shown(repr(one.topic))}") for one in topics]
+    for quorum, what in [*needed, (usual, "a new topic")]:
+        if len(bookies) < quorum.ack:
+            text = f"{what} stores on {quorum.ack} directories (ack_quorum), and {len(bookies)}"
+            return f"{text} can be used"
+    for record in ledgers:
+        for fragment in record.fragments:
+            if not is_known(record, fragment, bookies):
+                text = f"ledger {record.ledger} of {record.topic or 'no topic'} is on bookies "
+                return f"{text}{', '.join(fragment.bookies)}, and cannot be read without it"
+    return ""
+
+
+def is_known(record: LedgerRecord, fragment: Fragment, bookies: Collection[str]) -> bool:
+    """Do these bookies have all entries of a fragment, and know what is none?"""
+    quorum = record.quorum
+    has_end = record.state is LedgerState.CLOSED and record.complete == record.last
+    needed = 1 if has_end else quorum.denials
+    return all(
+        sum(fragment.bookies[place] in bookies for place in quorum.write_set(entry)) >= needed
+        for entry in range(quorum.ensemble)
+    )
