@@ -36,11 +36,10 @@ OPENERS = {
     *("start_server", "create_unix_connection", "create_unix_server", "open_unix_connection"),
 }
 SOCKETS = {"socket", "ssl", "selectors", "socketserver", *OPENERS}
-# the transport; addresses, which read names and numbers by it; Spark's workers, which run no loop
+# the transport; addresses, which read names and numbers by it
 MAY_OPEN_SOCKETS = {
     "runtime/millstream/runtime/wire/address.py",
     "runtime/millstream/runtime/wire/transport.py",
-    "providers/pyspark_millstream/wire.py",
 }
 SYNCING = {"os.fsync", "os.fdatasync", "os.pwrite", "os.pwritev", "os.posix_fallocate", "fcntl"}
 # the disk seam; two that write one small file, before there is a silo with a disk

@@ -27,10 +27,10 @@ from pathlib import Path
 import msgspec
 
 from millstream.console.flights.killing import Killer, Killing
-from millstream.console.flights.sending import Sender
 from millstream.runtime import Client, connect
 from millstream.streams import QueueReader, Rewinds
 from millstream.streams.publishing.ingest import IngestMessage
+from millstream.streams.publishing.numbered import NumberedPublisher, encode_messages
 
 from .silos import CLUSTER, RECORDS, SILOS, Silos, make_silo, streams
 from .tally import Tally
@@ -81,13 +81,16 @@ class Appends:
         return time.perf_counter() - started_s
 
     async def _produce(self, producer: int) -> None:
-        sender = Sender(self._client, RECORDS.name, f"producer-{producer}")
+        name = f"producer-{producer}"
+        unique = f"{self._client.address}/{name}"
+        publisher = NumberedPublisher(self._client.gateway, RECORDS.name, name, unique)
         sequence = 0
         while not self.is_over:
             items = batch(producer, sequence * BATCH)
             sequence += 1
             sent_s = time.perf_counter()
-            await sender.send([IngestMessage(str(producer), sequence, items)])
+            message = IngestMessage(str(producer), sequence, items)
+            await publisher.publish(encode_messages([message]), 1)
             self._acknowledged(producer, sent_s)
 
     def _acknowledged(self, producer: int, sent_s: float) -> None:

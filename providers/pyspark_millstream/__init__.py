@@ -2,8 +2,8 @@
 
 Spark finds `DefaultSource` by the `pyspark_` prefix of this module; nothing has to be registered.
 Owns: the entry points that Spark calls. Not: options (`options`), rows (`rows`), sequences
-(`tokens`), the connection (`link`), tasks (`writer`). Invariant: importing this module costs no
-pandas and no pyarrow, and raises nothing: an error here would break every Python data source.
+(`tokens`), sending (`sending`, `background`), tasks (`writer`). Invariant: importing this module
+costs no pandas and no pyarrow, and raises nothing: an error here would break every Python source.
 """
 
 from __future__ import annotations

@@ -12,12 +12,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from difflib import get_close_matches
 
+from millstream.runtime import ConfigError, connect
+
 __all__ = ["WriteOptions", "parse"]
 
 GATEWAYS_MAX = 64
 CHUNK_ROWS_MAX = 100_000
 WINDOW_MAX = 256
-TIMEOUT_S_MAX = 3600.0
+PATIENCE_S_MAX = 3600.0
 NOT_OURS = ("path", "checkpointlocation", "queryname", "mergeschema")
 
 
@@ -25,15 +27,17 @@ NOT_OURS = ("path", "checkpointlocation", "queryname", "mergeschema")
 class WriteOptions:
     """What one write needs to know; the option names are the field names.
 
-    `gateways`: `host:port`, separated by commas; reachable from the executors. `namespace`: of the
+    `gateways`: `host:port`, separated by commas; reachable from the executors, which learn the
+    others from them. `namespace`: of the
     streams. `key_column`: string or integer column with the stream key. `value_columns`: columns
     of an item, separated by commas; default all. `writer_id`: identity for deduplication; default
     the query id for a streaming query, a fresh id for a batch write. `chunk_rows`: rows in one
     call; must not change while a failed batch waits to be run again. `window`: calls without an
-    answer. `timeout_s`: longest time without any answer, over all gateways.
+    answer. `patience_s`: how long a task tries again what the cluster cannot do at the moment,
+    while nothing is accepted.
     """
 
-    gateways: tuple[tuple[str, int], ...]
+    gateways: tuple[str, ...]
     namespace: str
     key_column: str
     value_columns: tuple[str, ...]
@@ -43,7 +47,7 @@ class WriteOptions:
     chunk_rows: int = 500
     window: int = 8
     delivery: str = "direct"
-    timeout_s: float = 60.0
+    patience_s: float = 60.0
 
 
 def parse(given: Mapping[str, str], columns: Sequence[str]) -> WriteOptions:
@@ -61,19 +65,19 @@ def parse(given: Mapping[str, str], columns: Sequence[str]) -> WriteOptions:
         chunk_rows=_count(texts, "chunk_rows", 500, CHUNK_ROWS_MAX),
         window=_count(texts, "window", 8, WINDOW_MAX),
         delivery=_delivery(texts.get("delivery") or "direct"),
-        timeout_s=_seconds(texts, "timeout_s", 60.0, TIMEOUT_S_MAX),
+        patience_s=_seconds(texts, "patience_s", 60.0, PATIENCE_S_MAX),
     )
 
 
 def _check_names(texts: Mapping[str, str]) -> None:
-    """Refuse what looks like a misspelt option; Spark passes options of its own, too."""
+    """Refuse what is none of ours, and none of Spark's."""
     known = [field.name for field in fields(WriteOptions)]
     for name in texts:
         if name in known or name in NOT_OURS:
             continue
         near = get_close_matches(name, known, n=1, cutoff=0.8)
-        if near:
-            raise ValueError(f"unknown option {name!r}: write option({near[0]!r}, ...)")
+        meant = f"write option({near[0]!r}, ...)" if near else f"there are {', '.join(known)}"
+        raise ValueError(f"unknown option {name!r}: {meant}")
 
 
 def _required(texts: Mapping[str, str], name: str, example: str) -> str:
@@ -87,22 +91,17 @@ def _listed(text: str) -> list[str]:
     return [part.strip() for part in text.split(",") if part.strip()]
 
 
-def _gateways(text: str) -> tuple[tuple[str, int], ...]:
-    gateways = tuple(_address(part) for part in _listed(text))
+def _gateways(text: str) -> tuple[str, ...]:
+    gateways = tuple(_listed(text))
     if not 1 <= len(gateways) <= GATEWAYS_MAX:
         raise ValueError(
             f"option 'gateways' lists {len(gateways)} addresses: write 1 to {GATEWAYS_MAX}"
         )
+    try:
+        connect(*gateways)
+    except ConfigError as error:
+        raise ValueError(f"option 'gateways': {error}, as in 127.0.0.1:7700") from None
     return gateways
-
-
-def _address(text: str) -> tuple[str, int]:
-    host, colon, port = text.rpartition(":")
-    host = host.removeprefix("[").removesuffix("]")
-    number = int(port) if port.isascii() and port.isdigit() else 0
-    if not (colon and host and 1 <= number <= 65535):
-        raise ValueError(f"option 'gateways' has {text!r}: write host:port, as in 127.0.0.1:7700")
-    return host, number
 
 
 def _column(option: str, name: str, columns: Sequence[str]) -> str:

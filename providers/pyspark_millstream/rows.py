@@ -20,7 +20,7 @@ from .tokens import Numbering
 if TYPE_CHECKING:
     from pyarrow import Array, RecordBatch
 
-__all__ = ["Chunk", "Chunker", "encode_arguments", "values_of"]
+__all__ = ["Chunk", "Chunker", "encode_chunk", "values_of"]
 
 Chunk = dict[str, list[dict[str, Any]]]
 """Items by stream key."""
@@ -125,7 +125,6 @@ def _timestamps(column: Array) -> list[datetime | None]:
     return [None if value is None else epoch + timedelta(0, 0, value) for value in micros]
 
 
-def encode_arguments(namespace: str, producer: str, chunk: Chunk, numbering: Numbering) -> bytes:
-    """The body of a publish call: [namespace, producer, [[key, seq, [item, ...]], ...]]."""
-    messages = [(key, numbering.take(), items) for key, items in chunk.items()]
-    return _encode((namespace, producer, messages))
+def encode_chunk(chunk: Chunk, numbering: Numbering) -> bytes:
+    """The messages of a chunk, encoded: [[key, seq, [item, ...]], ...]."""
+    return _encode([(key, numbering.take(), items) for key, items in chunk.items()])

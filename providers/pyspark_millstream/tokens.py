@@ -2,9 +2,10 @@
 
 Pure. Invariants: the same rows in the same order, in the same batch and partition, get the same
 (producer, sequence) pairs in every attempt; within a producer, sequences grow with every message
-and with every batch; a sequence is below 2**63. Consequence: a writer's batch ids only grow. A
-writer id that starts again at batch 0 (an emptied checkpoint) names messages that were accepted
-before, and the cluster would drop them.
+and with every batch; a sequence is below 2**63. Batch ids have no end: a producer's name has what
+does not fit into a sequence. Consequence: a writer's batch ids only grow. A writer id that starts
+again at batch 0 (an emptied checkpoint) names messages that were accepted before, and the cluster
+would drop them.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from dataclasses import dataclass
 __all__ = ["NUMBER_BITS", "Numbering", "Origin"]
 
 NUMBER_BITS = 31
-BATCHES_MAX = 1 << (63 - NUMBER_BITS)
+BATCH_BITS = 63 - NUMBER_BITS
 NUMBERS_MAX = 1 << NUMBER_BITS
 
 
@@ -27,13 +28,13 @@ class Origin:
     partition: int
 
     def __post_init__(self) -> None:
-        if not 0 <= self.batch < BATCHES_MAX:
-            raise ValueError(f"batch id {self.batch} is not in 0..{BATCHES_MAX - 1}")
+        assert self.batch >= 0, f"batch id {self.batch}: Spark counts from 0"
 
     @property
     def producer(self) -> str:
-        """The producer's name: numbering is per writer and partition, over all batches."""
-        return f"{self.writer}/{self.partition}"
+        """The producer's name: numbering is per writer and partition, over 2**32 batches."""
+        name, epoch = f"{self.writer}/{self.partition}", self.batch >> BATCH_BITS
+        return f"{name}/{epoch}" if epoch else name
 
 
 class Numbering:
@@ -42,7 +43,7 @@ class Numbering:
     __slots__ = ("_base", "_used")
 
     def __init__(self, origin: Origin) -> None:
-        self._base = origin.batch << NUMBER_BITS
+        self._base = (origin.batch & ((1 << BATCH_BITS) - 1)) << NUMBER_BITS
         self._used = 0
 
     @property

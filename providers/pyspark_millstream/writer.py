@@ -3,10 +3,13 @@
 `delivery=direct`: rows are visible as they arrive; commit and abort have nothing to do. A repeated
 task, or a repeated batch, sends the same identities (`tokens`) again, and the cluster drops what
 it has. That is exactly-once only if the task sees the same rows in the same order: a replayable
-source, no shuffle between it and the write, the same number of partitions, no speculation.
+source, no shuffle between it and the write, the same number of partitions. Two attempts of a task
+may run at once (speculation): each sends without a hole, so what one finds stored is what the other
+sent.
 A streaming query is identified by its query id, which lives in the checkpoint; `writer_id`
 replaces it. A batch write has a fresh identity per `save()`; with `writer_id` it is a job that can
-be run again. Inside `foreachBatch` a `writer_id` counts together with the micro-batch's id.
+be run again. Inside `foreachBatch` a `writer_id` counts together with the micro-batch's id; and
+with the columns that are written, so that two writes of one batch are two writers.
 """
 
 from __future__ import annotations
@@ -23,9 +26,9 @@ from pyspark.sql.datasource import (
 
 from millstream.runtime import Env
 
-from .link import linked
 from .options import WriteOptions, parse
-from .rows import Chunk, Chunker, encode_arguments
+from .rows import Chunk, Chunker, encode_chunk
+from .sending import sending
 from .tokens import Numbering, Origin
 
 if TYPE_CHECKING:
@@ -70,19 +73,18 @@ def planned(given: Mapping[str, str], schema: StructType, overwrite: bool) -> Wr
 def send_rows(options: WriteOptions, origin: Origin, batches: Iterator[RecordBatch]) -> Written:
     """Publish a partition's rows, in order; returns when all of them are accepted.
 
-    Raises ValueError (a null key, a frame too large), PublishFailed, GatewayUnavailable.
+    Raises ValueError (a null key, a frame too large), and what a publish raises: after `patience_s`
+    StreamError, CallTimeout or SiloUnavailable; at once NotHosted (no such provider) or ConfigError
+    (another cluster).
     """
     chunker = Chunker(options.key_column, options.value_columns, options.chunk_rows)
     numbering = Numbering(origin)
-    calls = 0
-    with linked(options) as link:
+    with sending(options, origin) as link:
         for chunk in _chunks(chunker, batches):
-            body = encode_arguments(options.namespace, origin.producer, chunk, numbering)
-            link.publish(body, len(chunk), f"spark/{origin.writer}")
-            calls += 1
+            link.send(encode_chunk(chunk, numbering), len(chunk))
         link.drain()
-        assert link.accepted == numbering.used, (link.accepted, numbering.used)
-    return Written(chunker.rows, numbering.used, calls)
+    assert link.accepted == numbering.used, (link.accepted, numbering.used)
+    return Written(chunker.rows, numbering.used, link.calls)
 
 
 def _chunks(chunker: Chunker, batches: Iterator[RecordBatch]) -> Iterator[Chunk]:
@@ -106,6 +108,13 @@ def batch_origin(writer: str, properties: Properties, partition: int) -> Origin:
     return Origin(writer, int(properties(BATCH_ID) or 0), partition)
 
 
+def batch_writer(options: WriteOptions, env: Env) -> str:
+    """Who a `save()` is: the job that `writer_id` names, as far as it writes these columns."""
+    if not options.writer_id:
+        return f"{env.new_id():016x}{env.new_id():016x}"
+    return "/".join((options.writer_id, options.key_column, *options.value_columns))
+
+
 def stream_origin(writer_id: str, properties: Properties, partition: int) -> Origin:
     """Identity of a task of `df.writeStream`. Raises RuntimeError if Spark tells none."""
     writer, batch = writer_id or properties(QUERY_ID), properties(BATCH_ID)
@@ -118,9 +127,8 @@ class BatchWriter(DataSourceArrowWriter):
     """The writer of `df.write`; made in the driver, pickled into every task."""
 
     def __init__(self, options: WriteOptions) -> None:
-        env = Env()
         self._options = options
-        self._writer = options.writer_id or f"{env.new_id():016x}{env.new_id():016x}"
+        self._writer = batch_writer(options, Env())
 
     def write(self, iterator: Iterator[RecordBatch]) -> Written:
         """Publish one partition."""

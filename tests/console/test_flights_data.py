@@ -66,7 +66,7 @@ def test_months_have_a_file_each_and_ages_in_order(months: list[Path]) -> None:
 
 
 async def test_chunks_have_the_events_of_each_key_in_file_order() -> None:
-    producers = [Producer(None, namespace.name, None) for namespace, _ in ROUTES]  # type: ignore[arg-type]
+    producers = [Producer(None, None) for _ in ROUTES]  # type: ignore[arg-type]
     for producer in producers:
         producer.waiting = asyncio.Queue()
     await _read(producers, 2_000, 500)

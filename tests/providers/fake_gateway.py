@@ -2,7 +2,7 @@
 
 It is told beforehand what goes wrong: `drop_at` and `refuse_at` hold numbers of calls, counted from
 0 over all connections. A dropped call was accepted, only its answer is lost. After a refused call
-every later one of that connection is refused, too: order would be lost.
+every later one of its session is refused, too: order would be lost.
 """
 
 from __future__ import annotations
@@ -15,22 +15,25 @@ from typing import Any
 
 import msgspec
 
+from millstream.runtime import QueueFull
+from millstream.runtime.extending import encode_error
 from millstream.runtime.wire.framing import FrameReader, frame
 from millstream.runtime.wire.message import (
     WIRE_VERSION,
     Call,
+    Cancel,
     Failure,
     Goodbye,
     Hello,
     Message,
+    Ping,
     Reply,
     decode_messages,
     encode_messages,
 )
 
 QUIET_S = 0.1
-QUEUE_FULL: list[Any] = ["errors.QueueFull", "10 of 10", None, None, [], "a traceback", []]
-HELLO = Hello(WIRE_VERSION, "dev", "fake", True, 1 << 20)
+QUEUE_FULL = msgspec.Raw(encode_error(QueueFull("10 of 10"), "a queue"))
 
 
 @dataclass(frozen=True)
@@ -51,9 +54,8 @@ class Faults:
     drop_at: set[int] = field(default_factory=set)
     refuse_at: set[int] = field(default_factory=set)
     hold: int = 1
-    hello: Message = HELLO
+    hello: Message | None = None
     goodbye_at: set[int] = field(default_factory=set)
-    short_of: int = 0
 
 
 @dataclass
@@ -61,7 +63,6 @@ class Held:
     """A connection's answers that wait, and what it went through."""
 
     answers: list[Message] = field(default_factory=list)
-    refused: bool = False
     leaving: bool = False
 
 
@@ -72,10 +73,12 @@ class FakeGateway:
         self.faults = faults or Faults()
         self.rows: list[Row] = []
         self.calls: list[Call] = []
+        self.sessions: list[tuple[str, int]] = []
         self.hellos: list[Hello] = []
         self.repeats = 0
         self.overrun = False
         self._seen: set[tuple[str, int]] = set()
+        self._places: dict[str, int] = {}
         self._lock = threading.Lock()
         self._listener = socket.create_server(("127.0.0.1", 0))
         self._open: list[socket.socket] = []
@@ -85,6 +88,11 @@ class FakeGateway:
     def address(self) -> tuple[str, int]:
         host, port = self._listener.getsockname()
         return host, port
+
+    @property
+    def name(self) -> str:
+        """As a silo's."""
+        return f"{self.option}@1"
 
     @property
     def option(self) -> str:
@@ -135,7 +143,8 @@ class FakeGateway:
         reader, held = FrameReader(1 << 24), Held()
         with sock:
             try:
-                sock.sendall(frame(encode_messages([self.faults.hello])))
+                own = Hello(WIRE_VERSION, "dev", self.name, True, 1 << 24)
+                sock.sendall(frame(encode_messages([self.faults.hello or own])))
                 while data := sock.recv(1 << 16):
                     for payload in reader.feed(data):
                         for message in decode_messages(payload):
@@ -149,12 +158,18 @@ class FakeGateway:
         if isinstance(message, Hello):
             self.hellos.append(message)
             return True
+        if isinstance(message, Ping | Cancel):
+            return True
         assert isinstance(message, Call)
+        if message.kind == "$gateway":
+            known = [self.name] if message.method == "gateways" else []
+            sock.sendall(frame(encode_messages([Reply(message.id, _raw(known))])))
+            return True
         with self._lock:
             number = len(self.calls)
             self.calls.append(message)
-            held.refused |= number in self.faults.refuse_at
-            held.answers += self._answer(number, message, held.refused)
+            is_next = self._is_next(message) and number not in self.faults.refuse_at
+            held.answers += self._answer(number, message, not is_next)
         if number in self.faults.drop_at:
             return False
         if held.leaving:
@@ -166,16 +181,23 @@ class FakeGateway:
             held.answers.clear()
         return True
 
+    def _is_next(self, call: Call) -> bool:
+        """Is it the call of its session that is stored next?"""
+        session, place = msgspec.msgpack.decode(call.body)[2:4]
+        return int(place) == self._places.get(session, 0)
+
     def _answer(self, number: int, call: Call, refused: bool) -> list[Message]:
         if refused:
-            return [Failure(call.id, _raw(QUEUE_FULL))]
-        accepted = self._store(call) - self.faults.short_of
+            return [Failure(call.id, QUEUE_FULL)]
+        accepted = self._store(call)
         goodbye = [Goodbye("stopping")] if number in self.faults.goodbye_at else []
         return [*goodbye, Reply(call.id, _raw(accepted))]
 
     def _store(self, call: Call) -> int:
-        assert (call.kind, call.method, call.headers) == ("$ingest", "publish", None)
-        namespace, producer, messages = msgspec.msgpack.decode(call.body)
+        assert (call.kind, call.method, call.headers) == ("$ingest/default", "publish_next", None)
+        namespace, producer, session, place, messages = msgspec.msgpack.decode(call.body)
+        self.sessions.append((session, place))
+        self._places[session] = place + 1
         for key, seq, items in messages:
             if (producer, seq) in self._seen:
                 self.repeats += 1

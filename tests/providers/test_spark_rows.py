@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 pytest.importorskip("pyspark", reason="needs the extra `spark`")
 arrow = pytest.importorskip("pyarrow", reason="needs the extra `spark`")
 
-from pyspark_millstream.rows import Chunk, Chunker, encode_arguments, values_of  # noqa: E402
+from millstream.streams.publishing.ingest import IngestMessage  # noqa: E402
+from pyspark_millstream.rows import Chunk, Chunker, encode_chunk, values_of  # noqa: E402
 from pyspark_millstream.tokens import Numbering, Origin  # noqa: E402
 
 NAN = float("nan")
@@ -103,18 +104,20 @@ def test_a_timestamp_crosses_the_wire_as_the_same_instant() -> None:
     assert decoded == [MOMENT]
 
 
-def test_a_body_is_one_array_of_the_arguments_with_embedded_items() -> None:
+def test_a_chunk_is_an_array_of_messages_with_embedded_items() -> None:
     numbering = Numbering(Origin("w", 2, 1))
     chunk: Chunk = {"BOS": [{"n": 1}, {"n": None}], "JFK": [{"n": 3}]}
-    body = encode_arguments("arrivals", "w/1", chunk, numbering)
+    body = encode_chunk(chunk, numbering)
     first = 2 << 31
     assert msgspec.msgpack.decode(body) == [
-        "arrivals",
-        "w/1",
-        [["BOS", first, [{"n": 1}, {"n": None}]], ["JFK", first + 1, [{"n": 3}]]],
+        ["BOS", first, [{"n": 1}, {"n": None}]],
+        ["JFK", first + 1, [{"n": 3}]],
     ]
-    typed = tuple[str, str, list[tuple[str, int, list[dict[str, int | None]]]]]
-    assert msgspec.msgpack.decode(body, type=typed)[2][1][2] == [{"n": 3}]
+    sent = msgspec.msgpack.decode(body, type=list[IngestMessage])
+    assert [(one.key, one.seq, len(one.items)) for one in sent] == [
+        ("BOS", first, 2),
+        ("JFK", first + 1, 1),
+    ]
 
 
 def test_integer_keys_become_text() -> None:

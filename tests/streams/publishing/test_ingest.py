@@ -15,7 +15,16 @@ from tests.conditions import until
 
 from millstream.balancers import DeploymentBalancer
 from millstream.providers.memory import MemoryOptions, MemoryQueues
-from millstream.runtime import CallTimeout, Client, Grain, QueueFull, Silo, StreamError, connect
+from millstream.runtime import (
+    CallTimeout,
+    Client,
+    Grain,
+    QueueFull,
+    QueueUnavailable,
+    Silo,
+    StreamError,
+    connect,
+)
 from millstream.streams import (
     Event,
     HashRingMapper,
@@ -24,6 +33,7 @@ from millstream.streams import (
     StreamOptions,
     subscribe,
 )
+from millstream.streams.publishing import ingest
 from millstream.streams.publishing.ingest import IngestMessage, IngestTarget
 
 LINES = StreamNamespace("lines", int)
@@ -128,10 +138,20 @@ class Writer:
             )
             return accepted
 
-    async def resume(self, stored: int) -> None:
+    async def send_next(
+        self, session: str, place: int, first: int, rows: list[tuple[str, int]]
+    ) -> int:
+        """A call of a session; raises what calls raise."""
+        messages = [
+            IngestMessage(key, first + at, [msgspec.Raw(msgspec.msgpack.encode(value))])
+            for at, (key, value) in enumerate(rows)
+        ]
         target = f"{IngestTarget.target_name}/default"
+        publish, into = IngestTarget.publish_next, self._namespace
         call = self._client.gateway.call
-        await call("writer", target, IngestTarget.resume, self._namespace, self._name, stored)
+        args = (into, self._name, session, place, messages)
+        accepted: int = await call("writer", target, publish, *args)
+        return accepted
 
     async def write(self, rows: list[tuple[str, int]], at_a_time: int, pace: Pace) -> None:
         """All rows; what fails, or is not answered in time, is sent again."""
@@ -179,52 +199,70 @@ async def test_sequences_that_were_accepted_are_accepted_again_and_stored_once()
     assert SEEN["lines/a"] == list(range(15))
 
 
-async def test_a_writer_goes_on_behind_a_failure_that_another_gateway_has_mended() -> None:
+async def test_nothing_of_a_session_is_stored_behind_a_failure_and_another_one_goes_on() -> None:
     async with running(room=0, capacity=10) as client:
         writer = Writer(client, "lines")
-        await writer.send(0, [("a", n) for n in range(10)])
-        with pytest.raises(StreamError):
+        assert await writer.send_next("s1", 0, 0, [("a", n) for n in range(10)]) == 10
+        place, first = 1, 10
+        with pytest.raises(QueueFull):
             while True:  # what is under way makes room for a few
-                await writer.send(10, [("a", n) for n in range(10, 30)])
+                await writer.send_next("s1", place, first, [("a", first)])
+                place, first = place + 1, first + 1
         Pace.of_all.let(ROWS)
-        with pytest.raises(StreamError, match="sequence .* failed; begin again there, not at 30"):
-            await writer.send(30, [("a", 30)])
-        await writer.resume(9)  # the failed one is not among them
-        with pytest.raises(StreamError, match="begin again there, not at 30"):
-            await writer.send(30, [("a", 30)])
-        await writer.resume(29)  # another gateway says so
-        while SEEN["lines/a"][-1:] != [30]:
+        with pytest.raises(QueueUnavailable, match="a call failed in its session"):
+            await writer.send_next("s1", place + 1, first + 1, [("a", first + 1)])
+        while SEEN["lines/a"][-1:] != [first + 1]:
             with suppress(QueueFull):  # a moment longer
-                assert await writer.send(30, [("a", 30)]) == 1
+                rest = [("a", first), ("a", first + 1)]
+                assert await writer.send_next(f"again{place}", 0, first, rest) == 2
+            place += 1
+    assert SEEN["lines/a"] == list(range(first + 2))
+
+
+async def test_a_call_whose_predecessor_did_not_come_is_refused() -> None:
+    async with running() as client:
+        writer = Writer(client, "lines")
+        with pytest.raises(QueueUnavailable, match="call 0 did not come"):
+            await writer.send_next("s1", 1, 1, [("a", 1)])
+        assert await writer.send_next("s1", 0, 0, [("a", 0)]) == 1
+        with pytest.raises(QueueUnavailable, match="call 1 did not come"):
+            await writer.send_next("s1", 0, 0, [("a", 0)])
+        assert await writer.send_next("s1", 1, 1, [("a", 1)]) == 1
+        await until(lambda: SEEN["lines/a"] == [0, 1])
+
+
+async def test_a_session_that_was_forgotten_is_begun_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ingest, "SESSIONS_MAX", 2)
+    async with running() as client:
+        writer = Writer(client, "lines")
+        for session in ("s1", "s2", "s3"):
+            assert await writer.send_next(session, 0, 0, [("a", 0)]) == 1
+        with pytest.raises(QueueUnavailable, match="call 0 did not come"):
+            await writer.send_next("s1", 1, 1, [("a", 1)])
 
 
 def publish_twice(gateway: str, namespace: str) -> None:
     """A Spark task, and the same task again; blocks."""
-    spark = importlib.import_module("pyspark_millstream.link")
-    rows = importlib.import_module("pyspark_millstream.rows")
-    tokens = importlib.import_module("pyspark_millstream.tokens")
-    host, _, port = gateway.rpartition(":")
+    arrow = importlib.import_module("pyarrow")
+    writer = importlib.import_module("pyspark_millstream.writer")
     options = importlib.import_module("pyspark_millstream.options").WriteOptions(
-        ((host, int(port)),), namespace, "key", ("n",), timeout_s=10.0
+        (gateway,), namespace, "key", ("n",), chunk_rows=5, patience_s=10.0
     )
-    origin = tokens.Origin("writer", 0, 0)
+    origin = importlib.import_module("pyspark_millstream.tokens").Origin("writer", 0, 0)
     for _ in range(2):
-        numbering = tokens.Numbering(origin)
-        with spark.linked(options) as link:
-            for start in range(0, 50, 5):
-                chunk = {"a": [{"n": n} for n in range(start, start + 5)]}
-                body = rows.encode_arguments(namespace, origin.producer, chunk, numbering)
-                link.publish(body, 1, "spark")
-    while spark._idle:
-        spark._idle.popitem()[1].close()
+        rows = arrow.record_batch({"key": ["a"] * 50, "n": list(range(50))})
+        writer.send_rows(options, origin, iter([rows]))
 
 
 async def test_a_spark_task_that_runs_twice_into_two_namespaces_stores_each_row_once() -> None:
     pytest.importorskip("pyspark", reason="needs the extra `spark`")
+    pytest.importorskip("pyarrow", reason="needs the extra `spark`")
     async with running():
         for namespace in ("rows", "more"):
             await asyncio.to_thread(publish_twice, GATEWAYS[-1], namespace)
         await until(lambda: len(SEEN["rows/a"]) >= 50 and len(SEEN["more/a"]) >= 50)
+        end = importlib.import_module("pyspark_millstream.background").end_background
+        await asyncio.to_thread(end)
     assert SEEN["rows/a"] == SEEN["more/a"] == list(range(50))
 
 

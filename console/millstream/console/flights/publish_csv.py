@@ -1,8 +1,8 @@
 """Publishing the flights by reading the file here: no JVM.
 
-Owns: cutting the rows into calls to the gateways. Not: sending them again (`sending`). Invariants:
-each stream's events leave in file order, by one producer per namespace; at most `CHUNKS_AHEAD`
-chunks wait per namespace.
+Owns: cutting the rows into calls to the gateways. Not: sending them again (`NumberedPublisher`).
+Invariants: each stream's events leave in file order, by one producer per namespace; at most
+`CHUNKS_AHEAD` chunks wait per namespace.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ import msgspec
 from millstream.runtime import Client
 from millstream.streams import StreamNamespace
 from millstream.streams.publishing.ingest import IngestMessage
+from millstream.streams.publishing.numbered import NumberedPublisher, encode_messages
 
 from .data import ARRIVALS, DEPARTURES, TAILS, Flight, Row, read_flights
-from .sending import Sender
 
 __all__ = ["Chunk", "publish_csv"]
 
@@ -53,8 +53,8 @@ class Chunk:
 class Producer:
     """Sends the chunks of one namespace, one after the other."""
 
-    def __init__(self, client: Client, namespace: str, published: Published) -> None:
-        self._sender = Sender(client, namespace, f"csv/{namespace}")
+    def __init__(self, publisher: NumberedPublisher, published: Published) -> None:
+        self._publisher = publisher
         self._published = published
         self._seq = 0
         self.chunk = Chunk()
@@ -73,8 +73,15 @@ class Producer:
             for key, items in chunk.by_key.items():
                 self._seq += 1
                 messages.append(IngestMessage(key, self._seq, items))
-            await self._sender.send(messages)
+            await self._publisher.publish(encode_messages(messages), len(messages))
             await self._published(chunk.events)
+
+
+def publisher_of(client: Client, namespace: str) -> NumberedPublisher:
+    """What sends the events of one namespace."""
+    producer = f"csv/{namespace}"
+    name = f"{client.address}/{producer}"
+    return NumberedPublisher(client.gateway, namespace, producer, name)
 
 
 async def publish_csv(
@@ -82,10 +89,12 @@ async def publish_csv(
 ) -> None:
     """Publish every event; awaits `published(count)` for each chunk that was accepted.
 
-    `events`: about how many there are. Raises ClusterError or StreamError after many tries.
+    `events`: about how many there are. Raises what a publish raises, after a minute of tries.
     """
     chunk_events = max(CHUNK_EVENTS_MIN, min(CHUNK_EVENTS_MAX, events // CHUNKS_OF_JOB))
-    producers = [Producer(client, namespace.name, published) for namespace, _ in ROUTES]
+    producers = [
+        Producer(publisher_of(client, namespace.name), published) for namespace, _ in ROUTES
+    ]
     try:
         async with asyncio.TaskGroup() as group:
             for producer in producers:

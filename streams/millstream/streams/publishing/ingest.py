@@ -1,11 +1,12 @@
 """Publishing from outside: clients and Spark send events to a gateway's `$ingest` target.
 
-Owns: the target. Not: the client's side of it (`gateway_publisher`). Invariants: a producer is
-known by its name and the namespace; its calls are stored in the order in which they arrive, one at
-a time; after one that failed, or whose caller went away, later calls of that producer are refused
-until it begins again at or before the failed sequence, or says that this was stored since (through
-another gateway), so nothing overtakes a gap; a repeated sequence is stored once where the provider
-drops duplicates.
+Owns: the target. Not: the client's side of it (`gateway_publisher`, `numbered`). Invariants: a
+producer is known by its name and the namespace. A *session* is a run of one producer's calls, each
+sent behind the one before: they are stored in their order, one at a time, and behind one that
+failed, did not come, or whose caller went away, none. So what a session stores in a queue is
+without a hole, whatever other sessions of the producer do meanwhile, here or at other gateways: of
+two that send the same messages, each finds stored what the other was quicker with. A repeated
+sequence is stored once where the provider drops duplicates.
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ from millstream.streams.contracts.token import Token
 
 __all__ = ["IngestMessage", "IngestTarget"]
 
-PRODUCERS_MAX = 10_000
+SESSIONS_MAX = 10_000
+"""Runs of producers that a gateway knows; who is forgotten begins another."""
 
 
 class IngestMessage(msgspec.Struct, array_like=True, frozen=True):
@@ -53,25 +55,25 @@ class Store(Protocol):
         ...
 
 
-class Producer:
-    """One producer's calls, in order."""
+class Session:
+    """A run of one producer's calls. `next`: the place of the one that may come; -1: none."""
 
-    __slots__ = ("failed_at", "lock")
+    __slots__ = ("lock", "next")
 
     def __init__(self) -> None:
         self.lock = asyncio.Lock()
-        self.failed_at: int | None = None
+        self.next = 0
 
 
 class IngestTarget(SystemTarget):
     """Stores what producers send, for one provider (`$ingest/<provider>`)."""
 
     target_name = "$ingest"
-    open_to_clients = frozenset({"publish", "resume"})
+    open_to_clients = frozenset({"publish", "publish_next"})
 
     def __init__(self, store: Store) -> None:
         self._into = store
-        self._producers: OrderedDict[str, Producer] = OrderedDict()
+        self._sessions: OrderedDict[tuple[str, str], Session] = OrderedDict()
 
     def publish_at_once(
         self, namespace: str, producer: str, messages: list[IngestMessage]
@@ -93,64 +95,59 @@ class IngestTarget(SystemTarget):
         """Store messages in order; returns how many were accepted (repeated ones count).
 
         Raises the error of the first message that failed; per queue nothing behind it is stored.
+        A producer sends one call after the other, each once it has the answer of the one before.
         """
-        if not producer:
-            await self._store(namespace, "", messages)
-            return len(messages)
-        identity = producer_of(namespace, producer)
-        known = self._known(identity)
-        async with known.lock:
-            return await self._publish_in_order(known, namespace, identity, messages)
-
-    async def resume(self, namespace: str, producer: str, stored: int) -> None:
-        """The producer was told, here or by another gateway, that all up to `stored` is stored.
-
-        A failure at or before it is over; what that call had sent comes no more.
-        """
-        known = self._known(producer_of(namespace, producer))
-        async with known.lock:
-            if known.failed_at is not None and known.failed_at <= stored:
-                known.failed_at = None
-
-    async def _publish_in_order(
-        self, known: Producer, namespace: str, producer: str, messages: list[IngestMessage]
-    ) -> int:
-        first = messages[0].seq if messages else 0
-        if known.failed_at is not None and first > known.failed_at:
-            raise QueueUnavailable(
-                f"producer {producer}: sequence {known.failed_at} failed; begin again there, "
-                f"not at {first}"
-            )
-        failed_at, known.failed_at = known.failed_at, first  # unless it is known to be stored
-        if not messages:
-            known.failed_at = failed_at
-            return 0
-        await self._store(namespace, producer, messages, known)
-        known.failed_at = None
+        identity = producer_of(namespace, producer) if producer else ""
+        await self._store(namespace, identity, messages)
         return len(messages)
 
-    async def _store(
+    async def publish_next(
         self,
         namespace: str,
         producer: str,
-        messages: Sequence[IngestMessage],
-        known: Producer | None = None,
+        session: str,
+        place: int,
+        messages: list[IngestMessage],
+    ) -> int:
+        """`publish` for a producer that does not wait for the answers.
+
+        Args:
+            session: a name that no other run of calls of this producer has.
+            place: of this call in it; the first one is 0, and begins the session here.
+
+        Raises QueueUnavailable too: the call before this one failed, or did not come. The session
+        is over then: begin another with the first messages that were not accepted.
+        """
+        identity = producer_of(namespace, producer)
+        known = self._known(identity, session)
+        async with known.lock:
+            if place != known.next:
+                before = "a call failed" if known.next < 0 else f"call {known.next} did not come"
+                raise QueueUnavailable(
+                    f"producer {identity}: call {place} is not stored, since before it {before} in "
+                    f"its session: begin another session"
+                )
+            known.next = -1  # unless all of it is known to be stored
+            await self._store(namespace, identity, messages)
+            known.next = place + 1
+        return len(messages)
+
+    async def _store(
+        self, namespace: str, producer: str, messages: Sequence[IngestMessage]
     ) -> None:
-        """Store them; raises the error of the first that failed, and notes its sequence."""
-        outcomes = await self._into.store(out_messages(namespace, producer, messages))
-        for one, outcome in zip(messages, outcomes, strict=True):
+        """Store them. Raises the error of the first that failed."""
+        for outcome in await self._into.store(out_messages(namespace, producer, messages)):
             if isinstance(outcome, StreamError):
-                if known is not None:
-                    known.failed_at = one.seq
                 raise outcome
 
-    def _known(self, producer: str) -> Producer:
-        known = self._producers.setdefault(producer, Producer())
-        self._producers.move_to_end(producer)
-        if len(self._producers) > PRODUCERS_MAX:
-            oldest = next(iter(self._producers))
-            if not self._producers[oldest].lock.locked():
-                del self._producers[oldest]
+    def _known(self, producer: str, session: str) -> Session:
+        name = producer, session
+        known = self._sessions.setdefault(name, Session())
+        self._sessions.move_to_end(name)
+        if len(self._sessions) > SESSIONS_MAX:
+            oldest = next(iter(self._sessions))
+            if not self._sessions[oldest].lock.locked():
+                del self._sessions[oldest]
         return known
 
 

@@ -1,0 +1,193 @@
+"""Publishing numbered messages from outside: each is stored once, whichever gateway dies.
+
+Owns: `NumberedPublisher`: what is out, beginning again, and how long. Not: the numbers (whoever
+publishes), sessions at the gateway (`ingest`). Invariants: messages are sent in order, in sessions;
+what was not accepted is sent again, from the first such call on, in a session of its own; at most
+`window` calls are out. With a provider that drops repeats each message is stored once; with another
+at least once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Coroutine
+
+import msgspec
+
+from millstream.runtime import (
+    CallTimeout,
+    NotHosted,
+    Overloaded,
+    Rejected,
+    SiloUnavailable,
+    StreamError,
+)
+from millstream.runtime.extending import Backoff, Gateway, SystemTarget
+
+from .ingest import IngestMessage, IngestTarget
+
+__all__ = ["PASSING", "NumberedPublisher", "encode_messages"]
+
+log = logging.getLogger("millstream.streams")
+
+PASSING = (CallTimeout, NotHosted, Overloaded, Rejected, SiloUnavailable, StreamError)
+"""Errors after which the same call may be accepted a little later."""
+OPENING_S = 5.0
+"""How long a silo is given that has no such provider: it may start, and open it."""
+RETRY = Backoff(0.05, 2.0, 2.0)
+_encode = msgspec.msgpack.Encoder().encode
+
+
+def encode_messages(messages: list[IngestMessage]) -> bytes:
+    """Messages as `NumberedPublisher.publish` takes them."""
+    return _encode(messages)
+
+
+class EncodedIngest(SystemTarget):
+    """`IngestTarget` for whoever has encoded the messages; it is called, and never served."""
+
+    target_name = IngestTarget.target_name
+
+    async def publish_next(
+        self, namespace: str, producer: str, session: str, place: int, messages: msgspec.Raw
+    ) -> int:
+        """`IngestTarget.publish_next`."""
+        raise NotImplementedError
+
+
+class Sent:
+    """One call: its messages, and the task that waits for its answer."""
+
+    __slots__ = ("answer", "count", "messages")
+
+    def __init__(self, messages: bytes, count: int) -> None:
+        self.messages = msgspec.Raw(messages)
+        self.count = count
+        self.answer: asyncio.Task[int]
+
+
+class NumberedPublisher:
+    """Publishes what one producer numbers into the streams of a namespace.
+
+    Args:
+        name: of this object; no other one, in the life of the cluster, has it.
+        window: calls without an answer.
+        patience_s: how long it goes on trying after a failure while nothing is accepted.
+
+    Used by one task at a time; `aclose` gives up what is out.
+    """
+
+    def __init__(
+        self,
+        gateway: Gateway,
+        namespace: str,
+        producer: str,
+        name: str,
+        *,
+        provider: str = "default",
+        window: int = 1,
+        patience_s: float = 60.0,
+    ) -> None:
+        self._gateway = gateway
+        self._namespace = namespace
+        self._producer = producer
+        self._name = name
+        self._provider = provider
+        self._window = window
+        self._patience_s = patience_s
+        self._loop = asyncio.get_running_loop()
+        self._out: deque[Sent] = deque()
+        self._session = 0
+        self._place = 0  # of the next call in the session
+        self._failures = 0  # since something was accepted
+        self._failed_s = 0.0  # the first of them
+        self.accepted = 0
+
+    async def publish(self, messages: bytes, count: int) -> None:
+        """Send a call of so many messages; return when another one may be sent.
+
+        Raises the last error when nothing was accepted for `patience_s`, NotHosted (no silo has
+        the provider) sooner; at once what cannot pass, such as ValueError (too large for a frame).
+        """
+        sent = Sent(messages, count)
+        self._out.append(sent)
+        self._send(sent)
+        while len(self._out) >= self._window:
+            await self._settle_first()
+
+    async def drain(self) -> None:
+        """Return when all is accepted. Raises as `publish`."""
+        while self._out:
+            await self._settle_first()
+
+    async def aclose(self) -> None:
+        """Give up what is out; it may be stored. Again is harmless."""
+        answers = [sent.answer for sent in self._out]
+        self._out.clear()
+        for answer in answers:
+            answer.cancel()
+        await asyncio.gather(*answers, return_exceptions=True)
+
+    def _send(self, sent: Sent) -> None:
+        sent.answer = self._loop.create_task(self._call(sent.messages))
+        sent.answer.add_done_callback(_look_at)
+        self._place += 1
+
+    def _call(self, messages: msgspec.Raw) -> Coroutine[object, object, int]:
+        return self._gateway.call(
+            f"{self._namespace}/{self._producer}",
+            f"{IngestTarget.target_name}/{self._provider}",
+            EncodedIngest.publish_next,
+            self._namespace,
+            self._producer,
+            f"{self._name}.{self._session}",
+            self._place,
+            messages,
+        )
+
+    async def _settle_first(self) -> None:
+        """Wait for the oldest answer; begin again if it is a passing failure."""
+        first = self._out[0]
+        try:
+            await first.answer
+        except PASSING as error:
+            await self._begin_again(error)
+            return
+        self._out.popleft()
+        self.accepted += first.count
+        self._failures = 0
+
+    async def _begin_again(self, error: Exception) -> None:
+        """Send all that is out again, in another session, after a pause."""
+        for sent in self._out:
+            sent.answer.cancel()
+        now_s = self._loop.time()
+        if not self._failures:
+            self._failed_s = now_s
+        self._failures += 1
+        patience_s = self._patience_s
+        if isinstance(error, NotHosted):
+            patience_s = min(patience_s, OPENING_S)
+        left_s = self._failed_s + patience_s - now_s
+        if left_s <= 0:
+            error.add_note(f"tried again for {patience_s:g} s, and nothing was accepted")
+            raise error
+        text = "producer %s sends again what was not accepted: %s"
+        log.info(text, self._producer, error)
+        await asyncio.sleep(min(RETRY.whole_s(self._failures), left_s))
+        self._session, self._place = self._session + 1, 0
+        for sent in self._out:
+            self._send(sent)
+
+    def check(self) -> None:
+        """Assert the bounds."""
+        assert len(self._out) <= self._window
+        assert self._place >= len(self._out)
+
+
+def _look_at(answer: asyncio.Task[int]) -> None:
+    """Its error is that of the call before it, or was told."""
+    if not answer.cancelled():
+        answer.exception()
