@@ -49,7 +49,7 @@ FLOORS: dict[str, tuple[str, ...]] = {
         "alone",
         "ground",
     ),
-    "providers.priority": ("core", "store", "ground"),
+    "providers.priority": ("core", "store", "owner", "surface", "ground"),
 }
 """From the ground up. `ground` are the modules that stand beside the rooms; in streams these are
 public names, above all rooms."""

@@ -23,7 +23,7 @@ import pytest
 HERE = Path(__file__).parent
 ROOT = HERE.parent.parent
 SOURCES = [str(ROOT / name) for name in ("runtime", "streams", "providers", "balancers", "console")]
-SUBJECTS = ["adapters", "buffers", "grains", "plugins", "silos", "streams", "topics"]
+SUBJECTS = ["adapters", "buffers", "grains", "plugins", "priority", "silos", "streams", "topics"]
 PUBLIC = [
     "millstream.runtime",
     "millstream.streams",
@@ -31,6 +31,7 @@ PUBLIC = [
     "millstream.providers.generator",
     "millstream.providers.ledger",
     "millstream.providers.memory",
+    "millstream.providers.priority",
     "millstream.providers.sqlite",
 ]
 MARK = re.compile(r"# E(?:\[(mypy|pyright)\])?$")

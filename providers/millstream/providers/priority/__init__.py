@@ -1,4 +1,74 @@
 """Priority queues: the most urgent message first, and work that must not run in parallel.
 
-`core/` decides; nothing is public yet.
+`PriorityQueues` is the part of a silo that has them; `priority_queue(client, "encode")` is a
+handle.
 """
+
+from .core.errors import (
+    EnqueueBlocked,
+    ExclusivityMissing,
+    LeaseForeign,
+    LeaseLost,
+    MessageExists,
+    MessageFinished,
+    MessageNotFound,
+    OwnerLost,
+    PriorityQueueError,
+    PriorityQueueFull,
+    PriorityQueueNotFound,
+    RequestInvalid,
+    RequestStale,
+    SessionFull,
+    SettingsConflict,
+)
+from .core.message import LeaseToken, State
+from .core.results import Done, Enqueued, MessageView
+from .core.settings import QueueSettings, SettingsRow, Template
+from .owner.options import PriorityOptions
+from .part import PriorityQueues
+from .store.contract import PriorityStore
+from .store.limits import StoreLimits
+from .store.memory import MemoryStore
+from .surface.given import NewMessage
+from .surface.lease import Lease
+from .surface.opening import QueuesOf, priority_queue, priority_queues
+from .surface.priorities import PriorityClass
+from .surface.queue import PriorityQueue
+
+__all__ = [
+    "Done",
+    "EnqueueBlocked",
+    "Enqueued",
+    "ExclusivityMissing",
+    "Lease",
+    "LeaseForeign",
+    "LeaseLost",
+    "LeaseToken",
+    "MemoryStore",
+    "MessageExists",
+    "MessageFinished",
+    "MessageNotFound",
+    "MessageView",
+    "NewMessage",
+    "OwnerLost",
+    "PriorityClass",
+    "PriorityOptions",
+    "PriorityQueue",
+    "PriorityQueueError",
+    "PriorityQueueFull",
+    "PriorityQueueNotFound",
+    "PriorityQueues",
+    "PriorityStore",
+    "QueueSettings",
+    "QueuesOf",
+    "RequestInvalid",
+    "RequestStale",
+    "SessionFull",
+    "SettingsConflict",
+    "SettingsRow",
+    "State",
+    "StoreLimits",
+    "Template",
+    "priority_queue",
+    "priority_queues",
+]

@@ -138,6 +138,11 @@ class PriorityCore:
         """How many rows and events the next drain has, and how many bytes of payload."""
         return self._recorder.count(), self._recorder.payload_bytes
 
+    @property
+    def now_ms(self) -> int:
+        """The latest time that the queue has seen."""
+        return self._contents.now_ms
+
     def counters(self) -> Counters:
         """What the next queue of this name begins with, when this one is deleted."""
         return self._contents.counters()

@@ -146,6 +146,10 @@ class CommittingQueue:
     def next_due_ms(self) -> int | None:
         return None if self._core is None else self._core.next_due_ms()
 
+    def now_ms(self) -> int:
+        core, now_ms = self._core, self._now_ms()
+        return now_ms if core is None else max(core.now_ms, now_ms)
+
     def _now_ms(self) -> int:
         return int(self._env.wall_s() * 1000)
 

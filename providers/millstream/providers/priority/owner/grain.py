@@ -1,0 +1,183 @@
+"""The grain that owns a queue: one for each, its key is the queue's name.
+
+Owns: `QueueOwner`: what of a queue can be called. Not: opening it (`hold`), waiting (`polls`), what
+a command does (the core). Invariants: calls interleave, the queue orders them; who changed the
+queue wakes whom that may help, also when the caller is gone; when the queue is lost, or deleted,
+the activation ends, and the next one opens it anew.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import ClassVar, NamedTuple, cast
+
+from millstream.providers.priority.core import errors as errors  # known where it is called
+from millstream.providers.priority.core.body import checked_number
+from millstream.providers.priority.core.commands import (
+    Answered,
+    Cancel,
+    Command,
+    Complete,
+    Dequeue,
+    Enqueue,
+    EnqueueMany,
+    Extend,
+    Fail,
+    Look,
+    Prioritise,
+    ReadSettings,
+    Seen,
+)
+from millstream.providers.priority.core.errors import PriorityQueueNotFound, SettingsConflict
+from millstream.providers.priority.core.requests.sessions import Request
+from millstream.providers.priority.core.results import Lease, PollStatus
+from millstream.providers.priority.core.settings import QueueSettings, SettingsRow
+from millstream.runtime import DeactivationReason, Grain, always_interleave, grain
+from millstream.runtime.extending import isolated, services_of, stopping
+
+from .hold import Hold, Keeper
+from .options import WAIT_MS_MAX
+from .polls import Polls
+from .relative import dated, is_relative
+
+__all__ = ["Polled", "QueueOwner", "owner_of"]
+
+PREFIX = "millstream.PriorityQueue."
+UNHELPFUL = (Dequeue, Extend, Prioritise)
+"""After these nothing can be had that could not before."""
+ENDS = (Complete, Fail, Cancel)
+"""These free a value, if the queue is exclusive."""
+
+
+class Polled(NamedTuple):
+    """What a poll is answered with.
+
+    `now_ms`: the queue's time, by which leases have their deadlines. `is_early`: the owner ends, so
+    the poll did not wait for as long as it should.
+    """
+
+    leases: tuple[Lease, ...]
+    status: PollStatus
+    now_ms: int
+    is_early: bool
+
+
+class QueueOwner(Grain):
+    """One queue; each part that has queues has a class of its own."""
+
+    part: ClassVar[str]
+
+    async def on_activate(self) -> None:
+        """Make ready; the queue is opened when somebody needs it."""
+        keeper: Keeper = services_of(self).part(self.part)
+        self._keeper = keeper
+        self._hold = Hold(self.key, keeper, self._swept, self._lost)
+        most = keeper.options.waiting_polls_max
+        self._polls = Polls(self.key, self._hold, self._created, most)
+
+    def _created(self) -> QueueSettings | None:
+        return self._keeper.created_on_use(self.key)
+
+    def _swept(self) -> None:
+        self._polls.changed()
+
+    def _lost(self) -> None:
+        self._polls.stop()
+        self.context.deactivate_when_idle()
+
+    @stopping
+    def _stopping(self) -> None:
+        """The activation is about to end."""
+        self._polls.stop()
+
+    async def on_deactivate(self, reason: DeactivationReason, /) -> None:
+        """Let the queue go."""
+        await self._hold.close()
+
+    # -- what can be asked
+
+    @always_interleave
+    @isolated
+    async def do(self, command: Command, request: Request | None) -> Answered:
+        """Do a command; with a request id once. Raises what its operation raises, `OwnerLost`,
+        StorageUnavailable, Overloaded, and `PriorityQueueNotFound` if it creates none."""
+        create = self._created() if isinstance(command, Enqueue | EnqueueMany | Dequeue) else None
+        if is_relative(command):
+            command = dated(command, (await self._hold.owned(create)).now_ms())
+        is_done = False
+        try:
+            answer = cast(Answered, await self._hold.do(command, request, create))
+            is_done = True
+        finally:
+            if not is_done:  # cancelled, perhaps: what was done is done
+                self._polls.changed()
+        if isinstance(answer, SettingsRow):
+            self._hold.settings = answer.settings
+        self._tell(command)
+        return answer
+
+    def _tell(self, command: Command) -> None:
+        """Wake whom a command may have helped."""
+        if isinstance(command, Enqueue):
+            self._polls.changed(tuple(sorted(command.metadata)))
+        elif isinstance(command, UNHELPFUL):
+            return
+        elif not isinstance(command, ENDS) or self._hold.settings.exclusivity_key is not None:
+            self._polls.changed()
+
+    @always_interleave
+    @isolated
+    async def poll(self, command: Dequeue, request: Request, wait_ms: int) -> Polled:
+        """Dequeue; if nothing can be had, wait for it. Raises as `do`."""
+        checked_number(self.key, "wait_ms", wait_ms, 0, WAIT_MS_MAX)
+        command = command._replace(wanted=tuple(sorted(command.wanted)))
+        found, is_early = await self._polls.poll(command, request, wait_ms / 1000)
+        now_ms = self._hold.now_ms() if found.leases else 0
+        return Polled(found.leases, found.status, now_ms, is_early)
+
+    @always_interleave
+    async def leave(self, session: str) -> None:
+        """Nobody waits for the answer of this session's poll: let it be answered."""
+        self._polls.leave(session)
+
+    @always_interleave
+    @isolated
+    async def look(self, look: Look) -> Seen:
+        """Look at the queue. Raises what the look raises, and as `do`."""
+        seen: Seen = await self._hold.look(look)
+        return seen
+
+    @always_interleave
+    @isolated
+    async def create(self, settings: QueueSettings) -> SettingsRow:
+        """Create the queue; one that has these settings already is left alone.
+
+        Raises: `SettingsConflict`: it has others; and as `do`.
+        """
+        await self._hold.owned(settings)
+        row = await self._hold.look(ReadSettings())
+        if row.settings != settings:
+            what = f"it exists with other settings, of version {row.version}"
+            raise SettingsConflict(self.key, what)
+        return row
+
+    @always_interleave
+    async def delete(self) -> None:
+        """Delete the queue with its messages. Who waits for messages is told. Raises as `do`."""
+        await self._hold.delete()
+        self._polls.deleted()  # before they hear that the owner ends
+
+    @always_interleave
+    async def wake(self) -> None:
+        """Do what is due; asked where nobody may own the queue. One that is gone is left alone."""
+        try:
+            await self._hold.sweep()
+        except PriorityQueueNotFound:
+            return
+
+
+@cache  # one class for each part's name, in every silo and client of the process
+def owner_of(part: str) -> type[QueueOwner]:
+    """The owners of a part's queues."""
+    named = {"__module__": __name__, "__doc__": QueueOwner.__doc__, "part": part}
+    return grain(name=f"{PREFIX}{part}")(type("QueueOwner", (QueueOwner,), named))

@@ -1,0 +1,174 @@
+"""Polls of one queue: looking for messages, and waiting until it is worth to look again.
+
+Owns: `Polls` and what a poll is answered with. Not: who looks when (`waiting`), the queue (`hold`).
+Invariants: a poll that sleeps costs a timer and nothing else; whatever ends it, the next of its
+group is woken if there may be something; a session waits in one place only.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import NamedTuple
+
+from millstream.providers.priority.core.commands import Dequeue
+from millstream.providers.priority.core.errors import PriorityQueueNotFound
+from millstream.providers.priority.core.message import Metadata
+from millstream.providers.priority.core.requests.sessions import Request
+from millstream.providers.priority.core.results import Dequeued, PollStatus
+from millstream.providers.priority.core.settings import QueueSettings
+
+from .hold import Hold
+from .waiting import Waiter, Waiting
+
+__all__ = ["Found", "Polls"]
+
+
+class Found(NamedTuple):
+    """What a poll found; `is_early`: the owner ends, so it did not wait as long as it should."""
+
+    dequeued: Dequeued
+    is_early: bool = False
+
+
+class Sleeper:
+    """One poll that waits: asleep, or about to look."""
+
+    __slots__ = ("error", "future", "is_early", "is_over")
+
+    def __init__(self) -> None:
+        self.future: asyncio.Future[bool] | None = None
+        self.is_over = False
+        self.is_early = False
+        self.error: PriorityQueueNotFound | None = None
+
+    def wake(self) -> None:
+        """Look again."""
+        self._answer(True)
+
+    def end(self, *, is_early: bool = False) -> None:
+        """Wait no longer."""
+        self.is_over = True
+        self.is_early = self.is_early or is_early
+        self._answer(False)
+
+    def _answer(self, looks_again: bool) -> None:
+        if self.future is not None and not self.future.done():
+            self.future.set_result(looks_again)
+
+    async def sleep(self, until_s: float) -> bool:
+        """True: look again. False: it is over, or the time has come."""
+        loop = asyncio.get_running_loop()
+        self.future = loop.create_future()
+        timer = loop.call_at(until_s, self._answer, False)
+        try:
+            return await self.future
+        finally:
+            timer.cancel()
+            self.future = None
+
+
+class Polls:
+    """The polls of one queue.
+
+    Args:
+        create: what the queue is like if a poll is its first use; None: it is not created.
+    """
+
+    def __init__(
+        self,
+        queue: str,
+        hold: Hold,
+        create: Callable[[], QueueSettings | None],
+        waiting_max: int,
+    ) -> None:
+        self._queue = queue
+        self._hold = hold
+        self._create = create
+        self._waiting = Waiting(queue, waiting_max)
+        self._sleepers: dict[str, Sleeper] = {}
+        self._is_stopped = False
+
+    async def poll(self, command: Dequeue, request: Request, wait_s: float) -> Found:
+        """Dequeue; if nothing can be had, again when it may, until `wait_s` from now.
+
+        Raises: what the command's operation and `Hold.owned` raise; Overloaded; of a queue that is
+        deleted meanwhile `PriorityQueueNotFound`.
+        """
+        if wait_s <= 0 or self._is_stopped:
+            return Found(await self._look(command, request), wait_s > 0)
+        until_s = asyncio.get_running_loop().time() + wait_s
+        sleeper = Sleeper()
+        waiter, looks = self._waiting.enter(command.wanted, sleeper.wake)
+        self._come(request.session, sleeper)
+        try:
+            return await self._wait(command, request, until_s, waiter, sleeper, looks)
+        finally:
+            self._waiting.leaves(waiter)
+            if self._sleepers.get(request.session) is sleeper:
+                del self._sleepers[request.session]
+
+    def _come(self, session: str, sleeper: Sleeper) -> None:
+        """Whoever of the session waits still was given up by it."""
+        self.leave(session)
+        self._sleepers[session] = sleeper
+
+    async def _wait(
+        self,
+        command: Dequeue,
+        request: Request,
+        until_s: float,
+        waiter: Waiter,
+        sleeper: Sleeper,
+        looks: bool,
+    ) -> Found:
+        found = Dequeued((), PollStatus.EMPTY)
+        while True:
+            if looks:
+                self._waiting.looks(waiter)
+                found = await self._look(command, request)
+                if found.status in (PollStatus.EMPTY, PollStatus.BLOCKED):
+                    self._waiting.found_none(waiter)
+            if sleeper.error is not None:
+                raise sleeper.error
+            if found.leases or sleeper.is_over:
+                return Found(found, sleeper.is_early)
+            if not self._waiting.sleeps(waiter):
+                looks = True
+                continue
+            looks = await sleeper.sleep(until_s)
+            if not looks and not sleeper.is_over:
+                return Found(found)
+
+    async def _look(self, command: Dequeue, request: Request) -> Dequeued:
+        """Dequeue, in as many steps as it takes to know what can be had."""
+        while True:
+            found = await self._hold.do(command, request, self._create())
+            if found.leases or found.status is not PollStatus.MORE:
+                return found
+            await asyncio.sleep(0)
+
+    # -- told by others
+
+    def changed(self, metadata: Metadata | None = None) -> None:
+        """Something may be had that could not before; of `metadata`, if it is one message."""
+        self._waiting.changed(metadata)
+
+    def leave(self, session: str) -> None:
+        """Nobody waits for the session's poll any more."""
+        sleeper = self._sleepers.get(session)
+        if sleeper is not None:
+            sleeper.end()
+
+    def stop(self) -> None:
+        """Nobody waits here any more: the owner ends."""
+        self._is_stopped = True
+        for sleeper in list(self._sleepers.values()):
+            sleeper.end(is_early=True)
+
+    def deleted(self) -> None:
+        """The queue is gone, and who waited is told."""
+        for sleeper in list(self._sleepers.values()):
+            what = "it was deleted while this poll waited"
+            sleeper.error = PriorityQueueNotFound(self._queue, what)
+            sleeper.end()

@@ -1,0 +1,181 @@
+"""Who waits for messages of one queue, and who is told to look again.
+
+Owns: `Waiting` and `Waiter`, as decisions: no clock, no future. Not: looking (`polls`).
+Those who want the same are a group, in the order in which they came. Invariants:
+- while somebody of a group sleeps, nothing that it wants can be had, or one of the group is awake;
+- who is awake and goes, or gets all that it asked for, wakes the next of its group, unless it saw
+  that there was no more and nothing has changed since.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from heapq import heapify, heappop, heappush
+from itertools import combinations
+
+from millstream.providers.priority.core.message import Metadata
+from millstream.runtime import Overloaded
+
+__all__ = ["Waiter", "Waiting"]
+
+SPARE_MAX = 64
+"""Entries of waiters that left, which a group keeps before it drops them all."""
+
+
+class Group:
+    """Who wants messages with all of these pairs; `changes` counts what may have helped them."""
+
+    __slots__ = ("asleep", "changes", "size", "sleeping", "wanted")
+
+    def __init__(self, wanted: Metadata) -> None:
+        self.wanted = wanted
+        self.changes = 0
+        self.size = 0
+        self.sleeping = 0
+        self.asleep: list[tuple[int, Waiter]] = []  # a heap; entries of who woke or left are stale
+
+
+class Waiter:
+    """One who waits. `wake` is called once for each `sleeps`."""
+
+    __slots__ = ("group", "is_asleep", "none_at", "seen", "ticket", "wake")
+
+    def __init__(self, group: Group, ticket: int, wake: Callable[[], None]) -> None:
+        self.group = group
+        self.ticket = ticket
+        self.wake = wake
+        self.is_asleep = False
+        self.seen = group.changes  # how many there were as it looked last
+        self.none_at = -1  # the same, if it found that there was no more
+
+
+class Waiting:
+    """The waiters of one queue.
+
+    Args:
+        waiting_max: how many there may be.
+    """
+
+    def __init__(self, queue: str, waiting_max: int) -> None:
+        self._queue = queue
+        self._waiting_max = waiting_max
+        self._groups: dict[Metadata, Group] = {}
+        self._tickets = 0
+        self._size = 0
+
+    def __len__(self) -> int:
+        return self._size
+
+    def enter(self, wanted: Metadata, wake: Callable[[], None]) -> tuple[Waiter, bool]:
+        """Somebody comes to wait; True: it looks first, False: it sleeps first, others were before.
+
+        Raises: Overloaded.
+        """
+        if self._size >= self._waiting_max:
+            what = f"queue {self._queue!r} has as many waiting polls as it may"
+            raise Overloaded(what, "waiting_polls_max", self._waiting_max)
+        group = self._groups.get(wanted)
+        if group is None:
+            group = self._groups[wanted] = Group(wanted)
+        self._tickets += 1
+        waiter = Waiter(group, self._tickets, wake)
+        is_first = group.size == 0
+        group.size += 1
+        self._size += 1
+        return waiter, is_first
+
+    def looks(self, waiter: Waiter) -> None:
+        """It is about to look what can be had."""
+        waiter.seen, waiter.none_at = waiter.group.changes, -1
+
+    def found_none(self, waiter: Waiter) -> None:
+        """It looked, and there is no more than it got."""
+        waiter.none_at = waiter.seen
+
+    def sleeps(self, waiter: Waiter) -> bool:
+        """It sleeps until it is woken; False: something changed since it looked, it looks again."""
+        group = waiter.group
+        if group.changes != waiter.seen:
+            return False
+        waiter.is_asleep = True
+        group.sleeping += 1
+        heappush(group.asleep, (waiter.ticket, waiter))
+        return True
+
+    def leaves(self, waiter: Waiter) -> None:
+        """It waits no longer, whether it got something or not; to be called once."""
+        group = waiter.group
+        group.size -= 1
+        self._size -= 1
+        if waiter.is_asleep:
+            waiter.is_asleep = False
+            group.sleeping -= 1
+            drop_stale(group)
+        elif waiter.none_at != group.changes:
+            wake_next(group)
+        if not group.size:
+            del self._groups[group.wanted]
+
+    def changed(self, metadata: Metadata | None = None) -> None:
+        """Something may be had that could not before: in each group that it may help, the first
+        looks again.
+
+        Args:
+            metadata: of the one message that came; None: whatever it was.
+        """
+        if not self._groups:
+            return
+        helped = self._groups.values() if metadata is None else self._wanting(metadata)
+        found = [first for group in helped if (first := touched(group)) is not None]
+        for waiter in sorted(found, key=lambda waiter: waiter.ticket):
+            rouse(waiter)
+
+    def _wanting(self, metadata: Metadata) -> Iterable[Group]:
+        """Those whom a message may help: a filter is a part of its pairs."""
+        for size in range(len(metadata) + 1):
+            for wanted in combinations(metadata, size):
+                group = self._groups.get(wanted)
+                if group is not None:
+                    yield group
+
+    def check(self) -> None:
+        """Assert the invariants."""
+        assert self._size == sum(group.size for group in self._groups.values())
+        for group in self._groups.values():
+            asleep = [waiter for _, waiter in group.asleep if waiter.is_asleep]
+            assert len(set(asleep)) == group.sleeping <= group.size
+            assert len(group.asleep) <= 2 * group.sleeping + SPARE_MAX + 1
+
+
+def touched(group: Group) -> Waiter | None:
+    group.changes += 1
+    return first_asleep(group)
+
+
+def first_asleep(group: Group) -> Waiter | None:
+    """The first that sleeps, taken out of the heap."""
+    while group.asleep:
+        _, waiter = heappop(group.asleep)
+        if waiter.is_asleep:
+            return waiter
+    return None
+
+
+def wake_next(group: Group) -> None:
+    waiter = first_asleep(group)
+    if waiter is not None:
+        rouse(waiter)
+
+
+def rouse(waiter: Waiter) -> None:
+    waiter.is_asleep = False
+    waiter.none_at = -1  # it has not looked since
+    waiter.group.sleeping -= 1
+    waiter.wake()
+
+
+def drop_stale(group: Group) -> None:
+    """Keep the heap as small as what sleeps in it."""
+    if len(group.asleep) > 2 * group.sleeping + SPARE_MAX:
+        group.asleep = [entry for entry in group.asleep if entry[1].is_asleep]
+        heapify(group.asleep)

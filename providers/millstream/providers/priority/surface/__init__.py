@@ -1,0 +1,1 @@
+"""What programs use of priority queues: handles of queues, and leases."""

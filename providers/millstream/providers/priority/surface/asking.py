@@ -1,0 +1,118 @@
+"""Asking again while the cluster does not answer, without doing anything twice.
+
+Owns: `ask`: which errors are asked through, for how long; request ids and their lanes, by process
+and queue. Not: what is asked (`queue`).
+A lane is a session of one request at a time: its next request acknowledges the answer of the one
+before. So a request that is lost, or slow, holds up no other.
+Invariants: a lane is used by one request at a time; a request is asked again under its own number
+only; there are at most `OPEN_MAX` lanes of changes and `POLLS_OPEN_MAX` of polls.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from contextlib import asynccontextmanager
+from typing import Any, TypeVar
+from weakref import WeakKeyDictionary
+
+from millstream.providers.priority.core.errors import OwnerLost
+from millstream.providers.priority.core.requests.sessions import Request
+from millstream.runtime import CallTimeout, Rejected, SiloUnavailable, StorageUnavailable
+from millstream.runtime.extending import Backoff, Opener
+
+__all__ = ["OPEN_MAX", "POLLS_OPEN_MAX", "Lane", "Sessions", "ask", "sessions_of"]
+
+T = TypeVar("T")
+OPEN_MAX = 64
+"""Changes that one process has under way in one queue; the next one waits."""
+POLLS_OPEN_MAX = 1_000
+"""The same of polls."""
+QUEUES_KEPT_MAX = 1_000
+"""Queues of which one process remembers its lanes; handles that are kept have theirs for good."""
+PAUSES = Backoff(first_s=0.05, ceiling_s=2.0)
+AGAIN = (SiloUnavailable, CallTimeout, Rejected, OwnerLost, StorageUnavailable)
+"""Perhaps it was done, perhaps not: asked again under its number, it is done once."""
+
+
+async def ask(call: Callable[[], Awaitable[T]], patience_s: float) -> T:
+    """Call, again after errors that may pass, for so long. Raises the last error."""
+    loop = asyncio.get_running_loop()
+    until_s = loop.time() + patience_s
+    attempt = 0
+    while True:
+        try:
+            return await call()
+        except AGAIN:
+            attempt += 1
+            pause_s = PAUSES.whole_s(attempt)
+            if loop.time() + pause_s >= until_s:
+                raise
+        await asyncio.sleep(pause_s)
+
+
+class Lane:
+    """One session; `number` is that of its latest request."""
+
+    __slots__ = ("number", "session")
+
+    def __init__(self, session: str) -> None:
+        self.session = session
+        self.number = 0
+
+    def next(self) -> Request:
+        """A new request, which acknowledges all before it."""
+        self.number += 1
+        return Request(self.session, self.number, self.number - 1)
+
+
+class Lanes:
+    """The lanes of one process and queue.
+
+    Args:
+        new_name: makes a name that nothing else in the life of the cluster has.
+    """
+
+    def __init__(self, new_name: Callable[[], str], most: int) -> None:
+        self._new_name = new_name
+        self._free: list[Lane] = []  # the latest used is used next, so idle ones are forgotten
+        self._room = asyncio.Semaphore(most)
+
+    @asynccontextmanager
+    async def lane(self) -> AsyncIterator[Lane]:
+        """A lane of one's own; waits while all are in use."""
+        async with self._room:
+            lane = self._free.pop() if self._free else Lane(self._new_name())
+            try:
+                yield lane
+            finally:
+                self._free.append(lane)
+
+
+class Sessions:
+    """What one process has under way in one queue."""
+
+    def __init__(self, new_name: Callable[[], str]) -> None:
+        self.changes = Lanes(new_name, OPEN_MAX)
+        self.polls = Lanes(new_name, POLLS_OPEN_MAX)
+        self._tasks: set[asyncio.Task[Any]] = set()
+
+    def start(self, coro: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        """Start what may outlive its caller."""
+        task = asyncio.get_running_loop().create_task(coro)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+
+_known: WeakKeyDictionary[Opener, dict[tuple[str, str], Sessions]] = WeakKeyDictionary()
+
+
+def sessions_of(opener: Opener, part: str, queue: str) -> Sessions:
+    """Those of this process: all handles of a queue share them."""
+    known = _known.setdefault(opener, {})
+    found = known.pop((part, queue), None) or Sessions(opener.new_name)
+    known[part, queue] = found  # the latest used is the last
+    if len(known) > QUEUES_KEPT_MAX:
+        del known[next(iter(known))]
+    return found

@@ -1,0 +1,117 @@
+"""Calls of one process to the owner of one queue.
+
+Owns: `QueueCalls`: request ids, asking again, giving back what nobody takes. Not: which errors are
+asked through (`asking`), what is asked (`queue`, `lease`, `poll`).
+Invariants: a command has one request id, however often it is asked for; what is given back in the
+background tells nobody but the log.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar, cast
+
+from millstream.providers.priority.core.commands import (
+    Command,
+    Dequeue,
+    Look,
+    Release,
+)
+from millstream.providers.priority.core.errors import PriorityQueueError
+from millstream.providers.priority.core.requests.sessions import Request
+from millstream.providers.priority.core.results import Done
+from millstream.providers.priority.owner.grain import Polled, QueueOwner, owner_of
+from millstream.runtime import MillstreamError, with_options
+from millstream.runtime.extending import Opener, shown
+
+from .asking import Lanes, ask, sessions_of
+from .lease import Ending
+
+__all__ = ["PATIENCE_S", "QueueCalls"]
+
+log = logging.getLogger("millstream.priority")
+
+T = TypeVar("T")
+PATIENCE_S = 30.0
+"""How long an operation is asked again, unless the handle says otherwise."""
+ANSWER_S = 10.0
+"""How much longer than its wait the call of a poll may take."""
+GIVE_BACK_S = 10.0
+"""How long a message that nobody takes is tried to be given back."""
+
+
+class QueueCalls:
+    """What the handles and leases of one queue ask with.
+
+    Attributes: `queue`, its name; `patience_s`; `new_name`: makes a name that nothing else has.
+    """
+
+    def __init__(self, opener: Opener, part: str, queue: str, patience_s: float) -> None:
+        self.queue = queue
+        self.patience_s = patience_s
+        self.new_name = opener.new_name
+        self._owner: QueueOwner = opener.grain(owner_of(part), queue)
+        self._sessions = sessions_of(opener, part, queue)
+
+    @property
+    def polls(self) -> Lanes:
+        """Where polls have their request ids."""
+        return self._sessions.polls
+
+    def start(self, coro: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        """Start what may outlive its caller."""
+        return self._sessions.start(coro)
+
+    async def do(self, command: Command) -> object:
+        """Do a command, once. Raises what its operation raises, and what `ask` does."""
+        async with self._sessions.changes.lane() as lane:
+            request = lane.next()
+            return await self.ask(lambda: self._owner.do(command, request))
+
+    async def look(self, look: Look) -> object:
+        """Look at the queue. Raises as `do`."""
+        return await self.ask(lambda: self._owner.look(look))
+
+    async def of_owner(self, call: Callable[[QueueOwner], Coroutine[Any, Any, T]]) -> T:
+        """Call the owner; what may be done twice. Raises as `do`."""
+        return await self.ask(lambda: call(self._owner))
+
+    async def ask(self, call: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """Call, and again while the cluster does not answer."""
+        return await ask(call, self.patience_s)
+
+    async def poll(self, command: Dequeue, request: Request, wait_ms: int) -> Polled:
+        """One call of a poll; not asked again."""
+        if not wait_ms:
+            return await self._owner.poll(command, request, 0)
+        patient = with_options(self._owner, timeout=wait_ms / 1000 + ANSWER_S)
+        return await patient.poll(command, request, wait_ms)
+
+    async def leave(self, session: str) -> None:
+        """Nobody waits for this session's poll any more. What fails of it is nothing: the poll's
+        wait ends by itself."""
+        try:
+            await self._owner.leave(session)
+        except MillstreamError as error:
+            log.debug("queue %r: a poll was not told to end: %s", self.queue, error)
+
+    async def end(self, ending: Ending, /) -> Done:
+        """End or extend a lease."""
+        return cast(Done, await self.do(ending))
+
+    def give_back(self, command: Release, /) -> asyncio.Task[None]:
+        """Release a message in the background."""
+        return self.start(self._release(command))
+
+    async def _release(self, command: Release) -> None:
+        try:
+            async with asyncio.timeout(GIVE_BACK_S):
+                await self.do(command)
+        except PriorityQueueError as error:
+            log.debug("queue %r: %r was not given back: %s", self.queue, command.id, error)
+        except (MillstreamError, TimeoutError) as error:
+            text = "queue %r: message %s was not given back, its lease ends by itself: %s: %s"
+            what = shown(repr(command.id)), type(error).__name__, error
+            log.warning(text, self.queue, *what)

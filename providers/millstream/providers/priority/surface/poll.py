@@ -1,0 +1,96 @@
+"""One dequeue of a program: as many polls as it takes, until there are leases or its time is over.
+
+Owns: `Poll`. Not: one call (`calls`), how polls wait (the queue's owner).
+Invariants: a call is asked again under its request id until it is answered, so leases whose answer
+was lost come with the next; when the caller is cancelled, the poll goes on without it, told to end,
+and what it gives goes back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Sequence
+from functools import partial
+
+from millstream.providers.priority.core.commands import Dequeue, Release
+from millstream.providers.priority.core.requests.sessions import Request
+from millstream.providers.priority.owner.grain import Polled
+from millstream.providers.priority.owner.options import WAIT_MS_MAX
+
+from .asking import ask
+from .calls import QueueCalls
+from .lease import Lease
+
+__all__ = ["Poll", "give_back"]
+
+EARLY_S = 0.05
+"""Pause after an owner said that it ends."""
+
+
+class Poll:
+    """One dequeue.
+
+    Args:
+        wait_s: how long a first message is waited for.
+    """
+
+    def __init__(self, calls: QueueCalls, command: Dequeue, wait_s: float) -> None:
+        self._calls = calls
+        self._command = command
+        self._loop = asyncio.get_running_loop()
+        self._until_s = self._loop.time() + wait_s
+        self._session = ""
+        self._is_left = False
+
+    async def leases(self) -> list[Lease]:
+        """The leases that it gives. Who is cancelled loses none of them."""
+        task = self._calls.start(self._run())
+        try:
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            self._calls.start(self._abandon(task))
+            raise
+
+    async def _abandon(self, task: asyncio.Task[list[Lease]]) -> None:
+        self._is_left = True
+        if self._session and not task.done():
+            await self._calls.leave(self._session)
+        await asyncio.wait([task])
+        if not task.cancelled() and task.exception() is None:
+            give_back(self._calls, task.result())
+
+    async def _run(self) -> list[Lease]:
+        async with self._calls.polls.lane() as lane:
+            self._session = lane.session
+            while not self._is_left:
+                request = lane.next()
+                patience_s = self._left_s() + self._calls.patience_s
+                polled = await ask(partial(self._ask, request), patience_s)
+                found = self._given(polled)
+                if found or self._left_s() <= 0:
+                    return found
+                if polled.is_early:
+                    await asyncio.sleep(EARLY_S)
+        return []
+
+    def _left_s(self) -> float:
+        return 0.0 if self._is_left else max(self._until_s - self._loop.time(), 0.0)
+
+    async def _ask(self, request: Request) -> Polled:
+        wait_ms = min(math.ceil(self._left_s() * 1000), WAIT_MS_MAX)
+        return await self._calls.poll(self._command, request, wait_ms)
+
+    def _given(self, polled: Polled) -> list[Lease]:
+        """Its leases; of a repeated answer those that hold still."""
+        valid = [row for row in polled.leases if row.is_valid]
+        lease_ms, now_ms = self._command.lease_ms, polled.now_ms
+        return [
+            Lease(self._calls, row, (row.deadline_ms - now_ms) / 1000, lease_ms) for row in valid
+        ]
+
+
+def give_back(calls: QueueCalls, leases: Sequence[Lease]) -> None:
+    """Release messages that nobody takes, in the background, with their attempts."""
+    for lease in leases:
+        calls.give_back(Release(lease.id, lease.token, 0, True, "nobody took it"))

@@ -1,0 +1,288 @@
+"""A priority queue as programs see it.
+
+Owns: `PriorityQueue`. Not: where it comes from (`opening`), polls (`poll`), leases (`lease`), what
+an operation does (the core).
+Invariants: times are seconds here and milliseconds below; a refusal names queue, field and limit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Iterable
+from typing import cast
+
+from millstream.providers.priority.core.body import REASON_BYTES_MAX, checked_text
+from millstream.providers.priority.core.commands import (
+    Cancel,
+    Configure,
+    Depth,
+    EnqueueMany,
+    Get,
+    Page,
+    Peek,
+    Prioritise,
+    ReadSettings,
+    Requeue,
+    Values,
+)
+from millstream.providers.priority.core.errors import PriorityQueueError
+from millstream.providers.priority.core.message import State
+from millstream.providers.priority.core.results import (
+    Done,
+    Enqueued,
+    EnqueuedMany,
+    MessageView,
+    ValueDepths,
+)
+from millstream.providers.priority.core.settings import QueueSettings, SettingsRow
+from millstream.runtime.extending import Opener, shown
+
+from .calls import QueueCalls
+from .given import (
+    NewMessage,
+    Pairs,
+    dequeue_of,
+    enqueue_of,
+    id_of,
+    milliseconds,
+    pairs_of,
+    whole,
+)
+from .lease import Lease
+from .poll import Poll, give_back
+from .priorities import Priority
+
+__all__ = ["PriorityQueue"]
+
+LEASES_WAIT_S = 30.0
+"""How long one poll of `leases` waits."""
+
+
+class PriorityQueue:
+    """One priority queue; made by `priority_queue`.
+
+    Every operation may raise what the runtime raises (SiloUnavailable, CallTimeout, Overloaded,
+    NotInCluster, NotHosted), StorageUnavailable, and the errors that it names. What may pass is
+    asked again for `patience_s` before.
+
+    Attributes: `name`.
+    """
+
+    def __init__(self, opener: Opener, part: str, name: str, patience_s: float) -> None:
+        checked_text(shown(repr(name)), "queue", name)
+        self.name = name
+        self._calls = QueueCalls(opener, part, name, patience_s)
+
+    def __repr__(self) -> str:
+        return f"<priority queue {shown(repr(self.name))}>"
+
+    # -- into the queue
+
+    async def enqueue(
+        self,
+        payload: bytes,
+        *,
+        priority: Priority = None,
+        id: str | None = None,
+        metadata: Pairs = (),
+        invisible_s: float | None = None,
+        lease_s: float | None = None,
+        attempts: int | None = None,
+    ) -> Enqueued:
+        """Take a message in. It can be dequeued when this returns.
+
+        Args:
+            payload: at most `payload_bytes_max` of the queue, 32,768 bytes.
+            priority: lower is more urgent: a number, such as a deadline in Unix milliseconds; a
+                `PriorityClass`, from the time of the enqueue; None: that time itself.
+            id: None: one is made. The same body under the same id is taken once, so who enqueues
+                again gives the priority as a number, too.
+            metadata: at most 4 pairs; in an exclusive queue one has its `exclusivity_key`.
+            invisible_s, lease_s, attempts: None: as the queue has them.
+        Raises: `RequestInvalid`, `ExclusivityMissing`, `EnqueueBlocked`, `MessageExists`,
+            `PriorityQueueFull`, `PriorityQueueNotFound` (queues are not created on use).
+        """
+        new = NewMessage(payload, priority, id, metadata, invisible_s, lease_s, attempts)
+        command = enqueue_of(self.name, new, self._calls.new_name)
+        return cast(Enqueued, await self._calls.do(command))
+
+    async def enqueue_many(
+        self, messages: Iterable[NewMessage], *, all_or_nothing: bool = False
+    ) -> list[Enqueued | PriorityQueueError]:
+        """Take messages in, at most 1,000, in order and at once; for each what became of it.
+
+        Args:
+            all_or_nothing: the first refusal is raised, and nothing was changed.
+        """
+        name, new_id = self.name, self._calls.new_name
+        commands = tuple(enqueue_of(name, new, new_id) for new in messages)
+        many = cast(EnqueuedMany, await self._calls.do(EnqueueMany(commands, all_or_nothing)))
+        why = {refused.at: refused.error(self.name) for refused in many.refusals}
+        return [why[at] if one is None else one for at, one in enumerate(many.answers)]
+
+    async def requeue(self, id: str, *, new_id: str | None = None) -> Enqueued:
+        """An errored or canceled message once more, as a new one with all its attempts.
+
+        Raises: as `enqueue`; `MessageNotFound`; `RequestInvalid`: it is in another state.
+        """
+        checked_text(self.name, "id", id)
+        command = Requeue(id, id_of(self.name, new_id, self._calls.new_name))
+        return cast(Enqueued, await self._calls.do(command))
+
+    # -- out of the queue
+
+    async def dequeue(
+        self,
+        *,
+        worker: str,
+        count: int = 1,
+        wanted: Pairs = (),
+        lease_s: float | None = None,
+        wait_s: float = 0.0,
+        same_value_ok: bool = False,
+    ) -> list[Lease]:
+        """Lease the most urgent messages that can be had; an empty list: there are none.
+
+        Who is cancelled meanwhile leaves: messages that were leased for it are given back, with
+        their attempts.
+
+        Args:
+            worker: who works, for people who look.
+            count: at most so many, 1..1,000.
+            wanted: only messages with all of these pairs.
+            lease_s: how long, instead of what messages or the queue say.
+            wait_s: wait so long for a first message. Who waits longer is served before.
+            same_value_ok: in an exclusive queue, messages of one value may come together.
+        Raises: `RequestInvalid`; `PriorityQueueNotFound`: the queue was deleted while this waited,
+            or queues are not created on use; Overloaded: as many wait as may.
+        """
+        command = dequeue_of(self.name, worker, count, wanted, lease_s, same_value_ok)
+        wait_ms = milliseconds(self.name, "wait_s", wait_s) or 0
+        return await Poll(self._calls, command, wait_ms / 1000).leases()
+
+    async def leases(
+        self,
+        *,
+        worker: str,
+        count: int = 1,
+        wanted: Pairs = (),
+        lease_s: float | None = None,
+        same_value_ok: bool = False,
+    ) -> AsyncGenerator[Lease, None]:
+        """Leases for ever, one after the other: `async for lease in queue.leases(worker="w1")`.
+
+        Waits while there are none. With a `count` above 1 so many are leased at once, and the time
+        of the later ones passes while the first are worked at. Those that were not given yet when
+        the loop ends are given back. Raises as `dequeue`.
+        """
+        while True:
+            found = await self.dequeue(
+                worker=worker,
+                count=count,
+                wanted=wanted,
+                lease_s=lease_s,
+                wait_s=LEASES_WAIT_S,
+                same_value_ok=same_value_ok,
+            )
+            try:
+                while found:
+                    yield found.pop(0)
+            finally:
+                give_back(self._calls, found)
+
+    # -- of one message
+
+    async def cancel(self, id: str, *, reason: str = "") -> Done:
+        """The work is not needed any more, in whatever state it is; who works at it loses its
+        lease.
+
+        Raises: `MessageNotFound`, `MessageFinished`, `RequestInvalid`.
+        """
+        checked_text(self.name, "id", id)
+        checked_text(self.name, "reason", reason, least=0, most=REASON_BYTES_MAX)
+        return cast(Done, await self._calls.do(Cancel(id, None, reason)))
+
+    async def prioritise(self, id: str, priority: int) -> Done:
+        """Give a message another priority; while it runs, for when it comes back. Raises as
+        `cancel`."""
+        checked_text(self.name, "id", id)
+        command = Prioritise(id, whole(self.name, "priority", priority))
+        return cast(Done, await self._calls.do(command))
+
+    async def get(self, id: str) -> MessageView:
+        """A message as it is. Raises `MessageNotFound`, `PriorityQueueNotFound`."""
+        checked_text(self.name, "id", id)
+        return cast(MessageView, await self._calls.look(Get(id)))
+
+    # -- of all
+
+    async def peek(self, count: int = 1, *, wanted: Pairs = ()) -> list[MessageView]:
+        """What a dequeue would lease, and leases nothing. Raises `RequestInvalid`,
+        `PriorityQueueNotFound`."""
+        seen = await self._calls.look(Peek(count, pairs_of(self.name, "wanted", wanted)))
+        return list(cast("tuple[MessageView, ...]", seen))
+
+    async def page(
+        self,
+        count: int = 100,
+        *,
+        after: int = 0,
+        state: State | None = None,
+        wanted: Pairs = (),
+    ) -> list[MessageView]:
+        """Messages in the order in which they were enqueued: O(n) of the queue.
+
+        Args:
+            after: `sequence` of the last one of the page before.
+            state, wanted: only messages in this state, with all of these pairs.
+        """
+        look = Page(count, after, state, pairs_of(self.name, "wanted", wanted))
+        return list(cast("tuple[MessageView, ...]", await self._calls.look(look)))
+
+    async def depth(self, *, wanted: Pairs = (), value: str | None = None) -> dict[State, int]:
+        """How many messages are in each state.
+
+        Args:
+            wanted: only those with all of these pairs.
+            value: only those of this exclusivity value.
+        """
+        look = Depth(pairs_of(self.name, "wanted", wanted), value)
+        return cast("dict[State, int]", await self._calls.look(look))
+
+    async def values(self) -> dict[str, dict[State, int]]:
+        """The depth of each exclusivity value; of a simple queue none."""
+        return cast(ValueDepths, await self._calls.look(Values())).values
+
+    # -- the queue itself
+
+    async def create(self, settings: QueueSettings | None = None) -> SettingsRow:
+        """Create the queue; one that has these settings already is left alone.
+
+        Raises: `SettingsConflict`: it has others.
+        """
+        wanted = QueueSettings() if settings is None else settings
+        return await self._calls.of_owner(lambda owner: owner.create(wanted))
+
+    async def settings(self) -> SettingsRow:
+        """The settings, and which version of them. Raises `PriorityQueueNotFound`."""
+        return cast(SettingsRow, await self._calls.look(ReadSettings()))
+
+    async def configure(
+        self, settings: QueueSettings, *, version: int | None = None
+    ) -> SettingsRow:
+        """Change the settings.
+
+        Args:
+            version: which ones the caller knew; None: whichever.
+        Raises: `SettingsConflict`: others were set meanwhile, or messages that are not finished
+            stand against another exclusivity key; `PriorityQueueNotFound`.
+        """
+        return cast(SettingsRow, await self._calls.do(Configure(settings, version)))
+
+    async def delete(self) -> None:
+        """Delete the queue with its messages, whatever state they are in; no events tell of them.
+
+        Polls that wait get `PriorityQueueNotFound`. A worker that has a lease hears of it when it
+        ends that: `MessageNotFound`, or `PriorityQueueNotFound`. Where queues are created on use,
+        the next enqueue or dequeue makes a new one. Raises `PriorityQueueNotFound`.
+        """
+        await self._calls.of_owner(lambda owner: owner.delete())

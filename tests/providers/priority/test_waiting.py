@@ -1,0 +1,220 @@
+"""Who waits and who is woken: nobody sleeps while what it wants can be had."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from random import Random
+
+import pytest
+
+from millstream.providers.priority.core.message import Metadata
+from millstream.providers.priority.owner.waiting import SPARE_MAX, Waiter, Waiting
+from millstream.runtime import Overloaded
+
+A: Metadata = (("k", "a"),)
+B: Metadata = (("k", "b"),)
+
+
+def sleeper(waiting: Waiting, wanted: Metadata, woken: list[str], name: str) -> Waiter:
+    waiter, _ = waiting.enter(wanted, lambda: woken.append(name))
+    waiting.looks(waiter)
+    waiting.found_none(waiter)
+    assert waiting.sleeps(waiter)
+    return waiter
+
+
+def test_the_first_of_a_group_looks_and_later_ones_sleep_at_once() -> None:
+    waiting = Waiting("q", 10)
+    assert waiting.enter(A, lambda: None)[1]
+    assert not waiting.enter(A, lambda: None)[1]
+    assert waiting.enter(B, lambda: None)[1]
+
+
+def test_a_message_wakes_the_first_of_each_group_that_it_helps_oldest_first() -> None:
+    waiting, woken = Waiting("q", 10), list[str]()
+    for name, wanted in (("b1", B), ("a1", A), ("a2", A), ("any", ())):
+        sleeper(waiting, wanted, woken, name)
+    waiting.changed((("k", "a"), ("z", "1")))
+    assert woken == ["a1", "any"]
+    waiting.changed()
+    assert woken == ["a1", "any", "b1", "a2"]
+
+
+def test_what_changes_while_one_looks_makes_it_look_again() -> None:
+    waiting = Waiting("q", 10)
+    waiter, _ = waiting.enter((), lambda: None)
+    waiting.looks(waiter)
+    waiting.changed()
+    waiting.found_none(waiter)
+    assert not waiting.sleeps(waiter)
+    waiting.looks(waiter)
+    assert waiting.sleeps(waiter)
+
+
+def test_one_who_found_none_keeps_its_place() -> None:
+    waiting, woken = Waiting("q", 10), list[str]()
+    first, second = (sleeper(waiting, (), woken, name) for name in ("first", "second"))
+    waiting.changed()
+    waiting.changed()
+    assert woken == ["first", "second"]
+    for waiter in (second, first):
+        waiting.looks(waiter)
+        waiting.found_none(waiter)
+        assert waiting.sleeps(waiter)
+    waiting.changed()
+    assert woken[2:] == ["first"]
+
+
+def test_who_goes_with_what_it_wanted_wakes_the_next() -> None:
+    waiting, woken = Waiting("q", 10), list[str]()
+    first = sleeper(waiting, (), woken, "first")
+    sleeper(waiting, (), woken, "second")
+    waiting.changed()
+    waiting.looks(first)
+    waiting.leaves(first)  # it got all that it asked for
+    assert woken == ["first", "second"]
+
+
+def test_who_goes_before_it_looked_wakes_the_next() -> None:
+    waiting, woken = Waiting("q", 10), list[str]()
+    first = sleeper(waiting, (), woken, "first")
+    sleeper(waiting, (), woken, "second")
+    waiting.changed()
+    waiting.leaves(first)
+    assert woken == ["first", "second"]
+
+
+def test_who_goes_and_saw_that_there_is_no_more_wakes_nobody() -> None:
+    waiting, woken = Waiting("q", 10), list[str]()
+    first = sleeper(waiting, (), woken, "first")
+    sleeper(waiting, (), woken, "second")
+    waiting.changed()
+    waiting.looks(first)
+    waiting.found_none(first)
+    waiting.leaves(first)
+    assert woken == ["first"]
+
+
+def test_at_the_limit_nobody_else_may_wait() -> None:
+    waiting = Waiting("q", 2)
+    first, _ = waiting.enter((), lambda: None)
+    waiting.enter(A, lambda: None)
+    with pytest.raises(Overloaded, match="waiting_polls_max is 2"):
+        waiting.enter(B, lambda: None)
+    waiting.leaves(first)
+    waiting.enter(B, lambda: None)
+
+
+def test_those_who_left_are_not_kept() -> None:
+    waiting = Waiting("q", 10_000)
+    kept = sleeper(waiting, (), [], "kept")
+    for _ in range(10 * SPARE_MAX):
+        waiting.leaves(sleeper(waiting, (), [], "left"))
+        waiting.check()
+    assert len(kept.group.asleep) <= SPARE_MAX + 3
+    waiting.leaves(kept)
+    assert not len(waiting)
+    waiting.check()
+
+
+class Worker:
+    """A poll that behaves as the driver's do: looks between two steps of the test."""
+
+    def __init__(self, model: Model, wanted: Metadata) -> None:
+        self.model = model
+        self.wanted = wanted
+        self.saw: list[Metadata] | None = None  # what its look found, not yet heard of
+        self.waiter, self.looks = model.waiting.enter(wanted, self.wake)
+        self.is_asleep = False
+        if not self.looks:
+            self.sleep()
+
+    def wake(self) -> None:
+        assert self.is_asleep, "woken twice"
+        self.is_asleep, self.looks = False, True
+
+    def sleep(self) -> None:
+        if self.model.waiting.sleeps(self.waiter):
+            self.is_asleep = True
+        else:
+            self.looks = True
+
+    def step(self) -> None:
+        """Look, or hear what the look found: a commit lies between."""
+        model = self.model
+        if self.saw is None:
+            model.waiting.looks(self.waiter)
+            self.saw = model.take(self.wanted)
+            return
+        found, self.saw, self.looks = self.saw, None, False
+        if found:
+            return self.leave()
+        model.waiting.found_none(self.waiter)
+        self.sleep()
+        return None
+
+    def leave(self) -> None:
+        self.model.waiting.leaves(self.waiter)
+        self.model.workers.remove(self)
+
+
+class Model:
+    """A queue of pairs, and those who poll it."""
+
+    def __init__(self, seed: int) -> None:
+        self.random = Random(seed)
+        self.waiting = Waiting("q", 1_000)
+        self.messages: list[Metadata] = []
+        self.workers: list[Worker] = []
+
+    def take(self, wanted: Metadata) -> list[Metadata]:
+        for message in self.messages:
+            if set(wanted) <= set(message):
+                self.messages.remove(message)
+                return [message]
+        return []
+
+    def put(self) -> None:
+        message = self.random.choice(((), A, B, (*A, ("z", "1"))))
+        self.messages.append(message)
+        self.waiting.changed(message if self.random.random() < 0.8 else None)
+
+    def come(self) -> None:
+        self.workers.append(Worker(self, self.random.choice(((), A, B, (("z", "1"),)))))
+
+    def awake(self) -> list[Worker]:
+        return [worker for worker in self.workers if not worker.is_asleep]
+
+    def go(self) -> None:
+        if self.workers:
+            worker = self.random.choice(self.workers)
+            if worker.saw:  # what it was given goes back, as when a lease is released
+                self.messages += worker.saw
+                self.waiting.changed()
+            worker.leave()
+
+    def work(self) -> None:
+        if awake := self.awake():
+            self.random.choice(awake).step()
+
+    def check(self) -> None:
+        """Nobody sleeps while what it wants is there, unless one like it is awake."""
+        self.waiting.check()
+        for worker in self.workers:
+            is_there = any(set(worker.wanted) <= set(message) for message in self.messages)
+            if worker.is_asleep and is_there:
+                assert any(other.wanted == worker.wanted for other in self.awake())
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_nobody_sleeps_while_what_it_wants_can_be_had(seed: int) -> None:
+    model = Model(seed)
+    acts: list[Callable[[], None]] = [model.put, model.come, model.go, *[model.work] * 4]
+    for _ in range(400):
+        model.random.choice(acts)()
+        model.check()
+    while model.awake():
+        model.work()
+        model.check()
+    for worker in model.workers:
+        assert not any(set(worker.wanted) <= set(message) for message in model.messages)
