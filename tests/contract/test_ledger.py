@@ -26,6 +26,7 @@ class InASilo(LedgerQueues):
         return await super().open(provider, self.host)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("check", ADAPTER_CHECKS, ids=str)
 async def test_the_ledger_provider_keeps_the_contract(check: AdapterCheck, tmp_path: Path) -> None:
     queues = InASilo(tmp_path / "ledger")

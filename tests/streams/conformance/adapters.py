@@ -140,23 +140,17 @@ ADAPTERS = (
 )
 
 
-QUICK_MAX = 2
-
-
-def adapters_with(
-    *needs: Need, row: int, only: str = "", whichever: bool = False, is_long: bool = False
-) -> list[object]:
+def adapters_with(*needs: Need, row: int, only: str = "", whichever: bool = False) -> list[object]:
     """Parameters: every adapter; one that lacks something is skipped, and says what.
 
-    `row`: which of them are not spare; two, or one where it `is_long`.
+    `row`: decides which one is not spare, so that each has its share of the rows.
     """
     chosen = [adapter for adapter in ADAPTERS if only in ("", adapter.name)]
     if whichever:
         chosen = [adapter for adapter in chosen if not adapter.lacks(needs)][:1]
     able = [adapter for adapter in chosen if not adapter.lacks(needs)]
-    first = row % max(1, len(able))
-    quick = (able + able)[first : first + (1 if is_long else QUICK_MAX)]
-    return [_parameter(one, one.lacks(needs), is_spare=one not in quick) for one in chosen]
+    quick = able[row % len(able)] if able else None
+    return [_parameter(one, one.lacks(needs), is_spare=one is not quick) for one in chosen]
 
 
 def _parameter(adapter: Adapter, lacking: list[str], *, is_spare: bool) -> object:

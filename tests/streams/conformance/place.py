@@ -229,7 +229,7 @@ def conforms(
     """A test of these rows, over every adapter that has what it needs.
 
     Args:
-        rows: their sum decides which adapters `make test-fast` takes.
+        rows: their sum decides which adapter `make test-fast` takes.
         only: an adapter's name, where the row is about it.
         whichever: the adapter makes no difference to it: the first one that can will do.
         seeds: one run for each, all but the first slow ones; timers of even ones fire early.
@@ -259,10 +259,7 @@ def conforms(
         functools.update_wrapper(play, test)
         del play.__dict__["__wrapped__"]
         play.__signature__ = _signature(test)  # type: ignore[attr-defined]
-        is_long = Setting(**setting).silos > 1
-        adapters = adapters_with(
-            *needs, row=sum(rows), only=only, whichever=whichever, is_long=is_long
-        )
+        adapters = adapters_with(*needs, row=sum(rows), only=only, whichever=whichever)
         marked: Callable[..., None] = pytest.mark.row(*rows)(play)
         marked = pytest.mark.parametrize("adapter", adapters)(marked)
         ids = [f"seed {seed}" for seed in seeds] if len(seeds) > 1 else [pytest.HIDDEN_PARAM]
