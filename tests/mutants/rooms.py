@@ -79,6 +79,8 @@ HANDLE = (
     f"{LEDGERS}/test_census.py",
     f"{LEDGERS}/test_handle_schedules.py",
     f"{LEDGERS}/test_handle_reading.py",
+    f"{LEDGERS}/test_handle_writing.py",
+    f"{LEDGERS}/test_handle_recovery.py",
     f"{LEDGERS}/test_handle.py",
     f"{LEDGERS}/test_loss.py",
 )

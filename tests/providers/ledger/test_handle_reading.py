@@ -134,3 +134,98 @@ async def test_the_order_in_which_bookies_are_asked_leaves_none_out() -> None:  
     with pytest.raises(NotRecoverable):
         await reader.read(0, 9, 100)
     assert asked == [*order, *order], "and once more when the record was read again"
+
+
+class Counting(GatedBookies):
+    """Counts who is asked what is confirmed."""
+
+    watches = 0
+
+    async def watch(self, bookie: str, ledger: int, confirmed: int, wait_s: float, /) -> int:
+        self.watches += 1
+        return await super().watch(bookie, ledger, confirmed, wait_s)
+
+
+async def written(bookies: GatedBookies, entries: int = 5) -> tuple[Process, LedgerWriter]:
+    """An open ledger of so many entries on three bookies, which know all of it."""
+    one = Process(bookies)
+    writer = await one.ledgers.create(Quorum(3, 3, 2), "t")
+    await asyncio.gather(*[writer.append(b"%d" % number) for number in range(entries)])
+    await asyncio.sleep(0.1)
+    return one, writer
+
+
+@virtually
+async def test_what_is_known_is_read_without_asking_what_is_confirmed() -> None:
+    bookies = Counting(3)
+    one, writer = await written(bookies)
+    reader = await Process(bookies, one.store, 1).ledgers.reader(writer.ledger)
+    assert await reader.wait(-1, 1.0) == 4
+    asked = bookies.watches
+    assert await reader.wait(3, 5.0) == 4 and not reader.is_closed
+    for entry in range(5):
+        assert [e.payload for e in await reader.read(entry, 1, 100)] == [b"%d" % entry]
+    assert bookies.watches == asked
+    assert await reader.read(5, 1, 100) == [] and bookies.watches > asked
+
+
+@virtually
+async def test_a_reader_finds_the_bookies_that_a_ledger_has_now() -> None:
+    bookies = Counting(6)
+    one, writer = await written(bookies)
+    first, waits, asks = [
+        await Process(bookies, one.store, seed).ledgers.reader(writer.ledger) for seed in (1, 2, 3)
+    ]
+    for name in writer._record.fragments[0].bookies:
+        bookies.all[name].is_away = True
+    await writer.append(b"5")
+    await asyncio.sleep(0.1)
+    assert await asks.wait(4, 0.0) == 5
+    assert await waits.wait(-1, 1.0) == -1, "it asked those that were there"
+    assert await waits.wait(-1, 1.0) == 5, "and has read the record since"
+    assert [entry.payload for entry in await first.read(5, 9, 100)] == [b"5"]
+
+
+@virtually
+async def test_a_ledger_that_has_its_end_is_not_waited_for() -> None:
+    bookies = Counting(3)
+    one, writer = await written(bookies)
+    reader = await Process(bookies, one.store, 1).ledgers.reader(writer.ledger)
+    assert await reader.wait(-1, 1.0) == 4
+    await writer.close()
+    began_s = now_s()
+    assert await reader.wait(4, 5.0) == 4 and reader.is_closed
+    assert now_s() - began_s < 0.1
+    asked = bookies.watches
+    assert await reader.wait(4, 5.0) == 4 and await reader.wait(4, 0.0) == 4
+    assert bookies.watches == asked
+
+
+@virtually
+async def test_who_waits_learns_of_an_end_that_came_meanwhile() -> None:
+    bookies = Counting(3)
+    one, writer = await written(bookies)
+    reader = await Process(bookies, one.store, 1).ledgers.reader(writer.ledger)
+    assert await reader.wait(-1, 1.0) == 4
+    waiting = asyncio.ensure_future(reader.wait(4, 1.0))
+    await asyncio.sleep(0.3)
+    await writer.close()
+    assert await waiting == 4 and reader.is_closed
+
+
+@virtually
+async def test_a_silent_bookie_holds_nobody_up_who_asks_what_is_confirmed() -> None:
+    bookies = Counting(3)
+    one, writer = await written(bookies)
+    names = writer._record.fragments[0].bookies
+    bookies.all[names[0]].hangs = True
+    other = Process(bookies, one.store, 1)
+    reader, began_s = await other.ledgers.reader(writer.ledger), now_s()
+    assert await reader.wait(-1, 0.0) == 4
+    assert abs(now_s() - began_s - HEDGE_S) < 0.02
+    bookies.all[names[1]].is_away, began_s = True, now_s()
+    bookies.all[names[1]].delay_s = 0.05
+    assert await reader.wait(-1, 0.0) == 4
+    assert abs(now_s() - began_s - HEDGE_S) < 0.02
+    await asyncio.sleep(0.01)
+    assert len(other.tasks) == 0, "nobody is asked any more"

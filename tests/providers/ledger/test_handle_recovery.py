@@ -1,0 +1,85 @@
+"""A ledger gets its end: while bookies come and go, and never behind anybody's back."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from tests.providers.ledger.gates import GatedBookies, GatedStore
+from tests.providers.ledger.model_bookies import Process
+from tests.providers.ledger.virtual import virtually
+
+from millstream.providers.ledger.handle.options import HandleOptions
+from millstream.providers.ledger.protocol.errors import LedgerGone, NotRecoverable
+from millstream.providers.ledger.protocol.quorum import Quorum
+from millstream.providers.ledger.protocol.record import LedgerState
+
+QUICK = HandleOptions(unconfirmed_max_s=3.0, recover_max_s=3.0)
+
+
+async def left(bookies: GatedBookies, entries: int = 5) -> tuple[Process, int, tuple[str, ...]]:
+    """Another process than the one that wrote a ledger and left it open; its number and bookies."""
+    store = GatedStore()
+    writer = await Process(bookies, store).ledgers.create(Quorum(3, 3, 2), "t")
+    await asyncio.gather(*[writer.append(b"%d" % number) for number in range(entries)])
+    await asyncio.sleep(0.1)
+    await writer.aclose()
+    names = writer._record.fragments[0].bookies
+    return Process(bookies, store, 1, QUICK), writer.ledger, names
+
+
+@virtually
+async def test_it_is_said_once_that_it_is_tried_again(caplog: pytest.LogCaptureFixture) -> None:
+    bookies = GatedBookies(3)
+    other, ledger, names = await left(bookies)
+    for name in names[:2]:
+        bookies.all[name].is_away = True
+    began_s = other.clock.now()
+    with pytest.raises(NotRecoverable):
+        await other.ledgers.recover(ledger)
+    assert 2.0 < other.clock.now() - began_s <= 3.1
+    assert bookies.calls[names[2]] > 5, "it was tried several times"
+    assert caplog.text.count("it is tried again for 3 s") == 1
+
+
+@virtually
+async def test_nothing_of_a_recovery_is_left_running() -> None:
+    bookies = GatedBookies(3)
+    other, ledger, names = await left(bookies)
+    bookies.all[names[0]].hangs = True
+    assert (await other.ledgers.recover(ledger)).state is LedgerState.CLOSED
+    await asyncio.sleep(0.01)
+    assert asyncio.all_tasks() == {asyncio.current_task()}
+
+
+@virtually
+async def test_a_ledger_that_is_deleted_before_it_got_its_end_is_gone() -> None:
+    bookies = GatedBookies(3)
+    other, ledger, names = await left(bookies)
+    bookies.gates.shut(*[f"fence {name}" for name in names])
+    recovering = asyncio.ensure_future(other.ledgers.recover(ledger))
+    await bookies.gates.until(*[f"fence {name}" for name in names])
+    await other.ledgers.delete(ledger)
+    bookies.gates.open(*[f"fence {name}" for name in names])
+    with pytest.raises(LedgerGone, match=f"no ledger {ledger}: it was deleted"):
+        await recovering
+
+
+@virtually
+async def test_who_takes_a_place_of_a_recovery_may_fail_as_well() -> None:
+    bookies = GatedBookies(6)
+    other, ledger, names = await left(bookies)
+    await asyncio.sleep(1.0)
+    for name in names[1:]:  # what one of them has alone must be written to others
+        for entry in (3, 4):
+            bookies.all[name].entries.pop((ledger, entry), None)
+    for name in bookies.all:
+        if name not in names:
+            bookies.all[name].is_away = bookies.all[name].seems_there = name != "b5"
+    bookies.gates.lose(*[f"add {name}" for name in names[1:]])
+    record = await other.ledgers.recover(ledger)
+    assert record.last == 4
+    firsts = [fragment.first for fragment in record.fragments]
+    assert firsts == sorted(set(firsts)), "each begins behind the one before"
+    reader = await other.ledgers.reader(ledger)
+    assert [e.payload for e in await reader.read(3, 9, 100)] == [b"3", b"4"]
