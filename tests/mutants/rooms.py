@@ -86,6 +86,7 @@ HANDLE = (
 )
 COPIES = (
     f"{LEDGERS}/test_recovery_cores.py",
+    f"{LEDGERS}/test_recovery_report.py",
     f"{LEDGERS}/test_recovery.py",
     f"{LEDGERS}/test_draining.py",
     f"{LEDGERS}/test_recovery_topics.py",

@@ -18,6 +18,7 @@ from millstream.providers.ledger.recovery.changes import (
     released,
     widened,
 )
+from millstream.providers.ledger.recovery.copying import add_to
 from millstream.providers.ledger.recovery.needs import (
     Needs,
     Span,
@@ -28,6 +29,7 @@ from millstream.providers.ledger.recovery.needs import (
 )
 from millstream.providers.ledger.recovery.options import RecoveryOptions
 from millstream.providers.ledger.recovery.pace import Pace
+from millstream.providers.ledger.recovery.report import BookieReport
 from millstream.providers.ledger.recovery.standing import Standing, Standings
 
 THREE = Quorum(3, 3, 2)
@@ -253,3 +255,59 @@ def test_pages_keep_to_the_pace_together() -> None:
     pace = Pace(100.0)
     assert [pace.wait_s(0.0, 50), pace.wait_s(0.0, 50), pace.wait_s(0.25, 10)] == [0.0, 0.5, 0.75]
     assert pace.wait_s(5.0, 10) == 0.0, "what was not used is not owed"
+
+
+def test_a_bookie_that_is_asked_for_before_the_first_look_has_its_time_from_the_start() -> None:
+    standings = Standings(60.0)
+    assert standings.of("x") is Standing.AWAY
+    standings.see(59.9, (), (), ())
+    assert standings.of("x") is Standing.AWAY
+    standings.see(60.0, (), (), ())
+    assert standings.of("x") is Standing.LOST
+
+
+def test_a_bookie_is_drained_that_shall_go_and_has_nothing() -> None:
+    shown = [("leaving", 0), ("leaving", 3), ("here", 0), ("lost", 0)]
+    assert [BookieReport("b", *one).is_drained for one in shown] == [True, False, False, False]
+
+
+def test_only_bookies_that_should_have_what_is_unsure_are_waited_for() -> None:
+    one = record((0, ABC), (5, ABD), last=8, complete=7)
+    assert needs_of(one, standing(d=Standing.AWAY), 9).unsure is None
+    assert needs_of(one, standing(c=Standing.AWAY), 9).unsure == 8
+
+
+def test_a_ledger_with_more_copies_than_wanted_lacks_none() -> None:
+    assert needs_of(record((0, ABC), last=3, wanted=Quorum(2, 2, 2)), standing(), 9).short == 0
+
+
+def test_a_run_goes_on_to_the_last_entry() -> None:
+    assert list(stripe(THREE, 0, 3, 12, 20)) == [range(3, 13)]
+
+
+@pytest.mark.parametrize("is_listed", [True, False])
+def test_a_writer_that_was_well_or_gone_in_between_has_its_time_anew(is_listed: bool) -> None:
+    agenda, hurt = Agenda(OPTIONS), Needs(7, is_to_end=True, copies=2)
+    assert looked(agenda, 100.0, hurt) == []
+    assert looked(agenda, 110.0, *([Needs(7, copies=3)] if is_listed else [])) == []
+    assert looked(agenda, 135.0, hurt) == [] and agenda.next_s == 165.0
+
+
+def test_who_failed_is_due_at_its_time_and_waits_as_at_first_when_bookies_came() -> None:
+    agenda, need, error = Agenda(OPTIONS), Needs(7, VACANT), RuntimeError("no answer")
+    agenda.fail(7, error, 0.0)
+    first_s = agenda.next_s
+    assert looked(agenda, first_s, need) == [(7, False)]
+    for _ in range(9):
+        agenda.fail(7, error, 0.0)
+    assert agenda.next_s > first_s
+    agenda.anew()
+    agenda.fail(7, error, 0.0)
+    assert agenda.next_s == first_s
+
+
+def test_entries_that_are_lost_are_named_in_ranges() -> None:
+    lost: list[range] = []
+    for entry in (1, 3, 4, 5, 9):
+        add_to(lost, entry)
+    assert lost == [range(1, 2), range(3, 6), range(9, 10)]
