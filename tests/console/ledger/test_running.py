@@ -57,3 +57,36 @@ async def test_what_silos_write_is_read_while_they_do(
         assert refused.code == 1 and "--gateway or --store, not both" in refused.error
     whole = await say("verify", tmp_path / "ledger", offline=True)
     assert whole.code == 0 and whole.out.count("  whole\n") == 3
+
+
+async def test_a_bookie_that_is_emptied_is_said_to_be_draining_and_named_short(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shop = Shop(tmp_path, capsys)
+    shop.rows.mkdir(parents=True)
+
+    def streams() -> PersistentStreams:
+        queues = LedgerQueues(tmp_path / "ledger" / "{silo}", LedgerOptions(unowned_after_s=0.0))
+        return PersistentStreams(queues, balancer="deployment")
+
+    async def say(*words: object) -> Said:
+        return await asyncio.to_thread(shop.say, *words)
+
+    async with LocalCluster(
+        grains=[],
+        silos=4,
+        stores={"default": SqliteStateStore(shop.rows)},
+        streams={"default": streams},
+    ) as cluster:
+        await cluster.stream(WORDS, "k").publish("word")
+        (ledger,) = (await say("ls", "--json")).value["ledgers"]
+        bookie = ledger["bookies"][0]
+        assert (await say("bookies", "--drain", bookie[:8])).code == 0
+        found = {
+            one["bookie"]: one["state"] for one in (await say("bookies", "--json")).value["bookies"]
+        }
+        assert found.pop(bookie) == "draining, 1 ledgers to move"
+        assert set(found.values()) == {"writable"}
+        listed = (await say("ls")).out
+        assert f"under-replicated: {bookie[:8]} is to be emptied" in listed
+        assert bookie not in listed and bookie in (await say("ls", "--json")).out

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from typing import Any
 
 import msgspec
@@ -21,6 +22,7 @@ from millstream.runtime.wire.greeting import (
     Greeting,
     GreetingError,
     Identity,
+    SiloReplaced,
     hello_of,
 )
 from millstream.runtime.wire.message import Goodbye, Hello, Proof
@@ -86,10 +88,19 @@ def test_a_proof_that_is_sent_back_proves_nothing() -> None:
         opener.take([proof])
 
 
+def test_a_later_silo_at_the_same_address_is_no_fault() -> None:
+    opener, _ = both()
+    with pytest.raises(SiloReplaced, match="b:2@2 is gone: b:2@3 was started in its place"):
+        opener.take([hello("b:2@3")])
+
+
 def test_another_silo_than_the_one_that_is_looked_for_is_refused() -> None:
     opener, _ = both()
     with pytest.raises(GreetingError, match="expected b:2@2, found c:3@3"):
         opener.take([hello("c:3@3")])
+    opener, _ = both()
+    with pytest.raises(GreetingError, match="expected b:2@2, found b:2@1"):  # an earlier one
+        opener.take([hello("b:2@1")])
     anyone = Greeting(hello("client-1", is_silo=False), b"", is_opener=True, expected="b:2")
     anyone.take([hello("c:3@3")])
     assert anyone.is_done
@@ -199,6 +210,19 @@ async def test_one_that_is_refused_is_told_why_before_the_connection_closes() ->
     (goodbye,) = link.of(Goodbye)
     assert "in cluster 'prod', not 'dev'" in goodbye.reason
     assert link.ended == "closed" and peer.refusal == "it is in cluster 'prod', not 'dev'"
+
+
+async def test_a_silo_that_was_restarted_at_its_address_is_no_warning(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    peer, link = Peer(end_of(Office()), "b:2@2", lambda peer: None), FakeLink()
+    peer.attach(link)
+    with caplog.at_level(logging.INFO, "millstream.connection"):
+        peer.received(raw(hello("b:2@3")))
+    assert link.ended == "closed"
+    (said,) = caplog.records
+    assert said.levelno == logging.INFO
+    assert said.getMessage() == "b:2@2 is gone: b:2@3 was started in its place"
 
 
 async def test_before_the_greeting_a_frame_is_at_most_64_KiB() -> None:

@@ -89,10 +89,14 @@ def bookie_facts(content: Content, record: BookieRecord, now_s: float) -> dict[s
 def state_of(content: Content, record: BookieRecord, ledgers: int) -> str:
     """What it does, as it last said, or as others said of it."""
     standings = {one.bookie: one.standing for report in content.reports for one in report.bookies}
-    running = "writable" if record.is_writable else "read-only"
-    state = running if record.silo else "away"
     if standings.get(record.bookie) == "lost":
         state = "lost"
+    elif not record.silo:
+        state = "away"
+    elif record.is_draining:
+        state = "draining"
+    else:
+        state = "writable" if record.is_writable else "read-only"
     if record.is_draining:
         state += ", empty: may be removed" if not ledgers else f", {ledgers} ledgers to move"
     return state

@@ -14,6 +14,8 @@ from .source import Content, source_of
 __all__ = ["ledger_facts", "show_list", "topic_facts"]
 
 Facts = dict[str, Any]
+SHORT = 8
+"""So many characters of a UUID are printed where there are many."""
 
 
 async def show_list(arguments: argparse.Namespace) -> int:
@@ -26,7 +28,7 @@ async def show_list(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print_json({"cluster": source.scope, "topics": topics, "ledgers": ledgers})
         return 0
-    print_lines([*topic_table(topics), "", *ledger_table(ledgers)])
+    print_lines([*topic_table(topics), "", *ledger_table(content, ledgers)])
     return 0
 
 
@@ -100,7 +102,16 @@ def why_short(content: Content, record: LedgerRecord) -> str:
     return f"{', '.join(sorted(held))} is to be emptied" if held else ""
 
 
-def ledger_table(ledgers: list[Facts]) -> list[str]:
+def shortened(content: Content, ledger: Facts) -> str:
+    """Why it has fewer copies, with bookies by how their names begin, as other commands take
+    them."""
+    why: str = ledger["under_replicated"]
+    for name in {*ledger["bookies"], *content.bookies}:
+        why = why.replace(name, name[:SHORT])
+    return f"under-replicated: {why}" if why else ""
+
+
+def ledger_table(content: Content, ledgers: list[Facts]) -> list[str]:
     head = ("LEDGER", "STATE", "ENTRIES", "BYTES", "QUORUM", "AGE", "TOPIC", "BOOKIES", "")
     rows = [
         (
@@ -111,8 +122,8 @@ def ledger_table(ledgers: list[Facts]) -> list[str]:
             f"{one['ensemble']}/{one['write_quorum']}/{one['ack_quorum']}",
             age(one["age_s"]),
             one["topic"],
-            " ".join(name[:8] for name in one["bookies"]),
-            f"under-replicated: {one['under_replicated']}" if one["under_replicated"] else "",
+            " ".join(name[:SHORT] for name in one["bookies"]),
+            shortened(content, one),
         )
         for one in ledgers
     ]

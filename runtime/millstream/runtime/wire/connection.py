@@ -31,6 +31,7 @@ from .greeting import (
     Greeting,
     GreetingError,
     Identity,
+    SiloReplaced,
     hello_of,
 )
 from .message import (
@@ -189,6 +190,10 @@ class Peer(Serving):
         try:
             for answer in self._greeting.take(decode_messages(payload)):
                 self._write([answer])
+        except SiloReplaced as error:  # as is to be expected after a restart
+            log.info("%s", error)
+            self.close(str(error))
+            return
         except GreetingError as error:
             if self._is_opener:
                 raise

@@ -21,6 +21,7 @@ from millstream.runtime.env import Env
 from millstream.runtime.options import RuntimeOptions
 from millstream.runtime.text import shown
 
+from .address import endpoint_of, generation_of
 from .framing import FrameError
 from .message import WIRE_VERSION, Goodbye, Hello, Message, Proof, encode_messages
 
@@ -31,6 +32,7 @@ __all__ = [
     "Greeting",
     "GreetingError",
     "Identity",
+    "SiloReplaced",
     "hello_of",
 ]
 
@@ -64,6 +66,10 @@ def hello_of(identity: Identity, options: RuntimeOptions, env: Env) -> Hello:
 
 class GreetingError(FrameError):
     """The other end is not one that we talk to."""
+
+
+class SiloReplaced(GreetingError):
+    """A later silo has the address of the one that was looked for: nobody has to do anything."""
 
 
 class Greeting:
@@ -161,12 +167,20 @@ class Greeting:
             raise GreetingError(self.refusal)
         if self._is_opener and not hello.is_silo:
             raise GreetingError(f"expected a silo, found the client {shown(hello.sender)}")
-        if "@" in self._expected and self._expected != hello.sender:
-            raise GreetingError(f"expected {self._expected}, found {shown(hello.sender)}")
         check_form(hello)
+        if "@" in self._expected and self._expected != hello.sender:
+            raise another(self._expected, hello.sender)
         if hello.is_silo and own.is_silo and len(hello.nonce) != NONCE_BYTES:
             raise GreetingError(f"a silo says {NONCE_BYTES} random bytes, not {len(hello.nonce)}")
         return hello
+
+
+def another(expected: str, found: str) -> GreetingError:
+    """Somebody else is there than the silo that was looked for."""
+    is_same_place = endpoint_of(found) == endpoint_of(expected)
+    if is_same_place and generation_of(found) > generation_of(expected):
+        return SiloReplaced(f"{expected} is gone: {found} was started in its place")
+    return GreetingError(f"expected {expected}, found {shown(found)}")
 
 
 def check_form(hello: Hello) -> None:
