@@ -274,9 +274,13 @@ async def test_a_lane_is_used_by_one_request_at_a_time_and_acknowledges_the_one_
         assert first.next() == ("a", 1, 0)
         async with lanes.lane() as second:
             assert second.next() == ("b", 1, 0)
-            third = asyncio.create_task(lanes.lane().__aenter__())
+            third_lane = lanes.lane()
+            third = asyncio.create_task(third_lane.__aenter__())
             await asyncio.sleep(0)
             assert not third.done()
         assert (await third).next() == ("b", 2, 1)
     async with lanes.lane() as again:
         assert again.next() == ("a", 2, 1)
+    await third_lane.__aexit__(None, None, None)
+    async with lanes.lane() as first, lanes.lane() as second:
+        assert {first.session, second.session} == {"a", "b"}

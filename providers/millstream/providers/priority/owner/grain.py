@@ -52,14 +52,12 @@ ENDS = (Complete, Fail, Cancel)
 class Polled(NamedTuple):
     """What a poll is answered with.
 
-    `now_ms`: the queue's time, by which leases have their deadlines. `is_early`: the owner ends, so
-    the poll did not wait for as long as it should.
+    `now_ms`: the queue's time, by which leases have their deadlines.
     """
 
     leases: tuple[Lease, ...]
     status: PollStatus
     now_ms: int
-    is_early: bool
 
 
 class QueueOwner(Grain):
@@ -128,12 +126,13 @@ class QueueOwner(Grain):
     @always_interleave
     @isolated
     async def poll(self, command: Dequeue, request: Request, wait_ms: int) -> Polled:
-        """Dequeue; if nothing can be had, wait for it. Raises as `do`."""
+        """Dequeue; if nothing can be had, wait for it: so long, or until this owner ends. Raises as
+        `do`."""
         checked_number(self.key, "wait_ms", wait_ms, 0, WAIT_MS_MAX)
         command = command._replace(wanted=tuple(sorted(command.wanted)))
-        found, is_early = await self._polls.poll(command, request, wait_ms / 1000)
+        found = await self._polls.poll(command, request, wait_ms / 1000)
         now_ms = self._hold.now_ms() if found.leases else 0
-        return Polled(found.leases, found.status, now_ms, is_early)
+        return Polled(found.leases, found.status, now_ms)
 
     @always_interleave
     async def leave(self, session: str) -> None:

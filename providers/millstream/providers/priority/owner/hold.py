@@ -6,7 +6,8 @@ Invariants:
 - a queue is opened once at a time, whoever asks, and whoever of them is cancelled; one that takes
   longer than its callers wait is open for the next;
 - a hold that was lost, or let go, is over for good: the activation ends, the next one has another;
-- the timer fires no later than something is due, as far as the hold knows.
+- whoever waits for what falls due is told when that time has come on the queue's clock: by the
+  timer, or by an operation that comes before it, which may have done it by the way.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ __all__ = ["Hold", "Keeper"]
 log = logging.getLogger("millstream.priority")
 
 A = TypeVar("A")
+NEVER_MS = 2**62
 AGAIN_S = 0.005
 """How soon is looked again for what is due already, and was not done."""
 
@@ -76,7 +78,7 @@ class Hold:
         self._is_over = False
         self._is_sweeping = False
         self._timer: asyncio.TimerHandle | None = None
-        self._timer_s = 0.0
+        self._due_ms = NEVER_MS  # for which the timer is armed
         self.settings = QueueSettings()
 
     # -- opening
@@ -172,27 +174,26 @@ class Hold:
     # -- what is due
 
     def _arm(self, owned: OwnedQueue) -> None:
-        """Fire when something is due; never later than was thought before, since whoever waited
-        for that is told by the timer alone."""
+        now_ms = owned.now_ms()
+        if self._due_ms <= now_ms:
+            self._disarm()
+            self._changed()
         due_ms = owned.next_due_ms()
-        if due_ms is None:
+        if due_ms is None or due_ms >= self._due_ms:
             return
-        left_s = max((due_ms - owned.now_ms()) / 1000, AGAIN_S)
-        at_s = self._loop.time() + left_s
-        if self._timer is not None:
-            if self._timer_s <= at_s:
-                return
-            self._timer.cancel()
-        self._timer_s = at_s
+        self._disarm()
+        self._due_ms = due_ms
+        at_s = self._loop.time() + max((due_ms - now_ms) / 1000, AGAIN_S)
         self._timer = self._tasks.call_at(at_s, self._due)
 
     def _disarm(self) -> None:
+        self._due_ms = NEVER_MS
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
     def _due(self) -> None:
-        self._timer = None
+        self._disarm()
         if not self._keeper.is_ended:
             self._tasks.start(self._sweep_and_tell())
 

@@ -1,6 +1,6 @@
 """Polls of one queue: looking for messages, and waiting until it is worth to look again.
 
-Owns: `Polls` and what a poll is answered with. Not: who looks when (`waiting`), the queue (`hold`).
+Owns: `Polls`. Not: who looks when (`waiting`), the queue (`hold`).
 Invariants: a poll that sleeps costs a timer and nothing else; whatever ends it, the next of its
 group is woken if there may be something; a session waits in one place only.
 """
@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import NamedTuple
 
 from millstream.providers.priority.core.commands import Dequeue
 from millstream.providers.priority.core.errors import PriorityQueueNotFound
@@ -21,35 +20,26 @@ from millstream.providers.priority.core.settings import QueueSettings
 from .hold import Hold
 from .waiting import Waiter, Waiting
 
-__all__ = ["Found", "Polls"]
-
-
-class Found(NamedTuple):
-    """What a poll found; `is_early`: the owner ends, so it did not wait as long as it should."""
-
-    dequeued: Dequeued
-    is_early: bool = False
+__all__ = ["Polls"]
 
 
 class Sleeper:
     """One poll that waits: asleep, or about to look."""
 
-    __slots__ = ("error", "future", "is_early", "is_over")
+    __slots__ = ("error", "future", "is_over")
 
     def __init__(self) -> None:
         self.future: asyncio.Future[bool] | None = None
         self.is_over = False
-        self.is_early = False
         self.error: PriorityQueueNotFound | None = None
 
     def wake(self) -> None:
         """Look again."""
         self._answer(True)
 
-    def end(self, *, is_early: bool = False) -> None:
+    def end(self) -> None:
         """Wait no longer."""
         self.is_over = True
-        self.is_early = self.is_early or is_early
         self._answer(False)
 
     def _answer(self, looks_again: bool) -> None:
@@ -89,14 +79,14 @@ class Polls:
         self._sleepers: dict[str, Sleeper] = {}
         self._is_stopped = False
 
-    async def poll(self, command: Dequeue, request: Request, wait_s: float) -> Found:
+    async def poll(self, command: Dequeue, request: Request, wait_s: float) -> Dequeued:
         """Dequeue; if nothing can be had, again when it may, until `wait_s` from now.
 
         Raises: what the command's operation and `Hold.owned` raise; Overloaded; of a queue that is
         deleted meanwhile `PriorityQueueNotFound`.
         """
         if wait_s <= 0 or self._is_stopped:
-            return Found(await self._look(command, request), wait_s > 0)
+            return await self._look(command, request)
         until_s = asyncio.get_running_loop().time() + wait_s
         sleeper = Sleeper()
         waiter, looks = self._waiting.enter(command.wanted, sleeper.wake)
@@ -121,7 +111,7 @@ class Polls:
         waiter: Waiter,
         sleeper: Sleeper,
         looks: bool,
-    ) -> Found:
+    ) -> Dequeued:
         found = Dequeued((), PollStatus.EMPTY)
         while True:
             if looks:
@@ -132,13 +122,13 @@ class Polls:
             if sleeper.error is not None:
                 raise sleeper.error
             if found.leases or sleeper.is_over:
-                return Found(found, sleeper.is_early)
+                return found
             if not self._waiting.sleeps(waiter):
                 looks = True
                 continue
             looks = await sleeper.sleep(until_s)
             if not looks and not sleeper.is_over:
-                return Found(found)
+                return found
 
     async def _look(self, command: Dequeue, request: Request) -> Dequeued:
         """Dequeue, in as many steps as it takes to know what can be had."""
@@ -164,7 +154,7 @@ class Polls:
         """Nobody waits here any more: the owner ends."""
         self._is_stopped = True
         for sleeper in list(self._sleepers.values()):
-            sleeper.end(is_early=True)
+            sleeper.end()
 
     def deleted(self) -> None:
         """The queue is gone, and who waited is told."""

@@ -24,8 +24,8 @@ from .lease import Lease
 
 __all__ = ["Poll", "give_back"]
 
-EARLY_S = 0.05
-"""Pause after an owner said that it ends."""
+AGAIN_S = 0.05
+"""Pause after a call that gave nothing while there is time left: its owner ends, perhaps."""
 
 
 class Poll:
@@ -70,8 +70,7 @@ class Poll:
                 found = self._given(polled)
                 if found or self._left_s() <= 0:
                     return found
-                if polled.is_early:
-                    await asyncio.sleep(EARLY_S)
+                await asyncio.sleep(AGAIN_S)
         return []
 
     def _left_s(self) -> float:
