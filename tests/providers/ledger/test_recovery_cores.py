@@ -23,6 +23,7 @@ from millstream.providers.ledger.recovery.needs import (
     Needs,
     Span,
     Vacancy,
+    bookies_of,
     needs_of,
     spans_of,
     stripe,
@@ -264,6 +265,13 @@ def test_a_bookie_that_is_asked_for_before_the_first_look_has_its_time_from_the_
     assert standings.of("x") is Standing.AWAY
     standings.see(60.0, (), (), ())
     assert standings.of("x") is Standing.LOST
+
+
+def test_a_bookie_has_nothing_of_an_empty_fragment_once_the_ledger_has_its_end() -> None:
+    fragments = ((0, ABC), (5, ABD), (5, ("a", "e", "d")))
+    assert bookies_of(record(*fragments, last=4)) == {"a", "b", "c"}
+    assert bookies_of(record(*fragments, is_closed=False)) == {"a", "b", "c", "d", "e"}
+    assert bookies_of(record((0, ABC))) == set()
 
 
 def test_a_bookie_is_drained_that_shall_go_and_has_nothing() -> None:

@@ -8,6 +8,7 @@ from typing import Any
 from millstream.console.dead_letters import plain
 from millstream.providers.ledger.metadata.bookies import BookieRecord
 from millstream.providers.ledger.metadata.draining import mark_draining
+from millstream.providers.ledger.recovery.needs import bookies_of
 from millstream.providers.ledger.recovery.report import RecoveryReport
 
 from .files import path_of
@@ -68,11 +69,7 @@ def lines_of_report(report: RecoveryReport, now_s: float) -> list[str]:
 
 def bookie_facts(content: Content, record: BookieRecord, now_s: float) -> dict[str, Any]:
     """A bookie in values. `ledgers`: how many have entries there, as rows say."""
-    holds = [
-        one.ledger
-        for one in content.ledgers.values()
-        if any(record.bookie in fragment.bookies for fragment in one.fragments)
-    ]
+    holds = [one.ledger for one in content.ledgers.values() if record.bookie in bookies_of(one)]
     return {
         "bookie": record.bookie,
         "silo": record.silo,

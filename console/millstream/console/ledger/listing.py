@@ -6,6 +6,7 @@ import argparse
 from typing import Any
 
 from millstream.providers.ledger.protocol.record import LedgerRecord, LedgerState
+from millstream.providers.ledger.recovery.needs import bookies_of
 from millstream.providers.ledger.topic.record import TopicRecord
 
 from .lines import age, print_json, print_lines, size, table
@@ -92,13 +93,13 @@ def why_short(content: Content, record: LedgerRecord) -> str:
     for stuck in (stuck for report in content.reports for stuck in report.stuck):
         if stuck.ledger == record.ledger:
             return stuck.why
-    lost = {name for one in record.fragments for name in one.bookies} - content.bookies.keys()
+    lost = bookies_of(record) - content.bookies.keys()
     if lost:
         return f"no row of {', '.join(sorted(lost))}"
     if record.wanted is not None:
         return f"made with {record.quorum.write} of {record.wanted.write} copies"
     leaving = {one.bookie for one in content.bookies.values() if one.is_draining}
-    held = leaving & {name for one in record.fragments for name in one.bookies}
+    held = leaving & bookies_of(record)
     return f"{', '.join(sorted(held))} is to be emptied" if held else ""
 
 

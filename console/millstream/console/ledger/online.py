@@ -10,10 +10,13 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from millstream.providers.ledger.serving.mending import EndAnswer, LossAnswer, MendingTarget
-from millstream.runtime import Client, connect
+from millstream.runtime import Client, RuntimeOptions, connect
 from millstream.runtime.extending import ask_gateway
 
-__all__ = ["running_cluster"]
+__all__ = ["ANSWER_S", "running_cluster"]
+
+ANSWER_S = 600.0
+"""So long a silo may read a ledger to say what is missing."""
 
 
 class Asked:
@@ -40,5 +43,6 @@ class Asked:
 async def running_cluster(arguments: argparse.Namespace) -> AsyncIterator[Asked]:
     """Connect to a gateway. Raises what clients raise."""
     gateways = arguments.gateway or ["127.0.0.1:7700"]
-    async with connect(*gateways, cluster=arguments.cluster or "dev") as client:
+    options = RuntimeOptions(call_timeout_s=ANSWER_S)
+    async with connect(*gateways, cluster=arguments.cluster or "dev", options=options) as client:
         yield Asked(client, arguments.provider)

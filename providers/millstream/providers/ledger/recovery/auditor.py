@@ -27,7 +27,7 @@ from .agenda import Agenda, Job
 from .changes import ClaimLost
 from .copying import EntriesLost
 from .mending import Mender
-from .needs import needs_of
+from .needs import bookies_of, needs_of
 from .options import RecoveryOptions
 from .report import STUCK_SHOWN_MAX, BookieReport, RecoveryReport, Stuck, report_rows
 from .standing import Standing, Standings
@@ -213,7 +213,7 @@ class Auditor:
                 continue  # it is in another place
             needs = needs_of(record, self._standings.of, room)
             agenda.look(record, needs, self._context.clock.now())
-            ledgers_of.update(named)
+            ledgers_of.update(bookies_of(record))
             count += 1
             if count % LEDGERS_AT_ONCE == 0:
                 await asyncio.sleep(0)

@@ -15,7 +15,17 @@ from millstream.providers.ledger.protocol.record import LedgerRecord, LedgerStat
 
 from .standing import Standing
 
-__all__ = ["Needs", "Span", "Vacancy", "is_on", "needs_of", "spans_of", "stripe", "unsure_from"]
+__all__ = [
+    "Needs",
+    "Span",
+    "Vacancy",
+    "bookies_of",
+    "is_on",
+    "needs_of",
+    "spans_of",
+    "stripe",
+    "unsure_from",
+]
 
 
 class Span(NamedTuple):
@@ -77,6 +87,14 @@ def spans_of(record: LedgerRecord) -> list[Span]:
         for fragment, end in zip(record.fragments, following, strict=False)
         if fragment.first < end
     ]
+
+
+def bookies_of(record: LedgerRecord) -> set[str]:
+    """The bookies that have entries of a ledger, or may get some; none of an empty fragment of one
+    that has its end."""
+    found = {bookie for span in spans_of(record) for bookie in span.bookies}
+    is_closed = record.state is LedgerState.CLOSED
+    return found if is_closed else found.union(record.fragments[-1].bookies)
 
 
 def needs_of(record: LedgerRecord, of: Callable[[str], Standing], room: int) -> Needs:
