@@ -35,8 +35,8 @@ class RowStore:
         self.events.extend(changes.events)
 
     def _apply_messages(self, changes: Changes) -> None:
-        for id in changes.deleted:
-            del self.messages[id]
+        for id, sequence in changes.deleted:
+            assert self.messages.pop(id).sequence == sequence
         for row in changes.inserted:
             assert row.id not in self.messages
             self.messages[row.id] = row

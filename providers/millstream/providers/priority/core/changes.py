@@ -101,12 +101,13 @@ class ChangeEvent(NamedTuple):
 class Changes(NamedTuple):
     """Everything since the last drain, for one transaction, in the order of these fields.
 
-    `deleted`, then `inserted` (first rows), then `updated`: their payloads are stored already.
+    `deleted` (id, sequence), then `inserted` (first rows), then `updated`: their payloads are
+    stored already.
     `sessions_ended` go with all their answers, before `sessions` and `answers` are put.
     """
 
     counters: Counters
-    deleted: tuple[str, ...]
+    deleted: tuple[tuple[str, int], ...]
     inserted: tuple[MessageRow, ...]
     updated: tuple[MessageRow, ...]
     settings: SettingsRow | None
@@ -148,7 +149,7 @@ class Recorder:
         self.is_touched = False
         self.payload_bytes = 0  # of first rows
         self.touched: dict[str, tuple[Message, bool]] = {}  # whether its first row is not stored
-        self.deleted: dict[str, None] = {}
+        self.deleted: dict[int, str] = {}  # ids, by sequence
         self.events: list[ChangeEvent] = []
         self.settings: SettingsRow | None = None
         self.sessions_ended: dict[str, None] = {}
@@ -177,8 +178,8 @@ class Recorder:
         if self.keeps_rows:
             self.is_touched = True
             found = self.touched.pop(message.id, None)
-            if found is None or not found[1] or message.id in self.deleted:
-                self.deleted[message.id] = None
+            if found is None or not found[1]:
+                self.deleted[message.sequence] = message.id
         if self.keeps_events:
             self._event(message, message.state, None, Step.COLLECTED, now_ms, "")
 
@@ -253,7 +254,7 @@ class Recorder:
         touched = self.touched.values()
         changes = Changes(
             counters,
-            tuple(self.deleted),
+            tuple((id, sequence) for sequence, id in self.deleted.items()),
             tuple(row_of(message) for message, is_new in touched if is_new),
             tuple(row_of(message) for message, is_new in touched if not is_new),
             self.settings,

@@ -130,6 +130,11 @@ class PriorityCore:
         return self._recorder.drain(self._contents.counters())
 
     @property
+    def now_ms(self) -> int:
+        """The latest time that the queue has seen."""
+        return self._contents.now_ms
+
+    @property
     def is_drained(self) -> bool:
         """Nothing changed since the last drain."""
         return not self._recorder.is_touched
@@ -137,11 +142,6 @@ class PriorityCore:
     def undrained(self) -> tuple[int, int]:
         """How many rows and events the next drain has, and how many bytes of payload."""
         return self._recorder.count(), self._recorder.payload_bytes
-
-    @property
-    def now_ms(self) -> int:
-        """The latest time that the queue has seen."""
-        return self._contents.now_ms
 
     def counters(self) -> Counters:
         """What the next queue of this name begins with, when this one is deleted."""

@@ -24,7 +24,7 @@ from millstream.providers.priority.core.core import STEPS_INLINE_MAX, PriorityCo
 from millstream.providers.priority.core.errors import OwnerLost
 from millstream.providers.priority.core.requests.sessions import Request
 from millstream.providers.priority.core.results import Swept
-from millstream.runtime import Env, MillstreamError, Overloaded, StorageUnavailable
+from millstream.runtime import Env, MillstreamError, Overloaded, StorageError
 
 from .limits import StoreLimits
 
@@ -53,7 +53,7 @@ class Hold(Protocol):
         ...
 
     async def commit(self, changes: Changes | None, next_due_ms: int | None) -> None:
-        """Store it whole. Raises `OwnerLost` (not stored), StorageUnavailable (perhaps stored)."""
+        """Store it whole. Raises `OwnerLost` (not stored), StorageError (perhaps stored)."""
         ...
 
     async def delete(self) -> None:
@@ -106,7 +106,7 @@ class CommittingQueue:
     async def do(self, command: Operation[A], request: Request | None = None, /) -> A:
         core = self._ready()
         try:
-            answer = perform(core, self._now_ms(), command, request)
+            answer = perform(core, self._clock_ms(), command, request)
         except MillstreamError:
             await self._stored(core)
             raise
@@ -122,7 +122,7 @@ class CommittingQueue:
             raise self._lost()
         self._check_waiting()
         try:
-            seen = look.on(core, self._now_ms())
+            seen = look.on(core, self._clock_ms())
         except MillstreamError:
             await self._stored(core)
             raise
@@ -132,7 +132,7 @@ class CommittingQueue:
     async def sweep(self, steps: int = STEPS_INLINE_MAX, /) -> Swept:
         core = self._ready()
         try:
-            swept = core.sweep(self._now_ms(), steps)
+            swept = core.sweep(self._clock_ms(), steps)
         except BaseException as error:
             self._lose(error)
             raise
@@ -147,10 +147,10 @@ class CommittingQueue:
         return None if self._core is None else self._core.next_due_ms()
 
     def now_ms(self) -> int:
-        core, now_ms = self._core, self._now_ms()
-        return now_ms if core is None else max(core.now_ms, now_ms)
+        now_ms = int(self._env.wall_s() * 1000)
+        return now_ms if self._core is None else max(now_ms, self._core.now_ms)
 
-    def _now_ms(self) -> int:
+    def _clock_ms(self) -> int:
         return int(self._env.wall_s() * 1000)
 
     # -- room
@@ -214,11 +214,10 @@ class CommittingQueue:
                 for future in waiting:
                     if not future.done():
                         future.set_result(None)
-        except (OwnerLost, StorageUnavailable) as error:
-            self._lose(error)
         except BaseException as error:
             self._lose(error)
-            raise
+            if not isinstance(error, MillstreamError):
+                raise
         finally:
             self._task = None
 
@@ -239,8 +238,8 @@ class CommittingQueue:
 
     def _error_for(self, cause: BaseException) -> MillstreamError:
         """One for each who waits, or they would share a traceback."""
-        if isinstance(cause, StorageUnavailable):
-            return StorageUnavailable(*cause.args)
+        if isinstance(cause, StorageError):
+            return type(cause)(*cause.args)
         return self._lost()
 
     async def delete(self) -> None:
@@ -276,6 +275,6 @@ class CommittingQueue:
 def why_lost(cause: BaseException) -> str:
     if isinstance(cause, OwnerLost):
         return TAKEN_OVER
-    if isinstance(cause, StorageUnavailable):
+    if isinstance(cause, StorageError):
         return f"a commit failed: {cause}"
     return f"its owner failed with {type(cause).__name__}: {cause}"

@@ -6,6 +6,7 @@ Invariants: as every store; what is committed outlives every owner, not the proc
 
 from __future__ import annotations
 
+import asyncio
 from bisect import bisect_right
 from collections.abc import Iterable
 from heapq import nsmallest
@@ -62,7 +63,7 @@ class Table:
     def apply(self, changes: Changes) -> None:
         self.counters = changes.counters
         self.settings = changes.settings or self.settings
-        for id in changes.deleted:
+        for id, _ in changes.deleted:
             del self.messages[id]
         for row in (*changes.inserted, *changes.updated):
             self.messages[row.id] = row
@@ -240,8 +241,7 @@ class MemoryStore:
     async def aclose(self) -> None:
         self._users = max(self._users - 1, 0)
         if not self._users:
-            for owned in list(self._owned):
-                await owned.release()
+            await asyncio.gather(*(owned.release() for owned in list(self._owned)))
 
     def _refuse_closed(self) -> None:
         if not self._users:

@@ -1,0 +1,291 @@
+"""Priority queues in SQLite files: durable, for the silos of one machine.
+
+Owns: `EmbeddedStore`. Not: group commit (`committing`), statements (`rows`), SQLite (the runtime's
+`database`). A queue is in one of eight files by a frozen hash of its name, so that eight
+transactions can be under way at once; queues of one file share transactions.
+Invariants: as every store; a commit is one transaction that checks the owner's epoch, and is on
+disk before its answers leave.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import logging
+import sqlite3
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from itertools import islice
+from pathlib import Path
+from typing import TypeVar
+
+from millstream.providers.priority.core.body import checked_text
+from millstream.providers.priority.core.changes import Changes
+from millstream.providers.priority.core.core import PriorityCore
+from millstream.providers.priority.core.settings import QueueSettings
+from millstream.runtime import ConfigError, Env, Overloaded, StorageUnavailable
+from millstream.runtime.database import (
+    Connect,
+    Directory,
+    Reader,
+    Writer,
+    WriterOptions,
+    open_writer,
+)
+
+from . import rows
+from .committing import CommittingQueue, Hold
+from .contract import StoredEvent
+from .limits import StoreLimits
+from .owners import Owners
+from .rows import Acquired
+from .schema import FILES, OURS, PRIORITY, file_index
+
+__all__ = ["EmbeddedStore"]
+
+log = logging.getLogger("millstream.priority")
+T = TypeVar("T")
+
+
+class PriorityFile:
+    """One file, as this store has it open."""
+
+    def __init__(self, path: Path, env: Env, options: WriterOptions) -> None:
+        self.path = path
+        self.writer: Writer = open_writer(path, PRIORITY, env, options)
+        self.owners = Owners(path.with_suffix(".owners"))
+        self.events = 0  # in its outbox, when that was last looked at
+        self.dropping: asyncio.Task[None] | None = None
+        self.counting: asyncio.Task[None] | None = None
+
+    def acquire(
+        self,
+        queue: str,
+        create: QueueSettings | None,
+        now_ms: int,
+        connection: sqlite3.Connection,
+    ) -> Acquired:
+        """Raise the epoch, and let every process see it before the transaction ends: whoever owned
+        the queue has lost it then, even if this transaction fails."""
+        acquired = rows.acquire(queue, create, now_ms, connection)
+        self.owners.set(*acquired)
+        self.events = rows.events_stored(connection)
+        return acquired
+
+    async def aclose(self) -> None:
+        tasks = [task for task in (self.dropping, self.counting) if task is not None]
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
+        await self.writer.release()
+        self.owners.close()
+
+
+class EmbeddedHold:
+    """One owner's hold on a queue of a file."""
+
+    def __init__(
+        self, store: EmbeddedStore, file: PriorityFile, queue: str, acquired: Acquired
+    ) -> None:
+        self.queue = queue
+        self.epoch = acquired.epoch
+        self._store = store
+        self._file = file
+        self._acquired = acquired
+
+    def is_held(self) -> bool:
+        return self._file.owners.is_owner(*self._acquired)
+
+    def check_room(self) -> None:
+        self._store.check_room(self._file, self.queue)
+
+    async def commit(self, changes: Changes | None, next_due_ms: int | None) -> None:
+        work = partial(rows.commit, self.queue, self._acquired, changes, next_due_ms)
+        await self._file.writer.submit(work)
+        if changes is not None:
+            self._file.events += len(changes.events)
+
+    async def delete(self) -> None:
+        await self._file.writer.submit(partial(rows.delete, self.queue, self._acquired))
+        self._store.drop_rows(self._file)
+
+
+class EmbeddedStore:
+    """Queues in `priority-0.db` to `priority-7.db` of a directory on a local disk.
+
+    Silos of several processes may share the directory, and silos of one process the store. A commit
+    costs one fsync, shared by all queues of a file. Open it after any fork. Raises ConfigError (a
+    network mount, a file, no permission), StorageUnavailable (a file is gone or emptied).
+
+    Args:
+        directory: made when missing.
+        env: clock of the queues.
+        limits, writer: see there.
+        events: whether every transition is written to the outbox. Nobody relays that yet: who sets
+            this reads `events` and calls `forget_events`, or it fills up to `events_max`.
+    """
+
+    outboxes = FILES
+
+    def __init__(
+        self,
+        directory: str | Path,
+        env: Env | None = None,
+        limits: StoreLimits | None = None,
+        *,
+        events: bool = False,
+        writer: WriterOptions | None = None,
+    ) -> None:
+        self.limits = limits or StoreLimits()
+        self.keeps_events = events
+        self._env = env or Env()
+        folder = Directory(directory, self._env, OURS)
+        self._paths = [folder.path / f"priority-{index}.db" for index in range(FILES)]
+        folder.check(path.name for path in self._paths)
+        self.place = str(folder.path)  # silos of one cluster must agree on it
+        self._options = writer or WriterOptions()
+        self._users = 0
+        self._files: dict[int, PriorityFile] = {}
+        self._readers: dict[str, Reader] = {}
+        self._owned: dict[CommittingQueue, None] = {}
+
+    async def open(self) -> None:
+        self._users += 1
+        for index, path in enumerate(self._paths):
+            if path.exists():
+                self.drop_rows(self._file(index))
+
+    async def acquire(self, queue: str, create: QueueSettings | None, /) -> CommittingQueue:
+        checked_text(queue, "queue", queue)
+        file = self._file(file_index(queue))
+        begun_s, now_ms = self._env.wall_s(), int(self._env.wall_s() * 1000)
+        acquired = await file.writer.submit(partial(file.acquire, queue, create, now_ms))
+        opening = partial(self._opened, file.path, queue, acquired)
+        core, due_ms = await self._reader("priority opener").submit(opening)
+        took_s, count = self._env.wall_s() - begun_s, sum(core.read.depth().values())
+        log.info("queue %r: opened with %d messages in %.3f s", queue, count, took_s)
+        hold = self._hold(file, queue, acquired)
+        owned = CommittingQueue(core, due_ms, hold, self._env, self.limits, self._forget)
+        self._refuse_closed()
+        self._owned[owned] = None
+        return owned
+
+    def _hold(self, file: PriorityFile, queue: str, acquired: Acquired) -> Hold:
+        return EmbeddedHold(self, file, queue, acquired)
+
+    def _opened(
+        self, path: Path, queue: str, acquired: Acquired, connect: Connect
+    ) -> tuple[PriorityCore, int | None]:
+        """The core, made of its rows in the reader's thread, of one snapshot."""
+        connection = connect(path)
+        connection.execute("BEGIN")
+        try:
+            loaded = rows.load(queue, acquired, connection)
+            core = PriorityCore(queue, loaded.rows, keeps_events=self.keeps_events)
+            return core, loaded.next_due_ms
+        finally:
+            if connection.in_transaction:
+                connection.execute("ROLLBACK")
+
+    def _forget(self, owned: CommittingQueue) -> None:
+        self._owned.pop(owned, None)
+
+    def check_room(self, file: PriorityFile, queue: str) -> None:
+        """Raise Overloaded if the outbox of a file is full, as far as this store knows."""
+        if self.keeps_events and file.events >= self.limits.events_max:
+            self._start_counting(file)
+            what = f"queue {queue!r}: the outbox of {file.path.name} is full, nobody takes events"
+            raise Overloaded(what, "events_max", self.limits.events_max)
+
+    def _start_counting(self, file: PriorityFile) -> None:
+        """Another process may have forgotten events."""
+        if file.counting is None or file.counting.done():
+            loop, context = asyncio.get_running_loop(), self._env.new_context()
+            file.counting = loop.create_task(self._count(file), context=context)
+
+    async def _count(self, file: PriorityFile) -> None:
+        with suppress(StorageUnavailable):
+            file.events = await self._read(file.path, rows.events_stored)
+
+    # -- rows of deleted queues
+
+    def drop_rows(self, file: PriorityFile) -> None:
+        """Take away what deleted queues left, in steps that let others in between."""
+        if file.dropping is None or file.dropping.done():
+            loop, context = asyncio.get_running_loop(), self._env.new_context()
+            file.dropping = loop.create_task(self._drop(file), context=context)
+
+    async def _drop(self, file: PriorityFile) -> None:
+        try:
+            while await file.writer.submit(rows.drop):
+                pass
+        except StorageUnavailable as error:
+            text = "%s: rows of deleted queues stay until it is opened again: %s"
+            log.warning(text, file.path, error)
+
+    # -- looking over the queues
+
+    async def due(self, until_ms: int, after: str, limit: int, /) -> list[str]:
+        return await self._merged(partial(rows.due, until_ms, after, limit), limit)
+
+    async def queues(self, prefix: str, after: str, limit: int, /) -> list[str]:
+        return await self._merged(partial(rows.names, prefix, after, limit), limit)
+
+    async def _merged(
+        self, work: Callable[[sqlite3.Connection], list[str]], limit: int
+    ) -> list[str]:
+        self._refuse_closed()
+        parts = [self._read(path, work) for path in self._paths if path.exists()]
+        return list(islice(heapq.merge(*await asyncio.gather(*parts)), limit))
+
+    async def _read(self, path: Path, work: Callable[[sqlite3.Connection], T]) -> T:
+        reader = self._reader("priority reader")
+        return await reader.submit(lambda connect: work(connect(path)))
+
+    # -- the outboxes
+
+    async def events(self, outbox: int, after: int, limit: int, /) -> list[StoredEvent]:
+        file = self._file(self._checked(outbox))
+        return await self._read(file.path, partial(rows.events, after, limit))
+
+    async def forget_events(self, outbox: int, through: int, /) -> None:
+        file = self._file(self._checked(outbox))
+        file.events = await file.writer.submit(partial(rows.forget_events, through))
+
+    def _checked(self, outbox: int) -> int:
+        if not 0 <= outbox < FILES:
+            raise ConfigError(f"outbox is {outbox}, not 0 to {FILES - 1}")
+        return outbox
+
+    # -- files
+
+    def _file(self, index: int) -> PriorityFile:
+        self._refuse_closed()
+        file = self._files.get(index)
+        if file is None:
+            file = PriorityFile(self._paths[index], self._env, self._options)
+            self._files[index] = file
+        return file
+
+    def _reader(self, name: str) -> Reader:
+        self._refuse_closed()
+        reader = self._readers.get(name)
+        if reader is None:
+            reader = self._readers[name] = Reader(name, PRIORITY, self._env, self._options)
+        return reader
+
+    def _refuse_closed(self) -> None:
+        if not self._users:
+            raise StorageUnavailable(f"{self.place}: this priority store is not open")
+
+    async def aclose(self) -> None:
+        self._users = max(self._users - 1, 0)
+        if self._users:
+            return
+        owned, files, readers = list(self._owned), self._files, self._readers
+        self._files, self._readers = {}, {}
+        await asyncio.gather(*(one.release() for one in owned))
+        await asyncio.gather(*(reader.stop() for reader in readers.values()))
+        await asyncio.gather(*(file.aclose() for file in files.values()))

@@ -1,0 +1,310 @@
+"""The statements of the embedded store's files: each function is one piece of work on a connection.
+
+Owns: what `schema.PRIORITY` tables mean. Not: transactions (the writer's).
+Invariants: who changes a queue checks the owner's epoch first, in the same transaction; a refusal
+changes nothing.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import msgspec
+
+from millstream.providers.priority.core.changes import (
+    AnswerRow,
+    ChangeEvent,
+    Changes,
+    Counters,
+    MessageRow,
+    SessionRow,
+)
+from millstream.providers.priority.core.core import QueueRows
+from millstream.providers.priority.core.errors import OwnerLost, PriorityQueueNotFound
+from millstream.providers.priority.core.message import Metadata
+from millstream.providers.priority.core.settings import QueueSettings, SettingsRow
+from millstream.runtime import StorageError
+
+from .committing import TAKEN_OVER
+from .contract import StoredEvent
+from .schema import INLINE_BYTES_MAX, NUMBER_MAX, SEQUENCE_MAX, key_range, message_key
+
+__all__ = ["Acquired", "acquire", "commit", "delete", "drop", "events", "forget_events", "load"]
+
+DROPPED_AT_ONCE = 2_000
+"""Rows of a deleted queue that one transaction takes away."""
+
+_pack = msgspec.msgpack.Encoder().encode
+_metadata = msgspec.msgpack.Decoder(Metadata).decode
+_settings = msgspec.json.Decoder(QueueSettings).decode
+_event = msgspec.msgpack.Decoder(ChangeEvent).decode
+_plain = msgspec.msgpack.Decoder().decode
+
+_INSERT = f"INSERT INTO message VALUES ({', '.join('?' * 21)})"
+_UPDATE = (
+    "UPDATE message SET first_priority = ?, priority = ?, state = ?, version = ?,"
+    " attempts_left = ?, due_ms = ?, changed_ms = ?, epoch = ?, leased_version = ?, worker = ?,"
+    " ended = ?, reason = ? WHERE key = ?"
+)
+_LOAD = (
+    "SELECT message.*, payload.payload FROM message LEFT JOIN payload USING (key)"
+    " WHERE message.key BETWEEN ? AND ? ORDER BY message.key"
+)
+
+
+class Loaded(NamedTuple):
+    """What an owner begins with; `rows` are read as they are taken, within one transaction."""
+
+    rows: QueueRows
+    next_due_ms: int | None
+
+
+class Acquired(NamedTuple):
+    """A queue's number in its file, and the epoch of who owns it now."""
+
+    number: int
+    epoch: int
+
+
+def acquire(
+    queue: str, create: QueueSettings | None, now_ms: int, connection: sqlite3.Connection
+) -> Acquired:
+    """Raise the epoch; make the queue if it is not there. Raises PriorityQueueNotFound."""
+    found = connection.execute(
+        "SELECT number, owner, settings IS NULL FROM queue WHERE name = ?", (queue,)
+    ).fetchone()
+    if (found is None or found[2]) and create is None:
+        raise PriorityQueueNotFound(queue, "there is no such queue")
+    if found is None:
+        _check_numbers(queue, connection)
+        number = _insert(queue, Counters(), 0, connection)
+        found = (number, 0, True)
+    number, owner, is_absent = found
+    connection.execute("UPDATE queue SET owner = owner + 1 WHERE number = ?", (number,))
+    if is_absent:
+        connection.execute(
+            "UPDATE queue SET settings_version = 1, settings = ?, now_ms = max(now_ms, ?)"
+            " WHERE number = ?",
+            (msgspec.json.encode(create), now_ms, number),
+        )
+    return Acquired(number, owner + 1)
+
+
+def _insert(queue: str, counters: Counters, owner: int, connection: sqlite3.Connection) -> int:
+    """A row without settings, under a number that never was."""
+    cursor = connection.execute(
+        "INSERT INTO queue (name, owner, settings_version, sequence, leases, now_ms)"
+        " VALUES (?, ?, 0, ?, ?, ?)",
+        (queue, owner, *counters),
+    )
+    assert cursor.lastrowid is not None, "an insert has a row"
+    return cursor.lastrowid
+
+
+def _check_numbers(queue: str, connection: sqlite3.Connection) -> None:
+    """Raise StorageError if the file has no number for one more queue."""
+    found = connection.execute("SELECT seq FROM sqlite_sequence WHERE name = 'queue'").fetchone()
+    if found is not None and found[0] >= NUMBER_MAX:
+        raise StorageError(f"queue {queue!r}: its file has had {NUMBER_MAX} queues, the most")
+
+
+def load(queue: str, acquired: Acquired, connection: sqlite3.Connection) -> Loaded:
+    """All of a queue. Raises OwnerLost."""
+    number, epoch = acquired
+    found = connection.execute(
+        "SELECT settings_version, settings, sequence, leases, now_ms, next_due_ms FROM queue"
+        " WHERE number = ? AND owner = ?",
+        (number, epoch),
+    ).fetchone()
+    if found is None or found[1] is None:
+        raise OwnerLost(queue, TAKEN_OVER)
+    version, settings, sequence, leases, now_ms, due_ms = found
+    rows = QueueRows(
+        SettingsRow(version, _settings(settings)),
+        Counters(sequence, leases, now_ms),
+        _messages(number, connection),
+        _sessions(number, connection),
+        _answers(number, connection),
+    )
+    return Loaded(rows, due_ms)
+
+
+def _messages(number: int, connection: sqlite3.Connection) -> Iterator[MessageRow]:
+    mask = SEQUENCE_MAX
+    for found in connection.execute(_LOAD, key_range(number)):
+        key, id, payload, metadata, *rest, aside = found
+        pairs = _metadata(metadata) if metadata is not None else ()
+        yield MessageRow(id, key & mask, aside if payload is None else payload, pairs, *rest)
+
+
+def _sessions(number: int, connection: sqlite3.Connection) -> Iterator[SessionRow]:
+    found = connection.execute(
+        "SELECT session, acknowledged, used_ms FROM session WHERE queue = ?", (number,)
+    )
+    return (SessionRow(*columns) for columns in found)
+
+
+def _answers(queue: int, connection: sqlite3.Connection) -> Iterator[AnswerRow]:
+    found = connection.execute(
+        "SELECT session, number, what, answer FROM answer WHERE queue = ?", (queue,)
+    )
+    return (
+        AnswerRow(session, number, what, _plain(answer)) for session, number, what, answer in found
+    )
+
+
+def commit(
+    queue: str,
+    acquired: Acquired,
+    changes: Changes | None,
+    next_due_ms: int | None,
+    connection: sqlite3.Connection,
+) -> None:
+    """Store changes whole. Raises OwnerLost or StorageError, before it changed anything."""
+    number, epoch = acquired
+    if changes is not None and changes.counters.sequence > SEQUENCE_MAX:
+        raise StorageError(f"queue {queue!r} has had {SEQUENCE_MAX} messages, the most")
+    cursor = connection.execute(
+        "UPDATE queue SET next_due_ms = ? WHERE number = ? AND owner = ?",
+        (next_due_ms, number, epoch),
+    )
+    if cursor.rowcount != 1:
+        raise OwnerLost(queue, TAKEN_OVER)
+    if changes is not None:
+        _put_head(number, changes, connection)
+        _put_messages(number, changes, connection)
+        _put_requests(number, changes, connection)
+        events = [(_pack(event),) for event in changes.events]
+        connection.executemany("INSERT INTO event (event) VALUES (?)", events)
+
+
+def _put_head(number: int, changes: Changes, connection: sqlite3.Connection) -> None:
+    connection.execute(
+        "UPDATE queue SET sequence = ?, leases = ?, now_ms = ? WHERE number = ?",
+        (*changes.counters, number),
+    )
+    if changes.settings is not None:
+        version, settings = changes.settings
+        connection.execute(
+            "UPDATE queue SET settings_version = ?, settings = ? WHERE number = ?",
+            (version, msgspec.json.encode(settings), number),
+        )
+
+
+def _put_messages(number: int, changes: Changes, connection: sqlite3.Connection) -> None:
+    gone = [(message_key(number, sequence),) for _, sequence in changes.deleted]
+    if gone:
+        connection.executemany("DELETE FROM message WHERE key = ?", gone)
+        connection.executemany("DELETE FROM payload WHERE key = ?", gone)
+    aside = []
+    first = []
+    for row in changes.inserted:
+        id, sequence, payload, metadata, *rest = row
+        key, pairs = message_key(number, sequence), _pack(metadata) if metadata else None
+        is_long = len(payload) > INLINE_BYTES_MAX
+        if is_long:
+            aside.append((key, payload))
+        first.append((key, id, None if is_long else payload, pairs, *rest))
+    connection.executemany(_INSERT, first)
+    if aside:
+        connection.executemany("INSERT INTO payload VALUES (?, ?)", aside)
+    again = [(*row[9:], message_key(number, row.sequence)) for row in changes.updated]
+    connection.executemany(_UPDATE, again)
+
+
+def _put_requests(number: int, changes: Changes, connection: sqlite3.Connection) -> None:
+    gone = [(number, session) for session in changes.sessions_ended]
+    if gone:
+        connection.executemany("DELETE FROM session WHERE queue = ? AND session = ?", gone)
+        connection.executemany("DELETE FROM answer WHERE queue = ? AND session = ?", gone)
+    connection.executemany(
+        "DELETE FROM answer WHERE queue = ? AND session = ? AND number = ?",
+        [(number, *key) for key in changes.answers_ended],
+    )
+    connection.executemany(
+        "INSERT OR REPLACE INTO session VALUES (?, ?, ?, ?)",
+        [(number, *row) for row in changes.sessions],
+    )
+    connection.executemany(
+        "INSERT OR REPLACE INTO answer VALUES (?, ?, ?, ?, ?)",
+        [(number, *row[:3], _pack(row.answer)) for row in changes.answers],
+    )
+
+
+def delete(queue: str, acquired: Acquired, connection: sqlite3.Connection) -> None:
+    """The queue is no more; its rows are dropped later. Raises as `commit`."""
+    number, epoch = acquired
+    _check_numbers(queue, connection)
+    found = connection.execute(
+        "SELECT sequence, leases, now_ms FROM queue WHERE number = ? AND owner = ?", acquired
+    ).fetchone()
+    if found is None:
+        raise OwnerLost(queue, TAKEN_OVER)
+    connection.execute("DELETE FROM queue WHERE number = ?", (number,))
+    connection.execute("INSERT INTO dropped VALUES (?)", (number,))
+    _insert(queue, Counters(*found), epoch, connection)
+
+
+def drop(connection: sqlite3.Connection) -> bool:
+    """One step of taking away the rows of deleted queues; whether there are more."""
+    found = connection.execute("SELECT min(number) FROM dropped").fetchone()
+    number = found[0]
+    if number is None:
+        return False
+    room = DROPPED_AT_ONCE
+    for table in ("message", "payload"):
+        room -= connection.execute(
+            f"DELETE FROM {table} WHERE key IN"
+            f" (SELECT key FROM {table} WHERE key BETWEEN ? AND ? LIMIT ?)",
+            (*key_range(number), room),
+        ).rowcount
+    if room:
+        connection.execute("DELETE FROM session WHERE queue = ?", (number,))
+        connection.execute("DELETE FROM answer WHERE queue = ?", (number,))
+        connection.execute("DELETE FROM dropped WHERE number = ?", (number,))
+    return True
+
+
+def due(until_ms: int, after: str, limit: int, connection: sqlite3.Connection) -> list[str]:
+    """Queues with something due, in order of their names: few of many, so by their index."""
+    found = connection.execute(
+        "SELECT name FROM queue INDEXED BY queue_due WHERE next_due_ms <= ? AND name > ?"
+        " ORDER BY name LIMIT ?",
+        (until_ms, after, limit),
+    )
+    return [name for (name,) in found]
+
+
+def names(prefix: str, after: str, limit: int, connection: sqlite3.Connection) -> list[str]:
+    """Queues that are there, whose names begin so."""
+    found = connection.execute(
+        "SELECT name FROM queue WHERE name >= ? AND name > ? AND settings IS NOT NULL"
+        " ORDER BY name LIMIT ?",
+        (prefix, after, limit),
+    )
+    return [name for (name,) in found if name.startswith(prefix)]
+
+
+def events(after: int, limit: int, connection: sqlite3.Connection) -> list[StoredEvent]:
+    """The outbox of this file, after a position."""
+    found = connection.execute(
+        "SELECT position, event FROM event WHERE position > ? ORDER BY position LIMIT ?",
+        (after, limit),
+    )
+    return [StoredEvent(position, _event(event)) for position, event in found]
+
+
+def forget_events(through: int, connection: sqlite3.Connection) -> int:
+    """Delete the outbox of this file up to and with a position; how many are left."""
+    connection.execute("DELETE FROM event WHERE position <= ?", (through,))
+    return events_stored(connection)
+
+
+def events_stored(connection: sqlite3.Connection) -> int:
+    """How many events the outbox has; positions have no gaps but at its beginning."""
+    found = connection.execute(
+        "SELECT (SELECT max(position) FROM event) - (SELECT min(position) FROM event) + 1"
+    ).fetchone()
+    return found[0] or 0

@@ -1,0 +1,124 @@
+"""Places where stores keep queues, for tests of every store: one place, several stores over it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import Protocol
+
+from millstream.providers.priority.core.changes import Changes
+from millstream.providers.priority.store.contract import PriorityStore
+from millstream.providers.priority.store.embedded import EmbeddedHold, EmbeddedStore, PriorityFile
+from millstream.providers.priority.store.limits import StoreLimits
+from millstream.providers.priority.store.memory import MemoryStore
+from millstream.providers.priority.store.rows import Acquired
+from millstream.runtime import Env, StorageUnavailable
+
+
+class Clock(Env):
+    """A clock that tests set, also back."""
+
+    def __init__(self, now_ms: int = 1_000) -> None:
+        super().__init__(1)
+        self.now_ms = now_ms
+
+    def wall_s(self) -> float:
+        return (self.now_ms + 0.5) / 1_000
+
+
+class Faults:
+    """What becomes of the next commits: they wait at a gate, or fail before or after it is done."""
+
+    def __init__(self) -> None:
+        self.gate: asyncio.Event | None = None
+        self.waiting = 0
+        self.failing_before = self.failing_after = 0
+
+    def close(self) -> None:
+        self.gate = asyncio.Event()
+
+    def let(self) -> None:
+        assert self.gate is not None
+        self.gate.set()
+        self.gate = None
+
+    async def before(self, queue: str) -> None:
+        if self.gate is not None:
+            self.waiting += 1
+            await self.gate.wait()
+            self.waiting -= 1
+        if self.failing_before:
+            self.failing_before -= 1
+            raise StorageUnavailable("planted, before")
+
+    async def after(self, queue: str) -> None:
+        if self.failing_after:
+            self.failing_after -= 1
+            raise StorageUnavailable("planted, after")
+
+
+class Place(Protocol):
+    clock: Clock
+    faults: Faults
+    is_shared: bool  # stores in other processes may share it
+
+    def store(self, limits: StoreLimits | None = None, *, events: bool = True) -> PriorityStore:
+        """One more store over the place, as another process would have it."""
+        ...
+
+
+class MemoryPlace:
+    """One store stands for all, as silos of one process share it."""
+
+    is_shared = False
+
+    def __init__(self, directory: Path) -> None:
+        self.clock, self.faults = Clock(), Faults()
+        self._store: MemoryStore | None = None
+
+    def store(self, limits: StoreLimits | None = None, *, events: bool = True) -> PriorityStore:
+        if self._store is None:
+            self._store = MemoryStore(self.clock, limits, events=events, faults=self.faults)
+        return self._store
+
+
+class EmbeddedPlace:
+    is_shared = True
+
+    def __init__(self, directory: Path) -> None:
+        self.clock, self.faults = Clock(), Faults()
+        self._directory = directory
+
+    def store(self, limits: StoreLimits | None = None, *, events: bool = True) -> PriorityStore:
+        return FaultyStore(self, self._directory, limits, events)
+
+
+class FaultyHold(EmbeddedHold):
+    faults: Faults
+
+    async def commit(self, changes: Changes | None, next_due_ms: int | None) -> None:
+        await self.faults.before(self.queue)
+        await super().commit(changes, next_due_ms)
+        await self.faults.after(self.queue)
+
+    async def delete(self) -> None:
+        await self.faults.before(self.queue)
+        await super().delete()
+        await self.faults.after(self.queue)
+
+
+class FaultyStore(EmbeddedStore):
+    def __init__(
+        self, place: EmbeddedPlace, directory: Path, limits: StoreLimits | None, events: bool
+    ) -> None:
+        super().__init__(directory, place.clock, limits, events=events)
+        self.faults = place.faults
+
+    def _hold(self, file: PriorityFile, queue: str, acquired: Acquired) -> FaultyHold:
+        hold = FaultyHold(self, file, queue, acquired)
+        hold.faults = self.faults
+        return hold
+
+
+PLACES: dict[str, Callable[[Path], Place]] = {"memory": MemoryPlace, "embedded": EmbeddedPlace}
