@@ -27,6 +27,7 @@ from .core.settings import QueueSettings, SettingsRow, Template
 from .owner.options import PriorityOptions
 from .part import PriorityQueues
 from .store.contract import PriorityStore
+from .store.embedded import EmbeddedStore
 from .store.limits import StoreLimits
 from .store.memory import MemoryStore
 from .surface.given import NewMessage
@@ -37,6 +38,7 @@ from .surface.queue import PriorityQueue
 
 __all__ = [
     "Done",
+    "EmbeddedStore",
     "EnqueueBlocked",
     "Enqueued",
     "ExclusivityMissing",
