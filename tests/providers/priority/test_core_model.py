@@ -332,6 +332,7 @@ class CoreMachine(RuleBasedStateMachine):
     def reopen(self) -> None:
         self.store.apply(self.core.drain())
         self.core = self.store.opened()
+        self.model.now = self.core.now_ms  # a time at which nothing changed is not stored
 
     # -- what holds after each
 
