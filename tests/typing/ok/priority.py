@@ -6,6 +6,7 @@ from typing import assert_type
 
 from millstream.providers.priority import (
     Done,
+    EmbeddedStore,
     EnqueueBlocked,
     Enqueued,
     ExclusivityMissing,
@@ -95,6 +96,10 @@ async def work(queue: PriorityQueue) -> None:
 
 def memory() -> PriorityStore:
     return MemoryStore(limits=StoreLimits(events_max=5), events=True)
+
+
+def embedded(directory: str) -> PriorityStore:
+    return EmbeddedStore(directory, limits=StoreLimits(waiting_max=5), events=True)
 
 
 NAMED: list[type[PriorityQueueError]] = [
