@@ -14,11 +14,13 @@ from tests.providers.ledger.clocks import LoopClock
 from millstream.providers.ledger.handle.context import HandleContext
 from millstream.providers.ledger.handle.ledgers import BookieLedgers
 from millstream.providers.ledger.handle.options import HandleOptions
+from millstream.providers.ledger.handle.writer import LedgerWriter
 from millstream.providers.ledger.metadata.ledgers import LedgerIds, ledger_rows
 from millstream.providers.ledger.metadata.metadata import Metadata
 from millstream.providers.ledger.protocol.entry import NOTHING, head_of
 from millstream.providers.ledger.protocol.errors import BookieAway, BookieReadOnly, LedgerFenced
 from millstream.providers.ledger.protocol.found import Found, Missing
+from millstream.providers.ledger.protocol.quorum import Quorum
 from millstream.runtime import MemoryStateStore, StateStore
 from millstream.runtime.extending import Tasks
 
@@ -162,3 +164,15 @@ class Process:
         self.tasks = Tasks(asyncio.get_running_loop(), Context)
         context = HandleContext(bookies, self.rows, clock, self.tasks, options or HandleOptions())
         self.ledgers = BookieLedgers(context, LedgerIds(metadata))
+
+    async def bookies_of(self, ledger: int) -> tuple[str, ...]:
+        """Those of its last fragment, as it is stored."""
+        record = await self.rows.read(ledger)
+        assert record is not None
+        return record.fragments[-1].bookies
+
+    async def written(self, entries: int) -> tuple[LedgerWriter, tuple[str, ...]]:
+        """The writer of a new ledger with entries `0`, `1`, ..., and its bookies."""
+        writer = await self.ledgers.create(Quorum(3, 3, 2), "t")
+        await asyncio.gather(*[writer.append(b"%d" % number) for number in range(entries)])
+        return writer, await self.bookies_of(writer.ledger)

@@ -85,27 +85,23 @@ async def test_a_reader_elsewhere_sees_the_last_entry_of_an_idle_writer_within_1
 async def test_a_reader_does_not_wait_for_a_bookie_that_is_silent() -> None:  # R01, R03
     bookies = ModelBookies(3)
     one = Process(bookies)
-    writer = await one.ledgers.create(Quorum(3, 3, 2), "t")
-    await asyncio.gather(*[writer.append(b"%d" % number) for number in range(5)])
+    writer, names = await one.written(5)
     await asyncio.sleep(0.1)
-    record = await one.rows.read(writer.ledger)
-    assert record is not None
-    for silent in range(3):
-        bookies.all[record.fragments[0].bookies[silent]].hangs = True
+    for silent in names:
+        bookies.all[silent].hangs = True
         began_s = asyncio.get_running_loop().time()
         reader = await Process(bookies, one.store, 1).ledgers.reader(writer.ledger)
         for entry in range(5):
             assert [e.payload for e in await reader.read(entry, 1, 1)] == [b"%d" % entry]
         assert asyncio.get_running_loop().time() - began_s < 1.0
-        bookies.all[record.fragments[0].bookies[silent]].hangs = False
+        bookies.all[silent].hangs = False
 
 
 @virtually
 async def test_a_bookie_that_was_away_does_not_say_where_an_open_ledger_ends() -> None:
     bookies = ModelBookies(3)
     one = Process(bookies)
-    writer = await one.ledgers.create(Quorum(3, 3, 2), "t")
-    await asyncio.gather(*[writer.append(b"%d" % number) for number in range(5)])
+    writer, _ = await one.written(5)
     await asyncio.sleep(0.1)
     bookies.all["b1"].is_away = True
     await asyncio.gather(*[writer.append(b"%d" % number) for number in range(5, 9)])
@@ -120,31 +116,25 @@ async def test_a_bookie_that_was_away_does_not_say_where_an_open_ledger_ends() -
 async def test_a_bookie_away_is_done_without_while_an_ack_quorum_answers() -> None:  # W13
     bookies = ModelBookies(4)
     one = Process(bookies)
-    writer = await one.ledgers.create(Quorum(3, 3, 2), "t")
-    await writer.append(b"0")
-    record = await one.rows.read(writer.ledger)
-    assert record is not None
-    bookies.all[record.fragments[0].bookies[1]].is_away = True
+    writer, names = await one.written(1)
+    bookies.all[names[1]].is_away = True
     await asyncio.gather(*[writer.append(b"%d" % number) for number in range(1, 9)])
-    assert (await writer.close()).fragments == record.fragments
+    assert (await writer.close()).fragments == (Fragment(0, names),)
 
 
 @virtually
 async def test_two_away_are_replaced_and_what_follows_is_on_the_others() -> None:  # W04, W14, W20
     bookies = ModelBookies(6)
     one = Process(bookies)
-    writer = await one.ledgers.create(Quorum(3, 3, 2), "t")
-    await asyncio.gather(*[writer.append(b"%d" % number) for number in range(3)])
-    record = await one.rows.read(writer.ledger)
-    assert record is not None
-    for name in record.fragments[0].bookies[:2]:
+    writer, names = await one.written(3)
+    for name in names[:2]:
         bookies.all[name].is_away = True
     futures = [writer.append(b"%d" % number) for number in range(3, 20)]
     assert await asyncio.gather(*futures) == list(range(3, 20))
     end = await writer.close()
     assert [fragment.first for fragment in end.fragments] == [0, 3]
-    assert end.fragments[1].bookies[2] == record.fragments[0].bookies[2], "places are kept"
-    assert not set(end.fragments[1].bookies) & set(record.fragments[0].bookies[:2])
+    assert end.fragments[1].bookies[2] == names[2], "places are kept"
+    assert not set(end.fragments[1].bookies) & set(names[:2])
     assert await contents(Process(bookies, one.store, 1), writer.ledger) == [
         b"%d" % number for number in range(20)
     ]
@@ -154,16 +144,12 @@ async def test_two_away_are_replaced_and_what_follows_is_on_the_others() -> None
 async def test_a_full_bookie_is_replaced_though_the_others_would_do() -> None:  # W15
     bookies = ModelBookies(4)
     one = Process(bookies)
-    writer = await one.ledgers.create(Quorum(3, 3, 2), "t")
-    await writer.append(b"0")
-    record = await one.rows.read(writer.ledger)
-    assert record is not None
-    full = record.fragments[0].bookies[0]
-    bookies.all[full].is_full = True
+    writer, names = await one.written(1)
+    bookies.all[names[0]].is_full = True
     await writer.append(b"1")
     await asyncio.sleep(1.0)
     await writer.append(b"2")
-    assert full not in (await writer.close()).fragments[-1].bookies
+    assert names[0] not in (await writer.close()).fragments[-1].bookies
 
 
 @virtually
@@ -172,7 +158,7 @@ async def test_bookies_that_only_seem_to_be_there_are_not_tried_round_and_round(
     one = Process(bookies)
     writer = await one.ledgers.create(Quorum(2, 2, 2), "t")
     await writer.append(b"0")
-    keeper = await one_of(one, writer.ledger)
+    keeper = (await one.bookies_of(writer.ledger))[0]
     for name, bookie in bookies.all.items():
         bookie.seems_there, bookie.is_away = True, name != keeper
     future, calls = writer.append(b"1"), sum(bookies.calls.values())
@@ -191,7 +177,7 @@ async def test_a_recovery_does_not_go_round_among_bookies_that_only_seem_to_be_t
     writer = await one.ledgers.create(Quorum(2, 2, 2), "t")
     await writer.append(b"0")
     await writer.aclose()
-    keeper = await one_of(one, writer.ledger)
+    keeper = (await one.bookies_of(writer.ledger))[0]
     for name, bookie in bookies.all.items():
         bookie.seems_there, bookie.is_away = True, name != keeper
     recovering = asyncio.ensure_future(one.ledgers.recover(writer.ledger))
@@ -201,13 +187,6 @@ async def test_a_recovery_does_not_go_round_among_bookies_that_only_seem_to_be_t
     for bookie in bookies.all.values():
         bookie.is_away = False
     assert (await recovering).last == 0
-
-
-async def one_of(process: Process, ledger: int) -> str:
-    """A bookie of the ledger's last fragment."""
-    record = await process.rows.read(ledger)
-    assert record is not None
-    return record.fragments[-1].bookies[0]
 
 
 @virtually
@@ -272,8 +251,7 @@ async def test_a_writer_that_was_fenced_confirms_nothing_more() -> None:  # F01,
     bookies = ModelBookies(3)
     one, other = Process(bookies), Process(bookies)
     other = Process(bookies, one.store, 1)
-    writer = await one.ledgers.create(Quorum(3, 3, 2), "t")
-    await asyncio.gather(*[writer.append(b"%d" % number) for number in range(5)])
+    writer, _ = await one.written(5)
     end = await other.ledgers.recover(writer.ledger)
     assert end.last >= 4
     assert await outcome(writer.append(b"late")) is LedgerFenced
@@ -288,8 +266,7 @@ async def test_a_writer_that_was_fenced_confirms_nothing_more() -> None:  # F01,
 async def test_a_hanging_bookie_holds_up_no_recovery() -> None:  # F04, #1067
     bookies = ModelBookies(3)
     one = Process(bookies)
-    writer = await one.ledgers.create(Quorum(3, 3, 2), "t")
-    await asyncio.gather(*[writer.append(b"%d" % number) for number in range(5)])
+    writer, _ = await one.written(5)
     bookies.all["b1"].hangs = True
     began_s = asyncio.get_running_loop().time()
     end = await Process(bookies, one.store, 1).ledgers.recover(writer.ledger)
@@ -312,8 +289,7 @@ async def test_a_ledger_of_no_or_one_entry_gets_its_end(count: int) -> None:  # 
 async def test_a_bookie_in_doubt_proves_nothing_and_a_copy_elsewhere_is_enough() -> None:  # #2908
     bookies = ModelBookies(3)
     one = Process(bookies, options=QUICK)
-    writer = await one.ledgers.create(Quorum(3, 3, 2), "t")
-    await asyncio.gather(*[writer.append(b"%d" % number) for number in range(5)])
+    writer, _ = await one.written(5)
     for name in ("b0", "b1"):
         bookies.all[name].entries.clear()
         bookies.all[name].is_in_doubt = True
@@ -349,17 +325,16 @@ async def test_a_recovery_writes_back_to_other_bookies_and_says_so_with_the_end(
     await asyncio.gather(*[writer.append(b"%d" % number) for number in range(5)])
     writer.append(b"5")
     await asyncio.sleep(0.002)
-    record = await one.rows.read(writer.ledger)
-    assert record is not None
-    bookies.all[record.fragments[0].bookies[1]].is_away = True
+    names = await one.bookies_of(writer.ledger)
+    bookies.all[names[1]].is_away = True
     await writer.aclose()
     other = Process(bookies, one.store, 1)
     end = await other.ledgers.recover(writer.ledger)
-    (spare,) = set(bookies.all) - set(record.fragments[0].bookies)
+    (spare,) = set(bookies.all) - set(names)
     assert end.fragments[-1].bookies[1] == spare
-    for name in record.fragments[0].bookies:
-        bookies.all[name].is_away = name != record.fragments[0].bookies[1]
-    bookies.all[record.fragments[0].bookies[1]].entries.clear()
+    for name in names:
+        bookies.all[name].is_away = name != names[1]
+    bookies.all[names[1]].entries.clear()
     first = end.fragments[-1].first
     for entry in range(first, end.last + 1):
         assert (writer.ledger, entry) in bookies.all[spare].entries

@@ -5,17 +5,20 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
+import msgspec
 import pytest
 from tests.providers.ledger.gates import GatedBookies
 from tests.providers.ledger.model_bookies import Process
 from tests.providers.ledger.virtual import virtually
 
+from millstream.providers.ledger.handle.context import existing
 from millstream.providers.ledger.handle.hedging import HEDGE_S
 from millstream.providers.ledger.handle.reader import LedgerReader
 from millstream.providers.ledger.handle.writer import LedgerWriter
-from millstream.providers.ledger.protocol.errors import BookieAway, NotRecoverable
+from millstream.providers.ledger.protocol.errors import BookieAway, EntriesGivenUp, NotRecoverable
 from millstream.providers.ledger.protocol.found import Found
 from millstream.providers.ledger.protocol.quorum import Quorum
+from millstream.providers.ledger.protocol.record import LedgerRecord
 
 
 class Read:
@@ -146,19 +149,12 @@ class Counting(GatedBookies):
         return await super().watch(bookie, ledger, confirmed, wait_s)
 
 
-async def written(bookies: GatedBookies, entries: int = 5) -> tuple[Process, LedgerWriter]:
-    """An open ledger of so many entries on three bookies, which know all of it."""
-    one = Process(bookies)
-    writer = await one.ledgers.create(Quorum(3, 3, 2), "t")
-    await asyncio.gather(*[writer.append(b"%d" % number) for number in range(entries)])
-    await asyncio.sleep(0.1)
-    return one, writer
-
-
 @virtually
 async def test_what_is_known_is_read_without_asking_what_is_confirmed() -> None:
     bookies = Counting(3)
-    one, writer = await written(bookies)
+    one = Process(bookies)
+    writer, _ = await one.written(5)
+    await asyncio.sleep(0.1)
     reader = await Process(bookies, one.store, 1).ledgers.reader(writer.ledger)
     assert await reader.wait(-1, 1.0) == 4
     asked = bookies.watches
@@ -172,7 +168,9 @@ async def test_what_is_known_is_read_without_asking_what_is_confirmed() -> None:
 @virtually
 async def test_a_reader_finds_the_bookies_that_a_ledger_has_now() -> None:
     bookies = Counting(6)
-    one, writer = await written(bookies)
+    one = Process(bookies)
+    writer, _ = await one.written(5)
+    await asyncio.sleep(0.1)
     first, waits, asks = [
         await Process(bookies, one.store, seed).ledgers.reader(writer.ledger) for seed in (1, 2, 3)
     ]
@@ -189,7 +187,9 @@ async def test_a_reader_finds_the_bookies_that_a_ledger_has_now() -> None:
 @virtually
 async def test_a_ledger_that_has_its_end_is_not_waited_for() -> None:
     bookies = Counting(3)
-    one, writer = await written(bookies)
+    one = Process(bookies)
+    writer, _ = await one.written(5)
+    await asyncio.sleep(0.1)
     reader = await Process(bookies, one.store, 1).ledgers.reader(writer.ledger)
     assert await reader.wait(-1, 1.0) == 4
     await writer.close()
@@ -204,7 +204,9 @@ async def test_a_ledger_that_has_its_end_is_not_waited_for() -> None:
 @virtually
 async def test_who_waits_learns_of_an_end_that_came_meanwhile() -> None:
     bookies = Counting(3)
-    one, writer = await written(bookies)
+    one = Process(bookies)
+    writer, _ = await one.written(5)
+    await asyncio.sleep(0.1)
     reader = await Process(bookies, one.store, 1).ledgers.reader(writer.ledger)
     assert await reader.wait(-1, 1.0) == 4
     waiting = asyncio.ensure_future(reader.wait(4, 1.0))
@@ -216,8 +218,9 @@ async def test_who_waits_learns_of_an_end_that_came_meanwhile() -> None:
 @virtually
 async def test_a_silent_bookie_holds_nobody_up_who_asks_what_is_confirmed() -> None:
     bookies = Counting(3)
-    one, writer = await written(bookies)
-    names = writer._record.fragments[0].bookies
+    one = Process(bookies)
+    writer, names = await one.written(5)
+    await asyncio.sleep(0.1)
     bookies.all[names[0]].hangs = True
     other = Process(bookies, one.store, 1)
     reader, began_s = await other.ledgers.reader(writer.ledger), now_s()
@@ -229,3 +232,52 @@ async def test_a_silent_bookie_holds_nobody_up_who_asks_what_is_confirmed() -> N
     assert abs(now_s() - began_s - HEDGE_S) < 0.02
     await asyncio.sleep(0.01)
     assert len(other.tasks) == 0, "nobody is asked any more"
+
+
+@virtually
+async def test_what_is_read_says_what_is_confirmed() -> None:
+    bookies = Counting(3)
+    one = Process(bookies)
+    writer, _ = await one.written(5)
+    await asyncio.sleep(0.1)
+    reader = await Process(bookies, one.store, 1).ledgers.reader(writer.ledger)
+    assert len(await reader.read(0, 1, 100)) == 1
+    await writer.append(b"5")
+    await asyncio.sleep(0.1)
+    assert len(await reader.read(0, 1, 100)) == 1
+    asked = bookies.watches
+    assert await reader.wait(4, 5.0) == 5 and bookies.watches == asked
+
+
+async def given_up(process: Process, ledger: int, *lost: tuple[int, int]) -> None:
+    """A person has said that these entries are lost."""
+
+    def change(found: LedgerRecord | None) -> LedgerRecord:
+        return msgspec.structs.replace(existing(ledger, found), lost=lost)
+
+    await process.rows.update(ledger, change)
+
+
+@virtually
+async def test_what_was_given_up_is_not_read_though_a_bookie_has_it() -> None:
+    found = await Read.begun()
+    await given_up(found.other, found.writer.ledger, (2, 3))
+    found.reader = await found.other.ledgers.reader(found.writer.ledger)
+    assert await found.payloads() == [b"0", b"1"], "up to what was given up"
+    assert await found.payloads(4) == [b"4"]
+    calls = sum(found.bookies.calls.values())
+    for entry in (2, 3):
+        with pytest.raises(EntriesGivenUp) as caught:
+            await found.payloads(entry)
+        assert (caught.value.first, caught.value.last) == (2, 3)
+    assert sum(found.bookies.calls.values()) == calls
+
+
+@virtually
+async def test_who_finds_no_copy_learns_that_it_was_given_up_meanwhile() -> None:
+    found = await Read.begun()
+    await given_up(found.other, found.writer.ledger, (2, 2))
+    for one in found.bookies.all.values():
+        del one.entries[found.writer.ledger, 2]
+    with pytest.raises(EntriesGivenUp):
+        await found.payloads(2)

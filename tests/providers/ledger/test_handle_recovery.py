@@ -10,8 +10,7 @@ from tests.providers.ledger.model_bookies import Process
 from tests.providers.ledger.virtual import virtually
 
 from millstream.providers.ledger.handle.options import HandleOptions
-from millstream.providers.ledger.protocol.errors import LedgerGone, NotRecoverable
-from millstream.providers.ledger.protocol.quorum import Quorum
+from millstream.providers.ledger.protocol.errors import LedgerFenced, LedgerGone, NotRecoverable
 from millstream.providers.ledger.protocol.record import LedgerState
 
 QUICK = HandleOptions(unconfirmed_max_s=3.0, recover_max_s=3.0)
@@ -20,11 +19,9 @@ QUICK = HandleOptions(unconfirmed_max_s=3.0, recover_max_s=3.0)
 async def left(bookies: GatedBookies, entries: int = 5) -> tuple[Process, int, tuple[str, ...]]:
     """Another process than the one that wrote a ledger and left it open; its number and bookies."""
     store = GatedStore()
-    writer = await Process(bookies, store).ledgers.create(Quorum(3, 3, 2), "t")
-    await asyncio.gather(*[writer.append(b"%d" % number) for number in range(entries)])
+    writer, names = await Process(bookies, store).written(entries)
     await asyncio.sleep(0.1)
     await writer.aclose()
-    names = writer._record.fragments[0].bookies
     return Process(bookies, store, 1, QUICK), writer.ledger, names
 
 
@@ -83,3 +80,26 @@ async def test_who_takes_a_place_of_a_recovery_may_fail_as_well() -> None:
     assert firsts == sorted(set(firsts)), "each begins behind the one before"
     reader = await other.ledgers.reader(ledger)
     assert [e.payload for e in await reader.read(3, 9, 100)] == [b"3", b"4"]
+
+
+@pytest.mark.parametrize("entries", [0, 1, 2, 12])
+@virtually
+async def test_the_end_says_how_many_bytes_there_are(entries: int) -> None:
+    bookies = GatedBookies(3)
+    other, ledger, _ = await left(bookies, entries)
+    record = await other.ledgers.recover(ledger)
+    payloads = [b"%d" % number for number in range(entries)]
+    assert (record.last, record.length) == (entries - 1, sum(map(len, payloads)))
+
+
+@virtually
+async def test_who_is_overtaken_all_the_time_gives_up_and_says_so() -> None:
+    class Busy(GatedBookies):
+        """Others have fenced it again, whenever somebody comes."""
+
+        async def fence(self, bookie: str, ledger: int, term: int, /) -> int:
+            raise LedgerFenced(f"{bookie}: ledger {ledger} is fenced in term 77", 77)
+
+    other, ledger, _ = await left(Busy(3))
+    with pytest.raises(NotRecoverable, match="others recover it all the time, now in term 77"):
+        await other.ledgers.recover(ledger)

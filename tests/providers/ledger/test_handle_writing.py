@@ -12,7 +12,6 @@ from tests.providers.ledger.virtual import virtually
 
 from millstream.providers.ledger.handle.ledgers import BookieLedgers
 from millstream.providers.ledger.handle.options import HandleOptions
-from millstream.providers.ledger.handle.writer import LedgerWriter
 from millstream.providers.ledger.metadata.ledgers import LedgerIds
 from millstream.providers.ledger.protocol.errors import BookieAway, NotEnoughBookies
 from millstream.providers.ledger.protocol.quorum import Quorum
@@ -50,13 +49,6 @@ class Noting(ModelBookies):
 
 def now_s() -> float:
     return asyncio.get_running_loop().time()
-
-
-async def bookies_of(process: Process, writer: LedgerWriter) -> tuple[str, ...]:
-    """Those of the last fragment, as it is stored."""
-    record = await process.rows.read(writer.ledger)
-    assert record is not None
-    return record.fragments[-1].bookies
 
 
 # --- new ledgers ---
@@ -219,7 +211,7 @@ async def test_a_bookie_that_comes_later_takes_the_place_of_one_that_is_away(
     assert not waiting.done() and "instead of" not in caplog.text
     bookies.all["b2"].is_full = False
     assert await asyncio.wait_for(waiting, 3.0) == 0
-    assert set(await bookies_of(one, writer)) == {"b1", "b2"}
+    assert set(await one.bookies_of(writer.ledger)) == {"b1", "b2"}
     assert "ledger 1: from entry 0 on b2 instead of b0" in caplog.text
 
 
@@ -228,15 +220,15 @@ async def test_a_bookie_that_failed_is_taken_again_when_it_is_back() -> None:
     bookies = ModelBookies(2)
     one = Process(bookies)
     writer = await one.ledgers.create(ALONE, "t")
-    (first,) = await bookies_of(one, writer)
+    (first,) = await one.bookies_of(writer.ledger)
     (other,) = set(bookies.all) - {first}
     bookies.all[first].is_away = True
     assert await writer.append(b"0") == 0
-    assert await bookies_of(one, writer) == (other,)
+    assert await one.bookies_of(writer.ledger) == (other,)
     await asyncio.sleep(5.0)
     bookies.all[first].is_away, bookies.all[other].is_away = False, True
     assert await writer.append(b"1") == 1
-    assert await bookies_of(one, writer) == (first,)
+    assert await one.bookies_of(writer.ledger) == (first,)
 
 
 @virtually
