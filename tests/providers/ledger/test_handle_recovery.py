@@ -19,7 +19,9 @@ QUICK = HandleOptions(unconfirmed_max_s=3.0, recover_max_s=3.0)
 async def left(bookies: GatedBookies, entries: int = 5) -> tuple[Process, int, tuple[str, ...]]:
     """Another process than the one that wrote a ledger and left it open; its number and bookies."""
     store = GatedStore()
-    writer, names = await Process(bookies, store).written(entries)
+    writer, names = await Process(bookies, store).written(0)
+    for number in range(entries):
+        await writer.append(b"%d" % number)
     await asyncio.sleep(0.1)
     await writer.aclose()
     return Process(bookies, store, 1, QUICK), writer.ledger, names
@@ -64,22 +66,39 @@ async def test_a_ledger_that_is_deleted_before_it_got_its_end_is_gone() -> None:
 
 @virtually
 async def test_who_takes_a_place_of_a_recovery_may_fail_as_well() -> None:
-    bookies = GatedBookies(6)
+    bookies = GatedBookies(8)
     other, ledger, names = await left(bookies)
-    await asyncio.sleep(1.0)
-    for name in names[1:]:  # what one of them has alone must be written to others
-        for entry in (3, 4):
-            bookies.all[name].entries.pop((ledger, entry), None)
-    for name in bookies.all:
-        if name not in names:
-            bookies.all[name].is_away = bookies.all[name].seems_there = name != "b5"
-    bookies.gates.lose(*[f"add {name}" for name in names[1:]])
-    record = await other.ledgers.recover(ledger)
-    assert record.last == 4
-    firsts = [fragment.first for fragment in record.fragments]
-    assert firsts == sorted(set(firsts)), "each begins behind the one before"
+    for one in bookies.all.values():
+        one.told.clear()  # the last entry says that the one before it is confirmed
+    gone, gone_too, there, *later = [bookies.all[n] for n in bookies.all if n not in names]
+    for one in (gone, gone_too):
+        one.is_away = one.seems_there = True
+    for one in later:
+        one.is_full = True
+    bookies.gates.lose(*[f"add {name}" for name in names])
+    recovering = asyncio.ensure_future(other.ledgers.recover(ledger))
+    await asyncio.sleep(0.5)
+    for one in later:
+        one.is_full = False
+    record = await recovering
+    assert [fragment.first for fragment in record.fragments] == [0, 4]
+    assert record.fragments[0].bookies == names
+    took = [bookies.all[name] for name in record.fragments[1].bookies]
+    assert gone not in took and gone_too not in took and there in took
+    assert sum((ledger, 4) in one.entries for one in took) >= 2
     reader = await other.ledgers.reader(ledger)
-    assert [e.payload for e in await reader.read(3, 9, 100)] == [b"3", b"4"]
+    assert [e.payload for e in await reader.read(4, 9, 100)] == [b"4"]
+
+
+@virtually
+async def test_an_end_needs_the_last_entry_that_is_confirmed() -> None:
+    bookies = GatedBookies(3)
+    other, ledger, names = await left(bookies)
+    for one in bookies.all.values():
+        del one.entries[ledger, 4]
+    text = f"ledger {ledger}: no bookie gives entry 4, which was confirmed; bring back {names[1]}"
+    with pytest.raises(NotRecoverable, match=text):
+        await other.ledgers.recover(ledger)
 
 
 @pytest.mark.parametrize("entries", [0, 1, 2, 12])

@@ -277,19 +277,20 @@ async def test_a_store_that_is_away_is_asked_with_pauses_for_other_bookies(
 
 
 @virtually
-async def test_nothing_is_left_running_of_a_writer_that_has_ended() -> None:
-    bookies = ModelBookies(4)
+async def test_nothing_is_left_running_of_trouble_that_is_over_or_a_writer_that_has_ended() -> None:
+    bookies = ModelBookies(3)
     one = Process(bookies)
-    writer = await one.ledgers.create(USUAL, "t")
-    await writer.append(b"0")
-    away = bookies.all["b0"], bookies.all["b1"]
-    for bookie in away:
-        bookie.is_away = True
-    for number in range(1, 9):
-        await writer.append(b"%d" % number)
-    for bookie in away:
-        bookie.is_away = False
+    writer, names = await one.written(1)
+    await asyncio.sleep(1.0)
+    running = len(one.tasks)
+    bookies.all[names[0]].is_away = True
+    for _ in range(8):
+        await writer.append(b"x")
+    await asyncio.sleep(1.0)
+    assert len(one.tasks) > running, "somebody looks whether it is back"
+    bookies.all[names[0]].is_away = False
     await asyncio.sleep(5.0)
+    assert len(one.tasks) == running
     await writer.close()
     await asyncio.sleep(1.0)
     assert len(one.tasks) == 0
