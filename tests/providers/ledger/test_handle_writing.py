@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 from collections.abc import Mapping
 
@@ -160,9 +161,9 @@ async def test_a_writer_that_pauses_briefly_tells_no_more_often_than_it_may() ->
     began_s = now_s()
     for _ in range(100):
         await writer.append(b"x")
-        await asyncio.sleep(0.005)
+        await asyncio.sleep(0.010)
     rounds = (now_s() - began_s) / HandleOptions().tell_after_s
-    assert 0 < len(bookies.tells) <= 3 * (rounds + 1)
+    assert 100 < len(bookies.tells) <= 3 * (rounds + 1)
 
 
 @virtually
@@ -192,6 +193,34 @@ async def test_the_end_is_told_at_once_also_where_all_is_known() -> None:
     await writer.close()
     await asyncio.sleep(0.01)
     assert sorted(bookies.tells) == [("b0", 0), ("b1", 0), ("b2", 0)]
+
+
+@virtually
+async def test_who_appended_hears_of_its_own_entry_and_waits_for_no_later_one() -> None:
+    bookies = ModelBookies(3)
+    writer = await Process(bookies).ledgers.create(USUAL, "t")
+    first = writer.append(b"0")
+    await asyncio.sleep(0.002)
+    for bookie in bookies.all.values():
+        bookie.hangs = True
+    later = writer.append(b"1")
+    assert await asyncio.wait_for(first, 0.1) == 0
+    assert not later.done()
+
+
+@virtually
+async def test_nobody_need_look_at_what_became_of_an_append(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    bookies = ModelBookies(3)
+    writer = await Process(bookies).ledgers.create(USUAL, "t")
+    for bookie in bookies.all.values():
+        bookie.is_away = True
+    writer.append(b"0")
+    await writer.aclose()
+    await asyncio.sleep(1.0)
+    gc.collect()
+    assert "never retrieved" not in caplog.text
 
 
 # --- bookies that come and go ---
