@@ -81,6 +81,7 @@ HANDLE = (
     f"{LEDGERS}/test_handle_reading.py",
     f"{LEDGERS}/test_handle_writing.py",
     f"{LEDGERS}/test_handle_recovery.py",
+    f"{LEDGERS}/test_handle_loss.py",
     f"{LEDGERS}/test_handle.py",
     f"{LEDGERS}/test_loss.py",
 )
