@@ -28,6 +28,7 @@ FLOORS: dict[str, tuple[str, ...]] = {
         "failures",
         "insight",
         "publishing",
+        "staging",
         "api",
         "ownership",
         "consumer",
