@@ -28,7 +28,6 @@ from millstream.runtime import Env
 
 from .options import WriteOptions, parse
 from .rows import Chunk, Chunker, encode_chunk
-from .sending import sending
 from .tokens import Numbering, Origin
 
 if TYPE_CHECKING:
@@ -77,6 +76,8 @@ def send_rows(options: WriteOptions, origin: Origin, batches: Iterator[RecordBat
     StreamError, CallTimeout or SiloUnavailable; at once NotHosted (no such provider) or ConfigError
     (another cluster).
     """
+    from .sending import sending  # 0.25 s of imports, which the driver's processes do not need
+
     chunker = Chunker(options.key_column, options.value_columns, options.chunk_rows)
     numbering = Numbering(origin)
     with sending(options, origin) as link:

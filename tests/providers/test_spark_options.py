@@ -109,3 +109,14 @@ def test_spark_finds_the_source_without_pandas_and_pyarrow() -> None:
     command = [sys.executable, "-c", program, *sys.path]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["millstream", "pyspark_millstream"]
+
+
+def test_the_drivers_side_of_a_write_needs_no_client() -> None:
+    # Spark starts a process for each micro-batch that makes the writer, and one that commits.
+    program = (
+        "import sys; sys.path[:0] = sys.argv[1:]; import pyspark_millstream.writer; "
+        "print('millstream.streams' in sys.modules, 'pyarrow' in sys.modules)"
+    )
+    command = [sys.executable, "-c", program, *sys.path]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["False", "False"]
