@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import pairwise
 
 import msgspec
@@ -35,6 +37,10 @@ def test_it_counts_what_was_found_and_done() -> None:
         first = auditor.report()
         assert auditor.is_acting and first.ledgers == 4 and first.filled == 0
         assert first.since_s == first.audited_s and first.since_s > 1_700_000_000
+        await asyncio.sleep(SOON.audit_every_s - 2.0)
+        assert auditor.report().audited_s == first.audited_s, "not as often as it looks at bookies"
+        await asyncio.sleep(3.0)
+        assert auditor.report().audited_s > first.audited_s
         records = [await world.record(ledger) for ledger in (*closed, writer.ledger)]
         lost = records[0].fragments[0].bookies[0]
         hit = [one for one in records if lost in one.fragments[0].bookies]
@@ -88,7 +94,9 @@ def test_only_the_one_that_acts_says_what_becomes_of_bookies(
 
     with_copies(main)
     assert [caplog.text.count(text) for text in texts] == [int(is_first)] * len(texts)
-    assert ("got other bookies in" in caplog.text) is is_first
+    assert caplog.text.count("is there again") == int(is_first)
+    filled = re.findall(r"(\d+) places of ledgers got other bookies in", caplog.text)
+    assert bool(filled) is is_first and "0" not in filled
 
 
 def test_what_lacks_nothing_any_more_is_taken_off_at_once() -> None:
@@ -110,6 +118,23 @@ def test_what_lacks_nothing_any_more_is_taken_off_at_once() -> None:
         assert (said.lacking, said.filled, said.entries) == (0, 0, 1)
         assert said.checked == 3 * 4 - 1, "entries 5 to 8 where they belong, but one"
         await world.check()
+
+    with_copies(main)
+
+
+def test_all_is_looked_at_again_as_soon_as_places_were_filled() -> None:
+    async def main(world: Copies) -> None:
+        await world.ledger()
+        lost = (await world.record(1)).fragments[0].bookies[0]
+        auditor = world.auditor(replace(SOON, audit_every_s=1000.0)).auditor
+        await asyncio.sleep(5.0)
+        world.lose(lost)
+        async with asyncio.timeout(COPIED_S):
+            while not auditor.report().filled:
+                await asyncio.sleep(0.1)
+        filled_s = world.writer.clock.wall_s()
+        await asyncio.sleep(2 * SOON.look_every_s)
+        assert auditor.report().audited_s >= filled_s and not auditor.report().lacking
 
     with_copies(main)
 
