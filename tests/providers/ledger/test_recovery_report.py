@@ -21,6 +21,7 @@ from millstream.providers.ledger.recovery.copying import (
     OVERLOADED_MAX,
     Copied,
     Copier,
+    EntriesLost,
 )
 from millstream.providers.ledger.recovery.report import BookieReport
 from millstream.providers.ledger.recovery.standing import Standing
@@ -185,6 +186,26 @@ def test_copies_that_were_wanted_wait_without_a_claim_while_an_entry_is_missing(
         two[0].entries[ledger, 2] = kept[0]
         await asyncio.sleep(COPIED_S)
         assert (await world.record(ledger)).quorum == (3, 3, 2)
+
+    with_copies(main)
+
+
+def test_all_that_is_lost_is_looked_for_before_it_is_said() -> None:
+    async def main(world: Copies) -> None:
+        ledger = await world.ledger(entries=6)
+        record = await world.record(ledger)
+        *others, lost = record.fragments[0].bookies
+        spare = next(iter(set(world.bookies.all) - set(record.fragments[0].bookies)))
+        for name in others:
+            for entry in (1, 3, 4):
+                del world.bookies.all[name].entries[ledger, entry]
+        clock = world.process().clock
+        of = {lost: Standing.LOST}
+        copier = Copier(world.bookies, clock, SOON, lambda n: of.get(n, Standing.HERE), Copied())
+        with pytest.raises(EntriesLost, match=r"has entry 1, 3 to 4; bring back") as caught:
+            await copier.fill(record, [range(6)], spare)
+        assert (caught.value.ledger, caught.value.first) == (ledger, 1)
+        assert caught.value.gone == (lost,)
 
     with_copies(main)
 
