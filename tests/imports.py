@@ -7,6 +7,7 @@ import ast
 import functools
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import NamedTuple
 
 ROOT = Path(__file__).parent.parent
 FOLDERS = ("runtime", "streams", "providers", "balancers", "console")
@@ -18,15 +19,46 @@ def module_of(path: Path) -> str:
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
+class Look(NamedTuple):
+    """What a source has. No tree is kept: every collection of garbage would go through it.
+
+    `imported`: every module or name, absolute, and `module.name` for each name. `attributes`: with
+    their owners. `functions`: name, line and number of lines.
+    """
+
+    imported: frozenset[str]
+    attributes: frozenset[tuple[str, str]]
+    functions: tuple[tuple[str, int, int], ...]
+    is_documented: bool
+
+
 @functools.cache
+def look_at(path: Path) -> Look:
+    return look(path.read_text(), package_of(path))
+
+
+def look(source: str, package: str) -> Look:
+    """A module's source; the type of UUIDs alone counts as no import of `uuid`."""
+    tree = ast.parse(source.replace("from uuid import UUID\n", "\n"))
+    attributes, functions = set[tuple[str, str]](), list[tuple[str, int, int]]()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute):
+            owner = getattr(node.value, "attr", getattr(node.value, "id", ""))
+            attributes.add((owner, node.attr))
+        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            lines = (node.end_lineno or 0) - node.lineno + 1
+            functions.append((node.name, node.lineno, lines))
+    return Look(
+        frozenset(imports_in(tree, package)),
+        frozenset(attributes),
+        tuple(functions),
+        not source.strip() or ast.get_docstring(tree) is not None,
+    )
+
+
 def imported(path: Path) -> frozenset[str]:
     """Every module or name that a file imports, absolute, and `module.name` for each name."""
-    return frozenset(imports_in(parsed(path), package_of(path)))
-
-
-@functools.cache
-def parsed(path: Path) -> ast.Module:
-    return ast.parse(path.read_text())
+    return look_at(path).imported
 
 
 def package_of(path: Path) -> str:

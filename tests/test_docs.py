@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.imports import ROOT, parsed
+from tests.imports import ROOT
 
 DOCS = ROOT / "docs"
 PAGES = sorted(DOCS.rglob("*.md"))
@@ -290,7 +290,9 @@ def template(node: ast.AST) -> str:
 def warnings_of(path: Path) -> Iterator[str]:
     """The warnings and errors that a module logs, but for texts that are made elsewhere."""
     assigned: dict[str, str] = {}
-    for node in sorted(ast.walk(parsed(path)), key=lambda node: getattr(node, "lineno", 0)):
+    text = path.read_text()
+    nodes = ast.walk(ast.parse(text)) if any(call in text for call in LOGGED) else ()
+    for node in sorted(nodes, key=lambda node: getattr(node, "lineno", 0)):
         if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
             assigned[node.targets[0].id] = template(node.value)
         elif isinstance(node, ast.Call) and ast.unparse(node.func) in LOGGED:
@@ -320,7 +322,7 @@ def test_the_messages_of_the_page_are_those_of_the_code() -> None:
     known = " | ".join(
         re.sub("…+", "…", template(node))
         for path in SOURCES
-        for node in ast.walk(parsed(path))
+        for node in ast.walk(ast.parse(path.read_text()))
         if isinstance(node, ast.Constant | ast.JoinedStr | ast.BinOp)
     )
     shown = re.findall(r"^\| `([^`]*)` \|", TROUBLES, re.M)

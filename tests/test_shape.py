@@ -3,14 +3,12 @@ readers of clock, chance and sockets."""
 
 from __future__ import annotations
 
-import ast
-import functools
 import re
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.imports import FOLDERS, ROOT, imported, imports_in, module_of, package_of, parsed
+from tests.imports import FOLDERS, ROOT, Look, imported, imports_in, look, look_at, module_of
 
 MAY_IMPORT = {
     "runtime": {"runtime"},
@@ -77,10 +75,8 @@ def test_modules_and_their_functions_keep_their_size() -> None:
     for path in ALL:
         text = path.read_text()
         assert text.count("\n") <= MODULE_LINES_MAX, f"{name_of(path)} is too long: split by noun"
-        for node in ast.walk(parsed(path)):
-            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-                size = (node.end_lineno or 0) - node.lineno + 1
-                assert size < FUNCTION_LINES_MAX, f"{name_of(path)}:{node.lineno} {node.name}"
+        for name, line, lines in look_at(path).functions:
+            assert lines < FUNCTION_LINES_MAX, f"{name_of(path)}:{line} {name}"
 
 
 def is_foreign(module: str) -> bool:
@@ -88,28 +84,18 @@ def is_foreign(module: str) -> bool:
     return not module.startswith("millstream")
 
 
-@functools.cache
-def touched_by(path: Path) -> frozenset[str]:
-    return frozenset(touched(path.read_text(), package_of(path)))
-
-
-def touched(source: str, package: str) -> set[str]:
+def touched(found: Look) -> set[str]:
     """What a source imports (whole, first part, last part) and attributes, with their owners."""
-    source = source.replace("from uuid import UUID\n", "")  # the type alone
-    tree, found = ast.parse(source), set[str]()
-    for full in imports_in(tree, package):
-        found |= {full, full.split(".")[0], full.split(".")[-1]} if is_foreign(full) else set()
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Attribute):
-            owner = getattr(node.value, "attr", getattr(node.value, "id", ""))
-            found.add(f"{owner}.{node.attr}")
-            found |= {node.attr} & OPENERS  # whatever it is asked of
-    return found
+    names = {f"{owner}.{name}" for owner, name in found.attributes}
+    names |= {name for _, name in found.attributes} & OPENERS  # whatever it is asked of
+    for full in filter(is_foreign, found.imported):
+        names |= {full, full.split(".")[0], full.split(".")[-1]}
+    return names
 
 
 def test_only_env_reads_clock_and_chance_and_only_the_transport_opens_sockets() -> None:
     for path in ALL:
-        found = touched_by(path)
+        found = touched(look_at(path))
         clock = CLOCK_AND_DICE & found
         assert not clock or name_of(path) in MAY_READ_CLOCK, f"{name_of(path)} touches {clock}"
         sockets = SOCKETS & found
@@ -118,13 +104,13 @@ def test_only_env_reads_clock_and_chance_and_only_the_transport_opens_sockets() 
 
 def test_only_the_disk_seam_makes_files_durable() -> None:
     for path in ALL:
-        syncing = SYNCING & touched_by(path)
+        syncing = SYNCING & touched(look_at(path))
         assert not syncing or name_of(path) in MAY_SYNC_FILES, f"{name_of(path)}: {syncing}"
 
 
 @pytest.mark.parametrize("source", ["from os import fdatasync", "import os\nos.fsync(1)"])
 def test_a_sync_past_the_seam_is_seen(source: str) -> None:
-    assert SYNCING & touched(source, "millstream.streams")
+    assert SYNCING & touched(look(source, "millstream.streams"))
 
 
 @pytest.mark.parametrize(
@@ -141,7 +127,7 @@ def test_a_sync_past_the_seam_is_seen(source: str) -> None:
     ],
 )
 def test_a_reader_of_clock_or_chance_is_seen(source: str) -> None:
-    assert CLOCK_AND_DICE & touched(source, "millstream.runtime")
+    assert CLOCK_AND_DICE & touched(look(source, "millstream.runtime"))
 
 
 @pytest.mark.parametrize(
@@ -156,7 +142,7 @@ def test_a_reader_of_clock_or_chance_is_seen(source: str) -> None:
     ],
 )
 def test_an_opener_of_sockets_is_seen(source: str) -> None:
-    assert SOCKETS & touched(source, "millstream.runtime")
+    assert SOCKETS & touched(look(source, "millstream.runtime"))
 
 
 @pytest.mark.parametrize(
@@ -186,8 +172,7 @@ def test_modules_keep_the_times_of_their_timers_themselves() -> None:
 def test_modules_say_what_they_are_and_are_finished() -> None:
     for path in ALL:
         text = path.read_text()
-        is_said = not text.strip() or ast.get_docstring(parsed(path))
-        assert is_said, f"{name_of(path)}: no docstring"
+        assert look_at(path).is_documented, f"{name_of(path)}: no docstring"
         assert not UNFINISHED.search(text), f"{name_of(path)}: words of unfinished work"
         assert path.name not in FORBIDDEN_NAMES, name_of(path)
 
