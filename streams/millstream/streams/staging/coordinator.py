@@ -28,6 +28,7 @@ import msgspec
 from .batch import Batch, Manifest, decided
 
 __all__ = [
+    "Beginning",
     "Begun",
     "Coordinator",
     "Deliver",
