@@ -184,8 +184,10 @@ def test_copies_that_were_wanted_wait_without_a_claim_while_an_entry_is_missing(
         assert record.quorum == (2, 2, 2) and record.claim is None
         assert "no bookie has entry 2" in auditor.report().stuck[0].why
         two[0].entries[ledger, 2] = kept[0]
+        before = auditor.report().filled
         await asyncio.sleep(COPIED_S)
         assert (await world.record(ledger)).quorum == (3, 3, 2)
+        assert auditor.report().filled == before + 1
 
     with_copies(main)
 
