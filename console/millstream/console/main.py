@@ -76,7 +76,7 @@ def run_silo(arguments: argparse.Namespace) -> int:
 
 def add_sim(sim: argparse.ArgumentParser) -> None:
     """Options of `millstream sim`."""
-    suites = ("membership", "calls", "streams", "memory", "pipeline", "ledger")
+    suites = ("membership", "calls", "streams", "memory", "pipeline", "ledger", "priority")
     sim.add_argument("--suite", choices=suites, action="append", help="default: every suite")
     sim.add_argument("--seed", type=positive, help="run just this seed: replays a failure")
     sim.add_argument("--seeds", type=positive, default=30, help="how many seeds per suite (30)")

@@ -20,6 +20,7 @@ from typing import Any
 
 from millstream.console.sim.ledger.suite import ledger
 from millstream.console.sim.memory.suite import memory
+from millstream.console.sim.priority.suite import priority
 from millstream.console.sim.streams.suite import streams
 from millstream.runtime import Env
 from millstream.runtime.testing import Simulation, SimulationFailed, run
@@ -37,6 +38,7 @@ SUITES: dict[str, Callable[[Simulation], Coroutine[Any, Any, Counter[str]]]] = {
     "memory": memory,
     "pipeline": pipeline,
     "ledger": ledger,
+    "priority": priority,
 }
 VIRTUAL_S_MAX = 600.0
 FAILURES_SHOWN = 3

@@ -1,0 +1,1 @@
+"""Suite `priority`: workers, producers and operators of priority queues under trouble."""

@@ -1,0 +1,163 @@
+"""Is what happened in the queues what they promise? Judged by the outbox, which has every committed
+transition in its order, and by what programs saw.
+
+Owns: `judge_events`, `judge_seen`. Pure.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from millstream.providers.priority import State
+from millstream.providers.priority.core.changes import ChangeEvent
+from millstream.providers.priority.core.message import TRANSITIONS, Step
+
+from .notes import Given, PriorityRun, Seen
+
+__all__ = ["Replay", "judge_given", "judge_order", "judge_seen", "replayed"]
+
+Key = tuple[str, str]
+RUNNING, PENDING = State.RUNNING, State.PENDING
+
+
+@dataclass(slots=True)
+class Now:
+    """One message as the events up to some point leave it."""
+
+    sequence: int
+    state: State
+    version: int
+    priority: int
+    value: str
+    due_ms: int = 0
+
+
+@dataclass
+class Replay:
+    """One queue, from its events alone."""
+
+    queue: str
+    is_exclusive: bool
+    messages: dict[str, Now] = field(default_factory=dict)
+    held: Counter[str] = field(default_factory=Counter)
+    time_ms: int = 0
+    wrong: list[str] = field(default_factory=list)
+
+    def play(self, event: ChangeEvent) -> None:
+        """One event more."""
+        if event.time_ms < self.time_ms:
+            self._violated(event, f"the time was {self.time_ms} before")
+        self.time_ms = event.time_ms
+        now = self.messages.get(event.id)
+        if now is None:
+            now = Now(len(self.messages), State.INVISIBLE, 0, 0, dict(event.metadata)["value"])
+            self.messages[event.id] = now
+        self._check(event, now)
+        if event.step is Step.DEQUEUED:
+            self._check_choice(event, now)
+        self.held[now.value] += (event.to_state == RUNNING) - (event.from_state == RUNNING)
+        assert event.to_state is not None, "nothing is collected within a run"
+        now.state, now.version = State(event.to_state), event.version
+        now.priority, now.due_ms = event.priority, event.due_ms
+        if self.is_exclusive and self.held[now.value] > 1:
+            self._violated(event, f"value {now.value} is held {self.held[now.value]} times")
+
+    def _check(self, event: ChangeEvent, now: Now) -> None:
+        """The next version, from the state that it has, by a transition that there is."""
+        if event.version != now.version + 1:
+            self._violated(event, f"it was in version {now.version}")
+        was = None if now.version == 0 else now.state
+        if event.from_state != was:
+            self._violated(event, f"it was {was!r}")
+        if (event.from_state, event.to_state) not in TRANSITIONS[event.step]:
+            self._violated(event, "there is no such transition")
+        if event.step is Step.EXPIRED and event.time_ms < now.due_ms:
+            self._violated(event, f"its lease was until {now.due_ms}")
+        if event.step is Step.COMPLETED and event.time_ms >= now.due_ms:
+            self._violated(event, f"its lease was over at {now.due_ms}")
+
+    def _check_choice(self, event: ChangeEvent, now: Now) -> None:
+        """The most urgent of those that could be had."""
+        order = (now.priority, now.sequence)
+        for id, other in self.messages.items():
+            is_blocked = self.is_exclusive and self.held[other.value]
+            if other.state == PENDING and not is_blocked:
+                if (other.priority, other.sequence) < order:
+                    self._violated(event, f"{id} was more urgent")
+                    return
+
+    def _violated(self, event: ChangeEvent, why: str) -> None:
+        self.wrong.append(f"{self.queue}: {event.step} of {event.id} v{event.version}: {why}")
+
+
+def replayed(queue: str, is_exclusive: bool, events: Iterable[ChangeEvent]) -> Replay:
+    """A queue after all of its events."""
+    replay = Replay(queue, is_exclusive)
+    for event in events:
+        if event.queue == queue:
+            replay.play(event)
+    return replay
+
+
+def judge_given(given: Iterable[Given], events: Sequence[ChangeEvent]) -> Iterator[str]:
+    """Each lease that a program was given was given once, to that worker, as an event says."""
+    leased = {(e.queue, e.id, e.version): e for e in events if e.step is Step.DEQUEUED}
+    tokens: set[tuple[str, int]] = set()
+    for one in given:
+        event = leased.get((one.queue, one.id, one.token.version))
+        if event is None:
+            yield f"{one}: no event says so"
+        elif (event.worker, event.attempt) != (one.worker, one.attempt):
+            yield f"{one}: it was leased to {event.worker}, attempt {event.attempt}"
+        if (one.queue, one.token.epoch) in tokens:
+            yield f"{one}: its token was given before"
+        tokens.add((one.queue, one.token.epoch))
+
+
+def lying(given: Iterable[Given], events: Sequence[ChangeEvent]) -> list[ChangeEvent]:
+    """Leases that no program was given, and nobody has given back: they are over by their time."""
+    known = {(one.queue, one.id, one.token.version) for one in given}
+    ends = {(e.queue, e.id, e.version - 1): e for e in events}
+    leased = [e for e in events if e.step is Step.DEQUEUED and e.worker not in ("drain", "probe")]
+    found = [e for e in leased if (e.queue, e.id, e.version) not in known]
+    return [e for e in found if ends[e.queue, e.id, e.version].step is Step.EXPIRED]
+
+
+def judge_seen(seen: Iterable[Seen], events: Sequence[ChangeEvent]) -> Iterator[str]:
+    """What somebody saw is stored; what a call did itself was done by that step."""
+    steps = {(e.queue, e.id, e.version): e.step for e in events}
+    for one in seen:
+        step = steps.get((one.queue, one.id, one.version))
+        if step is None:
+            yield f"{one}: there is no such version"
+        elif one.step and one.step != step:
+            yield f"{one}: that version came by {step}"
+
+
+def judge_order(seen: Iterable[Seen]) -> Iterator[str]:
+    """Who asks after somebody has seen a version sees no earlier one."""
+    by_message: dict[Key, list[Seen]] = defaultdict(list)
+    for one in seen:
+        by_message[one.queue, one.id].append(one)
+    for found in by_message.values():
+        ends = sorted(found, key=lambda one: one.end_s)
+        at, known, who = 0, 0, None
+        for one in sorted(found, key=lambda one: one.start_s):
+            while at < len(ends) and ends[at].end_s < one.start_s:
+                if ends[at].version > known:
+                    known, who = ends[at].version, ends[at]
+                at += 1
+            if one.version < known:
+                yield f"{one} came after {who}"
+
+
+def judge_lost(run: PriorityRun, queue: str, replay: Replay) -> Iterator[str]:
+    """What was accepted is there, and in the end nothing is open."""
+    for name, id in run.ids:
+        if name == queue and id not in replay.messages:
+            yield f"{queue}: {id} was accepted, and is not there"
+    for id, now in replay.messages.items():
+        if now.state < State.COMPLETED:
+            yield f"{queue}: {id} is {now.state.name.lower()} in the end"

@@ -1,0 +1,86 @@
+"""The store of the suite: in memory, shared by all silos, late at times, or failing; its clock is
+set forward and back."""
+
+from __future__ import annotations
+
+import asyncio
+from contextvars import Context
+
+from millstream.providers.priority import MemoryStore
+from millstream.runtime import Env, StorageUnavailable
+from millstream.runtime.testing import Random, Simulation, seeded_random
+
+__all__ = ["SteppedClock", "TroubledCommits", "make_store"]
+
+HOST = "queues"
+STEP_MAX_S = 5.0
+
+
+class SteppedClock(Env):
+    """The wall clock of the store's host, which can be set; and its contexts, which no crash of a
+    silo ends."""
+
+    __slots__ = ("_inner", "step_s")
+
+    def __init__(self, inner: Env) -> None:
+        super().__init__(0)
+        self._inner = inner
+        self.step_s = 0.0
+
+    def wall_s(self) -> float:
+        return self._inner.wall_s() + self.step_s
+
+    def new_context(self) -> Context:
+        return self._inner.new_context()
+
+
+class TroubledCommits:
+    """What commits meet until the troubles end.
+
+    Args:
+        fails: how often one of them fails, before or after it was stored.
+    """
+
+    def __init__(self, rng: Random, fails: float) -> None:
+        self._rng = rng
+        self._fails = fails
+        self.is_over = False
+        self.failed = 0
+
+    async def before(self, queue: str, /) -> None:
+        """It may be late, or not stored."""
+        if self.is_over:
+            return
+        roll = self._rng.random()
+        if roll < 0.3:
+            await asyncio.sleep(self._rng.uniform(0.0, 2.0 if roll < 0.01 else 0.03))
+        self._fail(queue)
+
+    async def after(self, queue: str, /) -> None:
+        """It is stored, which its owner may not learn."""
+        if not self.is_over:
+            self._fail(queue)
+
+    def _fail(self, queue: str) -> None:
+        if self._rng.random() < self._fails:
+            self.failed += 1
+            raise StorageUnavailable(f"{queue}: the store was away")
+
+
+def make_store(
+    simulation: Simulation, fails: float
+) -> tuple[MemoryStore, SteppedClock, TroubledCommits]:
+    """A store for a simulation, with its clock and its troubles."""
+    clock = SteppedClock(simulation.env(simulation.host(HOST)))
+    commits = TroubledCommits(seeded_random(simulation.seed, "commits"), fails)
+    return MemoryStore(clock, events=True, faults=commits), clock, commits
+
+
+async def step_clock(simulation: Simulation, clock: SteppedClock, commits: TroubledCommits) -> int:
+    """Set the clock now and then until the troubles end; returns how often."""
+    rng, steps = seeded_random(simulation.seed, "clock"), 0
+    while not commits.is_over:
+        await asyncio.sleep(rng.uniform(1.0, 20.0))
+        clock.step_s += rng.uniform(-STEP_MAX_S, STEP_MAX_S)
+        steps += 1
+    return steps

@@ -1,0 +1,162 @@
+"""Suite `priority`: programs on every silo and in a client enqueue, work, give up and rule, while
+the cluster is troubled, commits fail or are late, the clock is set forward and back, and a rival
+takes queues away, as a silo does that was cut off.
+
+Judged, by the outbox in its order and by what programs saw: versions without gap, by transitions
+that there are; a dequeue gave the most urgent of what could be had; of an exclusivity value one
+lease at a time; no lease ended before its time; each token was given once, to the worker that the
+event names; what was acknowledged is stored, and nobody sees an earlier version than somebody saw
+before; calls end by their patience. After the repair every message is finished, and a poll that
+waits gets what is enqueued within a second.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+
+from millstream.console.sim.run.plan import KINDS, make_plan
+from millstream.console.sim.run.programs import Programs
+from millstream.providers.priority import (
+    MemoryStore,
+    PriorityQueue,
+    PriorityQueues,
+    QueueSettings,
+    State,
+    Template,
+    priority_queue,
+)
+from millstream.providers.priority.core.changes import ChangeEvent
+from millstream.runtime import Client, RuntimeOptions
+from millstream.runtime.testing import SimCluster, Simulation, check_one_activation, check_views
+
+from .judge import judge_given, judge_lost, judge_order, judge_seen, lying, replayed
+from .notes import PriorityRun
+from .programs import CALL_S, QUEUES, Worker
+from .rival import Rival
+from .store import make_store, step_clock
+
+__all__ = ["priority"]
+
+DURATION_S = 30.0
+RECOVERY_S = 60.0
+SOON_S = 1.0
+PAGE = 1_000
+RUNTIME = RuntimeOptions(call_timeout_s=CALL_S, idle_after_s=4.0, collect_every_s=1.0)
+SETTINGS = QueueSettings(lease_ms=4_000, attempts=5)
+TEMPLATES = [
+    Template("", SETTINGS),
+    Template("exclusive", QueueSettings(exclusivity_key="value", lease_ms=4_000, attempts=5)),
+]
+VERBS = {**KINDS, "pauses": ("pause", "partition", "latency")}
+
+
+async def priority(simulation: Simulation) -> Counter[str]:
+    """Run one seed; returns its figures. Raises Violated."""
+    run = PriorityRun(simulation)
+    simulation.host("client")
+    plan = make_plan(simulation, ("client", "table", "store"), duration_s=DURATION_S, verbs=VERBS)
+    fails = simulation.rng.choice((0.0, 0.0, 0.002, 0.02))
+    store, clock, commits = make_store(simulation, fails)
+    cluster = SimCluster(
+        simulation,
+        silos=plan.silos,
+        grains=[],
+        parts={"priority": lambda: PriorityQueues(store, templates=TEMPLATES)},
+        options=RUNTIME,
+    )
+    await cluster.start()
+    names = ("client-0", "client-1")
+    programs = Programs(simulation, cluster, lambda host, name: Worker(run, host, name), names)
+    programs.start()
+    is_stepped = simulation.rng.random() < 0.3
+    steps = asyncio.create_task(step_clock(simulation, clock, commits)) if is_stepped else None
+    has_rival = simulation.rng.random() < 0.4
+    rival = asyncio.create_task(Rival(run, store).work()) if has_rival else None
+    await simulation.nemesis(plan.script, programs.boot)
+    run.is_over = programs.is_over = commits.is_over = True
+    await cluster.until_settled(CALL_S, RECOVERY_S)
+    run.figures["clock steps"] += await steps if steps is not None else 0
+    if rival is not None:
+        await rival
+    await finish(run, cluster)
+    run.figures["crashes"] += plan.crashes
+    run.figures["failed commits"] += commits.failed
+    await judge(run, store)
+    await cluster.close()
+    return run.figures
+
+
+async def finish(run: PriorityRun, cluster: SimCluster) -> None:
+    """Work off what is left, and see that the queues are quick again."""
+    host = run.simulation.host("client")
+
+    async def work() -> None:
+        async with cluster.client(host) as client:
+            async with asyncio.timeout(RECOVERY_S):
+                for name in QUEUES:
+                    await drain(priority_queue(client, name))
+            await probe(run, client)
+
+    start_s = run.now_s
+    await run.simulation.call(host, work())
+    run.figures["drained ms"] = int((run.now_s - start_s) * 1000)
+
+
+async def drain(queue: PriorityQueue) -> None:
+    """Complete all that comes, until nothing is open."""
+    while True:
+        for lease in await queue.dequeue(worker="drain", count=50, wait_s=1.0):
+            await lease.complete()
+        depth = await queue.depth()
+        if not sum(depth[state] for state in (State.INVISIBLE, State.PENDING, State.RUNNING)):
+            return
+
+
+async def probe(run: PriorityRun, client: Client) -> None:
+    """A poll that waits gets what comes."""
+    queue = priority_queue(client, "probe")
+    polling = asyncio.create_task(queue.dequeue(worker="probe", wait_s=20.0))
+    await asyncio.sleep(1.0)
+    start_s = run.now_s
+    await queue.enqueue(b"", id="probe", metadata={"value": "a"})
+    [lease] = await polling
+    took_s = run.now_s - start_s
+    if took_s > SOON_S:
+        run.violated(f"a poll that waited got a message {took_s:.3f} s after its enqueue")
+    await lease.complete()
+
+
+async def events_of(store: MemoryStore) -> list[ChangeEvent]:
+    """The whole outbox."""
+    await store.open()  # one user more, whoever has closed it
+    events: list[ChangeEvent] = []
+    after = 0
+    while page := await store.events(0, after, PAGE):
+        events += [one.event for one in page]
+        after = page[-1].position
+    return events
+
+
+async def judge(run: PriorityRun, store: MemoryStore) -> None:
+    """All judgements. Raises Violated."""
+    events = await events_of(store)
+    run.figures["events"] += len(events)
+    found: list[str] = []
+    for queue in (*QUEUES, "probe"):
+        replay = replayed(queue, queue == "exclusive", events)
+        found += [*replay.wrong, *judge_lost(run, queue, replay)]
+        run.figures["messages"] += len(replay.messages)
+    leased = sum(event.step == "dequeued" for event in events)
+    run.figures["leases"] += leased
+    run.figures["given back"] += sum(event.reason == "nobody took it" for event in events)
+    run.figures["lying"] += len(lying(run.given, events))
+    run.figures["expired"] += sum(event.step == "expired" for event in events)
+    run.judge(
+        found,
+        check_one_activation(run.simulation.history),
+        check_views(run.simulation.history),
+        list(judge_given(run.given, events)),
+        list(judge_seen(run.seen, events)),
+        list(judge_order(run.seen)),
+    )

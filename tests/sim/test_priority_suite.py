@@ -1,0 +1,83 @@
+"""Suite `priority` notices what it is there for: what is done twice, lost, told too early, given to
+two, or told to nobody."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from millstream.console.sim.run import record
+from millstream.console.sim.runner import run_seed
+from millstream.providers.priority.core.index.grouped import Holds
+from millstream.providers.priority.core.requests.sessions import Request
+from millstream.providers.priority.owner.polls import Polls
+from millstream.providers.priority.store.committing import CommittingQueue
+from millstream.providers.priority.store.memory import MemoryHold, Table
+from millstream.providers.priority.surface.asking import Lane
+
+pytestmark = [
+    pytest.mark.slow,
+    # a run that fails is left as it is: what was under way ends when nobody listens any more
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+]
+
+SEEDS = range(1, 13)
+
+
+@pytest.fixture(autouse=True)
+def all_violations_are_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(record, "VIOLATIONS_SHOWN", record.VIOLATIONS_KEPT_MAX)
+
+
+def is_noticed(what: str) -> bool:
+    """Does one of a few seeds fail, saying this?"""
+    return any(what in run_seed("priority", seed).failure for seed in SEEDS)
+
+
+def test_answers_that_leave_before_they_are_stored_are_noticed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    join = CommittingQueue._join
+
+    async def joined(self: CommittingQueue, *args: Any) -> None:
+        asyncio.ensure_future(join(self, *args)).add_done_callback(lambda task: task.exception())
+
+    monkeypatch.setattr(CommittingQueue, "_join", joined)
+    assert is_noticed("there is no such version")
+
+
+def test_two_owners_at_a_time_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(MemoryHold, "is_held", lambda self: True)
+    assert is_noticed("it was in version")
+
+
+def test_values_that_are_held_twice_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Holds, "is_blocked", lambda self, value: False)
+    assert is_noticed("is held 2 times")
+
+
+def test_an_answer_that_is_given_to_two_requests_is_noticed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(Lane, "next", lambda self: Request(self.session, 1, 0))
+    assert is_noticed("its token was given before")
+
+
+def test_messages_that_a_new_owner_does_not_know_are_noticed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rows = Table.rows
+
+    def some(self: Table, settings: Any) -> Any:
+        found = rows(self, settings)
+        return found._replace(messages=list(found.messages)[1:])
+
+    monkeypatch.setattr(Table, "rows", some)
+    assert is_noticed("in the end")
+
+
+def test_polls_that_nobody_wakes_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Polls, "changed", lambda self, metadata=None: None)
+    assert is_noticed("a poll that waited got a message")
