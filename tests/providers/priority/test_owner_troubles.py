@@ -518,6 +518,23 @@ def test_who_waits_for_a_queue_that_is_deleted_is_told() -> None:
     in_cluster(main)
 
 
+def test_a_deletion_whose_owner_dies_after_it_is_done() -> None:
+    async def main(rig: Rig) -> None:
+        queue = rig.queue()
+        await rig.on(rig.host, queue.create())
+
+        async def die() -> None:
+            rig.simulation.crash(rig.owner_of())
+
+        died = await once(rig, "after", die)
+        await rig.on(rig.host, queue.delete())
+        assert died.is_set() and rig.store._tables["q"].settings is None
+        with pytest.raises(PriorityQueueNotFound):
+            await rig.on(rig.host, queue.delete())
+
+    in_cluster(main, patience_s=60.0)
+
+
 def test_a_lease_of_a_deleted_queue_is_lost() -> None:
     async def main(rig: Rig) -> None:
         queue = rig.queue()

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.providers.priority.world import Rig, in_cluster
 
 from millstream.providers.priority import (
+    EmbeddedStore,
     Enqueued,
     ExclusivityMissing,
     MemoryStore,
@@ -55,6 +57,21 @@ async def test_every_kind_of_program_has_handles_of_the_same_queue() -> None:
         found = await priority_queue(cluster, "q").page()
         assert [view.payload for view in found] == [b"by a grain", b"by a silo", b"by a client"]
         assert found[0].id == made and len({view.id for view in found}) == 3
+
+
+async def test_queues_of_an_embedded_store_outlive_the_cluster(tmp_path: Path) -> None:
+    for expected in ([], [b"film"]):
+        stores = (EmbeddedStore(tmp_path) for _ in range(2))  # one for each silo, one place
+        parts = {"priority": lambda stores=stores: PriorityQueues(next(stores))}
+        async with LocalCluster(grains=[], silos=2, parts=parts) as cluster:
+            queue = priority_queue(cluster, "q")
+            leases = await queue.dequeue(worker="w")
+            assert [lease.payload for lease in leases] == expected
+            await queue.enqueue(b"film", id="film", priority=1)
+            waiting = asyncio.create_task(queue.dequeue(worker="w", wait_s=20))
+            await queue.enqueue(b"trailer")
+            [lease] = await asyncio.wait_for(waiting, 20)
+            await lease.release(refund=True)
 
 
 async def test_the_names_of_queues_are_found_from_a_client_and_from_a_silo() -> None:

@@ -120,11 +120,12 @@ async def probe(run: PriorityRun, client: Client) -> None:
     await asyncio.sleep(1.0)
     start_s = run.now_s
     await queue.enqueue(b"", id="probe", metadata={"value": "a"})
-    [lease] = await polling
+    leases = await polling
     took_s = run.now_s - start_s
     if took_s > SOON_S:
-        run.violated(f"a poll that waited got a message {took_s:.3f} s after its enqueue")
-    await lease.complete()
+        run.violated(f"a poll that waited got {len(leases)} of 1 message after {took_s:.3f} s")
+    for lease in leases or await queue.dequeue(worker="probe"):
+        await lease.complete()
 
 
 async def events_of(store: MemoryStore) -> list[ChangeEvent]:

@@ -24,7 +24,7 @@ from millstream.providers.priority.core.commands import (
     Requeue,
     Values,
 )
-from millstream.providers.priority.core.errors import PriorityQueueError
+from millstream.providers.priority.core.errors import PriorityQueueError, PriorityQueueNotFound
 from millstream.providers.priority.core.message import State
 from millstream.providers.priority.core.results import (
     Done,
@@ -34,6 +34,7 @@ from millstream.providers.priority.core.results import (
     ValueDepths,
 )
 from millstream.providers.priority.core.settings import QueueSettings, SettingsRow
+from millstream.providers.priority.owner.grain import QueueOwner
 from millstream.runtime.extending import Opener, shown
 
 from .calls import QueueCalls
@@ -285,4 +286,15 @@ class PriorityQueue:
         ends that: `MessageNotFound`, or `PriorityQueueNotFound`. Where queues are created on use,
         the next enqueue or dequeue makes a new one. Raises `PriorityQueueNotFound`.
         """
-        await self._calls.of_owner(lambda owner: owner.delete())
+        asked = 0
+
+        async def delete(owner: QueueOwner) -> None:
+            nonlocal asked
+            asked += 1
+            await owner.delete()
+
+        try:
+            await self._calls.of_owner(delete)
+        except PriorityQueueNotFound:
+            if asked == 1:
+                raise  # else it was done, and the answer lost
