@@ -168,7 +168,8 @@ ROOMS: dict[str, dict[str, tuple[str, ...]]] = {
             *("requests/answers", "requests/sessions", "settings"),
             *("index/filters", "index/grouped", "index/plain", "index/timers"),
         )
-    },
+    }
+    | {f"{PRIORITY}/owner/waiting.py": (f"{PRIORITIES}/test_waiting.py",)},
     "disk": {
         f"{RUNTIME}/disk/seam.py": DISK,
         f"{RUNTIME}/disk/real.py": DISK,

@@ -287,17 +287,15 @@ def test_a_poll_waits_longer_than_one_call_may() -> None:
 async def test_a_lane_is_used_by_one_request_at_a_time_and_acknowledges_the_one_before() -> None:
     names = iter("abc")
     lanes = Lanes(lambda: next(names), 2)
-    async with lanes.lane() as first:
-        assert first.next() == ("a", 1, 0)
-        async with lanes.lane() as second:
-            assert second.next() == ("b", 1, 0)
-            third_lane = lanes.lane()
-            third = asyncio.create_task(third_lane.__aenter__())
-            await asyncio.sleep(0)
-            assert not third.done()
-        assert (await third).next() == ("b", 2, 1)
-    async with lanes.lane() as again:
-        assert again.next() == ("a", 2, 1)
-    await third_lane.__aexit__(None, None, None)
-    async with lanes.lane() as first, lanes.lane() as second:
-        assert {first.session, second.session} == {"a", "b"}
+    first, second = await lanes.take(), await lanes.take()
+    assert (first.next(), second.next()) == (("a", 1, 0), ("b", 1, 0))
+    third = asyncio.create_task(lanes.take())
+    await asyncio.sleep(0)
+    assert not third.done()
+    lanes.give(second)
+    assert (await third).next() == ("b", 2, 1)
+    lanes.give(first)
+    assert (await lanes.take()).next() == ("a", 2, 1)
+    lanes.give(first)
+    lanes.give(second)
+    assert {(await lanes.take()).session, (await lanes.take()).session} == {"a", "b"}

@@ -84,6 +84,36 @@ def test_who_goes_before_it_looked_wakes_the_next() -> None:
     assert woken == ["first", "second"]
 
 
+def test_who_was_woken_by_another_and_goes_before_it_looked_wakes_the_next() -> None:
+    waiting, woken = Waiting("q", 10), list[str]()
+    first, second, _ = (sleeper(waiting, (), woken, name) for name in ("1", "2", "3"))
+    waiting.changed()
+    waiting.looks(first)
+    waiting.leaves(first)  # wakes the second, as there may be more
+    waiting.leaves(second)
+    assert woken == ["1", "2", "3"]
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_those_who_stay_are_woken_in_order_whoever_left(seed: int) -> None:
+    waiting, woken, random = Waiting("q", 1_000), list[str](), Random(seed)
+    sleepers = [sleeper(waiting, (), woken, str(number)) for number in range(300)]
+    for _ in range(100):
+        waiting.changed()
+    again = sleepers[:100]
+    random.shuffle(again)
+    for waiter in again:  # they found none
+        waiting.looks(waiter)
+        assert waiting.sleeps(waiter)
+    stay = sorted(random.sample(range(300), 40))
+    for number in set(range(300)) - set(stay):
+        waiting.leaves(sleepers[number])
+    woken.clear()
+    for _ in stay:
+        waiting.changed()
+    assert woken == [str(number) for number in stay]
+
+
 def test_who_goes_and_saw_that_there_is_no_more_wakes_nobody() -> None:
     waiting, woken = Waiting("q", 10), list[str]()
     first = sleeper(waiting, (), woken, "first")

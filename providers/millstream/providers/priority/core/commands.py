@@ -304,6 +304,10 @@ NAMES: dict[type[Any], str] = {
 """Frozen: answers are stored with the names of their commands."""
 
 
+FREE: frozenset[type[Any]] = frozenset({Configure})
+"""Commands whose answers are not remembered."""
+
+
 def name_of(operation: Operation[Any]) -> str:
     """What a command or look is called in stored answers, metrics and scripts."""
     return NAMES[type(operation)]
@@ -314,7 +318,7 @@ def perform(core: PriorityCore, now_ms: int, command: Operation[A], request: Req
 
     Raises: what the command's operation raises, and what `PriorityCore.once` does.
     """
-    if request is None or isinstance(command, Configure):
+    if request is None or type(command) in FREE:
         return command.on(core, now_ms)
     asked = cast("Operation[Answer]", command)
     answer = core.once(now_ms, request, name_of(command), lambda: asked.on(core, now_ms))

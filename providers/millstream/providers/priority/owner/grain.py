@@ -43,6 +43,8 @@ from .relative import dated, is_relative
 __all__ = ["Polled", "QueueOwner", "owner_of"]
 
 PREFIX = "millstream.PriorityQueue."
+CREATING = (Enqueue, EnqueueMany, Dequeue)
+"""These create a queue that is not there, where that is allowed."""
 UNHELPFUL = (Dequeue, Extend, Prioritise)
 """After these nothing can be had that could not before."""
 ENDS = (Complete, Fail, Cancel)
@@ -68,13 +70,9 @@ class QueueOwner(Grain):
     async def on_activate(self) -> None:
         """Make ready; the queue is opened when somebody needs it."""
         keeper: Keeper = services_of(self).part(self.part)
-        self._keeper = keeper
         self._hold = Hold(self.key, keeper, self._swept, self._lost)
         most = keeper.options.waiting_polls_max
-        self._polls = Polls(self.key, self._hold, self._created, most)
-
-    def _created(self) -> QueueSettings | None:
-        return self._keeper.created_on_use(self.key)
+        self._polls = Polls(self.key, self._hold, most)
 
     def _swept(self) -> None:
         self._polls.changed()
@@ -99,12 +97,12 @@ class QueueOwner(Grain):
     async def do(self, command: Command, request: Request | None) -> Answered:
         """Do a command; with a request id once. Raises what its operation raises, `OwnerLost`,
         StorageUnavailable, Overloaded, and `PriorityQueueNotFound` if it creates none."""
-        create = self._created() if isinstance(command, Enqueue | EnqueueMany | Dequeue) else None
+        creates = isinstance(command, CREATING)
         if is_relative(command):
-            command = dated(command, (await self._hold.owned(create)).now_ms())
+            command = dated(command, (await self._hold.used(creates)).now_ms())
         is_done = False
         try:
-            answer = cast(Answered, await self._hold.do(command, request, create))
+            answer = cast(Answered, await self._hold.do(command, request, creates))
             is_done = True
         finally:
             if not is_done:  # cancelled, perhaps: what was done is done

@@ -126,13 +126,17 @@ class Hold:
 
     # -- using it
 
-    async def do(
-        self, command: Operation[A], request: Request | None, create: QueueSettings | None
-    ) -> A:
-        """Do a command. Raises as `owned`, and what the command's operation raises."""
+    async def used(self, creates: bool) -> OwnedQueue:
+        """The queue for a use of it; `creates`: one that makes it, where queues are created on use.
+        Raises as `owned`."""
         owned = self._owned
-        if owned is None or self._is_over:
-            owned = await self.owned(create)
+        if owned is not None and not self._is_over:
+            return owned
+        return await self.owned(self._keeper.created_on_use(self._queue) if creates else None)
+
+    async def do(self, command: Operation[A], request: Request | None, creates: bool) -> A:
+        """Do a command. Raises as `owned`, and what the command's operation raises."""
+        owned = await self.used(creates)
         try:
             return await owned.do(command, request)
         finally:

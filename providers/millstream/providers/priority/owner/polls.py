@@ -8,14 +8,12 @@ group is woken if there may be something; a session waits in one place only.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 
 from millstream.providers.priority.core.commands import Dequeue
 from millstream.providers.priority.core.errors import PriorityQueueNotFound
 from millstream.providers.priority.core.message import Metadata
 from millstream.providers.priority.core.requests.sessions import Request
 from millstream.providers.priority.core.results import Dequeued, PollStatus
-from millstream.providers.priority.core.settings import QueueSettings
 
 from .hold import Hold
 from .waiting import Waiter, Waiting
@@ -59,22 +57,11 @@ class Sleeper:
 
 
 class Polls:
-    """The polls of one queue.
+    """The polls of one queue."""
 
-    Args:
-        create: what the queue is like if a poll is its first use; None: it is not created.
-    """
-
-    def __init__(
-        self,
-        queue: str,
-        hold: Hold,
-        create: Callable[[], QueueSettings | None],
-        waiting_max: int,
-    ) -> None:
+    def __init__(self, queue: str, hold: Hold, waiting_max: int) -> None:
         self._queue = queue
         self._hold = hold
-        self._create = create
         self._waiting = Waiting(queue, waiting_max)
         self._sleepers: dict[str, Sleeper] = {}
         self._is_stopped = False
@@ -133,7 +120,7 @@ class Polls:
     async def _look(self, command: Dequeue, request: Request) -> Dequeued:
         """Dequeue, in as many steps as it takes to know what can be had."""
         while True:
-            found = await self._hold.do(command, request, self._create())
+            found = await self._hold.do(command, request, creates=True)
             if found.leases or found.status is not PollStatus.MORE:
                 return found
             await asyncio.sleep(0)

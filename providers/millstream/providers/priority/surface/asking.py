@@ -11,8 +11,7 @@ only; there are at most `OPEN_MAX` lanes of changes and `POLLS_OPEN_MAX` of poll
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
@@ -78,15 +77,15 @@ class Lanes:
         self._free: list[Lane] = []  # the latest used is used next, so idle ones are forgotten
         self._room = asyncio.Semaphore(most)
 
-    @asynccontextmanager
-    async def lane(self) -> AsyncIterator[Lane]:
-        """A lane of one's own; waits while all are in use."""
-        async with self._room:
-            lane = self._free.pop() if self._free else Lane(self._new_name())
-            try:
-                yield lane
-            finally:
-                self._free.append(lane)
+    async def take(self) -> Lane:
+        """A lane of one's own, to be given back; waits while all are in use."""
+        await self._room.acquire()
+        return self._free.pop() if self._free else Lane(self._new_name())
+
+    def give(self, lane: Lane) -> None:
+        """Let others have it."""
+        self._free.append(lane)
+        self._room.release()
 
 
 class Sessions:

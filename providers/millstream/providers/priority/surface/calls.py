@@ -66,9 +66,13 @@ class QueueCalls:
 
     async def do(self, command: Command) -> object:
         """Do a command, once. Raises what its operation raises, and what `ask` does."""
-        async with self._sessions.changes.lane() as lane:
+        lanes = self._sessions.changes
+        lane = await lanes.take()
+        try:
             request = lane.next()
             return await self.ask(lambda: self._owner.do(command, request))
+        finally:
+            lanes.give(lane)
 
     async def look(self, look: Look) -> object:
         """Look at the queue. Raises as `do`."""

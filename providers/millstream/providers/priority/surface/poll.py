@@ -18,7 +18,7 @@ from millstream.providers.priority.core.requests.sessions import Request
 from millstream.providers.priority.owner.grain import Polled
 from millstream.providers.priority.owner.options import WAIT_MS_MAX
 
-from .asking import ask
+from .asking import Lane, ask
 from .calls import QueueCalls
 from .lease import Lease
 
@@ -61,16 +61,21 @@ class Poll:
             give_back(self._calls, task.result())
 
     async def _run(self) -> list[Lease]:
-        async with self._calls.polls.lane() as lane:
-            self._session = lane.session
-            while not self._is_left:
-                request = lane.next()
-                patience_s = self._left_s() + self._calls.patience_s
-                polled = await ask(partial(self._ask, request), patience_s)
-                found = self._given(polled)
-                if found or self._left_s() <= 0:
-                    return found
-                await asyncio.sleep(AGAIN_S)
+        lane = await self._calls.polls.take()
+        self._session = lane.session
+        try:
+            return await self._polled(lane)
+        finally:
+            self._calls.polls.give(lane)
+
+    async def _polled(self, lane: Lane) -> list[Lease]:
+        while not self._is_left:
+            patience_s = self._left_s() + self._calls.patience_s
+            polled = await ask(partial(self._ask, lane.next()), patience_s)
+            found = self._given(polled)
+            if found or self._left_s() <= 0:
+                return found
+            await asyncio.sleep(AGAIN_S)
         return []
 
     def _left_s(self) -> float:
