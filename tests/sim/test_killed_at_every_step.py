@@ -110,9 +110,9 @@ class Killing:
         self._step = step
         self._began = 0
         self._is_over = False
-        clock: Any = self._loop._selector
-        self._select = clock.select
-        clock.select = self._on_step
+        loop: Any = self._loop
+        self._tick = loop._tick
+        loop._tick = self._on_step
 
     def begin(self) -> None:
         self._began = self._loop.iterations
@@ -122,12 +122,12 @@ class Killing:
         self._is_over = True
         return self._loop.iterations - self._began
 
-    def _on_step(self, timeout: float | None = None) -> Any:
+    def _on_step(self) -> None:
         is_due = self._began and self._loop.iterations - self._began >= self._step
-        if is_due and timeout == 0 and not self._is_over:
+        if is_due and self._loop._ready and not self._is_over:
             self._is_over = True
             self._loop.call_soon(self._kill, context=Context())
-        return self._select(timeout)
+        self._tick()
 
     def _kill(self) -> None:
         self._cluster.simulation.crash(self._victim)

@@ -23,12 +23,13 @@ from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import Executor
 from contextlib import closing, contextmanager, suppress
 from contextvars import Context
-from heapq import heapify, heappush
+from heapq import heappop, heappush
 from typing import Any, NoReturn, TypeVar, TypeVarTuple
 from weakref import WeakKeyDictionary
 
 from .env import seeded_random
 from .errors import Deadlock, Livelock, SimulationError, VirtualTimeExceeded
+from .handles import SimHandle, SimTimer
 from .host import HOST, Host, describe, host_of, is_alive, name_of, tag_of
 
 __all__ = ["SimLoop"]
@@ -46,17 +47,6 @@ SHUT_DOWN_ROUNDS_MAX = 3
 SHUT_DOWN_ROUND_S = 60.0
 
 
-class _Clock:
-    """In place of the selector; called once per iteration of the loop."""
-
-    def __init__(self, tick: Callable[[float | None], None]) -> None:
-        self._tick = tick
-
-    def select(self, timeout: float | None) -> list[Any]:
-        self._tick(timeout)
-        return []
-
-
 class SimLoop(asyncio.BaseEventLoop):
     """An event loop whose time is a number.
 
@@ -68,7 +58,8 @@ class SimLoop(asyncio.BaseEventLoop):
     """
 
     _ready: deque[asyncio.Handle]
-    _scheduled: list[asyncio.TimerHandle]
+    _stopping: bool
+    _closed: bool
     _clock_resolution: float
     _thread_id: int | None
 
@@ -88,7 +79,8 @@ class SimLoop(asyncio.BaseEventLoop):
         self._early_max_s = early_max_s
         self._still = 0
         self._clock_resolution = self._resolution()
-        self._selector = _Clock(self._tick)
+        self._timers: list[tuple[float, int, asyncio.TimerHandle]] = []  # the second: a number
+        self._timer_number = 0
         self._livelock_iterations_max = livelock_iterations_max
         self._random = seeded_random(seed, "loop")
         self._early_random = seeded_random(seed, "early timers")
@@ -112,24 +104,43 @@ class SimLoop(asyncio.BaseEventLoop):
         """May timers still fire early? Two who wait for what is left would never get there."""
         return self._still < EARLY_ITERATIONS_MAX
 
-    def _process_events(self, event_list: list[Any]) -> None:
-        assert not event_list
-
     def _write_to_self(self) -> None:
         """No other thread may wake this loop."""
 
-    def _tick(self, timeout: float | None) -> None:
+    def _run_once(self) -> None:
+        """One iteration: time moves if nothing is ready; then what is ready runs.
+
+        As asyncio's own, without selector and debugging: this is a quarter of a simulation's time.
+        """
+        self._tick()
+        timers, ready, until = self._timers, self._ready, self._now + self._clock_resolution
+        while timers and timers[0][0] < until:
+            ready.append(heappop(timers)[2])
+        for _ in range(len(ready)):
+            handle = ready.popleft()
+            if not handle._cancelled:
+                handle._run()
+
+    def _tick(self) -> None:
         self.iterations += 1
         if self.iterations % COLLECT_EVERY_ITERATIONS == 0:
             gc.collect()  # at fixed points, so that finalizers are part of the schedule
-        if timeout is None:
+        timers = self._timers
+        while timers and timers[0][2]._cancelled:
+            heappop(timers)
+        if self._ready or self._stopping:
+            self._stay()
+        elif not timers:
             raise Deadlock(f"nothing can happen at t={self._now:.6f} s{self._waiting()}")
-        if timeout > 0:
-            self._jump(self._scheduled[0].when())
+        elif timers[0][0] > self._now:
+            self._jump(timers[0][0])
         else:
-            self._still += 1
-            if self._still == EARLY_ITERATIONS_MAX:
-                self._clock_resolution = self._resolution()
+            self._stay()
+
+    def _stay(self) -> None:
+        self._still += 1
+        if self._still == EARLY_ITERATIONS_MAX:
+            self._clock_resolution = self._resolution()
         if self._still > self._livelock_iterations_max:
             self._livelock()
 
@@ -146,6 +157,8 @@ class SimLoop(asyncio.BaseEventLoop):
         self._still = 0 if when > self._now else self._still + 1
         self._now = when
         self._clock_resolution = self._resolution()
+        if self._still > self._livelock_iterations_max:
+            self._livelock()
 
     def _livelock(self) -> NoReturn:
         names = Counter(name_of(handle) for handle in self._ready)
@@ -181,12 +194,24 @@ class SimLoop(asyncio.BaseEventLoop):
     def call_soon(
         self, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None
     ) -> asyncio.Handle:
-        host = self._stopped_host(context)
-        if host is not None:
-            handle = asyncio.Handle(callback, args, self, context)
+        if self._closed:
+            raise RuntimeError("Event loop is closed")
+        handle = SimHandle(callback, args, self, context)
+        host = HOST.get() if context is None else context.get(HOST)
+        if host is None or (host.alive and host.waiting is None) or self.is_shutting_down:
+            self._ready.append(handle)
+        else:
             (self._buried if host.waiting is None else host.waiting).append(handle)
-            return handle
-        return super().call_soon(callback, *args, context=context)
+        return handle
+
+    def call_later(
+        self,
+        delay: float,
+        callback: Callable[[*Ts], object],
+        *args: *Ts,
+        context: Context | None = None,
+    ) -> asyncio.TimerHandle:
+        return self.call_at(self._now + delay, callback, *args, context=context)
 
     def call_at(
         self,
@@ -195,12 +220,19 @@ class SimLoop(asyncio.BaseEventLoop):
         *args: *Ts,
         context: Context | None = None,
     ) -> asyncio.TimerHandle:
-        host = self._stopped_host(context)
-        if host is not None:
-            timer = asyncio.TimerHandle(when, callback, args, self, context)
+        if self._closed:
+            raise RuntimeError("Event loop is closed")
+        timer = SimTimer(when, callback, args, self, context)
+        host = HOST.get() if context is None else context.get(HOST)
+        if host is None or (host.alive and host.waiting is None) or self.is_shutting_down:
+            self._arm(timer)
+        else:
             (self._kept if host.waiting is None else host.waiting).append(timer)
-            return timer
-        return super().call_at(when, callback, *args, context=context)
+        return timer
+
+    def _arm(self, timer: asyncio.TimerHandle) -> None:
+        self._timer_number += 1  # timers of one time fire in the order in which they were armed
+        heappush(self._timers, (timer.when(), self._timer_number, timer))
 
     def call_soon_threadsafe(
         self, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None
@@ -239,13 +271,6 @@ class SimLoop(asyncio.BaseEventLoop):
     async def create_server(self, *args: Any, **options: Any) -> Any:
         raise NotImplementedError(NO_SOCKETS)
 
-    def _stopped_host(self, context: Context | None) -> Host | None:
-        """The host, if it has crashed, or is paused."""
-        host = HOST.get() if context is None else context.get(HOST)
-        if host is None or self.is_shutting_down or (host.alive and host.waiting is None):
-            return None
-        return host
-
     def crash(self, host: Host) -> None:
         """Drop every ready callback and timer of the host, now and from now on.
 
@@ -276,8 +301,7 @@ class SimLoop(asyncio.BaseEventLoop):
             if handle.cancelled():
                 continue
             if isinstance(handle, asyncio.TimerHandle):
-                handle._scheduled = True  # type: ignore[attr-defined]
-                heappush(self._scheduled, handle)
+                self._arm(handle)
             else:
                 self._ready.append(handle)
 
@@ -290,12 +314,15 @@ class SimLoop(asyncio.BaseEventLoop):
         return taken
 
     def _take_timers(self, host: Host) -> list[asyncio.Handle]:
-        dropped: list[Any] = [timer for timer in self._scheduled if host_of(timer) is host]
-        for timer in dropped:
-            timer._scheduled = False  # a later cancel() must not count it
-        self._scheduled[:] = [timer for timer in self._scheduled if host_of(timer) is not host]
-        heapify(self._scheduled)
-        return dropped
+        taken: list[asyncio.Handle] = []
+        left: list[tuple[float, int, asyncio.TimerHandle]] = []
+        for armed in sorted(self._timers):
+            if host_of(armed[2]) is host:
+                taken.append(armed[2])
+            else:
+                left.append(armed)
+        self._timers[:] = left  # sorted, so a heap
+        return taken
 
     def keep(self, thing: object) -> None:
         """Hold a reference until the loop closes: something of a crashed host hangs on it."""
@@ -313,6 +340,7 @@ class SimLoop(asyncio.BaseEventLoop):
         with _unlogged():
             self._unwind()
         self.close()
+        self._timers.clear()
         self._kept.clear()
 
     def _unwind(self) -> None:
@@ -334,9 +362,9 @@ class SimLoop(asyncio.BaseEventLoop):
 
     def check(self) -> None:
         """Nothing of a crashed host is ready or timed, and no timer is overdue."""
-        handles = [*self._ready, *self._scheduled]
+        handles = [*self._ready, *(timer for _, _, timer in self._timers)]
         assert self.is_shutting_down or all(is_alive(host_of(handle)) for handle in handles)
-        assert all(timer.when() >= self._now for timer in self._scheduled[:1]) or self._ready
+        assert all(when >= self._now for when, _, _ in self._timers[:1]) or self._ready
         assert self._clock_resolution == self._resolution()
 
 
