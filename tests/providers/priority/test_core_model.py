@@ -384,9 +384,11 @@ def name(state: State | None) -> str | None:
 class Walk:
     """A long history from a seed, in which queues fill up and most leases are ended in time."""
 
+    machine_class: type[CoreMachine] = CoreMachine
+
     def __init__(self, seed: int) -> None:
         self.rng = Random(seed)
-        self.machine = machine = CoreMachine()
+        self.machine = machine = self.machine_class()
         rng = self.rng
         machine.begin(rng.choice([None, "project"]), rng.randint(1, 3), self.shapes(), 0)
         self.acts: list[Callable[[], None]] = [
