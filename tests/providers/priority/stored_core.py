@@ -197,6 +197,13 @@ class StoredCore:
         return self.owned.next_due_ms()
 
     @property
+    def now_ms(self) -> int:
+        """The latest time that the queue has seen, without the clock."""
+        owned: Any = self.owned
+        seen_ms: int = owned._core.now_ms
+        return seen_ms
+
+    @property
     def settings(self) -> QueueSettings:
         return self.look(ReadSettings()).settings
 

@@ -7,12 +7,13 @@ import logging
 import os
 import sqlite3
 import stat
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from millstream.providers.priority.core.changes import MessageRow
 from millstream.providers.priority.core.commands import (
     Complete,
     Depth,
@@ -25,6 +26,7 @@ from millstream.providers.priority.core.commands import (
 from millstream.providers.priority.core.errors import OwnerLost
 from millstream.providers.priority.core.message import State
 from millstream.providers.priority.core.settings import QueueSettings
+from millstream.providers.priority.store import rows
 from millstream.providers.priority.store.embedded import EmbeddedStore
 from millstream.providers.priority.store.owners import Owners
 from millstream.providers.priority.store.schema import (
@@ -94,10 +96,10 @@ async def test_a_long_payload_is_written_once_and_goes_with_its_message(
 async def test_opening_says_how_many_messages_and_how_long(
     store: EmbeddedStore, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level(logging.INFO, "millstream.priority")
+    caplog.set_level(logging.DEBUG, "millstream.priority")
     await (await store.acquire("q", SIMPLE)).do(EnqueueMany((Enqueue("a", b"", 1),) * 3))
     await store.acquire("q", SIMPLE)
-    assert caplog.messages[-1].startswith("queue 'q': opened with 1 messages in 0.")
+    assert caplog.messages[-1].startswith("queue 'q': opened with 1 messages in ")
 
 
 async def rows_of_deleted(store: EmbeddedStore, directory: Path) -> None:
@@ -237,3 +239,20 @@ async def test_an_owner_reads_what_is_stored_of_one_instant(store: EmbeddedStore
     depth = await last.look(Depth())
     assert sum(depth.values()) == 50 and depth[State.RUNNING] % 3 == 0
     assert len(await last.look(Page())) == 50 and (await last.look(Get("m0"))).id == "m0"
+
+
+async def test_a_queue_is_opened_as_it_was_at_one_instant(
+    store: EmbeddedStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever comes next may change it between two of the statements."""
+    queue = await store.acquire("q", SIMPLE)
+    await queue.do(EnqueueMany((Enqueue("a", b"x", 1), Enqueue("b", b"x", 1))))
+    read = rows._messages
+
+    def late(number: int, connection: sqlite3.Connection) -> Iterator[MessageRow]:
+        in_file(tmp_path, "DELETE FROM message WHERE id = 'a'")
+        return read(number, connection)
+
+    monkeypatch.setattr(rows, "_messages", late)
+    queue = await store.acquire("q", SIMPLE)
+    assert [view.id for view in await queue.look(Page())] == ["a", "b"]

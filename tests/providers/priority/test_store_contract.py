@@ -32,6 +32,7 @@ from millstream.providers.priority.core.errors import (
     OwnerLost,
     PriorityQueueNotFound,
     RequestInvalid,
+    RequestStale,
 )
 from millstream.providers.priority.core.message import State
 from millstream.providers.priority.core.requests.sessions import Request
@@ -507,3 +508,31 @@ async def test_refusals_leave_nothing_behind(desk: Desk) -> None:
     store = await desk.store()
     assert not await positions(store)
     assert (await (await desk.queue()).do(Enqueue("a", b"", 1), Request("s", 1))).is_changed
+
+
+def check(queue: OwnedQueue) -> None:
+    """Its core is what its rows can be."""
+    owned: Any = queue
+    owned._core.check()
+
+
+async def test_what_is_remembered_of_requests_goes_when_it_is_acknowledged_or_old(
+    desk: Desk,
+) -> None:
+    settings = QueueSettings(answers_kept_ms=1_000)
+    queue = await desk.queue("q", settings)
+    for number in range(1, 5):
+        await queue.do(Enqueue(f"m{number}", b"", 1), Request("s", number, number - 1))
+    queue = await desk.queue()
+    check(queue)
+    assert await queue.do(Enqueue("m4", b"", 1), Request("s", 4)) == ("m4", State.PENDING, 1, True)
+    with pytest.raises(RequestStale):
+        await queue.do(Enqueue("m1", b"", 1), Request("s", 1))
+    desk.place.clock.now_ms += 2_000
+    assert (await queue.sweep()).steps == 1
+    queue = await desk.queue()
+    check(queue)
+    assert (await queue.do(Enqueue("new", b"", 1), Request("s", 1))).is_changed
+    queue = await desk.queue()
+    check(queue)
+    assert (await queue.do(Enqueue("new", b"", 1), Request("s", 1))).is_changed, "the same answer"

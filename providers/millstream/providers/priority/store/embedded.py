@@ -46,6 +46,8 @@ __all__ = ["EmbeddedStore"]
 
 log = logging.getLogger("millstream.priority")
 T = TypeVar("T")
+SLOW_S = 0.1
+"""An opening that took as long is told at level INFO, others at DEBUG: there may be many."""
 
 
 class PriorityFile:
@@ -165,7 +167,8 @@ class EmbeddedStore:
         opening = partial(self._opened, file.path, queue, acquired)
         core, due_ms = await self._reader("priority opener").submit(opening)
         took_s, count = self._env.wall_s() - begun_s, sum(core.read.depth().values())
-        log.info("queue %r: opened with %d messages in %.3f s", queue, count, took_s)
+        level = logging.INFO if took_s >= SLOW_S else logging.DEBUG
+        log.log(level, "queue %r: opened with %d messages in %.3f s", queue, count, took_s)
         hold = self._hold(file, queue, acquired)
         owned = CommittingQueue(core, due_ms, hold, self._env, self.limits, self._forget)
         self._refuse_closed()
