@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from asyncio import Future
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
 import msgspec
@@ -15,6 +15,7 @@ from millstream.console.sim.run.record import Run
 from millstream.console.sim.runner import run_seed
 from millstream.providers.ledger.bookie.journal import Journal
 from millstream.providers.ledger.bookie.store import Store
+from millstream.providers.ledger.recovery.copying import Copier
 from millstream.providers.ledger.topic import topic
 from millstream.providers.ledger.topic.cursors.retention import ledgers_to_trim
 from millstream.providers.ledger.topic.record import Span
@@ -24,6 +25,8 @@ from millstream.streams import OutMessage, ProducerMark, StreamId, Token
 
 T = TypeVar("T")
 SEEDS = range(1, 21)
+LOSING = (3, 20, 4, 15)
+"""Seeds in which silos are lost for good."""
 
 
 @pytest.fixture(autouse=True)
@@ -31,9 +34,9 @@ def all_violations_are_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(record, "VIOLATIONS_SHOWN", record.VIOLATIONS_KEPT_MAX)
 
 
-def is_noticed(what: str) -> bool:
+def is_noticed(what: str, seeds: Iterable[int] = SEEDS) -> bool:
     """Does one of a few seeds fail, saying this?"""
-    return any(what in run_seed("ledger", seed).failure for seed in SEEDS)
+    return any(what in run_seed("ledger", seed).failure for seed in seeds)
 
 
 class Hasty:
@@ -64,7 +67,7 @@ def test_a_bookie_that_acknowledges_before_its_sync_is_noticed(
         self._commit = Hasty(self._commit)  # type: ignore[assignment]
 
     monkeypatch.setattr(Journal, "__init__", hastily)
-    assert is_noticed("cannot be read by")
+    assert is_noticed("cannot be read by", SEEDS[4:])
 
 
 @planted
@@ -82,6 +85,20 @@ def test_ledgers_that_are_deleted_before_they_are_done_are_noticed(
 
     monkeypatch.setattr(topic, "ledgers_to_trim", greedy)
     assert is_noticed("never got it")
+
+
+@planted
+def test_copies_that_are_counted_and_not_made_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def nothing(self: Copier, *arguments: Any, **named: Any) -> None: ...
+
+    monkeypatch.setattr(Copier, "fill", nothing)
+    assert is_noticed("cannot be read by", LOSING)
+
+
+def test_in_some_runs_silos_are_lost_for_good_and_what_they_had_is_copied() -> None:
+    outcome = run_seed("ledger", LOSING[0])
+    assert not outcome.failure and outcome.figures["runs that lose silos"] == 1
+    assert outcome.figures["silos lost for good, first"] == 1
 
 
 QUEUE, STREAM = "q", "orders/k"

@@ -5,7 +5,8 @@ of three or four is a machine with a directory and a bookie of its own. They are
 once, machines lose their power, disks fill up, stall and fail to sync, store and table fail for a
 while, silos join and leave; owners write on after they let go, or stand still and go on; segments
 and ledgers are small. Replicated, one directory is wiped or put back as it was long before, which a
-ledger of two acknowledgements survives once, and clocks differ.
+ledger of two acknowledgements survives once, or a silo is lost for good with its directory, another
+one joins, and once copies are made again a second one is lost; and clocks differ.
 Judged, beside what `streams` judges: what was acknowledged is there after a last power cut, under
 its number, and what was refused is nowhere; a number reads the same for everybody and at any time,
 and none is missing; what was acknowledged before something was sent is before it; a producer's
@@ -52,6 +53,7 @@ from millstream.runtime.testing import (
 from millstream.streams import QueueAdapterFactory
 
 from .book import Book
+from .leaving import Leaving
 from .queues import NotedAdapter, NotedLedgerQueues, Tail, Together, read_log
 from .troubles import (
     HOSTS_MAX,
@@ -252,6 +254,11 @@ class ReplicatedRun(LedgerRun):
             disk = simulation.disk(f"silo-{number}")
             disk.set_latency(*self.dice(f"latency {number}").choice(SYNC_S))
         self.figures["replicated runs"] += 1
+        self.leaving: Leaving | None = None
+        if self.dice("leaving").random() < 0.5:
+            self.leaving = Leaving(self, self.dice("losses"), self._store)
+            self.options_of_queues = self.leaving.options(self.options_of_queues)
+            self.figures["runs that lose silos"] += 1
 
     def plan(self) -> Plan:
         plan = make_plan(
@@ -261,11 +268,22 @@ class ReplicatedRun(LedgerRun):
             silos_max=SILOS + 1,
         )
         plan = all_at_once(self.dice("all at once"), plan, DURATION_S)
-        return one_loss(self.dice("loss"), plan, DURATION_S)
+        # one loss at a time: a second one must wait for the copies
+        return plan if self.leaving else one_loss(self.dice("loss"), plan, DURATION_S)
 
     def more_troubles(self, programs: Programs) -> list[Coroutine[Any, Any, None]]:
-        # nobody leaves: what was on a silo that does not come back has fewer copies from then on
-        return [*super().more_troubles(programs), joins(self, self.dice("moves"), programs)]
+        assert self.cluster is not None
+        leaving = [self.leaving.play(self.cluster, programs)] if self.leaving else []
+        moving = joins(self, self.dice("moves"), programs)
+        return [*super().more_troubles(programs), moving, *leaving]
+
+    async def calm_down(self, programs: Programs) -> None:
+        """What was lost has its copies again, before the power is cut."""
+        if self.leaving is not None:
+            assert self.cluster is not None
+            await self.cluster.until_settled(VOTES_S, RECOVERY_S)
+            await self.leaving.copies_made()
+        await super().calm_down(programs)
 
     def cut_power(self) -> None:
         assert self.cluster is not None
