@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.conditions import spin
 from tests.providers.priority.world import Rig, in_cluster
 
 from millstream.providers.priority import (
@@ -29,6 +31,7 @@ from millstream.providers.priority import (
     priority_queue,
     priority_queues,
 )
+from millstream.providers.priority.surface import asking
 from millstream.providers.priority.surface.asking import Lanes
 from millstream.runtime import ConfigError, Grain, LocalCluster, Overloaded
 from millstream.runtime.testing import grain_of
@@ -235,6 +238,30 @@ async def test_a_part_serves_one_silo() -> None:
     with pytest.raises(ConfigError, match="make one per silo"):
         async with LocalCluster(grains=[], silos=2, parts={"priority": lambda: part}):
             pass
+
+
+async def test_silos_that_would_create_queues_differently_are_refused() -> None:
+    store, creates = MemoryStore(), iter([True, False])
+    parts = {"priority": lambda: PriorityQueues(store, auto_create=next(creates))}
+    with pytest.raises(ConfigError, match="queues created on use"):
+        async with LocalCluster(grains=[], silos=2, parts=parts):
+            pass
+
+
+async def test_what_is_remembered_of_sessions_ends_with_client_and_silo() -> None:
+    gc.collect()
+    before = len(asking._known)
+
+    async def use() -> None:
+        async with cluster_of(MemoryStore()) as cluster:
+            await priority_queue(cluster, "q").enqueue(b"")
+            await priority_queue(cluster.silos[0], "q").dequeue(worker="w")
+            assert len(asking._known) == before + 2
+
+    await use()
+    await spin()
+    gc.collect()
+    assert len(asking._known) == before
 
 
 async def test_a_unit_test_gives_a_fake_of_a_queue() -> None:

@@ -8,6 +8,7 @@ the activation ends, and the next one opens it anew.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from functools import cache
 from typing import ClassVar, NamedTuple, cast
 
@@ -32,7 +33,13 @@ from millstream.providers.priority.core.errors import PriorityQueueNotFound, Set
 from millstream.providers.priority.core.requests.sessions import Request
 from millstream.providers.priority.core.results import Lease, PollStatus
 from millstream.providers.priority.core.settings import QueueSettings, SettingsRow
-from millstream.runtime import DeactivationReason, Grain, always_interleave, grain
+from millstream.runtime import (
+    DeactivationReason,
+    Grain,
+    NotInCluster,
+    always_interleave,
+    grain,
+)
 from millstream.runtime.extending import isolated, services_of, stopping
 
 from .hold import Hold, Keeper
@@ -79,7 +86,8 @@ class QueueOwner(Grain):
 
     def _lost(self) -> None:
         self._polls.stop()
-        self.context.deactivate_when_idle()
+        with suppress(NotInCluster):  # its end was forced meanwhile
+            self.context.deactivate_when_idle()
 
     @stopping
     def _stopping(self) -> None:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, TypeVar
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, WeakMethod
 
 from millstream.providers.priority.core.errors import OwnerLost
 from millstream.providers.priority.core.requests.sessions import Request
@@ -107,10 +107,22 @@ class Sessions:
 _known: WeakKeyDictionary[Opener, dict[tuple[str, str], Sessions]] = WeakKeyDictionary()
 
 
+def names_of(opener: Opener) -> Callable[[], str]:
+    """Its names, without keeping it: what is kept by its key would keep that for good."""
+    method = WeakMethod(opener.new_name)
+
+    def new_name() -> str:
+        found = method()
+        assert found is not None, "who asks has it"
+        return found()
+
+    return new_name
+
+
 def sessions_of(opener: Opener, part: str, queue: str) -> Sessions:
     """Those of this process: all handles of a queue share them."""
     known = _known.setdefault(opener, {})
-    found = known.pop((part, queue), None) or Sessions(opener.new_name)
+    found = known.pop((part, queue), None) or Sessions(names_of(opener))
     known[part, queue] = found  # the latest used is the last
     if len(known) > QUEUES_KEPT_MAX:
         del known[next(iter(known))]
