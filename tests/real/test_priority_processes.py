@@ -1,0 +1,100 @@
+"""Priority queues in an embedded store that silo processes share, while they are killed."""
+
+from __future__ import annotations
+
+import asyncio
+import textwrap
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from millstream.providers.priority import (
+    Enqueued,
+    LeaseLost,
+    NewMessage,
+    PriorityQueue,
+    State,
+    priority_queue,
+)
+from millstream.runtime import connect
+from millstream.runtime.run.launcher import SiloProcess, SiloProcesses
+
+pytestmark = pytest.mark.real
+
+FACTORY = "priority_silo:make"
+MODULE = """
+from millstream.providers.priority import EmbeddedStore, PriorityQueues, QueueSettings, Template
+from millstream.runtime import MembershipOptions, Silo
+
+def make(directory):
+    settings = QueueSettings(exclusivity_key="plane", lease_ms=3_000, attempts=20)
+    part = PriorityQueues(
+        EmbeddedStore(f"{directory}/queues"), templates=[Template("", settings)]
+    )
+    return Silo(
+        grains=[], address="127.0.0.1:0", membership=f"sqlite:{directory}",
+        stores={"default": f"sqlite:{directory}"}, parts={"priority": part},
+        membership_options=MembershipOptions(heartbeat_s=0.5, probe_every_s=0.2),
+    )
+"""
+MESSAGES = 120
+PLANES = 10
+WITHIN_S = 90.0
+
+
+@pytest.fixture(autouse=True)
+def factory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "priority_silo.py").write_text(textwrap.dedent(MODULE))
+    monkeypatch.syspath_prepend(str(tmp_path))
+
+
+class Works:
+    """What workers did: who has which plane, and how often each message was completed."""
+
+    def __init__(self) -> None:
+        self.completed: Counter[str] = Counter()
+        self.epochs: dict[str, int] = {}
+        self.late = 0
+
+    async def work(self, queue: PriorityQueue, name: str) -> None:
+        """Work for ever; a plane takes no order of an older lease than it has seen."""
+        while True:
+            for lease in await queue.dequeue(worker=name, wait_s=5):
+                try:
+                    async with lease:
+                        plane, epoch = dict(lease.metadata)["plane"], lease.token.epoch
+                        assert epoch > self.epochs.get(plane, 0), "an older lease came later"
+                        self.epochs[plane] = epoch
+                        await asyncio.sleep(0.02)
+                    self.completed[lease.id] += 1
+                except LeaseLost:
+                    self.late += 1
+
+
+async def test_silos_that_are_killed_lose_no_message_and_give_no_plane_to_two(
+    tmp_path: Path,
+) -> None:
+    arguments = {"directory": str(tmp_path / "data")}
+    silos = [SiloProcess(FACTORY, arguments, tmp_path / f"{n}.log") for n in range(3)]
+    works = Works()
+    async with SiloProcesses(silos), asyncio.timeout(WITHIN_S):
+        async with connect(*(silo.gateway for silo in silos)) as client:
+            queue = priority_queue(client, "legs", patience_s=60)
+            news = [
+                NewMessage(b"", number, str(number), {"plane": str(number % PLANES)})
+                for number in range(MESSAGES)
+            ]
+            assert all(isinstance(one, Enqueued) for one in await queue.enqueue_many(news))
+            workers = [asyncio.create_task(works.work(queue, f"w{n}")) for n in range(5)]
+            for victim in silos[:2]:
+                while len(works.completed) < MESSAGES // 3 * (1 + silos.index(victim)):
+                    await asyncio.sleep(0.02)
+                await victim.kill()
+            while (await queue.depth())[State.COMPLETED] < MESSAGES:
+                assert not any(worker.done() for worker in workers), "a worker failed"
+                await asyncio.sleep(0.2)
+            for worker in workers:
+                worker.cancel()
+            await asyncio.gather(*workers, return_exceptions=True)
+    assert works.completed == {str(number): 1 for number in range(MESSAGES)}
