@@ -12,6 +12,7 @@ GROUND, CODEC, DEFINITION = "tests/runtime", "tests/runtime/codec", "tests/runti
 WIRE, TURNS, CALLS = "tests/runtime/wire", "tests/runtime/turns", "tests/runtime/calls"
 CLUSTER, SILO, CLIENT = "tests/runtime/cluster", "tests/runtime/silo", "tests/runtime/client"
 CONTRACTS, PUBLISHING = "tests/streams/contracts", "tests/streams/publishing"
+STAGING = "tests/streams/staging/test_coordinator_model.py"
 OWNERSHIP, AGENT = "tests/streams/ownership", "tests/streams/agent"
 BALANCING, BALANCERS = "balancers/millstream/balancers", "tests/balancers"
 
@@ -250,6 +251,11 @@ ROOMS: dict[str, dict[str, tuple[str, ...]]] = {
             f"{PUBLISHING}/test_send_queue.py",
             f"{PUBLISHING}/test_sender.py",
         ),
+        f"{STREAMS}/publishing/numbered.py": (f"{PUBLISHING}/test_numbered.py",),
+    },
+    "staging": {
+        f"{STREAMS}/staging/batch.py": (STAGING,),
+        f"{STREAMS}/staging/coordinator.py": (STAGING,),
     },
     "consumer": {
         f"{STREAMS}/consumer/fresh.py": ("tests/streams/consumer/test_fresh.py",),

@@ -16,6 +16,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from millstream.streams.staging import coordinator as coordinator_module
 from millstream.streams.staging.batch import CHUNKS_MAX, Batch, Manifest, check_manifests, placed
 from millstream.streams.staging.coordinator import (
     LEASE_S,
@@ -449,3 +450,34 @@ def test_every_right_and_every_change_is_to_be_stored() -> None:
 def test_manifests_that_do_not_fit_are_refused(manifests: list[Manifest], text: str) -> None:
     with pytest.raises(ValueError, match=text):
         check_manifests(manifests)
+
+
+def test_odd_manifests_decide_nothing_and_as_many_chunks_as_the_limit_are_taken() -> None:
+    coordinator = Coordinator(WriterState(), 0.0)
+    coordinator.begin("a", 0, 0, 0.0)
+    coordinator.is_changed = False
+    with pytest.raises(ValueError, match="one count"):
+        coordinator.commit(0, [Manifest("a", 0, ["q"], [[1, 2]])], 0.0)
+    assert not coordinator.is_changed and coordinator.state.last == -1
+    full = Manifest("a", 0, [], [[]] * CHUNKS_MAX)
+    assert isinstance(coordinator.commit(0, [full], 0.0), Deliver)
+
+
+def test_a_writer_has_so_many_attempts_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(coordinator_module, "ATTEMPTS_MAX", 2)
+    coordinator = Coordinator(WriterState(), 0.0)
+    coordinator.begin("a", 0, 0, 0.0)
+    coordinator.abort(0, 0.0)
+    assert coordinator.begin("b", 0, 0, 0.0) == Begun()
+    full = coordinator.begin("c", 0, 0, 0.0)
+    assert isinstance(full, Full) and (full.limit_name, full.limit) == ("ATTEMPTS_MAX", 2)
+    assert coordinator.begin("b", 0, 0, 0.0) == Begun()
+
+
+def test_when_there_is_something_to_do_is_known() -> None:
+    coordinator = Coordinator(WriterState(), 0.0)
+    assert coordinator.next_due_s() is None
+    coordinator.begin("a", 0, 0, 5.0)
+    assert coordinator.next_due_s() == 5.0 + SILENT_S
+    coordinator.abort(0, 7.0)
+    assert coordinator.next_due_s() == 7.0 + SWEEP_AFTER_S

@@ -102,7 +102,7 @@ class NumberedPublisher:
         self._session = 0
         self._place = 0  # of the next call in the session
         self._failures = 0  # since something was accepted
-        self._failed_s = 0.0  # the first of them
+        self._failed_s: float  # the first of them
         self.accepted = 0
 
     async def publish(self, messages: bytes, count: int) -> None:
@@ -132,7 +132,6 @@ class NumberedPublisher:
 
     def _send(self, sent: Sent) -> None:
         sent.answer = self._loop.create_task(self._call(sent.messages))
-        sent.answer.add_done_callback(_look_at)
         self._place += 1
 
     def _call(self, messages: msgspec.Raw) -> Coroutine[object, object, int]:
@@ -185,9 +184,3 @@ class NumberedPublisher:
         """Assert the bounds."""
         assert len(self._out) <= self._window
         assert self._place >= len(self._out)
-
-
-def _look_at(answer: asyncio.Task[int]) -> None:
-    """Its error is that of the call before it, or was told."""
-    if not answer.cancelled():
-        answer.exception()

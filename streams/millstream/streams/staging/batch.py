@@ -67,8 +67,9 @@ class Placed(msgspec.Struct, frozen=True):
 
 
 def advance(at: dict[str, int], lanes: Sequence[str], counts: Sequence[int]) -> None:
+    """Go past the messages of a chunk."""
     for lane, count in zip(lanes, counts, strict=True):
-        at[lane] = at.get(lane, 0) + count
+        at[lane] += count
 
 
 def placed(batch: Batch) -> Iterator[Placed]:
