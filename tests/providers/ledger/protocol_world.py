@@ -287,7 +287,7 @@ class ModelRecovery:
         for step in steps:
             match step:
                 case Fence(place, name):
-                    self._ask(place, partial(self.world.bookies[name].fence, self.record.term))
+                    self._fence(place, name)
                 case Read(place, name, first):
                     self._read(place, name, first)
                 case Keep():
@@ -312,7 +312,10 @@ class ModelRecovery:
             self.writer = ModelWriter(self.world, core, self.record.term, is_recovery=True)
         return self.writer
 
-    def _ask(self, place: int, act: Callable[[], int]) -> None:
+    def _ask(
+        self, place: int, act: Callable[[], Any], take: Callable[[Recovering, Any], list[Step]]
+    ) -> None:
+        """A question to a bookie; its answer is taken unless another attempt has begun."""
         attempt = self.attempt
 
         def answer(told: Any) -> None:
@@ -323,25 +326,18 @@ class ModelRecovery:
             elif told is None:
                 self.do(self.core.unanswered(place))
             else:
-                self.do(self.core.fenced(place, told))
+                self.do(take(self.core, told))
 
         self.world.send(act, answer)
 
+    def _fence(self, place: int, name: str) -> None:
+        act = partial(self.world.bookies[name].fence, self.record.term)
+        self._ask(place, act, lambda core, told: core.fenced(place, told))
+
     def _read(self, place: int, name: str, first: int) -> None:
-        attempt, bookie = self.attempt, self.world.bookies[name]
-        count = self.world.rng.randint(1, 4)
-
-        def answer(told: Any) -> None:
-            if attempt != self.attempt or self.core is None:
-                return
-            if isinstance(told, LedgerFenced):
-                self.core = None
-            elif told is None:
-                self.do(self.core.unanswered(place))
-            else:
-                self.do(self.core.found(place, first, told))
-
-        self.world.send(lambda: bookie.read(first, count, self.record.term), answer)
+        bookie, count = self.world.bookies[name], self.world.rng.randint(1, 4)
+        act = partial(bookie.read, first, count, self.record.term)
+        self._ask(place, act, lambda core, told: core.found(place, first, told))
 
     def finish(self) -> None:
         """Once everything that was kept is on its ack quorum, the record gets its end."""

@@ -10,6 +10,7 @@ import pytest
 from tests.providers.ledger.bookie.kit import PATH, SMALL, entry, new_disk, on_loop, opened
 
 from millstream.providers.ledger.bookie.bookie import Bookie
+from millstream.providers.ledger.bookie.options import BookieOptions
 from millstream.providers.ledger.protocol.errors import LedgerFenced
 from millstream.providers.ledger.protocol.found import Missing
 from millstream.runtime import StorageUnavailable
@@ -30,6 +31,14 @@ async def filled(disk: SimDisk, ledgers: int = 4, entries: int = 12) -> Bookie:
     for number in range(entries):
         for ledger in range(1, ledgers + 1):
             await bookie.add(0, [entry(ledger, number, 900)])
+    return bookie
+
+
+async def mixed(disk: SimDisk, options: BookieOptions = SMALL) -> Bookie:
+    """Of 40 entries each eighth is of ledger 1, and the others of ledger 2."""
+    bookie = await opened(disk, options)
+    for number in range(40):
+        await bookie.add(0, [entry(1 + (number % 8 != 0), number, 900)])
     return bookie
 
 
@@ -114,9 +123,7 @@ def test_a_round_in_which_the_metadata_fail_deletes_nothing() -> None:
 def test_what_little_is_left_of_a_segment_moves_and_is_read_as_before() -> None:
     async def main() -> None:
         disk = new_disk()
-        bookie = await opened(disk)
-        for number in range(40):
-            await bookie.add(0, [entry(1 + (number % 8 != 0), number, 900)])
+        bookie = await mixed(disk)
         before = bookie.figures()
         assert before.segments == 3
         collected = await bookie.collect(gone(2))
@@ -158,9 +165,7 @@ def test_a_segment_with_a_damaged_entry_stays() -> None:
 
     async def main() -> None:
         disk = new_disk()
-        bookie = await opened(disk)
-        for number in range(40):
-            await bookie.add(0, [entry(1 + (number % 8 != 0), number, 900)])
+        bookie = await mixed(disk)
         offset = bookie.store.index.find(1, 0) & 0xFFFFFFFF
         disk.flip_bit(f"{PATH}/{1:016d}.seg", offset + 300)
         await bookie.collect(gone(2))
@@ -194,9 +199,7 @@ def test_tombstones_below_the_oldest_ledger_are_one() -> None:
 def test_reads_go_on_while_segments_are_compacted_and_removed() -> None:
     async def main() -> None:
         disk = new_disk()
-        bookie = await opened(disk, replace(SMALL, cache_bytes=1))  # so all is read from the disk
-        for number in range(40):
-            await bookie.add(0, [entry(1 + (number % 8 != 0), number, 900)])
+        bookie = await mixed(disk, replace(SMALL, cache_bytes=1))  # so all is read from the disk
         collecting = asyncio.ensure_future(bookie.collect(gone(2)))
         await asyncio.sleep(0)
         assert await bookie.collect(gone(2)) == (0, 0, 0), "one round at a time"
@@ -217,9 +220,7 @@ def test_a_crash_at_any_step_of_a_round_loses_nothing(seed: int) -> None:
 
     async def main() -> None:
         disk = new_disk(seed)
-        bookie = await opened(disk)
-        for number in range(40):
-            await bookie.add(0, [entry(1 + (number % 8 != 0), number, 900)])
+        bookie = await mixed(disk)
         disk.cut_power_after(seed, disk.crash)
         try:
             await bookie.collect(gone(2))

@@ -337,3 +337,23 @@ def test_an_identity_comes_back() -> None:
     identity = identity.without_segment(2)
     assert identity_in(identity_bytes(identity)) == identity
     assert (identity.segments, identity.last_segment) == (((1, 1), (3, 3)), 3)
+
+
+def test_a_frame_may_be_all_table() -> None:
+    records = [Record(Kind.FENCE, ledger, 2) for ledger in range(41)]
+    frame = frame_of(SEED, 3, 4, records)
+    data = b"".join(frame.parts)
+    assert frame.length == len(data) == front_bytes_of(data) == 2 * SECTOR_BYTES
+    front = front_of(SEED, data)
+    assert front is not None and [row.ledger for row in front.rows] == list(range(41))
+
+
+def test_what_is_reserved_is_zero() -> None:
+    data = b"".join(frame_of(SEED, 3, 4, [Record(Kind.FENCE, 1, 2)]).parts)
+    assert HEAD_OF_FRAME.unpack_from(data)[2] == 0
+
+
+@pytest.mark.parametrize("offset", [1, 512, 513, 2**32 - 1])
+def test_a_place_has_segment_and_offset(offset: int) -> None:
+    place = place_of(7, offset)
+    assert (segment_of(place), offset_of(place)) == (7, offset)
