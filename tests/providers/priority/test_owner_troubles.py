@@ -447,6 +447,45 @@ def test_a_queue_whose_owner_was_collected_is_woken() -> None:
     in_cluster(main)
 
 
+def test_a_queue_that_cannot_be_woken_keeps_no_other_from_it() -> None:
+    async def main(rig: Rig) -> None:
+        for name in ("a-hung", "b-fine", "c-fine"):
+            await rig.on(rig.host, rig.queue(name).enqueue(b"x", id="x", invisible_s=60))
+        await asyncio.sleep(40)  # their owners are collected
+
+        async def hang(name: str) -> None:
+            if name == "a-hung":
+                await never()
+
+        rig.faults.on_before = hang
+        await asyncio.sleep(24)
+        states = [rig.stored(name)["x"].state for name in ("a-hung", "b-fine", "c-fine")]
+        assert states == [State.INVISIBLE, State.PENDING, State.PENDING]
+        rig.faults.on_before = None
+
+    in_cluster(main, options=PriorityOptions(wakes_max=2, release_s=1.0))
+
+
+def test_a_store_that_does_not_say_what_is_due_is_asked_again() -> None:
+    async def main(rig: Rig) -> None:
+        await rig.on(rig.host, rig.queue().enqueue(b"x", id="x", invisible_s=60))
+        await asyncio.sleep(40)
+        due, failed = rig.store.due, 0
+
+        async def fail(*args: Any) -> list[str]:
+            nonlocal failed
+            failed += 1
+            if failed > 30:
+                return await due(*args)
+            raise StorageUnavailable("the disk is away")
+
+        rig.store.due = fail  # type: ignore[method-assign]
+        await asyncio.sleep(35)
+        assert failed > 30 and rig.stored()["x"].state == State.PENDING
+
+    in_cluster(main)
+
+
 def test_a_waiting_poll_gets_what_becomes_visible() -> None:
     async def main(rig: Rig) -> None:
         queue = rig.queue()
