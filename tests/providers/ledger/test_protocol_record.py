@@ -10,11 +10,13 @@ import pytest
 from millstream.providers.ledger.protocol.errors import LedgerClosed, LedgerFenced
 from millstream.providers.ledger.protocol.quorum import Quorum
 from millstream.providers.ledger.protocol.record import (
+    ENDLESS,
     Claim,
     Fragment,
     LedgerRecord,
     LedgerState,
     closed,
+    given_up,
     recovering,
     with_ensemble,
 )
@@ -98,3 +100,64 @@ def test_no_more_is_complete_than_the_ledger_has() -> None:
     assert closed(OPEN, 1, 3, 30).complete == -1
     assert closed(OPEN, 1, 3, 30, complete=2).complete == 2
     assert closed(OPEN, 1, 3, 30, complete=9).complete == 3
+
+
+# --- what a person gave up
+
+
+def with_lost(*lost: tuple[int, int], last: int = 9) -> LedgerRecord:
+    return msgspec.structs.replace(closed(OPEN, 1, last, 90), lost=lost)
+
+
+def test_an_entry_is_in_the_range_that_was_given_up_with_it() -> None:
+    record = with_lost((0, 0), (3, 5), (8, ENDLESS))
+    found = [record.lost_at(entry) for entry in range(10)]
+    assert found[0] == (0, 0) and found[1:3] == [None, None]
+    assert found[3:6] == [(3, 5)] * 3 and found[6:8] == [None, None]
+    assert found[8:] == [(8, ENDLESS)] * 2
+    assert OPEN.lost_at(0) is None
+
+
+@pytest.mark.parametrize(
+    ("entries", "kept"),
+    [
+        (range(0, 10), [range(1, 3), range(6, 8)]),
+        (range(1, 3), [range(1, 3)]),
+        (range(2, 7), [range(2, 3), range(6, 7)]),
+        (range(3, 6), []),
+        (range(4, 8), [range(6, 8)]),
+        (range(9, 12), []),
+        (range(6, 7), [range(6, 7)]),
+        (range(2, 2), []),
+    ],
+)
+def test_what_was_not_given_up_is_left_of_a_range(entries: range, kept: list[range]) -> None:
+    assert list(with_lost((0, 0), (3, 5), (8, ENDLESS)).kept(entries)) == kept
+    assert list(with_lost((0, 0), (3, 5), (8, 11)).kept(entries)) == kept
+
+
+def test_of_a_ledger_of_which_nothing_was_given_up_all_is_left() -> None:
+    assert list(OPEN.kept(range(2, 5))) == [range(2, 5)] and list(OPEN.kept(range(2, 2))) == []
+
+
+def test_the_end_is_lost_where_the_last_entry_is_or_more_may_have_been() -> None:
+    assert not OPEN.is_end_lost and not with_lost((0, 8)).is_end_lost
+    assert with_lost((8, 9)).is_end_lost and with_lost((3, 3), (10, ENDLESS)).is_end_lost
+
+
+def test_entries_are_given_up_with_the_end_of_a_ledger_that_has_none() -> None:
+    record = given_up(recovering(OPEN), 2, 4, 40, [(5, ENDLESS), (1, 2)])
+    assert (record.state, record.last, record.length) == (LedgerState.CLOSED, 4, 40)
+    assert record.lost == ((1, 2), (5, ENDLESS))
+    assert given_up(record, 2, 4, 40, [(5, ENDLESS), (1, 2)]) == record
+    with pytest.raises(LedgerFenced):
+        given_up(recovering(recovering(OPEN)), 2, 4, 40, [])
+    with pytest.raises(LedgerClosed):
+        given_up(record, 2, 3, 30, [])
+
+
+def test_what_is_given_up_of_a_closed_ledger_joins_what_was_before() -> None:
+    record = given_up(with_lost((1, 2), (7, 7)), 1, 9, 90, [(3, 3), (5, 5), (6, 8)])
+    assert record.lost == ((1, 3), (5, 8))
+    assert given_up(record, 1, 9, 90, [(2, 6)]).lost == ((1, 8),)
+    assert (record.state, record.last, record.length) == (LedgerState.CLOSED, 9, 90)

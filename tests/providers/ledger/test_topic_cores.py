@@ -28,6 +28,7 @@ from millstream.providers.ledger.topic.form import (
 from millstream.providers.ledger.topic.options import LedgerTopicOptions
 from millstream.providers.ledger.topic.reading import index
 from millstream.providers.ledger.topic.reading.tail import Tail
+from millstream.providers.ledger.topic.record import Span, TopicRecord
 from millstream.runtime import QueueFull, QueueUnavailable
 
 NAMES = st.sampled_from(["a", "b", "cc", "dddd", "ü", "ffffffff"])
@@ -161,3 +162,12 @@ def test_snapshots_come_every_so_many_entries() -> None:
         assert producers_of(stored.entries[7]) == [KnownProducer("p", 6, 6)]
 
     in_a_world(main)
+
+
+@pytest.mark.parametrize(
+    ("mark", "backlog"),
+    [(0, 13), (3, 10), (5, 8), (9, 8), (104, 8), (105, 8), (106, 7), (112, 1), (113, 0), (120, 0)],
+)
+def test_a_backlog_counts_no_numbers_that_were_left_out(mark: int, backlog: int) -> None:
+    spans = (Span(1, 1, True, 105, left_out=100), Span(2, 106, True, 5), Span(3, 111))
+    assert TopicRecord("t", spans=spans).backlog(mark, 114) == backlog
