@@ -67,6 +67,7 @@ PARTITIONS = (
 BOOKIE, BOOKIES = "providers/millstream/providers/ledger/bookie", "tests/providers/ledger/bookie"
 FORM = (f"{BOOKIES}/test_form.py", f"{BOOKIES}/test_bookie.py", f"{BOOKIES}/test_tails.py")
 OPENED = (
+    f"{BOOKIES}/test_form.py",
     f"{BOOKIES}/test_tails.py",
     f"{BOOKIES}/test_directory.py",
     f"{BOOKIES}/test_bookie.py",

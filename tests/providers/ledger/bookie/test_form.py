@@ -22,6 +22,7 @@ from millstream.providers.ledger.bookie.form.frame import (
     SECTOR_BYTES,
     Kind,
     Record,
+    Row,
     frame_of,
     front_bytes_of,
     front_of,
@@ -46,7 +47,8 @@ from millstream.providers.ledger.bookie.form.segment import (
 )
 from millstream.providers.ledger.bookie.form.state import TERM_MAX, State, state_bytes, state_in
 from millstream.providers.ledger.bookie.form.tail import Tail
-from millstream.providers.ledger.protocol.entry import check_of
+from millstream.providers.ledger.bookie.form.walk import is_entry
+from millstream.providers.ledger.protocol.entry import Head, check_of, pack
 
 SEED = 77
 NUMBERS = st.integers(0, 2**63 - 2)
@@ -357,3 +359,31 @@ def test_what_is_reserved_is_zero() -> None:
 def test_a_place_has_segment_and_offset(offset: int) -> None:
     place = place_of(7, offset)
     assert (segment_of(place), offset_of(place)) == (7, offset)
+
+
+def test_an_index_counts_how_often_entries_of_a_ledger_were_put() -> None:
+    index = Index()
+    assert index.puts(1) == -1
+    for count, entry in enumerate((0, 1, 1), 1):
+        index.put(1, entry, place_of(1, 512), 90, -1)
+        assert (index.puts(1), index.puts(2)) == (count, -1)
+
+
+def test_a_state_denies_only_what_was_never_here() -> None:
+    state = State()
+    state.doubt(3)
+    assert [state.denies(ledger) for ledger in (2, 3, 5)] == [False, True, True]
+    state.apply(Row(Kind.LEAVE, 5, 0, 0, 0))
+    assert not state.denies(5) and state.denies(6)
+    state.apply(Row(Kind.FENCE, 6, 4, 0, 0))
+    assert state.term_of(6) == 4 and state.denies(6)
+    state.apply(Row(Kind.FORGET, 5, 6, 0, 0))
+    assert [state.term_of(ledger) for ledger in (5, 6, 7)] == [TERM_MAX, TERM_MAX, 0]
+    assert [state.denies(ledger) for ledger in (5, 6, 7)] == [False, False, True]
+    assert state.left == set() and state.fences == {}, "of what is forgotten nothing else is kept"
+
+
+def test_too_few_bytes_are_no_entry() -> None:
+    packed = pack(Head(1, 2, -1, -1, 3, 3), b"abc")
+    assert is_entry(1, 2, packed) and not is_entry(1, 3, packed)
+    assert not any(is_entry(1, 2, packed[:size]) for size in range(len(packed)))
