@@ -183,11 +183,21 @@ async def test_files_of_another_making_are_refused(tmp_path: Path) -> None:
     await store.aclose()
 
 
-@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="root may all")
-async def test_another_users_files_are_refused(tmp_path: Path) -> None:
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no users here")
+def test_another_users_files_are_refused(tmp_path: Path) -> None:
+    EmbeddedStore(tmp_path / "data")
     tmp_path.chmod(0o500)
-    with pytest.raises(ConfigError, match="Make it writable"):
-        EmbeddedStore(tmp_path / "data")
+    child = os.fork()
+    if not child:
+        if os.geteuid() == 0:
+            os.seteuid(65_534)  # nobody
+        try:
+            EmbeddedStore(tmp_path / "other")
+        except ConfigError as error:
+            os._exit(7 if "Make it writable for this user" in str(error) else 1)
+        os._exit(2)
+    _, status = os.waitpid(child, 0)
+    assert os.waitstatus_to_exitcode(status) == 7
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
@@ -256,3 +266,22 @@ async def test_a_queue_is_opened_as_it_was_at_one_instant(
     monkeypatch.setattr(rows, "_messages", late)
     queue = await store.acquire("q", SIMPLE)
     assert [view.id for view in await queue.look(Page())] == ["a", "b"]
+
+
+async def test_a_full_disk_ends_owners_and_loses_nothing_that_was_answered(
+    store: EmbeddedStore, tmp_path: Path
+) -> None:
+    """SQLite says the same of a file that may have no more pages."""
+    queue = await store.acquire("q", SIMPLE)
+    writer = store._file(file_index("q")).writer
+    await writer.submit(lambda connection: connection.execute("PRAGMA max_page_count = 40"))
+    taken = []
+    with pytest.raises(StorageUnavailable, match="the disk is full"):
+        for number in range(100):
+            await queue.do(Enqueue(f"m{number}", bytes(9_000), 1))
+            taken.append(f"m{number}")
+    assert queue.is_lost and len(taken) > 3
+    queue = await store.acquire("q", SIMPLE)
+    assert [view.id for view in await queue.look(Page())] == taken
+    await writer.submit(lambda connection: connection.execute("PRAGMA max_page_count = 9000"))
+    assert (await queue.do(Enqueue("last", bytes(9_000), 1))).is_changed
