@@ -176,6 +176,29 @@ def test_a_batch_job_with_a_writer_id_adds_nothing_when_it_is_run_again(
         assert len(gateway.rows) == 2 * ROWS
 
 
+def test_two_writes_of_one_foreach_batch_are_two_writers(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    write_files(tmp_path / "in", parts=1)
+
+    with FakeGateway() as gateway:
+
+        def both(rows: DataFrame, batch: int) -> None:
+            for key_column in ("carrier", "id"):
+                write_batch(rows, gateway, writer_id="job", key_column=key_column)
+
+        rows = spark.readStream.schema(SCHEMA).json(str(tmp_path / "in"))
+        query = rows.writeStream.foreachBatch(both).trigger(availableNow=True)
+        assert (
+            query.option("checkpointLocation", str(tmp_path / "cp"))
+            .start()
+            .awaitTermination(AWAIT_S)
+        )
+        assert gateway.repeats == 0
+        by_id = [entry for entry in gateway.rows if entry.key == str(entry.item["id"])]
+    assert (len(by_id), len(gateway.rows)) == (ROWS, 2 * ROWS)
+
+
 @pytest.mark.parametrize(
     ("more", "text"),
     [
