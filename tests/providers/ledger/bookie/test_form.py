@@ -37,6 +37,7 @@ from millstream.providers.ledger.bookie.form.intervals import Intervals
 from millstream.providers.ledger.bookie.form.runs import HOLE_MAX, Runs, places_bytes, places_in
 from millstream.providers.ledger.bookie.form.sealed import sealed_bytes, sealed_in
 from millstream.providers.ledger.bookie.form.segment import (
+    FRAMES_START,
     head_bytes,
     head_in,
     number_in,
@@ -387,3 +388,15 @@ def test_too_few_bytes_are_no_entry() -> None:
     packed = pack(Head(1, 2, -1, -1, 3, 3), b"abc")
     assert is_entry(1, 2, packed) and not is_entry(1, 3, packed)
     assert not any(is_entry(1, 2, packed[:size]) for size in range(len(packed)))
+
+
+def test_a_segment_knows_its_first_frame_and_its_last() -> None:
+    tail = Tail(7)
+    none = tail.sealed("d", b"")
+    assert (none.segment, none.first, none.last, none.previous, none.check) == (7, -1, -1, 0, 0)
+    assert (none.end, none.damaged, none.ledgers) == (FRAMES_START, 0, [])
+    for sequence in range(3):
+        tail.grow(sequence, 50 + sequence, 60 + sequence, 1024 + sequence)
+    found = tail.sealed("d", b"")
+    assert (found.first, found.previous) == (0, 50)
+    assert (found.last, found.check, found.end) == (2, 62, 1026)
