@@ -196,3 +196,17 @@ def test_a_cache_keeps_what_was_used_last_within_its_limit(
         assert cache.get(2, number) is None
         cost = sum(len(one) + ENTRY_COST_BYTES for one in model.values())
         assert cache.size_bytes == cost <= limit
+
+
+def test_a_full_cache_lets_go_of_what_was_used_longest_ago() -> None:
+    cache = Cache(3 * (ENTRY_COST_BYTES + 10))
+    for number in range(3):
+        cache.put(1, number, bytes(10))
+    assert cache.get(1, 0) == bytes(10), "three just fit"
+    cache.put(1, 3, bytes(10))
+    assert [cache.get(1, number) is not None for number in range(4)] == [True, False, True, True]
+
+
+def test_a_disk_that_was_not_looked_at_yet_refuses_nothing() -> None:
+    room = Room(100)
+    assert (room.is_full, room.refusal, room.free_bytes) == (False, "", -1)
