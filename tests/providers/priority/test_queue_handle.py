@@ -31,6 +31,7 @@ from millstream.providers.priority import (
     priority_queue,
     priority_queues,
 )
+from millstream.providers.priority.owner.polls import Polls
 from millstream.providers.priority.surface import asking
 from millstream.providers.priority.surface.asking import Lanes
 from millstream.runtime import ConfigError, Grain, LocalCluster, Overloaded
@@ -299,6 +300,35 @@ def test_polls_that_wait_take_no_place_of_a_change() -> None:
         assert [len(await poll) for poll in polls] == [1] * 100
         assert rig.simulation.loop.time() - start_s < 1
 
+    in_cluster(main)
+
+
+@pytest.mark.parametrize("waiting", [10, 300])
+def test_a_message_costs_as_many_looks_however_many_wait(
+    waiting: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    look, looks = Polls._look, 0
+
+    async def counted(self: Polls, *args: Any) -> Any:
+        nonlocal looks
+        looks += 1
+        return await look(self, *args)
+
+    async def main(rig: Rig) -> None:
+        nonlocal looks
+        queue = rig.queue()
+        polls = [rig.spawn(queue.dequeue(worker="w", wait_s=25)) for _ in range(waiting)]
+        await asyncio.sleep(1)
+        assert looks <= 2, "those who come later sleep at once"
+        looks = 0
+        for _ in range(10):
+            await rig.on(rig.host, queue.enqueue(b""))
+        await asyncio.sleep(1)
+        assert sum(poll.done() for poll in polls) == 10 and looks <= 3 * 10
+        for poll in polls:
+            poll.cancel()
+
+    monkeypatch.setattr(Polls, "_look", counted)
     in_cluster(main)
 
 

@@ -37,7 +37,7 @@ def test_a_message_wakes_the_first_of_each_group_that_it_helps_oldest_first() ->
     waiting.changed((("k", "a"), ("z", "1")))
     assert woken == ["a1", "any"]
     waiting.changed()
-    assert woken == ["a1", "any", "b1", "a2"]
+    assert woken == ["a1", "any", "b1"], "the others of these groups are about to look"
 
 
 def test_what_changes_while_one_looks_makes_it_look_again() -> None:
@@ -48,21 +48,47 @@ def test_what_changes_while_one_looks_makes_it_look_again() -> None:
     waiting.found_none(waiter)
     assert not waiting.sleeps(waiter)
     waiting.looks(waiter)
+    waiting.found_none(waiter)
     assert waiting.sleeps(waiter)
 
 
 def test_one_who_found_none_keeps_its_place() -> None:
     waiting, woken = Waiting("q", 10), list[str]()
     first, second = (sleeper(waiting, (), woken, name) for name in ("first", "second"))
-    waiting.changed()
-    waiting.changed()
+    waiting.changed(count=2)
     assert woken == ["first", "second"]
     for waiter in (second, first):
         waiting.looks(waiter)
+    for waiter in (second, first):
         waiting.found_none(waiter)
         assert waiting.sleeps(waiter)
     waiting.changed()
     assert woken[2:] == ["first"]
+
+
+def test_of_those_who_found_none_one_looks_again() -> None:
+    """What changes while they look wakes one who sleeps, or lets one of them look again."""
+    waiting, woken = Waiting("q", 10), list[str]()
+    first, second, _ = (sleeper(waiting, (), woken, name) for name in ("1", "2", "3"))
+    waiting.changed(count=2)
+    for waiter in (first, second):
+        waiting.looks(waiter)
+    waiting.changed()
+    assert woken == ["1", "2", "3"]
+    for waiter in (first, second):
+        waiting.found_none(waiter)
+        assert waiting.sleeps(waiter), "the third looks after the change"
+
+
+def test_a_change_wakes_nobody_while_one_is_about_to_look() -> None:
+    waiting, woken = Waiting("q", 10), list[str]()
+    for name in ("1", "2", "3"):
+        sleeper(waiting, (), woken, name)
+    waiting.changed()
+    waiting.changed()
+    assert woken == ["1"]
+    waiting.changed(count=2)
+    assert woken == ["1", "2"]
 
 
 def test_who_goes_with_what_it_wanted_wakes_the_next() -> None:
@@ -98,19 +124,18 @@ def test_who_was_woken_by_another_and_goes_before_it_looked_wakes_the_next() -> 
 def test_those_who_stay_are_woken_in_order_whoever_left(seed: int) -> None:
     waiting, woken, random = Waiting("q", 1_000), list[str](), Random(seed)
     sleepers = [sleeper(waiting, (), woken, str(number)) for number in range(300)]
-    for _ in range(100):
-        waiting.changed()
+    waiting.changed(count=100)
     again = sleepers[:100]
     random.shuffle(again)
-    for waiter in again:  # they found none
+    for waiter in again:
         waiting.looks(waiter)
+        waiting.found_none(waiter)
         assert waiting.sleeps(waiter)
     stay = sorted(random.sample(range(300), 40))
     for number in set(range(300)) - set(stay):
         waiting.leaves(sleepers[number])
     woken.clear()
-    for _ in stay:
-        waiting.changed()
+    waiting.changed(count=len(stay))
     assert woken == [str(number) for number in stay]
 
 
@@ -207,7 +232,8 @@ class Model:
     def put(self) -> None:
         message = self.random.choice(((), A, B, (*A, ("z", "1"))))
         self.messages.append(message)
-        self.waiting.changed(message if self.random.random() < 0.8 else None)
+        is_told = self.random.random() < 0.8
+        self.waiting.changed(message if is_told else None, self.random.choice((1, 1, 3)))
 
     def come(self) -> None:
         self.workers.append(Worker(self, self.random.choice(((), A, B, (("z", "1"),)))))

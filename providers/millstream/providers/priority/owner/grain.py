@@ -81,8 +81,8 @@ class QueueOwner(Grain):
         most = keeper.options.waiting_polls_max
         self._polls = Polls(self.key, self._hold, most)
 
-    def _swept(self) -> None:
-        self._polls.changed()
+    def _swept(self, steps: int) -> None:
+        self._polls.changed(count=steps)
 
     def _lost(self) -> None:
         self._polls.stop()
@@ -124,6 +124,8 @@ class QueueOwner(Grain):
         """Wake whom a command may have helped."""
         if isinstance(command, Enqueue):
             self._polls.changed(tuple(sorted(command.metadata)))
+        elif isinstance(command, EnqueueMany):
+            self._polls.changed(count=len(command.messages))
         elif isinstance(command, UNHELPFUL):
             return
         elif not isinstance(command, ENDS) or self._hold.settings.exclusivity_key is not None:

@@ -59,12 +59,12 @@ class Hold:
     """The hold on one queue.
 
     Args:
-        changed: is called when something that was due was done.
+        changed: is called when something that was due was done, with about how much.
         lost: is called, once, when the queue is lost.
     """
 
     def __init__(
-        self, queue: str, keeper: Keeper, changed: Callable[[], None], lost: Callable[[], None]
+        self, queue: str, keeper: Keeper, changed: Callable[[int], None], lost: Callable[[], None]
     ) -> None:
         self._queue = queue
         self._keeper = keeper
@@ -181,7 +181,7 @@ class Hold:
         now_ms = owned.now_ms()
         if self._due_ms <= now_ms:
             self._disarm()
-            self._changed()
+            self._changed(1)
         due_ms = owned.next_due_ms()
         if due_ms is None or due_ms >= self._due_ms:
             return
@@ -215,12 +215,14 @@ class Hold:
             return
         self._is_sweeping = True
         try:
-            while (await owned.sweep()).is_more:
-                self._changed()
+            while True:
+                swept = await owned.sweep()
+                self._changed(max(swept.steps, 1))
+                if not swept.is_more:
+                    return
                 await asyncio.sleep(0)
         finally:
             self._is_sweeping = False
-            self._changed()
             self._after(owned)
 
     # -- the end

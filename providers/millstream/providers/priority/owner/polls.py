@@ -127,9 +127,10 @@ class Polls:
 
     # -- told by others
 
-    def changed(self, metadata: Metadata | None = None) -> None:
-        """Something may be had that could not before; of `metadata`, if it is one message."""
-        self._waiting.changed(metadata)
+    def changed(self, metadata: Metadata | None = None, count: int = 1) -> None:
+        """Something may be had that could not before, about so much; of `metadata`, if it is one
+        message."""
+        self._waiting.changed(metadata, count)
 
     def leave(self, session: str) -> None:
         """Nobody waits for the session's poll any more."""

@@ -3,8 +3,9 @@
 Owns: `Waiting` and `Waiter`, as decisions: no clock, no future. Not: looking (`polls`).
 Those who want the same are a group, in the order in which they came. Invariants:
 - while somebody of a group sleeps, nothing that it wants can be had, or one of the group is awake;
-- who is awake and goes, or gets all that it asked for, wakes the next of its group, unless it saw
-  that there was no more and nothing has changed since.
+- who is awake and goes, or gets all that it asked for, wakes the next of its group, unless another
+  of them looks since the last change, or has seen that there is no more;
+- of those who found none one looks again after a change, and not all of them.
 """
 
 from __future__ import annotations
@@ -23,30 +24,48 @@ SPARE_MAX = 64
 
 
 class Group:
-    """Who wants messages with all of these pairs; `changes` counts what may have helped them."""
+    """Who wants messages with all of these pairs.
 
-    __slots__ = ("asleep", "changes", "size", "sleeping", "wanted")
+    `changes` counts what may have helped them; `fresh`: how many look since the last change;
+    `roused`: how many are about to; `none_at`: at which change somebody saw that there is no more.
+    """
+
+    __slots__ = ("asleep", "changes", "fresh", "none_at", "roused", "size", "sleeping", "wanted")
 
     def __init__(self, wanted: Metadata) -> None:
         self.wanted = wanted
-        self.changes = 0
+        self.changes = self.fresh = self.roused = 0
+        self.none_at = -1
         self.size = 0
         self.sleeping = 0
         self.asleep: list[tuple[int, Waiter]] = []  # a heap; entries of who woke or left are stale
+
+    @property
+    def is_looked_after(self) -> bool:
+        """Will somebody have looked after the last change, and wake the next if there is more?"""
+        return self.fresh > 0 or self.roused > 0
 
 
 class Waiter:
     """One who waits. `wake` is called once for each `sleeps`."""
 
-    __slots__ = ("group", "is_asleep", "none_at", "seen", "ticket", "wake")
+    __slots__ = (
+        "group",
+        "is_asleep",
+        "is_looking",
+        "is_roused",
+        "saw_none",
+        "seen",
+        "ticket",
+        "wake",
+    )
 
     def __init__(self, group: Group, ticket: int, wake: Callable[[], None]) -> None:
         self.group = group
         self.ticket = ticket
         self.wake = wake
-        self.is_asleep = False
-        self.seen = group.changes  # how many there were as it looked last
-        self.none_at = -1  # the same, if it found that there was no more
+        self.is_asleep = self.is_looking = self.is_roused = self.saw_none = False
+        self.seen = -1  # how many changes there were as it looked last
 
 
 class Waiting:
@@ -86,16 +105,23 @@ class Waiting:
 
     def looks(self, waiter: Waiter) -> None:
         """It is about to look what can be had."""
-        waiter.seen, waiter.none_at = waiter.group.changes, -1
+        end_look(waiter)
+        settle(waiter)
+        waiter.is_looking, waiter.saw_none = True, False
+        waiter.seen = waiter.group.changes
+        waiter.group.fresh += 1
 
     def found_none(self, waiter: Waiter) -> None:
         """It looked, and there is no more than it got."""
-        waiter.none_at = waiter.seen
+        end_look(waiter)
+        waiter.saw_none = True
+        waiter.group.none_at = max(waiter.group.none_at, waiter.seen)
 
     def sleeps(self, waiter: Waiter) -> bool:
-        """It sleeps until it is woken; False: something changed since it looked, it looks again."""
+        """It sleeps until it is woken; False: nobody looked since the last change, so it does."""
         group = waiter.group
-        if group.changes != waiter.seen:
+        end_look(waiter)
+        if group.none_at != group.changes and not group.is_looked_after:
             return False
         waiter.is_asleep = True
         group.sleeping += 1
@@ -107,26 +133,30 @@ class Waiting:
         group = waiter.group
         group.size -= 1
         self._size -= 1
+        end_look(waiter)
+        settle(waiter)
         if waiter.is_asleep:
             waiter.is_asleep = False
             group.sleeping -= 1
             drop_stale(group)
-        elif waiter.none_at != group.changes:
-            wake_next(group)
+        elif not group.is_looked_after:
+            if not waiter.saw_none or group.none_at != group.changes:
+                wake_next(group)
         if not group.size:
             del self._groups[group.wanted]
 
-    def changed(self, metadata: Metadata | None = None) -> None:
-        """Something may be had that could not before: in each group that it may help, the first
-        looks again.
+    def changed(self, metadata: Metadata | None = None, count: int = 1) -> None:
+        """Something may be had that could not before; in each group that it may help, the first
+        look again.
 
         Args:
             metadata: of the one message that came; None: whatever it was.
+            count: how many look at once; more follow while there is more.
         """
         if not self._groups:
             return
         helped = self._groups.values() if metadata is None else self._wanting(metadata)
-        found = [first for group in helped if (first := touched(group)) is not None]
+        found = [waiter for group in list(helped) for waiter in touched(group, count)]
         for waiter in sorted(found, key=lambda waiter: waiter.ticket):
             rouse(waiter)
 
@@ -144,12 +174,16 @@ class Waiting:
         for group in self._groups.values():
             asleep = [waiter for _, waiter in group.asleep if waiter.is_asleep]
             assert len(set(asleep)) == group.sleeping <= group.size
+            assert 0 <= group.roused + group.fresh <= group.size - group.sleeping
             assert len(group.asleep) <= 2 * group.sleeping + SPARE_MAX + 1
 
 
-def touched(group: Group) -> Waiter | None:
+def touched(group: Group, count: int) -> list[Waiter]:
+    """Something changed: who is to look again, beside those who are about to."""
     group.changes += 1
-    return first_asleep(group)
+    group.fresh = 0
+    first = (first_asleep(group) for _ in range(min(count - group.roused, group.sleeping)))
+    return [waiter for waiter in first if waiter is not None]
 
 
 def first_asleep(group: Group) -> Waiter | None:
@@ -168,10 +202,23 @@ def wake_next(group: Group) -> None:
 
 
 def rouse(waiter: Waiter) -> None:
-    waiter.is_asleep = False
-    waiter.none_at = -1  # it has not looked since
+    waiter.is_asleep, waiter.is_roused, waiter.saw_none = False, True, False
     waiter.group.sleeping -= 1
+    waiter.group.roused += 1
     waiter.wake()
+
+
+def settle(waiter: Waiter) -> None:
+    """It was about to look: now it does, or goes."""
+    if waiter.is_roused:
+        waiter.is_roused = False
+        waiter.group.roused -= 1
+
+
+def end_look(waiter: Waiter) -> None:
+    if waiter.is_looking:
+        waiter.is_looking = False
+        waiter.group.fresh -= waiter.seen == waiter.group.changes
 
 
 def drop_stale(group: Group) -> None:
