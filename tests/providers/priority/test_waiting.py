@@ -135,7 +135,12 @@ def test_those_who_stay_are_woken_in_order_whoever_left(seed: int) -> None:
     for number in set(range(300)) - set(stay):
         waiting.leaves(sleepers[number])
     woken.clear()
-    waiting.changed(count=len(stay))
+    for _ in stay:
+        waiting.changed()
+        woken_last = sleepers[int(woken[-1])]
+        waiting.looks(woken_last)
+        waiting.found_none(woken_last)
+        waiting.leaves(woken_last)
     assert woken == [str(number) for number in stay]
 
 

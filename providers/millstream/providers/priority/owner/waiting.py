@@ -54,7 +54,6 @@ class Waiter:
         "is_asleep",
         "is_looking",
         "is_roused",
-        "saw_none",
         "seen",
         "ticket",
         "wake",
@@ -64,8 +63,8 @@ class Waiter:
         self.group = group
         self.ticket = ticket
         self.wake = wake
-        self.is_asleep = self.is_looking = self.is_roused = self.saw_none = False
-        self.seen = -1  # how many changes there were as it looked last
+        self.is_asleep = self.is_looking = self.is_roused = False
+        self.seen = 0  # how many changes there were as it looked last
 
 
 class Waiting:
@@ -105,16 +104,13 @@ class Waiting:
 
     def looks(self, waiter: Waiter) -> None:
         """It is about to look what can be had."""
-        end_look(waiter)
         settle(waiter)
-        waiter.is_looking, waiter.saw_none = True, False
+        waiter.is_looking = True
         waiter.seen = waiter.group.changes
         waiter.group.fresh += 1
 
     def found_none(self, waiter: Waiter) -> None:
         """It looked, and there is no more than it got."""
-        end_look(waiter)
-        waiter.saw_none = True
         waiter.group.none_at = max(waiter.group.none_at, waiter.seen)
 
     def sleeps(self, waiter: Waiter) -> bool:
@@ -139,9 +135,8 @@ class Waiting:
             waiter.is_asleep = False
             group.sleeping -= 1
             drop_stale(group)
-        elif not group.is_looked_after:
-            if not waiter.saw_none or group.none_at != group.changes:
-                wake_next(group)
+        elif group.none_at != group.changes and not group.is_looked_after:
+            wake_next(group)
         if not group.size:
             del self._groups[group.wanted]
 
@@ -202,7 +197,7 @@ def wake_next(group: Group) -> None:
 
 
 def rouse(waiter: Waiter) -> None:
-    waiter.is_asleep, waiter.is_roused, waiter.saw_none = False, True, False
+    waiter.is_asleep, waiter.is_roused = False, True
     waiter.group.sleeping -= 1
     waiter.group.roused += 1
     waiter.wake()
