@@ -82,19 +82,28 @@ async def test_bookies_are_looked_for_when_too_few_are_known(hidden: int, looks:
     assert bookies.looks == looks
 
 
+class LateNumbers(LedgerIds):
+    """The first two numbers come too late."""
+
+    async def is_late(self, number: int) -> bool:
+        return number < 3
+
+
 @virtually
 async def test_a_number_that_came_too_late_leaves_no_ledger_behind() -> None:
     one = Process(ModelBookies(3))
-    late = iter([True, True, False])
-
-    class Numbers(LedgerIds):
-        async def is_late(self, number: int) -> bool:
-            return next(late)
-
-    ledgers = BookieLedgers(one.ledgers._context, Numbers(one.metadata))
+    ledgers = BookieLedgers(one.ledgers._context, LateNumbers(one.metadata))
     writer = await ledgers.create(USUAL, "t")
     assert writer.ledger == 3 and await writer.append(b"x") == 0
     assert [await one.rows.read(number) is None for number in (1, 2, 3)] == [True, True, False]
+
+
+@virtually
+async def test_a_number_that_came_too_late_takes_no_copies_away() -> None:
+    one = Process(ModelBookies(2))
+    ledgers = BookieLedgers(one.ledgers._context, LateNumbers(one.metadata))
+    writer = await ledgers.create(USUAL, "t")
+    assert writer._record.quorum == Quorum(2, 2, 2) and writer._record.wanted == USUAL
 
 
 @virtually

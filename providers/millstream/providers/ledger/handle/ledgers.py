@@ -72,7 +72,7 @@ class BookieLedgers:
         record = await self._context.rows.create(number, record)
         if await self._numbers.is_late(number):
             await self._context.rows.delete(number)
-            return await self.create(quorum, topic)
+            return await self.create(wanted, topic)  # more bookies may be there by now
         writer = LedgerWriter(self._context, record)
         self._writers = {n: w for n, w in self._writers.items() if w.failed is None}
         self._writers[number] = writer
