@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Literal
 
 import hypothesis.strategies as st
 import pytest
 from hypothesis import given, settings
+from tests.call_count import calls_of
 from tests.examples import examples
 
 from millstream.providers.memory.partition import Partition, PartitionOptions
@@ -130,18 +130,8 @@ def test_what_was_let_go_of_in_whole_segments_is_stepped_over() -> None:
 
 def test_letting_go_costs_the_same_however_much_is_stored() -> None:
     def calls(stored: int) -> int:
-        partition, count = partition_of(stored), 0
-
-        def note(frame: object, event: str, argument: object) -> None:
-            nonlocal count
-            count += event == "call"
-
-        sys.setprofile(note)
-        try:
-            partition.let_go(stored - 2)
-        finally:
-            sys.setprofile(None)
-        return count
+        partition = partition_of(stored)
+        return calls_of(lambda: partition.let_go(stored - 2))
 
     assert calls(10) == calls(5_000)
 
