@@ -37,6 +37,16 @@ def entry(ledger: int, number: int, size: int = 10, confirmed: int | None = None
     return pack(Head(ledger, number, before, -1, (number + 1) * size, size), payload)
 
 
+class Looked(dict[int, int]):
+    """Counts what is looked up."""
+
+    looks = 0
+
+    def __contains__(self, key: object) -> bool:
+        self.looks += 1
+        return super().__contains__(key)
+
+
 def new_disk(seed: object = 1) -> SimDisk:
     return SimDisk(seeded_random(seed))
 

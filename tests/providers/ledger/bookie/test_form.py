@@ -7,6 +7,7 @@ from array import array
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.providers.ledger.bookie.kit import Looked
 
 from millstream.providers.ledger.bookie.form.envelope import (
     FORMAT,
@@ -32,7 +33,7 @@ from millstream.providers.ledger.bookie.form.identity import (
     identity_bytes,
     identity_in,
 )
-from millstream.providers.ledger.bookie.form.index import Index
+from millstream.providers.ledger.bookie.form.index import Index, Use
 from millstream.providers.ledger.bookie.form.intervals import Intervals
 from millstream.providers.ledger.bookie.form.runs import HOLE_MAX, Runs, places_bytes, places_in
 from millstream.providers.ledger.bookie.form.sealed import sealed_bytes, sealed_in
@@ -46,7 +47,14 @@ from millstream.providers.ledger.bookie.form.segment import (
     segment_name,
     segment_of,
 )
-from millstream.providers.ledger.bookie.form.state import TERM_MAX, State, state_bytes, state_in
+from millstream.providers.ledger.bookie.form.state import (
+    TERM_MAX,
+    State,
+    fenced_in,
+    is_state,
+    state_bytes,
+    state_in,
+)
 from millstream.providers.ledger.bookie.form.tail import Tail
 from millstream.providers.ledger.bookie.form.walk import is_entry
 from millstream.providers.ledger.protocol.entry import Head, check_of, pack
@@ -400,3 +408,44 @@ def test_a_segment_knows_its_first_frame_and_its_last() -> None:
     found = tail.sealed("d", b"")
     assert (found.first, found.previous) == (0, 50)
     assert (found.last, found.check, found.end) == (2, 62, 1026)
+
+
+def test_places_are_little_endian_on_a_big_endian_machine_too(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    places = array("Q", [1, 2**40])
+    swapped = array("Q", places)
+    swapped.byteswap()
+    monkeypatch.setattr("sys.byteorder", "big")
+    assert places_bytes(places) == swapped.tobytes()
+    assert places == array("Q", [1, 2**40]), "what was given is left as it was"
+    assert places_in(swapped.tobytes()) == places
+
+
+def test_a_segment_never_has_less_than_no_bytes() -> None:
+    """Sizes are estimates, so more may be taken away than was put."""
+    use = Use(2, 100)
+    use.take(1, 150)
+    assert (use.entries, use.size_bytes) == (1, 0)
+
+
+def test_a_ledger_that_was_left_is_known_after_a_restart() -> None:
+    state = State()
+    state.apply(Row(Kind.LEAVE, 5, 0, 0, 0))
+    found = state_in(state_bytes(state))
+    assert found.left == {5} and not found.denies(5) and found.denies(6)
+
+
+def test_a_state_that_is_cut_damaged_or_newer_is_none() -> None:
+    data = state_bytes(State())
+    newer = HEAD.pack(data[:8], FORMAT + 1, 0, 0)
+    newer += check_of(newer).to_bytes(8, "little")
+    assert is_state(data) is True
+    assert [is_state(other) for other in (data[:-1], data[:-1] + b"x", newer)] == [False] * 3
+
+
+def test_finding_what_is_fenced_costs_the_smaller_of_range_and_table() -> None:
+    many = Looked({ledger: 1 for ledger in range(1000)})
+    assert list(fenced_in(many, 10, 12)) == [10, 11, 12] and many.looks == 3
+    few = Looked({5: 1, 2000: 1})
+    assert list(fenced_in(few, 0, 999)) == [5] and few.looks == 0

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import pytest
-from tests.providers.ledger.bookie.kit import entry
+from tests.providers.ledger.bookie.kit import Looked, entry
 
 from millstream.providers.ledger.bookie.form.frame import Kind, Record, frame_of
 from millstream.providers.ledger.bookie.form.index import Index
 from millstream.providers.ledger.bookie.form.state import TERM_MAX, State
-from millstream.providers.ledger.bookie.store import Store
+from millstream.providers.ledger.bookie.store import Store, within
 
 
 class Landed:
@@ -41,7 +41,7 @@ def test_a_fence_that_was_asked_for_counts_at_once_and_is_durable_when_it_landed
     assert (store.term_of(1), store.is_fenced(1, 2), store.is_fenced(1, 3)) == (3, True, False)
     landed.land(Record(Kind.FENCE, 1, 3))
     assert store.is_fenced(1, 3) and not store.is_fenced(1, 4)
-    assert store.ledgers() == [1]
+    assert store.ledgers() == [1] and not store._asked, "what is durable is asked for no more"
 
 
 def test_a_tombstone_that_was_asked_for_counts_at_once() -> None:
@@ -53,6 +53,8 @@ def test_a_tombstone_that_was_asked_for_counts_at_once() -> None:
     landed.land(added(1, 1), Record(Kind.FORGET, 1, 1), Record(Kind.FORGET, 3, 3), added(1, 2))
     assert [store.index.find(1, number) for number in range(3)] == [0, 0, 0]
     assert (store.term_of(1), store.term_of(3), store.ledgers()) == (TERM_MAX, TERM_MAX, [2])
+    assert landed.changed == [1, 1], "who waits for more of it is told that it is gone, too"
+    assert not store._forgetting
     sealed = store.end_segment()
     assert sealed is not None
     assert [found.ledger for found in sealed.ledgers] == [2]
@@ -81,6 +83,23 @@ def test_a_segment_has_an_index_file_from_its_first_frame_on() -> None:
     assert (sealed.check, sealed.end) == (landed.check, landed.offset)
     assert landed.store.ends == {1: landed.offset}
     assert Store("d", Index(), State(), {}, print).end_segment() is None
+
+
+def test_of_a_segment_that_is_removed_nothing_is_counted() -> None:
+    landed = Landed()
+    landed.land(added(1, 0))
+    assert landed.store.live_bytes() > 0 and set(landed.store.index.segments) == {1}
+    landed.store.removed(1)
+    assert landed.store.live_bytes() == 0 and landed.store.ends == {}
+    assert landed.store.index.segments == {}
+    landed.store.removed(1)
+
+
+def test_finding_ledgers_of_a_range_costs_the_smaller_of_the_two() -> None:
+    many = Looked({ledger: 1 for ledger in range(1000)})
+    assert within(many, 10, 12) == [10, 11, 12] and many.looks == 3
+    few = Looked({5: 1, 2000: 1})
+    assert within(few, 0, 999) == [5] and few.looks == 0
 
 
 @pytest.mark.parametrize(
