@@ -2,8 +2,9 @@
 
 Spark finds `DefaultSource` by the `pyspark_` prefix of this module; nothing has to be registered.
 Owns: the entry points that Spark calls. Not: options (`options`), rows (`rows`), sequences
-(`tokens`), sending (`sending`, `background`), tasks (`writer`). Invariant: importing this module
-costs no pandas and no pyarrow, and raises nothing: an error here would break every Python source.
+(`tokens`), sending (`sending`, `staging`, `background`), tasks (`writer`). Invariant: importing
+this module costs no pandas and no pyarrow, and raises nothing: an error here would break every
+Python source.
 """
 
 from __future__ import annotations
@@ -23,10 +24,11 @@ __all__ = ["DefaultSource"]
 class DefaultSource(DataSource):
     """Writes a DataFrame into the streams of one namespace, through the gateway port of silos.
 
-    Options: see `pyspark_millstream.options.WriteOptions`. Rows are visible as they arrive. A task
-    that Spark runs again loses and doubles nothing as long as it sees the same rows in the same
-    order (a replayable source and no shuffle); `writer` tells the rules. Only appending works:
-    `mode("append")` for `df.write`, output mode "append" or "update" for `df.writeStream`.
+    Options: see `pyspark_millstream.options.WriteOptions`. A batch is seen whole, once Spark has
+    committed it, or not at all, whatever fails. With `delivery=direct` rows are visible as they
+    arrive, and a task that Spark runs again must see the same rows in the same order; `writer`
+    tells the rules. Only appending works: `mode("append")` for `df.write`, output mode "append" or
+    "update" for `df.writeStream`.
     """
 
     @classmethod

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import AsyncIterator, Coroutine
+from concurrent.futures import Future
 from contextlib import asynccontextmanager
 from threading import Lock, Thread
 from typing import Any, TypeVar
@@ -48,17 +49,30 @@ class Background:
         self.loop = factory()
         self._kept: dict[Route, Kept] = {}
         self._opening = asyncio.Lock()
+        self._submitting = Lock()
+        self._is_closed = False
         self._thread = Thread(target=self.loop.run_forever, name="millstream", daemon=True)
         self._thread.start()
 
     def run(self, coro: Coroutine[Any, Any, T]) -> T:
-        """Run it there, and wait for its result. Cancels it if the wait is interrupted."""
-        future = asyncio.run_coroutine_threadsafe(coro, self.loop)
+        """Run it there, and wait for its result. Cancels it if the wait is interrupted.
+
+        Raises what it raises; CancelledError: this was closed meanwhile; RuntimeError: before.
+        """
+        future = self._submit(coro)
         try:
             return future.result()
         except BaseException:
             future.cancel()
             raise
+
+    def _submit(self, coro: Coroutine[Any, Any, T], *, is_last: bool = False) -> Future[T]:
+        with self._submitting:  # nothing comes behind the last, where nobody would end it
+            if self._is_closed:
+                coro.close()
+                raise RuntimeError("the clients of this process are closed")
+            self._is_closed = is_last
+            return asyncio.run_coroutine_threadsafe(coro, self.loop)
 
     @asynccontextmanager
     async def client(self, options: WriteOptions) -> AsyncIterator[Client]:
@@ -90,13 +104,17 @@ class Background:
         return len(self._kept)
 
     def close(self) -> None:
-        """Close the clients, and end the thread."""
-        self.run(self._close_all())
+        """End what runs here, close the clients, and end the thread."""
+        self._submit(self._close_all(), is_last=True).result()
         self.loop.call_soon_threadsafe(self.loop.stop)
         self._thread.join()
         self.loop.close()
 
     async def _close_all(self) -> None:
+        others = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in others:
+            task.cancel()  # a thread waits for it, and would wait for ever
+        await asyncio.gather(*others, return_exceptions=True)
         while self._kept:
             await self._kept.popitem()[1].client.aclose()
 

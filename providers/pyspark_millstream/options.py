@@ -20,6 +20,7 @@ GATEWAYS_MAX = 64
 CHUNK_ROWS_MAX = 100_000
 WINDOW_MAX = 256
 PATIENCE_S_MAX = 3600.0
+DELIVERIES = ("staged", "direct")
 NOT_OURS = ("path", "checkpointlocation", "queryname", "mergeschema")
 
 
@@ -31,10 +32,11 @@ class WriteOptions:
     others from them. `namespace`: of the
     streams. `key_column`: string or integer column with the stream key. `value_columns`: columns
     of an item, separated by commas; default all. `writer_id`: identity for deduplication; default
-    the query id for a streaming query, a fresh id for a batch write. `chunk_rows`: rows in one
-    call; must not change while a failed batch waits to be run again. `window`: calls without an
-    answer. `patience_s`: how long a task tries again what the cluster cannot do at the moment,
-    while nothing is accepted.
+    the query id for a streaming query, a fresh id for a batch write. `chunk_rows`: rows of which
+    those of one key become one message; with delivery "direct" it must not change while a failed
+    batch waits to be run again. `window`: calls without an answer. `delivery`: "staged": a batch is
+    seen whole or not at all; "direct": rows are visible as they arrive. `patience_s`: how long a
+    task tries again what the cluster cannot do at the moment, while nothing is accepted.
     """
 
     gateways: tuple[str, ...]
@@ -46,7 +48,7 @@ class WriteOptions:
     writer_id: str = ""
     chunk_rows: int = 500
     window: int = 8
-    delivery: str = "direct"
+    delivery: str = "staged"
     patience_s: float = 60.0
 
 
@@ -64,7 +66,7 @@ def parse(given: Mapping[str, str], columns: Sequence[str]) -> WriteOptions:
         writer_id=texts.get("writer_id", ""),
         chunk_rows=_count(texts, "chunk_rows", 500, CHUNK_ROWS_MAX),
         window=_count(texts, "window", 8, WINDOW_MAX),
-        delivery=_delivery(texts.get("delivery") or "direct"),
+        delivery=_delivery(texts.get("delivery") or "staged"),
         patience_s=_seconds(texts, "patience_s", 60.0, PATIENCE_S_MAX),
     )
 
@@ -143,10 +145,7 @@ def _seconds(texts: Mapping[str, str], name: str, default: float, largest: float
 
 
 def _delivery(text: str) -> str:
-    if text == "direct":
-        return text
-    if text == "staged":
-        raise ValueError(
-            "delivery=staged is not available in this version: write option('delivery', 'direct')"
-        )
-    raise ValueError(f"option 'delivery' is {text!r}: write option('delivery', 'direct')")
+    if text not in DELIVERIES:
+        known = " or ".join(f"option('delivery', {name!r})" for name in DELIVERIES)
+        raise ValueError(f"option 'delivery' is {text!r}: write {known}")
+    return text

@@ -20,7 +20,10 @@ from .tokens import Numbering
 if TYPE_CHECKING:
     from pyarrow import Array, RecordBatch
 
-__all__ = ["Chunk", "Chunker", "encode_chunk", "values_of"]
+__all__ = ["CallCutter", "Chunk", "Chunker", "encode_chunk", "encode_items", "values_of"]
+
+CALL_BYTES = 512 * 1024
+"""Of the messages of one staged call; it is stored as a chunk of at most 1 MiB."""
 
 Chunk = dict[str, list[dict[str, Any]]]
 """Items by stream key."""
@@ -55,6 +58,13 @@ class Chunker:
         self._rows += batch.num_rows
         while len(self._keys) >= self._chunk_rows:
             yield from self._cut_full()
+
+    def all(self, first: RecordBatch, rest: Iterator[RecordBatch]) -> Iterator[Chunk]:
+        """Take every batch; give every chunk. Raises ValueError for a null key."""
+        yield from self.feed(first)
+        for batch in rest:
+            yield from self.feed(batch)
+        yield from self.rest()
 
     def rest(self) -> Iterator[Chunk]:
         """The last chunk, if rows are left."""
@@ -128,3 +138,38 @@ def _timestamps(column: Array) -> list[datetime | None]:
 def encode_chunk(chunk: Chunk, numbering: Numbering) -> bytes:
     """The messages of a chunk, encoded: [[key, seq, [item, ...]], ...]."""
     return _encode([(key, numbering.take(), items) for key, items in chunk.items()])
+
+
+def encode_items(key: str, items: list[dict[str, Any]]) -> bytes:
+    """A message without a sequence, encoded: [key, 0, [item, ...]]."""
+    return _encode((key, 0, items))
+
+
+class CallCutter:
+    """Puts encoded messages together to calls of `CALL_BYTES`, in order; one may be larger."""
+
+    __slots__ = ("_messages", "_size", "calls", "messages")
+
+    def __init__(self) -> None:
+        self._messages: list[bytes] = []
+        self._size = 0
+        self.messages = 0
+        self.calls = 0
+
+    def add(self, message: bytes) -> bytes:
+        """Take a message; the call that is full without it, or nothing."""
+        full = b""
+        if self._messages and self._size + len(message) > CALL_BYTES:
+            full = self.rest()
+        self._messages.append(message)
+        self._size += len(message)
+        self.messages += 1
+        return full
+
+    def rest(self) -> bytes:
+        """What was taken and not given, as a list of messages; nothing if there is none."""
+        messages, self._messages, self._size = self._messages, [], 0
+        if not messages:
+            return b""
+        self.calls += 1
+        return b"\xdd" + len(messages).to_bytes(4, "big") + b"".join(messages)

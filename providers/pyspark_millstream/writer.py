@@ -1,5 +1,6 @@
 """What runs in Spark's tasks: a partition's Arrow batches go out, a count comes back.
 
+`delivery=staged`: tasks stage (`staging`), the driver commits: a batch is seen whole or not at all.
 `delivery=direct`: rows are visible as they arrive; commit and abort have nothing to do. A repeated
 task, or a repeated batch, sends the same identities (`tokens`) again, and the cluster drops what
 it has. That is exactly-once only if the task sees the same rows in the same order: a replayable
@@ -14,7 +15,7 @@ with the columns that are written, so that two writes of one batch are two write
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -40,6 +41,7 @@ BATCH_ID = "streaming.sql.batchId"
 QUERY_ID = "sql.streaming.queryId"
 KEY_TYPES = ("string", "char", "varchar", "tinyint", "smallint", "int", "bigint")
 
+Messages = Sequence[WriterCommitMessage | None]
 Properties = Callable[[str], str | None]
 """A task's local properties."""
 
@@ -124,6 +126,33 @@ def stream_origin(writer_id: str, properties: Properties, partition: int) -> Ori
     return Origin(writer, int(batch), partition)
 
 
+def write_rows(
+    options: WriteOptions, origin: Origin, batches: Iterator[RecordBatch], *, once: bool
+) -> WriterCommitMessage:
+    """Write a partition's rows as the option `delivery` says."""
+    if options.delivery == "direct":
+        return send_rows(options, origin, batches)
+    from .staging import stage_rows
+
+    return stage_rows(options, origin, batches, once=once)
+
+
+def commit(options: WriteOptions, messages: Messages) -> None:
+    """Make what tasks staged visible; return when all of it is accepted."""
+    if options.delivery == "staged":
+        from .staging import commit_batch
+
+        commit_batch(options, messages)
+
+
+def abort(options: WriteOptions, messages: Messages) -> None:
+    """Drop what tasks staged."""
+    if options.delivery == "staged":
+        from .staging import abort_batch
+
+        abort_batch(options, messages)
+
+
 class BatchWriter(DataSourceArrowWriter):
     """The writer of `df.write`; made in the driver, pickled into every task."""
 
@@ -131,9 +160,18 @@ class BatchWriter(DataSourceArrowWriter):
         self._options = options
         self._writer = batch_writer(options, Env())
 
-    def write(self, iterator: Iterator[RecordBatch]) -> Written:
-        """Publish one partition."""
-        return send_rows(self._options, batch_origin(self._writer, *_task()), iterator)
+    def write(self, iterator: Iterator[RecordBatch]) -> WriterCommitMessage:
+        """Write one partition."""
+        origin, once = batch_origin(self._writer, *_task()), not self._options.writer_id
+        return write_rows(self._options, origin, iterator, once=once)
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        """All tasks are done."""
+        commit(self._options, messages)
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        """A task has failed for good."""
+        abort(self._options, messages)
 
 
 class StreamWriter(DataSourceStreamArrowWriter):
@@ -142,6 +180,15 @@ class StreamWriter(DataSourceStreamArrowWriter):
     def __init__(self, options: WriteOptions) -> None:
         self._options = options
 
-    def write(self, iterator: Iterator[RecordBatch]) -> Written:
-        """Publish one partition of a micro-batch."""
-        return send_rows(self._options, stream_origin(self._options.writer_id, *_task()), iterator)
+    def write(self, iterator: Iterator[RecordBatch]) -> WriterCommitMessage:
+        """Write one partition of a micro-batch."""
+        origin = stream_origin(self._options.writer_id, *_task())
+        return write_rows(self._options, origin, iterator, once=False)
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        """All tasks of a micro-batch are done."""
+        commit(self._options, messages)
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        """A task of a micro-batch has failed for good."""
+        abort(self._options, messages)

@@ -31,7 +31,7 @@ def test_options_have_the_documented_defaults() -> None:
         "writer_id": "",
         "chunk_rows": 500,
         "window": 8,
-        "delivery": "direct",
+        "delivery": "staged",
         "patience_s": 60.0,
     }
 
@@ -86,9 +86,11 @@ def test_a_timeout_out_of_range_is_refused(text: str) -> None:
         parsed(patience_s=text)
 
 
-def test_staged_delivery_is_not_available() -> None:
-    with pytest.raises(ValueError, match="delivery=staged is not available in this version"):
-        parsed(delivery="staged")
+def test_deliveries_are_two_and_another_one_is_refused_with_them() -> None:
+    assert parsed(delivery="direct").delivery == "direct"
+    right = r"option\('delivery', 'staged'\) or option\('delivery', 'direct'\)"
+    with pytest.raises(ValueError, match=f"'delivery' is 'stagd': write {right}"):
+        parsed(delivery="stagd")
 
 
 def test_an_option_that_is_none_is_refused_and_sparks_own_are_not() -> None:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
+import threading
 from collections.abc import Iterator
+from concurrent.futures import CancelledError
 from typing import Any
 
 import pytest
@@ -219,3 +222,27 @@ def test_a_stream_write_is_named_by_its_query_unless_told_otherwise() -> None:
     assert stream_origin("mine", properties.get, 1) == Origin("mine", 5, 1)
     with pytest.raises(RuntimeError, match=r"streaming\.sql\.batchId"):
         stream_origin("", lambda name: None, 1)
+
+
+def test_who_waits_while_the_clients_are_closed_is_told() -> None:
+    """Else a thread would wait for ever, and its process with it."""
+    began, ended = threading.Event(), threading.Event()
+    here = background()
+
+    async def never() -> None:
+        began.set()
+        await asyncio.Event().wait()
+
+    def wait() -> None:
+        with pytest.raises(CancelledError):
+            here.run(never())
+        ended.set()
+
+    waiting = threading.Thread(target=wait, daemon=True)
+    waiting.start()
+    assert began.wait(10)
+    end_background()
+    assert ended.wait(10)
+    waiting.join(10)
+    with pytest.raises(RuntimeError, match="closed"):
+        here.run(never())

@@ -52,6 +52,7 @@ from .contracts.queue import (
     QueueReceiver,
     Rewinds,
     Seals,
+    TellsFailed,
 )
 from .contracts.token import Token
 from .failures.dead_letters import DeadLetters, dead_letters
@@ -146,6 +147,7 @@ __all__ = [
     "Subscription",
     "SubscriptionFaulted",
     "SubscriptionReport",
+    "TellsFailed",
     "Token",
     "Why",
     "dead_letters",

@@ -95,8 +95,7 @@ class PullingAgent(SeenAgent):
         self._clock = parts.clock
         self._tasks = parts.new_tasks()
         self._changed = changed
-        self.queue = queue
-        self.epoch = epoch
+        self.queue, self.epoch = queue, epoch
         self._where = f"{parts.outlet.provider}: {queue}"
         outlet = parts.outlet
         self.findings = QueueFindings(outlet.provider, queue, epoch, outlet.silo, parts.clock)
@@ -148,6 +147,7 @@ class PullingAgent(SeenAgent):
         self._alarm = Alarm(self._tasks, self._tick)
         self._receiving: Receiving | None = None
         self._forget_at_s = 0.0
+        self._given_up: dict[Token, str] = {}  # events that are to be acknowledged as failed
         self.is_acked = True  # False: the last acknowledgement failed, so what is done comes again
 
     def _new_core(
@@ -313,6 +313,7 @@ class PullingAgent(SeenAgent):
                 self.subscribers.relieve(action.stream, self.repeats_upto)
             case Forget():
                 self.cache.forget(self.subscribers.let_go)
+                self._given_up.clear()
             case Say():
                 self.findings.at_fault(action.text)
             case Gap():
@@ -334,7 +335,15 @@ class PullingAgent(SeenAgent):
 
         tasks, runners, budget = self._tasks, parts.runners, parts.budget
         self._receiving = Receiving(
-            action.serial, make, self._where, self._step, tasks, limit_s, runners, budget
+            action.serial,
+            make,
+            self._where,
+            self._step,
+            tasks,
+            limit_s,
+            runners,
+            budget,
+            self._given_up,
         )
         self._receiving.open(action.after)
 
@@ -382,6 +391,16 @@ class PullingAgent(SeenAgent):
         """A handler has failed at a message that the queue gives out again."""
         self.cache.disown([token])
         self._step(Returned([token], delay_s, has_run=True))
+
+    def return_held(self, tokens: Sequence[Token], delay_s: float) -> None:
+        """The subscription of these messages is paused: the queue gives them again."""
+        self.cache.disown(tokens)
+        self._step(Returned(tokens, delay_s))
+
+    def given_up(self, token: Token, reason: str) -> None:
+        """A subscription has given up an event: its queue is told, if it tells that from others."""
+        if self.cache.gives_back:
+            self._given_up[token._replace(index=0)] = reason
 
     def fenced(self) -> None:
         """Another silo reads the queue in a newer epoch: write nothing more."""

@@ -6,10 +6,12 @@ Owns: how the parts' options are put together. The parts' own: `cache`, `flow`, 
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 
 from millstream.runtime import ConfigError
 from millstream.runtime.extending import check_fields
+from millstream.streams.contracts.capability import Capability
 from millstream.streams.ownership.options import OwnershipOptions
 from millstream.streams.publishing.split import PublishLimits, SendLimits
 
@@ -56,6 +58,8 @@ class StreamOptions:
     """Bytes that `publish_many` puts into one message."""
     message_bytes_max: int = 32 << 20
     """Bytes of items and headers in one message; a larger one is refused."""
+    staged_bytes_max: int = 1 << 30
+    """Bytes that one writer outside has staged, until they are delivered and swept."""
     stream_idle_s: float = 1800.0
     """A stream without events for this long is forgotten by its agent."""
     consumer_silence_s: float = 60.0
@@ -82,9 +86,11 @@ class StreamOptions:
                 f"{self.read_retry_s}"
             )
 
-    def publish_limits(self) -> PublishLimits:
-        """What one published message may have."""
-        return PublishLimits(self.publish_items_max, self.publish_bytes_max, self.message_bytes_max)
+    def publish_limits(self, capabilities: Collection[Capability]) -> PublishLimits:
+        """What one published message may have; without order one item, which is done, or given
+        back, by itself."""
+        items_max = self.publish_items_max if Capability.ORDERED in capabilities else 1
+        return PublishLimits(items_max, self.publish_bytes_max, self.message_bytes_max)
 
     def within(self, frame_bytes_max: int) -> StreamOptions:
         """The same where frames are smaller: half of one for what is sent, half for what goes

@@ -42,7 +42,8 @@ class QueueMessage:
 
     `enqueued_s`: wall clock, for lag figures. `attempt`: how often it was given out, this time
     included; 0: the provider does not count. `lease_s`: what was left of its lease when `read`
-    returned; 0: none.
+    returned; 0: none. `is_last`: the queue gives it out no more if this attempt fails, so it is
+    given up then.
     """
 
     stream: StreamId
@@ -52,6 +53,7 @@ class QueueMessage:
     enqueued_s: float = 0.0
     attempt: int = 0
     lease_s: float = 0.0
+    is_last: bool = False
 
 
 class Page(NamedTuple):

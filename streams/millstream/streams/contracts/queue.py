@@ -29,6 +29,7 @@ __all__ = [
     "QueueReceiver",
     "Rewinds",
     "Seals",
+    "TellsFailed",
 ]
 
 
@@ -193,6 +194,18 @@ class BringsMapper(Protocol):
 
     def mapper(self, changed: Callable[[], None], /) -> QueueMapper:
         """The mapper as of now; `changed` is called when another one holds."""
+        ...
+
+
+@runtime_checkable
+class TellsFailed(Protocol):
+    """A receiver (ITEM_ACK, not ORDERED) whose queue tells what failed from what is done."""
+
+    async def fail(self, tokens: Sequence[Token], reason: str, /) -> None:
+        """A subscription gave these up: they are over, as by `ack`, but not done. Idempotent.
+
+        One call of this, `ack`, `release` and `extend` is out at a time.
+        """
         ...
 
 

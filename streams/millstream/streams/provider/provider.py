@@ -48,6 +48,8 @@ from millstream.streams.ownership.record import OwnershipStore
 from millstream.streams.publishing.ingest import IngestTarget
 from millstream.streams.publishing.outbox import resume_outbox
 from millstream.streams.publishing.silo_publisher import SiloPublisher
+from millstream.streams.staging.silo import Staging
+from millstream.streams.staging.writer import writer_grain_of
 
 from .adapter_host import SiloAdapterHost
 from .agents import AgentCalls
@@ -98,6 +100,7 @@ class PersistentStreams:
         self.reports: StreamReports
         self.holding: HoldingTarget
         self.dead_letters: DeadLetters
+        self._staging: Staging | None = None
         self._publisher: SiloPublisher | None = None
         self._reading: QueueReading | None = None
         self._opened: QueueAdapter | None = None  # the adapter, until it is closed
@@ -115,8 +118,9 @@ class PersistentStreams:
         return self.settings.has_bookie()
 
     def grains(self, name: str, /) -> Sequence[type[Grain]]:
-        """What the adapter brings, who keeps the explicit subscriptions, and inboxes."""
-        return (rendezvous_of(name), inbox_grain_of(name), *self.settings.brought())
+        """What the adapter brings, who keeps the explicit subscriptions, inboxes, and writers."""
+        own = rendezvous_of(name), inbox_grain_of(name), writer_grain_of(name)
+        return (*own, *self.settings.brought())
 
     @property
     def consumer_silence_s(self) -> float:
@@ -169,7 +173,7 @@ class PersistentStreams:
             name,
             self.adapter,
             self.mapper,
-            options.publish_limits(),
+            options.publish_limits(self.capabilities),
             options.send,
             options.enqueue_wait_s,
             services.clock,
@@ -212,6 +216,7 @@ class PersistentStreams:
         services.targets.add(AcksTarget(self.manager), name)
         self.ack_calls = AckCalls(services, name)
         services.targets.add(IngestTarget(publisher), name)
+        self._wire_staging(services, name, options, publisher)
         self.reports = StreamReports(name, services, self.mapper, records, self.manager, store)
         services.targets.add(WhyTarget(self.reports), name)
         redriving = Redriving(name, services, self._reading.following, options.delivery)
@@ -219,8 +224,31 @@ class PersistentStreams:
         services.targets.add(letters, name)
         self.dead_letters = DeadLetters(letters)
 
+    def _wire_staging(
+        self, services: SiloServices, name: str, options: StreamOptions, publisher: SiloPublisher
+    ) -> None:
+        refusal = ""
+        if Capability.DEDUP not in self.capabilities:
+            refusal = (
+                f"stream provider {name!r} has no DEDUP: what is staged might be stored twice; "
+                "write directly"
+            )
+        self._staging = Staging(
+            name,
+            services,
+            services.store(options.store),
+            publisher,
+            self.mapper.queue_for,
+            options.publish_limits(self.capabilities),
+            options.staged_bytes_max,
+            refusal,
+        )
+        services.targets.add(self._staging.target, name)
+
     async def start(self, services: SiloServices, name: str, /) -> None:
         """Read queues, if this silo may. What fails is undone by `abort`."""
+        if self._staging is not None:
+            self._staging.start()
         row = services.row
         if row is not None and row.can_own_queues:
             await self._in_silo().start(services)
@@ -251,6 +279,8 @@ class PersistentStreams:
             self._brought.close()
         if self._resizing is not None:
             self._resizing.close()
+        if self._staging is not None:
+            await self._staging.stop()
         if self._reading is not None:
             await self._reading.stop()
 
@@ -263,6 +293,8 @@ class PersistentStreams:
         is_balanced = self._reading is not None and self._reading.is_balanced
         if self._reading is not None:
             self._reading.abort()
+        if self._staging is not None:
+            self._staging.abort()
         if self._closing is not None and (self._opened is not None or is_balanced):
             self._closed = self._closing()
 
@@ -299,6 +331,12 @@ class PersistentStreams:
     def manager(self) -> QueueManager[PullingAgent]:
         """Which queues this silo reads."""
         return self._in_silo().manager
+
+    @property
+    def staging(self) -> Staging:
+        """What writers outside have staged."""
+        assert self._staging is not None, f"stream provider {self.name!r} is not open"
+        return self._staging
 
     def stats(self) -> list[QueueStats]:
         """The queues that this silo reads; their backlog is that of the last `measure`."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 from millstream.runtime import NotInCluster, QueueUnavailable, StreamError
 from millstream.runtime.extending import Budget, Clock, Tasks
@@ -95,6 +96,8 @@ class SiloPublisher:
         one of the streams nothing is stored: of what a producer sends, a later event in that queue
         would make this one look known. Raises ValueError (too large), before anything is sent.
         """
+        if self._are_too_long(messages):
+            return await self._store_single_items(messages)
         homes: list[QueueId] = []
         try:
             for message in messages:  # a comprehension would be a frame more for each event
@@ -120,6 +123,18 @@ class SiloPublisher:
                 outcomes[at] = outcome
         return outcomes
 
+    def _are_too_long(self, messages: Sequence[OutMessage]) -> bool:
+        """Have they items together that are to be stored one by one?"""
+        return self._limits.items_max == 1 and any(len(one.items) > 1 for one in messages)
+
+    async def _store_single_items(
+        self, messages: Sequence[OutMessage]
+    ) -> list[Token | StreamError | None]:
+        """Store messages as clients cut them, who know nothing of providers without order."""
+        single = [replace(one, items=[item]) for one in messages for item in one.items]
+        outcomes = iter(await self.store(single))
+        return [last_of([next(outcomes) for _ in one.items]) for one in messages]
+
     def store_at_once(
         self, messages: Sequence[OutMessage]
     ) -> list[Token | StreamError | None] | None:
@@ -127,7 +142,7 @@ class SiloPublisher:
 
         Nothing is stored then.
         """
-        if self._held is not None:
+        if self._held is not None or self._are_too_long(messages):
             return None
         sender = self._sender(self._mapper.queue_for(messages[0].stream))
         publish = self._publish_of(messages) if sender.can_store_at_once else None
@@ -238,3 +253,9 @@ class SiloPublisher:
         self._closed = reason
         for sender in self._senders.values():
             sender.close(reason)
+
+
+def last_of(outcomes: Sequence[Token | StreamError | None]) -> Token | StreamError | None:
+    """Of all items of a message: the first refusal, or the last token."""
+    refusals = (one for one in outcomes if isinstance(one, StreamError))
+    return next(refusals, outcomes[-1] if outcomes else None)

@@ -37,6 +37,7 @@ __all__ = [
     "Gone",
     "Leased",
     "Open",
+    "Waiting",
     "WriterState",
 ]
 
@@ -63,7 +64,8 @@ class WriterState(msgspec.Struct, array_like=True):
 
     Attributes: `last`, the highest batch that is decided; `messages`, how many it has; `next`, the
     next sequence of each lane; `open`, attempts by name; `delivering`, the decided batch until all
-    of it is enqueued; `dropped`, attempts whose chunks are to be deleted, with their bytes.
+    of it is enqueued; `dropped`, attempts whose chunks are to be deleted, with their bytes; `once`:
+    nobody writes under this name again, so its row is removed in the end.
     """
 
     last: int = -1
@@ -72,6 +74,12 @@ class WriterState(msgspec.Struct, array_like=True):
     open: dict[str, Open] = msgspec.field(default_factory=dict)
     delivering: Batch | None = None
     dropped: dict[str, int] = msgspec.field(default_factory=dict)
+    once: bool = False
+
+    @property
+    def has_staged(self) -> bool:
+        """Is there something to be delivered, expired or swept?"""
+        return bool(self.open or self.dropped or self.delivering is not None)
 
 
 class Begun(msgspec.Struct, frozen=True):
@@ -105,6 +113,15 @@ class Deliver(msgspec.Struct, frozen=True):
     batch: Batch
 
 
+class Waiting(msgspec.Struct, frozen=True):
+    """A batch is decided, and not all of it is accepted yet: ask again.
+
+    `steps`: another number whenever something more was accepted.
+    """
+
+    steps: int
+
+
 class Done(msgspec.Struct, frozen=True):
     """The batch is decided, and all of it enqueued.
 
@@ -129,12 +146,16 @@ class Coordinator:
         self._staged_bytes_max = staged_bytes_max
         self._heard_s = dict.fromkeys(state.open, now_s)
         self._dropped_s = dict.fromkeys(state.dropped, now_s)
+        self._accepted: list[str] = []  # attempts that may be deleted now, and once more later
+        self._used_s = now_s
 
     # -- staging
 
-    def begin(self, attempt: str, batch: int, part: int, now_s: float) -> Beginning:
+    def begin(
+        self, attempt: str, batch: int, part: int, now_s: float, *, once: bool = False
+    ) -> Beginning:
         """Open an attempt, under a name that no other one has. Done: there is nothing to write."""
-        state = self.state
+        state, self._used_s = self.state, now_s
         if batch <= state.last:
             return self._done(batch)
         if attempt in state.dropped:
@@ -142,7 +163,7 @@ class Coordinator:
         if attempt not in state.open:
             if len(state.open) + len(state.dropped) >= ATTEMPTS_MAX:
                 return Full("attempts of one writer", "ATTEMPTS_MAX", ATTEMPTS_MAX)
-            state.open[attempt] = Open(batch, part)
+            state.open[attempt], state.once = Open(batch, part), once
             self.is_changed = True
         self._heard_s[attempt] = now_s
         return Begun()
@@ -173,7 +194,7 @@ class Coordinator:
 
         Deliver may name an earlier batch, which comes first.
         """
-        state = self.state
+        state, self._used_s = self.state, now_s
         if state.delivering is not None:
             return Deliver(state.delivering)
         if batch <= state.last:
@@ -206,7 +227,9 @@ class Coordinator:
             return
         self.state.delivering = None
         self.is_changed = True
-        self._drop([manifest.attempt for manifest in found.manifests], now_s)
+        chosen = [manifest.attempt for manifest in found.manifests]
+        self._drop(chosen, now_s)
+        self._accepted += chosen
 
     def abort(self, batch: int, now_s: float) -> None:
         """Drop what is open of a batch, and of those before it; what is decided stays so."""
@@ -235,6 +258,21 @@ class Coordinator:
         """Attempts whose chunks are to be deleted now, oldest first."""
         return [a for a, since_s in self._dropped_s.items() if now_s - since_s >= SWEEP_AFTER_S]
 
+    def to_free(self) -> list[str]:
+        """Attempts whose chunks are to be deleted for their room: nobody needs them any more.
+
+        They are swept later all the same: a chunk that was sent twice may be stored late.
+        """
+        return list(self._accepted)
+
+    def freed(self, attempts: Sequence[str]) -> None:
+        """Their chunks are deleted, but for what is stored late."""
+        self._accepted = [attempt for attempt in self._accepted if attempt not in attempts]
+        for attempt in attempts:
+            if attempt in self.state.dropped:
+                self.state.dropped[attempt] = 0
+                self.is_changed = True
+
     def swept(self, attempt: str) -> None:
         """No chunk of it is stored any more."""
         if attempt in self.state.dropped:
@@ -242,10 +280,17 @@ class Coordinator:
             self.is_changed = True
 
     def next_due_s(self) -> float | None:
-        """When `expire` or `to_sweep` have something to do; None: never, as it is."""
+        """When there is something to expire, to sweep or to be over; None: never, as it is."""
         times = [heard_s + SILENT_S for heard_s in self._heard_s.values()]
         times += [since_s + SWEEP_AFTER_S for since_s in self._dropped_s.values()]
+        if self.state.once and not self.state.has_staged:
+            times.append(self._used_s + SILENT_S)
         return min(times, default=None)
+
+    def is_over(self, now_s: float) -> bool:
+        """May its row be removed? Nobody comes again, nothing is left, and nobody asked of late."""
+        state = self.state
+        return state.once and not state.has_staged and now_s - self._used_s >= SILENT_S
 
     def check(self) -> None:
         """Assert the invariants."""

@@ -11,16 +11,25 @@ from collections.abc import Sequence
 
 import msgspec
 
-from millstream.runtime import Conflict, Etag, StateStore
+from millstream.runtime import Conflict, Etag, StateStore, StorageUnavailable
 from millstream.streams.contracts.identity import StreamId
 from millstream.streams.contracts.message import OutMessage, ProducerMark
 
 from .coordinator import WriterState
 
-__all__ = ["CHUNK_BYTES_MAX", "Chunk", "StagedMessage", "StagedRows", "out_messages"]
+__all__ = [
+    "CHUNK_BYTES_MAX",
+    "NAME",
+    "Chunk",
+    "StagedMessage",
+    "StagedRows",
+    "StoredChunk",
+    "out_messages",
+]
 
 CHUNK_BYTES_MAX = 1 << 20
-SWEPT_AT_ONCE = 100
+SWEPT_AT_ONCE = 16
+"""Chunks that are read in one page, to delete them."""
 NO_FENCE = 0
 NAME = re.compile(r"[0-9a-zA-Z-]{1,64}")
 
@@ -54,6 +63,26 @@ _decode_chunk = msgspec.msgpack.Decoder(Chunk).decode
 _decode_state = msgspec.msgpack.Decoder(WriterState).decode
 
 
+class StoredChunk:
+    """A chunk as it is stored. Raises ValueError: it is too large."""
+
+    __slots__ = ("chunk", "data")
+
+    def __init__(self, chunk: Chunk) -> None:
+        self.chunk = chunk
+        self.data = _encode(chunk)
+        size, limit = len(self.data), CHUNK_BYTES_MAX
+        if size > limit and len(chunk.messages) > 1:
+            raise ValueError(f"a chunk of {size} bytes; CHUNK_BYTES_MAX is {limit}")
+
+
+def is_same(one: Chunk, other: Chunk) -> bool:
+    """Have they the same messages? The lanes of a stream may have changed between them."""
+    return one.namespace == other.namespace and [
+        (m.key, m.items, m.headers) for m in one.messages
+    ] == [(m.key, m.items, m.headers) for m in other.messages]
+
+
 def out_messages(chunk: Chunk, writer: str, first: dict[str, int]) -> list[OutMessage]:
     """The messages of a chunk as they are enqueued; `first`: the first sequence of each lane."""
     at = [first[lane] for lane in chunk.lanes]
@@ -84,6 +113,10 @@ class StagedRows:
         key = f"{self._writers}{writer}"
         return await self._store.write(key, _encode(state), expect, NO_FENCE)
 
+    async def remove(self, writer: str, expect: Etag) -> None:
+        """Forget a writer. Raises Conflict (somebody else has written), StorageError."""
+        await self._store.clear(f"{self._writers}{writer}", expect, NO_FENCE)
+
     async def writers(self, after: str, limit: int) -> Sequence[tuple[str, WriterState]]:
         """Some writers behind a name, in order. Raises StorageError."""
         rows = await self._store.scan(self._writers, f"{self._writers}{after}", limit)
@@ -94,18 +127,23 @@ class StagedRows:
             raise ValueError(f"attempt {attempt!r}: write up to 64 letters, digits and hyphens")
         return f"{self._chunks}{attempt}/{index:05}"
 
-    async def put(self, attempt: str, index: int, chunk: Chunk) -> None:
-        """Store a chunk; again is harmless. Raises ValueError (too large), StorageError."""
-        key, data = self._chunk_key(attempt, index), _encode(chunk)
-        if len(data) > CHUNK_BYTES_MAX and len(chunk.messages) > 1:
-            limit = CHUNK_BYTES_MAX
-            raise ValueError(f"a chunk of {len(data)} bytes; CHUNK_BYTES_MAX is {limit}")
+    async def put(self, attempt: str, index: int, chunk: StoredChunk) -> Chunk:
+        """Store a chunk; again is harmless, and gives what is stored.
+
+        Raises ValueError (other messages are stored there), StorageError.
+        """
+        key = self._chunk_key(attempt, index)
         try:
-            await self._store.write(key, data, None, NO_FENCE)
+            await self._store.write(key, chunk.data, None, NO_FENCE)
         except Conflict:
             row = await self._store.read(key)
-            if row is not None and row.data != data:
+            if row is None:
+                raise StorageUnavailable(f"{key} was there, and is not any more") from None
+            found = _decode_chunk(row.data)
+            if not is_same(found, chunk.chunk):
                 raise ValueError(f"{key} is stored, with other messages") from None
+            return found
+        return chunk.chunk
 
     async def get(self, attempt: str, index: int) -> Chunk | None:
         """A chunk, None: it was swept. Raises StorageError."""

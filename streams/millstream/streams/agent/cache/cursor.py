@@ -82,6 +82,21 @@ class Cursor:
         """Does its message go back to the queue when its handler fails?"""
         return self._slot is not None and self._slot.goes_back
 
+    @property
+    def is_last(self) -> bool:
+        """Does the queue give it out no more, if its handler fails?"""
+        return self._slot is not None and self._slot.message.is_last
+
+    def going_back(self) -> Sequence[Token]:
+        """The messages from here on, if each goes back to the queue for this subscription."""
+        slots: list[Slot] = []
+        slot = self._slot
+        while slot is not None:
+            slots.append(slot)
+            slot = slot.next
+        is_so = all(slot.goes_back for slot in slots)
+        return [slot.message.token for slot in slots] if is_so else ()
+
     def index_at(self, count: int) -> int:
         """The message of the item `count` behind this one, all of which `peek` has given."""
         slot, item = self.place()

@@ -60,6 +60,14 @@ class Source(Protocol):
         """A handler has failed at a message that the queue gives out again."""
         ...
 
+    def return_held(self, tokens: Sequence[Token], delay_s: float, /) -> None:
+        """The subscription of these messages is paused: the queue gives them again."""
+        ...
+
+    def given_up(self, token: Token, reason: str, /) -> None:
+        """A subscription has given up an event."""
+        ...
+
     def fetch(self) -> None:
         """A subscription has come to items that are to be read anew."""
         ...

@@ -193,6 +193,11 @@ class Delivery(SeenDelivery):
         assert not isinstance(self._cursor, HeldCursor)
         return self._cursor
 
+    def going_back(self) -> Sequence[Token]:
+        """What a subscription that is held gives back to a queue without order."""
+        cursor, is_held = self._cursor, self.state is DeliveryState.FAULTED
+        return cursor.going_back() if is_held and isinstance(cursor, Cursor) else ()
+
     def fall_behind(self, book: BehindBook, subscription: str, *, may_repeat: bool) -> None:
         """Hold nothing in the cache any more; one that is faulted holds nothing at all."""
         cursor = self._cursor
@@ -331,6 +336,8 @@ class Delivery(SeenDelivery):
     @property
     def _is_hopeless(self) -> bool:
         """Is the item at the cursor to be given up? Not before a failure was seen here."""
+        if self._tries.failures and isinstance(self._cursor, Cursor) and self._cursor.is_last:
+            return self._cursor.goes_back
         return self._tries.is_hopeless(self.attempts, self._options.retries)
 
     def _back_off(

@@ -146,6 +146,7 @@ class Dispatch:
 
     def retry(self, subscriber: Subscriber) -> None:
         """It goes on where it is, after a fault too, unless it is held."""
+        subscriber.returns = 0
         if subscriber.delivery is not None and not subscriber.is_held:
             self._step(subscriber, subscriber.delivery, Retry())
             self.pump()
@@ -203,15 +204,12 @@ class Dispatch:
             self._queue(subscriber)
 
     def fall_behind(self, subscriber: Subscriber) -> None:
-        """It holds nothing in the cache any more, if there is a place among those behind."""
-        delivery = subscriber.delivery
-        if delivery is not None and self._behind.has_place:
-            index = delivery.index
-            may_repeat = index is not None and index <= self._source.repeats_upto
-            delivery.fall_behind(self._behind, subscriber.id, may_repeat=may_repeat)
-            behind = self._behind.get(subscriber.key)
-            if subscriber.is_manual and behind is not None:
-                behind.sent = subscriber.sent_upto
+        """It holds nothing in the cache any more, if there is a place among those behind, or in a
+        queue without order, which gives it again."""
+        if self._behind.has_place:
+            subscriber.fall_behind(self._behind, self._source.repeats_upto)
+        else:
+            subscriber.give_back(self._source.return_held)
 
     def acked(self, subscriber: Subscriber, upto: Token) -> None:
         """Its consumer has acknowledged by hand."""
@@ -490,6 +488,7 @@ class Dispatch:
             if self._caution is not None:
                 self._caution.done(subscriber.key, failure.token)
             if outcome != "pause":
+                self._source.given_up(failure.token, action.error.text)
                 subscriber.told(subscriber.gaps_before(failure.token))  # with the event
         self._step(subscriber, delivery, event)
         if delivery.state is DeliveryState.FAULTED:

@@ -6,10 +6,12 @@ exactly while nothing is undelivered.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import takewhile
 from typing import Protocol
 
+from millstream.runtime.extending import Backoff
+from millstream.streams.agent.lagging.book import BehindBook
 from millstream.streams.agent.losses import Loss, with_loss
 from millstream.streams.api.subscription_rows import Held
 from millstream.streams.contracts.identity import StreamId
@@ -22,6 +24,9 @@ from .delivery import Delivery
 from .options import DeliveryOptions
 
 __all__ = ["Deliveries", "Fits", "Subscriber"]
+
+HELD = Backoff(first_s=2.0, ceiling_s=60.0)
+"""When a queue without order gives again what a subscription that is held gave back."""
 
 
 class Fits(Protocol):
@@ -66,6 +71,7 @@ class Subscriber:
         "options",
         "position",
         "retries",
+        "returns",
         "rewinds",
         "rewinds_done",
         "sent_upto",
@@ -112,6 +118,7 @@ class Subscriber:
         self.event_s = 0.0  # what an event takes, smoothed; 0: not known
         self.is_queued = False
         self.held: Held = ""  # faulted or paused: its events wait, undelivered
+        self.returns = 0  # how often something went back to the queue since it is held
         self.may_be_faulted = False  # that is being stored, or its answer was lost
         self.is_paused = False  # so do those of its whole stream
         self.is_redelivered = False
@@ -168,6 +175,35 @@ class Subscriber:
     def is_rewound(self) -> bool:
         """Is its consumer still to hear that what it has seen comes again?"""
         return self.rewinds_done < self.rewinds
+
+    # -- while it is held
+
+    def fall_behind(self, book: BehindBook, repeats_upto: int) -> None:
+        """Take a place among those behind, and hold nothing in the cache any more.
+
+        `repeats_upto`: index of the last message that a former owner may have delivered.
+        """
+        delivery = self.delivery
+        if delivery is None:
+            return
+        index = delivery.index
+        may_repeat = index is not None and index <= repeats_upto
+        delivery.fall_behind(book, self.id, may_repeat=may_repeat)
+        behind = book.get(self.key)
+        if self.is_manual and behind is not None:
+            behind.sent = self.sent_upto
+
+    def give_back(self, give: Callable[[Sequence[Token], float], None]) -> None:
+        """Let go of what its queue gives again, after a while, if that is all that it has.
+
+        `give`: takes the messages, and how long they stay away.
+        """
+        delivery = self.delivery
+        if delivery is not None and (tokens := delivery.going_back()):
+            self.delivery = None
+            self.returns += 1
+            give(tokens, HELD.whole_s(self.returns))
+            delivery.close()  # only now, or they would look done
 
     # -- what is gone
 

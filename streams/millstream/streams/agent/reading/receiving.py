@@ -18,7 +18,7 @@ from typing import Any
 from millstream.runtime import CursorTooOld, QueueFenced
 from millstream.runtime.extending import Budget, Runners, Tasks
 from millstream.streams.contracts.answers import fault_of
-from millstream.streams.contracts.queue import Measurable, QueueReceiver
+from millstream.streams.contracts.queue import Measurable, QueueReceiver, TellsFailed
 from millstream.streams.contracts.token import Token
 
 from .steps import (
@@ -53,6 +53,7 @@ class Receiving:
         limit_s: how long `aclose`, or the last acknowledgement, may take.
         runners: in which it is started and read.
         budget: of the silo: reads that find something at once yield by it.
+        given_up: events that are acknowledged as failed, and why; taken out once they are.
     """
 
     def __init__(
@@ -65,6 +66,7 @@ class Receiving:
         limit_s: float,
         runners: Runners,
         budget: Budget,
+        given_up: dict[Token, str],
     ) -> None:
         self.serial = serial
         self._make = make
@@ -74,6 +76,7 @@ class Receiving:
         self._limit_s = limit_s
         self._runners = runners
         self._budget = budget
+        self._given_up = given_up
         self._reading: asyncio.Task[Any] | None = None  # the runner of what is out
         self._read_at = ""  # names what is asked
         self._has_found = False  # the last read did
@@ -138,10 +141,26 @@ class Receiving:
         """Acknowledge. Of this and the next two one call is out at a time."""
 
         async def act(receiver: QueueReceiver) -> Event:
-            await receiver.ack(upto, also)
+            await self._acknowledge(upto, also, receiver)
             return Acked(self.serial)
 
         self._settle("ack", act)
+
+    async def _acknowledge(
+        self, upto: Token | None, also: Sequence[Token], receiver: QueueReceiver
+    ) -> None:
+        """What was given up is failed, where the queue tells that from what is done."""
+        given_up = self._given_up
+        if not given_up or not isinstance(receiver, TellsFailed):
+            given_up.clear()
+            await receiver.ack(upto, also)
+            return
+        for token in also:
+            if token in given_up:
+                await receiver.fail([token], given_up[token])
+        await receiver.ack(upto, [token for token in also if token not in given_up])
+        for token in also:
+            given_up.pop(token, None)
 
     def extend(self, tokens: Sequence[Token], lease_s: float) -> None:
         """Hold messages for longer."""
@@ -233,7 +252,7 @@ class Receiving:
         """What is to be settled before the end, each within the limit; False: `ack` failed."""
         is_acked = True
         if ack is not None:
-            is_acked = await self._last("ack", partial(_ack, ack))
+            is_acked = await self._last("ack", partial(self._acknowledge, ack.upto, ack.also))
         for one in releases:
             await self._last("release", partial(_release, one))
         return is_acked
@@ -287,10 +306,6 @@ class Receiving:
             return True
         log.warning("%s; the queue is let go", said)
         return False
-
-
-def _ack(ack: Ack, receiver: QueueReceiver) -> Awaitable[None]:
-    return receiver.ack(ack.upto, ack.also)
 
 
 def _release(back: Release, receiver: QueueReceiver) -> Awaitable[None]:

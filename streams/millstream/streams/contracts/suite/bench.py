@@ -37,6 +37,7 @@ COLLECT_S = 10.0  # as long as messages that must come are waited for
 QUIET_S = 0.03  # as long as messages that must not come are waited for
 LONG_S = 5.0  # a wait that something ends
 SOON_S = 2.0  # what ends such a wait does it within
+STREAMS = 500  # of messages whose stream does not matter
 POLL_S = 0.002  # between reads of a provider without WAKEUP
 Make = Callable[[], QueueAdapterFactory]
 Generated = Callable[[QueueId, int], Sequence[bytes]]
@@ -60,6 +61,7 @@ class AdapterBench:
         self.adapter: GuardedAdapter
         self._make = make
         self._world = BenchWorld()
+        self._numbers = itertools.count()
         self._silos: list[GuardedAdapter] = []
         self._receivers: list[GuardedReceiver | GuardedReader] = []
         self._tasks: list[asyncio.Task[list[QueueMessage]]] = []
@@ -137,13 +139,22 @@ class AdapterBench:
         mine = (stream for stream in found if self.mapper.queue_for(stream) == wanted)
         return next(itertools.islice(mine, number, None))
 
+    def next_stream(self, queue: QueueId | None = None) -> StreamId:
+        """The stream of the next message: with ORDERED always one.
+
+        Without, each message has its own: a queue may keep back what else a stream has while one
+        event of it is out.
+        """
+        number = 0 if self.is_ordered else next(self._numbers) % STREAMS
+        return self.stream(number, queue)
+
     # -- writing
 
     def message(
         self, text: str, stream: StreamId | None = None, mark: ProducerMark | None = None
     ) -> OutMessage:
         """A message of one item, with a header."""
-        return OutMessage(stream or self.stream(), [text.encode()], {"h": text}, mark)
+        return OutMessage(stream or self.next_stream(), [text.encode()], {"h": text}, mark)
 
     def marked(self, producer: str, *numbers: int) -> list[OutMessage]:
         """Messages of a producer, one per sequence."""
@@ -155,7 +166,7 @@ class AdapterBench:
         if self.generated is not None:
             return [text_of(item) for item in self.generated(queue, len(texts))]
         for text in texts:
-            message = self.message(text, self.stream(queue=queue))
+            message = self.message(text, self.next_stream(queue))
             await self.adapter.enqueue(queue, [message])
         return list(texts)
 

@@ -106,7 +106,7 @@ async def max_events_counts_events(bench: AdapterBench) -> None:
 def threes(bench: AdapterBench, count: int) -> list[OutMessage]:
     """Messages of three items."""
     return [
-        OutMessage(bench.stream(), [f"{number}{letter}".encode() for letter in "abc"])
+        OutMessage(bench.next_stream(), [f"{number}{letter}".encode() for letter in "abc"])
         for number in range(count)
     ]
 

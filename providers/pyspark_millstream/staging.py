@@ -1,0 +1,194 @@
+"""`delivery=staged`: a task's rows are staged under a fresh name; the driver makes them visible.
+
+Owns: what tasks stage, the commit and the abort of a batch; all of it blocks. Not: retries
+(`StagedAttempt`, `StagedBatch`), the clients (`background`), rows (`rows`). Invariants: no two
+attempts have a name in common; what is not committed is never seen; a batch that is decided is not
+written again; a partition without rows connects to nobody.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import AsyncExitStack, contextmanager
+from dataclasses import dataclass
+from hashlib import sha256
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import WriterCommitMessage
+
+from millstream.runtime import Env
+from millstream.streams.staging.batch import Manifest
+from millstream.streams.staging.stager import StagedAttempt, StagedBatch, StagedWriterName
+
+from .background import Background, background
+from .options import WriteOptions
+from .rows import CallCutter, Chunker, encode_items
+from .tokens import Origin
+
+if TYPE_CHECKING:
+    from pyarrow import RecordBatch
+
+__all__ = ["StagedPart", "abort_batch", "commit_batch", "stage_rows"]
+
+NAME_BYTES_MAX = 200
+"""Of a writer; a longer one is cut, and told from others by a digest."""
+Messages = Sequence[WriterCommitMessage | None]
+
+
+@dataclass
+class StagedPart(WriterCommitMessage):
+    """What one task staged; `manifest`: None: its batch was decided before, nothing was written."""
+
+    rows: int
+    messages: int
+    calls: int
+    name: StagedWriterName
+    batch: int
+    manifest: Manifest | None
+
+
+@dataclass
+class NoRows(WriterCommitMessage):
+    """The partition of a task was empty."""
+
+
+class Link:
+    """One attempt, of which a task uses the methods; they block."""
+
+    def __init__(
+        self, background: Background, options: WriteOptions, origin: Origin, name: StagedWriterName
+    ) -> None:
+        self._background = background
+        self._options = options
+        self._origin = origin
+        self._name = name
+        self._attempt: StagedAttempt
+        self._open = AsyncExitStack()
+
+    def begin(self) -> bool:
+        """Open it; False: the batch is decided. Raises as `StagedAttempt.begin`."""
+        return self._background.run(self._begin())
+
+    def stage(self, messages: bytes) -> None:
+        """Send a chunk; wait while the window is full. Raises as `StagedAttempt.stage`."""
+        self._background.run(self._attempt.stage(messages))
+
+    def finish(self) -> Manifest:
+        """Wait until all is staged. Raises as `stage`."""
+        return self._background.run(self._attempt.finish())
+
+    def close(self) -> None:
+        """Give up what is out."""
+        self._background.run(self._open.aclose())
+
+    async def _begin(self) -> bool:
+        options, origin, env = self._options, self._origin, Env()
+        client = await self._open.enter_async_context(self._background.client(options))
+        self._attempt = StagedAttempt(
+            client.gateway,
+            self._name,
+            origin.batch,
+            origin.partition,
+            f"{env.new_id():016x}{env.new_id():016x}",
+            window=options.window,
+            patience_s=options.patience_s,
+        )
+        self._open.push_async_callback(self._attempt.aclose)
+        return await self._attempt.begin()
+
+
+@contextmanager
+def linked(options: WriteOptions, origin: Origin, name: StagedWriterName) -> Iterator[Link]:
+    """A `Link`; whatever happens, nothing of it is out afterwards."""
+    link = Link(background(), options, origin, name)
+    try:
+        yield link
+    finally:
+        link.close()
+
+
+def stage_rows(
+    options: WriteOptions, origin: Origin, batches: Iterator[RecordBatch], *, once: bool = False
+) -> WriterCommitMessage:
+    """Stage a partition's rows, in order; returns when all of them are stored.
+
+    Args:
+        once: no other batch is written under this name.
+
+    Raises ValueError (a null key, a message that is too large), and after `patience_s` what calls
+    raise: StreamError, StorageError, CallTimeout or SiloUnavailable; at once NotHosted (no such
+    provider) or ConfigError (another cluster or version, a provider that cannot drop repeats).
+    """
+    first = next((batch for batch in batches if batch.num_rows), None)
+    if first is None:
+        return NoRows()
+    name = staged_name(options, origin.writer, once=once)
+    with linked(options, origin, name) as link:
+        if not link.begin():
+            for _ in batches:
+                pass  # so that Spark's worker stays as it is
+            return StagedPart(0, 0, 0, name, origin.batch, None)
+        return staged(options, origin, name, link, first, batches)
+
+
+def staged(
+    options: WriteOptions,
+    origin: Origin,
+    name: StagedWriterName,
+    link: Link,
+    first: RecordBatch,
+    rest: Iterator[RecordBatch],
+) -> StagedPart:
+    chunker = Chunker(options.key_column, options.value_columns, options.chunk_rows)
+    calls = CallCutter()
+    for chunk in chunker.all(first, rest):
+        for key, items in chunk.items():
+            full = calls.add(encode_items(key, items))
+            if full:
+                link.stage(full)
+    if last := calls.rest():
+        link.stage(last)
+    manifest = link.finish()
+    assert manifest.messages == calls.messages, (manifest.messages, calls.messages)
+    return StagedPart(chunker.rows, calls.messages, calls.calls, name, origin.batch, manifest)
+
+
+def staged_name(options: WriteOptions, writer: str, *, once: bool) -> StagedWriterName:
+    """A writer in the cluster; a long name keeps its beginning."""
+    if len(writer.encode()) > NAME_BYTES_MAX:
+        writer = f"{writer[:32]}-{sha256(writer.encode()).hexdigest()}"
+    return StagedWriterName(options.provider, options.namespace, writer, once)
+
+
+def commit_batch(options: WriteOptions, messages: Messages) -> None:
+    """Make what these tasks staged visible; return when all of it is accepted.
+
+    Raises as `StagedBatch.commit`. Again is harmless.
+    """
+    parts = parts_of(messages)
+    if parts:
+        manifests = [part.manifest for part in parts if part.manifest is not None]
+        background().run(committed(options, parts[0], manifests))
+
+
+def abort_batch(options: WriteOptions, messages: Messages) -> None:
+    """Drop what is staged of a batch, if any of its tasks says which; else it expires."""
+    parts = parts_of(messages)
+    if parts:
+        background().run(aborted(options, parts[0]))
+
+
+def parts_of(messages: Messages) -> list[StagedPart]:
+    return [message for message in messages if isinstance(message, StagedPart)]
+
+
+async def committed(options: WriteOptions, of: StagedPart, manifests: list[Manifest]) -> None:
+    async with background().client(options) as client:
+        batch = StagedBatch(client.gateway, of.name, of.batch, patience_s=options.patience_s)
+        await batch.commit(manifests)
+
+
+async def aborted(options: WriteOptions, of: StagedPart) -> None:
+    async with background().client(options) as client:
+        batch = StagedBatch(client.gateway, of.name, of.batch, patience_s=options.patience_s)
+        await batch.abort()

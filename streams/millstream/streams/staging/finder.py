@@ -1,0 +1,121 @@
+"""Writers whose silo died while something of them was staged: one silo finds and wakes them.
+
+Owns: `Finder`. Not: what is done about them (their grain). It wakes every writer that has staged
+something, also those that are awake: to these it is nothing.
+Invariants: at most `WAKES_MAX` are being woken at once; a round reads `ROWS_AT_ONCE` rows at a
+time, and the next one begins where it had to end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from millstream.runtime import MillstreamError
+from millstream.runtime.extending import LineBudget, Members, SiloServices
+
+from .rows import StagedRows
+
+__all__ = ["Finder", "is_finder"]
+
+log = logging.getLogger("millstream.staging")
+
+FIND_EVERY_S = 30.0
+ROWS_AT_ONCE = 100
+WAKES_MAX = 64
+WAKE_S = 10.0
+
+
+def is_finder(members: Members, silo: str, grain_type: str) -> bool:
+    """Is the silo the first of those that are active and host the writers?
+
+    Two silos may believe it for a while, which costs a few calls; or none, until the next look.
+    """
+    for other in members.active():
+        row = members.view.row(other)
+        if row is not None and grain_type in row.grain_types:
+            return other == silo
+    return False
+
+
+class Finder:
+    """Wakes the writers of one provider.
+
+    Args:
+        grain_type: name of the writers' grain type.
+        wake: calls a writer; bounded in time by the caller.
+    """
+
+    def __init__(
+        self,
+        services: SiloServices,
+        rows: StagedRows,
+        grain_type: str,
+        wake: Callable[[str], Coroutine[Any, Any, None]],
+    ) -> None:
+        self._services = services
+        self._rows = rows
+        self._grain_type = grain_type
+        self._wake = wake
+        self._tasks = services.new_tasks()
+        self._waking: set[str] = set()
+        self._after = ""
+        self._lines = LineBudget()
+
+    def start(self) -> None:
+        """Begin to look."""
+        self._tasks.start(self._run())
+
+    async def stop(self) -> None:
+        """Look no more."""
+        await self._tasks.aclose()
+
+    def abort(self) -> None:
+        """End at once."""
+        self._tasks.cancel()
+
+    async def _run(self) -> None:
+        while True:
+            await asyncio.sleep(FIND_EVERY_S)
+            if is_finder(self._services.members, self._services.address, self._grain_type):
+                try:
+                    await self._round()
+                except MillstreamError as error:
+                    self._warn(f"writers that have staged something are not found: {error}")
+
+    async def _round(self) -> None:
+        """Wake whom it finds, as far as there is room."""
+        while (room := WAKES_MAX - len(self._waking)) > 0:
+            found = await self._rows.writers(self._after, ROWS_AT_ONCE)
+            for writer, state in found:
+                if state.has_staged or state.once:
+                    if room == 0:
+                        return
+                    room -= self._begin(writer)
+                self._after = writer
+            if len(found) < ROWS_AT_ONCE:
+                self._after = ""
+                return
+
+    def _begin(self, writer: str) -> int:
+        """Wake a writer, unless that is under way; how much room it takes."""
+        if writer in self._waking:
+            return 0
+        self._waking.add(writer)
+        self._tasks.start(self._try(writer))
+        return 1
+
+    async def _try(self, writer: str) -> None:
+        try:
+            await self._wake(writer)
+        except MillstreamError as error:
+            self._warn(f"writer {writer!r} was not woken: {type(error).__name__}: {error}")
+        finally:
+            self._waking.discard(writer)
+
+    def _warn(self, text: str) -> None:
+        left_out = self._lines.take(self._services.clock.now())
+        if left_out is not None:
+            log.warning("%s%s", text, left_out)

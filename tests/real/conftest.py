@@ -1,0 +1,34 @@
+"""One Spark session for all tests that need one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from millstream.runtime.errors import ConfigError
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """A session in which a failed task is tried again up to three times."""
+    pytest.importorskip("pyspark", reason="needs the extra `spark`")
+    from millstream.providers.spark import session
+
+    faster = {
+        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",
+        "spark.sql.warehouse.dir": str(tmp_path_factory.mktemp("warehouse")),
+    }
+    try:
+        started = session(
+            "millstream-tests",
+            master="local[2,4]",
+            extra_conf=faster,
+            cache_dir=tmp_path_factory.mktemp("java"),
+        )
+    except ConfigError as error:
+        pytest.skip(str(error))
+    started.sparkContext.setLogLevel("OFF")  # tasks fail on purpose
+    yield started
+    started.stop()
