@@ -3,11 +3,11 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
-EXTRAS := .[bench,console,demo,examples,spark,dev]
+EXTRAS := .[bench,console,demo,examples,http,redis,spark,dev]
 # Bytecode is kept, whatever the environment says: else each process compiles every test anew.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo test test-fast check bench sim mutants model clean
+.PHONY: demo test test-fast test-spark-faults check bench sim mutants model clean
 
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -18,14 +18,17 @@ demo: $(STAMP)  ## flights through three silos, fed by Spark
 	$(BIN)/millstream demo flights
 
 test: $(STAMP)  ## every test, those of runtime and streams on both loops; by two processes
-	$(BIN)/python -m pytest -q -n 2 -m "not real and not spark"
-	$(BIN)/python -m pytest -q -m "real or spark"
+	$(BIN)/python -m pytest -q -n 2 -m "not real and not spark and not spark_faults"
+	$(BIN)/python -m pytest -q -n 2 --dist loadfile -m "real or spark"
 	MILLSTREAM_LOOP=uvloop $(BIN)/python -m pytest -q -n 2 tests/runtime tests/streams \
 		--ignore tests/runtime/testing
 
 test-fast: $(STAMP)  ## in two minutes: no processes, no Spark, some of each long run
 	$(BIN)/python -m pytest -q -n 2 --hypothesis-profile fast \
-		-m "not real and not spark and not slow and not spare"
+		-m "not real and not spark and not spark_faults and not slow and not spare"
+
+test-spark-faults: $(STAMP)  ## workers that die while a batch is written
+	$(BIN)/python -m pytest -q -m spark_faults tests/real
 
 check: $(STAMP)  ## style, types, shape of the code
 	$(BIN)/ruff check .

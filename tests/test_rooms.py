@@ -50,7 +50,17 @@ FLOORS: dict[str, tuple[str, ...]] = {
         "alone",
         "ground",
     ),
-    "providers.priority": ("core", "store", "owner", "surface", "ground"),
+    "providers.priority": (
+        "core",
+        "store",
+        "redis",
+        "owner",
+        "relay",
+        "surface",
+        "adapter",
+        "ground",
+        "http",
+    ),
 }
 """From the ground up. `ground` are the modules that stand beside the rooms; in streams these are
 public names, above all rooms."""

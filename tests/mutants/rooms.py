@@ -67,6 +67,8 @@ PARTITIONS = (
 BOOKIE, BOOKIES = "providers/millstream/providers/ledger/bookie", "tests/providers/ledger/bookie"
 FORM = (f"{BOOKIES}/test_form.py", f"{BOOKIES}/test_bookie.py", f"{BOOKIES}/test_tails.py")
 OPENED = (
+    f"{BOOKIES}/test_loading.py",
+    f"{BOOKIES}/test_walk.py",
     f"{BOOKIES}/test_form.py",
     f"{BOOKIES}/test_tails.py",
     f"{BOOKIES}/test_directory.py",
@@ -96,12 +98,17 @@ COPIES = (
 )
 CORES = f"{LEDGERS}/test_topic_cores.py"
 APPENDING = (
+    f"{LEDGERS}/test_topic_outbox.py",
     CORES,
     f"{LEDGERS}/test_topic_append.py",
     f"{LEDGERS}/test_topic_takeover.py",
     f"{LEDGERS}/test_topic_histories.py",
 )
-TOPIC_READING = (CORES, f"{LEDGERS}/test_topic_reading.py")
+TOPIC_READING = (
+    f"{LEDGERS}/test_topic_tail.py",
+    CORES,
+    f"{LEDGERS}/test_topic_reading.py",
+)
 CURSORS = (f"{LEDGERS}/test_topic_cursors.py",)
 PRIORITY, PRIORITIES = "providers/millstream/providers/priority", "tests/providers/priority"
 PRIORITY_CORE = (
@@ -154,7 +161,11 @@ ROOMS: dict[str, dict[str, tuple[str, ...]]] = {
     "topic": {
         f"{LEDGER}/metadata/rows.py": (f"{LEDGERS}/test_metadata_rows.py",),
         f"{LEDGER}/topic/form.py": (*APPENDING, *TOPIC_READING),
-        f"{LEDGER}/topic/record.py": (*APPENDING, f"{LEDGERS}/test_topic_each_step.py"),
+        f"{LEDGER}/topic/record.py": (
+            f"{LEDGERS}/test_topic_tail.py",
+            *APPENDING,
+            f"{LEDGERS}/test_topic_each_step.py",
+        ),
         f"{LEDGER}/topic/appending/outbox.py": APPENDING,
         f"{LEDGER}/topic/appending/producers.py": APPENDING,
         f"{LEDGER}/topic/appending/waiting.py": APPENDING,
@@ -171,7 +182,12 @@ ROOMS: dict[str, dict[str, tuple[str, ...]]] = {
             *("index/filters", "index/grouped", "index/plain", "index/timers"),
         )
     }
-    | {f"{PRIORITY}/owner/waiting.py": (f"{PRIORITIES}/test_waiting.py",)},
+    | {
+        f"{PRIORITY}/owner/waiting.py": (f"{PRIORITIES}/test_waiting.py",),
+        f"{PRIORITY}/redis/demands.py": (f"{PRIORITIES}/test_redis_demands.py",),
+        f"{PRIORITY}/redis/loading.py": (f"{PRIORITIES}/test_redis_rows.py",),
+        f"{PRIORITY}/redis/rows.py": (f"{PRIORITIES}/test_redis_rows.py",),
+    },
     "disk": {
         f"{RUNTIME}/disk/seam.py": DISK,
         f"{RUNTIME}/disk/real.py": DISK,

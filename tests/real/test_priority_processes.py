@@ -1,13 +1,15 @@
-"""Priority queues in an embedded store that silo processes share, while they are killed."""
+"""Priority queues in a store that silo processes share, while they are killed."""
 
 from __future__ import annotations
 
 import asyncio
 import textwrap
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.real.redis_server import RedisServer, require_redis
 
 from millstream.providers.priority import (
     Enqueued,
@@ -25,13 +27,13 @@ pytestmark = pytest.mark.real
 FACTORY = "priority_silo:make"
 MODULE = """
 from millstream.providers.priority import EmbeddedStore, PriorityQueues, QueueSettings, Template
+from millstream.providers.priority.redis import RedisStore
 from millstream.runtime import MembershipOptions, Silo
 
-def make(directory):
+def make(directory, redis):
     settings = QueueSettings(exclusivity_key="plane", lease_ms=3_000, attempts=20)
-    part = PriorityQueues(
-        EmbeddedStore(f"{directory}/queues"), templates=[Template("", settings)]
-    )
+    store = RedisStore(redis) if redis else EmbeddedStore(f"{directory}/queues")
+    part = PriorityQueues(store, templates=[Template("", settings)])
     return Silo(
         grains=[], address="127.0.0.1:0", membership=f"sqlite:{directory}",
         stores={"default": f"sqlite:{directory}"}, parts={"priority": part},
@@ -72,10 +74,23 @@ class Works:
                     self.late += 1
 
 
+@pytest.fixture(params=["embedded", "redis"])
+def redis(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    """The address of a server; none for the embedded store."""
+    if request.param == "embedded":
+        yield ""
+        return
+    require_redis()
+    (tmp_path / "redis").mkdir()
+    server = RedisServer(tmp_path / "redis")
+    yield server.address
+    server.kill()
+
+
 async def test_silos_that_are_killed_lose_no_message_and_give_no_plane_to_two(
-    tmp_path: Path,
+    tmp_path: Path, redis: str
 ) -> None:
-    arguments = {"directory": str(tmp_path / "data")}
+    arguments = {"directory": str(tmp_path / "data"), "redis": redis}
     silos = [SiloProcess(FACTORY, arguments, tmp_path / f"{n}.log") for n in range(3)]
     works = Works()
     async with SiloProcesses(silos), asyncio.timeout(WITHIN_S):

@@ -16,6 +16,7 @@ from millstream.runtime.run import RUN_OPTIONS, run_program
 from .dead_letters import add_dead_letters
 from .ledger.commands import add_ledger
 from .pausing import add_queues, add_streams
+from .pq.commands import add_pq
 from .why import add_why
 
 __all__ = ["main"]
@@ -41,6 +42,7 @@ def parser() -> argparse.ArgumentParser:
     add_queues(commands.add_parser("queues", help="pause queues, and let them go on"))
     add_streams(commands.add_parser("streams", help="pause streams, and let them go on"))
     add_ledger(commands.add_parser("ledger", help="look into ledgers, and mend them"))
+    add_pq(commands.add_parser("pq", help="priority queues: look, work with messages, serve HTTP"))
     add_why(commands.add_parser("why", help="what holds a stream up"))
     return top
 

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from itertools import count
 from pathlib import Path
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 from millstream.providers.priority.core.changes import Changes
+from millstream.providers.priority.redis import RedisOptions, RedisStore
+from millstream.providers.priority.redis.hold import RedisHold
 from millstream.providers.priority.store.contract import PriorityStore
 from millstream.providers.priority.store.embedded import EmbeddedHold, EmbeddedStore, PriorityFile
 from millstream.providers.priority.store.limits import StoreLimits
@@ -121,4 +124,54 @@ class FaultyStore(EmbeddedStore):
         return hold
 
 
+class RedisPlace:
+    """A prefix of its own on the server whose address a test of a real one gives."""
+
+    is_shared = True
+    address: ClassVar[str] = ""
+    places: ClassVar[count[int]] = count()
+
+    def __init__(self, directory: Path) -> None:
+        self.clock, self.faults = Clock(), Faults()
+        self.options = RedisOptions(prefix=f"place{next(self.places)}", timeout_s=60.0)
+
+    def store(self, limits: StoreLimits | None = None, *, events: bool = True) -> PriorityStore:
+        return FaultyRedisStore(self, limits, events)
+
+
+class FaultyRedisHold:
+    """A hold on a queue in Redis, whose commits meet what the test wants."""
+
+    def __init__(self, hold: RedisHold, faults: Faults) -> None:
+        self.queue, self.epoch = hold.queue, hold.epoch
+        self.is_held, self.check_room = hold.is_held, hold.check_room
+        self._hold = hold
+        self._faults = faults
+
+    async def commit(self, changes: Changes | None, next_due_ms: int | None) -> None:
+        await self._faults.before(self.queue)
+        await self._hold.commit(changes, next_due_ms)
+        await self._faults.after(self.queue)
+
+    async def delete(self) -> None:
+        await self._faults.before(self.queue)
+        await self._hold.delete()
+        await self._faults.after(self.queue)
+
+
+class FaultyRedisStore(RedisStore):
+    def __init__(self, place: RedisPlace, limits: StoreLimits | None, events: bool) -> None:
+        super().__init__(place.address, place.clock, limits, events=events, options=place.options)
+        self.faults = place.faults
+
+    def _hold(self, hold: RedisHold) -> FaultyRedisHold:
+        return FaultyRedisHold(hold, self.faults)
+
+
 PLACES: dict[str, Callable[[Path], Place]] = {"memory": MemoryPlace, "embedded": EmbeddedPlace}
+SERVED: dict[str, Callable[[Path], Place]] = {"redis": RedisPlace}
+"""Those that need a server: their tests are in tests/real."""
+
+
+def place_of(kind: str, directory: Path) -> Place:
+    return (PLACES | SERVED)[kind](directory)

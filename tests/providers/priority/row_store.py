@@ -47,10 +47,12 @@ class RowStore:
 
     def _apply_sessions(self, changes: Changes) -> None:
         for name in changes.sessions_ended:
-            del self.sessions[name]
-            self.answers = {key: row for key, row in self.answers.items() if key[0] != name}
+            self.sessions.pop(name, None)  # it may not have been stored
         for key in changes.answers_ended:
             self.answers.pop(key, None)
+        assert {key[0] for key in self.answers} <= self.sessions.keys() | {
+            row.session for row in changes.sessions
+        }, "answers of sessions that ended go with them"
         for session in changes.sessions:
             self.sessions[session.session] = session
         for answer in changes.answers:

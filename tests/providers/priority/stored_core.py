@@ -10,7 +10,7 @@ from tempfile import TemporaryDirectory
 from types import TracebackType
 from typing import Any, NamedTuple, TypeVar
 
-from tests.providers.priority.places import PLACES
+from tests.providers.priority.places import place_of
 
 from millstream.providers.priority.core.body import NewMessage
 from millstream.providers.priority.core.changes import ChangeEvent
@@ -57,7 +57,7 @@ class Stage:
         self.kind = kind
         self.loop = asyncio.new_event_loop()
         self.folder = TemporaryDirectory()
-        self.place = PLACES[kind](Path(self.folder.name))
+        self.place = place_of(kind, Path(self.folder.name))
         self.stores: list[PriorityStore] = []
         self.opened = 0
 

@@ -24,6 +24,7 @@ from millstream.providers.priority.core.errors import (
     SettingsConflict,
 )
 from millstream.providers.priority.core.message import LeaseToken, State
+from millstream.providers.priority.core.reading import ANSWER_BYTES_MAX, is_large
 from millstream.providers.priority.core.results import Dequeued, Lease, PollStatus
 from millstream.providers.priority.core.settings import QueueSettings, Template, settings_for
 
@@ -532,3 +533,21 @@ def test_a_page_goes_on_where_the_last_one_ended() -> None:
     assert pages == [["a", "b"], ["c", "d"], ["e"]]
     canceled = core.read.page(state=State.CANCELED, wanted={"region": "x"})
     assert [view.id for view in canceled] == ["c"]
+
+
+@pytest.mark.parametrize("key", [None, "k"])
+def test_an_answer_has_no_more_than_can_be_sent(key: str | None) -> None:
+    settings = QueueSettings(exclusivity_key=key, payload_bytes_max=ANSWER_BYTES_MAX)
+    core = PriorityCore.created(0, "q", settings)
+    for number in range(4):
+        payload = b"x" * (ANSWER_BYTES_MAX // 2)
+        core.enqueue(0, NewMessage(str(number), payload, number, {"k": str(number)}))
+    assert [one.id for one in core.read.peek(4)] == ["0", "1"]
+    assert [one.id for one in core.read.page(4)] == ["0", "1"] and is_large(core.read.page(4))
+    first = core.dequeue(0, "w", 4)
+    assert [one.id for one in first.leases] == ["0", "1"]
+    assert first.status is PollStatus.MORE, "who waits for others is not told that there are none"
+    rest = core.dequeue(0, "w", 4)
+    assert [one.id for one in rest.leases] == ["2", "3"]
+    assert core.dequeue(0, "w", 4).status is PollStatus.EMPTY
+    core.check()

@@ -46,14 +46,14 @@ class Slow:
 
     def __init__(self) -> None:
         self.queue, self.epoch = "q", 1
-        self.is_mine = True
+        self.is_mine: bool | None = True
         self.is_full = False
         self.stored: list[Changes | None] = []
         self.due: list[int | None] = []
         self.doors: list[asyncio.Future[None]] = []
         self.deleted = 0
 
-    def is_held(self) -> bool:
+    def is_held(self) -> bool | None:
         return self.is_mine
 
     def check_room(self) -> None:
@@ -243,6 +243,45 @@ async def test_an_owner_that_was_taken_over_answers_no_poll_and_no_refusal(
     desk.hold.is_mine = False
     with pytest.raises(OwnerLost):
         at_once(desk.queue.do(command))
+
+
+async def test_who_came_during_the_last_commit_before_a_takeover_is_not_answered() -> None:
+    """The commit was stored, then another owner came and changed things, and only then this one
+    hears of its commit."""
+    desk = Desk()
+    first = desk.ask(Enqueue("a", b"x", 1))
+    await desk.door(0)
+    late = [asyncio.create_task(desk.queue.look(Depth())), desk.ask(Cancel("nobody"))]
+    await rest()
+    desk.hold.is_mine = False
+    await desk.let(0)
+    assert first.result().is_changed, "its answer is as old as its commit"
+    assert all(isinstance(task.exception(), OwnerLost) for task in late)
+    assert desk.queue.is_lost and desk.ended == 1
+
+
+async def test_where_only_the_store_can_tell_who_owns_a_queue_it_is_asked() -> None:
+    desk = Desk()
+    await desk.put("a")
+    desk.hold.is_mine = None
+    asked = [
+        asyncio.create_task(desk.queue.look(Depth())),
+        desk.ask(Dequeue("w", 1, (("a", "b"),))),
+    ]
+    await desk.door(1)
+    late = [asyncio.create_task(desk.queue.look(Depth())), desk.ask(Cancel("nobody"))]
+    await desk.let(1)
+    assert all(task.done() for task in asked) and not any(task.done() for task in late)
+    await desk.let(2)
+    assert all(task.done() for task in late) and desk.hold.stored[1:] == [None, None]
+
+
+async def test_whom_the_store_does_not_know_as_owner_gives_no_answer() -> None:
+    desk = Desk()
+    desk.hold.is_mine = None
+    asked = [asyncio.create_task(desk.queue.look(Depth())), desk.ask(Cancel("nobody"))]
+    await desk.break_(0, OwnerLost("q", "another"))
+    assert all(isinstance(task.exception(), OwnerLost) for task in asked) and desk.queue.is_lost
 
 
 class Broken:

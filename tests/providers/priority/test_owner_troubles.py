@@ -14,6 +14,7 @@ from millstream.providers.priority import (
     LeaseLost,
     PriorityOptions,
     PriorityQueueNotFound,
+    QueueSettings,
     State,
     priority_queue,
 )
@@ -660,3 +661,20 @@ def test_a_silent_store_costs_each_caller_its_patience_and_no_other_queue() -> N
         assert (await rig.on(rig.host, queue.enqueue(b"third"))).is_changed
 
     in_cluster(main, patience_s=15.0, options=PriorityOptions(release_s=5.0))
+
+
+def test_a_poll_waits_while_something_is_due_that_polls_do_not_do() -> None:
+    """Collecting is the background's; a poll that looks before it has come sleeps all the same."""
+
+    async def main(rig: Rig) -> None:
+        queue = rig.queue()
+        await rig.on(rig.host, queue.create(QueueSettings(retention_ms=1)))
+        for number in range(20):
+            await rig.on(rig.host, queue.enqueue(b"x", id=str(number)))
+            [lease] = await rig.on(rig.host, queue.dequeue(worker="w"))
+            await rig.on(rig.host, lease.complete())
+            assert await rig.on(rig.host, queue.dequeue(worker="w", wait_s=0.01)) == []
+        await asyncio.sleep(1)
+        assert not rig.stored()  # and it is done
+
+    in_cluster(main)

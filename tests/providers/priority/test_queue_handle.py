@@ -31,6 +31,7 @@ from millstream.providers.priority import (
     priority_queue,
     priority_queues,
 )
+from millstream.providers.priority.core.requests.sessions import Request
 from millstream.providers.priority.owner.polls import Polls
 from millstream.providers.priority.surface import asking
 from millstream.providers.priority.surface.asking import Lanes
@@ -209,6 +210,12 @@ REFUSED: dict[str, Any] = {
     "worker": lambda queue: queue.dequeue(worker=""),
     "count": lambda queue: queue.dequeue(worker="w", count=1001),
     "attempts": lambda queue: queue.enqueue(b"", attempts=1.5),
+    "attempts beyond the wire": lambda queue: queue.enqueue(b"", attempts=10**30),
+    "count beyond the wire": lambda queue: queue.dequeue(worker="w", count=10**30),
+    "count of a peek": lambda queue: queue.peek(10**30),
+    "count of a page": lambda queue: queue.page("5"),
+    "after": lambda queue: queue.page(after=10**30),
+    "version": lambda queue: queue.configure(QueueSettings(), version=10**30),
     "lease_ms": lambda queue: queue.dequeue(worker="w", lease_s=1e8),
 }
 
@@ -216,9 +223,10 @@ REFUSED: dict[str, Any] = {
 @pytest.mark.parametrize("field", REFUSED)
 async def test_a_refusal_names_queue_and_field(field: str) -> None:
     async with cluster_of(MemoryStore()) as cluster:
-        with pytest.raises(RequestInvalid, match=f"queue 'q': {field}") as caught:
+        named = field.partition(" ")[0]
+        with pytest.raises(RequestInvalid, match=f"queue 'q': {named}") as caught:
             await REFUSED[field](priority_queue(cluster, "q"))
-        assert (caught.value.queue, caught.value.field) == ("q", field)
+        assert (caught.value.queue, caught.value.field) == ("q", named)
 
 
 async def test_a_name_that_cannot_be_is_refused() -> None:
@@ -347,14 +355,14 @@ async def test_a_lane_is_used_by_one_request_at_a_time_and_acknowledges_the_one_
     names = iter("abc")
     lanes = Lanes(lambda: next(names), 2)
     first, second = await lanes.take(), await lanes.take()
-    assert (first.next(), second.next()) == (("a", 1, 0), ("b", 1, 0))
+    assert (first.next(), second.next()) == (Request("a", 1, 0), Request("b", 1, 0))
     third = asyncio.create_task(lanes.take())
     await asyncio.sleep(0)
     assert not third.done()
     lanes.give(second)
-    assert (await third).next() == ("b", 2, 1)
+    assert (await third).next() == Request("b", 2, 1)
     lanes.give(first)
-    assert (await lanes.take()).next() == ("a", 2, 1)
+    assert (await lanes.take()).next() == Request("a", 2, 1)
     lanes.give(first)
     lanes.give(second)
     assert {(await lanes.take()).session, (await lanes.take()).session} == {"a", "b"}

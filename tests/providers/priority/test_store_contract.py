@@ -169,6 +169,14 @@ async def test_tokens_and_times_do_not_go_back_with_the_clock_or_the_owner(desk:
     assert (await queue.look(Get("b"))).changed_ms >= 90_000
 
 
+async def test_the_time_of_the_latest_change_is_stored_with_it(desk: Desk) -> None:
+    queue = await desk.queue()
+    desk.place.clock.now_ms = 90_000
+    await queue.do(Enqueue("a", b"", 1))
+    desk.place.clock.now_ms = 5_000
+    assert (await desk.queue()).now_ms() == 90_000
+
+
 async def test_a_clock_that_jumps_ahead_ends_leases_and_back_does_not_bring_them_back(
     desk: Desk,
 ) -> None:
@@ -283,6 +291,21 @@ async def test_an_enqueue_whose_commit_failed_is_taken_once(desk: Desk, is_store
     again: Enqueued = await other.do(Enqueue("a", b"x", 1), Request("s", 1))
     assert again == ("a", State.PENDING, 1, True)
     assert await page(other) == ["a"]
+
+
+async def test_a_request_that_comes_again_with_another_mark_is_refused(desk: Desk) -> None:
+    queue = await desk.queue()
+    marked = Request("s", 1, 0, "of a")
+    first = await queue.do(Enqueue("a", b"x", 1), marked)
+    queue = await desk.queue()
+    assert await queue.do(Enqueue("a", b"x", 1), marked) == first
+    for other in (Request("s", 1, 0, "of b"), Request("s", 1)):
+        with pytest.raises(RequestInvalid, match="number 1 was a 'enqueue of a' before") as found:
+            await queue.do(Enqueue("b", b"x", 1), other)
+        assert found.value.field == "number"
+    with pytest.raises(RequestInvalid, match="mark has 65 bytes, not 0 to 64"):
+        await queue.do(Enqueue("b", b"x", 1), Request("s", 2, 0, "m" * 65))
+    assert await page(queue) == ["a"]
 
 
 async def test_a_caller_that_leaves_takes_nothing_back(desk: Desk) -> None:

@@ -16,7 +16,7 @@ from random import Random
 from typing import Any
 
 import pytest
-from tests.providers.priority.places import PLACES, Faults
+from tests.providers.priority.places import Faults, place_of
 from tests.providers.priority.row_store import RowStore
 
 from millstream.providers.priority.core.commands import (
@@ -95,7 +95,7 @@ class History:
 
     def __init__(self, kind: str, seed: int, directory: Path) -> None:
         self.rng = Random(seed)
-        self.place = PLACES[kind](directory)
+        self.place = place_of(kind, directory)
         self.place.faults = self.faults = RoughFaults(self.rng)
         if kind == "memory":
             self.place.store().faults = self.faults  # type: ignore[attr-defined]

@@ -19,6 +19,7 @@ from millstream.streams import (
     QueueId,
     QueueMessage,
     QueueReceiver,
+    TellsFailed,
     Token,
 )
 from millstream.streams.testing import (
@@ -50,6 +51,16 @@ class Feed:
 
     async def open(self, provider: str, host: AdapterHost) -> FeedAdapter:
         return FeedAdapter()
+
+
+class Telling(PushReceiver):
+    """Tells its source what was given up."""
+
+    async def fail(self, tokens: Sequence[Token], reason: str) -> None: ...
+
+
+def telling(receiver: Telling) -> TellsFailed:
+    return receiver
 
 
 class FeedAdapter:

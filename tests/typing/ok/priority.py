@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import assert_type
 
 from millstream.providers.priority import (
+    PRIORITY_CHANGES,
+    PRIORITY_HEADER,
+    DeadlineOptions,
+    DeadlineQueues,
     Done,
     EmbeddedStore,
     EnqueueBlocked,
@@ -21,6 +26,7 @@ from millstream.providers.priority import (
     MessageView,
     NewMessage,
     OwnerLost,
+    PriorityChange,
     PriorityClass,
     PriorityOptions,
     PriorityQueue,
@@ -39,10 +45,16 @@ from millstream.providers.priority import (
     State,
     StoreLimits,
     Template,
+    changes_lag_s,
     priority_queue,
     priority_queues,
 )
+from millstream.providers.priority.http import TOKEN_VARIABLE, HttpOptions, PriorityApi
+from millstream.providers.priority.redis import RedisOptions, RedisStore
 from millstream.runtime import Client, Grain, LocalCluster, Silo
+from millstream.streams import PersistentStreams, StreamNamespace
+
+JOBS = StreamNamespace("jobs", str, provider="work")
 
 
 class Encoder(Grain):
@@ -54,7 +66,15 @@ def make(store: PriorityStore) -> Silo:
     templates = [Template("plato-", QueueSettings(exclusivity_key="project"))]
     options = PriorityOptions(wake_period_s=2.0)
     part = PriorityQueues(store, auto_create=False, templates=templates, options=options)
-    return Silo(grains=[Encoder], parts={"priority": part})
+    queues = DeadlineQueues(
+        "priority", durable=store.is_durable, options=DeadlineOptions(lease_s=5)
+    )
+    streams = {"work": PersistentStreams(queues, balancer="deployment")}
+    return Silo(grains=[Encoder], streams=streams, parts={"priority": part})
+
+
+async def by_deadline(cluster: LocalCluster) -> None:
+    await cluster.stream(JOBS, "x").publish("y", headers={PRIORITY_HEADER: "5"})
 
 
 async def use(client: Client, silo: Silo, cluster: LocalCluster) -> None:
@@ -81,6 +101,9 @@ async def use(client: Client, silo: Silo, cluster: LocalCluster) -> None:
     assert_type((await queue.settings()).settings, QueueSettings)
     async for name in priority_queues(client, "enc"):
         assert_type(name, str)
+    assert_type(await changes_lag_s(client), float)
+    async with cluster.stream(PRIORITY_CHANGES, "encode").consume() as changes:
+        assert_type((await anext(changes)).item, PriorityChange)
     await queue.delete()
 
 
@@ -94,12 +117,26 @@ async def work(queue: PriorityQueue) -> None:
             assert_type(await lease.release(delay_s=1, refund=True), Done)
 
 
+async def serve(client: Client, silo: Silo, cluster: LocalCluster) -> None:
+    options = HttpOptions(polls_max=5, wait_s_max=20.0)
+    async with PriorityApi(client, token=Path(TOKEN_VARIABLE), options=options) as api:
+        assert_type(api, PriorityApi)
+        assert_type(api.url, str)
+    await PriorityApi(silo, host="0.0.0.0", port=0, part="priority", insecure=True).start()
+    await PriorityApi(cluster, token="one-of-16-signs-or-more").aclose()
+
+
 def memory() -> PriorityStore:
     return MemoryStore(limits=StoreLimits(events_max=5), events=True)
 
 
 def embedded(directory: str) -> PriorityStore:
     return EmbeddedStore(directory, limits=StoreLimits(waiting_max=5), events=True)
+
+
+def in_redis(address: str) -> PriorityStore:
+    options = RedisOptions(durability="everysec", password="secret", timeout_s=2.5)
+    return RedisStore(address, limits=StoreLimits(waiting_max=5), events=True, options=options)
 
 
 NAMED: list[type[PriorityQueueError]] = [

@@ -4,6 +4,9 @@
 handle.
 """
 
+from .adapter.form import PRIORITY_HEADER
+from .adapter.options import DeadlineOptions
+from .adapter.queues import DeadlineQueues
 from .core.errors import (
     EnqueueBlocked,
     ExclusivityMissing,
@@ -26,17 +29,22 @@ from .core.results import Done, Enqueued, MessageView
 from .core.settings import QueueSettings, SettingsRow, Template
 from .owner.options import PriorityOptions
 from .part import PriorityQueues
+from .relay.change import PRIORITY_CHANGES, PriorityChange
 from .store.contract import PriorityStore
 from .store.embedded import EmbeddedStore
 from .store.limits import StoreLimits
 from .store.memory import MemoryStore
 from .surface.given import NewMessage
 from .surface.lease import Lease
-from .surface.opening import QueuesOf, priority_queue, priority_queues
+from .surface.opening import QueuesOf, changes_lag_s, priority_queue, priority_queues
 from .surface.priorities import PriorityClass
 from .surface.queue import PriorityQueue
 
 __all__ = [
+    "PRIORITY_CHANGES",
+    "PRIORITY_HEADER",
+    "DeadlineOptions",
+    "DeadlineQueues",
     "Done",
     "EmbeddedStore",
     "EnqueueBlocked",
@@ -53,6 +61,7 @@ __all__ = [
     "MessageView",
     "NewMessage",
     "OwnerLost",
+    "PriorityChange",
     "PriorityClass",
     "PriorityOptions",
     "PriorityQueue",
@@ -71,6 +80,7 @@ __all__ = [
     "State",
     "StoreLimits",
     "Template",
+    "changes_lag_s",
     "priority_queue",
     "priority_queues",
 ]

@@ -11,21 +11,28 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Mapping, Sequence
+from functools import partial
 from hashlib import sha256
 
 from millstream.runtime import ConfigError, Grain, with_options
 from millstream.runtime.extending import SiloPart, SiloServices, Tasks, kind_of
+from millstream.streams import Capability, PersistentStreams
 
+from .adapter.options import STREAM_QUEUES
 from .core.settings import QueueSettings, Template, settings_for
 from .owner.grain import owner_of
 from .owner.options import PriorityOptions
 from .owner.target import QueuesTarget
-from .owner.waking import Waker
+from .owner.waking import Waker, is_waker
+from .relay.relay import Relay
 from .store.contract import PriorityStore
 
 __all__ = ["PriorityQueues"]
 
 log = logging.getLogger("millstream.priority")
+
+CHANGES_NEED = frozenset({Capability.DURABLE, Capability.DEDUP, Capability.REWIND})
+"""What is accepted is not lost, is there once, and can be read again by an index."""
 
 
 class PriorityQueues(SiloPart):
@@ -37,7 +44,11 @@ class PriorityQueues(SiloPart):
         auto_create: create a queue when it is first enqueued to or dequeued from.
         templates: what such queues are like, by the longest prefix of their names that fits; others
             are simple, with the defaults.
+        changes: the stream provider that the changes of all messages are published with, as
+            `PRIORITY_CHANGES`; the store keeps events then (`events=True`). None: nobody relays.
         options: limits and waits.
+
+    Raises ConfigError: `changes`, and the store keeps no events.
     """
 
     def __init__(
@@ -47,15 +58,20 @@ class PriorityQueues(SiloPart):
         *,
         auto_create: bool = True,
         templates: Sequence[Template] = (),
+        changes: str | None = None,
         options: PriorityOptions | None = None,
     ) -> None:
         self.store = store
         self.options = PriorityOptions() if options is None else options
+        self.target: QueuesTarget
         self.is_ended = False
+        self._changes = changes
+        check_changes(store, changes)
         self._auto_create = auto_create
         self._templates = tuple(templates)
         self._services: SiloServices | None = None
         self._waker: Waker | None = None
+        self._relay: Relay | None = None
 
     def grains(self, name: str, /) -> Sequence[type[Grain]]:
         """The owners of the queues."""
@@ -65,13 +81,15 @@ class PriorityQueues(SiloPart):
         """How queues come to be: else that would depend on where their owners are."""
         store = f"{type(self.store).__qualname__} {getattr(self.store, 'place', '')}".rstrip()
         digest = sha256(repr((self._auto_create, self._templates)).encode()).hexdigest()[:16]
-        return {"store of queues": store, "queues created on use": digest}
+        changes = self._changes or "nobody relays"
+        return {"store of queues": store, "queues created on use": digest, "changes": changes}
 
     # -- what owners are given
 
     def created_on_use(self, queue: str, /) -> QueueSettings | None:
         """What a queue is like that is created by its first use; None: it is not."""
-        return settings_for(queue, self._templates) if self._auto_create else None
+        templates = (*self._templates, STREAM_QUEUES)
+        return settings_for(queue, templates) if self._auto_create else None
 
     def new_tasks(self) -> Tasks:
         """Tasks and timers of one owner, who ends them."""
@@ -87,26 +105,36 @@ class PriorityQueues(SiloPart):
                 f"part {name!r}: this PriorityQueues already serves a silo; make one per silo "
                 "(they may share a store)"
             )
+        into = None if self._changes is None else provider_of(services, name, self._changes)
         await self.store.open()
         self._services = services
-        services.targets.add(QueuesTarget(self.store), name)
+        self.target = QueuesTarget(self.store, services.clock)
+        services.targets.add(self.target, name)
         cls = owner_of(name)
 
         async def wake(queue: str) -> None:
             owner = services.grain(cls, queue)
             await with_options(owner, timeout=self.options.wake_timeout_s).wake()
 
-        self._waker = Waker(services, self.store, self.options, kind_of(cls), wake)
+        is_first = partial(is_waker, services.members, services.address, kind_of(cls))
+        self._waker = Waker(services, self.store, self.options, is_first, wake)
+        if into is not None:
+            clock, tasks = services.clock, services.new_tasks()
+            self._relay = Relay(self.store, into, self.options, is_first, clock, tasks)
 
     async def start(self, services: SiloServices, name: str, /) -> None:
-        """Look for queues that are due."""
+        """Look for queues that are due, and relay changes."""
         assert self._waker is not None, "opened before"
         self._waker.start()
+        if self._relay is not None:
+            self._relay.start()
 
     async def stop(self) -> None:
-        """Look for none any more."""
+        """Look for none any more; another silo relays."""
         if self._waker is not None:
             await self._waker.stop()
+        if self._relay is not None:
+            await self._relay.stop()
 
     async def aclose(self) -> None:
         """Close the store, as far as this silo uses it."""
@@ -124,5 +152,30 @@ class PriorityQueues(SiloPart):
         self.is_ended = True
         if self._waker is not None:
             self._waker.abort()
+        if self._relay is not None:
+            self._relay.abort()
         if self._services is not None:
             self._services.new_tasks().start(self.store.aclose())
+
+
+def check_changes(store: PriorityStore, changes: str | None) -> None:
+    """Raise ConfigError if there would be nothing to relay."""
+    if changes is not None and not store.keeps_events:
+        kind = type(store).__qualname__
+        raise ConfigError(
+            f"PriorityQueues(changes={changes!r}): this {kind} keeps no events to relay: write "
+            f"{kind}(..., events=True)"
+        )
+
+
+def provider_of(services: SiloServices, name: str, changes: str) -> PersistentStreams:
+    """The stream provider for changes. Raises ConfigError: there is none, or it cannot be."""
+    found = services.part(changes)
+    what = f"part {name!r}: PriorityQueues(changes={changes!r})"
+    if not isinstance(found, PersistentStreams):
+        raise ConfigError(f"{what}: {type(found).__name__} is no stream provider")
+    missing = ", ".join(sorted(one.name for one in CHANGES_NEED - found.capabilities))
+    if missing:
+        text = "has no {}: what is relayed would be lost or doubled; LedgerQueues has them"
+        raise ConfigError(f"{what}: stream provider {changes!r} {text.format(missing)}")
+    return found

@@ -9,6 +9,7 @@ Invariants:
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from .message import LastLease, LeaseToken, Message, Metadata, State, Step, Terms, key_of
@@ -103,7 +104,8 @@ class Changes(NamedTuple):
 
     `deleted` (id, sequence), then `inserted` (first rows), then `updated`: their payloads are
     stored already.
-    `sessions_ended` go with all their answers, before `sessions` and `answers` are put.
+    `sessions_ended` go, and `answers_ended`, theirs among them, before `sessions` and `answers` are
+    put.
     """
 
     counters: Counters
@@ -222,13 +224,13 @@ class Recorder:
             self.is_touched = True
             self.sessions[row.session] = row
 
-    def session_ended(self, session: str) -> None:
+    def session_ended(self, session: str, answered: Iterable[int]) -> None:
         if self.keeps_rows:
             self.is_touched = True
             self.sessions.pop(session, None)
             self.sessions_ended[session] = None
-            for key in [key for key in self.answers if key[0] == session]:
-                del self.answers[key]
+            for number in answered:
+                self.answer_ended(session, number)
 
     def answered(self, row: AnswerRow) -> None:
         if self.keeps_rows:

@@ -321,5 +321,6 @@ def perform(core: PriorityCore, now_ms: int, command: Operation[A], request: Req
     if request is None or type(command) in FREE:
         return command.on(core, now_ms)
     asked = cast("Operation[Answer]", command)
-    answer = core.once(now_ms, request, name_of(command), lambda: asked.on(core, now_ms))
+    what = request.asked_as(name_of(command))
+    answer = core.once(now_ms, request, what, lambda: asked.on(core, now_ms))
     return cast(A, answer)

@@ -53,7 +53,7 @@ from .message import (
     State,
     Step,
 )
-from .reading import Reading
+from .reading import ANSWER_BYTES_MAX, Reading, is_large
 from .requests.answers import Answer, answer_of, plain_of
 from .requests.sessions import Request, Sessions
 from .results import Dequeued, Done, Enqueued, EnqueuedMany, Lease, PollStatus, Swept
@@ -234,7 +234,8 @@ class PriorityCore:
             lease_ms: how long, instead of what messages or the queue say.
             same_value_ok: a value that is free as the call begins may come more than once; all of
                 its leases count until fewer than `limit` are left. Otherwise each comes once.
-        Returns: leases, most urgent first; why there are no more; when there may be.
+        Returns: leases, most urgent first, payloads of `ANSWER_BYTES_MAX` at most and one beyond;
+            why there are no more; when there may be.
         Raises: `RequestInvalid`.
         Cost: O(log n) for each message, and once for each held value on the way; see
             `index.filters` for filters without a shape.
@@ -254,6 +255,8 @@ class PriorityCore:
         leases = self._take(source, worker, count, lease_ms, same_value_ok)
         if len(leases) == count:
             return Dequeued(tuple(leases), PollStatus.FULL)
+        if is_large(leases):
+            return Dequeued(tuple(leases), PollStatus.MORE)
         return Dequeued(tuple(leases), self._why_no_more(now), self._contents.due.next_due_ms())
 
     def _take(
@@ -269,7 +272,12 @@ class PriorityCore:
         leases: list[Lease] = []
         taken: set[str] = set()
         held: list[str] = []
-        while len(leases) < count and (message := source.first(taken)) is not None:
+        left_bytes = ANSWER_BYTES_MAX
+        while len(leases) < count and left_bytes > 0:
+            message = source.first(taken)
+            if message is None:
+                break
+            left_bytes -= len(message.payload)
             if message.value is not None:
                 (held.append if same_value_ok else taken.add)(message.value)
             leases.append(self._lease(message, worker, lease_ms, bool(held)))

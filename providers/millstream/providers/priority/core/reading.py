@@ -5,17 +5,20 @@ Owns: `Reading`. Costs are with each read; n is the number of uncollected messag
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from itertools import islice
 
 from .body import Pairs, checked_number, checked_pairs
 from .contents import Contents
 from .errors import MessageNotFound
 from .message import Message, State
-from .results import MessageView
+from .results import Lease, MessageView
 
-__all__ = ["Reading"]
+__all__ = ["ANSWER_BYTES_MAX", "Reading", "is_large"]
 
 COUNT_MAX = 1_000
+ANSWER_BYTES_MAX = 16 * 1024 * 1024
+"""Payloads in one answer, so that it can be sent; the message that reaches it is the last one."""
 
 
 class Reading:
@@ -37,7 +40,7 @@ class Reading:
         checked_number(self.queue, "count", count, 1, COUNT_MAX)
         pairs = checked_pairs(self.queue, "wanted", wanted)
         source = self._contents.filters.source(pairs)
-        return [view(message) for message in islice(source.ordered(), count)]
+        return views(source.ordered(), count)
 
     def page(
         self,
@@ -47,7 +50,8 @@ class Reading:
         state: State | None = None,
         wanted: Pairs = (),
     ) -> list[MessageView]:
-        """Messages in the order in which they were enqueued: O(n).
+        """Messages in the order in which they were enqueued: O(n). Fewer than `count` may have
+        more behind them, if the answer `is_large`.
 
         Args:
             after: sequence of the last one of the page before.
@@ -56,13 +60,13 @@ class Reading:
         checked_number(self.queue, "count", count, 1, COUNT_MAX)
         pairs = set(checked_pairs(self.queue, "wanted", wanted))
         found = (
-            view(message)
+            message
             for sequence, message in self._contents.messages.items()
             if sequence > after
             and (state is None or message.state is state)
             and pairs.issubset(message.metadata)
         )
-        return list(islice(found, count))
+        return views(found, count)
 
     def depth(self, wanted: Pairs = (), *, value: str | None = None) -> dict[State, int]:
         """How many messages are in each state.
@@ -100,6 +104,22 @@ class Reading:
 
 def by_state(counts: list[int]) -> dict[State, int]:
     return {state: counts[state] for state in State}
+
+
+def views(messages: Iterable[Message], count: int) -> list[MessageView]:
+    """So many, as far as an answer can hold."""
+    found, left_bytes = [], ANSWER_BYTES_MAX
+    for message in islice(messages, count):
+        found.append(view(message))
+        left_bytes -= len(message.payload)
+        if left_bytes <= 0:
+            break
+    return found
+
+
+def is_large(answer: Sequence[MessageView] | Sequence[Lease]) -> bool:
+    """Is it as large as may be? Then there may be more, though fewer came than were asked for."""
+    return sum(len(one.payload) for one in answer) >= ANSWER_BYTES_MAX
 
 
 def view(message: Message) -> MessageView:

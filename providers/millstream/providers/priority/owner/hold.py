@@ -33,7 +33,7 @@ log = logging.getLogger("millstream.priority")
 
 A = TypeVar("A")
 NEVER_MS = 2**62
-AGAIN_S = 0.005
+AGAIN_MS = 5
 """How soon is looked again for what is due already, and was not done."""
 
 
@@ -180,14 +180,18 @@ class Hold:
     def _arm(self, owned: OwnedQueue) -> None:
         now_ms = owned.now_ms()
         if self._due_ms <= now_ms:
-            self._disarm()
+            self._due()  # which does what this operation did not do by the way
             self._changed(1)
         due_ms = owned.next_due_ms()
-        if due_ms is None or due_ms >= self._due_ms:
+        if due_ms is None:
+            return
+        # never in the past: else each look would be told of a change, and none would sleep
+        due_ms = max(due_ms, now_ms + AGAIN_MS)
+        if due_ms >= self._due_ms:
             return
         self._disarm()
         self._due_ms = due_ms
-        at_s = self._loop.time() + max((due_ms - now_ms) / 1000, AGAIN_S)
+        at_s = self._loop.time() + (due_ms - now_ms) / 1000
         self._timer = self._tasks.call_at(at_s, self._due)
 
     def _disarm(self) -> None:

@@ -29,6 +29,12 @@ class PriorityOptions:
     """Queues that are being woken at once."""
     wake_timeout_s: float = 60.0
     """How long a queue may take to be woken: its rows are read then."""
+    changes_period_s: float = 0.2
+    """How often the silo that relays changes looks for new ones."""
+    changes_batch_max: int = field(default=500, metadata={"max": 10_000})
+    """Changes of one outbox that are published at once."""
+    changes_late_s: float = 60.0
+    """A change that waited longer for its relay is told in the log."""
     release_s: float = 10.0
     """How long an owner that ends waits for its last commits."""
 

@@ -1,10 +1,10 @@
-"""What silos and clients ask of a part as a whole: the names of its queues."""
+"""What silos and clients ask of a part as a whole: its queues, and how late its changes are."""
 
 from __future__ import annotations
 
 from millstream.providers.priority.store.contract import PriorityStore
 from millstream.runtime import ConfigError
-from millstream.runtime.extending import SystemTarget
+from millstream.runtime.extending import Clock, SystemTarget
 
 __all__ = ["NAMES_MAX", "QueuesTarget"]
 
@@ -16,10 +16,16 @@ class QueuesTarget(SystemTarget):
     """The queues of a part; in each silo that has it."""
 
     target_name = "$priority"
-    open_to_clients = frozenset({"queues"})
+    open_to_clients = frozenset({"queues", "changes_lag_s"})
 
-    def __init__(self, store: PriorityStore) -> None:
+    def __init__(self, store: PriorityStore, clock: Clock) -> None:
         self._store = store
+        self._clock = clock
+
+    @property
+    def is_durable(self) -> bool:
+        """The store keeps what was answered."""
+        return self._store.is_durable
 
     async def queues(self, prefix: str, after: str, limit: int) -> list[str]:
         """Names that begin so, in order, after one; at most `limit`. Raises ConfigError (the
@@ -27,3 +33,12 @@ class QueuesTarget(SystemTarget):
         if not 1 <= limit <= NAMES_MAX:
             raise ConfigError(f"limit is {limit}, not 1 to {NAMES_MAX}")
         return list(await self._store.queues(prefix, after, limit))
+
+    async def changes_lag_s(self) -> float:
+        """How long the oldest change has waited to be relayed; 0 when none waits.
+
+        Raises StorageUnavailable.
+        """
+        oldest = [await self._store.events(n, 0, 1) for n in range(self._store.outboxes)]
+        times_s = [found[0].event.time_ms / 1000 for found in oldest if found]
+        return max(0.0, self._clock.wall_s() - min(times_s)) if times_s else 0.0

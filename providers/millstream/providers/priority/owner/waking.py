@@ -40,7 +40,7 @@ class Waker:
     """Wakes the queues of one part.
 
     Args:
-        grain_type: name of the owners' grain type.
+        is_mine: is this silo to look? Two may think so for a while.
         wake: calls the owner of a queue; bounded in time by the caller.
     """
 
@@ -49,13 +49,13 @@ class Waker:
         services: SiloServices,
         store: PriorityStore,
         options: PriorityOptions,
-        grain_type: str,
+        is_mine: Callable[[], bool],
         wake: Callable[[str], Coroutine[Any, Any, None]],
     ) -> None:
         self._services = services
         self._store = store
         self._options = options
-        self._grain_type = grain_type
+        self._is_mine = is_mine
         self._wake = wake
         self._tasks = services.new_tasks()
         self._waking: set[str] = set()
@@ -77,7 +77,7 @@ class Waker:
     async def _run(self) -> None:
         while True:
             await asyncio.sleep(self._options.wake_period_s)
-            if is_waker(self._services.members, self._services.address, self._grain_type):
+            if self._is_mine():
                 try:
                     await self._round()
                 except MillstreamError as error:

@@ -7,7 +7,9 @@ add up; when it is done, the core is drained once more.
 Invariants:
 - nobody is answered before every change that the answer may rest on is stored: who changed
   something, or came after undrained changes, waits for the next commit, others for the one that is
-  under way; if there is neither, the answer leaves at once, while the hold is still the owner's;
+  under way; if there is neither, the answer leaves at once;
+- an answer that no commit takes with it leaves only while the hold is known to be the owner's; if
+  only the store can tell, it waits for a commit that begins after it, perhaps of nothing;
 - after a commit failed, or when the hold is another's, the core is never used again;
 - the commits are a task of their own: no caller's end is theirs.
 """
@@ -16,9 +18,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
-from millstream.providers.priority.core.changes import Changes
 from millstream.providers.priority.core.commands import Operation, perform
 from millstream.providers.priority.core.core import STEPS_INLINE_MAX, PriorityCore
 from millstream.providers.priority.core.errors import OwnerLost
@@ -26,39 +27,13 @@ from millstream.providers.priority.core.requests.sessions import Request
 from millstream.providers.priority.core.results import Swept
 from millstream.runtime import Env, MillstreamError, Overloaded, StorageError
 
+from .hold import TAKEN_OVER, Hold
 from .limits import StoreLimits
 
-__all__ = ["CommittingQueue", "Hold"]
+__all__ = ["CommittingQueue"]
 
 A = TypeVar("A")
 Waiting = list[asyncio.Future[None]]
-TAKEN_OVER = "another owner has taken it over"
-
-
-class Hold(Protocol):
-    """What an owner's commits go to. Every method that stores checks the epoch in the store."""
-
-    @property
-    def queue(self) -> str: ...
-
-    @property
-    def epoch(self) -> int: ...
-
-    def is_held(self) -> bool:
-        """Nobody else can have answered for the queue yet. Cheap: asked for every answer."""
-        ...
-
-    def check_room(self) -> None:
-        """Raise Overloaded if its outbox is full."""
-        ...
-
-    async def commit(self, changes: Changes | None, next_due_ms: int | None) -> None:
-        """Store it whole. Raises `OwnerLost` (not stored), StorageError (perhaps stored)."""
-        ...
-
-    async def delete(self) -> None:
-        """Delete the queue, but not its counters and epoch. Raises as `commit`."""
-        ...
 
 
 class CommittingQueue:
@@ -89,6 +64,7 @@ class CommittingQueue:
         self._task: asyncio.Task[None] | None = None
         self._deletion: asyncio.Task[None] | None = None
         self._current: Waiting = []  # for the commit that is under way
+        self._late: Waiting = []  # likewise, but they came after it began
         self._next: Waiting = []  # for the one after it
 
     @property
@@ -147,7 +123,7 @@ class CommittingQueue:
         return None if self._core is None else self._core.next_due_ms()
 
     def now_ms(self) -> int:
-        now_ms = int(self._env.wall_s() * 1000)
+        now_ms = self._clock_ms()
         return now_ms if self._core is None else max(now_ms, self._core.now_ms)
 
     def _clock_ms(self) -> int:
@@ -168,7 +144,7 @@ class CommittingQueue:
 
     def _check_waiting(self) -> None:
         limits = self._limits
-        if len(self._current) + len(self._next) >= limits.waiting_max:
+        if len(self._current) + len(self._late) + len(self._next) >= limits.waiting_max:
             what = f"queue {self.name!r}: its store is slow, and as many operations wait as may"
             raise Overloaded(what, "waiting_max", limits.waiting_max)
 
@@ -187,9 +163,13 @@ class CommittingQueue:
         """Return when all that was done so far is stored."""
         if not core.is_drained:
             await self._join(core, self._next)
+        elif self._current:
+            await self._join(core, self._late)
         elif self._task is not None:
-            await self._join(core, self._current)
-        elif not self._hold.is_held():
+            await self._join(core, self._next)
+        elif (is_held := self._hold.is_held()) is None:
+            await self._join(core, self._next)
+        elif not is_held:
             raise self._lose(OwnerLost(self.name, TAKEN_OVER))
 
     async def _join(self, core: PriorityCore, waiting: Waiting) -> None:
@@ -211,15 +191,25 @@ class CommittingQueue:
                 await self._hold.commit(changes, due_ms)
                 self._stored_due_ms = due_ms
                 waiting, self._current = self._current, []
-                for future in waiting:
-                    if not future.done():
-                        future.set_result(None)
+                tell(waiting)
+                self._let_late()
         except BaseException as error:
             self._lose(error)
             if not isinstance(error, MillstreamError):
                 raise
         finally:
             self._task = None
+
+    def _let_late(self) -> None:
+        """Another owner may have come between the commit and their answers."""
+        late, self._late = self._late, []
+        is_held = self._hold.is_held() if late else True
+        if is_held:
+            tell(late)
+        else:
+            self._next += late
+            if is_held is not None:
+                raise OwnerLost(self.name, TAKEN_OVER)
 
     # -- the end
 
@@ -228,7 +218,8 @@ class CommittingQueue:
 
     def _lose(self, cause: BaseException) -> OwnerLost:
         """The core is of no use any more, and all who wait learn it."""
-        waiting, self._current, self._next = [*self._current, *self._next], [], []
+        waiting = [*self._current, *self._late, *self._next]
+        self._current, self._late, self._next = [], [], []
         self._core, self._why_lost = None, why_lost(cause)
         for future in waiting:
             if not future.done():
@@ -270,6 +261,13 @@ class CommittingQueue:
     async def _answered(self) -> None:
         if self._task is not None:
             await asyncio.wait([self._task])
+
+
+def tell(waiting: Waiting) -> None:
+    """What they wait for is stored."""
+    for future in waiting:
+        if not future.done():
+            future.set_result(None)
 
 
 def why_lost(cause: BaseException) -> str:

@@ -115,6 +115,16 @@ class PriorityStore(Protocol):
         """How many outboxes it has; the events of one queue are in one of them, for good."""
         ...
 
+    @property
+    def is_durable(self) -> bool:
+        """Is what was answered there after the end of every process?"""
+        ...
+
+    @property
+    def keeps_events(self) -> bool:
+        """Is every transition written to an outbox? Somebody must take it out of there, then."""
+        ...
+
     async def open(self) -> None:
         """Make it ready, once for each of its users. Raises ConfigError, StorageUnavailable."""
         ...
@@ -141,6 +151,11 @@ class PriorityStore(Protocol):
 
         An event that is committed later than one that was seen never has a lower position.
         """
+        ...
+
+    async def outbox_name(self, outbox: int, /) -> str:
+        """Of at most 200 characters. No other outbox has it, now or later, also none that is begun
+        anew in the place of this one: where positions begin anew, the name is another one."""
         ...
 
     async def forget_events(self, outbox: int, through: int, /) -> None:

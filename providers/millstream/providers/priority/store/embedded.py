@@ -35,8 +35,9 @@ from millstream.runtime.database import (
 )
 
 from . import rows
-from .committing import CommittingQueue, Hold
+from .committing import CommittingQueue
 from .contract import StoredEvent
+from .hold import Hold
 from .limits import StoreLimits
 from .owners import Owners
 from .rows import Acquired
@@ -125,11 +126,12 @@ class EmbeddedStore:
         directory: made when missing.
         env: clock of the queues.
         limits, writer: see there.
-        events: whether every transition is written to the outbox. Nobody relays that yet: who sets
-            this reads `events` and calls `forget_events`, or it fills up to `events_max`.
+        events: whether every transition is written to the outbox. `PriorityQueues(changes=...)`
+            relays it; else read `events` and call `forget_events`, or it fills up to `events_max`.
     """
 
     outboxes = FILES
+    is_durable = True
 
     def __init__(
         self,
@@ -146,6 +148,7 @@ class EmbeddedStore:
         folder = Directory(directory, self._env, OURS)
         self._paths = [folder.path / f"priority-{index}.db" for index in range(FILES)]
         folder.check(path.name for path in self._paths)
+        self._id = folder.id  # another one, if the directory is made anew
         self.place = str(folder.path)  # silos of one cluster must agree on it
         self._options = writer or WriterOptions()
         self._users = 0
@@ -250,8 +253,14 @@ class EmbeddedStore:
     # -- the outboxes
 
     async def events(self, outbox: int, after: int, limit: int, /) -> list[StoredEvent]:
-        file = self._file(self._checked(outbox))
-        return await self._read(file.path, partial(rows.events, after, limit))
+        self._refuse_closed()
+        path = self._paths[self._checked(outbox)]
+        if not path.exists():  # so far no queue is there
+            return []
+        return await self._read(path, partial(rows.events, after, limit))
+
+    async def outbox_name(self, outbox: int, /) -> str:
+        return f"{self._id}-{self._checked(outbox)}"
 
     async def forget_events(self, outbox: int, through: int, /) -> None:
         file = self._file(self._checked(outbox))

@@ -25,8 +25,9 @@ from millstream.providers.priority.core.errors import OwnerLost, PriorityQueueNo
 from millstream.providers.priority.core.settings import QueueSettings, SettingsRow
 from millstream.runtime import Env, Overloaded, StorageUnavailable
 
-from .committing import TAKEN_OVER, CommittingQueue
+from .committing import CommittingQueue
 from .contract import StoredEvent
+from .hold import TAKEN_OVER
 from .limits import StoreLimits
 
 __all__ = ["CommitFaults", "MemoryStore"]
@@ -70,12 +71,8 @@ class Table:
         self._apply_requests(changes)
 
     def _apply_requests(self, changes: Changes) -> None:
-        ended = set(changes.sessions_ended)
-        for name in ended:
+        for name in changes.sessions_ended:
             self.sessions.pop(name, None)
-        if ended:
-            kept = {key: row for key, row in self.answers.items() if key[0] not in ended}
-            self.answers = kept
         for key in changes.answers_ended:
             self.answers.pop(key, None)
         for session in changes.sessions:
@@ -147,11 +144,12 @@ class MemoryStore:
     Args:
         env: clock of the queues.
         limits: see there.
-        events: whether an outbox is kept. Nobody relays it yet, so it fills.
+        events: whether an outbox is kept; see `PriorityQueues(changes=...)`.
         faults: asked around every commit.
     """
 
     outboxes = 1
+    is_durable = False
 
     def __init__(
         self,
@@ -168,6 +166,7 @@ class MemoryStore:
         self._tables: dict[str, Table] = {}
         self._events: list[StoredEvent] = []
         self._position = 0
+        self._name = f"memory-{self._env.new_id():016x}"  # positions of another one begin anew
         self._users = 0
         self._owned: dict[CommittingQueue, None] = {}
 
@@ -233,6 +232,9 @@ class MemoryStore:
         self._refuse_closed()
         start = bisect_right(self._events, after, key=lambda one: one.position)
         return self._events[start : start + limit]
+
+    async def outbox_name(self, outbox: int, /) -> str:
+        return self._name
 
     async def forget_events(self, outbox: int, through: int, /) -> None:
         self._refuse_closed()

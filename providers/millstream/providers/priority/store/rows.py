@@ -27,8 +27,8 @@ from millstream.providers.priority.core.message import Metadata
 from millstream.providers.priority.core.settings import QueueSettings, SettingsRow
 from millstream.runtime import StorageError
 
-from .committing import TAKEN_OVER
 from .contract import StoredEvent
+from .hold import TAKEN_OVER
 from .schema import INLINE_BYTES_MAX, NUMBER_MAX, SEQUENCE_MAX, key_range, message_key
 
 __all__ = ["Acquired", "acquire", "commit", "delete", "drop", "events", "forget_events", "load"]
@@ -218,7 +218,6 @@ def _put_requests(number: int, changes: Changes, connection: sqlite3.Connection)
     gone = [(number, session) for session in changes.sessions_ended]
     if gone:
         connection.executemany("DELETE FROM session WHERE queue = ? AND session = ?", gone)
-        connection.executemany("DELETE FROM answer WHERE queue = ? AND session = ?", gone)
     connection.executemany(
         "DELETE FROM answer WHERE queue = ? AND session = ? AND number = ?",
         [(number, *key) for key in changes.answers_ended],

@@ -64,8 +64,14 @@ class QueueCalls:
         """Start what may outlive its caller."""
         return self._sessions.start(coro)
 
-    async def do(self, command: Command) -> object:
-        """Do a command, once. Raises what its operation raises, and what `ask` does."""
+    async def do(self, command: Command, own: Request | None = None) -> object:
+        """Do a command, once. Raises what its operation raises, and what `ask` does.
+
+        Args:
+            own: the request id, where the caller has one.
+        """
+        if own is not None:
+            return await self.ask(lambda: self._owner.do(command, own))
         lanes = self._sessions.changes
         lane = await lanes.take()
         try:

@@ -10,7 +10,12 @@ import math
 from collections.abc import Callable
 from typing import NamedTuple
 
-from millstream.providers.priority.core.body import Pairs, checked_pairs, checked_text
+from millstream.providers.priority.core.body import (
+    Pairs,
+    checked_number,
+    checked_pairs,
+    checked_text,
+)
 from millstream.providers.priority.core.commands import Dequeue, Enqueue
 from millstream.providers.priority.core.errors import RequestInvalid
 from millstream.providers.priority.core.message import Metadata
@@ -20,6 +25,7 @@ from .priorities import Priority, wire_priority
 __all__ = ["NewMessage", "Pairs"]
 
 SECONDS_MAX = 1e9
+NUMBER_MAX = 2**53
 
 
 class NewMessage(NamedTuple):
@@ -81,9 +87,8 @@ def pairs_of(queue: str, field: str, pairs: Pairs) -> Metadata:
 
 
 def whole(queue: str, field: str, value: int) -> int:
-    """A whole number. Raises `RequestInvalid`."""
-    if type(value) is not int:
-        raise RequestInvalid(queue, field, f"is {value!r}, not a whole number")
+    """A whole number that the wire can say. Raises `RequestInvalid`."""
+    checked_number(queue, field, value, -NUMBER_MAX, NUMBER_MAX)
     return value
 
 

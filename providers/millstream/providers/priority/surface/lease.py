@@ -26,7 +26,7 @@ from millstream.runtime import MillstreamError
 
 from .given import milliseconds
 
-__all__ = ["Lease"]
+__all__ = ["LOST", "Lease"]
 
 LOST = (LeaseLost, MessageFinished, MessageNotFound, PriorityQueueNotFound)
 Ending = Complete | Fail | Cancel | Extend | Release
@@ -85,6 +85,11 @@ class Lease:
             return self._lost is not None
         return self._lost is not None or self._loop.time() >= self._until_s
 
+    @property
+    def left_s(self) -> float:
+        """What is left of it, in seconds, as far as this side knows."""
+        return max(0.0, self._until_s - self._loop.time())
+
     # -- ending it
 
     async def complete(self) -> Done:
@@ -126,6 +131,11 @@ class Lease:
         held_s = self._lease_s if lease_ms is None else lease_ms / 1000
         self._until_s = max(self._until_s, sent_s + held_s)
         return done
+
+    def give_back(self, reason: str = "") -> None:
+        """Release it in the background, with its attempt: the work was not begun."""
+        self._is_ended = True
+        self._lessor.give_back(Release(self.id, self.token, 0, True, cut(reason)))
 
     async def _end(self, ending: Ending) -> Done:
         done = await self._noting(ending)

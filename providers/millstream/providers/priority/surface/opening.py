@@ -11,14 +11,13 @@ from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 
 from millstream.providers.priority.owner.target import NAMES_MAX, QueuesTarget
-from millstream.providers.priority.store.contract import PriorityStore
 from millstream.runtime import Runtime
 from millstream.runtime.extending import Opener, check_text
 
 from .calls import PATIENCE_S
 from .queue import PriorityQueue
 
-__all__ = ["QueuesOf", "priority_queue", "priority_queues"]
+__all__ = ["QueuesOf", "changes_lag_s", "priority_queue", "priority_queues"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,32 +56,42 @@ def priority_queue(
     return runtime.stream(QueuesOf(part, patience_s), name)
 
 
-class Names:
-    """The names of a part's queues."""
+class Whole:
+    """A part as a whole."""
 
     def __init__(self, opener: Opener, part: str) -> None:
         self._opener = opener
         self._part = part
+        self._target = f"{QueuesTarget.target_name}/{part}"
 
     async def page(self, prefix: str, after: str) -> list[str]:
         """The next ones that begin so."""
         gateway = self._opener.gateway
         if gateway is None:
-            store: PriorityStore = self._opener.part(self._part).store
-            return list(await store.queues(prefix, after, NAMES_MAX))
-        target = f"{QueuesTarget.target_name}/{self._part}"
-        return await gateway.call("", target, QueuesTarget.queues, prefix, after, NAMES_MAX)
+            return await self._here().queues(prefix, after, NAMES_MAX)
+        return await gateway.call("", self._target, QueuesTarget.queues, prefix, after, NAMES_MAX)
+
+    async def changes_lag_s(self) -> float:
+        """How late its changes are."""
+        gateway = self._opener.gateway
+        if gateway is None:
+            return await self._here().changes_lag_s()
+        return await gateway.call("", self._target, QueuesTarget.changes_lag_s)
+
+    def _here(self) -> QueuesTarget:
+        found: QueuesTarget = self._opener.part(self._part).target
+        return found
 
 
 @dataclass(frozen=True, slots=True)
-class NamesOf:
-    """Opens the names of a part's queues."""
+class WholeOf:
+    """Opens a part as a whole."""
 
     part: str
 
-    def open(self, runtime: Opener, key: str, /) -> Names:
-        """Theirs, whatever the key."""
-        return Names(runtime, self.part)
+    def open(self, runtime: Opener, key: str, /) -> Whole:
+        """The same, whatever the key."""
+        return Whole(runtime, self.part)
 
 
 async def priority_queues(
@@ -93,8 +102,16 @@ async def priority_queues(
     A queue that is created or deleted meanwhile may be among them or not. Raises
     StorageUnavailable, and what calls raise.
     """
-    names, after = runtime.stream(NamesOf(part), ""), ""
-    while page := await names.page(prefix, after):
+    whole, after = runtime.stream(WholeOf(part), ""), ""
+    while page := await whole.page(prefix, after):
         for name in page:
             yield name
         after = page[-1]
+
+
+async def changes_lag_s(runtime: Runtime, /, *, part: str = "priority") -> float:
+    """How long the oldest change of a message has waited for its relay, in seconds; 0: none waits.
+
+    Raises StorageUnavailable, and what calls raise.
+    """
+    return await runtime.stream(WholeOf(part), "").changes_lag_s()

@@ -13,7 +13,7 @@ import math
 from collections.abc import Sequence
 from functools import partial
 
-from millstream.providers.priority.core.commands import Dequeue, Release
+from millstream.providers.priority.core.commands import Dequeue
 from millstream.providers.priority.core.requests.sessions import Request
 from millstream.providers.priority.owner.grain import Polled
 from millstream.providers.priority.owner.options import WAIT_MS_MAX
@@ -58,7 +58,7 @@ class Poll:
             await self._calls.leave(self._session)
         await asyncio.wait([task])
         if not task.cancelled() and task.exception() is None:
-            give_back(self._calls, task.result())
+            give_back(task.result())
 
     async def _run(self) -> list[Lease]:
         lane = await self._calls.polls.take()
@@ -94,7 +94,7 @@ class Poll:
         ]
 
 
-def give_back(calls: QueueCalls, leases: Sequence[Lease]) -> None:
+def give_back(leases: Sequence[Lease]) -> None:
     """Release messages that nobody takes, in the background, with their attempts."""
     for lease in leases:
-        calls.give_back(Release(lease.id, lease.token, 0, True, "nobody took it"))
+        lease.give_back("nobody took it")

@@ -148,7 +148,7 @@ class PriorityQueue:
 
         Args:
             worker: who works, for people who look.
-            count: at most so many, 1..1,000.
+            count: at most so many, 1..1,000; fewer when their payloads reach 16 MiB.
             wanted: only messages with all of these pairs.
             lease_s: how long, instead of what messages or the queue say.
             wait_s: wait so long for a first message. Who waits longer is served before.
@@ -188,7 +188,7 @@ class PriorityQueue:
                 while found:
                     yield found.pop(0)
             finally:
-                give_back(self._calls, found)
+                give_back(found)
 
     # -- of one message
 
@@ -219,7 +219,8 @@ class PriorityQueue:
     async def peek(self, count: int = 1, *, wanted: Pairs = ()) -> list[MessageView]:
         """What a dequeue would lease, and leases nothing. Raises `RequestInvalid`,
         `PriorityQueueNotFound`."""
-        seen = await self._calls.look(Peek(count, pairs_of(self.name, "wanted", wanted)))
+        look = Peek(whole(self.name, "count", count), pairs_of(self.name, "wanted", wanted))
+        seen = await self._calls.look(look)
         return list(cast("tuple[MessageView, ...]", seen))
 
     async def page(
@@ -230,12 +231,15 @@ class PriorityQueue:
         state: State | None = None,
         wanted: Pairs = (),
     ) -> list[MessageView]:
-        """Messages in the order in which they were enqueued: O(n) of the queue.
+        """Messages in the order in which they were enqueued: O(n) of the queue. Fewer than `count`
+        are the last ones, unless their payloads have 16 MiB together.
 
         Args:
             after: `sequence` of the last one of the page before.
             state, wanted: only messages in this state, with all of these pairs.
         """
+        whole(self.name, "count", count)
+        whole(self.name, "after", after)
         look = Page(count, after, state, pairs_of(self.name, "wanted", wanted))
         return list(cast("tuple[MessageView, ...]", await self._calls.look(look)))
 
@@ -277,6 +281,8 @@ class PriorityQueue:
         Raises: `SettingsConflict`: others were set meanwhile, or messages that are not finished
             stand against another exclusivity key; `PriorityQueueNotFound`.
         """
+        if version is not None:
+            whole(self.name, "version", version)
         return cast(SettingsRow, await self._calls.do(Configure(settings, version)))
 
     async def delete(self) -> None:

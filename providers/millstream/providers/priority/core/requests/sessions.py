@@ -23,15 +23,22 @@ __all__ = ["OPEN_MAX", "Request", "Sessions"]
 
 OPEN_MAX = 64
 NUMBER_MAX = 2**53
+MARK_BYTES_MAX = 64
 
 
 class Request(NamedTuple):
     """Which request it is: `number` rises within a session. The answers of all up to and with
-    `acknowledged` arrived, and will not be asked for again."""
+    `acknowledged` arrived, and will not be asked for again. `mark`: what it asks for in a few
+    letters, where that is not sure to be the same whenever it comes: see `asked_as`."""
 
     session: str
     number: int
     acknowledged: int = 0
+    mark: str = ""
+
+    def asked_as(self, name: str) -> str:
+        """What its answer is kept with: a repeat that asks for something else is refused."""
+        return f"{name} {self.mark}" if self.mark else name
 
 
 class Session:
@@ -59,7 +66,7 @@ class Sessions:
 
     def find(self, now_ms: int, request: Request, what: str, settings: QueueSettings) -> Plain:
         """The answer to a repeated request; None: it is new, and there is room for its answer."""
-        name, number, acknowledged = self._checked(request)
+        name, number, acknowledged, _ = self._checked(request)
         session = self.sessions.get(name)
         if session is not None and session.used_ms + settings.answers_kept_ms <= now_ms:
             self._forget(name)
@@ -75,8 +82,9 @@ class Sessions:
         return self._known(request, session, what)
 
     def _checked(self, request: Request) -> Request:
-        name, number, acknowledged = request
+        name, number, acknowledged, mark = request
         checked_text(self.queue, "session", name)
+        checked_text(self.queue, "mark", mark, least=0, most=MARK_BYTES_MAX)
         checked_number(self.queue, "number", number, 1, NUMBER_MAX)
         checked_number(self.queue, "acknowledged", acknowledged, 0, number - 1)
         return request
@@ -115,7 +123,7 @@ class Sessions:
         self.recorder.session_used(SessionRow(name, session.acknowledged, now_ms))
 
     def remember(self, now_ms: int, request: Request, what: str, answer: Plain) -> None:
-        name, number, acknowledged = request
+        name, number, acknowledged, _ = request
         session = self.sessions.get(name)
         if session is None:
             session = Session(acknowledged, now_ms)
@@ -125,8 +133,8 @@ class Sessions:
         self.recorder.answered(AnswerRow(name, number, what, answer))
 
     def _forget(self, name: str) -> None:
-        del self.sessions[name]
-        self.recorder.session_ended(name)
+        session = self.sessions.pop(name)
+        self.recorder.session_ended(name, session.answers)
 
     def next_due_ms(self, kept_ms: int) -> int | None:
         for session in self.sessions.values():

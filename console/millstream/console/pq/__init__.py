@@ -1,0 +1,1 @@
+"""`millstream pq`: priority queues from the command line."""

@@ -1,0 +1,1 @@
+"""Priority queues as the queues of a stream provider."""

@@ -1,0 +1,84 @@
+"""Putting messages of streams into a priority queue: all of a list, or a prefix.
+
+Owns: `Publishing`. Not: the form of messages (`form`), asking again (`surface`).
+Invariants: what is refused is not stored; where nobody knows, the cause is PublishUnknown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from millstream.providers.priority.core.errors import (
+    OwnerLost,
+    PriorityQueueError,
+    PriorityQueueFull,
+)
+from millstream.providers.priority.surface.given import NewMessage
+from millstream.providers.priority.surface.queue import PriorityQueue
+from millstream.runtime import (
+    EnqueueFailed,
+    MillstreamError,
+    NotHosted,
+    Overloaded,
+    PublishUnknown,
+    QueueFull,
+    QueueUnavailable,
+    StreamError,
+)
+from millstream.runtime.extending import Clock
+from millstream.streams import OutMessage, Token
+
+from .form import new_message
+
+__all__ = ["cause_of", "enqueued"]
+
+MESSAGES_MAX = 1_000
+"""Messages in one call."""
+
+
+async def enqueued(
+    queue: PriorityQueue, messages: Sequence[OutMessage], clock: Clock, payload_bytes_max: int
+) -> list[Token | None]:
+    """Store messages in order; they have no tokens before they are leased. Raises EnqueueFailed."""
+    ready, refused = formed(messages, clock.wall_s(), payload_bytes_max)
+    stored, at_once = 0, MESSAGES_MAX
+    while stored < len(ready):
+        some = ready[stored : stored + at_once]
+        try:
+            await queue.enqueue_many(some, all_or_nothing=True)
+        except PriorityQueueFull as error:
+            if len(some) == 1:
+                raise EnqueueFailed([None] * stored, QueueFull(str(error))) from None
+            at_once = (len(some) + 1) // 2  # perhaps there is room for the first ones
+        except MillstreamError as error:
+            raise EnqueueFailed([None] * stored, cause_of(queue.name, error)) from None
+        else:
+            stored += len(some)
+    if refused is not None:
+        raise EnqueueFailed([None] * stored, refused)
+    return [None] * stored
+
+
+def formed(
+    messages: Sequence[OutMessage], wall_s: float, payload_bytes_max: int
+) -> tuple[list[NewMessage], StreamError | None]:
+    """The first messages that can be stored, and why the next one cannot."""
+    found: list[NewMessage] = []
+    for message in messages:
+        try:
+            found.append(new_message(message, wall_s, payload_bytes_max))
+        except StreamError as error:
+            return found, error
+    return found, None
+
+
+def cause_of(queue: str, error: MillstreamError) -> StreamError:
+    """Why a call has stored nothing; PublishUnknown: it may have."""
+    text = f"priority queue {queue!r}: {type(error).__name__}: {error}"
+    if isinstance(error, Overloaded):
+        return QueueFull(text)
+    if isinstance(error, NotHosted):
+        return QueueUnavailable(f"{text}: give every silo the part PriorityQueues")
+    if isinstance(error, PriorityQueueError) and not isinstance(error, OwnerLost):
+        return QueueUnavailable(text)
+    return PublishUnknown(text)

@@ -1,0 +1,193 @@
+"""Reading a priority queue for the agent of a queue: leases that the runtime extends and ends.
+
+Owns: `DeadlineReceiver`. Not: when an event is done, or given back (the agent).
+Invariants: a message is out while its lease is held here, under a token of its own; what is not
+handed out goes back with its attempt, also from a read that was cancelled; when it is closed,
+everything does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+
+from millstream.providers.priority.core.message import State
+from millstream.providers.priority.surface.lease import LOST, Lease
+from millstream.providers.priority.surface.queue import PriorityQueue
+from millstream.runtime import MillstreamError, QueueUnavailable, StreamError
+from millstream.runtime.extending import shown
+from millstream.streams import QueueMessage, Token
+
+from .form import queue_message, token_of
+
+__all__ = ["DeadlineReceiver"]
+
+log = logging.getLogger("millstream.priority")
+
+LEASES_MAX = 1_000
+"""Messages that one read leases."""
+NO_EVENT = "it is no event of a stream"
+
+
+class DeadlineReceiver:
+    """The messages of one queue for one owner.
+
+    Args:
+        made: gives the priority queue; raises QueueUnavailable.
+        worker: who leases, for people who look.
+    """
+
+    def __init__(self, made: Callable[[], Awaitable[PriorityQueue]], worker: str) -> None:
+        self._made = made
+        self._worker = worker
+        self._queue: PriorityQueue | None = None
+        self._held: dict[Token, Lease] = {}
+        self._reading: asyncio.Task[list[Lease]] | None = None
+        self._largest = 1  # bytes of a message, as far as was seen
+        self._failing: set[asyncio.Task[None]] = set()
+        self._is_closed = False
+
+    async def start(self, after: Token | None, /) -> None:
+        self._queue = await self._made()
+
+    async def read(
+        self, max_events: int, max_bytes: int, wait_s: float, /
+    ) -> Sequence[QueueMessage]:
+        if self._is_closed:
+            return []
+        count = max(1, min(max_events, LEASES_MAX, max_bytes // self._largest))
+        worker, queue = self._worker, self._started()
+        self._reading = asyncio.ensure_future(
+            queue.dequeue(worker=worker, count=count, wait_s=wait_s)
+        )
+        try:
+            leases = await self._ended(self._reading)
+        except MillstreamError as error:
+            raise unavailable(queue, error) from None
+        finally:
+            self._reading = None
+        return self._taken(leases, max_events, max_bytes)
+
+    async def _ended(self, reading: asyncio.Task[list[Lease]]) -> list[Lease]:
+        """What was leased; nothing, if this was closed meanwhile. Who is cancelled takes nothing:
+        the dequeue is, too, and gives back what it brings."""
+        try:
+            await asyncio.wait([reading])
+        except asyncio.CancelledError:
+            self._drop(reading)
+            raise
+        return [] if reading.cancelled() else reading.result()
+
+    def _drop(self, reading: asyncio.Task[list[Lease]]) -> None:
+        if not reading.cancel() and reading.exception() is None:
+            for lease in reading.result():
+                lease.give_back("nobody reads")
+
+    def _taken(
+        self, leases: Sequence[Lease], max_events: int, max_bytes: int
+    ) -> list[QueueMessage]:
+        """Hold what may be handed out; the rest goes back."""
+        found: list[QueueMessage] = []
+        for lease in leases:
+            if self._is_closed:
+                lease.give_back("nobody reads")
+                continue
+            message = self._event_of(lease)
+            if message is None:
+                continue
+            size = sum(map(len, message.items))
+            self._largest = max(self._largest, size)
+            max_events, max_bytes = max_events - len(message.items), max_bytes - size
+            if found and (max_events < 0 or max_bytes < 0):
+                max_events = -1  # those behind it are less urgent
+                lease.give_back("no room")
+                continue
+            self._held[message.token] = lease
+            found.append(message)
+        return found
+
+    def _event_of(self, lease: Lease) -> QueueMessage | None:
+        """What it is of; None: of nothing, somebody else has put it into this queue."""
+        try:
+            return queue_message(lease)
+        except StreamError as error:
+            name = shown(self._started().name)
+            log.error("priority queue %s: %s: it is errored", name, shown(str(error)))
+            self._failing.add(task := asyncio.ensure_future(self._settle([lease], refuse)))
+            task.add_done_callback(self._failing.discard)
+            return None
+
+    # -- what becomes of them
+
+    async def ack(self, upto: Token | None, also: Sequence[Token] = (), /) -> None:
+        await self._settle(self._of(also), Lease.complete)
+
+    async def release(self, tokens: Sequence[Token], delay_s: float, has_run: bool, /) -> None:
+        def release(lease: Lease) -> Awaitable[object]:
+            return lease.release(delay_s=delay_s, refund=not has_run)
+
+        await self._settle(self._of(tokens), release)
+
+    async def fail(self, tokens: Sequence[Token], reason: str, /) -> None:
+        """They are errored."""
+        await self._settle(self._of(tokens), lambda lease: lease.fail(reason))
+
+    async def extend(self, tokens: Sequence[Token], lease_s: float, /) -> Sequence[Token]:
+        lost = await self._each(self._of(tokens), lambda lease: lease.extend(lease_s))
+        for lease in lost:
+            self._held.pop(token_of(lease), None)
+        return [token for token in tokens if token not in self._held]
+
+    def _of(self, tokens: Sequence[Token]) -> list[Lease]:
+        return [self._held[token] for token in tokens if token in self._held]
+
+    async def _settle(
+        self, leases: Sequence[Lease], end: Callable[[Lease], Awaitable[object]]
+    ) -> None:
+        """End leases; those that are lost are over anyhow. Raises QueueUnavailable."""
+
+        async def end_one(lease: Lease) -> None:
+            await end(lease)
+            self._held.pop(token_of(lease), None)
+
+        for lease in await self._each(leases, end_one):
+            self._held.pop(token_of(lease), None)
+
+    async def _each(
+        self, leases: Sequence[Lease], call: Callable[[Lease], Awaitable[object]]
+    ) -> list[Lease]:
+        """Call for each; those that are lost. Raises QueueUnavailable for the first that failed."""
+        answers = await asyncio.gather(*map(call, leases), return_exceptions=True)
+        lost: list[Lease] = []
+        for lease, answer in zip(leases, answers, strict=True):
+            if isinstance(answer, LOST):
+                lost.append(lease)
+            elif isinstance(answer, MillstreamError):
+                raise unavailable(self._started(), answer) from None
+            elif isinstance(answer, BaseException):
+                raise answer
+        return lost
+
+    async def backlog(self) -> int:
+        depth = await self._started().depth()
+        return depth.get(State.PENDING, 0) + depth.get(State.INVISIBLE, 0)
+
+    async def aclose(self) -> None:
+        self._is_closed = True
+        if self._reading is not None:
+            self._reading.cancel()
+        await self.release(list(self._held), 0.0, False)
+
+    def _started(self) -> PriorityQueue:
+        if self._queue is None:
+            raise QueueUnavailable("this receiver is not started")
+        return self._queue
+
+
+def refuse(lease: Lease) -> Awaitable[object]:
+    return lease.fail(NO_EVENT)
+
+
+def unavailable(queue: PriorityQueue, error: Exception) -> QueueUnavailable:
+    return QueueUnavailable(f"priority queue {queue.name!r}: {type(error).__name__}: {error}")

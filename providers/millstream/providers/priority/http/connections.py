@@ -1,0 +1,106 @@
+"""Connections of the HTTP API: how many there may be, and what is answered to what is no HTTP.
+
+Owns: `Door`, `Connection`. Not: requests (`server`).
+Invariants: what a stranger sends is neither logged nor sent back, as it may hold a token.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+
+import msgspec
+from aiohttp import web
+from aiohttp.http_exceptions import LineTooLong
+
+from .forms.problems import Limit, Problem
+from .options import HttpOptions
+
+__all__ = ["Connection", "Door", "response_of"]
+
+log = logging.getLogger("millstream.priority")
+
+LINGERING_S = 1.0
+"""How long the rest of a body is read that nobody wants, before the connection is closed."""
+FULL = (
+    b"HTTP/1.1 503 Service Unavailable\r\nRetry-After: 1\r\nConnection: close\r\n"
+    b"Content-Length: 0\r\n\r\n"
+)
+
+
+class Door(web.Server):
+    """Makes connections, as long as there are not too many."""
+
+    def __init__(
+        self,
+        handler: Callable[[web.BaseRequest], Awaitable[web.StreamResponse]],
+        options: HttpOptions,
+    ) -> None:
+        self.options = options
+        super().__init__(handler, handler_cancellation=True)
+
+    @property
+    def is_full(self) -> bool:
+        return len(self._connections) >= self.options.connections_max
+
+    def __call__(self) -> Connection:
+        return Connection(self)
+
+
+class Connection(web.RequestHandler):
+    """One connection."""
+
+    def __init__(self, door: Door) -> None:
+        options = door.options
+        self._door = door
+        super().__init__(
+            door,
+            loop=asyncio.get_running_loop(),
+            access_log=None,  # type: ignore[arg-type]  # as aiohttp takes it, though it does not say
+            keepalive_timeout=options.idle_s,
+            lingering_time=LINGERING_S,
+            max_line_size=options.header_bytes_max,
+            max_field_size=options.header_bytes_max,
+            max_headers=options.headers_max,
+            auto_decompress=False,
+        )
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Begin, or say that there are too many."""
+        if not self._door.is_full:
+            super().connection_made(transport)
+            return
+        assert isinstance(transport, asyncio.WriteTransport)
+        transport.write(FULL)
+        transport.close()
+
+    def handle_error(
+        self,
+        request: web.BaseRequest,
+        status: int = 500,
+        exc: BaseException | None = None,
+        message: str | None = None,
+    ) -> web.StreamResponse:
+        """What is no HTTP, or too long."""
+        if isinstance(exc, LineTooLong):
+            most = self._door.options.header_bytes_max
+            what = f"the request line or a header has more than {most} bytes"
+            problem = Problem(431, "HeaderTooLong", what, limit=Limit(most, "header_bytes_max"))
+        else:
+            problem = Problem(400, "Malformed", "what was sent is no HTTP/1.1 request")
+        log.debug("http: a connection sent what is no request: %s", type(exc).__name__)
+        response = response_of(problem)
+        response.force_close()
+        return response
+
+
+def response_of(problem: Problem) -> web.Response:
+    """A problem as it is sent."""
+    headers = {"Cache-Control": "no-store", "Server": "millstream", **problem.headers}
+    return web.Response(
+        body=msgspec.json.encode(problem.body),
+        status=problem.body.status,
+        headers=headers,
+        content_type="application/problem+json",
+    )

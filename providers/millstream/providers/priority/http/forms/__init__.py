@@ -1,0 +1,1 @@
+"""Texts and values: what requests bring, and what they are answered with."""

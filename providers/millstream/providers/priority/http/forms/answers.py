@@ -1,0 +1,213 @@
+"""What requests are answered with, as types: the OpenAPI document is made of them.
+
+Owns: `Answer`, the types, and how results of the core become them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from msgspec import Struct
+
+from millstream.providers.priority.core import results
+from millstream.providers.priority.core.message import LeaseToken, State
+from millstream.providers.priority.core.settings import SettingsRow
+
+from .bodies import StateName
+from .problems import ProblemBody
+
+__all__ = [
+    "Answer",
+    "Depth",
+    "Depths",
+    "Done",
+    "Enqueued",
+    "EnqueuedMany",
+    "LeaseBody",
+    "Leases",
+    "MessageBody",
+    "Messages",
+    "Queue",
+    "Queues",
+    "Result",
+    "depth_of",
+    "done_of",
+    "enqueued_of",
+    "lease_of",
+    "message_of",
+    "queue_of",
+    "token_text",
+]
+
+NAMES: dict[State, StateName] = {
+    State.INVISIBLE: "invisible",
+    State.PENDING: "pending",
+    State.RUNNING: "running",
+    State.COMPLETED: "completed",
+    State.CANCELED: "canceled",
+    State.ERRORED: "errored",
+}
+
+
+@dataclass(slots=True)
+class Answer:
+    """What a route answers.
+
+    `raw`: sent instead of the body. `undo`: is called when it could not be sent.
+    """
+
+    body: Struct | None = None
+    status: int = 200
+    raw: bytes | None = None
+    headers: Mapping[str, str] = field(default_factory=dict)
+    undo: Callable[[], None] | None = None
+
+
+class Queue(Struct):
+    """A queue's settings; `version` rises by one with each change."""
+
+    queue: str
+    version: int
+    settings: dict[str, Any]
+
+
+class Queues(Struct):
+    """Names of queues in order; `after` is for the next page, null: this is the last one."""
+
+    queues: list[str]
+    after: str | None
+
+
+class Enqueued(Struct):
+    """A message that is in the queue. `is_changed` is false where it had been taken before."""
+
+    id: str
+    state: StateName
+    version: int
+    is_changed: bool
+
+
+class Result(Struct, omit_defaults=True):
+    """What became of one message of many: it is in the queue, or why not."""
+
+    message: Enqueued | None = None
+    problem: ProblemBody | None = None
+
+
+class EnqueuedMany(Struct):
+    """For each message, in order, what became of it."""
+
+    results: list[Result]
+
+
+class Done(Struct):
+    """A message after a change. `due_ms`: when its lease is over, it becomes visible, or it may be
+    collected; 0 while pending."""
+
+    state: StateName
+    version: int
+    due_ms: int
+    is_changed: bool
+
+
+class MessageBody(Struct):
+    """A message as it is. `payload` is null where it was not asked for; `token` is that of the
+    latest lease."""
+
+    id: str
+    state: StateName
+    priority: int
+    sequence: int
+    metadata: dict[str, str]
+    payload: bytes | None
+    version: int
+    attempts: int
+    attempts_left: int
+    due_ms: int
+    created_ms: int
+    changed_ms: int
+    worker: str
+    token: str | None
+    reason: str
+
+
+class Messages(Struct):
+    """Messages; `after` is for the next page, null: there is none."""
+
+    messages: list[MessageBody]
+    after: int | None = None
+
+
+class LeaseBody(Struct):
+    """A message that the worker has until `deadline_ms`. Its `token` is a fencing token: the number
+    before the point rises with each lease of the queue. `is_valid` is false in a repeated answer
+    where the lease is over; payload and metadata are empty then."""
+
+    id: str
+    token: str
+    payload: bytes
+    priority: int
+    metadata: dict[str, str]
+    deadline_ms: int
+    attempt: int
+    attempts_left: int
+    is_valid: bool
+
+
+class Leases(Struct):
+    """The most urgent first; none: nothing can be had."""
+
+    leases: list[LeaseBody]
+
+
+class Depth(Struct):
+    """How many messages are in each state."""
+
+    invisible: int
+    pending: int
+    running: int
+    completed: int
+    canceled: int
+    errored: int
+
+
+class Depths(Struct):
+    """The depth of each exclusivity value."""
+
+    values: dict[str, Depth]
+
+
+def token_text(token: LeaseToken) -> str:
+    """`epoch.version`."""
+    return f"{token.epoch}.{token.version}"
+
+
+def queue_of(queue: str, row: SettingsRow) -> Queue:
+    return Queue(queue, row.version, asdict(row.settings))
+
+
+def enqueued_of(row: results.Enqueued) -> Enqueued:
+    return Enqueued(row.id, NAMES[row.state], row.version, row.is_changed)
+
+
+def done_of(row: results.Done) -> Done:
+    return Done(NAMES[row.state], row.version, row.due_ms, row.is_changed)
+
+
+def message_of(view: results.MessageView, with_payload: bool = True) -> MessageBody:
+    token = token_text(view.token) if view.token is not None else None
+    payload = view.payload if with_payload else None
+    places = view._asdict() | {"state": NAMES[view.state], "metadata": dict(view.metadata)}
+    return MessageBody(**(places | {"payload": payload, "token": token}))
+
+
+def lease_of(row: results.Lease) -> LeaseBody:
+    token, metadata = token_text(row.token), dict(row.metadata)
+    rest = (row.deadline_ms, row.attempt, row.attempts_left, row.is_valid)
+    return LeaseBody(row.id, token, row.payload, row.priority, metadata, *rest)
+
+
+def depth_of(counts: Mapping[State, int]) -> Depth:
+    return Depth(**{name: counts[state] for state, name in NAMES.items()})

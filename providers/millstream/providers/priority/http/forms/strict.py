@@ -1,0 +1,119 @@
+"""Texts from outside as values: JSON, query strings, paths. What is ambiguous is refused.
+
+Invariants: a key that comes twice, a field that nobody knows, half a surrogate pair, NaN, and
+nesting without end are refused with what they are; nothing is guessed.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from typing import Any, TypeVar
+from urllib.parse import parse_qsl, unquote_to_bytes
+
+import msgspec
+
+from millstream.runtime.extending import shown
+
+from .problems import Limit, Problem
+
+__all__ = ["pairs_in", "read_json", "read_path", "read_query"]
+
+T = TypeVar("T")
+FIELDS_MAX = 64
+WHERE = re.compile(r"^(.*?)(?: - at `\$\.?(.*)`)?$", re.S)
+UNKNOWN = re.compile(r"unknown field `(.*)`")
+MISSING = re.compile(r"missing required field `(.*)`")
+
+
+def read_json(data: bytes, kind: type[T]) -> T:
+    """A body as its type. Raises Problem (400)."""
+    try:
+        value = json.loads(
+            data.decode(), object_pairs_hook=once_each, parse_constant=refuse_constant
+        )
+        if b"\\u" in data:
+            json.dumps(value, ensure_ascii=False).encode()  # half a surrogate pair is no text
+    except UnicodeError:
+        raise wrong("the body has what is no text in UTF-8") from None
+    except RecursionError:
+        raise wrong("the body is nested too deep") from None
+    except ValueError as error:
+        raise wrong(f"the body is not JSON: {shown(str(error))}") from error
+    return as_kind(value, kind)
+
+
+def once_each(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object, whose keys must differ."""
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise wrong(f"{shown(repr(twice))} comes twice in an object", field=twice)
+    return found
+
+
+def refuse_constant(text: str) -> None:
+    raise ValueError(f"{text} is no number of JSON")
+
+
+def as_kind(value: object, kind: type[T], *, strict: bool = True) -> T:
+    """A value as its type. Raises Problem (400), which names the field."""
+    try:
+        return msgspec.convert(value, kind, strict=strict)
+    except msgspec.ValidationError as error:
+        text = str(error)
+    parted = WHERE.match(text)
+    what, where = parted.groups(default="") if parted else (text, "")
+    named = UNKNOWN.search(what) or MISSING.search(what)
+    field = ".".join(filter(None, (where, named[1] if named else "")))
+    most = re.search(r"<= (-?\d+)", what)
+    limit = Limit(int(most[1])) if most else None
+    raise wrong(f"{shown(field) or 'the body'}: {shown(what)}", field=field, limit=limit)
+
+
+def wrong(detail: str, *, field: str = "", limit: Limit | None = None) -> Problem:
+    # a text that UTF-8 cannot say cannot be sent back either
+    named = field.encode(errors="replace").decode()
+    return Problem(400, "RequestInvalid", detail, field=shown(named), limit=limit)
+
+
+def read_path(path: str) -> list[str]:
+    """The segments of a path, each decoded by itself: a name may have any sign. Raises Problem."""
+    try:
+        return [unquote_to_bytes(part).decode() for part in path.split("/")[1:]]
+    except UnicodeError:
+        raise wrong("the path is not UTF-8") from None
+
+
+def read_query(text: str, kind: type[T], lists: Sequence[str]) -> T:
+    """The fields of a query, of which some may come more than once. Raises Problem (400)."""
+    try:
+        pairs = parse_qsl(text, keep_blank_values=True, errors="strict", max_num_fields=FIELDS_MAX)
+    except UnicodeError:
+        raise wrong("the query is not UTF-8") from None
+    except ValueError:
+        limit = Limit(FIELDS_MAX)
+        raise wrong(f"the query has more than {FIELDS_MAX} fields", limit=limit) from None
+    found: dict[str, Any] = {}
+    for name, value in pairs:
+        if name in lists:
+            found.setdefault(name, []).append(value)
+        elif name in found:
+            raise wrong(f"{shown(repr(name))} comes twice in the query", field=name)
+        else:
+            found[name] = value
+    return as_kind(found, kind, strict=False)
+
+
+def pairs_in(field: str, texts: Sequence[str]) -> dict[str, str]:
+    """`key=value` texts of a query as pairs. Raises Problem (400)."""
+    found: dict[str, str] = {}
+    for text in texts:
+        key, is_pair, value = text.partition("=")
+        if not is_pair or key in found:
+            what = "comes twice" if is_pair else "is no pair: write key=value"
+            raise wrong(f"{field}: {shown(repr(key))} {what}", field=field)
+        found[key] = value
+    return found

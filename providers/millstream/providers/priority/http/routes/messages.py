@@ -1,0 +1,146 @@
+"""Messages over HTTP: in, looked at, changed.
+
+Owns: what these routes do. Not: their paths (`table`), leases.
+"""
+
+from __future__ import annotations
+
+from typing import Any, cast
+from urllib.parse import quote
+
+from msgspec import UNSET
+
+from millstream.providers.priority.core import results
+from millstream.providers.priority.core.commands import Cancel, Command, Enqueue
+from millstream.providers.priority.core.commands import EnqueueMany as EnqueueManyCommand
+from millstream.providers.priority.core.commands import Prioritise as PrioritiseCommand
+from millstream.providers.priority.core.commands import Requeue as RequeueCommand
+from millstream.providers.priority.core.message import State
+from millstream.providers.priority.core.reading import is_large
+from millstream.providers.priority.core.requests.sessions import Request
+from millstream.providers.priority.http.forms.answers import (
+    Answer,
+    EnqueuedMany,
+    Messages,
+    Result,
+    done_of,
+    enqueued_of,
+    message_of,
+)
+from millstream.providers.priority.http.forms.bodies import (
+    AfterSequence,
+    EnqueueMany,
+    Message,
+    Nothing,
+    Peek,
+    Prioritise,
+    Reason,
+    Requeue,
+)
+from millstream.providers.priority.http.forms.problems import body_of
+from millstream.providers.priority.http.forms.strict import pairs_in
+from millstream.providers.priority.surface.given import NewMessage, enqueue_of
+from millstream.providers.priority.surface.priorities import PriorityClass
+
+from .asked import id_of_key
+from .route import Asked
+
+__all__ = [
+    "cancel",
+    "enqueue",
+    "enqueue_many",
+    "get",
+    "page",
+    "payload",
+    "peek",
+    "prioritise",
+    "requeue",
+]
+
+
+async def do(asked: Asked[Any, Any], command: Command) -> Any:
+    """A command, once; under a key once for good."""
+    return await asked.queue.calls.do(command, asked.request)
+
+
+async def enqueue(asked: Asked[Message, Nothing]) -> Answer:
+    row: results.Enqueued = await do(asked, command_of(asked, asked.body))
+    return entered(asked, row)
+
+
+def entered(asked: Asked[Any, Any], row: results.Enqueued) -> Answer:
+    """201 with the message's place where it is new."""
+    if not row.is_changed:
+        return Answer(enqueued_of(row))
+    queue, id = (quote(text, safe="") for text in (asked.path["queue"], row.id))
+    place = {"Location": f"/v1/queues/{queue}/messages/{id}"}
+    return Answer(enqueued_of(row), 201, headers=place)
+
+
+def command_of(asked: Asked[Any, Any], message: Message, at: int | None = None) -> Enqueue:
+    """Its command. Raises RequestInvalid."""
+    urgency = message.priority
+    priority = PriorityClass[urgency] if isinstance(urgency, str) else urgency
+    id = made_id(asked.request, at) if message.id is None else message.id
+    terms = (message.invisible_s, message.lease_s, message.attempts)
+    new = NewMessage(message.payload, priority, id, message.metadata, *terms)
+    return enqueue_of(asked.path["queue"], new, asked.queue.calls.new_name)
+
+
+def made_id(request: Request | None, at: int | None = None) -> str | None:
+    return None if request is None else id_of_key(request, at)
+
+
+async def enqueue_many(asked: Asked[EnqueueMany, Nothing]) -> Answer:
+    body = asked.body
+    commands = tuple(command_of(asked, one, at) for at, one in enumerate(body.messages))
+    many: results.EnqueuedMany = await do(asked, EnqueueManyCommand(commands, body.all_or_nothing))
+    name = asked.path["queue"]
+    found = [Result(one and enqueued_of(one)) for one in many.answers]
+    for refused in many.refusals:
+        found[refused.at] = Result(problem=body_of(refused.error(name), name))
+    return Answer(EnqueuedMany(found))
+
+
+async def requeue(asked: Asked[Requeue, Nothing]) -> Answer:
+    made = asked.body.new_id or made_id(asked.request) or asked.queue.calls.new_name()
+    row: results.Enqueued = await do(asked, RequeueCommand(asked.path["id"], made))
+    return entered(asked, row)
+
+
+async def cancel(asked: Asked[Reason, Nothing]) -> Answer:
+    command = Cancel(asked.path["id"], None, asked.body.reason)
+    return Answer(done_of(cast(results.Done, await do(asked, command))))
+
+
+async def prioritise(asked: Asked[Prioritise, Nothing]) -> Answer:
+    command = PrioritiseCommand(asked.path["id"], asked.body.priority)
+    return Answer(done_of(cast(results.Done, await do(asked, command))))
+
+
+# -- looks
+
+
+async def get(asked: Asked[Nothing, Nothing]) -> Answer:
+    return Answer(message_of(await asked.queue.handle.get(asked.path["id"])))
+
+
+async def payload(asked: Asked[Nothing, Nothing]) -> Answer:
+    return Answer(raw=(await asked.queue.handle.get(asked.path["id"])).payload)
+
+
+async def page(asked: Asked[Nothing, AfterSequence]) -> Answer:
+    query, wanted = asked.query, pairs_in("wanted", asked.query.wanted)
+    state = None if query.state is UNSET else State[query.state.upper()]
+    found = await asked.queue.handle.page(
+        query.count, after=query.after, state=state, wanted=wanted
+    )
+    is_full = len(found) == query.count or is_large(found)
+    after = found[-1].sequence if is_full else None
+    return Answer(Messages([message_of(view, query.payload) for view in found], after))
+
+
+async def peek(asked: Asked[Nothing, Peek]) -> Answer:
+    query, wanted = asked.query, pairs_in("wanted", asked.query.wanted)
+    found = await asked.queue.handle.peek(query.count, wanted=wanted)
+    return Answer(Messages([message_of(view, query.payload) for view in found]))

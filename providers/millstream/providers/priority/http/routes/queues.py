@@ -1,0 +1,101 @@
+"""Queues over HTTP: names, settings, depth.
+
+Owns: what these routes do. Not: their paths (`table`).
+"""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, nullcontext, suppress
+from dataclasses import fields, replace
+from typing import Any
+
+import msgspec
+from msgspec import UNSET
+
+from millstream.providers.priority.core.errors import RequestInvalid, SettingsConflict
+from millstream.providers.priority.core.settings import QueueSettings
+from millstream.providers.priority.http.forms.answers import (
+    Answer,
+    Depths,
+    Queues,
+    depth_of,
+    queue_of,
+)
+from millstream.providers.priority.http.forms.bodies import AfterName, DepthQuery, Nothing, Version
+from millstream.providers.priority.http.forms.strict import pairs_in
+from millstream.runtime import ConfigError
+
+from .route import Asked
+
+__all__ = ["configure", "create", "delete", "depth", "names", "settings", "values"]
+
+CHANGES_MAX = 3
+"""How often a change of settings is tried while others change them."""
+
+
+async def names(asked: Asked[Nothing, AfterName]) -> Answer:
+    query = asked.query
+    page = await asked.site.names(query.prefix, query.after)
+    found = page[: query.limit]
+    return Answer(Queues(found, found[-1] if len(page) > query.limit else None))
+
+
+async def create(asked: Asked[Any, Nothing]) -> Answer:
+    settings = changed(asked.path["queue"], QueueSettings(), asked.body)
+    return Answer(queue_of(asked.path["queue"], await asked.queue.handle.create(settings)))
+
+
+def changed(queue: str, settings: QueueSettings, changes: msgspec.Struct) -> QueueSettings:
+    """The settings with those that are given. Raises RequestInvalid."""
+    try:
+        return replace(settings, **given(changes))
+    except ConfigError as error:
+        name, _, what = str(error).partition(" ")
+        is_named = name in {one.name for one in fields(QueueSettings)}
+        field, what = (name, what) if is_named else ("shapes", str(error))
+        raise RequestInvalid(queue, field, what) from error
+
+
+def given(settings: msgspec.Struct) -> dict[str, Any]:
+    """The settings that are not left out."""
+    places = msgspec.structs.asdict(settings).items()
+    return {name: value for name, value in places if value is not UNSET}
+
+
+async def settings(asked: Asked[Nothing, Nothing]) -> Answer:
+    return Answer(queue_of(asked.path["queue"], await asked.queue.handle.settings()))
+
+
+async def configure(asked: Asked[Any, Version]) -> Answer:
+    """Change those that are given; who says which version it knew is refused if that is old."""
+    handle, version = asked.queue.handle, asked.query.version
+    queue = asked.path["queue"]
+    for left in reversed(range(CHANGES_MAX)):
+        known = await handle.settings()
+        wanted = known.version if version is UNSET else version
+        with suppress_while(version is UNSET and left > 0):
+            row = await handle.configure(changed(queue, known.settings, asked.body), version=wanted)
+            return Answer(queue_of(queue, row))
+    raise AssertionError("the last refusal is not suppressed")
+
+
+def suppress_while(is_again: bool) -> AbstractContextManager[None]:
+    """Let a conflict pass where the change is tried again."""
+    return suppress(SettingsConflict) if is_again else nullcontext()
+
+
+async def delete(asked: Asked[Nothing, Nothing]) -> Answer:
+    await asked.queue.handle.delete()
+    return Answer(status=204)
+
+
+async def depth(asked: Asked[Nothing, DepthQuery]) -> Answer:
+    query = asked.query
+    value = None if query.value is UNSET else query.value
+    wanted = pairs_in("wanted", query.wanted)
+    return Answer(depth_of(await asked.queue.handle.depth(wanted=wanted, value=value)))
+
+
+async def values(asked: Asked[Nothing, Nothing]) -> Answer:
+    found = await asked.queue.handle.values()
+    return Answer(Depths({value: depth_of(counts) for value, counts in found.items()}))

@@ -1,0 +1,16 @@
+"""Priority queues in Redis: durable, for the silos of several machines. Needs the extra `redis`.
+
+Nothing else loads the client of Redis, so whoever keeps queues elsewhere does not need it.
+"""
+
+try:
+    from .options import RedisOptions
+    from .store import RedisStore
+except ModuleNotFoundError as error:
+    if error.name != "redis":
+        raise
+    raise ModuleNotFoundError(
+        "priority queues in Redis need its client: pip install 'millstream[redis]'", name="redis"
+    ) from error
+
+__all__ = ["RedisOptions", "RedisStore"]

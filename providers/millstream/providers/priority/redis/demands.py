@@ -1,0 +1,84 @@
+"""What a server must be like to keep priority queues. Pure.
+
+Owns: `objection`, `Unfit`. Not: asking the server (`server`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from redis.exceptions import RedisError
+
+from .options import DURABILITIES, Durability
+
+__all__ = ["SETTINGS", "Unfit", "fields_of", "objection"]
+
+VERSION_MIN = (7, 0)
+SETTINGS = ("appendonly", "appendfsync", "no-appendfsync-on-rewrite")
+WEAKER = "or name what it promises, RedisOptions(durability={!r})"
+
+
+class Unfit(RedisError):
+    """The server is none for priority queues as it is: somebody must change it, or the options."""
+
+
+def fields_of(info: bytes) -> dict[str, str]:
+    """What `INFO` says, by field."""
+    lines = (line.partition(":") for line in info.decode(errors="replace").splitlines())
+    return {field: value for field, colon, value in lines if colon}
+
+
+def objection(
+    info: Mapping[str, str], settings: Mapping[str, str] | None, durability: Durability
+) -> str:
+    """Why the server cannot be used, and what to do; "" if it can.
+
+    Args:
+        info: fields of `INFO`.
+        settings: those of `SETTINGS`; None: it does not tell them.
+    """
+    version = info.get("redis_version", "0")
+    if tuple(int(part) for part in version.split(".")[:2] if part.isdigit()) < VERSION_MIN:
+        return f"is Redis {version}; 7.0 or later is needed"
+    if info.get("cluster_enabled") == "1":
+        return "is a node of a Redis Cluster, which is not supported: give a server of its own"
+    if info.get("role", "master") != "master":
+        master = f"{info.get('master_host')}:{info.get('master_port')}"
+        return f"is a replica: give the address of its master, {master}"
+    policy = info.get("maxmemory_policy", "noeviction")
+    if policy != "noeviction":
+        return (
+            f"has maxmemory-policy {policy}, so it would throw messages away when it is full: "
+            "set it to noeviction"
+        )
+    if durability == "none":
+        return ""
+    return too_weak(settings, durability)
+
+
+def too_weak(settings: Mapping[str, str] | None, durability: Durability) -> str:
+    if settings is None:
+        return (
+            "refuses CONFIG GET, so what it keeps on disk cannot be checked: allow it to this user "
+            "(ACL SETUSER ... +config|get), " + WEAKER.format("none")
+        )
+    found = promised(settings)
+    if DURABILITIES.index(found) >= DURABILITIES.index(durability):
+        return ""
+    has = ", ".join(f"{name} {settings.get(name, '?')}" for name in SETTINGS)
+    wanted = f"appendonly yes, appendfsync {durability}"
+    if durability == "always":
+        wanted += ", no-appendfsync-on-rewrite no"
+    return (
+        f"has {has}, which promises less than durability={durability!r}: set {wanted}, "
+        + WEAKER.format(found)
+    )
+
+
+def promised(settings: Mapping[str, str]) -> Durability:
+    """While its file is written anew, `no-appendfsync-on-rewrite` leaves out every sync."""
+    if settings.get("appendonly") != "yes" or settings.get("appendfsync") == "no":
+        return "none"
+    is_always = settings.get("appendfsync") == "always"
+    is_kept = settings.get("no-appendfsync-on-rewrite") == "no"
+    return "always" if is_always and is_kept else "everysec"

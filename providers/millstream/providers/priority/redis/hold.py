@@ -1,0 +1,111 @@
+"""One owner's hold on a queue in Redis.
+
+Owns: `RedisHold`. Invariants:
+- the mark that a commit compares is the one that this owner's last commit wrote, so a commit that
+  comes twice, late, or after the server lost something stores nothing.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Any, Protocol
+
+from millstream.providers.priority.core.changes import Changes
+from millstream.providers.priority.core.errors import OwnerLost
+from millstream.providers.priority.store.hold import TAKEN_OVER
+
+from .keys import LaneKeys, QueueKeys
+from .rows import commit_lists
+from .scripts import COMMIT, CONFIRM, DELETE
+from .server import Server
+
+__all__ = ["Lane", "RedisHold", "mark_of"]
+
+log = logging.getLogger("millstream.priority")
+
+
+class Lane(Protocol):
+    """What a hold needs of its queue's lane."""
+
+    @property
+    def keys(self) -> LaneKeys: ...
+
+    def check_room(self, queue: str) -> None:
+        """Raise Overloaded if its outbox is full, as far as this store knows."""
+        ...
+
+    def has_events(self, count: int) -> None:
+        """So many are in its outbox."""
+        ...
+
+
+def mark_of(epoch: int, nonce: str, commits: int) -> str:
+    return f"{epoch}:{nonce}:{commits}"
+
+
+class RedisHold:
+    """See `Hold` of the store's room.
+
+    Args:
+        nonce: of this owner alone: a server that lost an acquisition gives its epoch again.
+        due_ms: as it is stored.
+    """
+
+    def __init__(
+        self,
+        server: Server,
+        lane: Lane,
+        queue: str,
+        keys: QueueKeys,
+        epoch: int,
+        nonce: str,
+        due_ms: int | None,
+    ) -> None:
+        self.queue = queue
+        self.epoch = epoch
+        self._server = server
+        self._lane = lane
+        self._keys = keys
+        self._nonce = nonce
+        self._commits = 0
+        self._due_ms = due_ms
+
+    def is_held(self) -> None:
+        """Only the server can tell."""
+
+    def check_room(self) -> None:
+        self._lane.check_room(self.queue)
+
+    async def commit(self, changes: Changes | None, next_due_ms: int | None) -> None:
+        if changes is None and next_due_ms == self._due_ms:
+            await self._run(CONFIRM, [self._keys.head], [self._mark()])
+            return
+        lane = self._lane.keys
+        now_ms = 0 if changes is None else changes.counters.now_ms
+        due_ms = "" if next_due_ms is None else next_due_ms
+        args = [self._mark(), self._mark(1), self.queue, due_ms, now_ms, *commit_lists(changes)]
+        found = await self._run(COMMIT, [*self._keys, lane.lane, lane.due, lane.events], args)
+        self._commits += 1
+        self._due_ms = next_due_ms
+        self._lane.has_events(found[1])
+
+    async def delete(self) -> None:
+        lane = self._lane.keys
+        args = [self._mark(), self._mark(1), self.queue]
+        await self._run(DELETE, [*self._keys, lane.names, lane.due], args)
+
+    def _mark(self, ahead: int = 0) -> str:
+        return mark_of(self.epoch, self._nonce, self._commits + ahead)
+
+    async def _run(self, script: Any, keys: list[bytes], args: list[Any]) -> list[Any]:
+        found = await self._server.run(script, keys, args)
+        if found[0] != b"ok":
+            raise self._lost(found[1].decode())
+        return found
+
+    def _lost(self, mark: str) -> OwnerLost:
+        epoch = int(mark.partition(":")[0] or 0)
+        if epoch <= self.epoch:
+            what = "queue %r: %s has lost what it had acknowledged: it has %r, its owner %r"
+            log.error(what, self.queue, self._server.place, mark, self._mark())
+        return OwnerLost(self.queue, TAKEN_OVER)

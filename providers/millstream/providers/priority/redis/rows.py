@@ -1,0 +1,156 @@
+"""Rows as Redis has them, and what a commit's script is given.
+
+Owns: the form of what is stored. Not: keys (`keys`), when it is read (`loading`). Pure.
+A message is in two hashes under its sequence: its body is written once, its state with each change.
+Invariants: what was written is read back equal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+import msgspec
+
+from millstream.providers.priority.core.changes import (
+    AnswerRow,
+    ChangeEvent,
+    Changes,
+    Counters,
+    MessageRow,
+    SessionRow,
+)
+from millstream.providers.priority.core.message import Metadata
+from millstream.providers.priority.core.settings import QueueSettings, SettingsRow
+
+__all__ = [
+    "Head",
+    "Value",
+    "answer_of",
+    "commit_lists",
+    "event_of",
+    "head_of",
+    "message_of",
+    "packed_settings",
+    "payload_bytes",
+    "session_of",
+]
+
+Value = bytes | str | int
+BODY_FIELDS = 9
+"""Fields of a `MessageRow` that do not change, the sequence among them."""
+
+_pack = msgspec.msgpack.Encoder().encode
+_state = msgspec.msgpack.Decoder(
+    tuple[int, int | None, int, int, int, int, int, int, int, int, str, str, str]
+).decode
+_body = msgspec.msgpack.Decoder(
+    tuple[str, bytes, Metadata, int, int, int | None, int | None, int | None]
+).decode
+_session = msgspec.msgpack.Decoder(tuple[int, int]).decode
+_plain = msgspec.msgpack.Decoder().decode
+_event = msgspec.msgpack.Decoder(ChangeEvent).decode
+_settings = msgspec.json.Decoder(QueueSettings).decode
+
+
+class Head(NamedTuple):
+    """What the acquisition of a queue says of it."""
+
+    epoch: int
+    settings: SettingsRow
+    counters: Counters
+    due_ms: int | None
+
+
+def head_of(found: Sequence[bytes | None]) -> Head:
+    """From the fields that the script names, in its order."""
+    epoch, version, settings, sequence, leases, now_ms, due_ms = found
+    assert epoch is not None and version is not None and settings is not None
+    counters = Counters(int(sequence or 0), int(leases or 0), int(now_ms or 0))
+    row = SettingsRow(int(version), _settings(settings))
+    return Head(int(epoch), row, counters, None if due_ms is None else int(due_ms))
+
+
+def packed_settings(settings: QueueSettings) -> bytes:
+    return msgspec.json.encode(settings)
+
+
+# -- commits
+
+
+def commit_lists(changes: Changes | None) -> list[Value]:
+    """Lists, each after its length, in the order of the script: fields of the head; sequences that
+    go; bodies, then states; sessions and answers that go; sessions, then answers; events."""
+    if changes is None:
+        return [0] * 9
+    lists: list[Value] = []
+    rows = (*changes.inserted, *changes.updated)
+    put(lists, head_fields(changes))
+    put(lists, [sequence for _, sequence in changes.deleted])
+    put(lists, pairs((row.sequence, packed_body(row)) for row in changes.inserted))
+    put(lists, pairs((row.sequence, packed_state(row)) for row in rows))
+    put(lists, list(changes.sessions_ended))
+    put(lists, [answer_field(session, number) for session, number in changes.answers_ended])
+    put(lists, pairs((row.session, _pack(row[1:])) for row in changes.sessions))
+    put(lists, pairs((answer_field(*row[:2]), _pack(row[2:])) for row in changes.answers))
+    put(lists, [_pack(event) for event in changes.events])
+    return lists
+
+
+def head_fields(changes: Changes) -> list[Value]:
+    sequence, leases, _ = changes.counters
+    fields: list[Value] = ["sequence", sequence, "leases", leases]
+    if changes.settings is not None:
+        version, settings = changes.settings
+        fields += ["settings_version", version, "settings", packed_settings(settings)]
+    return fields
+
+
+def put(lists: list[Value], values: Sequence[Value]) -> None:
+    lists.append(len(values))
+    lists += values
+
+
+def pairs(found: Iterable[tuple[Value, Value]]) -> list[Value]:
+    return [value for pair in found for value in pair]
+
+
+def packed_body(row: MessageRow) -> bytes:
+    return _pack((row.id, *row[2:BODY_FIELDS]))
+
+
+def packed_state(row: MessageRow) -> bytes:
+    return _pack((len(row.payload), *row[BODY_FIELDS:]))
+
+
+def answer_field(session: str, number: int) -> str:
+    """Of an answer; the number first, as a session's name may be any text."""
+    return f"{number}:{session}"
+
+
+# -- what is read
+
+
+def payload_bytes(state: bytes) -> int:
+    """How long the payload of a message is, as its state says."""
+    return _state(state)[0]
+
+
+def message_of(sequence: int, state: bytes, body: bytes) -> MessageRow:
+    _, *changing = _state(state)
+    id, *fixed = _body(body)
+    return MessageRow._make((id, sequence, *fixed, *changing))
+
+
+def session_of(session: bytes, packed: bytes) -> SessionRow:
+    return SessionRow(session.decode(), *_session(packed))
+
+
+def answer_of(field: bytes, packed: bytes) -> AnswerRow:
+    number, _, session = field.decode().partition(":")
+    what, answer = _plain(packed)
+    return AnswerRow(session, int(number), what, answer)
+
+
+def event_of(fields: Mapping[bytes, bytes]) -> ChangeEvent:
+    return _event(fields[b"e"])

@@ -1,0 +1,171 @@
+"""One Redis server, as a store asks it.
+
+Owns: `Server`: connections, time limits, scripts that the server forgot, and what errors mean. Not:
+what is asked.
+Invariants:
+- a request is sent once: a script whose answer is lost may have run;
+- each request ends within `timeout_s`, whether or not the server answers;
+- nothing is asked over a connection before the server's settings were checked over it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from typing import Any
+
+from redis import exceptions
+from redis.asyncio import ConnectionPool, Redis
+from redis.asyncio.connection import AbstractConnection, parse_url
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
+
+from millstream.runtime import ConfigError, StorageUnavailable
+
+from .demands import SETTINGS, Unfit, fields_of, objection
+from .options import RedisOptions
+from .rows import Value
+from .scripts import Script
+
+__all__ = ["Server", "checked_address", "shown"]
+
+WHY: tuple[tuple[type[BaseException], str], ...] = (
+    (exceptions.AuthenticationError, "refuses username or password"),
+    (exceptions.BusyLoadingError, "is reading its data after a start: try again later"),
+    (exceptions.OutOfMemoryError, "has no memory left: raise maxmemory"),
+    (exceptions.ReadOnlyError, "is a replica now: give the address of the master"),
+    (exceptions.MovedError, "is part of a Redis Cluster, which is not supported"),
+    (exceptions.NoPermissionError, "does not allow its user what is needed"),
+    (exceptions.ResponseError, "refused"),
+    (exceptions.RedisError, "cannot be reached"),
+    (OSError, "cannot be reached"),
+)
+"""The first that fits says what it means; the error says the rest."""
+
+
+def checked_address(address: str) -> dict[str, Any]:
+    """What to connect to, of `redis://host:port/db`, `rediss://` or `unix://`. Raises ConfigError,
+    which does not show the password."""
+    try:
+        parsed: dict[str, Any] = dict(parse_url(address))
+    except ValueError as error:
+        form = "redis://host:port/db, rediss://host:port/db or unix:///path?db=0"
+        raise ConfigError(f"the address of a Redis server must be {form}: {error}") from None
+    known = {"host", "port", "db", "path", "username", "password", "connection_class"}
+    if more := parsed.keys() - known:
+        raise ConfigError(
+            f"the address of a Redis server says {', '.join(sorted(more))}: RedisOptions does"
+        )
+    return parsed
+
+
+def shown(parsed: dict[str, Any]) -> str:
+    """An address without password."""
+    where = parsed.get("path") or f"{parsed.get('host', 'localhost')}:{parsed.get('port', 6379)}"
+    return f"redis {where}/{parsed.get('db', 0)}"
+
+
+class Server:
+    """Raises, of all requests: StorageUnavailable; whether it was done is not known then."""
+
+    def __init__(self, parsed: dict[str, Any], options: RedisOptions) -> None:
+        self.place = shown(parsed)
+        self._options = options
+        arguments = parsed | {
+            "max_connections": options.connections_max,
+            "protocol": 2,
+            "retry": Retry(NoBackoff(), 0),
+            "socket_timeout": None,
+            "socket_connect_timeout": options.connect_timeout_s,
+            "redis_connect_func": self._connected,
+        }
+        given = {"username": options.username, "password": options.password}
+        arguments |= {name: value for name, value in given.items() if value is not None}
+        self._client = Redis.from_pool(ConnectionPool(**arguments))
+        self._room = asyncio.Semaphore(options.connections_max)
+        self._pid = os.getpid()
+
+    async def open(self) -> None:
+        """See that it is there, and fit. Raises also ConfigError."""
+        try:
+            await self._within(self._client.ping)
+        except (Unfit, exceptions.AuthenticationError) as error:
+            raise ConfigError(self._text(error)) from error
+        except (exceptions.RedisError, OSError) as error:
+            raise StorageUnavailable(self._text(error)) from error
+
+    async def run(self, script: Script, keys: Sequence[bytes], args: Sequence[Value]) -> list[Any]:
+        """Run a script; what it answers."""
+
+        async def act() -> Any:
+            rest = (len(keys), *keys, *args)
+            command: Any = self._client.execute_command
+            try:
+                return await command("EVALSHA", script.sha, *rest)
+            except exceptions.NoScriptError:
+                return await command("EVAL", script.text, *rest)
+
+        return await self._asked(act)
+
+    async def ask(self, commands: Sequence[tuple[Value, ...]]) -> list[Any]:
+        """Several reads in one message; others may come between them."""
+
+        async def act() -> list[Any]:
+            async with self._client.pipeline(transaction=False) as pipeline:
+                for command in commands:
+                    pipeline.execute_command(*command)
+                return await pipeline.execute()
+
+        return await self._asked(act)
+
+    async def aclose(self) -> None:
+        await self._client.aclose()
+
+    async def _asked(self, act: Callable[[], Awaitable[Any]]) -> list[Any]:
+        if os.getpid() != self._pid:
+            raise StorageUnavailable(f"{self.place}: this process was forked; open a store in it")
+        try:
+            found: list[Any] = await self._within(act)
+        except (exceptions.RedisError, OSError) as error:
+            raise StorageUnavailable(self._text(error)) from error
+        return found
+
+    async def _within(self, act: Callable[[], Awaitable[Any]]) -> Any:
+        async with asyncio.timeout(self._options.timeout_s), self._room:
+            return await act()
+
+    def _text(self, error: BaseException) -> str:
+        if isinstance(error, Unfit):
+            return f"{self.place} {error}"
+        if isinstance(error, TimeoutError | exceptions.TimeoutError):
+            given = self._options
+            is_full = self._room.locked()
+            waits = f", and connections_max {given.connections_max}" if is_full else ""
+            text = f"did not answer in time (timeout_s is {given.timeout_s}{waits})"
+            return f"{self.place} {text}: {error}" if str(error) else f"{self.place} {text}"
+        why = next(text for kind, text in WHY if isinstance(error, kind))
+        return f"{self.place} {why}: {error}"
+
+    # -- a new connection
+
+    async def _connected(self, connection: AbstractConnection) -> None:
+        try:
+            await connection.on_connect()
+            await self._check(connection)
+        except BaseException:
+            await connection.disconnect(nowait=True)
+            raise
+
+    async def _check(self, connection: AbstractConnection) -> None:
+        await connection.send_command("INFO")
+        answer: Any = await connection.read_response()
+        info, settings = fields_of(answer), None
+        with suppress(exceptions.ResponseError):  # renamed, or not allowed
+            await connection.send_command("CONFIG", "GET", *SETTINGS)
+            answer = await connection.read_response()
+            texts = [one.decode() for one in answer]
+            settings = dict(zip(texts[::2], texts[1::2], strict=True))
+        if why := objection(info, settings, self._options.durability):
+            raise Unfit(why)

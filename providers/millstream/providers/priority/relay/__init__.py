@@ -1,0 +1,1 @@
+"""Changes of messages as a stream: what carries them from outboxes to a stream provider."""

@@ -1,0 +1,145 @@
+"""Carries the events of a store's outboxes to a stream, in order, each once.
+
+Owns: `Relay`. Not: the events (`core`), the outboxes (`store`), which silo relays (its caller).
+Invariants: an event is sent when all before it in its outbox are accepted, or with them in one
+call, of which each queue of the stream takes a prefix; under its outbox's name as producer, with
+its position as sequence; and it is forgotten once it and all before it are accepted. Nothing else
+is remembered. So whoever relays, once or several at the same time, of old or new rows: what a queue
+of the stream has taken is followed by what comes next, and what it is sent again it drops.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, Protocol
+
+from millstream.providers.priority.owner.options import PriorityOptions
+from millstream.providers.priority.store.contract import PriorityStore, StoredEvent
+from millstream.runtime import StreamError
+from millstream.runtime.extending import Backoff, Clock, LineBudget, Tasks
+from millstream.streams import OutMessage, ProducerMark, StreamId, Token
+
+from .change import PRIORITY_CHANGES, change_of
+
+__all__ = ["Relay", "Stores"]
+
+log = logging.getLogger("millstream.priority")
+
+RETRY = Backoff(first_s=0.1, ceiling_s=10.0)
+PRODUCER = "millstream.priority/"
+
+
+class Stores(Protocol):
+    """A stream provider."""
+
+    def store(
+        self, messages: Sequence[OutMessage], /
+    ) -> Coroutine[Any, Any, list[Token | StreamError | None]]:
+        """The outcome of each message; per queue, a prefix of them is stored."""
+        ...
+
+
+class Relay:
+    """Relays all outboxes of a store, while this silo is to do it.
+
+    Args:
+        into: where the stream is.
+        is_mine: is this silo to relay? Two may think so; that costs, and does no harm.
+    """
+
+    def __init__(
+        self,
+        store: PriorityStore,
+        into: Stores,
+        options: PriorityOptions,
+        is_mine: Callable[[], bool],
+        clock: Clock,
+        tasks: Tasks,
+    ) -> None:
+        self._store = store
+        self._into = into
+        self._options = options
+        self._is_mine = is_mine
+        self._clock = clock
+        self._tasks = tasks
+        self._lines = LineBudget()
+        self.relayed = 0
+        """Events that were accepted, repeated ones too."""
+
+    def start(self) -> None:
+        """Begin to relay."""
+        for outbox in range(self._store.outboxes):
+            self._tasks.start(self._run(outbox))
+
+    async def stop(self) -> None:
+        """Relay no more. What is out may be accepted."""
+        await self._tasks.aclose()
+
+    def abort(self) -> None:
+        """End at once."""
+        self._tasks.cancel()
+
+    async def _run(self, outbox: int) -> None:
+        failures = 0
+        while True:
+            pause_s = self._options.changes_period_s
+            if self._is_mine():
+                try:
+                    has_more = await self._round(outbox)
+                    failures, pause_s = 0, 0.0 if has_more else pause_s
+                except Exception as error:  # of a store, or a provider, of somebody else
+                    failures += 1
+                    pause_s = RETRY.whole_s(failures)
+                    self._say_failed(outbox, error, pause_s)
+            await asyncio.sleep(pause_s)
+
+    async def _round(self, outbox: int) -> bool:
+        """Relay the oldest events; is there more? Raises what store and provider raise."""
+        limit = self._options.changes_batch_max
+        found = await self._store.events(outbox, 0, limit)
+        if not found:
+            return False
+        self._say_late(outbox, found[0])
+        producer = f"{PRODUCER}{await self._store.outbox_name(outbox)}"
+        outcomes = await self._into.store([message_of(producer, one) for one in found])
+        accepted, refused = accepted_of(outcomes)
+        if refused is not None and not accepted:
+            raise refused
+        await self._store.forget_events(outbox, found[accepted - 1].position)
+        self.relayed += accepted
+        return refused is not None or len(found) == limit
+
+    # -- what people are told
+
+    def _say_failed(self, outbox: int, error: Exception, pause_s: float) -> None:
+        what, again = f"{type(error).__name__}: {error}", f"tried again in {pause_s:g} s"
+        self._warn(f"outbox {outbox}: changes are not relayed: {what}; {again}")
+
+    def _say_late(self, outbox: int, oldest: StoredEvent) -> None:
+        late_s = self._clock.wall_s() - oldest.event.time_ms / 1000
+        if late_s > self._options.changes_late_s:
+            self._warn(f"outbox {outbox}: changes are relayed {late_s:.0f} s late")
+
+    def _warn(self, text: str) -> None:
+        left_out = self._lines.take(self._clock.now())
+        if left_out is not None:
+            log.warning("%s%s", text, left_out)
+
+
+def message_of(producer: str, stored: StoredEvent) -> OutMessage:
+    """An event as it is published."""
+    item = PRIORITY_CHANGES.codec.encode(change_of(stored.event))
+    stream = StreamId(PRIORITY_CHANGES.name, stored.event.queue)
+    return OutMessage(stream, [item], {}, ProducerMark(producer, stored.position))
+
+
+def accepted_of(
+    outcomes: Sequence[Token | StreamError | None],
+) -> tuple[int, StreamError | None]:
+    """How many of the first ones were accepted, and why the next one was not."""
+    for count, outcome in enumerate(outcomes):
+        if isinstance(outcome, StreamError):
+            return count, outcome
+    return len(outcomes), None

@@ -1,0 +1,160 @@
+"""`Idempotency-Key`: the queue itself remembers a key, so a repeat is done once by whatever gateway
+it comes, and nothing is kept in the server."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+from aiohttp import ClientSession
+from tests.conditions import until
+from tests.providers.priority.http.desk import TOKEN, Desk, Reply, desk_of
+
+from millstream.providers.priority.http import PriorityApi
+
+KEY = {"Idempotency-Key": "a-key"}
+MESSAGES = "/v1/queues/q/messages"
+
+
+@pytest.fixture
+async def desk() -> AsyncIterator[Desk]:
+    async with desk_of(silos=2) as made:
+        yield made
+
+
+async def elsewhere(desk: Desk, method: str, path: str, body: object) -> Reply:
+    """Ask by another server, at another silo, that has not heard of anything."""
+    other = desk.cluster.silos[1]
+    async with (
+        PriorityApi(other, token=TOKEN, port=0) as api,
+        ClientSession(headers={"Authorization": f"Bearer {TOKEN}", **KEY}) as session,
+        session.request(method, api.url + path, json=body) as response,
+    ):
+        return Reply(response.status, response.headers, await response.read())
+
+
+async def test_a_repeat_by_another_server_is_done_once(desk: Desk) -> None:
+    body = {"payload": "eA=="}
+    first = await desk.ask("POST", MESSAGES, json=body, headers=KEY)
+    again = await elsewhere(desk, "POST", MESSAGES, body)
+    assert (first.status, again.status) == (201, 201) and first.data == again.data
+    assert await desk.depth("q") == {"pending": 1}
+
+
+async def test_a_repeated_change_is_answered_as_the_first_time(desk: Desk) -> None:
+    await desk.enqueue("q", id="m")
+    path = "/v1/queues/q/messages/m"
+    first = await desk.ask("PATCH", path, json={"priority": 3}, headers=KEY)
+    await desk.ask("PATCH", path, json={"priority": 4})
+    again = await elsewhere(desk, "PATCH", path, {"priority": 3})
+    assert first.data == again.data and first.json["version"] == 2
+    assert (await desk.ask("GET", path)).json["priority"] == 4, "it was not done again"
+
+
+async def test_the_same_key_with_another_request_is_refused_wherever_it_comes(desk: Desk) -> None:
+    await desk.ask("POST", MESSAGES, json={"payload": "eA=="}, headers=KEY)
+    for body in ({"payload": "eQ=="}, {"payload": "eA==", "priority": 1}):
+        for reply in (
+            await desk.ask("POST", MESSAGES, json=body, headers=KEY),
+            await elsewhere(desk, "POST", MESSAGES, body),
+        ):
+            assert (reply.status, reply.json["title"]) == (422, "KeyReused")
+            assert (reply.json["field"], reply.json["queue"]) == ("Idempotency-Key", "q")
+    other = await desk.ask("POST", "/v1/queues/q/leases", json={"worker": "w"}, headers=KEY)
+    assert other.status == 422 and await desk.depth("q") == {"pending": 1}
+    same = {"payload": "eA==", "metadata": {}}  # said in another way, it is the same
+    assert (await desk.ask("POST", MESSAGES, json=same, headers=KEY)).status == 201
+    raw = {"Content-Type": "application/octet-stream", **KEY}
+    assert (await desk.ask("POST", MESSAGES, data=b"x", headers=raw)).status == 201
+    assert (await desk.ask("POST", "/v1/queues/r/messages", json=same, headers=KEY)).status == 201
+    assert await desk.depth("q") == {"pending": 1} and await desk.depth("r") == {"pending": 1}
+
+
+async def test_a_repeated_dequeue_gives_what_it_leased_and_nothing_else(desk: Desk) -> None:
+    for id in "abc":
+        await desk.enqueue("q", id=id)
+    first = await desk.lease("q", "a-key", count=2)
+    [a, b] = first
+    await desk.ask("POST", f"{MESSAGES}/a/leases/{a['token']}/complete")
+    again = await elsewhere(desk, "POST", "/v1/queues/q/leases", {"worker": "w", "count": 2})
+    over = a | {"is_valid": False, "payload": "", "metadata": {}}
+    assert again.json["leases"] == [over, b]
+    assert await desk.depth("q") == {"pending": 1, "running": 1, "completed": 1}
+
+
+async def test_a_dequeue_that_gave_nothing_is_a_new_one(desk: Desk) -> None:
+    assert await desk.lease("q", "a-key") == []
+    await desk.enqueue("q", id="m")
+    [lease] = await desk.lease("q", "a-key")
+    assert lease["id"] == "m" and await desk.lease("q", "a-key") == [lease]
+
+
+async def test_a_repeat_that_comes_too_late_takes_no_message_twice_while_it_is_there(
+    desk: Desk,
+) -> None:
+    body = {"payload": "eA==", "priority": 1}
+    first = await desk.ask("POST", MESSAGES, json=body, headers=KEY)
+    many = {"messages": [body, body | {"priority": 2}]}
+    await desk.ask("POST", "/v1/queues/q/batches", json=many, headers={"Idempotency-Key": "many"})
+    desk.clock.now_ms += 400_000  # answers are kept for 300 s
+    again = await desk.ask("POST", MESSAGES, json=body, headers=KEY)
+    assert again.status == 200 and not again.json["is_changed"]
+    assert again.json["id"] == first.json["id"]
+    headers = {"Idempotency-Key": "many"}
+    rest = (await desk.ask("POST", "/v1/queues/q/batches", json=many, headers=headers)).json
+    assert [one["message"]["is_changed"] for one in rest["results"]] == [False, False]
+    # without a priority that is the time of the enqueue: another message, which is refused
+    other = {"Idempotency-Key": "other"}
+    await desk.ask("POST", MESSAGES, json={"payload": "eA=="}, headers=other)
+    desk.clock.now_ms += 400_000
+    late = await desk.ask("POST", MESSAGES, json={"payload": "eA=="}, headers=other)
+    assert (late.status, late.json["title"]) == (409, "MessageExists")
+    assert await desk.depth("q") == {"pending": 4}
+
+
+async def test_as_many_keys_are_remembered_as_the_queue_remembers_sessions(desk: Desk) -> None:
+    await desk.ask("PUT", "/v1/queues/q", json={"sessions_max": 2})
+    for number in range(2):
+        headers = {"Idempotency-Key": f"key-{number}"}
+        await desk.ask("POST", MESSAGES, json={"payload": "eA=="}, headers=headers)
+    reply = await desk.ask("POST", MESSAGES, json={"payload": "eA=="}, headers=KEY)
+    assert (reply.status, reply.headers["Retry-After"]) == (429, "1")
+    assert reply.json["limit"] == {"value": 2, "name": "sessions_max"}
+    assert await desk.depth("q") == {"pending": 2}
+
+
+async def test_two_that_come_at_once_with_one_key_are_one(desk: Desk) -> None:
+    body = {"payload": "eA=="}
+    replies = await asyncio.gather(
+        *(desk.ask("POST", MESSAGES, json=body, headers=KEY) for _ in range(10))
+    )
+    assert {reply.data for reply in replies} == {replies[0].data}
+    assert await desk.depth("q") == {"pending": 1}
+
+
+async def test_of_two_polls_with_one_key_the_later_waits_and_the_earlier_is_told_of_none(
+    desk: Desk,
+) -> None:
+    polls = desk.api._waiting._tasks
+    first = asyncio.create_task(desk.lease("q", "a-key", wait_s=20))
+    await until(lambda: len(polls) == 1)
+    second = asyncio.create_task(desk.lease("q", "a-key", wait_s=20))
+    assert await first == []
+    await desk.enqueue("q", id="m")
+    [lease] = await second
+    assert lease["id"] == "m"
+
+
+async def test_what_was_leased_under_a_key_waits_for_the_repeat_of_a_client_that_left(
+    desk: Desk,
+) -> None:
+    polls = desk.api._waiting._tasks
+    polling = asyncio.create_task(desk.lease("q", "a-key", wait_s=20))
+    await until(lambda: len(polls) == 1)
+    polling.cancel()
+    await until(lambda: not polls)
+    await desk.enqueue("q", id="m")
+    assert await desk.depth("q") == {"pending": 1}, "who left takes nothing more"
+    [lease] = await desk.lease("q", "a-key", wait_s=20)
+    assert lease["id"] == "m"

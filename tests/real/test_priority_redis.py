@@ -1,0 +1,111 @@
+"""A store over a real Redis does what every store of priority queues does."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
+
+import pytest
+from tests.providers.priority import test_core_vectors as vectors
+from tests.providers.priority import test_store_contract as contract
+from tests.providers.priority.places import RedisPlace
+from tests.providers.priority.stored_core import Stage, StoredCore
+from tests.providers.priority.test_store_histories import check
+from tests.providers.priority.test_store_model import StoreMachine, StoreWalk
+from tests.providers.priority.test_store_vectors import CASES
+from tests.real.redis_server import RedisServer, require_redis
+
+from millstream.providers.priority.core.commands import Enqueue, EnqueueMany
+from millstream.providers.priority.core.settings import QueueSettings
+
+pytestmark = pytest.mark.real
+
+
+@pytest.fixture(scope="module", autouse=True)
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
+    require_redis()
+    server = RedisServer(tmp_path_factory.mktemp("redis"))
+    RedisPlace.address = server.address
+    yield server
+    server.kill()
+
+
+@pytest.fixture
+async def desk(tmp_path: Path) -> AsyncIterator[contract.Desk]:
+    desk = contract.Desk(RedisPlace(tmp_path))
+    yield desk
+    await desk.aclose()
+
+
+# what holds of every store
+globals().update({name: one for name, one in vars(contract).items() if name.startswith("test_")})
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.__name__.removeprefix("test_"))
+def test_a_case_of_the_core_holds_of_it(
+    case: Callable[[], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Stage("redis") as stage:
+
+        def opened(settings: QueueSettings = vectors.SIMPLE) -> StoredCore:
+            return stage.core(settings)
+
+        monkeypatch.setattr(vectors, "opened", opened)
+        case()
+
+
+class RedisMachine(StoreMachine):
+    kind = "redis"
+
+
+class RedisWalk(StoreWalk):
+    machine_class = RedisMachine
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_long_history_is_that_of_the_model(seed: int) -> None:
+    walk = RedisWalk(seed)
+    try:
+        walk.run(150)
+    finally:
+        walk.machine.teardown()
+
+
+@pytest.mark.parametrize("seed", range(4))
+async def test_a_history_of_many_is_that_of_one_core(seed: int, tmp_path: Path) -> None:
+    history = await check("redis", seed, 40, tmp_path)
+    assert len(history.reigns) > 2
+
+
+async def test_names_of_outboxes_stay_until_the_lane_is_begun_anew(
+    server: RedisServer, tmp_path: Path
+) -> None:
+    place = RedisPlace(tmp_path)
+    names: list[str] = []
+    for _ in range(2):
+        store = place.store()
+        await store.open()
+        names += [await store.outbox_name(outbox) for outbox in (0, 7)]
+        await store.aclose()
+    assert names[:2] == names[2:] and len(set(names)) == 2
+    store = RedisPlace(tmp_path).store()
+    await store.open()
+    assert await store.outbox_name(0) not in names
+    await store.aclose()
+
+
+async def test_positions_of_events_are_not_given_again_though_the_outbox_was_lost(
+    server: RedisServer, tmp_path: Path
+) -> None:
+    desk = contract.Desk(RedisPlace(tmp_path))
+    queue = await desk.queue()
+    await queue.do(Enqueue("a", b"", 1))
+    store = await desk.store()
+    outbox = await contract.outbox_of(store)
+    [before] = await store.events(outbox, 0, 9)
+    server.command("FLUSHALL")
+    queue = await desk.queue()
+    await queue.do(EnqueueMany((Enqueue("a", b"", 1), Enqueue("b", b"", 1))))
+    after = await store.events(outbox, 0, 9)
+    assert before.position < after[0].position == after[1].position - 1
+    await desk.aclose()
