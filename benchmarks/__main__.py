@@ -1,7 +1,7 @@
 """`python -m benchmarks SUITE [--rounds N] [--json] [--against REV,PEER]`, where SUITE is calls,
-streams, activation, buffer, path, detection, handover or ledger (this also with `--full`); `python
--m benchmarks slow_consumer [--size S]`, `python -m benchmarks bounds [WORD ...] [--size S]
-[--json]` and `python -m benchmarks ledger --chaos [--records N] [--json]`.
+streams, activation, buffer, path, detection, handover, ledger or priority (these two also with
+`--full`); `python -m benchmarks slow_consumer [--size S]`, `python -m benchmarks bounds [WORD ...]
+[--size S] [--json]` and `python -m benchmarks ledger --chaos [--records N] [--json]`.
 
 Each subject of each round runs in a fresh process; rounds are interleaved; ratios are computed
 inside a round. Prints medians with [min..max]. A revision of git as a subject runs this tree's
@@ -16,7 +16,6 @@ import asyncio
 import importlib
 import importlib.util
 import json
-import shutil
 import statistics
 import subprocess
 import sys
@@ -39,12 +38,7 @@ from benchmarks.revision import (
     is_revision,
     is_worse,
 )
-
-
-def redis_lacks() -> str:
-    """What the peer's server lacks; "": nothing."""
-    return "" if shutil.which("redis-server") else "no redis-server here"
-
+from benchmarks.servers import redis_lacks
 
 SUITES: dict[str, dict[str, list[str]]] = {
     "calls": {
@@ -76,19 +70,38 @@ SUITES: dict[str, dict[str, list[str]]] = {
         "redis": ["redis_peer.durable"],
         "nats": ["nats_peer.appends", "nats_peer.replicated", "nats_peer.durable"],
     },
+    "priority": {
+        "ours": [
+            *("priority.memory.queues", "priority.stores.memory", "priority.stores.embedded"),
+            *("priority.stores.redis", "priority.published.calls", "priority.published.http"),
+        ],
+        "limit": ["priority.memory.heaps"],
+        "zset": ["priority.peers.zset"],
+        "arq": ["priority.peers.arq"],
+        "saq": ["priority.peers.saq"],
+    },
     "slow_consumer": {"ours": ["slow_consumer.beside", "slow_consumer.once"]},
 }
-FULL = {"ledger": {"ours": ["ledger_recovery.full"]}}  # what takes long: with --full only
-SIZED = ("bounds.", "slow_consumer.")  # subjects that take a share of their full load
-LONG = ("slow_consumer",)  # suites of which one round is enough
+FULL = {
+    "ledger": {"ours": ["ledger_recovery.full"]},
+    "priority": {"ours": ["priority.memory.full"], "limit": ["priority.memory.full_heap"]},
+}  # what takes long: with --full only
+SIZED = ("bounds.", "priority.", "slow_consumer.")  # subjects that take a share of their full load
+LONG = ("priority", "slow_consumer")  # suites of which one round is enough
 PEERS = {
     "xoscar": ["xoscar", "psutil"],
     "redis": ["redis"],
     "asyncio": [],
     "sqlite": [],
     "nats": ["msgpack"],
+    "zset": ["redis"],
+    "arq": ["arq", "redis"],
+    "saq": ["saq", "redis"],
 }  # and the packages that they need
-SERVERS: dict[str, Callable[[], str]] = {"redis": redis_lacks, "nats": nats_lacks}
+SERVERS: dict[str, Callable[[], str]] = {
+    "nats": nats_lacks,
+    **dict.fromkeys(("redis", "zset", "arq", "saq"), redis_lacks),
+}
 """And what the server of a peer lacks; "": nothing."""
 BETWEEN_SILOS = "silo_"  # these figures are compared with the others' two processes
 Round = dict[str, dict[str, float]]
@@ -137,8 +150,8 @@ def main() -> None:
         bounds.report(arguments.size, arguments.words, arguments.json)
     else:
         rounds = arguments.rounds or (1 if arguments.suite in LONG else 5)
-        against = others(arguments.against)
         parts = parts_of(arguments.suite, arguments.full)
+        against = others(arguments.against, parts)
         report(parts, rounds, against, arguments.json, arguments.size)
 
 
@@ -150,12 +163,13 @@ def run(coro: Any) -> Any:
         return runner.run(coro)
 
 
-def others(against: str) -> list[str]:
-    """The wanted revisions, and peers that are installed; says on standard error what is not."""
+def others(against: str, parts: Parts) -> list[str]:
+    """The wanted revisions, and peers of the suite that are installed; says on standard error which
+    are not."""
     found = []
     for name in [] if against == "none" else against.split(","):
         if name in PEERS:
-            found += [name] if is_installed(name) else []
+            found += [name] if name in parts and is_installed(name) else []
         elif is_revision(name):
             found.append(name)
         else:

@@ -23,7 +23,7 @@ from benchmarks.feed import DURABLE_RUNS, Arrivals, Run, Sample, measure_feed, p
 from benchmarks.ledger import quantiles
 from benchmarks.measure import cpu_s, now
 from benchmarks.nats_wire import Nats, NatsRefused, connected
-from benchmarks.redis_peer import free_port, until_answering
+from benchmarks.servers import free_port, until_answering
 
 __all__ = ["appends", "durable", "producer", "replicated"]
 

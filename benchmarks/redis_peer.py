@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import socket
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -27,10 +26,9 @@ from benchmarks.feed import (
     measure_feed,
     produce,
 )
+from benchmarks.servers import SYNCED, redis_process
 
 __all__ = ["durable", "producer", "streams", "wide"]
-
-START_S = 10.0
 
 
 class RedisConsumer:
@@ -76,7 +74,7 @@ async def streams(work: Path) -> dict[str, float]:
 
 async def durable(work: Path) -> dict[str, float]:
     """The same, with every command in a file and synced before it is answered."""
-    return await _measure(work, DURABLE_RUNS, "--appendonly", "yes", "--appendfsync", "always")
+    return await _measure(work, DURABLE_RUNS, *SYNCED)
 
 
 async def wide(work: Path) -> dict[str, float]:
@@ -86,42 +84,11 @@ async def wide(work: Path) -> dict[str, float]:
 
 async def _measure(work: Path, runs: Sequence[Run], *more: str) -> dict[str, float]:
     """A Redis server, and its consumers in this process."""
-    port = free_port()
-    kept = more or ("--appendonly", "no")
-    options = ("--save", "", *kept, "--dir", str(work), "--port", str(port))
-    server = await asyncio.create_subprocess_exec(
-        "redis-server", *options, stdout=asyncio.subprocess.DEVNULL
-    )
-    try:
-        await until_answering(port)
+    async with redis_process(work, *(more or ("--appendonly", "no"))) as (port, server):
         consumer = RedisConsumer(port, server.pid)
         figures = await measure_feed("redis_peer", consumer, runs)
         await consumer.finish()
         return figures
-    finally:
-        server.terminate()
-        await server.wait()
-
-
-def free_port() -> int:
-    """A port that nobody listens on now."""
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        port: int = found.getsockname()[1]
-        return port
-
-
-async def until_answering(port: int) -> None:
-    """Wait until the server accepts connections."""
-    async with asyncio.timeout(START_S):
-        while True:
-            try:
-                _, writer = await asyncio.open_connection("127.0.0.1", port)
-            except OSError:
-                await asyncio.sleep(0.02)
-            else:
-                writer.close()
-                return
 
 
 async def producer(address: str) -> None:

@@ -36,7 +36,7 @@ def test_another_one_is_not_and_it_is_said(
     version: str,
 ) -> None:
     with_server(monkeypatch, tmp_path, version)
-    assert command.others("nats") == []
+    assert command.others("nats", command.SUITES["ledger"]) == []
     said = capsys.readouterr().err
     assert f"nats: not measured, nats-server: {version} cannot sync each message" in said
 

@@ -6,6 +6,7 @@ Figures are not judged.
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -18,8 +19,9 @@ pytestmark = pytest.mark.real
 ROOT = Path(__file__).parents[2]
 
 
-def measured(suite: str, timeout_s: float = 110.0) -> dict[str, Any]:
+def measured(suite: str, timeout_s: float = 110.0, size: float = 1.0) -> dict[str, Any]:
     command = [sys.executable, "-m", "benchmarks", suite, "--rounds", "1", "--against", "none"]
+    command += ["--size", str(size)]
     done = subprocess.run(
         [*command, "--json"],
         cwd=ROOT,
@@ -59,6 +61,21 @@ def test_ledgers_are_measured_alone_replicated_and_after_crashes() -> None:
     rates = {"replicated_records_per_s", "catch_up_records_per_s", "durable100_events_s"}
     times = {"takeover_4MB_ms", "recover_1MB_ms", "recover_100MB_ms", "open_100MB_ms"}
     assert rates | times <= set(figures)
+
+
+def test_priority_queues_are_measured_in_memory_stored_and_under_load() -> None:
+    summary = measured("priority", size=0.01)
+    is_beside_the_limit(summary, {"1k_dequeue_us", "1M_dequeue_us", "1M_dequeue_p99_us"})
+    figures = summary["figures"]["ours"]
+    stores = {"memory", "embedded"} | ({"redis"} if shutil.which("redis-server") else set())
+    for name in stores:
+        assert {f"{name}_1M_enqueue_s", f"{name}_1M_work_s", f"{name}_empty_polls64_s"} <= set(
+            figures
+        )
+    for row in ("published_polls", "published_enqueues", "published_burst", "http_polls"):
+        assert 0 < figures[f"{row}_p50_us"]["median"] <= figures[f"{row}_p99_us"]["median"]
+    by_shape, by_looking = (figures[f"filtered_by_{by}_us"] for by in ("shape", "looking"))
+    assert by_shape["median"] < by_looking["median"]
 
 
 def is_beside_the_limit(summary: dict[str, Any], keys: set[str]) -> None:

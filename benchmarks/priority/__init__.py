@@ -1,0 +1,1 @@
+"""Priority queues beside heapq, plain Redis, arq and saq."""

@@ -1,0 +1,105 @@
+"""What every subject of the suite `priority` shares: how many messages wait, what they are, clocks.
+
+Owns: sizes, messages from a seed, callers, figures. Invariants: subjects differ only in the calls
+that they are given; costs are CPU of this process, latencies are laps of the wall clock.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import statistics
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+
+__all__ = [
+    "CALLERS",
+    "PAYLOAD",
+    "PENDING",
+    "Costs",
+    "Figures",
+    "crowd",
+    "laps_of",
+    "priorities",
+    "scaled",
+]
+
+PENDING = {"1k": 1_000, "100k": 100_000, "1M": 1_000_000}
+PAYLOAD = b"x" * 100
+CALLERS = 64
+Figures = dict[str, float]
+now = time.perf_counter
+
+
+def scaled(count: int, size: float, least: int = 100) -> int:
+    """A number of messages, or of calls, of a run that is smaller by `size`."""
+    return max(least, int(count * size))
+
+
+def priorities(count: int) -> list[int]:
+    """Of so many messages, the same for every subject."""
+    chance = random.Random(7)
+    return [chance.randrange(1 << 40) for _ in range(count)]
+
+
+class Costs:
+    """Figures of pieces of work, with a prefix."""
+
+    def __init__(self, prefix: str) -> None:
+        self.figures: Figures = {}
+        self._prefix = prefix
+
+    def note(self, name: str, value: float) -> None:
+        self.figures[f"{self._prefix}_{name}"] = value
+
+    @contextmanager
+    def each(self, name: str, count: int) -> Iterator[None]:
+        """What each of so many costs, in microseconds of CPU."""
+        begin_s = time.process_time()
+        yield
+        self.note(f"{name}_us", (time.process_time() - begin_s) / count * 1e6)
+
+    def note_laps(self, name: str, laps_s: list[float]) -> None:
+        """Median and 99th percentile, in microseconds."""
+        self.note(f"{name}_p50_us", statistics.median(laps_s) * 1e6)
+        self.note(f"{name}_p99_us", statistics.quantiles(laps_s, n=100)[98] * 1e6)
+
+    async def crowd(
+        self,
+        name: str,
+        count: int,
+        call: Callable[[int], Awaitable[object]],
+        callers: int = CALLERS,
+    ) -> None:
+        """Rate and laps of calls by so many callers at once."""
+        begin_s = now()
+        laps_s = await crowd(count, call, callers)
+        self.note(f"{name}_s", count / (now() - begin_s))
+        self.note_laps(name, laps_s)
+
+
+async def crowd(
+    count: int, call: Callable[[int], Awaitable[object]], callers: int = CALLERS
+) -> list[float]:
+    """Call for each number, by so many callers; what each call took, in seconds."""
+    left, laps_s = iter(range(count)), list[float]()
+
+    async def caller() -> None:
+        for number in left:
+            begin_s = now()
+            await call(number)
+            laps_s.append(now() - begin_s)
+
+    await asyncio.gather(*(caller() for _ in range(callers)))
+    return laps_s
+
+
+def laps_of(count: int, call: Callable[[], object]) -> list[float]:
+    """What each of so many plain calls took, in seconds."""
+    laps_s = []
+    for _ in range(count):
+        begin_s = now()
+        call()
+        laps_s.append(now() - begin_s)
+    return laps_s

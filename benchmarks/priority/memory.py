@@ -1,0 +1,163 @@
+"""A priority queue in memory, and what bounds it: a heap of tuples.
+
+Owns: the subjects `queues` and `full` (ten million messages), `heaps` and `full_heap`. The queue is
+the core alone, without rows and events: what a store adds is in `stores`.
+"""
+
+from __future__ import annotations
+
+import gc
+from heapq import heappop, heappush
+from pathlib import Path
+
+from benchmarks.measure import memory_bytes
+from benchmarks.priority.load import (
+    PAYLOAD,
+    PENDING,
+    Costs,
+    Figures,
+    laps_of,
+    priorities,
+    scaled,
+)
+from millstream.providers.priority import QueueSettings
+from millstream.providers.priority.core.body import NewMessage
+from millstream.providers.priority.core.core import PriorityCore
+
+__all__ = ["full", "full_heap", "heaps", "queues"]
+
+TAKEN = 20_000
+BATCH = 100
+FULL = {"10k": 10_000, "10M": 10_000_000}
+VALUES = 1_000
+FILTERED, REGIONS = 100_000, 100
+POLLS = 20_000
+
+
+def created(settings: QueueSettings | None = None) -> PriorityCore:
+    """An empty queue that keeps nothing for a store."""
+    given = settings or QueueSettings()
+    return PriorityCore.created(0, "bench", given, keeps_rows=False, keeps_events=False)
+
+
+def sized(label: str, count: int, *, with_batches: bool = True) -> Figures:
+    """Simple queue: in, out one at a time and by the hundred, done."""
+    costs, taken = Costs(label), min(TAKEN, count // 3)
+    core, wanted = created(), priorities(count)
+    gc.collect()
+    gc.freeze()  # as a silo with large queues does; see the core's page
+    before = memory_bytes()
+    with costs.each("enqueue", count):
+        for number, priority in enumerate(wanted):
+            core.enqueue(0, NewMessage(f"m{number}", PAYLOAD, priority))
+    costs.note("message_bytes", (memory_bytes() - before) / count)
+    gc.freeze()
+    with costs.each("dequeue", taken):
+        leases = [core.dequeue(1, "w").leases[0] for _ in range(taken)]
+    with costs.each("complete", taken):
+        for lease in leases:
+            core.complete(2, lease.id, lease.token)
+    if with_batches:
+        batches = taken // BATCH or 1
+        with costs.each("batch_dequeue", batches * BATCH):
+            for _ in range(batches):
+                core.dequeue(1, "w", BATCH)
+        costs.note_laps("dequeue", laps_of(taken // 2, lambda: core.dequeue(1, "w")))
+    return costs.figures
+
+
+async def queues(work: Path, size: float) -> Figures:
+    """A thousand to a million messages; filters; a queue whose values are nearly all held."""
+    figures: Figures = {}
+    for label, count in PENDING.items():
+        figures |= sized(label, scaled(count, size, 1_000))
+    return figures | filtered(size) | exclusive(size) | empty(size)
+
+
+def filtered(size: float) -> Figures:
+    """A dequeue that wants one of a hundred regions: by a shape, and by looking at all."""
+    costs, count = Costs("filtered"), scaled(FILTERED, size, 2_000)
+    for name, shapes in (("by_shape", (("region",),)), ("by_looking", ())):
+        core = created(QueueSettings(shapes=shapes))
+        for number, priority in enumerate(priorities(count)):
+            region = {"region": f"r{number % REGIONS}"}
+            core.enqueue(0, NewMessage(f"m{number}", PAYLOAD, priority, region))
+        calls = scaled(2_000, size) if shapes else 20
+        with costs.each(name, calls):
+            for number in range(calls):
+                core.dequeue(1, "w", 1, {"region": f"r{number % REGIONS}"})
+    return costs.figures
+
+
+def exclusive(size: float) -> Figures:
+    """Of a thousand values 99 % are held: a poll that finds one that is not, and one that finds
+    none."""
+    costs, each = Costs("exclusive"), scaled(100, size, 10)
+    core = created(QueueSettings("value"))
+    for number, priority in enumerate(priorities(VALUES * each)):
+        value = {"value": f"v{number % VALUES}"}
+        core.enqueue(0, NewMessage(f"m{number}", PAYLOAD, priority, value))
+    core.dequeue(1, "w", VALUES * 99 // 100)
+    laps = scaled(5_000, size)
+    with costs.each("held_dequeue", laps):
+        for _ in range(laps):
+            (lease,) = core.dequeue(1, "w").leases
+            core.complete(1, lease.id, lease.token)
+            core.enqueue(1, NewMessage(f"again{lease.token.epoch}", PAYLOAD, 0, lease.metadata))
+    core.dequeue(1, "w", VALUES)
+    with costs.each("held_poll", laps):
+        for _ in range(laps):
+            core.dequeue(1, "w")
+    return costs.figures
+
+
+def empty(size: float) -> Figures:
+    """Polls of a queue without messages."""
+    costs, core, polls = Costs("empty"), created(), scaled(POLLS, size)
+    with costs.each("poll", polls):
+        for _ in range(polls):
+            core.dequeue(1, "w")
+    return costs.figures
+
+
+async def full(work: Path, size: float) -> Figures:
+    """Ten million messages, beside ten thousand."""
+    figures: Figures = {}
+    for label, count in FULL.items():
+        figures |= sized(label, scaled(count, size, 1_000), with_batches=False)
+    return figures
+
+
+# -- the limit
+
+
+def heap_sized(label: str, count: int) -> Figures:
+    """Tuples of priority, number and id; no payload, no state, no id that can be looked up."""
+    costs, taken = Costs(label), min(TAKEN, count // 3)
+    heap: list[tuple[int, int, str]] = []
+    wanted = priorities(count)
+    with costs.each("enqueue", count):
+        for number, priority in enumerate(wanted):
+            heappush(heap, (priority, number, f"m{number}"))
+    with costs.each("dequeue", taken):
+        for _ in range(taken):
+            heappop(heap)
+    costs.note_laps("dequeue", laps_of(taken // 2, lambda: heappop(heap)))
+    costs.note("batch_dequeue_us", costs.figures[f"{label}_dequeue_us"])
+    return costs.figures
+
+
+async def heaps(work: Path, size: float) -> Figures:
+    """What a heap allows."""
+    figures: Figures = {}
+    for label, count in PENDING.items():
+        figures |= heap_sized(label, scaled(count, size, 1_000))
+    return figures
+
+
+async def full_heap(work: Path, size: float) -> Figures:
+    """The same of ten million."""
+    figures: Figures = {}
+    for label, count in FULL.items():
+        figures |= heap_sized(label, scaled(count, size, 1_000))
+    return figures

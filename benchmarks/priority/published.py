@@ -1,0 +1,129 @@
+"""The load that Netflix published of Timestone, asked of one queue through the Python API and HTTP.
+
+Source: `spec/queues.md` C (seed 004): 30,000 dequeue calls a second, mostly empty, p99 45 ms; 1,200
+enqueues a second, p99 25 ms; bursts of 5,000 a second, p99 85 ms. Theirs is a Redis and a fleet of
+servers over gRPC; this is one process: silo, store and callers on one loop, SQLite files.
+Owns: the subjects `calls` and `http`. Calls begin when they are due, whether or not earlier ones
+are answered, so what a queue makes others wait for is counted; one that would be more than
+`LATE_MAX` under way is not begun, and its rate is lower then.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from base64 import b64encode
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import aiohttp
+
+from benchmarks.measure import settle_memory
+from benchmarks.priority.load import PAYLOAD, Costs, Figures, now, scaled
+from millstream.providers.priority import EmbeddedStore, PriorityQueues, priority_queue
+from millstream.providers.priority.http import PriorityApi
+from millstream.runtime import LocalCluster
+
+__all__ = ["calls", "http"]
+
+SECONDS = 10.0
+POLLS_S, ENQUEUES_S, BURST_S = 30_000, 1_200, 5_000
+LATE_MAX = 4_000
+TICK_S = 0.002
+TOKEN = "token-of-this-benchmark"
+CALLS, CALLERS = 5_000, 64
+
+
+class Paced:
+    """Calls at a rate; what each took since it was due, in seconds."""
+
+    def __init__(
+        self, rate: float, seconds: float, call: Callable[[int], Awaitable[object]]
+    ) -> None:
+        self.laps_s: list[float] = []
+        self.took_s = 0.0
+        self._due = [number / rate for number in range(int(rate * seconds))]
+        self._call = call
+        self._out = 0
+
+    async def run(self) -> None:
+        """Begin each when it is due."""
+        begin_s, at = now(), 0
+        async with asyncio.TaskGroup() as tasks:
+            while at < len(self._due):
+                reached_s = now() - begin_s
+                while at < len(self._due) and self._due[at] <= reached_s:
+                    if self._out < LATE_MAX:
+                        self._out += 1
+                        tasks.create_task(self._one(at, begin_s + self._due[at]))
+                    at += 1
+                await asyncio.sleep(TICK_S)
+        self.took_s = now() - begin_s
+
+    async def _one(self, number: int, due_s: float) -> None:
+        await self._call(number)
+        self._out -= 1
+        self.laps_s.append(now() - due_s)
+
+
+@asynccontextmanager
+async def running(work: Path) -> AsyncIterator[LocalCluster]:
+    """A silo with queues in SQLite files."""
+    part = PriorityQueues(EmbeddedStore(work / "priority"))
+    async with LocalCluster(grains=[], parts={"priority": lambda: part}) as cluster:
+        yield cluster
+
+
+async def calls(work: Path, size: float) -> Figures:
+    """Polls and enqueues together, what is had is completed; then bursts of a second."""
+    costs, seconds = Costs("published"), max(0.5, SECONDS * size)
+    async with running(work) as cluster:
+        queue = priority_queue(cluster, "encode")
+        await queue.enqueue(PAYLOAD)
+
+        async def poll(number: int) -> None:
+            for lease in await queue.dequeue(worker="w"):
+                await lease.complete()
+
+        async def enqueue(number: int) -> None:
+            await queue.enqueue(PAYLOAD)
+
+        polls, enqueues = Paced(POLLS_S, seconds, poll), Paced(ENQUEUES_S, seconds, enqueue)
+        settle_memory()
+        await asyncio.gather(polls.run(), enqueues.run())
+        note(costs, {"polls": polls, "enqueues": enqueues})
+        for _ in range(2):  # a second each, with time to breathe between
+            burst = Paced(BURST_S, 1.0, enqueue)
+            await burst.run()
+            await asyncio.sleep(0.5)
+        note(costs, {"burst": burst})
+    return costs.figures
+
+
+def note(costs: Costs, found: dict[str, Paced]) -> None:
+    """Rate and laps of each."""
+    for name, paced in found.items():
+        costs.note(f"{name}_s", len(paced.laps_s) / paced.took_s)
+        costs.note_laps(name, paced.laps_s)
+
+
+async def http(work: Path, size: float) -> Figures:
+    """64 callers over HTTP to a server in this process: polls of an empty queue, and enqueues."""
+    costs, count = Costs("http"), scaled(CALLS, size)
+    async with (
+        running(work) as cluster,
+        PriorityApi(cluster, token=TOKEN, port=0) as api,
+        aiohttp.ClientSession(headers={"Authorization": f"Bearer {TOKEN}"}) as session,
+    ):
+        at, body = f"{api.url}/v1/queues/encode", {"payload": b64encode(PAYLOAD).decode()}
+
+        async def post(path: str, content: dict[str, str]) -> None:
+            async with session.post(f"{at}/{path}", json=content) as answer:
+                answer.raise_for_status()
+                await answer.read()
+
+        asked = {"worker": "w"}
+        await post("leases", asked)
+        await costs.crowd("polls", count, lambda _: post("leases", asked), CALLERS)
+        await costs.crowd("enqueues", count // 2, lambda _: post("messages", body), CALLERS)
+    return costs.figures
