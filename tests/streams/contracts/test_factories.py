@@ -101,7 +101,7 @@ def test_capabilities_that_cannot_go_together_are_refused(declared: set[str], te
     [
         (
             ("kafka", "deployment"),
-            r"'kafka': no millstream.queues plug-in .*: generator, ledger, memory",
+            r"'kafka': no millstream.queues plug-in .*: deadline, generator, ledger, memory",
         ),
         (("memory", "even"), r"'even': no millstream.balancers plug-in .*: deployment"),
     ],
