@@ -31,6 +31,7 @@ __all__ = [
     "Row",
     "data_file",
     "read_flights",
+    "read_lines",
     "split_months",
 ]
 
@@ -75,10 +76,14 @@ def data_file() -> Path:
 
 def read_flights(rows_max: int | None = None) -> Iterator[Row]:
     """The rows in file order."""
+    return map(row_of, read_lines(rows_max))
+
+
+def read_lines(rows_max: int | None = None) -> Iterator[dict[str, str]]:
+    """The lines in file order, as texts by the names of their columns."""
     with zipfile.ZipFile(data_file()) as archive, archive.open(MEMBER) as raw:
         reader = csv.DictReader(io.TextIOWrapper(raw, encoding="utf-8", newline=""))
-        for line in islice(reader, rows_max):
-            yield row_of(line)
+        yield from islice(reader, rows_max)
 
 
 def row_of(line: dict[str, str]) -> Row:

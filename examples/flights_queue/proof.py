@@ -1,0 +1,162 @@
+"""Was every leg flown once, and no plane in two places? Pure: what workers and queue say is judged.
+
+Owns: `Attempt` (a worker's word, by its clock), `Transition` (the queue's word, in its order), and
+the checks. Each check gives what is wrong as texts: none, if nothing is. Not: how either is had.
+Invariant: a worker that did not say when it landed is taken to fly for ever.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import NamedTuple
+
+__all__ = ["Attempt", "Lease", "Transition", "judge", "leases_of", "waited"]
+
+
+@dataclass(slots=True)
+class Attempt:
+    """What one worker did of one leg; `epoch` is of its fencing token. Times are of one clock."""
+
+    leg: str
+    tail: str
+    departs_ms: int
+    worker: str
+    epoch: int
+    begin_s: float
+    end_s: float = math.inf
+    is_completed: bool = False
+
+
+class Transition(NamedTuple):
+    """What became of a leg in the queue."""
+
+    leg: str
+    tail: str
+    departs_ms: int
+    worker: str
+    step: str
+    to_state: str
+
+
+class Lease(NamedTuple):
+    """A lease as the queue gave it; `ended`: by which step, empty while it holds."""
+
+    leg: str
+    worker: str
+    ended: str
+
+
+def judge(
+    legs: Collection[str], attempts: Sequence[Attempt], transitions: Sequence[Transition]
+) -> dict[str, list[str]]:
+    """What is wrong, by what should be."""
+    return {
+        "each leg was completed once": list(completed_once(legs, transitions)),
+        "a plane had one leg at a time, by the workers' clock": list(one_by_clock(attempts)),
+        "a plane had one leg at a time, by the queue": list(one_by_queue(transitions)),
+        "the tokens of a plane rose": list(tokens_rise(attempts)),
+        "the legs of a plane were begun by departure": list(by_departure(attempts)),
+        "what workers had is what the queue gave": list(agreed(attempts, leases_of(transitions))),
+    }
+
+
+def completed_once(legs: Collection[str], transitions: Iterable[Transition]) -> Iterator[str]:
+    """Every leg, and nothing else; the queue says so."""
+    completed = Counter(one.leg for one in transitions if one.to_state == "completed")
+    for leg in sorted({*legs, *completed}):
+        if leg not in legs:
+            yield f"{leg} was completed, and is no leg of these days"
+        elif completed[leg] != 1:
+            yield f"{leg} was completed {completed[leg]} times"
+
+
+def one_by_clock(attempts: Iterable[Attempt]) -> Iterator[str]:
+    """No attempt of a plane begins before all earlier ones have ended."""
+    for tail, flown in by_tail(attempts).items():
+        last = flown[0]
+        for one in flown[1:]:
+            if one.begin_s < last.end_s:
+                yield f"{tail}: {one.worker} began {one.leg} while {last.worker} flew {last.leg}"
+            last = max(last, one, key=lambda each: each.end_s)
+
+
+def one_by_queue(transitions: Iterable[Transition]) -> Iterator[str]:
+    """No leg of a plane is leased while another one is."""
+    running: dict[str, set[str]] = defaultdict(set)
+    for one in transitions:
+        held = running[one.tail]
+        if one.step == "dequeued":
+            if held:
+                yield f"{one.tail}: {one.leg} was leased while {', '.join(sorted(held))} was"
+            held.add(one.leg)
+        elif one.to_state != "running":
+            held.discard(one.leg)
+
+
+def tokens_rise(attempts: Iterable[Attempt]) -> Iterator[str]:
+    """A later attempt of a plane has a higher token, so the plane could refuse a lower one."""
+    for tail, flown in by_tail(attempts).items():
+        for last, one in pairwise(flown):
+            if one.epoch <= last.epoch:
+                yield f"{tail}: {one.leg} has token {one.epoch}, after {last.epoch}"
+
+
+def by_departure(attempts: Iterable[Attempt]) -> Iterator[str]:
+    """All legs were there before the first was flown: so the most urgent of a plane is the next,
+    and again if it comes back."""
+    for tail, flown in by_tail(attempts).items():
+        for last, one in pairwise(flown):
+            if one.departs_ms < last.departs_ms:
+                yield f"{tail}: {one.leg} was begun after {last.leg}"
+
+
+def agreed(attempts: Iterable[Attempt], leases: Sequence[Lease]) -> Iterator[str]:
+    """Each attempt is a lease that the queue gave, to this worker, and ended as the worker says;
+    whatever was completed was flown."""
+    flown = Counter(one.epoch for one in attempts)
+    yield from (f"token {epoch} was had {n} times" for epoch, n in flown.items() if n > 1)
+    for one in attempts:
+        lease = leases[one.epoch - 1] if 0 < one.epoch <= len(leases) else None
+        if lease is None or (lease.leg, lease.worker) != (one.leg, one.worker):
+            yield f"{one.worker} had {one.leg} by token {one.epoch}, the queue gave {lease}"
+        elif one.is_completed and lease.ended != "completed":
+            yield f"{one.worker} completed {one.leg}, by the queue it was {lease.ended or 'out'}"
+    for epoch, lease in enumerate(leases, 1):
+        if lease.ended == "completed" and epoch not in flown:
+            yield f"{lease.leg} was completed by {lease.worker}, who did not fly it"
+
+
+def leases_of(transitions: Iterable[Transition]) -> list[Lease]:
+    """All leases of the queue: that of epoch n is the n-th, as epochs count them."""
+    leases: list[Lease] = []
+    latest: dict[str, int] = {}
+    for one in transitions:
+        if one.step == "dequeued":
+            latest[one.leg] = len(leases)
+            leases.append(Lease(one.leg, one.worker, ""))
+        elif one.to_state != "running" and one.leg in latest:
+            at = latest.pop(one.leg)
+            leases[at] = leases[at]._replace(ended=one.step)
+    return leases
+
+
+def waited(transitions: Iterable[Transition]) -> int:
+    """How many legs were overtaken by a later departure, as their plane was in the air."""
+    latest_ms, leased = -math.inf, dict[str, bool]()
+    for one in transitions:
+        if one.step == "dequeued" and one.leg not in leased:
+            leased[one.leg] = one.departs_ms < latest_ms
+            latest_ms = max(latest_ms, one.departs_ms)
+    return sum(leased.values())
+
+
+def by_tail(attempts: Iterable[Attempt]) -> dict[str, list[Attempt]]:
+    """The attempts of each plane, in the order in which they began."""
+    flown: dict[str, list[Attempt]] = defaultdict(list)
+    for one in sorted(attempts, key=lambda each: each.begin_s):
+        flown[one.tail].append(one)
+    return flown
