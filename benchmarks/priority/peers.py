@@ -151,11 +151,12 @@ async def arq(work: Path, size: float) -> Figures:
     logging.disable(logging.CRITICAL)
     count = scaled(CALLS, size)
     jobs = Jobs(count)
+    run: Any = jobs.run
     async with redis_server(work) as port:
         settings = RedisSettings(port=port, max_connections=CONNECTIONS * 2)
         pool = await create_pool(settings)
         worker = Worker(
-            [func(jobs.run, name="run")],
+            [func(run, name="run")],
             redis_settings=settings,
             max_jobs=100,
             poll_delay=0.005,

@@ -116,6 +116,7 @@ PRIORITY_CORE = (
     f"{PRIORITIES}/test_core_sessions.py",
     f"{PRIORITIES}/test_core_costs.py",
     f"{PRIORITIES}/test_core_model.py",
+    f"{PRIORITIES}/test_shards.py",
 )
 LAYOUT = (f"{OWNERSHIP}/test_layout.py", f"{OWNERSHIP}/test_mapper_record.py")
 NAMES = (f"{DEFINITION}/test_keys.py", f"{DEFINITION}/test_refusals.py")
@@ -177,12 +178,14 @@ ROOMS: dict[str, dict[str, tuple[str, ...]]] = {
     "priority": {
         f"{PRIORITY}/core/{name}.py": PRIORITY_CORE
         for name in (
-            *("body", "changes", "contents", "core", "entering", "leasing", "message", "reading"),
-            *("requests/answers", "requests/sessions", "settings"),
+            *("body", "changes", "contents", "core", "message", "reading", "settings"),
+            *("moves/entering", "moves/leasing", "moves/taking"),
+            *("requests/answers", "requests/sessions"),
             *("index/filters", "index/grouped", "index/plain", "index/timers"),
         )
     }
     | {
+        f"{PRIORITY}/core/shards.py": (f"{PRIORITIES}/test_shards.py",),
         f"{PRIORITY}/owner/waiting.py": (f"{PRIORITIES}/test_waiting.py",),
         f"{PRIORITY}/redis/demands.py": (f"{PRIORITIES}/test_redis_demands.py",),
         f"{PRIORITY}/redis/loading.py": (f"{PRIORITIES}/test_redis_rows.py",),

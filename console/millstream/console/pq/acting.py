@@ -28,8 +28,9 @@ from millstream.providers.priority import (
 )
 from millstream.providers.priority.core.commands import Complete, Extend, Fail, Release
 from millstream.providers.priority.core.reading import is_large
-from millstream.providers.priority.surface.calls import PATIENCE_S, QueueCalls
+from millstream.providers.priority.surface.calls import PATIENCE_S
 from millstream.providers.priority.surface.given import milliseconds
+from millstream.providers.priority.surface.routed import QueueCalls
 from millstream.runtime import Client, connect
 from millstream.runtime.extending import Opener
 

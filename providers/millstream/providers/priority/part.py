@@ -20,8 +20,10 @@ from millstream.streams import Capability, PersistentStreams
 
 from .adapter.options import STREAM_QUEUES
 from .core.settings import QueueSettings, Template, settings_for
+from .core.shards import SHARD_MARK
 from .owner.grain import owner_of
 from .owner.options import PriorityOptions
+from .owner.spreading import Shard
 from .owner.target import QueuesTarget
 from .owner.waking import Waker, is_waker
 from .relay.relay import Relay
@@ -70,6 +72,7 @@ class PriorityQueues(SiloPart):
         self._auto_create = auto_create
         self._templates = tuple(templates)
         self._services: SiloServices | None = None
+        self._name = ""
         self._waker: Waker | None = None
         self._relay: Relay | None = None
 
@@ -88,8 +91,16 @@ class PriorityQueues(SiloPart):
 
     def created_on_use(self, queue: str, /) -> QueueSettings | None:
         """What a queue is like that is created by its first use; None: it is not."""
+        if SHARD_MARK in queue:
+            return None  # the owner of the queue makes its shards
         templates = (*self._templates, STREAM_QUEUES)
         return settings_for(queue, templates) if self._auto_create else None
+
+    def shard(self, name: str, /) -> Shard:
+        """The owner of a shard of a queue, each call of which takes so long as waking one may."""
+        assert self._services is not None, "owners live between open and the end"
+        owner = self._services.grain(owner_of(self._name), name)
+        return with_options(owner, timeout=self.options.wake_timeout_s)
 
     def new_tasks(self) -> Tasks:
         """Tasks and timers of one owner, who ends them."""
@@ -107,7 +118,7 @@ class PriorityQueues(SiloPart):
             )
         into = None if self._changes is None else provider_of(services, name, self._changes)
         await self.store.open()
-        self._services = services
+        self._services, self._name = services, name
         self.target = QueuesTarget(self.store, services.clock)
         services.targets.add(self.target, name)
         cls = owner_of(name)

@@ -158,3 +158,24 @@ async def test_what_was_leased_under_a_key_waits_for_the_repeat_of_a_client_that
     assert await desk.depth("q") == {"pending": 1}, "who left takes nothing more"
     [lease] = await desk.lease("q", "a-key", wait_s=20)
     assert lease["id"] == "m"
+
+
+async def test_a_queue_of_several_shards_is_one_queue_and_knows_keys_but_of_dequeues(
+    desk: Desk,
+) -> None:
+    made = await desk.ask("PUT", "/v1/queues/q", json={"shards": 4})
+    assert made.status == 200 and made.json["settings"]["shards"] == 4
+    body = {"payload": "eA=="}
+    first = await desk.ask("POST", MESSAGES, json=body, headers=KEY)
+    again = await elsewhere(desk, "POST", MESSAGES, body)
+    assert first.data == again.data and await desk.depth("q") == {"pending": 1}
+    batch = [{"payload": "eA==", "id": f"m{number}"} for number in range(20)]
+    await desk.ask("POST", "/v1/queues/q/batches", json={"messages": batch})
+    assert await desk.depth("q") == {"pending": 21}
+    refused = await desk.ask("POST", "/v1/queues/q/leases", json={"worker": "w"}, headers=KEY)
+    assert (refused.status, refused.json["field"]) == (400, "Idempotency-Key")
+    had = await desk.ask("POST", "/v1/queues/q/leases", json={"worker": "w", "count": 21})
+    for lease in had.json["leases"]:
+        path = f"/v1/queues/q/messages/{lease['id']}/leases/{lease['token']}/complete"
+        assert (await desk.ask("POST", path)).status == 200
+    assert await desk.depth("q") == {"completed": 21}

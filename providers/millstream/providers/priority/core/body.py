@@ -22,7 +22,10 @@ REASON_BYTES_MAX = 1024
 
 
 class NewMessage(NamedTuple):
-    """A message to enqueue; None: as the queue has it."""
+    """A message to enqueue; None: as the queue has it.
+
+    `floor`: the number of the latest lease where it belonged before; None: nobody asked there.
+    """
 
     id: str
     payload: bytes
@@ -31,6 +34,7 @@ class NewMessage(NamedTuple):
     invisible_ms: int | None = None
     lease_ms: int | None = None
     attempts: int | None = None
+    floor: int | None = None
 
 
 class Body(NamedTuple):
@@ -45,7 +49,7 @@ class Body(NamedTuple):
 
 
 def checked_body(queue: str, settings: QueueSettings, new: NewMessage) -> Body:
-    id, payload, priority, pairs, invisible_ms, lease_ms, attempts = new
+    id, payload, priority, pairs, invisible_ms, lease_ms, attempts, _ = new
     checked_text(queue, "id", id)
     if not isinstance(payload, bytes):
         raise RequestInvalid(queue, "payload", f"is {type(payload).__name__}, not bytes")

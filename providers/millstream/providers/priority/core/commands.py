@@ -15,10 +15,20 @@ from .core import PriorityCore
 from .message import LeaseToken, Metadata, State
 from .requests.answers import Answer
 from .requests.sessions import Request
-from .results import Dequeued, Done, Enqueued, EnqueuedMany, MessageView, ValueDepths
+from .results import (
+    Dequeued,
+    Done,
+    Enqueued,
+    EnqueuedMany,
+    HeadPriorities,
+    MessageView,
+    Moving,
+    ValueDepths,
+)
 from .settings import QueueSettings, SettingsRow
 
 __all__ = [
+    "Adopt",
     "Answered",
     "Cancel",
     "Command",
@@ -31,6 +41,7 @@ __all__ = [
     "Extend",
     "Fail",
     "Get",
+    "Heads",
     "Look",
     "Operation",
     "Page",
@@ -40,6 +51,8 @@ __all__ = [
     "Release",
     "Requeue",
     "Seen",
+    "Settle",
+    "Strays",
     "Values",
     "name_of",
     "perform",
@@ -61,7 +74,7 @@ class Operation(Protocol[A_co]):
 
 
 class Enqueue(NamedTuple):
-    """A message, as `NewMessage`; None: as the queue has it."""
+    """A message, as `NewMessage`."""
 
     id: str
     payload: bytes
@@ -70,6 +83,7 @@ class Enqueue(NamedTuple):
     invisible_ms: int | None = None
     lease_ms: int | None = None
     attempts: int | None = None
+    floor: int | None = None
 
     def on(self, core: PriorityCore, now_ms: int) -> Enqueued:
         return core.enqueue(now_ms, NewMessage(*self))
@@ -100,18 +114,29 @@ class Requeue(NamedTuple):
 
 
 class Dequeue(NamedTuple):
-    """The most urgent pending messages whose values are free, leased to one worker."""
+    """The most urgent pending messages whose values are free, leased to one worker.
+
+    `not_above`: none of a higher priority; `layout`: the one that the caller knows.
+    """
 
     worker: str
     at_most: int = 1
     wanted: Metadata = ()
     lease_ms: int | None = None
     same_value_ok: bool = False
+    not_above: int | None = None
+    layout: int = 0
 
     def on(self, core: PriorityCore, now_ms: int) -> Dequeued:
-        worker, at_most, wanted, lease_ms, same_value_ok = self
+        worker, at_most, wanted, lease_ms, same_value_ok, not_above, _ = self
         return core.dequeue(
-            now_ms, worker, at_most, wanted, lease_ms=lease_ms, same_value_ok=same_value_ok
+            now_ms,
+            worker,
+            at_most,
+            wanted,
+            lease_ms=lease_ms,
+            same_value_ok=same_value_ok,
+            not_above=not_above,
         )
 
 
@@ -202,6 +227,28 @@ class Configure(NamedTuple):
         return core.configure(now_ms, self.settings, self.version)
 
 
+class Adopt(NamedTuple):
+    """The settings of the queue that this is a shard of; of an older layout they change nothing.
+
+    `floor`: the leases that it gives have higher numbers.
+    """
+
+    settings: QueueSettings
+    floor: int = 0
+
+    def on(self, core: PriorityCore, now_ms: int) -> SettingsRow:
+        return core.adopt(now_ms, self.settings, self.floor)
+
+
+class Settle(NamedTuple):
+    """No message of this layout is where it belonged before."""
+
+    layout: int
+
+    def on(self, core: PriorityCore, now_ms: int) -> SettingsRow:
+        return core.settle(now_ms, self.layout)
+
+
 # -- looks
 
 
@@ -254,6 +301,23 @@ class Values(NamedTuple):
         return ValueDepths(core.read.values())
 
 
+class Heads(NamedTuple):
+    """The priorities of what a dequeue would lease."""
+
+    at_most: int = 1
+    wanted: Metadata = ()
+
+    def on(self, core: PriorityCore, now_ms: int) -> HeadPriorities:
+        return HeadPriorities(tuple(core.read.heads(self.at_most, self.wanted)))
+
+
+class Strays(NamedTuple):
+    """How many messages of a shard belong to another, and how many leases it has given."""
+
+    def on(self, core: PriorityCore, now_ms: int) -> Moving:
+        return core.read.moving()
+
+
 class ReadSettings(NamedTuple):
     """The settings, and which version of them."""
 
@@ -274,12 +338,20 @@ Repeatable = (
     | Prioritise
 )
 Command = Repeatable | Configure
-"""What changes a queue."""
+"""What programs ask for that changes a queue."""
 Answered = Dequeued | Enqueued | EnqueuedMany | Done | SettingsRow
 """What commands are answered with."""
-Look = Get | Peek | Page | Depth | Values | ReadSettings
+Look = Get | Peek | Heads | Page | Depth | Values | Strays | ReadSettings
 """What shows a queue."""
-Seen = MessageView | tuple[MessageView, ...] | dict[State, int] | ValueDepths | SettingsRow
+Seen = (
+    MessageView
+    | tuple[MessageView, ...]
+    | HeadPriorities
+    | dict[State, int]
+    | ValueDepths
+    | SettingsRow
+    | Moving
+)
 """What looks are answered with."""
 
 NAMES: dict[type[Any], str] = {
@@ -294,17 +366,21 @@ NAMES: dict[type[Any], str] = {
     Release: "release",
     Prioritise: "prioritise",
     Configure: "configure",
+    Adopt: "adopt",
+    Settle: "settle",
     Get: "get",
     Peek: "peek",
+    Heads: "heads",
     Page: "page",
     Depth: "depth",
     Values: "values",
+    Strays: "strays",
     ReadSettings: "settings",
 }
 """Frozen: answers are stored with the names of their commands."""
 
 
-FREE: frozenset[type[Any]] = frozenset({Configure})
+FREE: frozenset[type[Any]] = frozenset({Configure, Adopt, Settle})
 """Commands whose answers are not remembered."""
 
 
@@ -314,7 +390,7 @@ def name_of(operation: Operation[Any]) -> str:
 
 
 def perform(core: PriorityCore, now_ms: int, command: Operation[A], request: Request | None) -> A:
-    """Run a command on a core; with a request id it is done once, `Configure` aside.
+    """Run a command on a core; with a request id it is done once, those that are free aside.
 
     Raises: what the command's operation raises, and what `PriorityCore.once` does.
     """

@@ -237,6 +237,10 @@ class Contents:
         elif not any(counts):
             del self.by_value[message.value]
 
+    def has_unfinished(self, value: str) -> bool:
+        """Has an exclusivity value messages that are not finished?"""
+        return any(self.by_value.get(value, ())[:COMPLETED])
+
     @property
     def is_all_finished(self) -> bool:
         return not any(self.counts[:COMPLETED])

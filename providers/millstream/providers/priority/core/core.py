@@ -14,6 +14,7 @@ Invariants:
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from typing import NamedTuple, TypeVar, cast
 
 from .body import (
@@ -35,13 +36,10 @@ from .changes import (
     message_of,
 )
 from .contents import Contents
-from .entering import Entering
 from .errors import (
     RequestInvalid,
     SettingsConflict,
 )
-from .index.filters import Source
-from .leasing import Leasing
 from .message import (
     CANCELED,
     COMPLETED,
@@ -53,16 +51,18 @@ from .message import (
     State,
     Step,
 )
-from .reading import ANSWER_BYTES_MAX, Reading, is_large
+from .moves.entering import Entering
+from .moves.leasing import Leasing
+from .moves.taking import STEPS_INLINE_MAX, Taking
+from .reading import Reading, is_large
 from .requests.answers import Answer, answer_of, plain_of
 from .requests.sessions import Request, Sessions
-from .results import Dequeued, Done, Enqueued, EnqueuedMany, Lease, PollStatus, Swept
+from .results import Dequeued, Done, Enqueued, EnqueuedMany, PollStatus, Swept
 from .settings import QueueSettings, SettingsRow
+from .shards import changed_to, is_wish
 
 __all__ = ["STEPS_INLINE_MAX", "PriorityCore", "QueueRows"]
 
-STEPS_INLINE_MAX = 512
-"""What one operation does at most of what is due, and how many held values a dequeue passes."""
 COUNT_MAX = 1_000
 """Messages in one call."""
 
@@ -104,6 +104,7 @@ class PriorityCore:
         self._sessions.restore(list(rows.sessions), list(rows.answers))
         self._entering = Entering(self._contents)
         self._leasing = Leasing(self._contents)
+        self._taking = Taking(self._contents)
         self.read = Reading(queue, self._contents)
 
     @classmethod
@@ -225,6 +226,7 @@ class PriorityCore:
         *,
         lease_ms: int | None = None,
         same_value_ok: bool = False,
+        not_above: int | None = None,
     ) -> Dequeued:
         """Lease the most urgent pending messages whose values are free, to one worker.
 
@@ -234,6 +236,7 @@ class PriorityCore:
             lease_ms: how long, instead of what messages or the queue say.
             same_value_ok: a value that is free as the call begins may come more than once; all of
                 its leases count until fewer than `limit` are left. Otherwise each comes once.
+            not_above: no message of a higher number as its priority.
         Returns: leases, most urgent first, payloads of `ANSWER_BYTES_MAX` at most and one beyond;
             why there are no more; when there may be.
         Raises: `RequestInvalid`.
@@ -252,68 +255,14 @@ class PriorityCore:
             return Dequeued((), PollStatus.BLOCKED)
         filters = self._contents.filters
         source = filters.source(pairs) if pairs else filters.all
-        leases = self._take(source, worker, count, lease_ms, same_value_ok)
+        bound = PRIORITY_MAX if not_above is None else not_above
+        leases = self._taking.take(source, worker, count, lease_ms, same_value_ok, bound)
         if len(leases) == count:
             return Dequeued(tuple(leases), PollStatus.FULL)
         if is_large(leases):
             return Dequeued(tuple(leases), PollStatus.MORE)
-        return Dequeued(tuple(leases), self._why_no_more(now), self._contents.due.next_due_ms())
-
-    def _take(
-        self, source: Source, worker: str, count: int, lease_ms: int | None, same_value_ok: bool
-    ) -> list[Lease]:
-        """Batches of one consumer count their values when all is taken, if one may come twice."""
-        holds = self._contents.holds
-        if holds is not None:
-            holds.parkings_left = STEPS_INLINE_MAX
-        if count == 1:
-            message = source.first()
-            return [] if message is None else [self._lease(message, worker, lease_ms, False)]
-        leases: list[Lease] = []
-        taken: set[str] = set()
-        held: list[str] = []
-        left_bytes = ANSWER_BYTES_MAX
-        while len(leases) < count and left_bytes > 0:
-            message = source.first(taken)
-            if message is None:
-                break
-            left_bytes -= len(message.payload)
-            if message.value is not None:
-                (held.append if same_value_ok else taken.add)(message.value)
-            leases.append(self._lease(message, worker, lease_ms, bool(held)))
-        for value in held:
-            assert holds is not None, "only messages of exclusive queues have values"
-            holds.hold(value)
-        if taken:
-            source.restore_skipped()
-        return leases
-
-    def _lease(
-        self, message: Message, worker: str, lease_ms: int | None, is_held_later: bool
-    ) -> Lease:
-        contents = self._contents
-        if lease_ms is None:
-            lease_ms = message.terms.lease_ms
-            if lease_ms is None:
-                lease_ms = self.settings.lease_ms
-        contents.lease(message, worker, contents.now_ms + lease_ms, is_held_later)
-        assert message.lease is not None
-        return Lease(
-            message.id,
-            message.payload,
-            message.key >> SEQUENCE_BITS,
-            message.metadata,
-            message.lease.token,
-            message.due_ms,
-            message.attempts - message.attempts_left,
-            message.attempts_left,
-        )
-
-    def _why_no_more(self, now: int) -> PollStatus:
-        holds, next_ms = self._contents.holds, self._contents.due.next_due_ms()
-        is_swept = next_ms is None or next_ms > now
-        is_searched = holds is None or holds.parkings_left > 0
-        return PollStatus.EMPTY if is_swept and is_searched else PollStatus.MORE
+        why = self._taking.why_no_more(now)
+        return Dequeued(tuple(leases), why, self._contents.due.next_due_ms())
 
     # -- of a lease
 
@@ -437,9 +386,10 @@ class PriorityCore:
         Raises: `SettingsConflict`: others were set meanwhile, or messages are not finished and
             another `exclusivity_key` is asked for.
         """
-        self._at(now_ms)
-        if settings == self.settings:
-            return SettingsRow(self.settings_version, settings)
+        now = self._at(now_ms)
+        is_numbered = self.settings.shards == 1 or self.settings.layout
+        if is_numbered and is_wish(settings, self.settings):
+            return SettingsRow(self.settings_version, self.settings)
         if version is not None and version != self.settings_version:
             what = f"its settings are of version {self.settings_version}, not {version}"
             raise SettingsConflict(self.queue, what)
@@ -447,12 +397,40 @@ class PriorityCore:
         if is_other_key and not self._contents.is_all_finished:
             what = "exclusivity_key cannot change while messages are not finished"
             raise SettingsConflict(self.queue, what)
+        return self._set(changed_to(self.queue, self.settings, settings, now))
+
+    def _set(self, settings: QueueSettings) -> SettingsRow:
         self._contents.apply(settings)
         self.settings = settings
         self.settings_version += 1
         row = SettingsRow(self.settings_version, settings)
         self._recorder.settings_changed(row)
         return row
+
+    # -- of several shards
+
+    def adopt(self, now_ms: int, settings: QueueSettings, floor: int = 0) -> SettingsRow:
+        """As a shard take over the settings of the queue, if their layout is later.
+
+        Args:
+            floor: leases that are given from now on have higher numbers.
+        """
+        self._at(now_ms)
+        row, contents = SettingsRow(self.settings_version, self.settings), self._contents
+        if floor > contents.epoch:
+            contents.epoch = floor
+            self._recorder.settings_changed(row)  # so that it is stored
+        return self._set(settings) if settings.layout > self.settings.layout else row
+
+    def settle(self, now_ms: int, layout: int) -> SettingsRow:
+        """No message of this layout is a stray any more, in any shard."""
+        now, settings = self._at(now_ms), self.settings
+        if settings.layout != layout or not settings.shards_before:
+            return SettingsRow(self.settings_version, settings)
+        later = max(now, layout + 1) if settings.shards > 1 else 0
+        return self._set(replace(settings, shards_before=0, layout=later))
+
+    # -- in the background
 
     def sweep(self, now_ms: int, steps: int = STEPS_INLINE_MAX) -> Swept:
         """The background's share: do what is due, at most so many steps."""

@@ -14,6 +14,7 @@
     ├── PriorityQueueFull         enqueue later, or collect sooner
     ├── SessionFull               acknowledge answers before the next request
     ├── RequestStale              its answer was acknowledged: it is not done again
+    ├── Moved                     ask the shard where it belongs now: handles do
     └── OwnerLost                 ask again, under the same request id: it may have been done
 
 Each text has the queue, the field or message, and the limit. Whoever is refused changed nothing,
@@ -33,6 +34,7 @@ __all__ = [
     "MessageExists",
     "MessageFinished",
     "MessageNotFound",
+    "Moved",
     "OwnerLost",
     "PriorityQueueError",
     "PriorityQueueFull",
@@ -116,6 +118,20 @@ class SessionFull(PriorityQueueError):
 
 class RequestStale(PriorityQueueError):
     """The session acknowledged the answer of this request, so it is not known any more."""
+
+
+class Moved(PriorityQueueError):
+    """A message does not belong to this shard of the queue, or is to be offered to another first.
+
+    Attributes: `floor`: the number of the shard's latest lease; those of where it is taken are
+    higher.
+    """
+
+    floor: int
+
+    def __init__(self, queue: str, what: str, floor: int) -> None:
+        self.floor = floor
+        super().__init__(queue, what)
 
 
 class OwnerLost(PriorityQueueError):

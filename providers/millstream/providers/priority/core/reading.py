@@ -12,7 +12,8 @@ from .body import Pairs, checked_number, checked_pairs
 from .contents import Contents
 from .errors import MessageNotFound
 from .message import Message, State
-from .results import Lease, MessageView
+from .results import Lease, MessageView, Moving
+from .shards import home_of, named
 
 __all__ = ["ANSWER_BYTES_MAX", "Reading", "is_large"]
 
@@ -41,6 +42,12 @@ class Reading:
         pairs = checked_pairs(self.queue, "wanted", wanted)
         source = self._contents.filters.source(pairs)
         return views(source.ordered(), count)
+
+    def heads(self, count: int = 1, wanted: Pairs = ()) -> list[int]:
+        """The priorities of what `peek` shows."""
+        checked_number(self.queue, "count", count, 1, COUNT_MAX)
+        source = self._contents.filters.source(checked_pairs(self.queue, "wanted", wanted))
+        return [message.priority for message in islice(source.ordered(), count)]
 
     def page(
         self,
@@ -95,6 +102,13 @@ class Reading:
     def values(self) -> dict[str, dict[State, int]]:
         """The depth of each exclusivity value: O(number of them). Empty for a simple queue."""
         return {value: by_state(counts) for value, counts in self._contents.by_value.items()}
+
+    def moving(self) -> Moving:
+        """How many messages, finished ones too, belong to another shard: O(n)."""
+        shards, (_, shard) = self._contents.settings.shards, named(self.queue)
+        keys = (one.id if one.value is None else one.value for one in self._contents.by_id.values())
+        strays = sum(home_of(key, shards) != shard for key in keys)
+        return Moving(strays, self._contents.epoch)
 
     def parkings(self) -> int:
         """How often a held value was met and put aside, since the queue was opened."""

@@ -18,8 +18,10 @@ __all__ = [
     "Done",
     "Enqueued",
     "EnqueuedMany",
+    "HeadPriorities",
     "Lease",
     "MessageView",
+    "Moving",
     "PollStatus",
     "Refused",
     "Swept",
@@ -77,13 +79,14 @@ class Enqueued(NamedTuple):
 
 
 class Refused(NamedTuple):
-    """Why the message at this index was not taken: the name of an error's class, its text, and the
-    field that it names, if it names one."""
+    """Why the message at this index was not taken: the name of an error's class, its text, the
+    field that it names, if it names one, and of `Moved` its floor."""
 
     at: int
     kind: str
     text: str
     field: str = ""
+    floor: int = 0
 
     def error(self, queue: str) -> PriorityQueueError:
         """The refusal as the error that a single enqueue would have raised."""
@@ -93,11 +96,14 @@ class Refused(NamedTuple):
         error.queue = queue
         if isinstance(error, errors.RequestInvalid):
             error.field = self.field
+        elif isinstance(error, errors.Moved):
+            error.floor = self.floor
         return error
 
 
 def refused(at: int, error: PriorityQueueError) -> Refused:
-    return Refused(at, type(error).__name__, str(error), getattr(error, "field", ""))
+    field, floor = getattr(error, "field", ""), getattr(error, "floor", 0)
+    return Refused(at, type(error).__name__, str(error), field, floor)
 
 
 class EnqueuedMany(NamedTuple):
@@ -156,3 +162,16 @@ class ValueDepths(NamedTuple):
     """How many messages of each exclusivity value are in each state."""
 
     values: dict[str, dict[State, int]]
+
+
+class HeadPriorities(NamedTuple):
+    """The priorities of what a dequeue would lease, the most urgent first."""
+
+    priorities: tuple[int, ...]
+
+
+class Moving(NamedTuple):
+    """How many messages of a shard belong to another, and the number of its latest lease."""
+
+    strays: int
+    leases: int

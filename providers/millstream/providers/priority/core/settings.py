@@ -18,6 +18,7 @@ __all__ = ["METADATA_MAX", "QueueSettings", "SettingsRow", "Template", "settings
 METADATA_MAX = 4
 """Pairs in a message's metadata, and in a filter."""
 SHAPES_MAX = 8
+SHARDS_MAX = 64
 TEXT_BYTES_MAX = 256
 DAY_MS = 86_400_000
 YEAR_MS = 366 * DAY_MS
@@ -35,6 +36,10 @@ class QueueSettings:
     `shapes`: sets of metadata keys by which filters find messages in O(log n); other filters look
     at every pending message.
     `answers_kept_ms`: how long a session that is silent can repeat a request.
+    `shards`: over how many owners the queue is spread; `messages_max` and `sessions_max` are of
+    each. The queue itself says `shards_before`, from how many its messages still come (0: from no
+    others), and `layout`, which rises with each change of a queue that has several; what is given
+    for these two is not looked at.
     """
 
     exclusivity_key: str | None = None
@@ -53,6 +58,9 @@ class QueueSettings:
     shapes: tuple[tuple[str, ...], ...] = ()
     sessions_max: int = 100_000
     answers_kept_ms: int = 300_000
+    shards: int = 1
+    shards_before: int = 0
+    layout: int = 0
 
     def __post_init__(self) -> None:
         key = self.exclusivity_key
@@ -80,6 +88,9 @@ class QueueSettings:
             ("messages_max", 1, 1_000_000_000),
             ("sessions_max", 1, 1_000_000),
             ("answers_kept_ms", 1, DAY_MS),
+            ("shards", 1, SHARDS_MAX),
+            ("shards_before", 0, SHARDS_MAX),
+            ("layout", 0, 2**53),
         )
 
 

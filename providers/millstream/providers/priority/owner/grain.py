@@ -15,6 +15,7 @@ from typing import ClassVar, NamedTuple, cast
 from millstream.providers.priority.core import errors as errors  # known where it is called
 from millstream.providers.priority.core.body import checked_number
 from millstream.providers.priority.core.commands import (
+    Adopt,
     Answered,
     Cancel,
     Command,
@@ -28,11 +29,14 @@ from millstream.providers.priority.core.commands import (
     Prioritise,
     ReadSettings,
     Seen,
+    Settle,
+    Strays,
 )
 from millstream.providers.priority.core.errors import PriorityQueueNotFound, SettingsConflict
 from millstream.providers.priority.core.requests.sessions import Request
-from millstream.providers.priority.core.results import Lease, PollStatus
+from millstream.providers.priority.core.results import Lease, Moving, PollStatus
 from millstream.providers.priority.core.settings import QueueSettings, SettingsRow
+from millstream.providers.priority.core.shards import is_wish, named
 from millstream.runtime import (
     DeactivationReason,
     Grain,
@@ -46,6 +50,7 @@ from .hold import Hold, Keeper
 from .options import WAIT_MS_MAX
 from .polls import Polls
 from .relative import dated, is_relative
+from .spreading import Spreading
 
 __all__ = ["Polled", "QueueOwner", "owner_of"]
 
@@ -58,15 +63,20 @@ ENDS = (Complete, Fail, Cancel)
 """These free a value, if the queue is exclusive."""
 
 
+NONE_ABOVE = -(2**62)
+"""Below all priorities: a dequeue gives nothing, but for what it gave under its request id."""
+
+
 class Polled(NamedTuple):
     """What a poll is answered with.
 
-    `now_ms`: the queue's time, by which leases have their deadlines.
+    `now_ms`: the queue's time, by which leases have their deadlines; `layout`: of its settings.
     """
 
     leases: tuple[Lease, ...]
     status: PollStatus
     now_ms: int
+    layout: int = 0
 
 
 class QueueOwner(Grain):
@@ -77,15 +87,35 @@ class QueueOwner(Grain):
     async def on_activate(self) -> None:
         """Make ready; the queue is opened when somebody needs it."""
         keeper: Keeper = services_of(self).part(self.part)
-        self._hold = Hold(self.key, keeper, self._swept, self._lost)
-        most = keeper.options.waiting_polls_max
-        self._polls = Polls(self.key, self._hold, most)
+        self._hold = Hold(self.key, keeper, self._opened, self._swept, self._lost)
+        options = keeper.options
+        self._polls = Polls(self.key, self._hold, options.waiting_polls_max)
+        tasks, period_s = keeper.new_tasks(), options.settle_period_s
+        self._spreading = Spreading(self.key, tasks, period_s, keeper.shard, self._settle)
+
+    def _opened(self) -> None:
+        if named(self.key)[1] == 0:
+            self._spreading.begin(self._hold.settings)
+
+    def _set(self, settings: QueueSettings) -> None:
+        """The queue has these settings now."""
+        is_moved = settings.layout != self._hold.settings.layout
+        self._hold.settings = settings
+        if is_moved:
+            self._polls.moved()
+            self._opened()
+
+    async def _settle(self, layout: int) -> QueueSettings:
+        row = await self._hold.do(Settle(layout), None, False)
+        self._set(row.settings)
+        return row.settings
 
     def _swept(self, steps: int) -> None:
         self._polls.changed(count=steps)
 
     def _lost(self) -> None:
         self._polls.stop()
+        self._spreading.stop()
         with suppress(NotInCluster):  # its end was forced meanwhile
             self.context.deactivate_when_idle()
 
@@ -93,6 +123,7 @@ class QueueOwner(Grain):
     def _stopping(self) -> None:
         """The activation is about to end."""
         self._polls.stop()
+        self._spreading.stop()
 
     async def on_deactivate(self, reason: DeactivationReason, /) -> None:
         """Let the queue go."""
@@ -116,7 +147,7 @@ class QueueOwner(Grain):
             if not is_done:  # cancelled, perhaps: what was done is done
                 self._polls.changed()
         if isinstance(answer, SettingsRow):
-            self._hold.settings = answer.settings
+            self._set(answer.settings)
         self._tell(command)
         return answer
 
@@ -138,9 +169,12 @@ class QueueOwner(Grain):
         `do`."""
         checked_number(self.key, "wait_ms", wait_ms, 0, WAIT_MS_MAX)
         command = command._replace(wanted=tuple(sorted(command.wanted)))
+        await self._hold.used(True)
+        if command.layout != self._hold.settings.layout:  # the caller is to ask other shards, too
+            command, wait_ms = command._replace(not_above=NONE_ABOVE), 0
         found = await self._polls.poll(command, request, wait_ms / 1000)
         now_ms = self._hold.now_ms() if found.leases else 0
-        return Polled(found.leases, found.status, now_ms)
+        return Polled(found.leases, found.status, now_ms, self._hold.settings.layout)
 
     @always_interleave
     async def leave(self, session: str) -> None:
@@ -163,10 +197,20 @@ class QueueOwner(Grain):
         """
         await self._hold.owned(settings)
         row = await self._hold.look(ReadSettings())
-        if row.settings != settings:
+        if not is_wish(settings, row.settings):
             what = f"it exists with other settings, of version {row.version}"
             raise SettingsConflict(self.key, what)
         return row
+
+    @always_interleave
+    @isolated
+    async def adopt(self, settings: QueueSettings, floor: int) -> Moving:
+        """Be a shard of a queue with these settings, whose leases have higher numbers than `floor`;
+        what is on its way to another shard. Raises as `do`."""
+        await self._hold.owned(settings)
+        row = await self._hold.do(Adopt(settings, floor), None, False)
+        self._set(row.settings)
+        return await self._hold.look(Strays()) if settings.shards_before else Moving(0, 0)
 
     @always_interleave
     async def delete(self) -> None:

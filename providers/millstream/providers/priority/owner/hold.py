@@ -17,15 +17,17 @@ import logging
 from collections.abc import Callable
 from typing import Protocol, TypeVar
 
-from millstream.providers.priority.core.commands import Operation, ReadSettings
+from millstream.providers.priority.core.commands import Configure, Operation, ReadSettings
 from millstream.providers.priority.core.errors import OwnerLost, PriorityQueueNotFound
 from millstream.providers.priority.core.requests.sessions import Request
 from millstream.providers.priority.core.settings import QueueSettings
+from millstream.providers.priority.core.shards import at_creation
 from millstream.providers.priority.store.contract import OwnedQueue, PriorityStore
 from millstream.runtime import MillstreamError, Overloaded
 from millstream.runtime.extending import Tasks
 
 from .options import PriorityOptions
+from .spreading import Shard
 
 __all__ = ["Hold", "Keeper"]
 
@@ -50,6 +52,10 @@ class Keeper(Protocol):
         ...
 
     def new_tasks(self) -> Tasks: ...
+    def shard(self, name: str, /) -> Shard:
+        """The owner of a shard."""
+        ...
+
     def created_on_use(self, queue: str, /) -> QueueSettings | None:
         """What a queue is like that is created by its first use; None: it is not."""
         ...
@@ -59,16 +65,23 @@ class Hold:
     """The hold on one queue.
 
     Args:
+        opened: is called when the queue is open here, once.
         changed: is called when something that was due was done, with about how much.
         lost: is called, once, when the queue is lost.
     """
 
     def __init__(
-        self, queue: str, keeper: Keeper, changed: Callable[[int], None], lost: Callable[[], None]
+        self,
+        queue: str,
+        keeper: Keeper,
+        opened: Callable[[], None],
+        changed: Callable[[int], None],
+        lost: Callable[[], None],
     ) -> None:
         self._queue = queue
         self._keeper = keeper
         self._tasks = keeper.new_tasks()
+        self._opened_here = opened
         self._changed = changed
         self._lost = lost
         self._loop = asyncio.get_running_loop()
@@ -114,14 +127,16 @@ class Hold:
 
     async def _open(self, create: QueueSettings | None) -> OwnedQueue | MillstreamError:
         try:
-            owned = await self._keeper.store.acquire(self._queue, create)
-            self.settings = (await owned.look(ReadSettings())).settings
+            made = None if create is None else at_creation(self._queue, create)
+            owned = await self._keeper.store.acquire(self._queue, made)
+            self.settings = await settings_of(owned)
         except MillstreamError as error:
             return error
         finally:
             self._opening = None
         self._owned = owned
         self._after(owned)
+        self._opened_here()
         return owned
 
     # -- using it
@@ -244,3 +259,11 @@ class Hold:
         except TimeoutError:
             self._tasks.cancel()
             log.warning("queue %r was not released: its store does not answer", self._queue)
+
+
+async def settings_of(owned: OwnedQueue) -> QueueSettings:
+    """The settings of a queue; of a new one with several shards the layout is numbered now."""
+    found = (await owned.look(ReadSettings())).settings
+    if found.shards > 1 and not found.layout:
+        found = (await owned.do(Configure(found))).settings
+    return found

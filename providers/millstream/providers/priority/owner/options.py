@@ -35,6 +35,9 @@ class PriorityOptions:
     """Changes of one outbox that are published at once."""
     changes_late_s: float = 60.0
     """A change that waited longer for its relay is told in the log."""
+    settle_period_s: float = 5.0
+    """How often the owner of a queue whose number of shards has changed asks whether messages are
+    left where they belonged before."""
     release_s: float = 10.0
     """How long an owner that ends waits for its last commits."""
 

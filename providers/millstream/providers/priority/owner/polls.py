@@ -144,6 +144,11 @@ class Polls:
         for sleeper in list(self._sleepers.values()):
             sleeper.end()
 
+    def moved(self) -> None:
+        """The queue has other shards: who waits asks all of them."""
+        for sleeper in list(self._sleepers.values()):
+            sleeper.end()
+
     def deleted(self) -> None:
         """The queue is gone, and who waited is told."""
         for sleeper in list(self._sleepers.values()):

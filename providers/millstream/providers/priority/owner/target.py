@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from millstream.providers.priority.core.shards import SHARD_MARK
 from millstream.providers.priority.store.contract import PriorityStore
 from millstream.runtime import ConfigError
 from millstream.runtime.extending import Clock, SystemTarget
@@ -32,7 +33,11 @@ class QueuesTarget(SystemTarget):
         limit), StorageUnavailable."""
         if not 1 <= limit <= NAMES_MAX:
             raise ConfigError(f"limit is {limit}, not 1 to {NAMES_MAX}")
-        return list(await self._store.queues(prefix, after, limit))
+        while found := await self._store.queues(prefix, after, limit):
+            if names := [name for name in found if SHARD_MARK not in name]:
+                return names
+            after = found[-1]
+        return []
 
     async def changes_lag_s(self) -> float:
         """How long the oldest change has waited to be relayed; 0 when none waits.

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from millstream.providers.priority.core.changes import ChangeEvent
 from millstream.providers.priority.core.message import State
+from millstream.providers.priority.core.shards import named
 from millstream.streams import StreamNamespace
 
 __all__ = ["PRIORITY_CHANGES", "PriorityChange", "change_of"]
@@ -50,8 +51,9 @@ provider: `StreamNamespace(PRIORITY_CHANGES.name, PriorityChange, provider="ledg
 
 def change_of(event: ChangeEvent) -> PriorityChange:
     """An event of an outbox, as others read it."""
+    queue, _ = named(event.queue)
     return PriorityChange(
-        event.queue,
+        queue,
         event.id,
         event.version,
         _name_of(event.from_state),

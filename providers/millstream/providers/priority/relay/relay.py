@@ -15,6 +15,7 @@ import logging
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Protocol
 
+from millstream.providers.priority.core.shards import named
 from millstream.providers.priority.owner.options import PriorityOptions
 from millstream.providers.priority.store.contract import PriorityStore, StoredEvent
 from millstream.runtime import StreamError
@@ -131,7 +132,8 @@ class Relay:
 def message_of(producer: str, stored: StoredEvent) -> OutMessage:
     """An event as it is published."""
     item = PRIORITY_CHANGES.codec.encode(change_of(stored.event))
-    stream = StreamId(PRIORITY_CHANGES.name, stored.event.queue)
+    queue, _ = named(stored.event.queue)
+    stream = StreamId(PRIORITY_CHANGES.name, queue)
     return OutMessage(stream, [item], {}, ProducerMark(producer, stored.position))
 
 

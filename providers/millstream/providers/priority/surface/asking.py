@@ -20,6 +20,8 @@ from millstream.providers.priority.core.requests.sessions import Request
 from millstream.runtime import CallTimeout, Rejected, SiloUnavailable, StorageUnavailable
 from millstream.runtime.extending import Backoff, Opener
 
+from .layouts import Routes
+
 __all__ = ["OPEN_MAX", "POLLS_OPEN_MAX", "Lane", "Sessions", "ask", "sessions_of"]
 
 T = TypeVar("T")
@@ -92,6 +94,7 @@ class Sessions:
     """What one process has under way in one queue."""
 
     def __init__(self, new_name: Callable[[], str]) -> None:
+        self.routes = Routes()
         self.changes = Lanes(new_name, OPEN_MAX)
         self.polls = Lanes(new_name, POLLS_OPEN_MAX)
         self._tasks: set[asyncio.Task[Any]] = set()

@@ -1,7 +1,7 @@
-"""Calls of one process to the owner of one queue.
+"""Calls of one process to the owner of one shard, which in most cases is the whole queue.
 
-Owns: `QueueCalls`: request ids, asking again, giving back what nobody takes. Not: which errors are
-asked through (`asking`), what is asked (`queue`, `lease`, `poll`).
+Owns: `ShardCalls`: request ids, asking again, giving back what nobody takes. Not: which errors are
+asked through (`asking`), which shard (`routed`), what is asked (`queue`, `lease`, `poll`).
 Invariants: a command has one request id, however often it is asked for; what is given back in the
 background tells nobody but the log.
 """
@@ -22,6 +22,7 @@ from millstream.providers.priority.core.commands import (
 from millstream.providers.priority.core.errors import PriorityQueueError
 from millstream.providers.priority.core.requests.sessions import Request
 from millstream.providers.priority.core.results import Done
+from millstream.providers.priority.core.shards import shard_name
 from millstream.providers.priority.owner.grain import Polled, QueueOwner, owner_of
 from millstream.runtime import MillstreamError, with_options
 from millstream.runtime.extending import Opener, shown
@@ -29,7 +30,7 @@ from millstream.runtime.extending import Opener, shown
 from .asking import Lanes, ask, sessions_of
 from .lease import Ending
 
-__all__ = ["PATIENCE_S", "QueueCalls"]
+__all__ = ["PATIENCE_S", "ShardCalls"]
 
 log = logging.getLogger("millstream.priority")
 
@@ -42,18 +43,26 @@ GIVE_BACK_S = 10.0
 """How long a message that nobody takes is tried to be given back."""
 
 
-class QueueCalls:
-    """What the handles and leases of one queue ask with.
+class ShardCalls:
+    """What the handles and leases of one queue ask a shard with.
 
-    Attributes: `queue`, its name; `patience_s`; `new_name`: makes a name that nothing else has.
+    Args:
+        shard: 0 has the queue's name.
+    Attributes: `queue`, its name; `patience_s`; `new_name`: makes a name that nothing else has;
+        `routes`: what this process knows of the queue, of shard 0.
     """
 
-    def __init__(self, opener: Opener, part: str, queue: str, patience_s: float) -> None:
-        self.queue = queue
+    def __init__(
+        self, opener: Opener, part: str, name: str, patience_s: float, shard: int = 0
+    ) -> None:
+        queue = shard_name(name, shard)
+        self.queue = name
         self.patience_s = patience_s
         self.new_name = opener.new_name
         self._owner: QueueOwner = opener.grain(owner_of(part), queue)
         self._sessions = sessions_of(opener, part, queue)
+        whole = sessions_of(opener, part, name) if shard else self._sessions
+        self.routes = whole.routes
 
     @property
     def polls(self) -> Lanes:
@@ -94,10 +103,12 @@ class QueueCalls:
 
     async def poll(self, command: Dequeue, request: Request, wait_ms: int) -> Polled:
         """One call of a poll; not asked again."""
-        if not wait_ms:
-            return await self._owner.poll(command, request, 0)
-        patient = with_options(self._owner, timeout=wait_ms / 1000 + ANSWER_S)
-        return await patient.poll(command, request, wait_ms)
+        owner = self._owner
+        if wait_ms:
+            owner = with_options(owner, timeout=wait_ms / 1000 + ANSWER_S)
+        polled = await owner.poll(command, request, wait_ms)
+        self.routes.note(polled.layout, command.layout)
+        return polled
 
     async def leave(self, session: str) -> None:
         """Nobody waits for this session's poll any more. What fails of it is nothing: the poll's

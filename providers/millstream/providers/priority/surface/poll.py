@@ -19,7 +19,7 @@ from millstream.providers.priority.owner.grain import Polled
 from millstream.providers.priority.owner.options import WAIT_MS_MAX
 
 from .asking import Lane, ask
-from .calls import QueueCalls
+from .calls import ShardCalls
 from .lease import Lease
 
 __all__ = ["Poll", "give_back"]
@@ -29,13 +29,13 @@ AGAIN_S = 0.05
 
 
 class Poll:
-    """One dequeue.
+    """One dequeue, of one shard; it ends early where the shard has another layout than the command.
 
     Args:
         wait_s: how long a first message is waited for.
     """
 
-    def __init__(self, calls: QueueCalls, command: Dequeue, wait_s: float) -> None:
+    def __init__(self, calls: ShardCalls, command: Dequeue, wait_s: float) -> None:
         self._calls = calls
         self._command = command
         self._loop = asyncio.get_running_loop()
@@ -73,7 +73,7 @@ class Poll:
             patience_s = self._left_s() + self._calls.patience_s
             polled = await ask(partial(self._ask, lane.next()), patience_s)
             found = self._given(polled)
-            if found or self._left_s() <= 0:
+            if found or self._left_s() <= 0 or polled.layout != self._command.layout:
                 return found
             await asyncio.sleep(AGAIN_S)
         return []

@@ -24,7 +24,7 @@ from millstream.providers.priority.core.commands import (
     Requeue,
     Values,
 )
-from millstream.providers.priority.core.errors import PriorityQueueError, PriorityQueueNotFound
+from millstream.providers.priority.core.errors import PriorityQueueError, RequestInvalid
 from millstream.providers.priority.core.message import State
 from millstream.providers.priority.core.results import (
     Done,
@@ -34,10 +34,9 @@ from millstream.providers.priority.core.results import (
     ValueDepths,
 )
 from millstream.providers.priority.core.settings import QueueSettings, SettingsRow
-from millstream.providers.priority.owner.grain import QueueOwner
+from millstream.providers.priority.core.shards import SHARD_MARK
 from millstream.runtime.extending import Opener, shown
 
-from .calls import QueueCalls
 from .given import (
     NewMessage,
     Pairs,
@@ -49,8 +48,9 @@ from .given import (
     whole,
 )
 from .lease import Lease
-from .poll import Poll, give_back
+from .poll import give_back
 from .priorities import Priority
+from .routed import QueueCalls
 
 __all__ = ["PriorityQueue"]
 
@@ -70,6 +70,8 @@ class PriorityQueue:
 
     def __init__(self, opener: Opener, part: str, name: str, patience_s: float) -> None:
         checked_text(shown(repr(name)), "queue", name)
+        if SHARD_MARK in name:
+            raise RequestInvalid(shown(repr(name)), "queue", f"has {SHARD_MARK!r} in its name")
         self.name = name
         self._calls = QueueCalls(opener, part, name, patience_s)
 
@@ -158,7 +160,7 @@ class PriorityQueue:
         """
         command = dequeue_of(self.name, worker, count, wanted, lease_s, same_value_ok)
         wait_ms = milliseconds(self.name, "wait_s", wait_s) or 0
-        return await Poll(self._calls, command, wait_ms / 1000).leases()
+        return await self._calls.leases(command, wait_ms / 1000)
 
     async def leases(
         self,
@@ -292,15 +294,4 @@ class PriorityQueue:
         ends that: `MessageNotFound`, or `PriorityQueueNotFound`. Where queues are created on use,
         the next enqueue or dequeue makes a new one. Raises `PriorityQueueNotFound`.
         """
-        asked = 0
-
-        async def delete(owner: QueueOwner) -> None:
-            nonlocal asked
-            asked += 1
-            await owner.delete()
-
-        try:
-            await self._calls.of_owner(delete)
-        except PriorityQueueNotFound:
-            if asked == 1:
-                raise  # else it was done, and the answer lost
+        await self._calls.delete()

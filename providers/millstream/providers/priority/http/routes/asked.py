@@ -22,8 +22,8 @@ from millstream.providers.priority.core.commands import Dequeue
 from millstream.providers.priority.core.requests.sessions import Request
 from millstream.providers.priority.core.results import Lease
 from millstream.providers.priority.surface.asking import ask
-from millstream.providers.priority.surface.calls import QueueCalls
 from millstream.providers.priority.surface.queue import PriorityQueue
+from millstream.providers.priority.surface.routed import QueueCalls
 from millstream.runtime.extending import Opener
 
 __all__ = ["Opened", "OpenedOf", "id_of_key", "keyed_poll", "request_of"]

@@ -35,7 +35,7 @@ from millstream.providers.priority.http.forms.bodies import (
 )
 from millstream.providers.priority.surface.given import dequeue_of, milliseconds
 from millstream.providers.priority.surface.lease import Lease
-from millstream.providers.priority.surface.poll import Poll, give_back
+from millstream.providers.priority.surface.poll import give_back
 
 from .asked import keyed_poll
 from .messages import do
@@ -59,7 +59,7 @@ async def dequeue(asked: Asked[Dequeue, Nothing]) -> Answer:
         if asked.request is not None:
             rows = await keyed_poll(calls, command, asked.request, wait_s)
             return leased([lease_of(row) for row in rows], asked.wants_raw)
-        found = await Poll(calls, command, wait_s).leases()
+        found = await calls.leases(command, wait_s)
     answer = leased([body_of(lease) for lease in found], asked.wants_raw)
     answer.undo = partial(give_back, found)
     return answer

@@ -7,9 +7,23 @@ Invariants: at `now >= deadline` a lease is over, whether or not anybody has not
 
 from __future__ import annotations
 
-from .contents import Contents
-from .errors import LeaseForeign, LeaseLost, MessageFinished, MessageNotFound, PriorityQueueError
-from .message import ERRORED, INVISIBLE, PENDING, LastLease, LeaseToken, Message, Step
+from millstream.providers.priority.core.contents import Contents
+from millstream.providers.priority.core.errors import (
+    LeaseForeign,
+    LeaseLost,
+    MessageFinished,
+    MessageNotFound,
+    PriorityQueueError,
+)
+from millstream.providers.priority.core.message import (
+    ERRORED,
+    INVISIBLE,
+    PENDING,
+    LastLease,
+    LeaseToken,
+    Message,
+    Step,
+)
 
 __all__ = ["Leasing"]
 

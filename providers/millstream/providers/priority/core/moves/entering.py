@@ -8,11 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from .body import Body, NewMessage, checked_body
-from .contents import Contents
-from .errors import EnqueueBlocked, MessageExists, PriorityQueueError, PriorityQueueFull
-from .message import Message
-from .results import Enqueued, EnqueuedMany, refused
+from millstream.providers.priority.core.body import Body, NewMessage, checked_body
+from millstream.providers.priority.core.contents import Contents
+from millstream.providers.priority.core.errors import (
+    EnqueueBlocked,
+    MessageExists,
+    Moved,
+    PriorityQueueError,
+    PriorityQueueFull,
+)
+from millstream.providers.priority.core.message import Message
+from millstream.providers.priority.core.results import Enqueued, EnqueuedMany, refused
+from millstream.providers.priority.core.shards import home_of, named
 
 __all__ = ["Entering"]
 
@@ -20,14 +27,16 @@ __all__ = ["Entering"]
 class Entering:
     """The way into one queue."""
 
-    __slots__ = ("contents", "queue")
+    __slots__ = ("contents", "queue", "shard")
 
     def __init__(self, contents: Contents) -> None:
         self.contents = contents
         self.queue = contents.queue
+        _, self.shard = named(contents.queue)
 
     def one(self, new: NewMessage, reason: str = "") -> Enqueued:
-        return self._enqueue(checked_body(self.queue, self.contents.settings, new), reason)
+        body = checked_body(self.queue, self.contents.settings, new)
+        return self._enqueue(body, reason, new.floor)
 
     def each(self, news: Sequence[NewMessage]) -> EnqueuedMany:
         answers: list[Enqueued | None] = []
@@ -40,13 +49,17 @@ class Entering:
                 refusals.append(refused(index, error))
         return EnqueuedMany(tuple(answers), tuple(refusals))
 
-    def _enqueue(self, body: Body, reason: str = "") -> Enqueued:
+    def _enqueue(self, body: Body, reason: str, floor: int | None) -> Enqueued:
         found = self.contents.by_id.get(body.id)
         if found is not None:
             self._refuse_other(body, found)
             return Enqueued(found.id, found.state, found.version, False)
+        if self.contents.settings.layout:
+            self._refuse_moved(body, floor)
         self._refuse_blocked()
         self._refuse_full(1)
+        if floor is not None:
+            self.contents.epoch = max(self.contents.epoch, floor)
         return self._begin(body, reason)
 
     def _begin(self, body: Body, reason: str = "") -> Enqueued:
@@ -59,6 +72,19 @@ class Entering:
             reason,
         )
         return Enqueued(body.id, message.state, 1, True)
+
+    def _refuse_moved(self, body: Body, floor: int | None) -> None:
+        """In a queue of several shards: it belongs to another, or is to be offered there first."""
+        contents, key = self.contents, body.id if body.value is None else body.value
+        settings = contents.settings
+        if home_of(key, settings.shards) != self.shard:
+            if body.value is None or not contents.has_unfinished(body.value):
+                what = f"message {body.id!r} belongs to another shard"
+                raise Moved(self.queue, what, contents.epoch)
+        elif settings.shards_before and floor is None:
+            if home_of(key, settings.shards_before) != self.shard:
+                what = f"message {body.id!r} is to be offered to its former shard first"
+                raise Moved(self.queue, what, contents.epoch)
 
     def _refuse_blocked(self) -> None:
         if self.contents.settings.enqueue_blocked:
@@ -92,7 +118,11 @@ class Entering:
                 self._refuse_other(body, found)
             elif fresh.setdefault(body.id, body) != body:
                 raise MessageExists(self.queue, f"message {body.id!r} comes with two bodies")
+        if fresh and self.contents.settings.layout:
+            floors = {new.id: new.floor for new in news}
+            for body in fresh.values():
+                self._refuse_moved(body, floors[body.id])
         if fresh:
             self._refuse_blocked()
             self._refuse_full(len(fresh))
-        return [self._enqueue(body) for body in bodies]
+        return [self._enqueue(body, "", new.floor) for body, new in zip(bodies, news, strict=True)]

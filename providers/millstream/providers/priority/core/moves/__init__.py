@@ -1,0 +1,1 @@
+"""What operations do with messages: in, out to a worker, back or to an end."""

@@ -1,0 +1,91 @@
+"""What a dequeue leases: the most urgent messages whose values are free.
+
+Owns: `Taking`. Not: finding them (`index`), what a dequeue is asked (`core`).
+Invariant: a batch counts its values when all is taken, if one may come twice.
+"""
+
+from __future__ import annotations
+
+from millstream.providers.priority.core.contents import Contents
+from millstream.providers.priority.core.index.filters import Source
+from millstream.providers.priority.core.message import SEQUENCE_BITS, Message
+from millstream.providers.priority.core.reading import ANSWER_BYTES_MAX
+from millstream.providers.priority.core.results import Lease, PollStatus
+
+__all__ = ["STEPS_INLINE_MAX", "Taking"]
+
+STEPS_INLINE_MAX = 512
+"""What one operation does at most of what is due, and how many held values a dequeue passes."""
+
+
+class Taking:
+    """The way out of one queue."""
+
+    __slots__ = ("_contents",)
+
+    def __init__(self, contents: Contents) -> None:
+        self._contents = contents
+
+    def take(
+        self,
+        source: Source,
+        worker: str,
+        count: int,
+        lease_ms: int | None,
+        same_value_ok: bool,
+        bound: int,
+    ) -> list[Lease]:
+        """Batches of one consumer count their values when all is taken, if one may come twice."""
+        holds = self._contents.holds
+        if holds is not None:
+            holds.parkings_left = STEPS_INLINE_MAX
+        if count == 1:
+            message = source.first()
+            if message is None or message.priority > bound:
+                return []
+            return [self._lease(message, worker, lease_ms, False)]
+        leases: list[Lease] = []
+        taken: set[str] = set()
+        held: list[str] = []
+        left_bytes = ANSWER_BYTES_MAX
+        while len(leases) < count and left_bytes > 0:
+            message = source.first(taken)
+            if message is None or message.priority > bound:
+                break
+            left_bytes -= len(message.payload)
+            if message.value is not None:
+                (held.append if same_value_ok else taken.add)(message.value)
+            leases.append(self._lease(message, worker, lease_ms, bool(held)))
+        for value in held:
+            assert holds is not None, "only messages of exclusive queues have values"
+            holds.hold(value)
+        if taken:
+            source.restore_skipped()
+        return leases
+
+    def _lease(
+        self, message: Message, worker: str, lease_ms: int | None, is_held_later: bool
+    ) -> Lease:
+        contents = self._contents
+        if lease_ms is None:
+            lease_ms = message.terms.lease_ms
+            if lease_ms is None:
+                lease_ms = contents.settings.lease_ms
+        contents.lease(message, worker, contents.now_ms + lease_ms, is_held_later)
+        assert message.lease is not None
+        return Lease(
+            message.id,
+            message.payload,
+            message.key >> SEQUENCE_BITS,
+            message.metadata,
+            message.lease.token,
+            message.due_ms,
+            message.attempts - message.attempts_left,
+            message.attempts_left,
+        )
+
+    def why_no_more(self, now: int) -> PollStatus:
+        holds, next_ms = self._contents.holds, self._contents.due.next_due_ms()
+        is_swept = next_ms is None or next_ms > now
+        is_searched = holds is None or holds.parkings_left > 0
+        return PollStatus.EMPTY if is_swept and is_searched else PollStatus.MORE

@@ -1,0 +1,284 @@
+"""Calls of one process to one queue, whichever shards it has.
+
+Owns: `QueueCalls`: which shard is asked what, and learning of other layouts. Not: one shard
+(`calls`), dequeues of several (`shard_polls`), what is where (`core.shards`).
+Invariants: of a queue with one shard nothing is asked that would not be asked without shards, looks
+aside: those know the layout as it was `LAYOUT_S` ago. A message is offered to where it belonged
+before, then to where it belongs; an operation by an id goes to the shards that may have it, until
+one does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, TypeVar, cast
+
+from millstream.providers.priority.core.commands import (
+    Command,
+    Configure,
+    Dequeue,
+    Enqueue,
+    EnqueueMany,
+    Get,
+    Look,
+    Page,
+    ReadSettings,
+)
+from millstream.providers.priority.core.errors import (
+    LeaseForeign,
+    MessageNotFound,
+    Moved,
+    PriorityQueueError,
+    PriorityQueueNotFound,
+    RequestInvalid,
+)
+from millstream.providers.priority.core.reading import is_large
+from millstream.providers.priority.core.requests.sessions import Request
+from millstream.providers.priority.core.results import (
+    Done,
+    MessageView,
+)
+from millstream.providers.priority.core.settings import SettingsRow
+from millstream.providers.priority.owner.grain import Polled, QueueOwner
+from millstream.runtime.extending import Backoff, Opener
+
+from .calls import ShardCalls
+from .layouts import Layout
+from .lease import Ending, Lease
+from .merging import merged, place_of, placed
+from .offering import Offering
+from .poll import Poll
+from .shard_polls import ShardedPoll
+
+__all__ = ["QueueCalls"]
+
+T = TypeVar("T")
+LAYOUT_S = 1.0
+"""How old the layout may be that a look, or an operation by an id, goes by."""
+PAUSES = Backoff(first_s=0.01, ceiling_s=0.5)
+
+
+class QueueCalls:
+    """What the handles of one queue ask with.
+
+    Attributes: `queue`, its name; `patience_s`; `new_name`: makes a name that nothing else has.
+    """
+
+    def __init__(self, opener: Opener, part: str, queue: str, patience_s: float) -> None:
+        self.queue = queue
+        self.patience_s = patience_s
+        self.new_name = opener.new_name
+        self._opener, self._part = opener, part
+        self._first = ShardCalls(opener, part, queue, patience_s)
+        self._shards = {0: self._first}
+        self._routes = self._first.routes
+
+    def shard(self, number: int) -> ShardCalls:
+        """Calls to one shard."""
+        found = self._shards.get(number)
+        if found is None:
+            found = ShardCalls(self._opener, self._part, self.queue, self.patience_s, number)
+            self._shards[number] = found
+        return found
+
+    # -- the layout
+
+    async def learned(self) -> Layout:
+        """The layout of now. A queue that is not there has one shard."""
+        try:
+            row = cast(SettingsRow, await self._first.look(ReadSettings()))
+        except PriorityQueueNotFound:
+            layout = Layout()
+        else:
+            layout = Layout.of(row.settings)
+        self._routes.learn(layout, now_s())
+        return layout
+
+    async def _known(self) -> Layout:
+        """The layout, as it was `LAYOUT_S` ago, or later."""
+        routes = self._routes
+        at_s = routes.learned_s
+        if routes.is_stale or at_s is None or now_s() - at_s >= LAYOUT_S:
+            return await self.learned()
+        return routes.layout
+
+    # -- commands
+
+    async def do(self, command: Command, own: Request | None = None) -> object:
+        """Do a command, once. Raises what its operation raises, and what `ask` does.
+
+        Args:
+            own: the request id, where the caller has one.
+        """
+        if isinstance(command, Enqueue | EnqueueMany):
+            return await self._enter(command, own)
+        if isinstance(command, Configure):
+            row = cast(SettingsRow, await self._first.do(command, own))
+            self._routes.learn(Layout.of(row.settings), now_s())
+            return row
+        assert not isinstance(command, Dequeue), "dequeues are polls"
+        return await self._where_it_is(command.id, lambda shard: shard.do(command, own))
+
+    async def end(self, ending: Ending, /) -> Done:
+        """End or extend a lease, whose shard is not known."""
+        return cast(Done, await self.do(ending))
+
+    async def _enter(self, command: Enqueue | EnqueueMany, own: Request | None) -> object:
+        """To where the messages belong; again where that has changed meanwhile."""
+        layout = self._routes.layout
+        loop = asyncio.get_running_loop()
+        until_s, attempt = loop.time() + self.patience_s, 0
+        while True:
+            try:
+                return await Offering(self.queue, layout, self.shard, own).of(command)
+            except (Moved, PriorityQueueNotFound) as error:
+                attempt += 1
+                is_late = loop.time() + PAUSES.whole_s(attempt) >= until_s
+                if is_late or (layout.total == 1 and isinstance(error, PriorityQueueNotFound)):
+                    raise
+            finally:
+                self._routes.changed()
+            layout = await self.learned()
+            if attempt > 1:  # its shards are being told
+                await asyncio.sleep(PAUSES.whole_s(attempt))
+
+    async def _where_it_is(
+        self, id: str, call: Callable[[ShardCalls], Coroutine[Any, Any, T]]
+    ) -> T:
+        """Call the shard that has a message."""
+        layout = await self._known()
+        found: PriorityQueueError | None = None
+        for number in order_of(layout, id):
+            try:
+                return await call(self.shard(number))
+            except (MessageNotFound, LeaseForeign) as error:
+                found = error if found is None or isinstance(error, LeaseForeign) else found
+            except PriorityQueueNotFound:
+                if number == 0:
+                    raise
+        assert found is not None, "shard 0 has answered"
+        raise found
+
+    # -- looks
+
+    async def look(self, look: Look) -> object:
+        """Look at the queue. Raises as `do`."""
+        if isinstance(look, ReadSettings):
+            return await self._first.look(look)
+        if isinstance(look, Get):
+            return await self._where_it_is(look.id, lambda shard: shard.look(look))
+        layout = await self._known()
+        if layout.total == 1:
+            return await self._first.look(look)
+        if isinstance(look, Page):
+            return await self._page(look, layout)
+        shards = range(layout.total)
+        seen = await asyncio.gather(*(self._look_at(number, look) for number in shards))
+        return merged(look, [one for one in seen if one is not None])
+
+    async def _look_at(self, number: int, look: Look) -> object:
+        """What one shard shows; None: it is not made yet, or not needed any more."""
+        try:
+            return await self.shard(number).look(look)
+        except PriorityQueueNotFound:
+            if number == 0:
+                raise
+            return None
+
+    async def _page(self, look: Page, layout: Layout) -> tuple[MessageView, ...]:
+        """One shard after the other."""
+        first, after = place_of(look.after)
+        found: list[MessageView] = []
+        for number in range(first, layout.total):
+            at_most = look.at_most - len(found)
+            seen = await self._look_at(number, look._replace(at_most=at_most, after=after))
+            views = cast("Sequence[MessageView]", seen or ())
+            found += [placed(number, view) for view in views]
+            if len(found) >= look.at_most or is_large(found):
+                break
+            after = 0
+        return tuple(found)
+
+    # -- dequeues
+
+    async def leases(self, command: Dequeue, wait_s: float) -> list[Lease]:
+        """Dequeue, waiting so long for a first message. Who is cancelled loses none."""
+        loop = asyncio.get_running_loop()
+        until_s, attempt = loop.time() + wait_s, 0
+        while True:
+            layout = await self.learned() if self._routes.is_stale else self._routes.layout
+            asked = command._replace(layout=layout.number)
+            left_s = max(until_s - loop.time(), 0.0)
+            found = await self._polled(asked, layout, left_s)
+            if found or not self._routes.is_other(layout.number):
+                return found
+            attempt += 1
+            if attempt > 1:  # its shards are being told
+                await asyncio.sleep(PAUSES.whole_s(attempt))
+            if loop.time() >= until_s + self.patience_s:
+                return []
+
+    async def _polled(self, command: Dequeue, layout: Layout, wait_s: float) -> list[Lease]:
+        if layout.total == 1:
+            return await Poll(self._first, command, wait_s).leases()
+        shards = [self.shard(number) for number in range(layout.total)]
+        return await ShardedPoll(shards, self._routes, command, wait_s).leases()
+
+    async def poll(self, command: Dequeue, request: Request, wait_ms: int) -> Polled:
+        """One call of a poll, under a request id of the caller's; not asked again.
+
+        Raises `RequestInvalid`: a queue with several shards could not tell a repeat of it.
+        """
+        while (layout := self._routes.layout).total == 1:
+            polled = await self._first.poll(command, request, wait_ms)
+            if polled.leases or polled.layout == layout.number:
+                return polled
+            await self.learned()
+        what = "cannot be given to a dequeue of a queue with several shards: leave it out"
+        raise RequestInvalid(self.queue, "Idempotency-Key", what)
+
+    # -- the queue itself
+
+    async def of_owner(self, call: Callable[[QueueOwner], Coroutine[Any, Any, T]]) -> T:
+        """Call the owner of shard 0; what may be done twice. Raises as `do`."""
+        self._routes.is_stale = True
+        return await self._first.of_owner(call)
+
+    async def delete(self) -> None:
+        """Delete all shards, shard 0 last, so that an attempt that breaks off can be repeated."""
+        for number in range((await self.learned()).total - 1, 0, -1):
+            try:
+                await self._delete(self.shard(number))
+            except PriorityQueueNotFound:
+                continue
+        await self._delete(self._first)
+        self._routes.learn(Layout(), now_s())
+
+    async def _delete(self, shard: ShardCalls) -> None:
+        asked = 0
+
+        async def delete(owner: QueueOwner) -> None:
+            nonlocal asked
+            asked += 1
+            await owner.delete()
+
+        try:
+            await shard.of_owner(delete)
+        except PriorityQueueNotFound:
+            if asked == 1:
+                raise  # else it was done, and the answer lost
+
+
+def now_s() -> float:
+    """The time of this process."""
+    return asyncio.get_running_loop().time()
+
+
+def order_of(layout: Layout, id: str) -> Sequence[int]:
+    """Which shards may have a message: of a simple queue first those where its id belongs."""
+    every = range(layout.total)
+    if layout.key is not None or layout.total == 1:
+        return every
+    homes = layout.homes(id)[::-1]
+    return [*homes, *(number for number in every if number not in homes)]

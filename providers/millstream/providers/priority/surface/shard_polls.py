@@ -1,0 +1,179 @@
+"""One dequeue of a queue with several shards: the most urgent of all of them, within a bound.
+
+Owns: `ShardedPoll`. Not: what is known of heads (`layouts`), one shard (`poll`).
+What is given is, with its priority, not above what any shard had as the heads were looked at, at
+most `HEADS_S` before, and not in this or another call given away since; after `LOOKS_MAX` looks of
+which others took everything, it is the most urgent of the shard that seemed best. Source:
+`spec/queues.md` C12.3.
+Invariants: whoever is cancelled, or has more than was asked for, gives back what it has, with its
+attempts; a shard that is not there has nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import cast
+
+from millstream.providers.priority.core.commands import Dequeue, Heads
+from millstream.providers.priority.core.errors import PriorityQueueNotFound
+from millstream.providers.priority.core.results import HeadPriorities
+
+from .calls import ShardCalls
+from .layouts import HEADS_MAX, HeadBoard, Plan, Routes
+from .lease import Lease
+from .poll import Poll, give_back
+
+__all__ = ["ShardedPoll"]
+
+LOOKS_MAX = 3
+"""How often heads are looked at, while others are faster each time."""
+
+
+class ShardedPoll:
+    """One dequeue.
+
+    Args:
+        shards: all of the queue.
+        wait_s: how long a first message is waited for.
+    """
+
+    def __init__(
+        self, shards: Sequence[ShardCalls], routes: Routes, command: Dequeue, wait_s: float
+    ) -> None:
+        self._shards = shards
+        self._routes = routes
+        self._command = command
+        self._loop = asyncio.get_running_loop()
+        self._until_s = self._loop.time() + wait_s
+
+    async def leases(self) -> list[Lease]:
+        """The leases that it gives, the most urgent first."""
+        while True:
+            found = await self._taken()
+            if found or self._left_s() <= 0 or self._is_over:
+                return found
+            found = await self._waited()
+            if found or self._is_over:
+                return found
+
+    @property
+    def _is_over(self) -> bool:
+        """These are not the queue's shards any more."""
+        return self._routes.is_other(self._command.layout)
+
+    def _left_s(self) -> float:
+        return max(self._until_s - self._loop.time(), 0.0)
+
+    # -- what is there
+
+    async def _taken(self) -> list[Lease]:
+        board = self._routes.board(self._command.wanted)
+        for attempt in range(LOOKS_MAX):
+            plan = await self._planned(board, is_first=attempt == 0)
+            if plan is None:
+                return []
+            is_last = attempt == LOOKS_MAX - 1
+            found = await self._dequeued(plan, None if is_last else plan.not_above)
+            if found or self._is_over:
+                return found
+        return []
+
+    async def _planned(self, board: HeadBoard, *, is_first: bool) -> Plan | None:
+        count = self._command.at_most
+        if not is_first or not board.knows(count, self._loop.time()):
+            asked, looked_s = max(count, HEADS_MAX), self._loop.time()
+            look = Heads(asked, self._command.wanted)
+            heads = await asyncio.gather(*(heads_of(shard, look) for shard in self._shards))
+            board.note(heads, asked, looked_s)
+        return board.plan(count)
+
+    async def _dequeued(self, plan: Plan, not_above: int | None) -> list[Lease]:
+        """The planned ones of each shard."""
+        polls = {
+            self._shards[0].start(self._poll(shard, count, not_above, 0.0))
+            for shard, count in plan.counts.items()
+        }
+        try:
+            await asyncio.wait(polls)
+        except asyncio.CancelledError:
+            self._abandoned(polls)
+            raise
+        return await self._gathered(polls)
+
+    async def _poll(
+        self, shard: int, count: int, not_above: int | None, wait_s: float
+    ) -> list[Lease]:
+        command = self._command._replace(at_most=count, not_above=not_above)
+        try:
+            return await Poll(self._shards[shard], command, wait_s).leases()
+        except PriorityQueueNotFound:
+            if shard == 0:
+                raise
+            return []
+
+    # -- what comes
+
+    async def _waited(self) -> list[Lease]:
+        """Wait at all shards, until one has something."""
+        left_s, count = self._left_s(), self._command.at_most
+        polls = {
+            self._shards[0].start(self._poll(shard, count, None, left_s))
+            for shard in range(len(self._shards))
+        }
+        try:
+            waiting = polls
+            while waiting:
+                done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+                if self._is_over or any(is_of_use(one) for one in done):
+                    break
+        except asyncio.CancelledError:
+            self._abandoned(polls)
+            raise
+        for task in waiting:
+            task.cancel()
+        if waiting:
+            await asyncio.wait(waiting)
+        return await self._gathered(polls)
+
+    # -- the end
+
+    async def _gathered(self, polls: set[asyncio.Task[list[Lease]]]) -> list[Lease]:
+        """What all gave, the surplus given back. Raises what the first raised that failed, if there
+        is nothing."""
+        found = sorted(
+            (lease for task in polls for lease in given(task)), key=lambda one: one.priority
+        )
+        if not found:
+            for task in polls:
+                if not task.cancelled() and (error := task.exception()) is not None:
+                    raise error
+        count = self._command.at_most
+        give_back(found[count:])
+        return found[:count]
+
+    def _abandoned(self, polls: set[asyncio.Task[list[Lease]]]) -> None:
+        """Nobody wants it any more."""
+        for task in polls:
+            task.cancel()
+        for task in polls:
+            task.add_done_callback(lambda done: give_back(given(done)))
+
+
+def is_of_use(task: asyncio.Task[list[Lease]]) -> bool:
+    """Has it something, or failed?"""
+    return task.cancelled() or task.exception() is not None or bool(task.result())
+
+
+def given(task: asyncio.Task[list[Lease]]) -> list[Lease]:
+    """The leases of a poll that ended, however it did."""
+    is_good = not task.cancelled() and task.exception() is None
+    return task.result() if is_good else []
+
+
+async def heads_of(shard: ShardCalls, look: Heads) -> Sequence[int]:
+    """The heads of one shard; of one that is not there none."""
+    try:
+        return cast(HeadPriorities, await shard.look(look)).priorities
+    except PriorityQueueNotFound:
+        return ()
