@@ -25,11 +25,13 @@ from millstream.providers.priority import (
     PriorityChange,
     PriorityOptions,
     PriorityQueues,
+    QueueSettings,
     changes_lag_s,
     priority_queue,
 )
 from millstream.providers.priority import part as part_module
 from millstream.providers.priority.core.message import TRANSITIONS
+from millstream.providers.priority.core.shards import named
 from millstream.providers.priority.relay.change import change_of
 from millstream.runtime import (
     ConfigError,
@@ -111,7 +113,7 @@ def relayed(
         await settled(rig)
         wanted: dict[str, list[PriorityChange]] = defaultdict(list)
         for event in rig.store.kept:
-            wanted[event.queue].append(change_of(event))
+            wanted[named(event.queue)[0]].append(change_of(event))
         assert stream.arrived() == wanted and wanted
 
     streams = {"default": stream.part}
@@ -141,6 +143,14 @@ async def work(rig: Rig, name: str = "q", messages: int = 4) -> None:
 
 async def some_work(rig: Rig) -> None:
     await asyncio.gather(*(work(rig, f"q{number}") for number in range(4)))
+
+
+def test_changes_in_all_shards_of_a_queue_are_of_one_stream() -> None:
+    async def main(rig: Rig, stream: Stream) -> None:
+        await rig.on(rig.host, rig.queue().create(QueueSettings(shards=3)))
+        await work(rig, messages=20)
+
+    assert set(relayed(main).arrived()) == {"q"}
 
 
 def test_every_change_of_every_queue_arrives_once_and_in_order() -> None:

@@ -11,8 +11,12 @@ from dataclasses import replace
 import pytest
 from tests.providers.priority.world import Rig, in_cluster
 
+from millstream.console.pq.acting import CallsOf
 from millstream.providers.priority import (
+    Enqueued,
     Lease,
+    LeaseForeign,
+    LeaseToken,
     MessageExists,
     MessageNotFound,
     Moved,
@@ -28,8 +32,10 @@ from millstream.providers.priority import (
     priority_queues,
 )
 from millstream.providers.priority.core.body import NewMessage as CoreMessage
+from millstream.providers.priority.core.commands import Complete
 from millstream.providers.priority.core.core import PriorityCore
 from millstream.providers.priority.core.shards import home_of, named, shard_name
+from millstream.providers.priority.surface.layouts import HeadBoard, Layout, Plan, Routes
 
 FOUR = QueueSettings(shards=4)
 PLANES = QueueSettings("plane", shards=4, retention_ms=2_000)
@@ -141,6 +147,35 @@ def test_what_a_queue_says_of_its_shards_is_not_for_others_to_say() -> None:
     assert core.settle(10, 11).settings.shards_before == 0
 
 
+# -- what is known of heads
+
+
+def test_a_head_is_planned_once_and_none_is_known_for_long() -> None:
+    board = HeadBoard()
+    assert not board.knows(1, 0.0)
+    board.note([[1, 5, 9], [2, 3]], 3, 10.0)
+    assert board.knows(3, 10.05) and not board.knows(3, 10.2) and not board.knows(4, 10.0)
+    assert board.plan(3) == Plan({0: 1, 1: 2}, 3)
+    assert board.knows(2, 10.0) and not board.knows(3, 10.0), "behind 9 there may be more"
+    assert board.plan(9) == Plan({0: 2}, 9)
+    assert board.plan(1) is None and not board.knows(1, 10.0), "that there is none is not known"
+    board.note([[], [4]], 16, 20.0)
+    board.forget()
+    assert not board.knows(1, 20.0)
+
+
+def test_routes_note_only_who_knew_the_layout_of_now() -> None:
+    routes = Routes()
+    routes.note(7, 3)
+    assert not routes.is_other(0) and routes.is_other(3)
+    routes.note(7, 0)
+    assert routes.is_other(0) and routes.is_stale
+    board = routes.board(())
+    routes.learn(Layout(7, 2), 1.0)
+    assert not routes.is_other(7) and routes.is_other(0)
+    assert routes.board(()) is not board, "it was of other shards"
+
+
 # -- in a cluster
 
 
@@ -239,6 +274,119 @@ def test_who_waits_hears_of_a_message_in_any_shard_and_takes_one_only() -> None:
                 (lease,) = await waiting
                 assert lease.id == f"m{number}" and lease.attempt == 1
                 await lease.complete()
+
+        await rig.on("client", work())
+
+    in_cluster(main)
+
+
+def ids_at(*shards: int, of: int = 4) -> list[str]:
+    """An id that belongs to each of these shards."""
+    return [next(id for n in range(99) if home_of(id := f"m{n}", of) == one) for one in shards]
+
+
+def test_what_comes_from_two_shards_at_once_goes_back_with_its_attempt() -> None:
+    async def main(rig: Rig) -> None:
+        queue, other = rig.queue(), rig.queue_at("silo-1")
+
+        async def work() -> None:
+            await queue.create(FOUR)
+            for _ in range(6):
+                waiting = asyncio.create_task(queue.dequeue(worker="w", wait_s=60.0))
+                await asyncio.sleep(1.0)
+                entering = [
+                    queue.enqueue(b"x", priority=number, id=id)
+                    for number, id in enumerate(ids_at(0, 1, 2, 3))
+                ]
+                await asyncio.gather(*entering)
+                (first,) = await waiting
+                await asyncio.sleep(1.0)
+                rest = await queue.dequeue(worker="w", count=4)
+                assert [lease.attempt for lease in rest] == [1, 1, 1]
+                for lease in (first, *rest):
+                    await lease.complete()
+                await queue.delete()
+                await queue.create(FOUR)
+
+        await rig.on("silo-1", other.dequeue(worker="w"))
+        await rig.on("client", work())
+
+    in_cluster(main, templates=(Template("", FOUR),))
+
+
+def test_who_leaves_while_one_shard_is_slow_gives_back_what_another_gave() -> None:
+    async def main(rig: Rig) -> None:
+        queue, is_slow = rig.queue(), asyncio.Event()
+        one, two = ids_at(1, 2)
+
+        async def slow(name: str) -> None:
+            if name == shard_name("q", 2) and is_slow.is_set():
+                await asyncio.sleep(1.0)
+
+        async def work() -> None:
+            await queue.create(FOUR)
+            await queue.enqueue(b"x", id=one)
+            await queue.enqueue(b"x", id=two)
+            rig.faults.on_before = slow
+            is_slow.set()
+            taking = asyncio.create_task(queue.dequeue(worker="w", count=2))
+            await asyncio.sleep(0.5)
+            taking.cancel()
+            await asyncio.wait([taking])
+            await asyncio.sleep(3.0)
+            is_slow.clear()
+            found = await queue.dequeue(worker="w", count=2)
+            assert sorted((lease.id, lease.attempt) for lease in found) == sorted(
+                [(one, 1), (two, 1)]
+            )
+
+        await rig.on("client", work())
+
+    in_cluster(main)
+
+
+def test_what_others_took_does_not_let_less_urgent_messages_pass() -> None:
+    async def main(rig: Rig) -> None:
+        queue, other = rig.queue(), rig.queue_at("silo-1")
+        zero = [id for n in range(99) if home_of(id := f"m{n}", 4) == 0]
+        (one,) = ids_at(1)
+
+        async def enter() -> None:
+            await queue.create(FOUR)
+            for priority, id in ((0, zero[0]), (1, zero[1]), (100, zero[2]), (2, one)):
+                await queue.enqueue(b"x", priority=priority, id=id)
+
+        async def take(handle: PriorityQueue) -> int:
+            (lease,) = await handle.dequeue(worker="w")
+            return lease.priority
+
+        await rig.on("client", enter())
+        assert await rig.on("client", take(queue)) == 0
+        assert await rig.on("silo-1", take(other)) == 1
+        assert await rig.on("client", take(queue)) == 2
+        assert await rig.on("client", take(queue)) == 100
+
+    in_cluster(main)
+
+
+def test_a_lease_is_ended_by_its_id_in_the_shard_that_gave_it() -> None:
+    async def main(rig: Rig) -> None:
+        queue = rig.queue()
+
+        async def work() -> None:
+            await queue.create(PLANES)
+            for number in range(9):  # so that numbers of leases differ
+                pairs = {"plane": value_at(3, 4)}
+                await queue.enqueue(b"x", priority=0, id=f"before {number}", metadata=pairs)
+                await (await queue.dequeue(worker="w"))[0].complete()
+            for shard in (0, 3):
+                await queue.enqueue(b"x", id="twin", metadata={"plane": value_at(shard, 4)})
+            leases = await queue.dequeue(worker="w", count=2)
+            (last,) = [lease for lease in leases if lease.token.epoch == 10]
+            calls = rig.client.stream(CallsOf("priority"), "q")
+            assert (await calls.end(Complete("twin", last.token))).state is State.COMPLETED
+            with pytest.raises(LeaseForeign):
+                await calls.end(Complete("twin", LeaseToken(77, 2)))
 
         await rig.on("client", work())
 
@@ -412,11 +560,18 @@ class Planes:
         self.entered: set[str] = set()
 
     async def enqueue(self, queue: PriorityQueue, first: int, count: int) -> None:
-        for number in range(first, first + count):
-            pairs = {"plane": f"p{self.chance.randrange(12)}"}
-            await queue.enqueue(b"x", id=f"m{number}", metadata=pairs)
-            self.entered.add(f"m{number}")
-            await asyncio.sleep(self.chance.random() * 0.3)
+        for number in range(first, first + count, 2):
+            ids = [f"m{number}", f"m{number + 1}"]
+            new = [
+                NewMessage(b"x", 0, id, {"plane": f"p{self.chance.randrange(12)}"}) for id in ids
+            ]
+            if self.chance.random() < 0.5:
+                assert all(isinstance(one, Enqueued) for one in await queue.enqueue_many(new))
+            else:
+                for payload, priority, id, metadata, *_ in new:
+                    await queue.enqueue(payload, priority=priority, id=id, metadata=metadata)
+            self.entered.update(ids)
+            await asyncio.sleep(self.chance.random() * 0.6)
 
     async def work(self, queue: PriorityQueue) -> None:
         while True:

@@ -13,10 +13,11 @@ from dataclasses import dataclass, field
 from millstream.providers.priority import State
 from millstream.providers.priority.core.changes import ChangeEvent
 from millstream.providers.priority.core.message import TRANSITIONS, Step
+from millstream.providers.priority.core.shards import named
 
 from .notes import Given, PriorityRun, Seen
 
-__all__ = ["Replay", "judge_given", "judge_order", "judge_seen", "replayed"]
+__all__ = ["Replay", "judge_given", "judge_order", "judge_seen", "judge_values", "replayed"]
 
 Key = tuple[str, str]
 RUNNING, PENDING = State.RUNNING, State.PENDING
@@ -103,7 +104,9 @@ def replayed(queue: str, is_exclusive: bool, events: Iterable[ChangeEvent]) -> R
 
 def judge_given(given: Iterable[Given], events: Sequence[ChangeEvent]) -> Iterator[str]:
     """Each lease that a program was given was given once, to that worker, as an event says."""
-    leased = {(e.queue, e.id, e.version): e for e in events if e.step is Step.DEQUEUED}
+    found = [e for e in events if e.step is Step.DEQUEUED]
+    leased = {(named(e.queue)[0], e.id, e.version): e for e in found}
+    shards = {(named(e.queue)[0], e.id): e.queue for e in found}
     tokens: set[tuple[str, int]] = set()
     for one in given:
         event = leased.get((one.queue, one.id, one.token.version))
@@ -111,9 +114,10 @@ def judge_given(given: Iterable[Given], events: Sequence[ChangeEvent]) -> Iterat
             yield f"{one}: no event says so"
         elif (event.worker, event.attempt) != (one.worker, one.attempt):
             yield f"{one}: it was leased to {event.worker}, attempt {event.attempt}"
-        if (one.queue, one.token.epoch) in tokens:
+        shard = shards.get((one.queue, one.id), one.queue)
+        if (shard, one.token.epoch) in tokens:
             yield f"{one}: its token was given before"
-        tokens.add((one.queue, one.token.epoch))
+        tokens.add((shard, one.token.epoch))
 
 
 def lying(given: Iterable[Given], events: Sequence[ChangeEvent]) -> list[ChangeEvent]:
@@ -121,13 +125,13 @@ def lying(given: Iterable[Given], events: Sequence[ChangeEvent]) -> list[ChangeE
     known = {(one.queue, one.id, one.token.version) for one in given}
     ends = {(e.queue, e.id, e.version - 1): e for e in events}
     leased = [e for e in events if e.step is Step.DEQUEUED and e.worker not in ("drain", "probe")]
-    found = [e for e in leased if (e.queue, e.id, e.version) not in known]
+    found = [e for e in leased if (named(e.queue)[0], e.id, e.version) not in known]
     return [e for e in found if ends[e.queue, e.id, e.version].step is Step.EXPIRED]
 
 
 def judge_seen(seen: Iterable[Seen], events: Sequence[ChangeEvent]) -> Iterator[str]:
     """What somebody saw is stored; what a call did itself was done by that step."""
-    steps = {(e.queue, e.id, e.version): e.step for e in events}
+    steps = {(named(e.queue)[0], e.id, e.version): e.step for e in events}
     for one in seen:
         step = steps.get((one.queue, one.id, one.version))
         if step is None:
@@ -153,11 +157,31 @@ def judge_order(seen: Iterable[Seen]) -> Iterator[str]:
                 yield f"{one} came after {who}"
 
 
-def judge_lost(run: PriorityRun, queue: str, replay: Replay) -> Iterator[str]:
-    """What was accepted is there, and in the end nothing is open."""
+def judge_lost(run: PriorityRun, queue: str, shards: Sequence[Replay]) -> Iterator[str]:
+    """What was accepted is there, in one shard, and in the end nothing is open."""
+    places = Counter(id for shard in shards for id in shard.messages)
     for name, id in run.ids:
-        if name == queue and id not in replay.messages:
+        if name == queue and not places[id]:
             yield f"{queue}: {id} was accepted, and is not there"
-    for id, now in replay.messages.items():
-        if now.state < State.COMPLETED:
-            yield f"{queue}: {id} is {now.state.name.lower()} in the end"
+    for id, count in places.items():
+        if count > 1:
+            yield f"{queue}: {id} is in {count} shards"
+    for shard in shards:
+        for id, now in shard.messages.items():
+            if now.state < State.COMPLETED:
+                yield f"{shard.queue}: {id} is {now.state.name.lower()} in the end"
+
+
+def judge_values(queue: str, events: Iterable[ChangeEvent]) -> Iterator[str]:
+    """No exclusivity value is unfinished in two shards of a queue at a time."""
+    open_in: dict[str, Counter[str]] = defaultdict(Counter)
+    for event in events:
+        if named(event.queue)[0] != queue:
+            continue
+        value = dict(event.metadata)["value"]
+        was_open = event.from_state is not None and event.from_state < State.COMPLETED
+        is_open = event.to_state is not None and event.to_state < State.COMPLETED
+        open_in[value][event.queue] += is_open - was_open
+        found = [name for name, count in open_in[value].items() if count]
+        if len(found) > 1:
+            yield f"{queue}: value {value} is in {found} as {event.id} is {event.step}"

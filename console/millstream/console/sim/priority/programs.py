@@ -15,7 +15,7 @@ from .notes import Given, PriorityRun
 
 __all__ = ["CALL_S", "PATIENCE_S", "QUEUES", "VALUES", "Worker"]
 
-QUEUES = ("simple", "exclusive")
+QUEUES = ("simple", "exclusive", "spread")
 VALUES = tuple("abcd")
 PATIENCE_S = 10.0
 CALL_S = 5.0

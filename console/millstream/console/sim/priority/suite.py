@@ -1,19 +1,21 @@
 """Suite `priority`: programs on every silo and in a client enqueue, work, give up and rule, while
 the cluster is troubled, commits fail or are late, the clock is set forward and back, and a rival
-takes queues away, as a silo does that was cut off.
+takes queues away, as a silo does that was cut off. One queue has several shards, and their number
+changes.
 
 Judged, by the outbox in its order and by what programs saw: versions without gap, by transitions
-that there are; a dequeue gave the most urgent of what could be had; of an exclusivity value one
-lease at a time; no lease ended before its time; each token was given once, to the worker that the
-event names; what was acknowledged is stored, and nobody sees an earlier version than somebody saw
-before; calls end by their patience. After the repair every message is finished, and a poll that
-waits gets what is enqueued within a second.
+that there are; a dequeue gave the most urgent of what could be had in its shard; of an exclusivity
+value one lease at a time, and all that is open of it in one shard; no lease ended before its time;
+each token was given once, to the worker that the event names; what was acknowledged is stored, and
+nobody sees an earlier version than somebody saw before; calls end by their patience. After the
+repair every message is finished, and a poll that waits gets what is enqueued within a second.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from dataclasses import replace
 
 from millstream.console.sim.run.plan import KINDS, make_plan
 from millstream.console.sim.run.programs import Programs
@@ -27,10 +29,26 @@ from millstream.providers.priority import (
     priority_queue,
 )
 from millstream.providers.priority.core.changes import ChangeEvent
-from millstream.runtime import Client, RuntimeOptions
-from millstream.runtime.testing import SimCluster, Simulation, check_one_activation, check_views
+from millstream.providers.priority.core.shards import named
+from millstream.runtime import Client, MillstreamError, RuntimeOptions, Silo
+from millstream.runtime.testing import (
+    HostCrashed,
+    SimCluster,
+    Simulation,
+    check_one_activation,
+    check_views,
+    seeded_random,
+)
 
-from .judge import judge_given, judge_lost, judge_order, judge_seen, lying, replayed
+from .judge import (
+    judge_given,
+    judge_lost,
+    judge_order,
+    judge_seen,
+    judge_values,
+    lying,
+    replayed,
+)
 from .notes import PriorityRun
 from .programs import CALL_S, QUEUES, Worker
 from .rival import Rival
@@ -44,9 +62,11 @@ SOON_S = 1.0
 PAGE = 1_000
 RUNTIME = RuntimeOptions(call_timeout_s=CALL_S, idle_after_s=4.0, collect_every_s=1.0)
 SETTINGS = QueueSettings(lease_ms=4_000, attempts=5)
+EXCLUSIVE = replace(SETTINGS, exclusivity_key="value")
 TEMPLATES = [
     Template("", SETTINGS),
-    Template("exclusive", QueueSettings(exclusivity_key="value", lease_ms=4_000, attempts=5)),
+    Template("exclusive", EXCLUSIVE),
+    Template("spread", replace(EXCLUSIVE, shards=3)),
 ]
 VERBS = {**KINDS, "pauses": ("pause", "partition", "latency")}
 
@@ -71,12 +91,14 @@ async def priority(simulation: Simulation) -> Counter[str]:
     programs.start()
     is_stepped = simulation.rng.random() < 0.3
     steps = asyncio.create_task(step_clock(simulation, clock, commits)) if is_stepped else None
+    resizing = asyncio.create_task(resize(run, cluster))
     has_rival = simulation.rng.random() < 0.4
     rival = asyncio.create_task(Rival(run, store).work()) if has_rival else None
     await simulation.nemesis(plan.script, programs.boot)
     run.is_over = programs.is_over = commits.is_over = True
     await cluster.until_settled(CALL_S, RECOVERY_S)
     run.figures["clock steps"] += await steps if steps is not None else 0
+    run.figures["changes of shards"] += await resizing
     if rival is not None:
         await rival
     await finish(run, cluster)
@@ -85,6 +107,31 @@ async def priority(simulation: Simulation) -> Counter[str]:
     await judge(run, store)
     await cluster.close()
     return run.figures
+
+
+async def resize(run: PriorityRun, cluster: SimCluster) -> int:
+    """Another number of shards, once, by a silo that runs; returns 1 if it was accepted."""
+    rng = seeded_random(run.simulation.seed, "shards")
+    await asyncio.sleep(rng.uniform(3.0, DURATION_S))
+    while not run.is_over:
+        silo = next((silo for name in cluster.names if (silo := cluster.silo(name))), None)
+        if silo is not None:
+            host = run.simulation.host(silo.address.partition(":")[0])
+            try:
+                await run.simulation.call(host, changed(silo, rng.choice((1, 2, 4, 5))))
+            except (MillstreamError, HostCrashed) as error:
+                run.figures[f"shards: {type(error).__name__}"] += 1
+            else:
+                return 1
+        await asyncio.sleep(1.0)
+    return 0
+
+
+async def changed(silo: Silo, shards: int) -> None:
+    """Give the queue so many shards."""
+    queue = priority_queue(silo, "spread", patience_s=CALL_S)
+    row = await queue.settings()
+    await queue.configure(replace(row.settings, shards=shards), version=row.version)
 
 
 async def finish(run: PriorityRun, cluster: SimCluster) -> None:
@@ -144,10 +191,18 @@ async def judge(run: PriorityRun, store: MemoryStore) -> None:
     events = await events_of(store)
     run.figures["events"] += len(events)
     found: list[str] = []
+    names = {event.queue for event in events}
     for queue in (*QUEUES, "probe"):
-        replay = replayed(queue, queue == "exclusive", events)
-        found += [*replay.wrong, *judge_lost(run, queue, replay)]
-        run.figures["messages"] += len(replay.messages)
+        shards = [
+            replayed(name, queue in ("exclusive", "spread"), events)
+            for name in sorted(names)
+            if named(name)[0] == queue
+        ]
+        found += [wrong for shard in shards for wrong in shard.wrong]
+        found += judge_lost(run, queue, shards)
+        run.figures["messages"] += sum(len(shard.messages) for shard in shards)
+    found += judge_values("spread", events)
+    run.figures["shards with messages"] += sum("spread" in name for name in names)
     leased = sum(event.step == "dequeued" for event in events)
     run.figures["leases"] += leased
     run.figures["given back"] += sum(event.reason == "nobody took it" for event in events)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine
+from copy import copy
 from typing import Any, TypeVar, cast
 
 from millstream.providers.priority.core.commands import (
@@ -63,6 +64,13 @@ class ShardCalls:
         self._sessions = sessions_of(opener, part, queue)
         whole = sessions_of(opener, part, name) if shard else self._sessions
         self.routes = whole.routes
+
+    def within(self, patience_s: float) -> ShardCalls:
+        """The same, with what is left of an operation's patience; not for polls, whose leases keep
+        what they were given by."""
+        found = copy(self)
+        found.patience_s = max(patience_s, 0.0)
+        return found
 
     @property
     def polls(self) -> Lanes:

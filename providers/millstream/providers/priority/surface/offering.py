@@ -24,7 +24,7 @@ __all__ = ["Offering"]
 
 
 class Offering:
-    """One enqueue, by one layout. It raises `Moved` if that is not the queue's any more."""
+    """One enqueue, by a layout of several shards; `Moved`: that is not the queue's any more."""
 
     def __init__(
         self,
@@ -42,8 +42,6 @@ class Offering:
         """Offer it. Raises as the shards."""
         if isinstance(command, Enqueue):
             return await self._one(command)
-        if self._layout.total == 1:
-            return cast(EnqueuedMany, await self._shard(0).do(command, self._own))
         if command.all_or_nothing:
             return await self._whole(command)
         return await self._many(command.messages)

@@ -33,10 +33,18 @@ class Poll:
 
     Args:
         wait_s: how long a first message is waited for.
+        patience_s: how much longer the shard is asked while it does not answer; None: as it says.
     """
 
-    def __init__(self, calls: ShardCalls, command: Dequeue, wait_s: float) -> None:
+    def __init__(
+        self,
+        calls: ShardCalls,
+        command: Dequeue,
+        wait_s: float,
+        patience_s: float | None = None,
+    ) -> None:
         self._calls = calls
+        self._patience_s = calls.patience_s if patience_s is None else max(patience_s, 0.0)
         self._command = command
         self._loop = asyncio.get_running_loop()
         self._until_s = self._loop.time() + wait_s
@@ -70,7 +78,7 @@ class Poll:
 
     async def _polled(self, lane: Lane) -> list[Lease]:
         while not self._is_left:
-            patience_s = self._left_s() + self._calls.patience_s
+            patience_s = self._left_s() + self._patience_s
             polled = await ask(partial(self._ask, lane.next()), patience_s)
             found = self._given(polled)
             if found or self._left_s() <= 0 or polled.layout != self._command.layout:

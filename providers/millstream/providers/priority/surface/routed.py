@@ -2,16 +2,17 @@
 
 Owns: `QueueCalls`: which shard is asked what, and learning of other layouts. Not: one shard
 (`calls`), dequeues of several (`shard_polls`), what is where (`core.shards`).
-Invariants: of a queue with one shard nothing is asked that would not be asked without shards, looks
-aside: those know the layout as it was `LAYOUT_S` ago. A message is offered to where it belonged
-before, then to where it belongs; an operation by an id goes to the shards that may have it, until
-one does.
+Invariants: an operation has one patience, however many shards it asks; of a queue with one shard
+nothing is asked that would not be asked without shards, looks aside: those know the layout as it
+was `LAYOUT_S` ago. A message is offered to where it belonged before, then to where it belongs; an
+operation by an id goes to the shards that may have it, until one does.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Sequence
+from functools import partial
 from typing import Any, TypeVar, cast
 
 from millstream.providers.priority.core.commands import (
@@ -84,10 +85,18 @@ class QueueCalls:
 
     # -- the layout
 
-    async def learned(self) -> Layout:
+    def _until_s(self) -> float:
+        """When the patience of an operation ends that begins now."""
+        return now_s() + self.patience_s
+
+    def _at(self, number: int, until_s: float) -> ShardCalls:
+        """Calls to one shard, by an operation whose patience ends then."""
+        return self.shard(number).within(until_s - now_s())
+
+    async def learned(self, until_s: float) -> Layout:
         """The layout of now. A queue that is not there has one shard."""
         try:
-            row = cast(SettingsRow, await self._first.look(ReadSettings()))
+            row = cast(SettingsRow, await self._at(0, until_s).look(ReadSettings()))
         except PriorityQueueNotFound:
             layout = Layout()
         else:
@@ -95,12 +104,12 @@ class QueueCalls:
         self._routes.learn(layout, now_s())
         return layout
 
-    async def _known(self) -> Layout:
+    async def _known(self, until_s: float) -> Layout:
         """The layout, as it was `LAYOUT_S` ago, or later."""
         routes = self._routes
         at_s = routes.learned_s
         if routes.is_stale or at_s is None or now_s() - at_s >= LAYOUT_S:
-            return await self.learned()
+            return await self.learned(until_s)
         return routes.layout
 
     # -- commands
@@ -127,19 +136,21 @@ class QueueCalls:
     async def _enter(self, command: Enqueue | EnqueueMany, own: Request | None) -> object:
         """To where the messages belong; again where that has changed meanwhile."""
         layout = self._routes.layout
-        loop = asyncio.get_running_loop()
-        until_s, attempt = loop.time() + self.patience_s, 0
+        until_s, attempt = self._until_s(), 0
+        shard = partial(self._at, until_s=until_s)
         while True:
             try:
-                return await Offering(self.queue, layout, self.shard, own).of(command)
+                if layout.total == 1:
+                    return await self._first.do(command, own)
+                return await Offering(self.queue, layout, shard, own).of(command)
             except (Moved, PriorityQueueNotFound) as error:
                 attempt += 1
-                is_late = loop.time() + PAUSES.whole_s(attempt) >= until_s
+                is_late = now_s() + PAUSES.whole_s(attempt) >= until_s
                 if is_late or (layout.total == 1 and isinstance(error, PriorityQueueNotFound)):
                     raise
             finally:
                 self._routes.changed()
-            layout = await self.learned()
+            layout = await self.learned(until_s)
             if attempt > 1:  # its shards are being told
                 await asyncio.sleep(PAUSES.whole_s(attempt))
 
@@ -147,11 +158,12 @@ class QueueCalls:
         self, id: str, call: Callable[[ShardCalls], Coroutine[Any, Any, T]]
     ) -> T:
         """Call the shard that has a message."""
-        layout = await self._known()
+        until_s = self._until_s()
+        layout = await self._known(until_s)
         found: PriorityQueueError | None = None
         for number in order_of(layout, id):
             try:
-                return await call(self.shard(number))
+                return await call(self._at(number, until_s))
             except (MessageNotFound, LeaseForeign) as error:
                 found = error if found is None or isinstance(error, LeaseForeign) else found
             except PriorityQueueNotFound:
@@ -168,31 +180,33 @@ class QueueCalls:
             return await self._first.look(look)
         if isinstance(look, Get):
             return await self._where_it_is(look.id, lambda shard: shard.look(look))
-        layout = await self._known()
+        until_s = self._until_s()
+        layout = await self._known(until_s)
         if layout.total == 1:
-            return await self._first.look(look)
+            return await self._at(0, until_s).look(look)
         if isinstance(look, Page):
-            return await self._page(look, layout)
+            return await self._page(look, layout, until_s)
         shards = range(layout.total)
-        seen = await asyncio.gather(*(self._look_at(number, look) for number in shards))
+        seen = await asyncio.gather(*(self._look_at(number, look, until_s) for number in shards))
         return merged(look, [one for one in seen if one is not None])
 
-    async def _look_at(self, number: int, look: Look) -> object:
+    async def _look_at(self, number: int, look: Look, until_s: float) -> object:
         """What one shard shows; None: it is not made yet, or not needed any more."""
         try:
-            return await self.shard(number).look(look)
+            return await self._at(number, until_s).look(look)
         except PriorityQueueNotFound:
             if number == 0:
                 raise
             return None
 
-    async def _page(self, look: Page, layout: Layout) -> tuple[MessageView, ...]:
+    async def _page(self, look: Page, layout: Layout, until_s: float) -> tuple[MessageView, ...]:
         """One shard after the other."""
         first, after = place_of(look.after)
         found: list[MessageView] = []
         for number in range(first, layout.total):
             at_most = look.at_most - len(found)
-            seen = await self._look_at(number, look._replace(at_most=at_most, after=after))
+            rest = look._replace(at_most=at_most, after=after)
+            seen = await self._look_at(number, rest, until_s)
             views = cast("Sequence[MessageView]", seen or ())
             found += [placed(number, view) for view in views]
             if len(found) >= look.at_most or is_large(found):
@@ -204,19 +218,18 @@ class QueueCalls:
 
     async def leases(self, command: Dequeue, wait_s: float) -> list[Lease]:
         """Dequeue, waiting so long for a first message. Who is cancelled loses none."""
-        loop = asyncio.get_running_loop()
-        until_s, attempt = loop.time() + wait_s, 0
+        until_s, patient_s, attempt = now_s() + wait_s, self._until_s(), 0
         while True:
-            layout = await self.learned() if self._routes.is_stale else self._routes.layout
+            is_stale = self._routes.is_stale
+            layout = await self.learned(patient_s) if is_stale else self._routes.layout
             asked = command._replace(layout=layout.number)
-            left_s = max(until_s - loop.time(), 0.0)
-            found = await self._polled(asked, layout, left_s)
+            found = await self._polled(asked, layout, max(until_s - now_s(), 0.0))
             if found or not self._routes.is_other(layout.number):
                 return found
             attempt += 1
             if attempt > 1:  # its shards are being told
                 await asyncio.sleep(PAUSES.whole_s(attempt))
-            if loop.time() >= until_s + self.patience_s:
+            if now_s() >= until_s + self.patience_s:
                 return []
 
     async def _polled(self, command: Dequeue, layout: Layout, wait_s: float) -> list[Lease]:
@@ -234,7 +247,7 @@ class QueueCalls:
             polled = await self._first.poll(command, request, wait_ms)
             if polled.leases or polled.layout == layout.number:
                 return polled
-            await self.learned()
+            await self.learned(self._until_s())
         what = "cannot be given to a dequeue of a queue with several shards: leave it out"
         raise RequestInvalid(self.queue, "Idempotency-Key", what)
 
@@ -247,7 +260,7 @@ class QueueCalls:
 
     async def delete(self) -> None:
         """Delete all shards, shard 0 last, so that an attempt that breaks off can be repeated."""
-        for number in range((await self.learned()).total - 1, 0, -1):
+        for number in range((await self.learned(self._until_s())).total - 1, 0, -1):
             try:
                 await self._delete(self.shard(number))
             except PriorityQueueNotFound:

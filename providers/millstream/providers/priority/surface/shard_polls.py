@@ -46,6 +46,7 @@ class ShardedPoll:
         self._command = command
         self._loop = asyncio.get_running_loop()
         self._until_s = self._loop.time() + wait_s
+        self._patient_s = self._until_s + shards[0].patience_s
 
     async def leases(self) -> list[Lease]:
         """The leases that it gives, the most urgent first."""
@@ -84,7 +85,9 @@ class ShardedPoll:
         if not is_first or not board.knows(count, self._loop.time()):
             asked, looked_s = max(count, HEADS_MAX), self._loop.time()
             look = Heads(asked, self._command.wanted)
-            heads = await asyncio.gather(*(heads_of(shard, look) for shard in self._shards))
+            left_s = self._patient_s - looked_s
+            shards = [shard.within(left_s) for shard in self._shards]
+            heads = await asyncio.gather(*(heads_of(shard, look) for shard in shards))
             board.note(heads, asked, looked_s)
         return board.plan(count)
 
@@ -106,7 +109,8 @@ class ShardedPoll:
     ) -> list[Lease]:
         command = self._command._replace(at_most=count, not_above=not_above)
         try:
-            return await Poll(self._shards[shard], command, wait_s).leases()
+            patience_s = self._patient_s - self._loop.time() - wait_s
+            return await Poll(self._shards[shard], command, wait_s, patience_s).leases()
         except PriorityQueueNotFound:
             if shard == 0:
                 raise
