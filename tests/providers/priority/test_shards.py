@@ -162,6 +162,8 @@ def test_a_head_is_planned_once_and_none_is_known_for_long() -> None:
     board.note([[], [4]], 16, 20.0)
     board.forget()
     assert not board.knows(1, 20.0)
+    board.note([[], []], 16, 30.0)
+    assert not board.knows(1, 30.0)
 
 
 def test_routes_note_only_who_knew_the_layout_of_now() -> None:
