@@ -34,7 +34,7 @@ from millstream.providers.priority import (
 from millstream.providers.priority.core.body import NewMessage as CoreMessage
 from millstream.providers.priority.core.commands import Complete
 from millstream.providers.priority.core.core import PriorityCore
-from millstream.providers.priority.core.shards import home_of, named, shard_name
+from millstream.providers.priority.core.shards import at_creation, home_of, named, shard_name
 from millstream.providers.priority.surface.layouts import HeadBoard, Layout, Plan, Routes
 
 FOUR = QueueSettings(shards=4)
@@ -58,6 +58,8 @@ def test_keys_are_spread_and_a_further_shard_takes_its_share_only() -> None:
 
 def test_homes_are_the_same_for_ever() -> None:
     assert [home_of(key, 5) for key in ("", "a", "N12345", "ü")] == [2, 0, 4, 2]
+    assert home_of("k67595", 64) == 60  # at the edge between two
+    assert sum(number * home_of(f"k{number}", 64) for number in range(20_000)) == 6_330_427_542
 
 
 def test_a_shard_is_named_after_its_queue() -> None:
@@ -67,6 +69,12 @@ def test_a_shard_is_named_after_its_queue() -> None:
         ("q", 1),
         ("q", 63),
     ]
+
+
+def test_a_new_queue_has_been_nowhere_else() -> None:
+    given = replace(FOUR, shards_before=3, layout=9)
+    assert at_creation("q", given) == FOUR
+    assert at_creation(shard_name("q", 1), given) == given
 
 
 # -- one shard

@@ -52,6 +52,30 @@ def test_what_changes_while_one_looks_makes_it_look_again() -> None:
     assert waiting.sleeps(waiter)
 
 
+def test_who_comes_while_another_looks_or_is_about_to_may_sleep() -> None:
+    waiting, woken = Waiting("q", 10), list[str]()
+    first, _ = waiting.enter((), lambda: None)
+    second, _ = waiting.enter((), lambda: woken.append("second"))
+    waiting.looks(first)
+    assert waiting.sleeps(second), "the first looks, and wakes it if there is more"
+    waiting.found_none(first)
+    assert waiting.sleeps(first)
+    waiting.changed()
+    third, _ = waiting.enter((), lambda: None)
+    assert waiting.sleeps(third), "the first is about to look"
+    assert woken == []
+
+
+def test_who_left_is_taken_out_of_the_heap_when_half_of_it_is_stale() -> None:
+    waiting, count = Waiting("q", 1_000), 4 * SPARE_MAX
+    sleepers = [sleeper(waiting, (), [], "") for _ in range(count)]
+    group = sleepers[0].group
+    while len(group.asleep) == count:
+        waiting.leaves(sleepers.pop())
+        waiting.check()
+    assert 2 * len(sleepers) + SPARE_MAX == count - 2 and len(group.asleep) == len(sleepers)
+
+
 def test_one_who_found_none_keeps_its_place() -> None:
     waiting, woken = Waiting("q", 10), list[str]()
     first, second = (sleeper(waiting, (), woken, name) for name in ("first", "second"))
