@@ -185,7 +185,7 @@ ROOMS: dict[str, dict[str, tuple[str, ...]]] = {
         )
     }
     | {
-        f"{PRIORITY}/core/shards.py": (f"{PRIORITIES}/test_shards.py",),
+        f"{PRIORITY}/core/shards.py": (*PRIORITY_CORE[:1], f"{PRIORITIES}/test_shards.py"),
         f"{PRIORITY}/owner/waiting.py": (f"{PRIORITIES}/test_waiting.py",),
         f"{PRIORITY}/redis/demands.py": (f"{PRIORITIES}/test_redis_demands.py",),
         f"{PRIORITY}/redis/loading.py": (f"{PRIORITIES}/test_redis_rows.py",),
