@@ -9,6 +9,7 @@ import pytest
 from millstream.providers.priority.core import commands
 from millstream.providers.priority.core.body import NewMessage
 from millstream.providers.priority.core.commands import (
+    Adopt,
     Answered,
     Cancel,
     Command,
@@ -21,6 +22,7 @@ from millstream.providers.priority.core.commands import (
     Extend,
     Fail,
     Get,
+    Heads,
     Look,
     Page,
     Peek,
@@ -29,6 +31,8 @@ from millstream.providers.priority.core.commands import (
     Release,
     Requeue,
     Seen,
+    Settle,
+    Strays,
     Values,
     name_of,
     perform,
@@ -60,7 +64,18 @@ COMMANDS: list[Command] = [
     Prioritise("e", 7),
     Configure(QueueSettings("project", lease_ms=5), 1),
 ]
-LOOKS: list[Look] = [Get("d"), Peek(2), Page(3, 1), Depth(FOO), Values(), ReadSettings()]
+LOOKS: list[Look] = [
+    Get("d"),
+    Peek(2),
+    Page(3, 1),
+    Depth(FOO),
+    Values(),
+    ReadSettings(),
+    Heads(2),
+    Strays(),
+]
+OWN = (Adopt, Settle)
+"""What owners of shards tell each other, and no program asks for."""
 
 
 def opened() -> PriorityCore:
@@ -105,7 +120,7 @@ def test_commands_did_what_they_are_called() -> None:
 
 
 def test_names_are_for_every_operation_and_each_for_one() -> None:
-    assert set(commands.NAMES) == {*get_args(Command), *get_args(Look)}
+    assert set(commands.NAMES) == {*get_args(Command), *get_args(Look), *OWN}
     assert len(set(commands.NAMES.values())) == len(commands.NAMES)
 
 

@@ -63,10 +63,6 @@ ENDS = (Complete, Fail, Cancel)
 """These free a value, if the queue is exclusive."""
 
 
-NONE_ABOVE = -(2**62)
-"""Below all priorities: a dequeue gives nothing, but for what it gave under its request id."""
-
-
 class Polled(NamedTuple):
     """What a poll is answered with.
 
@@ -94,6 +90,8 @@ class QueueOwner(Grain):
         self._spreading = Spreading(self.key, tasks, period_s, keeper.shard, self._settle)
 
     def _opened(self) -> None:
+        if self._hold.settings.layout:
+            self._polls.moved()  # who came before it was known
         if named(self.key)[1] == 0:
             self._spreading.begin(self._hold.settings)
 
@@ -169,9 +167,6 @@ class QueueOwner(Grain):
         `do`."""
         checked_number(self.key, "wait_ms", wait_ms, 0, WAIT_MS_MAX)
         command = command._replace(wanted=tuple(sorted(command.wanted)))
-        await self._hold.used(True)
-        if command.layout != self._hold.settings.layout:  # the caller is to ask other shards, too
-            command, wait_ms = command._replace(not_above=NONE_ABOVE), 0
         found = await self._polls.poll(command, request, wait_ms / 1000)
         now_ms = self._hold.now_ms() if found.leases else 0
         return Polled(found.leases, found.status, now_ms, self._hold.settings.layout)

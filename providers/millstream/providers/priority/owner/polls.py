@@ -21,6 +21,10 @@ from .waiting import Waiter, Waiting
 __all__ = ["Polls"]
 
 
+NONE_ABOVE = -(2**62)
+"""Below all priorities: a dequeue gives nothing, but for what it gave under its request id."""
+
+
 class Sleeper:
     """One poll that waits: asleep, or about to look."""
 
@@ -108,7 +112,7 @@ class Polls:
                     self._waiting.found_none(waiter)
             if sleeper.error is not None:
                 raise sleeper.error
-            if found.leases or sleeper.is_over:
+            if found.leases or sleeper.is_over or self._is_elsewhere(command):
                 return found
             if not self._waiting.sleeps(waiter):
                 looks = True
@@ -117,8 +121,15 @@ class Polls:
             if not looks and not sleeper.is_over:
                 return found
 
+    def _is_elsewhere(self, command: Dequeue) -> bool:
+        """Is the caller to ask other shards, too, and then to wait at all of them?"""
+        return command.layout != self._hold.settings.layout
+
     async def _look(self, command: Dequeue, request: Request) -> Dequeued:
         """Dequeue, in as many steps as it takes to know what can be had."""
+        await self._hold.used(True)
+        if self._is_elsewhere(command):
+            command = command._replace(not_above=NONE_ABOVE)
         while True:
             found = await self._hold.do(command, request, creates=True)
             if found.leases or found.status is not PollStatus.MORE:

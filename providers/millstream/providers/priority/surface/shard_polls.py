@@ -93,10 +93,10 @@ class ShardedPoll:
 
     async def _dequeued(self, plan: Plan, not_above: int | None) -> list[Lease]:
         """The planned ones of each shard."""
-        polls = {
+        polls = [
             self._shards[0].start(self._poll(shard, count, not_above, 0.0))
             for shard, count in plan.counts.items()
-        }
+        ]
         try:
             await asyncio.wait(polls)
         except asyncio.CancelledError:
@@ -121,28 +121,32 @@ class ShardedPoll:
     async def _waited(self) -> list[Lease]:
         """Wait at all shards, until one has something."""
         left_s, count = self._left_s(), self._command.at_most
-        polls = {
+        polls = [
             self._shards[0].start(self._poll(shard, count, None, left_s))
             for shard in range(len(self._shards))
-        }
+        ]
         try:
-            waiting = polls
-            while waiting:
-                done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-                if self._is_over or any(is_of_use(one) for one in done):
-                    break
+            await self._until_one_is_of_use(polls)
         except asyncio.CancelledError:
             self._abandoned(polls)
             raise
+        waiting = [task for task in polls if not task.done()]
         for task in waiting:
             task.cancel()
         if waiting:
             await asyncio.wait(waiting)
         return await self._gathered(polls)
 
+    async def _until_one_is_of_use(self, polls: Sequence[asyncio.Task[list[Lease]]]) -> None:
+        waiting = set(polls)
+        while waiting and not self._is_over:
+            done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+            if any(is_of_use(task) for task in done):
+                return
+
     # -- the end
 
-    async def _gathered(self, polls: set[asyncio.Task[list[Lease]]]) -> list[Lease]:
+    async def _gathered(self, polls: Sequence[asyncio.Task[list[Lease]]]) -> list[Lease]:
         """What all gave, the surplus given back. Raises what the first raised that failed, if there
         is nothing."""
         found = sorted(
@@ -156,7 +160,7 @@ class ShardedPoll:
         give_back(found[count:])
         return found[:count]
 
-    def _abandoned(self, polls: set[asyncio.Task[list[Lease]]]) -> None:
+    def _abandoned(self, polls: Sequence[asyncio.Task[list[Lease]]]) -> None:
         """Nobody wants it any more."""
         for task in polls:
             task.cancel()
