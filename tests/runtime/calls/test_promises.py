@@ -143,7 +143,7 @@ async def test_a_call_carries_the_time_that_is_left() -> None:
         with pytest.raises(Rejected):
             await with_options(client.grain(Desk, "a"), timeout=5).answer()
     left_s = [call.ttl_s for call in gateway.calls]
-    assert 0 < left_s[2] <= left_s[0] - 0.02 < left_s[0] <= 5
+    assert 0 < left_s[2] <= left_s[0] - 0.019 < left_s[0] <= 5  # a loop may count in milliseconds
 
 
 # --- limits and what is left over -----------------------------------------------------------------
