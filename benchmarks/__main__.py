@@ -73,7 +73,8 @@ SUITES: dict[str, dict[str, list[str]]] = {
     "priority": {
         "ours": [
             *("priority.memory.queues", "priority.stores.memory", "priority.stores.embedded"),
-            *("priority.stores.redis", "priority.published.calls", "priority.published.http"),
+            *("priority.stores.redis", "priority.published.calls", "priority.published.handles"),
+            "priority.published.http",
         ],
         "limit": ["priority.memory.heaps"],
         "zset": ["priority.peers.zset"],

@@ -1,16 +1,17 @@
-"""The load that Netflix published of Timestone, asked of one queue through the Python API and HTTP.
+"""The load that Netflix published of Timestone, asked of one queue; and what handles and HTTP take.
 
 Source: `spec/queues.md` C (seed 004): 30,000 dequeue calls a second, mostly empty, p99 45 ms; 1,200
 enqueues a second, p99 25 ms; bursts of 5,000 a second, p99 85 ms. Theirs is a Redis and a fleet of
 servers over gRPC; this is one process: silo, store and callers on one loop, SQLite files.
-Owns: the subjects `calls` and `http`. Calls begin when they are due, whether or not earlier ones
-are answered, so what a queue makes others wait for is counted; one that would be more than
-`LATE_MAX` under way is not begun, and its rate is lower then.
+Owns: the subjects `calls`, `handles` and `http`. Calls begin when they are due, whether or not
+earlier ones are answered, so what a queue makes others wait for is counted; one that would be more
+than `LATE_MAX` under way is not begun, and its rate is lower then.
 """
 
 from __future__ import annotations
 
 import asyncio
+import itertools
 from base64 import b64encode
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -20,11 +21,18 @@ import aiohttp
 
 from benchmarks.measure import settle_memory
 from benchmarks.priority.load import PAYLOAD, Costs, Figures, now, scaled
-from millstream.providers.priority import EmbeddedStore, PriorityQueues, priority_queue
+from benchmarks.priority.stores import opened
+from millstream.providers.priority import (
+    EmbeddedStore,
+    PriorityQueues,
+    QueueSettings,
+    priority_queue,
+)
+from millstream.providers.priority.core.commands import Complete, Dequeue, Enqueue
 from millstream.providers.priority.http import PriorityApi
 from millstream.runtime import LocalCluster
 
-__all__ = ["calls", "http"]
+__all__ = ["calls", "handles", "http"]
 
 SECONDS = 10.0
 POLLS_S, ENQUEUES_S, BURST_S = 30_000, 1_200, 5_000
@@ -75,28 +83,37 @@ async def running(work: Path) -> AsyncIterator[LocalCluster]:
 
 
 async def calls(work: Path, size: float) -> Figures:
-    """Polls and enqueues together, what is had is completed; then bursts of a second."""
-    costs, seconds = Costs("published"), max(0.5, SECONDS * size)
-    async with running(work) as cluster:
-        queue = priority_queue(cluster, "encode")
-        await queue.enqueue(PAYLOAD)
+    """By calls of the queue's owner: polls and enqueues together, what is had is completed; then
+    bursts of a second."""
+    costs, seconds, ids = Costs("published"), max(0.5, SECONDS * size), itertools.count()
+    async with opened(EmbeddedStore(work / "priority")) as store:
+        queue = await store.acquire("encode", QueueSettings())
 
         async def poll(number: int) -> None:
-            for lease in await queue.dequeue(worker="w"):
-                await lease.complete()
+            for lease in (await queue.do(Dequeue("w"))).leases:
+                await queue.do(Complete(lease.id, lease.token))
 
         async def enqueue(number: int) -> None:
-            await queue.enqueue(PAYLOAD)
+            await queue.do(Enqueue(f"m{next(ids)}", PAYLOAD, queue.now_ms()))
 
         polls, enqueues = Paced(POLLS_S, seconds, poll), Paced(ENQUEUES_S, seconds, enqueue)
         settle_memory()
         await asyncio.gather(polls.run(), enqueues.run())
         note(costs, {"polls": polls, "enqueues": enqueues})
-        for _ in range(2):  # a second each, with time to breathe between
-            burst = Paced(BURST_S, 1.0, enqueue)
-            await burst.run()
-            await asyncio.sleep(0.5)
+        burst = Paced(BURST_S, 1.0, enqueue)
+        await burst.run()
         note(costs, {"burst": burst})
+    return costs.figures
+
+
+async def handles(work: Path, size: float) -> Figures:
+    """64 callers of a handle, in the silo's process: polls of an empty queue, and enqueues."""
+    costs, count = Costs("handle"), scaled(CALLS, size)
+    async with running(work) as cluster:
+        queue = priority_queue(cluster, "encode")
+        await queue.dequeue(worker="w")
+        await costs.crowd("polls", count, lambda _: queue.dequeue(worker="w"), CALLERS)
+        await costs.crowd("enqueues", count, lambda _: queue.enqueue(PAYLOAD), CALLERS)
     return costs.figures
 
 

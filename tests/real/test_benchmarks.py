@@ -72,7 +72,7 @@ def test_priority_queues_are_measured_in_memory_stored_and_under_load() -> None:
         assert {f"{name}_1M_enqueue_s", f"{name}_1M_work_s", f"{name}_empty_polls64_s"} <= set(
             figures
         )
-    for row in ("published_polls", "published_enqueues", "published_burst", "http_polls"):
+    for row in ("published_polls", "published_enqueues", "published_burst", "handle_polls"):
         assert 0 < figures[f"{row}_p50_us"]["median"] <= figures[f"{row}_p99_us"]["median"]
     by_shape, by_looking = (figures[f"filtered_by_{by}_us"] for by in ("shape", "looking"))
     assert by_shape["median"] < by_looking["median"]
