@@ -41,6 +41,7 @@ from .silo.services import (
     GrainServices,
     Members,
     SiloServices,
+    is_first_host,
     services_of,
 )
 from .tasks import Tasks
@@ -90,6 +91,7 @@ __all__ = [
     "encode_error",
     "extension_at",
     "extension_of",
+    "is_first_host",
     "is_grain",
     "isolated",
     "kind_of",

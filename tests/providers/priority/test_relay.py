@@ -248,7 +248,7 @@ def test_silos_that_relay_at_the_same_time_double_and_reorder_nothing(
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each with its own view of the outbox, as old as it likes."""
-    monkeypatch.setattr(part_module, "is_waker", lambda *_: True)
+    monkeypatch.setattr(part_module, "is_first_host", lambda *_: True)
 
     async def main(rig: Rig, stream: Stream) -> None:
         rng = rig.simulation.rng
@@ -271,7 +271,7 @@ def test_silos_that_relay_at_the_same_time_double_and_reorder_nothing(
 def test_a_relay_that_was_cut_off_sends_old_changes_in_vain(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(part_module, "is_waker", lambda *_: True)
+    monkeypatch.setattr(part_module, "is_first_host", lambda *_: True)
 
     async def main(rig: Rig, stream: Stream) -> None:
         await work(rig)

@@ -15,7 +15,7 @@ from functools import partial
 from hashlib import sha256
 
 from millstream.runtime import ConfigError, Grain, with_options
-from millstream.runtime.extending import SiloPart, SiloServices, Tasks, kind_of
+from millstream.runtime.extending import SiloPart, SiloServices, Tasks, is_first_host, kind_of
 from millstream.streams import Capability, PersistentStreams
 
 from .adapter.options import STREAM_QUEUES
@@ -25,7 +25,7 @@ from .owner.grain import owner_of
 from .owner.options import PriorityOptions
 from .owner.spreading import Shard
 from .owner.target import QueuesTarget
-from .owner.waking import Waker, is_waker
+from .owner.waking import Waker
 from .relay.relay import Relay
 from .store.contract import PriorityStore
 
@@ -127,7 +127,7 @@ class PriorityQueues(SiloPart):
             owner = services.grain(cls, queue)
             await with_options(owner, timeout=self.options.wake_timeout_s).wake()
 
-        is_first = partial(is_waker, services.members, services.address, kind_of(cls))
+        is_first = partial(is_first_host, services.members, services.address, kind_of(cls))
         self._waker = Waker(services, self.store, self.options, is_first, wake)
         if into is not None:
             clock, tasks = services.clock, services.new_tasks()

@@ -36,6 +36,7 @@ __all__ = [
     "GrainServices",
     "Members",
     "SiloServices",
+    "is_first_host",
     "services_of",
 ]
 
@@ -63,6 +64,19 @@ class Members(Protocol):
     def watch(self, listener: Callable[[TableView], None], /) -> Callable[[], None]:
         """Call back with each newer view, in order; returns a function that ends it."""
         ...
+
+
+def is_first_host(members: Members, silo: str, grain_type: str) -> bool:
+    """Is the silo the first of those that are active and host a type of grains?
+
+    Who does for all of a kind what one silo should do asks this. Two may believe it for a while,
+    which must cost no more than calls; or none, until the next look.
+    """
+    for other in members.active():
+        row = members.view.row(other)
+        if row is not None and grain_type in row.grain_types:
+            return other == silo
+    return False
 
 
 class Clock(Protocol):

@@ -14,11 +14,11 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from millstream.runtime import MillstreamError
-from millstream.runtime.extending import LineBudget, Members, SiloServices
+from millstream.runtime.extending import LineBudget, SiloServices, is_first_host
 
 from .rows import StagedRows
 
-__all__ = ["Finder", "is_finder"]
+__all__ = ["Finder"]
 
 log = logging.getLogger("millstream.staging")
 
@@ -26,18 +26,6 @@ FIND_EVERY_S = 30.0
 ROWS_AT_ONCE = 100
 WAKES_MAX = 64
 WAKE_S = 10.0
-
-
-def is_finder(members: Members, silo: str, grain_type: str) -> bool:
-    """Is the silo the first of those that are active and host the writers?
-
-    Two silos may believe it for a while, which costs a few calls; or none, until the next look.
-    """
-    for other in members.active():
-        row = members.view.row(other)
-        if row is not None and grain_type in row.grain_types:
-            return other == silo
-    return False
 
 
 class Finder:
@@ -79,7 +67,7 @@ class Finder:
     async def _run(self) -> None:
         while True:
             await asyncio.sleep(FIND_EVERY_S)
-            if is_finder(self._services.members, self._services.address, self._grain_type):
+            if is_first_host(self._services.members, self._services.address, self._grain_type):
                 try:
                     await self._round()
                 except MillstreamError as error:

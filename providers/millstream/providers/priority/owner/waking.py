@@ -15,25 +15,13 @@ from typing import Any
 
 from millstream.providers.priority.store.contract import PriorityStore
 from millstream.runtime import MillstreamError
-from millstream.runtime.extending import LineBudget, Members, SiloServices
+from millstream.runtime.extending import LineBudget, SiloServices
 
 from .options import PriorityOptions
 
-__all__ = ["Waker", "is_waker"]
+__all__ = ["Waker"]
 
 log = logging.getLogger("millstream.priority")
-
-
-def is_waker(members: Members, silo: str, grain_type: str) -> bool:
-    """Is the silo the first of those that are active and host the queues' owners?
-
-    Two silos may believe it for a while, which costs a few calls; or none, until the next look.
-    """
-    for other in members.active():
-        row = members.view.row(other)
-        if row is not None and grain_type in row.grain_types:
-            return other == silo
-    return False
 
 
 class Waker:

@@ -5,7 +5,7 @@ Owns: `merged`, and how messages of several shards are numbered. Pure.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import cast
 
 from millstream.providers.priority.core.commands import Depth, Look, Peek, Values
@@ -20,14 +20,15 @@ SHARD_BITS = 48
 Depths = dict[State, int]
 
 
-def merged(look: Look, seen: Sequence[object]) -> object:
-    """The answers of all shards to one look, in their order; `Page` is asked of one at a time."""
+def merged(look: Look, seen: Mapping[int, object]) -> object:
+    """The answers of all shards that there are to one look; `Page` is asked of one at a time."""
+    answers = list(seen.values())
     if isinstance(look, Depth):
-        return added(cast("Sequence[Depths]", seen))
+        return added(cast("Sequence[Depths]", answers))
     if isinstance(look, Values):
-        return values_of(cast("Sequence[ValueDepths]", seen))
+        return values_of(cast("Sequence[ValueDepths]", answers))
     assert isinstance(look, Peek), "what is asked of one shard is not merged"
-    return peeked(cast("Sequence[tuple[MessageView, ...]]", seen), look.at_most)
+    return peeked(cast("Mapping[int, tuple[MessageView, ...]]", seen), look.at_most)
 
 
 def added(depths: Sequence[Depths]) -> Depths:
@@ -43,9 +44,9 @@ def values_of(seen: Sequence[ValueDepths]) -> ValueDepths:
     return ValueDepths({value: added(depths) for value, depths in found.items()})
 
 
-def peeked(seen: Sequence[tuple[MessageView, ...]], at_most: int) -> tuple[MessageView, ...]:
+def peeked(seen: Mapping[int, tuple[MessageView, ...]], at_most: int) -> tuple[MessageView, ...]:
     """The most urgent of all, as far as one answer may hold; of equals those of lower shards."""
-    views = [placed(shard, view) for shard, views in enumerate(seen) for view in views]
+    views = [placed(shard, view) for shard, views in seen.items() for view in views]
     chosen: list[MessageView] = []
     for view in sorted(views, key=lambda one: (one.priority, one.sequence))[:at_most]:
         chosen.append(view)

@@ -188,7 +188,7 @@ class QueueCalls:
             return await self._page(look, layout, until_s)
         shards = range(layout.total)
         seen = await asyncio.gather(*(self._look_at(number, look, until_s) for number in shards))
-        return merged(look, [one for one in seen if one is not None])
+        return merged(look, {at: one for at, one in enumerate(seen) if one is not None})
 
     async def _look_at(self, number: int, look: Look, until_s: float) -> object:
         """What one shard shows; None: it is not made yet, or not needed any more."""
