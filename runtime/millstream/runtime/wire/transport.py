@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import logging
 import os
 import socket
 import threading
@@ -29,12 +30,16 @@ __all__ = [
     "links_closed",
 ]
 
+log = logging.getLogger("millstream.transport")
+
 PROBE_REPLY_BYTES_MAX = 64
 PROBE_LOOK_S = 0.5
 PROBE_RETRY_S = 0.02
 KEEPALIVE_IDLE_S = 15
 KEEPALIVE_EVERY_S = 5
 KEEPALIVE_PROBES_MAX = 4
+BACKLOG = 128
+REST_S = 1.0
 CLOSING_ITERATIONS = 6  # accepted, made, given to us, aborted, told, closed
 
 
@@ -178,15 +183,60 @@ def keep_alive(sock: socket.socket) -> None:
 
 
 class TcpListener:
-    """A listening socket."""
+    """Listening sockets, and the links of those who connect.
 
-    def __init__(self, server: asyncio.Server) -> None:
-        self._server = server
-        host, port = server.sockets[0].getsockname()[:2]
+    It accepts by itself: an `asyncio.Server` that is closed while it makes a link of what it has
+    accepted forgets it, open, until the collector finds it (seen with CPython 3.11).
+    """
+
+    def __init__(self, sockets: list[socket.socket], accept: Callable[[Link], None]) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._sockets = sockets
+        self._accept = accept
+        self._making: dict[asyncio.Task[Any], None] = {}
+        host, port = sockets[0].getsockname()[:2]
         self.address = Address(host, port)
+        for sock in sockets:
+            self._listen(sock)
+
+    def _listen(self, sock: socket.socket) -> None:
+        if sock in self._sockets:
+            self._loop.add_reader(sock, self._take, sock)
+
+    def _take(self, sock: socket.socket) -> None:
+        """Accept who waits there."""
+        for _ in range(BACKLOG):
+            try:
+                peer, _ = sock.accept()
+            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+                return
+            except OSError as error:  # above all, no descriptors: they may come back
+                log.warning("nobody can connect to %s for %g s: %s", self.address, REST_S, error)
+                self._loop.remove_reader(sock)
+                self._loop.call_later(REST_S, self._listen, sock)
+                return
+            peer.setblocking(False)
+            task = self._loop.create_task(self._make(peer))
+            self._making[task] = None
+            task.add_done_callback(self._made)
+
+    async def _make(self, peer: socket.socket) -> None:
+        """Give a connection its link, which is shown to whoever accepts."""
+        try:
+            await self._loop.connect_accepted_socket(lambda: TcpLink(self._accept), peer)
+        except (OSError, ValueError) as error:  # it went as soon as it came
+            peer.close()
+            log.debug("a connection to %s was lost at once: %s", self.address, error)
+
+    def _made(self, task: asyncio.Task[Any]) -> None:
+        del self._making[task]
 
     def close(self) -> None:
-        self._server.close()
+        """Listen no more. What was accepted before becomes a link in the next iterations."""
+        sockets, self._sockets = self._sockets, []
+        for sock in sockets:
+            self._loop.remove_reader(sock)
+            sock.close()
 
 
 class ProbeListener:
@@ -268,10 +318,12 @@ class TcpTransport:
         """Listen on an address. Raises ClusterError naming the address and the reason."""
         loop = asyncio.get_running_loop()
         try:
-            server = await loop.create_server(lambda: TcpLink(accept), address.host, address.port)
+            infos = await loop.getaddrinfo(
+                address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+            )
+            return TcpListener(bound(infos), accept)
         except OSError as error:
             raise cannot_listen(address, error) from error
-        return TcpListener(server)
 
     def listen_probe(self, address: Address, answer: Callable[[], bytes], /) -> Listener:
         """Answer probes in a thread. Raises ClusterError naming the address and the reason."""
@@ -288,6 +340,20 @@ class TcpTransport:
                 return await reader.read(PROBE_REPLY_BYTES_MAX)
             finally:
                 writer.close()
+
+
+def bound(infos: list[tuple[Any, ...]]) -> list[socket.socket]:
+    """Listening sockets at all addresses that a name has here. Raises OSError."""
+    sockets: list[socket.socket] = []
+    try:
+        for family, _, _, _, name in dict.fromkeys(infos):
+            sockets.append(socket.create_server(name, family=family, backlog=BACKLOG))
+            sockets[-1].setblocking(False)
+    except BaseException:
+        for sock in sockets:
+            sock.close()
+        raise
+    return sockets
 
 
 def cannot_connect(address: Address, error: Exception) -> str:

@@ -1,0 +1,99 @@
+"""Who connects while a listener closes is answered or turned away, and forgotten by nobody."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import gc
+import logging
+import os
+import socket
+from contextlib import closing
+
+import pytest
+
+from millstream.runtime.wire import transport
+from millstream.runtime.wire.address import Address
+from millstream.runtime.wire.transport import Link, TcpListener, TcpTransport, links_closed
+
+HERE = Address("127.0.0.1", 0)
+
+
+@pytest.mark.parametrize("iterations", range(8))
+async def test_who_connects_as_a_listener_closes_is_not_forgotten(iterations: int) -> None:
+    """The peer hears its end at once, from us or from the system."""
+    links: list[Link] = []
+    listener = await TcpTransport().listen(HERE, links.append)
+    with socket.create_connection(listener.address) as peer:
+        for _ in range(iterations):
+            await asyncio.sleep(0)
+        listener.close()
+        await links_closed()
+        for link in links:
+            link.abort()
+        await links_closed()
+        peer.settimeout(5.0)
+        try:
+            assert peer.recv(1) == b""
+        except ConnectionResetError:
+            pass
+    gc.collect()  # a transport that nobody closed would complain
+
+
+class Without(socket.socket):
+    """A listening socket in a process that has no descriptors left, for a while."""
+
+    times = 2
+
+    def accept(self) -> tuple[socket.socket, object]:
+        if self.times:
+            self.times -= 1
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+        return super().accept()
+
+
+async def test_a_process_without_descriptors_accepts_again_when_it_has_some(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(transport, "REST_S", 0.01)
+    sock = Without(socket.AF_INET, socket.SOCK_STREAM)
+    sock.bind(HERE)
+    sock.listen()
+    sock.setblocking(False)
+    links: list[Link] = []
+    with closing(TcpListener([sock], links.append)) as listener:
+        with caplog.at_level(logging.WARNING), socket.create_connection(listener.address):
+            while not links:
+                await asyncio.sleep(0)
+        links[0].abort()
+    assert caplog.text.count("nobody can connect to 127.0.0.1:") == 2
+    assert "Too many open files" in caplog.text
+    await links_closed()
+
+
+async def test_a_listener_that_closed_without_descriptors_stays_closed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(transport, "REST_S", 0.0)
+    sock = Without(socket.AF_INET, socket.SOCK_STREAM)
+    sock.times = 1
+    sock.bind(HERE)
+    sock.listen()
+    sock.setblocking(False)
+    listener = TcpListener([sock], lambda link: pytest.fail("a link of a closed listener"))
+    with socket.create_connection(listener.address):
+        while sock.times:
+            await asyncio.sleep(0)
+        listener.close()
+        await links_closed()
+
+
+async def test_a_name_is_listened_at_where_all_its_addresses_are() -> None:
+    links: list[Link] = []
+    with closing(await TcpTransport().listen(Address("localhost", 0), links.append)) as listener:
+        link = await TcpTransport().connect(listener.address)
+        while not links:
+            await asyncio.sleep(0)
+        links[0].abort()
+        link.abort()
+    await links_closed()
