@@ -476,6 +476,45 @@ def test_what_goes_is_acknowledged_and_not_the_newest(
         assert not rest or rest[0].end > floor
 
 
+@pytest.mark.parametrize(
+    ("age_s", "kept_bytes", "count"),
+    [
+        (9, None, 1),  # of 0 s, 1 s and 2 s, at 9 s
+        (8, None, 2),
+        (8.001, None, 1),
+        (7.999, None, 2),
+        (10, None, 0),
+        (None, 600, 0),  # of 200, 300 and 100 bytes
+        (None, 599, 1),
+        (None, 400, 1),
+        (None, 399, 2),
+        (None, 100, 2),
+        (None, 99, 3),
+    ],
+)
+def test_what_goes_is_as_old_or_too_much_to_the_very_number(
+    age_s: float | None, kept_bytes: int | None, count: int
+) -> None:
+    options = LedgerTopicOptions(retention_s=age_s, retention_bytes=kept_bytes)
+    assert ledgers_to_trim(spans_of([2, 3, 1, 1], False), 99, 9000, options) == count
+
+
+def test_what_lies_between_two_ranges_is_in_neither() -> None:
+    done = Acknowledged(0)
+    done.add(8, 9)
+    done.add(5, 6)
+    assert [number for number in range(12) if number in done] == [0, 5, 6, 8, 9]
+
+
+def test_what_is_cut_ends_before_the_end() -> None:
+    done = Acknowledged(0)
+    for low, high in ((2, 3), (5, 9)):
+        for number in range(low, high + 1):
+            done.add(number, number)
+    done.cut(7)
+    assert [number for number in range(12) if number in done] == [0, 2, 3, 5, 6]
+
+
 def test_unread_bytes_are_as_many_as_the_messages_have() -> None:
     spans = spans_of([2, 3], True)
     assert [unread_bytes(spans, floor) for floor in range(1, 8)] == [500, 400, 300, 200, 100, 0, 0]
