@@ -499,6 +499,12 @@ def test_what_goes_is_as_old_or_too_much_to_the_very_number(
     assert ledgers_to_trim(spans_of([2, 3, 1, 1], False), 99, 9000, options) == count
 
 
+@pytest.mark.parametrize(("floor", "count"), [(2, 0), (3, 1), (5, 1), (6, 2), (7, 3), (99, 3)])
+def test_what_goes_is_acknowledged_up_to_its_very_end(floor: int, count: int) -> None:
+    options = LedgerTopicOptions(retention_s=0)
+    assert ledgers_to_trim(spans_of([2, 3, 1, 1], False), floor, 9000, options) == count
+
+
 def test_what_lies_between_two_ranges_is_in_neither() -> None:
     done = Acknowledged(0)
     done.add(8, 9)
