@@ -63,6 +63,7 @@ OPTION_CLASSES = {
     "StoreLimits": "millstream.providers.priority",
     "StreamOptions": "millstream.streams",
     "WriteOptions": "pyspark_millstream.options",
+    "ReadOptions": "pyspark_millstream.read_options",
     "WriterOptions": "millstream.providers.sqlite",
 }
 # Tables of arguments: page, the line at which to look for the table, what is called.

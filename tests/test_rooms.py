@@ -29,6 +29,7 @@ FLOORS: dict[str, tuple[str, ...]] = {
         "insight",
         "publishing",
         "staging",
+        "rewinding",
         "api",
         "ownership",
         "consumer",

@@ -1,34 +1,44 @@
-"""`format("millstream")` for PySpark: rows of a DataFrame become events of Millstream streams.
+"""`format("millstream")` for PySpark: rows become events of Millstream streams, and events rows.
 
 Spark finds `DefaultSource` by the `pyspark_` prefix of this module; nothing has to be registered.
 Owns: the entry points that Spark calls. Not: options (`options`), rows (`rows`), sequences
-(`tokens`), sending (`sending`, `staging`, `background`), tasks (`writer`). Invariant: importing
-this module costs no pandas and no pyarrow, and raises nothing: an error here would break every
-Python source.
+(`tokens`), sending (`sending`, `staging`, `background`), tasks (`writer`), reading (`reader`,
+`offsets`, `columns`). Invariant: importing this module costs no pandas and no pyarrow, and raises
+nothing: an error here would break every Python source.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSource
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
+    from .reader import BatchReader, StreamReader
     from .writer import BatchWriter, StreamWriter
 
 __all__ = ["DefaultSource"]
 
+PLAIN_SCHEMA = (
+    "key string, payload binary, headers map<string,string>, token string, time timestamp"
+)
+"""Of what is read without a schema of the user's."""
+
 
 class DefaultSource(DataSource):
-    """Writes a DataFrame into the streams of one namespace, through the gateway port of silos.
+    """Writes a DataFrame into the streams of one namespace, through the gateway port of silos, and
+    reads what is in their queues.
 
-    Options: see `pyspark_millstream.options.WriteOptions`. A batch is seen whole, once Spark has
-    committed it, or not at all, whatever fails. With `delivery=direct` rows are visible as they
-    arrive, and a task that Spark runs again must see the same rows in the same order; `writer`
-    tells the rules. Only appending works: `mode("append")` for `df.write`, output mode "append" or
-    "update" for `df.writeStream`.
+    Options for writing: see `pyspark_millstream.options.WriteOptions`. A batch is seen whole, once
+    Spark has committed it, or not at all, whatever fails. With `delivery=direct` rows are visible
+    as they arrive, and a task that Spark runs again must see the same rows in the same order;
+    `writer` tells the rules. Only appending works: `mode("append")` for `df.write`, output mode
+    "append" or "update" for `df.writeStream`.
+
+    Options for reading: see `pyspark_millstream.read_options.ReadOptions`. Rows are `key`,
+    `payload`, `headers`, `token`, `time`, or fields of the items, if the user gives a schema.
     """
 
     @classmethod
@@ -48,8 +58,20 @@ class DefaultSource(DataSource):
 
         return StreamWriter(planned(self.options, schema, overwrite))
 
-    def schema(self) -> NoReturn:
-        """Reading is refused: Spark asks for the schema first."""
-        raise NotImplementedError(
-            'format("millstream") only writes: reading streams is not available in this version'
-        )
+    def schema(self) -> str:
+        """Of what is read, where the user gives none."""
+        return PLAIN_SCHEMA
+
+    def reader(self, schema: StructType) -> BatchReader:
+        """For `spark.read`. Raises ValueError for an option that cannot work."""
+        from .read_options import parse_read
+        from .reader import BatchReader, Source
+
+        return BatchReader(Source(parse_read(self.options, is_stream=False), schema))
+
+    def streamReader(self, schema: StructType) -> StreamReader:
+        """For `spark.readStream`. Raises ValueError for an option that cannot work."""
+        from .read_options import parse_read
+        from .reader import Source, StreamReader
+
+        return StreamReader(Source(parse_read(self.options, is_stream=True), schema))

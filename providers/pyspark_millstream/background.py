@@ -14,13 +14,11 @@ from collections.abc import AsyncIterator, Coroutine
 from concurrent.futures import Future
 from contextlib import asynccontextmanager
 from threading import Lock, Thread
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from millstream.runtime import Client, RuntimeOptions, SiloUnavailable, connect
 from millstream.runtime.extending import Backoff
 from millstream.runtime.run import loop_factory
-
-from .options import WriteOptions
 
 __all__ = ["Background", "background", "end_background"]
 
@@ -29,6 +27,17 @@ CALL_TIMEOUT_S = 30.0
 RETRY = Backoff(0.05, 2.0, 2.0)
 T = TypeVar("T")
 Route = tuple[tuple[str, ...], str]
+
+
+class Where(Protocol):
+    """Which cluster, and how long it is waited for: options of a write or a read."""
+
+    @property
+    def gateways(self) -> tuple[str, ...]: ...
+    @property
+    def cluster(self) -> str: ...
+    @property
+    def patience_s(self) -> float: ...
 
 
 class Kept:
@@ -59,12 +68,16 @@ class Background:
 
         Raises what it raises; CancelledError: this was closed meanwhile; RuntimeError: before.
         """
-        future = self._submit(coro)
+        future = self.start(coro)
         try:
             return future.result()
         except BaseException:
             future.cancel()
             raise
+
+    def start(self, coro: Coroutine[Any, Any, T]) -> Future[T]:
+        """Run it there. Raises RuntimeError: this was closed before."""
+        return self._submit(coro)
 
     def _submit(self, coro: Coroutine[Any, Any, T], *, is_last: bool = False) -> Future[T]:
         with self._submitting:  # nothing comes behind the last, where nobody would end it
@@ -75,8 +88,8 @@ class Background:
             return asyncio.run_coroutine_threadsafe(coro, self.loop)
 
     @asynccontextmanager
-    async def client(self, options: WriteOptions) -> AsyncIterator[Client]:
-        """The client of the gateways that a write names; waits for one that answers.
+    async def client(self, options: Where) -> AsyncIterator[Client]:
+        """The client of the gateways that are named; waits for one that answers.
 
         Raises SiloUnavailable after `patience_s`, ConfigError (another cluster or version).
         """
@@ -119,7 +132,7 @@ class Background:
             await self._kept.popitem()[1].client.aclose()
 
 
-async def _connected(options: WriteOptions) -> Client:
+async def _connected(options: Where) -> Client:
     """A client that has reached a gateway."""
     call_timeout_s = min(CALL_TIMEOUT_S, options.patience_s)
     runtime = RuntimeOptions(call_timeout_s=call_timeout_s)

@@ -11,10 +11,11 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from difflib import get_close_matches
+from typing import Any
 
 from millstream.runtime import ConfigError, connect
 
-__all__ = ["WriteOptions", "parse"]
+__all__ = ["WriteOptions", "check_names", "count", "gateways", "parse", "required", "seconds"]
 
 GATEWAYS_MAX = 64
 CHUNK_ROWS_MAX = 100_000
@@ -55,25 +56,25 @@ class WriteOptions:
 def parse(given: Mapping[str, str], columns: Sequence[str]) -> WriteOptions:
     """Options as Spark gives them, for rows with these columns. Raises ValueError."""
     texts = {name.lower(): text.strip() for name, text in given.items()}
-    _check_names(texts)
+    check_names(texts, WriteOptions)
     return WriteOptions(
-        gateways=_gateways(_required(texts, "gateways", "127.0.0.1:7700,127.0.0.1:7701")),
-        namespace=_required(texts, "namespace", "arrivals"),
-        key_column=_column("key_column", _required(texts, "key_column", "id"), columns),
+        gateways=gateways(required(texts, "gateways", "127.0.0.1:7700,127.0.0.1:7701")),
+        namespace=required(texts, "namespace", "arrivals"),
+        key_column=_column("key_column", required(texts, "key_column", "id"), columns),
         value_columns=_value_columns(texts.get("value_columns", ""), columns),
         cluster=texts.get("cluster") or "dev",
         provider=texts.get("provider") or "default",
         writer_id=texts.get("writer_id", ""),
-        chunk_rows=_count(texts, "chunk_rows", 500, CHUNK_ROWS_MAX),
-        window=_count(texts, "window", 8, WINDOW_MAX),
+        chunk_rows=count(texts, "chunk_rows", 500, CHUNK_ROWS_MAX),
+        window=count(texts, "window", 8, WINDOW_MAX),
         delivery=_delivery(texts.get("delivery") or "staged"),
-        patience_s=_seconds(texts, "patience_s", 60.0, PATIENCE_S_MAX),
+        patience_s=seconds(texts, "patience_s"),
     )
 
 
-def _check_names(texts: Mapping[str, str]) -> None:
+def check_names(texts: Mapping[str, str], options: type[Any]) -> None:
     """Refuse what is none of ours, and none of Spark's."""
-    known = [field.name for field in fields(WriteOptions)]
+    known = [field.name for field in fields(options)]
     for name in texts:
         if name in known or name in NOT_OURS:
             continue
@@ -82,7 +83,8 @@ def _check_names(texts: Mapping[str, str]) -> None:
         raise ValueError(f"unknown option {name!r}: {meant}")
 
 
-def _required(texts: Mapping[str, str], name: str, example: str) -> str:
+def required(texts: Mapping[str, str], name: str, example: str) -> str:
+    """An option that must be there. Raises ValueError."""
     text = texts.get(name, "")
     if not text:
         raise ValueError(f"option {name!r} is missing: write option({name!r}, {example!r})")
@@ -93,17 +95,18 @@ def _listed(text: str) -> list[str]:
     return [part.strip() for part in text.split(",") if part.strip()]
 
 
-def _gateways(text: str) -> tuple[str, ...]:
-    gateways = tuple(_listed(text))
-    if not 1 <= len(gateways) <= GATEWAYS_MAX:
+def gateways(text: str) -> tuple[str, ...]:
+    """The addresses that are listed. Raises ValueError."""
+    listed = tuple(_listed(text))
+    if not 1 <= len(listed) <= GATEWAYS_MAX:
         raise ValueError(
-            f"option 'gateways' lists {len(gateways)} addresses: write 1 to {GATEWAYS_MAX}"
+            f"option 'gateways' lists {len(listed)} addresses: write 1 to {GATEWAYS_MAX}"
         )
     try:
-        connect(*gateways)
+        connect(*listed)
     except ConfigError as error:
         raise ValueError(f"option 'gateways': {error}, as in 127.0.0.1:7700") from None
-    return gateways
+    return listed
 
 
 def _column(option: str, name: str, columns: Sequence[str]) -> str:
@@ -123,7 +126,8 @@ def _value_columns(text: str, columns: Sequence[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(_column("value_columns", name, columns) for name in names))
 
 
-def _count(texts: Mapping[str, str], name: str, default: int, largest: int) -> int:
+def count(texts: Mapping[str, str], name: str, default: int, largest: int) -> int:
+    """A whole number from 1 up to the largest. Raises ValueError."""
     text = texts.get(name, "")
     number = int(text) if text.isascii() and text.isdigit() else 0
     if text and not 1 <= number <= largest:
@@ -131,10 +135,11 @@ def _count(texts: Mapping[str, str], name: str, default: int, largest: int) -> i
     return number or default
 
 
-def _seconds(texts: Mapping[str, str], name: str, default: float, largest: float) -> float:
-    text = texts.get(name, "")
+def seconds(texts: Mapping[str, str], name: str) -> float:
+    """A time up to `PATIENCE_S_MAX`; 60 s if there is none. Raises ValueError."""
+    text, largest = texts.get(name, ""), PATIENCE_S_MAX
     if not text:
-        return default
+        return 60.0
     try:
         number = float(text)
     except ValueError:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import defaultdict
+from collections.abc import Callable
 from types import TracebackType
 from typing import Any
 
@@ -32,9 +33,9 @@ class FlightTable(Grain):
         SEEN[self.key].append(event.item)
 
 
-def streams() -> PersistentStreams:
-    return PersistentStreams(
-        MemoryQueues(), mapper=HashRingMapper(queues=4), balancer=DeploymentBalancer()
+def streams_of(queues: Callable[[], Any]) -> Callable[[], PersistentStreams]:
+    return lambda: PersistentStreams(
+        queues(), mapper=HashRingMapper(queues=4), balancer=DeploymentBalancer()
     )
 
 
@@ -43,14 +44,14 @@ class SiloThread:
 
     namespace = FLIGHTS.name
 
-    def __init__(self) -> None:
+    def __init__(self, queues: Callable[[], Any] = MemoryQueues) -> None:
         self._store = MemoryStateStore()
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._cluster = LocalCluster(
             silos=2,
             grains=[FlightTable],
-            streams={"default": streams},
+            streams={"default": streams_of(queues)},
             stores={"default": self._store},
         )
         self.gateways = ""

@@ -64,10 +64,14 @@ class WatchedStore(FailingStore):
 class StagedWorld:
     """A cluster of silos, and a client on a host of its own."""
 
-    def __init__(self, simulation: Simulation, silos: int, options: StreamOptions) -> None:
+    def __init__(
+        self, simulation: Simulation, silos: int, options: StreamOptions, can_rewind: bool
+    ) -> None:
         Run(simulation)
         self.simulation = simulation
-        self.logs = LogService(simulation, is_fenced=True, drops_repeats=True)
+        self.logs = LogService(
+            simulation, is_fenced=True, drops_repeats=True, can_rewind=can_rewind
+        )
         self.store = WatchedStore(simulation)
 
         def provider() -> PersistentStreams:
@@ -202,11 +206,12 @@ def in_cluster(
     seed: int = 1,
     options: StreamOptions | None = None,
     is_client_lost: bool = False,
+    can_rewind: bool = False,
 ) -> T:
     """Run a test in a cluster, in virtual time."""
 
     async def driver(simulation: Simulation) -> T:
-        world = StagedWorld(simulation, silos, options or StreamOptions())
+        world = StagedWorld(simulation, silos, options or StreamOptions(), can_rewind)
         await world.cluster.start()
         world.client = world.cluster.client(world.host)
         await world.on_host(world.client.__aenter__())

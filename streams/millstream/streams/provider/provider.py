@@ -48,6 +48,7 @@ from millstream.streams.ownership.record import OwnershipStore
 from millstream.streams.publishing.ingest import IngestTarget
 from millstream.streams.publishing.outbox import resume_outbox
 from millstream.streams.publishing.silo_publisher import SiloPublisher
+from millstream.streams.rewinding.target import Extent, RewindTarget, refusal_of
 from millstream.streams.staging.silo import Staging
 from millstream.streams.staging.writer import writer_grain_of
 
@@ -101,6 +102,7 @@ class PersistentStreams:
         self.holding: HoldingTarget
         self.dead_letters: DeadLetters
         self._staging: Staging | None = None
+        self._rewinding: RewindTarget | None = None
         self._publisher: SiloPublisher | None = None
         self._reading: QueueReading | None = None
         self._opened: QueueAdapter | None = None  # the adapter, until it is closed
@@ -217,12 +219,35 @@ class PersistentStreams:
         self.ack_calls = AckCalls(services, name)
         services.targets.add(IngestTarget(publisher), name)
         self._wire_staging(services, name, options, publisher)
+        self._rewinding = self._rewind_target(services, name, options)
+        services.targets.add(self._rewinding, name)
         self.reports = StreamReports(name, services, self.mapper, records, self.manager, store)
         services.targets.add(WhyTarget(self.reports), name)
         redriving = Redriving(name, services, self._reading.following, options.delivery)
         letters = DeadLettersTarget(self._reading.letters, redriving)
         services.targets.add(letters, name)
         self.dead_letters = DeadLetters(letters)
+
+    def _rewind_target(
+        self, services: SiloServices, name: str, options: StreamOptions
+    ) -> RewindTarget:
+        def others() -> list[str]:
+            return [silo for silo in services.members.active() if silo != services.address]
+
+        async def ask(silo: str, queues: list[str]) -> list[Extent]:
+            target = f"{RewindTarget.target_name}/{name}"
+            return await services.targets.call(silo, target, RewindTarget.extents_here, queues)
+
+        return RewindTarget(
+            name,
+            self.adapter,
+            self._layout.read_queues,
+            services.new_tasks(),
+            options.call_limit_s,
+            refusal_of(name, self.capabilities),
+            others,
+            ask,
+        )
 
     def _wire_staging(
         self, services: SiloServices, name: str, options: StreamOptions, publisher: SiloPublisher
@@ -305,6 +330,8 @@ class PersistentStreams:
             self._publisher.close(f"stream provider {self.name!r}: the silo has stopped")
         if self._reading is not None:
             await self._reading.aclose()
+        if self._rewinding is not None:
+            await self._rewinding.aclose()
         close = getattr(adapter, "aclose", None)
         if inspect.iscoroutinefunction(close):  # a malformed adapter may have none
             await close()

@@ -1,0 +1,94 @@
+"""The options of `spark.read` and `spark.readStream`: parsed and checked once, in the driver.
+
+Owns: names, defaults and limits of the options for reading. Not: what they do; those that are as
+for writing (`options`). Pure. Invariants: as there.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+
+from millstream.streams import QueueId, Token
+
+from .offsets import parsed
+from .options import check_names, count, gateways, required, seconds
+
+__all__ = ["ReadOptions", "parse_read"]
+
+MESSAGES_MAX = 1 << 40
+SPLIT_MAX = 1 << 30
+BOOLEANS = {"true": True, "false": False}
+
+
+@dataclass(frozen=True, slots=True)
+class ReadOptions:
+    """What one read needs to know; the option names are the field names.
+
+    `gateways`, `namespace`, `cluster`, `provider`, `patience_s`: as for writing.
+    `starting_offsets`: where a query without a checkpoint begins: "earliest", "latest", a time
+    (ISO 8601, with its zone), or {queue: token} in JSON; default "latest" for a stream, "earliest"
+    for `spark.read`.
+    `max_messages_per_batch`: about so many messages make a micro-batch; a message has as many rows
+    as items were published at once. `split_messages`: a task reads about so many.
+    `fail_on_data_loss`: a query ends when messages are gone that it has not read; else it goes on
+    behind them, with a warning.
+    """
+
+    gateways: tuple[str, ...]
+    namespace: str
+    cluster: str = "dev"
+    provider: str = "default"
+    starting_offsets: str | float | Mapping[QueueId, Token] = "latest"
+    max_messages_per_batch: int = 50_000
+    split_messages: int = 10_000
+    fail_on_data_loss: bool = True
+    patience_s: float = 60.0
+
+
+def parse_read(given: Mapping[str, str], *, is_stream: bool) -> ReadOptions:
+    """Options as Spark gives them. Raises ValueError."""
+    texts = {name.lower(): text.strip() for name, text in given.items()}
+    check_names(texts, ReadOptions)
+    return ReadOptions(
+        gateways=gateways(required(texts, "gateways", "127.0.0.1:7700,127.0.0.1:7701")),
+        namespace=required(texts, "namespace", "arrivals"),
+        cluster=texts.get("cluster") or "dev",
+        provider=texts.get("provider") or "default",
+        starting_offsets=_starting(texts.get("starting_offsets", ""), is_stream),
+        max_messages_per_batch=count(texts, "max_messages_per_batch", 50_000, MESSAGES_MAX),
+        split_messages=count(texts, "split_messages", 10_000, SPLIT_MAX),
+        fail_on_data_loss=_boolean(texts, "fail_on_data_loss"),
+        patience_s=seconds(texts, "patience_s"),
+    )
+
+
+def _starting(text: str, is_stream: bool) -> str | float | Mapping[QueueId, Token]:
+    """A word, a wall time in seconds, or an offset."""
+    if not text:
+        return "latest" if is_stream else "earliest"
+    if text in ("earliest", "latest"):
+        if text == "latest" and not is_stream:
+            raise ValueError("option 'starting_offsets' is 'latest': nothing lies behind the end")
+        return text
+    try:
+        if text.startswith("{"):
+            return parsed(json.loads(text))
+        when = datetime.fromisoformat(text)
+        if when.tzinfo is None:
+            raise ValueError("it has no zone")
+        return when.timestamp()
+    except ValueError as error:
+        raise ValueError(
+            f"option 'starting_offsets' is {text!r} ({error}): write earliest, latest, a time such "
+            'as 2026-01-31T12:00:00Z, or a token for each queue, {"queue": "token"}'
+        ) from None
+
+
+def _boolean(texts: Mapping[str, str], name: str) -> bool:
+    text = texts.get(name) or "true"
+    if text.lower() not in BOOLEANS:
+        raise ValueError(f"option {name!r} is {text!r}: write true or false")
+    return BOOLEANS[text.lower()]

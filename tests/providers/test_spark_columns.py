@@ -1,0 +1,126 @@
+"""Messages to Arrow batches: what fits, and what is said about what does not."""
+
+from __future__ import annotations
+
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from typing import Any
+
+import msgspec
+import pytest
+
+pytest.importorskip("pyspark", reason="needs the extra `spark`")
+arrow = pytest.importorskip("pyarrow", reason="needs the extra `spark`")
+
+from millstream.streams import Token  # noqa: E402
+from millstream.streams.rewinding.target import ReadMessage  # noqa: E402
+from pyspark_millstream.columns import PLAIN, Columns, cut  # noqa: E402
+from pyspark_millstream.rows import Chunker, encode_items  # noqa: E402
+
+PLAIN_KINDS = [
+    arrow.string(),
+    arrow.binary(),
+    arrow.map_(arrow.string(), arrow.string()),
+    arrow.string(),
+    arrow.timestamp("us", "UTC"),
+]
+TIME = datetime(2026, 1, 31, 12, 0, 0, 250000, UTC)
+
+
+def message(key: str, *items: Any, seq: int = 5, headers: dict[str, str] | None = None) -> Any:
+    raw = [msgspec.Raw(msgspec.msgpack.encode(item)) for item in items]
+    return ReadMessage(key, Token(0, seq), raw, TIME.timestamp(), headers)
+
+
+def rows(messages: list[Any], **kinds: Any) -> list[dict[str, Any]]:
+    schema = arrow.schema(list(kinds.items()))
+    found: list[dict[str, Any]] = Columns(schema, is_plain=False).batch(messages).to_pylist()
+    return found
+
+
+def test_without_a_schema_a_row_has_what_the_message_has() -> None:
+    schema = arrow.schema(list(zip(PLAIN, PLAIN_KINDS, strict=True)))
+    messages = [message("a", 1, "x", headers={"h": "1"}), message("b", None, seq=6)]
+    found = Columns(schema, is_plain=True).batch(messages)
+    assert found.schema == schema
+    assert [
+        (row["key"], row["payload"], row["token"][-8:], row["time"]) for row in found.to_pylist()
+    ] == [
+        ("a", b"\x01", "00000000", TIME),
+        ("a", b"\xa1x", "00000001", TIME),
+        ("b", b"\xc0", "00000000", TIME),
+    ]
+    assert [row["headers"] for row in found.to_pylist()] == [[("h", "1")], [("h", "1")], []]
+
+
+def test_with_a_schema_columns_are_fields_and_those_of_the_message() -> None:
+    items = {"n": 7, "key": "its own", "x": 1.5}, {"n": None}
+    found = rows(
+        [message("a", *items)],
+        n=arrow.int64(),
+        key=arrow.string(),
+        _key=arrow.string(),
+        x=arrow.float64(),
+        y=arrow.bool_(),
+        _time=arrow.timestamp("us", "UTC"),
+    )
+    assert found == [
+        {"n": 7, "key": "its own", "_key": "a", "x": 1.5, "y": None, "_time": TIME},
+        {"n": None, "key": None, "_key": "a", "x": None, "y": None, "_time": TIME},
+    ]
+
+
+VALUES = {
+    "number": (7, arrow.int32()),
+    "real": (2.5, arrow.float64()),
+    "flag": (True, arrow.bool_()),
+    "text": ("x", arrow.string()),
+    "raw": (b"\x00", arrow.binary()),
+    "day": (date(2026, 1, 31), arrow.date32()),
+    "price": (Decimal("12.50"), arrow.decimal128(9, 2)),
+    "at": (TIME, arrow.timestamp("us", "UTC")),
+    "here": (TIME.replace(tzinfo=None), arrow.timestamp("us")),
+    "many": ([1, 2], arrow.list_(arrow.int64())),
+    "part": ({"a": 1}, arrow.struct([("a", arrow.int64())])),
+    "map": ([("a", 1)], arrow.map_(arrow.string(), arrow.int64())),
+}
+
+
+@pytest.mark.parametrize("name", VALUES)
+def test_what_the_sink_wrote_is_read_as_it_was(name: str) -> None:
+    value, kind = VALUES[name]
+    schema = arrow.schema([("key", arrow.string()), (name, kind)])
+    given = arrow.RecordBatch.from_pylist([{"key": "k", name: v} for v in (value, None)], schema)
+    chunker = Chunker("key", [name], 10)
+    (chunk,) = chunker.all(given, iter(()))
+    key, _, items = msgspec.msgpack.decode(encode_items("k", chunk["k"]))
+    assert rows([message(key, *items)], **{name: kind}) == [{name: value}, {name: None}]
+
+
+@pytest.mark.parametrize(
+    ("item", "kind", "text"),
+    [
+        ({"n": "x"}, arrow.int64(), "column 'n' is int64, and the item of stream 'a' at 0000"),
+        ({"n": 1 << 40}, arrow.int32(), "has 1099511627776"),
+        ({"n": 1}, arrow.string(), "it is no text"),
+        ({"n": [1]}, arrow.int64(), r"has \[1\]"),
+        (7, arrow.int64(), "is int, and not a map: read without a schema"),
+    ],
+)
+def test_what_does_not_fit_is_named(item: Any, kind: Any, text: str) -> None:
+    messages = [message("z", {"n": None}), message("a", item)]
+    with pytest.raises(ValueError, match=text):
+        rows(messages, n=kind)
+
+
+def test_an_item_that_is_no_messagepack_is_named() -> None:
+    odd = ReadMessage("a", Token(0, 5), [msgspec.Raw(b"\xc1")], 0.0)
+    with pytest.raises(ValueError, match="the item of stream 'a' .* cannot be decoded"):
+        rows([odd], n=arrow.int64())
+
+
+def test_messages_are_cut_into_parts_of_so_many_rows() -> None:
+    messages = [message("a", *range(count)) for count in (3, 1, 9, 1, 1)]
+    found = [[len(one.items) for one in part] for part in cut(messages, 4)]
+    assert found == [[3, 1], [9], [1, 1]]
+    assert list(cut([], 4)) == []

@@ -1,0 +1,161 @@
+"""How far a query's next batch goes, and what its tasks read."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+pytest.importorskip("pyspark", reason="needs the extra `spark`")
+
+from millstream.streams import Token
+from millstream.streams.rewinding.outside import Range
+from millstream.streams.rewinding.target import Extent
+from pyspark_millstream.offsets import (
+    advance,
+    ends,
+    firsts,
+    losses,
+    parsed,
+    ranges,
+    texts,
+)
+from pyspark_millstream.read_options import parse_read
+
+ALL = 1 << 62
+
+
+def t(seq: int, era: int = 0) -> Token:
+    return Token(era, seq)
+
+
+def extent(queue: str, first: int, last: int, *, is_open: bool = True) -> Extent:
+    """first > last: it has no message."""
+    if first > last:
+        return Extent(queue, None, None, is_open)
+    return Extent(queue, t(first), t(last), is_open)
+
+
+def test_a_batch_goes_to_the_end_where_nothing_limits_it() -> None:
+    extents = [extent("a", 1, 9), extent("b", 1, 3), extent("c", 1, 0)]
+    assert advance({"a": t(4), "b": t(4)}, extents, ALL) == {"a": t(10), "b": t(4)}
+    assert firsts(extents) == {"a": t(1), "b": t(1)}
+    assert ends(extents) == {"a": t(10), "b": t(4)}
+
+
+def test_a_queue_enters_at_its_first_message_before_anything_is_read_of_it() -> None:
+    extents = [extent("a", 1, 9), extent("b", 5, 8)]
+    once = advance({"a": t(1)}, extents, ALL)
+    assert once == {"a": t(10), "b": t(5)}
+    assert ranges({"a": t(1)}, once, 100) == [Range("a", t(1), t(10))]
+    assert advance(once, extents, ALL) == {"a": t(10), "b": t(9)}
+
+
+def test_the_share_of_a_queue_is_what_lies_before_it_and_one_at_least() -> None:
+    extents = [extent("a", 1, 100), extent("b", 1, 1000), extent("c", 1, 2)]
+    start = {"a": t(1), "b": t(1), "c": t(1)}
+    assert advance(start, extents, 110) == {"a": t(10), "b": t(100), "c": t(2)}
+    assert advance(start, extents, 1) == {"a": t(2), "b": t(2), "c": t(2)}
+    assert advance(start, extents, 1102) == {"a": t(101), "b": t(1001), "c": t(3)}
+
+
+def test_across_an_era_a_batch_goes_to_the_end() -> None:
+    extents = [Extent("a", t(1), t(500, era=1), True)]
+    assert advance({"a": t(1)}, extents, 10) == {"a": t(501, era=1)}
+    assert advance({"a": t(400, era=1)}, extents, 10) == {"a": t(410, era=1)}
+    assert ranges({"a": t(1)}, {"a": t(501, era=1)}, 10) == [Range("a", t(1), t(501, era=1))]
+
+
+def test_a_queue_that_is_no_longer_used_leaves_once_it_is_read() -> None:
+    extents = [extent("a", 1, 9, is_open=False), extent("b", 1, 9)]
+    start = {"a": t(5), "b": t(5)}
+    first = advance(start, extents, ALL)
+    assert first == {"a": t(10), "b": t(10)}
+    assert advance(first, extents, ALL) == {"b": t(10)}
+    empty = [extent("a", 1, 0, is_open=False), extent("b", 1, 9)]
+    assert advance(start, empty, ALL) == {"b": t(10)}
+
+
+def test_what_came_behind_the_target_is_left_for_another_query() -> None:
+    extents = [extent("a", 1, 99), extent("b", 1, 99)]
+    target = {"a": t(10)}
+    assert advance({"a": t(1)}, extents, ALL, target) == target
+    assert advance(target, extents, ALL, target) == target
+
+
+def test_a_position_behind_what_is_known_stays() -> None:
+    """A silo may know of less than another one."""
+    assert advance({"a": t(50)}, [extent("a", 1, 9)], ALL) == {"a": t(50)}
+    assert ranges({"a": t(50)}, {"a": t(50)}, 10) == []
+
+
+def test_what_is_gone_is_told_with_the_first_that_is_kept() -> None:
+    extents = [extent("a", 5, 9), extent("b", 5, 9), extent("c", 1, 0)]
+    assert losses({"a": t(4), "b": t(5), "c": t(1)}, extents) == {"a": t(5)}
+
+
+@given(
+    st.lists(st.tuples(st.integers(1, 50), st.integers(0, 60)), min_size=1, max_size=4),
+    st.integers(1, 40),
+    st.integers(1, 9),
+)
+def test_batches_read_each_message_once_and_in_order(
+    queues: list[tuple[int, int]], most: int, split: int
+) -> None:
+    extents = [extent(f"q{at}", first, first + more - 1) for at, (first, more) in enumerate(queues)]
+    start: dict[str, Token] = {}
+    read: dict[str, list[int]] = {one.queue: [] for one in extents}
+    for _ in range(1000):
+        end = advance(start, extents, most)
+        assert all(end[queue] >= position for queue, position in start.items())
+        if end == start:
+            break
+        for part in ranges(start, end, split):
+            assert 0 < part.end.seq - part.start.seq <= split
+            read[part.queue] += range(part.start.seq, part.end.seq)
+        assert parsed(json.loads(json.dumps(texts(end)))) == end
+        start = end
+    else:
+        pytest.fail("it never ends")
+    assert [len(found) for found in read.values()] == [more for _, more in queues]
+    for (first, more), found in zip(queues, read.values(), strict=True):
+        assert found == list(range(first, first + more))
+
+
+def options(**given: Any) -> Any:
+    is_stream = given.pop("is_stream", True)
+    return parse_read({"gateways": "a:1", "namespace": "n", **given}, is_stream=is_stream)
+
+
+def test_options_have_defaults_and_are_read() -> None:
+    found = options()
+    assert (found.starting_offsets, found.fail_on_data_loss) == ("latest", True)
+    assert options(is_stream=False).starting_offsets == "earliest"
+    token = "00000000-0000000000000007-00000000"
+    found = options(starting_offsets=json.dumps({"q": token}), fail_on_data_loss="FALSE")
+    assert found.starting_offsets == {"q": t(7)} and not found.fail_on_data_loss
+    assert options(starting_offsets="2026-01-01T00:00:00Z").starting_offsets == 1767225600.0
+
+
+@pytest.mark.parametrize(
+    ("given", "text"),
+    [
+        ({"starting_offset": "latest"}, r"unknown option 'starting_offset': write option\('start"),
+        ({"starting_offsets": "newest"}, "write earliest, latest, a time such as"),
+        ({"starting_offsets": "2026-01-01T00:00:00"}, "it has no zone"),
+        ({"starting_offsets": '{"q": "7"}'}, "queue 'q': '7' is not a token"),
+        ({"starting_offsets": '{"q": '}, "write earliest, latest"),
+        ({"starting_offsets": "latest", "is_stream": False}, "nothing lies behind the end"),
+        ({"max_messages_per_batch": "0"}, "write a whole number from 1 to"),
+        ({"fail_on_data_loss": "yes"}, "write true or false"),
+        ({"patience_s": "-1"}, "write seconds, above 0"),
+        ({"namespace": ""}, "option 'namespace' is missing"),
+        ({"key_column": "id"}, "unknown option 'key_column': there are gateways"),
+    ],
+)
+def test_options_that_cannot_work_are_refused(given: dict[str, Any], text: str) -> None:
+    with pytest.raises(ValueError, match=text):
+        options(**given)

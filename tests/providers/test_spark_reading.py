@@ -1,0 +1,228 @@
+"""Spark's readers and real silos over ledgers, without a JVM: what is planned, what tasks read."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import pickle
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("pyspark", reason="needs the extra `spark`")
+arrow = pytest.importorskip("pyarrow", reason="needs the extra `spark`")
+
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows  # noqa: E402
+from pyspark.sql.types import (  # noqa: E402
+    BinaryType,
+    LongType,
+    MapType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+from millstream.balancers import DeploymentBalancer  # noqa: E402
+from millstream.providers.ledger import LedgerQueues  # noqa: E402
+from millstream.providers.memory import MemoryQueues  # noqa: E402
+from millstream.runtime import ConfigError, CursorTooOld, LocalCluster, MemoryStateStore  # noqa: E402
+from millstream.streams import HashRingMapper, PersistentStreams, StreamNamespace  # noqa: E402
+from pyspark_millstream import DefaultSource  # noqa: E402
+from pyspark_millstream.background import end_background  # noqa: E402
+
+pytestmark = pytest.mark.real
+
+ROWS = StreamNamespace("read_rows", dict[str, int])
+KEYS = 5
+EACH = 40
+NUMBERS = StructType([StructField("n", LongType()), StructField("_key", StringType())])
+PLAIN = StructType(
+    [
+        StructField("key", StringType()),
+        StructField("payload", BinaryType()),
+        StructField("headers", MapType(StringType(), StringType())),
+        StructField("token", StringType()),
+        StructField("time", TimestampType()),
+    ]
+)
+
+
+class Spark:
+    """A driver and its tasks, each of which blocks in a thread."""
+
+    def __init__(self, cluster: LocalCluster) -> None:
+        self.cluster = cluster
+        self.published = 0
+
+    async def publish(self, count: int = EACH) -> None:
+        """So many items under each key, three to a message."""
+        for key in range(KEYS):
+            stream = self.cluster.client.stream(ROWS, f"k{key}")
+            for first in range(self.published, self.published + count, 3):
+                last = min(first + 3, self.published + count)
+                await stream.publish_many([{"n": number} for number in range(first, last)])
+        self.published += count
+
+    def source(self, **more: str) -> DefaultSource:
+        gateways = ",".join(silo.gateway for silo in self.cluster.silos)
+        return DefaultSource(
+            {"gateways": gateways, "namespace": "read_rows", "patience_s": "5", **more}
+        )
+
+    def reader(self, schema: StructType = NUMBERS, **more: str) -> Any:
+        return self.source(**more).streamReader(schema)
+
+    async def tasks(self, reader: Any, parts: Any) -> dict[str, list[int]]:
+        """What tasks that got the pickled reader read, by key, task after task."""
+        copy = pickle.loads(pickle.dumps(reader))
+        found: dict[str, list[int]] = {}
+        for part in parts:
+            for row in await rows_of(copy, pickle.loads(pickle.dumps(part))):
+                found.setdefault(row["_key"], []).append(row["n"])
+        return found
+
+    async def batch(self, reader: Any, start: dict[str, str], limit: Any) -> Any:
+        """A micro-batch: its end, and what it read."""
+        end = await asyncio.to_thread(reader.latestOffset, start, limit)
+        parts = await asyncio.to_thread(reader.partitions, start, end)
+        return end, await self.tasks(reader, parts)
+
+    async def drain(self, reader: Any, start: dict[str, str], most: int) -> Any:
+        """Micro-batches until nothing is left."""
+        found: dict[str, list[int]] = {}
+        for _ in range(1000):
+            end, rows = await self.batch(reader, start, ReadMaxRows(most))
+            if end == start:
+                return end, found
+            for key, numbers in rows.items():
+                found.setdefault(key, []).extend(numbers)
+            start = end
+        raise AssertionError("it never ends")
+
+
+def expected(first: int, end: int) -> dict[str, list[int]]:
+    return {f"k{key}": list(range(first, end)) for key in range(KEYS)}
+
+
+@asynccontextmanager
+async def in_cluster(folder: Path | None, **options: Any) -> AsyncIterator[Spark]:
+    def streams() -> PersistentStreams:
+        queues = MemoryQueues() if folder is None else LedgerQueues(folder / "ledger")
+        return PersistentStreams(
+            queues, mapper=HashRingMapper(queues=3), balancer=DeploymentBalancer()
+        )
+
+    async with LocalCluster(
+        silos=2,
+        grains=[],
+        streams={"default": streams},
+        stores={"default": MemoryStateStore()},
+    ) as cluster:
+        try:
+            yield Spark(cluster)
+        finally:
+            await asyncio.to_thread(end_background)
+
+
+async def test_micro_batches_read_everything_once_in_order(tmp_path: Path) -> None:
+    async with in_cluster(tmp_path) as spark:
+        await spark.publish()
+        reader = spark.reader(starting_offsets="earliest", split_messages="4")
+        begun = await asyncio.to_thread(reader.initialOffset)
+        assert begun == reader.initialOffset()
+        end, found = await spark.drain(reader, begun, 11)
+        assert found == expected(0, EACH)
+        assert reader.reportLatestOffset() == end
+        await spark.publish(7)
+        later, found = await spark.drain(spark.reader(), end, 1 << 40)
+        assert found == expected(EACH, EACH + 7) and later != end
+        reader.commit(end)
+
+
+async def test_a_batch_that_is_planned_again_has_the_same_rows(tmp_path: Path) -> None:
+    async with in_cluster(tmp_path) as spark:
+        await spark.publish()
+        reader = spark.reader(starting_offsets="earliest")
+        start = await asyncio.to_thread(reader.initialOffset)
+        end, once = await spark.batch(reader, start, ReadMaxRows(20))
+        await spark.publish()
+        again = spark.reader()  # another driver
+        parts = await asyncio.to_thread(again.partitions, start, end)
+        assert await spark.tasks(again, parts) == once
+
+
+async def test_latest_begins_behind_what_is_there_and_sees_new_queues(tmp_path: Path) -> None:
+    async with in_cluster(tmp_path) as spark:
+        reader = spark.reader()
+        begun = await asyncio.to_thread(reader.initialOffset)
+        assert begun == {}
+        await spark.publish()
+        _, found = await spark.drain(reader, begun, 1 << 40)
+        assert found == expected(0, EACH)
+        behind = await asyncio.to_thread(spark.reader().initialOffset)
+        await spark.publish(5)
+        _, found = await spark.drain(reader, behind, 1 << 40)
+        assert found == expected(EACH, EACH + 5)
+
+
+async def test_available_now_ends_where_it_began(tmp_path: Path) -> None:
+    async with in_cluster(tmp_path) as spark:
+        await spark.publish()
+        reader = spark.reader(starting_offsets="earliest")
+        begun = await asyncio.to_thread(reader.initialOffset)
+        await asyncio.to_thread(reader.prepareForTriggerAvailableNow)
+        await spark.publish()
+        end, found = await spark.batch(reader, begun, ReadAllAvailable())
+        assert found == expected(0, EACH)
+        assert await asyncio.to_thread(reader.latestOffset, end, ReadAllAvailable()) == end
+
+
+async def test_a_batch_read_has_what_there_is_as_it_was_published(tmp_path: Path) -> None:
+    async with in_cluster(tmp_path) as spark:
+        before = datetime.now(UTC)
+        await spark.publish(4)
+        between = datetime.now(UTC)
+        while datetime.now(UTC) - between < timedelta(milliseconds=5):  # as times are stored
+            await asyncio.sleep(0)
+        await spark.publish(1)
+        reader = spark.source().reader(PLAIN)
+        parts = await asyncio.to_thread(reader.partitions)
+        rows = [row for part in parts for row in await rows_of(reader, part)]
+        assert len(rows) == KEYS * 5 and len({row["token"] for row in rows if row["key"]}) > 3
+        assert all(before <= row["time"] for row in rows)
+        late = spark.source(starting_offsets=between.isoformat()).reader(NUMBERS)
+        parts = await asyncio.to_thread(late.partitions)
+        assert await spark.tasks(late, parts) == expected(4, 5)
+
+
+async def rows_of(reader: Any, part: Any) -> list[dict[str, Any]]:
+    batches = await asyncio.to_thread(lambda: list(reader.read(part)))
+    return [row for batch in batches for row in batch.to_pylist()]
+
+
+async def test_what_is_gone_ends_a_query_or_is_passed_over(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with in_cluster(tmp_path) as spark:
+        await spark.publish()
+        extents = await asyncio.to_thread(spark.reader()._source.extents)
+        before = {one.queue: "00000000-0000000000000000-00000000" for one in extents if one.first}
+        with pytest.raises(CursorTooOld, match="option.'fail_on_data_loss', 'false'"):
+            await asyncio.to_thread(spark.reader().latestOffset, before, ReadAllAvailable())
+        with caplog.at_level(logging.WARNING):
+            reader = spark.reader(fail_on_data_loss="false")
+            _, found = await spark.drain(reader, before, 1 << 40)
+            parts = await asyncio.to_thread(reader.partitions, before, before)
+        assert found == expected(0, EACH) and "the query goes on there" in caplog.text
+        assert parts == []
+
+
+async def test_memory_is_refused(tmp_path: Path) -> None:
+    async with in_cluster(None) as spark:
+        with pytest.raises(ConfigError, match="it forgets messages one by one.*LedgerQueues"):
+            await asyncio.to_thread(spark.reader().initialOffset)

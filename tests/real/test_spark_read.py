@@ -1,0 +1,91 @@
+"""`spark.read` and `spark.readStream` of streams over ledgers, in a real Spark session."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+pytest.importorskip("pyspark", reason="needs the extra `spark`")
+pytest.importorskip("pyarrow", reason="needs the extra `spark`")
+
+from tests.real.silo_thread import SiloThread
+from tests.real.spark_rows import AWAIT_S, ROWS, SCHEMA, batch_rows, row, staged, write_batch
+
+from millstream.providers.ledger import LedgerOptions, LedgerQueues, LedgerTopicOptions
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+pytestmark = [pytest.mark.spark, pytest.mark.real]
+
+
+def silos_in(folder: Path) -> SiloThread:
+    """Silos whose queues keep what is done."""
+    options = LedgerOptions(topic=LedgerTopicOptions(retention_s=3600.0))
+    return SiloThread(lambda: LedgerQueues(folder / "ledger", options=options))
+
+
+def run_copy(spark: SparkSession, silos: SiloThread, folder: Path, **options: str) -> Any:
+    """Read the stream into Parquet files, until nothing is left."""
+    rows = spark.readStream.format("millstream").schema(SCHEMA + ", _key string, _token string")
+    query = (
+        rows.options(**staged(silos), starting_offsets="earliest", **options)
+        .load()
+        .writeStream.format("parquet")
+        .option("checkpointLocation", str(folder / "checkpoint"))
+        .trigger(availableNow=True)
+        .start(str(folder / "out"))
+    )
+    assert query.awaitTermination(AWAIT_S)
+    return query
+
+
+def numbers(rows: DataFrame) -> list[int]:
+    return sorted(one["id"] for one in rows.collect())
+
+
+def test_what_spark_wrote_it_reads_again(spark: SparkSession, tmp_path: Path) -> None:
+    with silos_in(tmp_path) as silos:
+        write_batch(batch_rows(spark), staged(silos))
+
+        def read(**more: str) -> Any:
+            return spark.read.format("millstream").options(**staged(silos), **more)
+
+        found = read().schema(SCHEMA + ", _key string").load().orderBy("id").collect()
+        assert [one.asDict() for one in found] == [
+            {**row(n), "at": row(n)["at"].replace(tzinfo=None), "_key": row(n)["carrier"]}
+            for n in range(ROWS)
+        ]
+        plain = read().load().selectExpr("key", "length(payload) size", "token", "time").collect()
+        assert len(plain) == ROWS and all(one["size"] and one["time"] for one in plain)
+        with pytest.raises(Exception, match="unknown option 'starting_offset'"):
+            read(starting_offset="latest").load().count()
+        with pytest.raises(Exception, match="column 'carrier' is int64, and the item of stream"):
+            read().schema("carrier bigint").load().collect()
+
+
+def forget_last(folder: Path) -> None:
+    """As if Spark had died before the sink, and its own note, said that the last batch is done."""
+    last = max(int(one.name) for one in (folder / "checkpoint/commits").glob("[0-9]*"))
+    assert last > 2
+    for notes in ("checkpoint/commits", "out/_spark_metadata"):
+        (folder / notes / str(last)).unlink()
+        (folder / notes / f".{last}.crc").unlink(missing_ok=True)
+
+
+def test_a_query_goes_on_where_it_was_and_reads_each_row_once(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    with silos_in(tmp_path) as silos:
+        write_batch(batch_rows(spark), staged(silos))
+        query = run_copy(spark, silos, tmp_path, max_messages_per_batch="30", split_messages="9")
+        assert query.lastProgress["sources"][0]["latestOffset"]
+        assert numbers(spark.read.parquet(str(tmp_path / "out"))) == list(range(ROWS))
+        forget_last(tmp_path)
+        more = batch_rows(spark).selectExpr("id + 10000 id", "carrier", "delay", "at")
+        write_batch(more, staged(silos))
+        run_copy(spark, silos, tmp_path)
+        found = numbers(spark.read.parquet(str(tmp_path / "out")))
+        assert found == [*range(ROWS), *range(10_000, 10_000 + ROWS)]

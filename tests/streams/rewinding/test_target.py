@@ -1,0 +1,341 @@
+"""What a silo gives to readers outside: pages, extents, and what it makes of odd readers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextvars import Context
+from datetime import datetime
+from typing import Any
+
+import msgspec
+import pytest
+
+from millstream.runtime import ConfigError, CursorTooOld, SiloUnavailable, StreamError
+from millstream.runtime.extending import Tasks
+from millstream.streams import Capability, Page, QueueMessage, StreamId, Token
+from millstream.streams.contracts.answers import AdapterFault
+from millstream.streams.rewinding import kept
+from millstream.streams.rewinding import target as target_module
+from millstream.streams.rewinding.kept import KeptReaders
+from millstream.streams.rewinding.target import FORM, QUEUES_MAX, Extent, RewindTarget, refusal_of
+
+END = Token(1 << 31, 0)
+
+
+def message(number: int, namespace: str = "n", items: int = 1) -> QueueMessage:
+    bodies = [msgspec.msgpack.encode([number, item]) for item in range(items)]
+    return QueueMessage(StreamId(namespace, f"k{number % 3}"), Token(0, number), bodies, {}, 7.5)
+
+
+class Shelf:
+    """Queues in memory, of which the messages below `first` are gone."""
+
+    def __init__(self, *counts: int) -> None:
+        self.queues = {
+            f"q{at}": [message(number) for number in range(1, count + 1)]
+            for at, count in enumerate(counts)
+        }
+        self.first = 1
+        self.made: list[ShelfReader] = []
+        self.odd: Callable[[ShelfReader], Any] | None = None
+
+    def reader(self, queue: str, /) -> ShelfReader:
+        self.made.append(ShelfReader(self, queue))
+        return self.made[-1]
+
+
+class ShelfReader:
+    def __init__(self, shelf: Shelf, queue: str) -> None:
+        self.shelf, self.queue = shelf, queue
+        self.is_closed = False
+
+    async def answer(self) -> Any:
+        assert not self.is_closed
+        found = self.shelf.odd(self) if self.shelf.odd else NotImplemented
+        return await found if asyncio.iscoroutine(found) else found
+
+    def kept(self) -> list[QueueMessage]:
+        return [one for one in self.shelf.queues[self.queue] if one.token.seq >= self.shelf.first]
+
+    async def bounds(self) -> tuple[Token | None, Token | None]:
+        odd = await self.answer()
+        if odd is not NotImplemented:
+            return odd  # type: ignore[no-any-return]
+        found = self.kept()
+        return (found[0].token, found[-1].token) if found else (None, None)
+
+    async def seek(self, when: datetime, /) -> Token | None:
+        odd = await self.answer()
+        number = int(when.timestamp())
+        found = [one.token for one in self.kept() if one.token.seq >= number]
+        return odd if odd is not NotImplemented else found[0] if found else None
+
+    async def read_from(
+        self, position: Token, max_events: int, max_bytes: int, streams: Any, /
+    ) -> Page:
+        odd = await self.answer()
+        if odd is not NotImplemented:
+            return odd  # type: ignore[no-any-return]
+        if position.seq < self.shelf.first:
+            raise CursorTooOld("gone", first=Token(0, self.shelf.first))
+        behind = [one for one in self.kept() if one.token >= position]
+        found = behind[: max(1, max_events)]
+        following = Token(0, found[-1].token.seq + 1) if found else position
+        return Page(found, following, len(found) == len(behind))
+
+    async def aclose(self) -> None:
+        self.is_closed = True
+
+
+def tasks() -> Tasks:
+    return Tasks(asyncio.get_running_loop(), Context)
+
+
+def target_of(shelf: Shelf, limit_s: float = 5.0, refusal: str = "") -> RewindTarget:
+    return RewindTarget("p", shelf, lambda: list(shelf.queues), tasks(), limit_s, refusal)
+
+
+async def numbers(target: RewindTarget, start: int, end: Token = END, events_max: int = 4) -> Any:
+    """What is in q0 from a number on, and how many pages that took."""
+    position, found, pages = Token(0, start), list[int](), 0
+    while True:
+        page = await target.read(FORM, "q0", "n", position, end, events_max, 1 << 20)
+        found += [one.token.seq for one in page.messages]
+        pages, position = pages + 1, page.next
+        if page.at_end or page.next >= end:
+            return found, pages
+
+
+async def test_pages_have_everything_from_a_position_on_and_before_the_end() -> None:
+    target = target_of(Shelf(10))
+    assert await numbers(target, 1) == (list(range(1, 11)), 3)
+    assert await numbers(target, 4, Token(0, 8)) == ([4, 5, 6, 7], 1)
+    assert await numbers(target, 4, Token(0, 9)) == ([4, 5, 6, 7, 8], 2)
+    assert await numbers(target, 11) == ([], 1)
+    await target.aclose()
+
+
+async def test_a_page_has_what_its_messages_have_and_no_other_namespace() -> None:
+    shelf = Shelf(0)
+    shelf.queues["q0"] = [message(1, "other"), message(2, items=3), message(3, "other")]
+    target = target_of(shelf)
+    page = await target.read(FORM, "q0", "n", Token(0, 1), END, 100, 1 << 20)
+    (one,) = page.messages
+    assert (one.key, one.token, one.enqueued_s, one.headers) == ("k2", Token(0, 2), 7.5, None)
+    assert [msgspec.msgpack.decode(item) for item in one.items] == [[2, 0], [2, 1], [2, 2]]
+    assert page.next == Token(0, 4) and page.at_end
+
+
+async def test_a_range_that_ends_before_what_is_there_is_said_to_end() -> None:
+    page = await target_of(Shelf(9)).read(FORM, "q0", "n", Token(0, 1), Token(0, 3), 100, 1 << 20)
+    assert page.next == Token(0, 3) and [one.token.seq for one in page.messages] == [1, 2]
+
+
+async def test_what_is_gone_is_said_with_the_first_that_is_kept() -> None:
+    shelf = Shelf(9)
+    shelf.first = 5
+    target = target_of(shelf)
+    page = await target.read(FORM, "q0", "n", Token(0, 2), END, 100, 1 << 20)
+    assert page.gone == Token(0, 5) and not page.messages
+    await target.read(FORM, "q0", "n", Token(0, 5), END, 100, 1 << 20)
+    assert len(shelf.made) == 1  # that is an answer: the reader is sound
+
+
+async def test_extents_are_of_the_queues_now_and_of_those_asked_for() -> None:
+    shelf = Shelf(3, 0)
+    target = RewindTarget("p", shelf, lambda: ["q0"], tasks(), 5.0, "")
+    assert await target.extents(FORM, ["q1", "q0"]) == [
+        Extent("q0", Token(0, 1), Token(0, 3), True),
+        Extent("q1", None, None, False),
+    ]
+    assert await target.seek(FORM, 2.0) == {"q0": Token(0, 2)}
+    assert await target.seek(FORM, 4.0) == {"q0": None}
+
+
+@pytest.mark.parametrize(
+    ("here", "there", "both"),
+    [
+        ((1, 5), (1, 7), (1, 7)),
+        ((3, 9), (1, 7), (3, 9)),
+        (None, (1, 7), (1, 7)),
+        ((1, 7), None, (1, 7)),
+        (None, None, None),
+    ],
+)
+async def test_what_another_silo_knows_farther_holds(here: Any, there: Any, both: Any) -> None:
+    def extent(of: Any) -> Extent:
+        first, last = (None, None) if of is None else (Token(0, of[0]), Token(0, of[1]))
+        return Extent("q0", first, last, False)
+
+    async def ask(silo: str, queues: list[str]) -> list[Extent]:
+        assert queues == ["q0"]
+        if silo == "dead":
+            raise SiloUnavailable("it died")
+        if silo == "hung":
+            await asyncio.Event().wait()
+        return [extent(there), Extent("unknown", None, None)]
+
+    shelf = Shelf(0)
+    shelf.odd = lambda reader: (extent(here).first, extent(here).last)
+    silos = ["hung", "dead", "other"]
+    target = RewindTarget("p", shelf, lambda: ["q0"], tasks(), 5.0, "", lambda: silos, ask)
+    assert await target.extents(FORM, []) == [msgspec.structs.replace(extent(both), is_open=True)]
+    await target.aclose()
+
+
+@pytest.fixture(autouse=True)
+def _short(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(target_module, "ASK_LIMIT_S", 0.05)
+
+
+async def raised(call: Any) -> str:
+    with pytest.raises(StreamError) as caught:
+        await call
+    return str(caught.value)
+
+
+async def late(reader: ShelfReader) -> Any:
+    await asyncio.Event().wait()
+
+
+async def cancelled(reader: ShelfReader) -> Any:
+    raise asyncio.CancelledError
+
+
+async def breaks(reader: ShelfReader) -> Any:
+    raise KeyError("a drawer")
+
+
+@pytest.mark.parametrize(
+    ("odd", "text"),
+    [
+        (lambda reader: None, "returned NoneType, not a Page"),
+        (lambda reader: Page([None], END, True), "returned None among its messages"),  # type: ignore[list-item]
+        (lambda reader: Page([], Token(0, 5), False), "does not go on behind it"),
+        (lambda reader: Page([], Token(0, 4), True), "goes on at"),
+        (lambda reader: Page([message(6)], Token(0, 6), True), "goes on at"),
+        (lambda reader: Page([message(6)], Token(0, 5), True), "goes on at"),
+        (lambda reader: Page([message(3)], Token(0, 9), True), "which is before"),
+        (lambda reader: Page([message(7), message(6)], Token(0, 9), True), "behind"),
+        (lambda reader: Page([], None, True), "goes on at None"),  # type: ignore[arg-type]
+        (lambda reader: Page([], "5", True), "as a token"),  # type: ignore[arg-type]
+        (late, "did not answer within call_limit_s, 0.01 s"),
+        (cancelled, "was cancelled, and nobody cancelled it"),
+        (breaks, "raised KeyError: 'a drawer'"),
+    ],
+)
+async def test_an_odd_reader_is_named_and_harms_nobody(odd: Any, text: str) -> None:
+    shelf = Shelf(9)
+    target = target_of(shelf, limit_s=0.01)
+    shelf.odd = odd
+    said = await raised(target.read(FORM, "q0", "n", Token(0, 5), END, 100, 1 << 20))
+    assert text in said and "stream provider 'p', queue q0: reader.read_from" in said
+    shelf.odd = None
+    assert (await numbers(target, 5))[0] == [5, 6, 7, 8, 9]
+    assert len(shelf.made) == (2 if odd in (late, cancelled, breaks) else 1)
+    await target.aclose()
+
+
+@pytest.mark.parametrize("first", [None, Token(0, 5), "x"])
+async def test_what_is_gone_without_a_first_behind_it_is_a_fault(first: Any) -> None:
+    def odd(reader: ShelfReader) -> Any:
+        raise CursorTooOld("gone", first=first)
+
+    shelf = Shelf(9)
+    shelf.odd = odd
+    text = await raised(target_of(shelf).read(FORM, "q0", "n", Token(0, 5), END, 100, 1 << 20))
+    assert "is gone" in text or "as a token" in text
+
+
+@pytest.mark.parametrize("answer", [None, (Token(0, 1),), ("a", "b"), 7])
+async def test_odd_bounds_are_a_fault(answer: Any) -> None:
+    shelf = Shelf(3)
+    shelf.odd = lambda reader: answer
+    with pytest.raises(AdapterFault):
+        await target_of(shelf).extents(FORM, [])
+
+
+async def test_who_reads_in_another_form_or_too_much_is_refused() -> None:
+    target = target_of(Shelf(3))
+    with pytest.raises(ConfigError, match="in form 9, this cluster in form 1: install the same"):
+        await target.extents(9, [])
+    with pytest.raises(ValueError, match="QUEUES_MAX is 4096"):
+        await target.extents(FORM, ["q"] * (QUEUES_MAX + 1))
+    with pytest.raises(ValueError, match="is no time"):
+        await target.seek(FORM, 1e30)
+    with pytest.raises(ConfigError, match="no, says p"):
+        await target_of(Shelf(3), refusal="no, says p").extents(FORM, [])
+
+
+def test_a_provider_that_forgets_is_refused() -> None:
+    log = {Capability.ORDERED, Capability.STABLE_TOKENS}
+    assert not refusal_of("p", log | {Capability.REWIND})
+    assert "it has no REWIND" in refusal_of("p", log)
+    assert "forgets messages" in refusal_of("p", log | {Capability.REWIND, Capability.ITEM_ACK})
+
+
+# -- the readers that are kept
+
+
+async def test_a_reader_is_used_again_by_one_call_at_a_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(kept, "READERS_MAX", 2)
+    shelf = Shelf(1, 1)
+    readers = KeptReaders(shelf.reader, tasks(), 1.0)
+    async with readers.reader("q0") as one, readers.reader("q0") as two:
+        assert one is not two
+    async with readers.reader("q0") as again:
+        assert again in (one, two)
+    async with readers.reader("q1") as other:
+        assert other not in (one, two)
+    assert readers.idle == 2 and len(shelf.made) == 3
+    await readers.aclose()
+    assert all(reader.is_closed for reader in shelf.made)
+    with pytest.raises(SiloUnavailable):
+        async with readers.reader("q0"):
+            pytest.fail("it is closed")
+
+
+async def test_who_is_cancelled_half_way_leaves_no_reader_behind() -> None:
+    shelf = Shelf(3)
+    target = target_of(shelf)
+    shelf.odd = late
+    call = asyncio.ensure_future(target.extents(FORM, []))
+    while not shelf.made:
+        await asyncio.sleep(0)
+    call.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await call
+    await target.aclose()
+    assert [reader.is_closed for reader in shelf.made] == [True]
+
+
+async def test_more_calls_than_may_be_under_way_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kept, "READS_MAX", 2)
+    shelf = Shelf(3)
+    target, gate = target_of(shelf), asyncio.Event()
+
+    async def held(reader: ShelfReader) -> Any:
+        await gate.wait()
+        return NotImplemented
+
+    shelf.odd = held
+    calls = [asyncio.ensure_future(target.extents(FORM, [])) for _ in range(5)]
+    for _ in range(50):
+        await asyncio.sleep(0)
+    assert len(shelf.made) == 2
+    gate.set()
+    assert len(await asyncio.gather(*calls)) == 5 and len(shelf.made) == 2
+    await target.aclose()
+
+
+async def test_a_reader_that_lies_idle_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kept, "IDLE_S", 0.0)
+    shelf = Shelf(3)
+    target = target_of(shelf)
+    await target.extents(FORM, [])
+    while not shelf.made[0].is_closed:
+        await asyncio.sleep(0)
+    await target.aclose()
