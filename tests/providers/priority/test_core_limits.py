@@ -1,0 +1,277 @@
+"""What the core refuses, to the very number, and that a refusal changes nothing; the joints of
+shards, of sweeping and of leases that a history seldom comes by."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from tests.providers.priority.test_core_vectors import EXCLUSIVE, ids, opened, put, state, take
+
+from millstream.providers.priority.core.body import (
+    PRIORITY_MAX,
+    REASON_BYTES_MAX,
+    NewMessage,
+)
+from millstream.providers.priority.core.changes import Counters
+from millstream.providers.priority.core.core import COUNT_MAX, PriorityCore
+from millstream.providers.priority.core.errors import (
+    EnqueueBlocked,
+    LeaseForeign,
+    MessageExists,
+    RequestInvalid,
+)
+from millstream.providers.priority.core.message import LeaseToken, State
+from millstream.providers.priority.core.results import PollStatus
+from millstream.providers.priority.core.settings import QueueSettings
+
+LIMITS = QueueSettings(
+    "project",
+    lease_ms=50,
+    lease_ms_max=100,
+    invisible_ms_max=200,
+    attempts=3,
+    attempts_max=5,
+    payload_bytes_max=10,
+)
+SHARDED = QueueSettings("project", shards=2, layout=7)
+
+
+def made(settings: QueueSettings = LIMITS) -> PriorityCore:
+    core = opened(settings)
+    put(core, "m", project="p")
+    core.drain()
+    return core
+
+
+def new(id: str = "n", **fields: Any) -> NewMessage:
+    return NewMessage(
+        id, **{"payload": b"x", "priority": 0, "metadata": {"project": "q"}, **fields}
+    )
+
+
+def token_of(core: PriorityCore) -> LeaseToken:
+    return take(core).token
+
+
+FIELDS: dict[str, tuple[Callable[[PriorityCore, Any], object], int, int]] = {
+    "count": (lambda core, n: core.dequeue(0, "w", n), 1, COUNT_MAX),
+    "lease_ms": (lambda core, n: core.dequeue(0, "w", lease_ms=n), 1, 100),
+    "lease_ms of extend": (lambda core, n: core.extend(0, "m", token_of(core), n), 1, 100),
+    "lease_ms of enqueue": (lambda core, n: core.enqueue(0, new(lease_ms=n)), 1, 100),
+    "invisible_ms": (lambda core, n: core.enqueue(0, new(invisible_ms=n)), 0, 200),
+    "attempts": (lambda core, n: core.enqueue(0, new(attempts=n)), 1, 5),
+    "delay_ms": (lambda core, n: core.release(0, "m", token_of(core), n), 0, 200),
+    "priority": (lambda core, n: core.prioritise(0, "m", n), -PRIORITY_MAX, PRIORITY_MAX),
+    "priority of enqueue": (
+        lambda core, n: core.enqueue(0, new(priority=n)),
+        -PRIORITY_MAX,
+        PRIORITY_MAX,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", FIELDS)
+def test_a_number_is_within_its_limits_and_what_is_not_is_refused(name: str) -> None:
+    call, least, most = FIELDS[name]
+    for fits in (least, most):
+        call(made(), fits)
+    for odd in (least - 1, most + 1, least + 0.5, str(least)):
+        with pytest.raises(RequestInvalid, match="queue 'encode': ") as caught:
+            call(made(), odd)
+        assert caught.value.field == name.partition(" ")[0]
+
+
+TEXTS: dict[str, Callable[[PriorityCore, Any], object]] = {
+    "reason of cancel": lambda core, text: core.cancel(0, "m", reason=text),
+    "reason of a worker's cancel": lambda core, text: core.cancel(0, "m", token_of(core), text),
+    "reason of fail": lambda core, text: core.fail(0, "m", token_of(core), text),
+    "reason of release": lambda core, text: core.release(0, "m", token_of(core), reason=text),
+}
+
+
+@pytest.mark.parametrize("name", TEXTS)
+def test_a_reason_is_a_text_of_a_size(name: str) -> None:
+    TEXTS[name](made(), "r" * REASON_BYTES_MAX)
+    for odd in ("r" * (REASON_BYTES_MAX + 1), 7, "\ud800"):
+        core = made()
+        with pytest.raises(RequestInvalid) as caught:
+            TEXTS[name](core, odd)
+        assert caught.value.field == "reason"
+        assert state(core, "m") in (State.PENDING, State.RUNNING)
+
+
+@pytest.mark.parametrize("worker", ["", 7, None, "w" * 10_000])
+def test_a_worker_is_a_text(worker: Any) -> None:
+    core = made()
+    with pytest.raises(RequestInvalid, match="worker"):
+        core.dequeue(0, worker)
+    assert core.is_drained
+
+
+def test_a_payload_is_bytes_of_a_size() -> None:
+    made().enqueue(0, new(payload=b"x" * 10))
+    for odd in (b"x" * 11, "x", None):
+        with pytest.raises(RequestInvalid) as caught:
+            made().enqueue(0, new(payload=odd))
+        assert caught.value.field == "payload"
+
+
+# -- many at once: all or nothing
+
+
+def test_of_many_messages_one_that_is_another_refuses_all() -> None:
+    core = made()
+    with pytest.raises(MessageExists, match="exists with another body"):
+        core.enqueue_many(0, [new("a"), new("m", payload=b"other")], True)
+    with pytest.raises(MessageExists, match="comes with two bodies"):
+        core.enqueue_many(0, [new("a"), new("a", payload=b"other")], True)
+    assert core.is_drained
+
+
+def test_many_messages_are_refused_where_one_would_be() -> None:
+    core = made()
+    core.configure(0, replace(LIMITS, enqueue_blocked=True))
+    with pytest.raises(EnqueueBlocked):
+        core.enqueue_many(0, [new("a"), new("b")], True)
+    again = core.enqueue_many(0, [NewMessage("m", b"x", 0, {"project": "p"})], True)
+    assert [one.is_changed for one in again.answers] == [False]
+
+
+# -- leases
+
+
+def test_a_lease_that_was_never_given_is_foreign_and_one_that_was_is_lost() -> None:
+    core = opened(LIMITS)
+    put(core, "other", project="z")
+    put(core, "m", project="p")
+    first = next(one for one in core.dequeue(0, "w", 2).leases if one.id == "m").token
+    core.release(1, "m", first)
+    last = take(core, 1, project="p").token
+    core.release(2, "m", last)
+    assert last > first
+    told: dict[LeaseToken, str] = {}
+    for epoch in range(last.epoch + 2):
+        for version in range(last.version + 2):
+            token = LeaseToken(epoch, version)
+            try:
+                core.complete(3, "m", token)
+            except LeaseForeign:
+                told[token] = "foreign"
+            except Exception as error:
+                told[token] = type(error).__name__
+    assert told[first] == told[last] == "LeaseLost"
+    assert all(told[LeaseToken(last.epoch, version)] == "foreign" for version in (1, 2))
+    assert all(told[LeaseToken(epoch, 1)] == "foreign" for epoch in range(last.epoch + 2))
+    assert told[LeaseToken(last.epoch + 1, first.version)] == "foreign"
+
+
+# -- taking
+
+
+def test_what_is_asked_for_one_by_one_or_at_once_comes_alike() -> None:
+    for count in (1, 2, 3):
+        core = opened(replace(EXCLUSIVE, limit=1))
+        for number in range(3):
+            put(core, f"m{number}", number, "same" if number < 2 else "other")
+        found = core.dequeue(0, "w", count)
+        assert ids(found) == ["m0", "m2"][:count]
+        assert found.status is (PollStatus.FULL if count < 3 else PollStatus.EMPTY)
+
+
+def test_an_answer_is_cut_behind_the_message_that_fills_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from millstream.providers.priority.core.moves import taking
+
+    for size, count in ((100, 1), (101, 2), (199, 2), (200, 2), (201, 3)):
+        monkeypatch.setattr(taking, "ANSWER_BYTES_MAX", size)
+        core = opened()
+        for number in range(4):
+            core.enqueue(0, NewMessage(f"m{number}", b"x" * 100, number))
+        assert len(core.dequeue(0, "w", 4).leases) == count
+
+
+def test_there_is_more_as_long_as_something_is_due(monkeypatch: pytest.MonkeyPatch) -> None:
+    from millstream.providers.priority.core import core as module
+
+    monkeypatch.setattr(module, "STEPS_INLINE_MAX", 1)
+    core = opened()
+    for number in range(3):
+        core.enqueue(0, NewMessage(f"m{number}", b"x", number, invisible_ms=10))
+    core.enqueue(0, NewMessage("late", b"x", 9, invisible_ms=11))
+    assert core.dequeue(9, "w").status is PollStatus.EMPTY
+    assert core.dequeue(10, "w", 5).status is PollStatus.MORE  # one came, two are due
+    assert core.dequeue(10, "w", 5).status is PollStatus.MORE
+    assert core.dequeue(10, "w", 5).status is PollStatus.EMPTY  # what is due at 11 is not due
+    assert ids(core.dequeue(11, "w", 5)) == ["late"]
+
+
+# -- time, sweeping
+
+
+def test_a_new_queue_begins_at_the_latest_time_that_it_is_told() -> None:
+    for now_ms, kept_ms in ((7, 5), (5, 7)):
+        counters = Counters(now_ms=kept_ms)
+        core = PriorityCore.created(now_ms, "q", QueueSettings(), counters)
+        assert core.now_ms == 7
+
+
+def test_time_never_goes_back() -> None:
+    core = opened()
+    core.dequeue(5, "w")
+    core.dequeue(3, "w")
+    assert core.now_ms == 5
+    core.sweep(4)
+    assert core.now_ms == 5
+
+
+def test_a_sweep_says_whether_more_is_due_now() -> None:
+    core = opened()
+    for number in range(3):
+        core.enqueue(0, NewMessage(f"m{number}", b"x", number, invisible_ms=10))
+    assert core.sweep(9) == (0, False, 10)
+    assert core.sweep(10, 2) == (2, True, 10)
+    assert core.sweep(10, 2) == (1, False, None)
+
+
+# -- shards
+
+
+def test_a_shard_takes_later_settings_and_higher_numbers_only() -> None:
+    core = PriorityCore.created(0, "q", SHARDED)
+    put(core, "m", project="p")
+    first = take(core).token
+    core.release(0, "m", first)
+    core.drain()
+    assert core.adopt(0, SHARDED).version == 1 and core.is_drained
+    assert core.adopt(0, SHARDED, first.epoch).version == 1 and core.is_drained
+    assert core.adopt(0, replace(SHARDED, layout=6, lease_ms=9)).version == 1 and core.is_drained
+    later = core.adopt(3, replace(SHARDED, layout=8), first.epoch + 5)
+    assert (later.version, later.settings.layout, core.now_ms) == (2, 8, 3)
+    assert take(core).token.epoch == first.epoch + 6
+
+
+def test_numbers_alone_are_stored_too() -> None:
+    core = PriorityCore.created(0, "q", SHARDED)
+    core.drain()
+    core.adopt(0, SHARDED, 5)
+    changes = core.drain()
+    assert changes is not None and changes.counters.epoch == 5
+
+
+@pytest.mark.parametrize(
+    ("now_ms", "shards", "layout", "later"),
+    [(5, 2, 7, 8), (8, 2, 7, 8), (9, 2, 7, 9), (9, 1, 7, 0)],
+)
+def test_settled_settings_have_a_later_layout_or_none_with_one_shard(
+    now_ms: int, shards: int, layout: int, later: int
+) -> None:
+    settings = QueueSettings("project", shards=shards, shards_before=3, layout=layout)
+    core = PriorityCore.created(0, "q", settings)
+    assert core.settle(now_ms, layout + 1).settings == settings
+    found = core.settle(now_ms, layout).settings
+    assert (found.shards_before, found.layout) == (0, later)
+    assert core.settle(now_ms, later).version == 2
