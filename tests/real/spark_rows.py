@@ -18,6 +18,7 @@ __all__ = [
     "AWAIT_S",
     "ROWS",
     "SCHEMA",
+    "assert_once",
     "assert_seen_once",
     "batch_rows",
     "row",
@@ -90,7 +91,11 @@ def write_batch(rows: DataFrame, options: dict[str, str], **more: str) -> None:
 
 def assert_seen_once(silos: SiloThread, *, are_ordered: bool = True) -> None:
     """Every row reached its grain once, in order where a partition's rows ascend."""
-    seen = silos.seen(ROWS)
+    assert_once(silos.seen(ROWS), are_ordered=are_ordered)
+
+
+def assert_once(seen: dict[str, list[dict[str, Any]]], *, are_ordered: bool = True) -> None:
+    """The same of what was found."""
     found = sorted((item for items in seen.values() for item in items), key=lambda item: item["id"])
     assert [item["id"] for item in found] == list(range(ROWS))
     for carrier, items in seen.items():

@@ -1,9 +1,14 @@
-"""What goes wrong in Spark while a batch is staged: `make test-spark-faults`."""
+"""What dies while a batch is staged, in Spark and in the cluster: `make test-spark-faults`."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -12,12 +17,18 @@ pytest.importorskip("pyspark", reason="needs the extra `spark`")
 pytest.importorskip("pyarrow", reason="needs the extra `spark`")
 
 from tests.real.silo_thread import SiloThread
+from tests.real.spark_processes import SparkSilos, wait_for
 from tests.real.spark_rows import (
+    ROWS,
+    assert_once,
     assert_seen_once,
     batch_rows,
     staged,
     write_batch,
+    write_files,
 )
+
+from millstream.console.flights.spark_process import kill_tree, tree_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -62,3 +73,126 @@ def test_a_task_that_is_tried_again_and_sees_another_order_adds_nothing(
     with SiloThread() as silos:
         write_batch(rows.mapInArrow(once(fault), rows.schema), staged(silos))
         assert_seen_once(silos, are_ordered=False)
+
+
+# -- what dies in the cluster
+
+
+def waits(at_end: bool, folder: Path) -> Any:
+    """Rows of the second partition: behind the first of them, or behind all, it waits until the
+    test has done its worst."""
+
+    def go(batches: Iterator[Any]) -> Iterator[Any]:
+        from pyspark import TaskContext
+
+        context = TaskContext.get()
+        assert context is not None
+        is_here = context.partitionId() == 1
+        for number, batch in enumerate(batches):
+            yield batch
+            if is_here and not at_end and number == 0:
+                pause(folder)
+        if is_here and at_end:
+            pause(folder)
+
+    return go
+
+
+def pause(folder: Path) -> None:
+    (folder / "is-here").touch()
+    wait_for((folder / "go-on").exists)
+
+
+def meanwhile(folder: Path, worst: Callable[[], None]) -> Future[None]:
+    """Does it while the second partition waits."""
+
+    def do() -> None:
+        try:
+            wait_for((folder / "is-here").exists)
+            worst()
+        finally:
+            (folder / "go-on").touch()
+
+    return ThreadPoolExecutor(1).submit(do)
+
+
+def test_a_gateway_that_is_killed_half_way_loses_and_doubles_nothing(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    rows = batch_rows(spark)
+    spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", 100)
+    with SparkSilos(tmp_path) as silos:
+        doing = meanwhile(tmp_path, lambda: silos.kill(0))
+        write_batch(rows.mapInArrow(waits(False, tmp_path), rows.schema), options_of(silos))
+        doing.result()
+        assert_once(silos.seen())
+
+
+def test_each_silo_that_is_killed_between_stage_and_commit_loses_and_doubles_nothing(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """So the coordinator of the writer is among them, wherever it was."""
+    rows = batch_rows(spark)
+    with SparkSilos(tmp_path) as silos:
+
+        def kill_each() -> None:
+            for number in range(3):
+                silos.kill(number)
+                silos.start_again(number)
+
+        doing = meanwhile(tmp_path, kill_each)
+        write_batch(rows.mapInArrow(waits(True, tmp_path), rows.schema), options_of(silos))
+        doing.result()
+        assert_once(silos.seen())
+
+
+def options_of(silos: SparkSilos) -> dict[str, str]:
+    return {"gateways": silos.gateways, "namespace": silos.namespace, "patience_s": "90"}
+
+
+# -- what dies of Spark
+
+
+def test_a_driver_and_its_jvm_that_are_killed_lose_and_double_nothing(tmp_path: Path) -> None:
+    """Twice, in the middle of micro-batches; then it goes on from its checkpoint to the end."""
+    write_files(tmp_path / "in", parts=8)
+    with SparkSilos(tmp_path) as silos:
+        arguments = [str(tmp_path), silos.gateways, silos.namespace]
+
+        def start() -> subprocess.Popen[bytes]:
+            command = [sys.executable, "-m", "tests.real.spark_driver", *arguments]
+            with (tmp_path / "driver.log").open("ab") as log:
+                return subprocess.Popen(command, stdout=log, stderr=log)
+
+        for wanted in (ROWS // 8, ROWS // 2):
+            driver = start()
+            while silos.count() < wanted:
+                assert driver.poll() is None, "it ended before"
+            assert kill_tree(driver.pid) > 2  # a JVM at least
+            driver.wait()
+            assert silos.count() < ROWS
+        assert start().wait(300) == 0
+        assert_once(silos.seen())
+
+
+@pytest.mark.parametrize("victim", ["worker", "driver"])
+def test_the_flights_are_equal_though_spark_is_killed_on_the_way(victim: str) -> None:
+    command = [sys.executable, "-m", "millstream.console", "demo", "flights"]
+    options = ["--kill-spark", victim, "--rows", "40000", "--silos", "2"]
+    done = subprocess.run([*command, *options], capture_output=True, text=True, timeout=390)
+    assert done.returncode == 0, done.stdout + done.stderr[-2000:]
+    assert done.stdout.count("killed") == 2 and "equal" in done.stdout
+
+
+def test_a_tree_of_processes_is_killed_whole() -> None:
+    command = ["sh", "-c", "sleep 100 & sh -c 'sleep 100 & wait' & wait"]
+    root = subprocess.Popen(command)
+    wait_for(lambda: len(tree_of(root.pid)) == 4)
+    found = tree_of(root.pid)
+    assert kill_tree(root.pid) == 4 and root.wait() == -signal.SIGKILL
+    wait_for(lambda: not any(is_running(pid) for pid in found))
+
+
+def is_running(pid: int) -> bool:
+    stat = Path(f"/proc/{pid}/stat")
+    return stat.exists() and stat.read_text().rpartition(")")[2].split()[0] != "Z"

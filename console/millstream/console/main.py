@@ -127,6 +127,12 @@ def add_flights(flights: argparse.ArgumentParser) -> None:
         action="store_true",
         help="one silo after the other is killed with SIGKILL and started again",
     )
+    flights.add_argument(
+        "--kill-spark",
+        choices=("worker", "driver"),
+        default="",
+        help="a Python worker of Spark, or driver and JVM, are killed with SIGKILL, twice",
+    )
     flights.add_argument("--keep", action="store_true", help="leave the cluster up at the end")
     flights.add_argument("--json", action="store_true", help="print one JSON object and no more")
     flights.add_argument("--work", type=Path, help="empty directory for databases and logs")
@@ -145,6 +151,8 @@ def wrong_flights(arguments: argparse.Namespace) -> str:
     """Which options do not go together; empty if all do."""
     if arguments.kill and arguments.chaos:
         return "--chaos kills more than --kill: give one of them"
+    if arguments.kill_spark and arguments.source != "spark":
+        return "--kill-spark needs --source spark"
     if arguments.durable and (arguments.local or arguments.silos < COPIES):
         return f"--durable needs silo processes and --silos {COPIES} or more"
     for option in ("kill", "chaos"):
@@ -169,6 +177,7 @@ def run_flights(arguments: argparse.Namespace) -> int:
             silos=arguments.silos,
             is_durable=arguments.durable,
             killing=CHAOS if arguments.chaos else ONE if arguments.kill else None,
+            spark_victim=arguments.kill_spark,
             keeps=arguments.keep,
             is_json=arguments.json,
             work=arguments.work,

@@ -24,11 +24,13 @@ from millstream.runtime.run import loop_factory
 
 from .check import Figures, count_here, figures_of_grains
 from .cluster import CLUSTER, FlightCluster
+from .data import split_months
 from .killing import Killer, Killing
 from .progress import Progress
 from .publish_csv import publish_csv
-from .publish_spark import SparkFlights
+from .publish_spark import MONTHS, SparkFlights
 from .report import Report, Troubles, judge
+from .spark_process import SparkProcess
 from .view import LineView, NoView, TableView, View
 
 __all__ = ["JobOptions", "run_job"]
@@ -55,6 +57,7 @@ class JobOptions:
     silos: int = 3
     is_durable: bool = False
     killing: Killing | None = None
+    spark_victim: str = ""
     keeps: bool = False
     is_json: bool = False
     work: Path | None = None
@@ -116,6 +119,7 @@ class Job:
         self._progress = Progress(0)
         self._failures: list[str] = []
         self._killer: Killer | None = None
+        self._spark_process: SparkProcess | None = None
         # one thread for all of Spark: a session belongs to the thread that made it
         self._spark_thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="spark")
 
@@ -123,13 +127,23 @@ class Job:
         """Start, run, report; returns the exit code."""
         try:
             if self._options.source == "spark":
-                self._say("starting Spark ...")
-                self._spark = await self._in_spark(SparkFlights, self._work, self._options.rows_max)
+                await self._start_spark()
             return await self._run_in_cluster()
         finally:
             if self._spark is not None:  # from another thread: the one of Spark may be waiting
                 await asyncio.to_thread(self._spark.stop)
             self._spark_thread.shutdown(wait=False, cancel_futures=True)
+
+    async def _start_spark(self) -> None:
+        """In this process; or prepare for one of its own, which can be killed."""
+        options = self._options
+        await asyncio.to_thread(split_months, self._work / MONTHS, options.rows_max)
+        if options.spark_victim:
+            victim = options.spark_victim
+            self._spark_process = SparkProcess(self._work, victim, self._delivered, self._say)
+            return
+        self._say("starting Spark ...")
+        self._spark = await self._in_spark(SparkFlights, self._work)
 
     async def _run_in_cluster(self) -> int:
         options = self._options
@@ -211,6 +225,10 @@ class Job:
         if self._spark is not None:
             progress.published = await self._in_spark(self._spark.publish, cluster.gateways)
             return
+        if self._spark_process is not None:
+            await self._spark_process.publish(cluster.gateways)
+            progress.published = progress.expected  # who was killed cannot say
+            return
         rows_max = self._options.rows_max
         await publish_csv(cluster.client, rows_max, progress.expected, self._count_published)
 
@@ -260,7 +278,8 @@ class Job:
         """Did nothing move for too long? Notes it as a failure; the comparison says the rest."""
         stuck_s = self._progress.stuck_s(asyncio.get_running_loop().time())
         has_begun = self._progress.has_begun or is_published
-        stuck_s_max = STUCK_S_MAX if has_begun else FIRST_EVENT_S
+        is_slow = self._spark_process is not None or not has_begun
+        stuck_s_max = FIRST_EVENT_S if is_slow else STUCK_S_MAX
         if stuck_s <= stuck_s_max:
             return False
         self._failures.append(

@@ -3,12 +3,16 @@
 Owns: the Spark job: the months as a Structured Streaming source, three queries that write
 `format("millstream")`, and one aggregation by Spark SQL. Runs in a thread: Spark blocks.
 Invariants: a month's file is one partition, so rows of one key keep their order in the file; a
-query that is started again has the same identity, so the cluster drops what it has already.
+query that is started again has the same identity, so the cluster drops what it has already. As a
+program (`python -m ... WORK GATEWAY...`) it only publishes, and ends with its standard input.
 """
 
 from __future__ import annotations
 
 import logging
+import os
+import sys
+import threading
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -19,11 +23,11 @@ from millstream.runtime import MillstreamError
 
 from .check import Figures
 from .cluster import CLUSTER
-from .data import split_months
 from .grains import AirportTally, PlaneTally
 
-__all__ = ["SparkFlights"]
+__all__ = ["MONTHS", "SparkFlights"]
 
+MONTHS = "months"
 COLUMNS = ("carrier", "tailnum", "origin", "dest")
 DELAYS = ("dep_delay", "arr_delay")
 SCHEMA = (
@@ -46,12 +50,15 @@ log = logging.getLogger("millstream.flights")
 
 
 class SparkFlights:
-    """The Spark side of the demo; every method blocks. Only `stop` may come from another thread."""
+    """The Spark side of the demo; every method blocks. Only `stop` may come from another thread.
 
-    def __init__(self, work: Path, rows_max: int | None) -> None:
+    Args:
+        work: has the flights by months in `MONTHS`, and gets the checkpoints.
+    """
+
+    def __init__(self, work: Path) -> None:
         self._work = work
-        self._months = work / "months"
-        split_months(self._months, rows_max)
+        self._months = work / MONTHS
         self._spark: Any = session("millstream-flights")
 
     def publish(self, gateways: Sequence[str]) -> int:
@@ -161,3 +168,21 @@ SELECT tailnum, COUNT(*) AS legs, SUM(COALESCE(CAST(dep_delay AS INT), 0)) AS de
        SUM(COALESCE(CAST(arr_delay AS INT), 0)) AS arr_delay
 FROM flights WHERE tailnum IS NOT NULL GROUP BY tailnum
 """
+
+
+def main(work: str, *gateways: str) -> None:
+    """Publish all of it."""
+
+    def end_with_input() -> None:
+        while os.read(0, 1):  # not by a lock that the interpreter wants at its end
+            pass
+        os._exit(1)  # whoever started it is gone, and with this process the JVM goes
+
+    threading.Thread(target=end_with_input, daemon=True).start()
+    spark = SparkFlights(Path(work))
+    spark.publish(gateways)
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,106 @@
+"""Silos in processes of their own for tests of Spark, which block; and what is in their queues."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import defaultdict
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import msgspec
+
+from millstream.runtime import connect
+from millstream.runtime.run.launcher import SiloProcess, SiloProcesses
+from millstream.streams import Token
+from millstream.streams.rewinding.outside import QueueReads, Range
+
+__all__ = ["SparkSilos", "wait_for"]
+
+ENDS_S = 90.0
+LOOK_S = 0.25
+
+
+class SparkSilos:
+    """Three silo processes over one ledger, while it is entered."""
+
+    namespace = "spark_rows"
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
+        self._made = 0
+        self._silos = SiloProcesses([self._silo() for _ in range(3)])
+        self.gateways = ""
+
+    def _silo(self, address: str = "127.0.0.1:0") -> SiloProcess:
+        self._made += 1
+        name = f"silo-{self._made}"
+        arguments = {"directory": str(self._folder / "data"), "name": name, "address": address}
+        return SiloProcess("tests.real.spark_silo:make", arguments, self._folder / f"{name}.log")
+
+    def __enter__(self) -> SparkSilos:
+        self._thread.start()
+        self._run(self._silos.start())
+        self.gateways = ",".join(silo.gateway for silo in self._silos)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._run(self._silos.kill())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(30)
+        self._loop.close()
+
+    def _run(self, coro: Coroutine[Any, Any, Any]) -> Any:
+        return asyncio.run_coroutine_threadsafe(coro, self._loop).result(ENDS_S)
+
+    def kill(self, number: int) -> None:
+        """SIGKILL."""
+        self._run(self._silos[number].kill())
+
+    def start_again(self, number: int) -> None:
+        """Start another one at the address of one that was killed."""
+        self._run(self._silos.replace(number, self._silo(self._silos[number].gateway)))
+
+    def seen(self) -> dict[str, list[dict[str, Any]]]:
+        """What is in the queues, by key, in the order of tokens."""
+        found: dict[str, list[dict[str, Any]]] = self._run(self._seen())
+        return found
+
+    async def _seen(self) -> dict[str, list[dict[str, Any]]]:
+        found: dict[str, list[dict[str, Any]]] = defaultdict(list)
+        async with connect(*self.gateways.split(",")) as client:
+            reads = QueueReads(client.gateway, "default", self.namespace)
+            for one in await reads.extents():
+                if one.first is None or one.last is None:
+                    continue
+                part = Range(one.queue, one.first, Token(one.last.era, one.last.seq + 1))
+                position = part.start
+                while position < part.end:
+                    page = await reads.page(part, position)
+                    position = page.next
+                    for message in page.messages:
+                        found[message.key] += map(msgspec.msgpack.decode, message.items)
+        return dict(found)
+
+    def count(self) -> int:
+        """How many rows are in the queues."""
+        return sum(map(len, self.seen().values()))
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    """Return when it holds. Raises TimeoutError."""
+    pause = threading.Event()
+    for _ in range(round(ENDS_S / LOOK_S)):
+        if condition():
+            return
+        pause.wait(LOOK_S)
+    raise TimeoutError(f"not within {ENDS_S:g} s")
