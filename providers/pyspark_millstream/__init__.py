@@ -24,7 +24,7 @@ __all__ = ["DefaultSource"]
 PLAIN_SCHEMA = (
     "key string, payload binary, headers map<string,string>, token string, time timestamp"
 )
-"""Of what is read without a schema of the user's."""
+"""Of what is read where nobody knows the items."""
 
 
 class DefaultSource(DataSource):
@@ -37,8 +37,9 @@ class DefaultSource(DataSource):
     `writer` tells the rules. Only appending works: `mode("append")` for `df.write`, output mode
     "append" or "update" for `df.writeStream`.
 
-    Options for reading: see `pyspark_millstream.read_options.ReadOptions`. Rows are `key`,
-    `payload`, `headers`, `token`, `time`, or fields of the items, if the user gives a schema.
+    Options for reading: see `pyspark_millstream.read_options.ReadOptions`. Rows are the fields of
+    the items, by the user's schema or as the cluster knows them; else `key`, `payload`, `headers`,
+    `token`, `time`.
     """
 
     @classmethod
@@ -59,8 +60,14 @@ class DefaultSource(DataSource):
         return StreamWriter(planned(self.options, schema, overwrite))
 
     def schema(self) -> str:
-        """Of what is read, where the user gives none."""
-        return PLAIN_SCHEMA
+        """Of what is read, where the user gives none: the item's fields, if the cluster knows them.
+
+        Raises ValueError for an option that cannot work, and what stands against reading.
+        """
+        from .read_options import parse_read
+        from .reader import told_schema
+
+        return told_schema(parse_read(self.options, is_stream=True)) or PLAIN_SCHEMA
 
     def reader(self, schema: StructType) -> BatchReader:
         """For `spark.read`. Raises ValueError for an option that cannot work."""

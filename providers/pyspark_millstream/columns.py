@@ -136,8 +136,21 @@ def _made(values: list[Any], kind: DataType) -> Array:
         if any(one is not None and type(one) is not str for one in values):
             raise TypeError("it is no text")
     elif any(type(one) is str for one in values) and not kinds.is_nested(kind):
-        return arrow.array(values, arrow.string()).cast(kind)
+        return _read_texts(arrow.array(values, arrow.string()), kind)
     return arrow.array(values, kind)
+
+
+def _read_texts(texts: Array, kind: DataType) -> Array:
+    """What texts say. A time without a zone, where one is wanted, is one of UTC."""
+    import pyarrow as arrow
+    import pyarrow.types as kinds
+
+    if kinds.is_timestamp(kind) and kind.tz is not None:
+        try:
+            return texts.cast(kind)
+        except arrow.ArrowInvalid:
+            return texts.cast(arrow.timestamp(kind.unit)).cast(kind)
+    return texts.cast(kind)
 
 
 def cut(messages: Sequence[ReadMessage], rows_max: int) -> Iterator[Sequence[ReadMessage]]:

@@ -24,7 +24,9 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from millstream.runtime import CursorTooOld
+from millstream.runtime.extending import Gateway
 from millstream.streams import QueueId, Token
+from millstream.streams.rewinding.item_columns import Column, quoted
 from millstream.streams.rewinding.outside import QueueReads, Range
 from millstream.streams.rewinding.target import Extent, ReadPage
 
@@ -37,7 +39,7 @@ if TYPE_CHECKING:
     from pyarrow import RecordBatch
     from pyspark.sql.types import StructType
 
-__all__ = ["BatchReader", "Source", "StreamReader"]
+__all__ = ["BatchReader", "Source", "StreamReader", "told_schema"]
 
 log = logging.getLogger("millstream.spark")
 
@@ -55,6 +57,31 @@ class QueueRange(InputPartition):
     end: Token
 
 
+OF_MESSAGE = {"_key": "string", "_token": "string", "_time": "timestamp"}
+"""Columns beside those of items whose fields the cluster knows."""
+
+
+def told_schema(options: ReadOptions) -> str:
+    """The columns of a namespace's items, as the cluster knows them; empty: it does not.
+
+    Raises ConfigError (the provider cannot be read again), SiloUnavailable after `patience_s`.
+    """
+    found = {one.name: one.kind for one in background().run(columns_of(options))}
+    if not found:
+        return ""
+    return ", ".join(f"{quoted(name)} {kind}" for name, kind in {**OF_MESSAGE, **found}.items())
+
+
+async def columns_of(options: ReadOptions) -> list[Column]:
+    async with background().client(options) as client:
+        return await reads_of(options, client.gateway).columns()
+
+
+def reads_of(options: ReadOptions, gateway: Gateway) -> QueueReads:
+    provider, namespace = options.provider, options.namespace
+    return QueueReads(gateway, provider, namespace, patience_s=options.patience_s)
+
+
 class Source:
     """A namespace in a cluster, as driver and tasks ask of it."""
 
@@ -70,9 +97,8 @@ class Source:
         async with background().client(self.options) as client:
             return await self._reads(client.gateway).extents(asked)
 
-    def _reads(self, gateway: Any) -> QueueReads:
-        of = self.options
-        return QueueReads(gateway, of.provider, of.namespace, patience_s=of.patience_s)
+    def _reads(self, gateway: Gateway) -> QueueReads:
+        return reads_of(self.options, gateway)
 
     def begin(self) -> dict[QueueId, Token]:
         """Where a query without a checkpoint begins. Raises StreamError: times are not known."""

@@ -97,6 +97,11 @@ def test_what_the_sink_wrote_is_read_as_it_was(name: str) -> None:
     assert rows([message(key, *items)], **{name: kind}) == [{name: value}, {name: None}]
 
 
+@pytest.mark.parametrize("text", ["2026-01-31T12:00:00.25", "2026-01-31T12:00:00.25Z"])
+def test_a_time_as_text_is_of_utc_where_it_has_no_zone(text: str) -> None:
+    assert rows([message("a", {"at": text})], at=arrow.timestamp("us", "UTC")) == [{"at": TIME}]
+
+
 @pytest.mark.parametrize(
     ("item", "kind", "text"),
     [

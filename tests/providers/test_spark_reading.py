@@ -7,6 +7,7 @@ import logging
 import pickle
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -30,9 +31,21 @@ from pyspark.sql.types import (  # noqa: E402
 from millstream.balancers import DeploymentBalancer  # noqa: E402
 from millstream.providers.ledger import LedgerQueues  # noqa: E402
 from millstream.providers.memory import MemoryQueues  # noqa: E402
-from millstream.runtime import ConfigError, CursorTooOld, LocalCluster, MemoryStateStore  # noqa: E402
-from millstream.streams import HashRingMapper, PersistentStreams, StreamNamespace  # noqa: E402
-from pyspark_millstream import DefaultSource  # noqa: E402
+from millstream.runtime import (  # noqa: E402
+    ConfigError,
+    CursorTooOld,
+    Grain,
+    LocalCluster,
+    MemoryStateStore,
+)
+from millstream.streams import (  # noqa: E402
+    Event,
+    HashRingMapper,
+    PersistentStreams,
+    StreamNamespace,
+    subscribe,
+)
+from pyspark_millstream import PLAIN_SCHEMA, DefaultSource  # noqa: E402
 from pyspark_millstream.background import end_background  # noqa: E402
 
 pytestmark = pytest.mark.real
@@ -109,6 +122,20 @@ def expected(first: int, end: int) -> dict[str, list[int]]:
     return {f"k{key}": list(range(first, end)) for key in range(KEYS)}
 
 
+@dataclass
+class Row:
+    n: int
+    name: str | None = None
+
+
+KNOWN = StreamNamespace("known_rows", Row)
+
+
+class Table(Grain):
+    @subscribe(KNOWN)
+    async def on_row(self, event: Event[Row]) -> None: ...
+
+
 @asynccontextmanager
 async def in_cluster(folder: Path | None, **options: Any) -> AsyncIterator[Spark]:
     def streams() -> PersistentStreams:
@@ -119,7 +146,7 @@ async def in_cluster(folder: Path | None, **options: Any) -> AsyncIterator[Spark
 
     async with LocalCluster(
         silos=2,
-        grains=[],
+        grains=[Table],
         streams={"default": streams},
         stores={"default": MemoryStateStore()},
     ) as cluster:
@@ -220,6 +247,15 @@ async def test_what_is_gone_ends_a_query_or_is_passed_over(
             parts = await asyncio.to_thread(reader.partitions, before, before)
         assert found == expected(0, EACH) and "the query goes on there" in caplog.text
         assert parts == []
+
+
+async def test_the_cluster_tells_the_columns_of_items_that_it_knows(tmp_path: Path) -> None:
+    async with in_cluster(tmp_path) as spark:
+        known = spark.source(namespace="known_rows")
+        told = await asyncio.to_thread(known.schema)
+        wanted = "`_key` string, `_token` string, `_time` timestamp, `n` bigint, `name` string"
+        assert told == wanted
+        assert await asyncio.to_thread(spark.source().schema) == PLAIN_SCHEMA
 
 
 async def test_memory_is_refused(tmp_path: Path) -> None:

@@ -40,7 +40,7 @@ from .handlers import (
 from .implicit import ImplicitSubscription
 from .namespace import StreamNamespace
 
-__all__ = ["SubscribeMark", "check_marks", "subscribe"]
+__all__ = ["SubscribeMark", "check_marks", "item_type_of", "subscribe"]
 
 T = TypeVar("T")
 G = TypeVar("G")
@@ -392,6 +392,16 @@ def check_marks(
             for mark in marks:
                 if isinstance(mark, SubscribeMark) and mark.namespace.provider == provider:
                     _check_provided(f"{grain_type.name}.{handler}", mark, grain_type, capabilities)
+
+
+def item_type_of(grain_types: Iterable[GrainType], provider: str, namespace: str) -> Any:
+    """The type of a namespace's events, as handlers of these grains say; None: none does."""
+    for grain_type in grain_types:
+        for mark in (mark for marks in grain_type.marks.values() for mark in marks):
+            if isinstance(mark, SubscribeMark) and mark.namespace.provider == provider:
+                if mark.namespace.name == namespace:
+                    return mark.namespace.item
+    return None
 
 
 def _check_provided(

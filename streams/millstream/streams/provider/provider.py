@@ -19,7 +19,7 @@ from millstream.runtime.extending import SiloServices
 from millstream.streams.agent.agent import PullingAgent
 from millstream.streams.agent.options import StreamOptions
 from millstream.streams.api.rendezvous import rendezvous_of
-from millstream.streams.api.subscribe import check_marks
+from millstream.streams.api.subscribe import check_marks, item_type_of
 from millstream.streams.consumer.by_hand import AckCalls, AcksTarget
 from millstream.streams.contracts.capability import Capability
 from millstream.streams.contracts.factories import OpenAdapter
@@ -48,6 +48,7 @@ from millstream.streams.ownership.record import OwnershipStore
 from millstream.streams.publishing.ingest import IngestTarget
 from millstream.streams.publishing.outbox import resume_outbox
 from millstream.streams.publishing.silo_publisher import SiloPublisher
+from millstream.streams.rewinding.item_columns import Column, columns_of
 from millstream.streams.rewinding.target import Extent, RewindTarget, refusal_of
 from millstream.streams.staging.silo import Staging
 from millstream.streams.staging.writer import writer_grain_of
@@ -238,6 +239,9 @@ class PersistentStreams:
             target = f"{RewindTarget.target_name}/{name}"
             return await services.targets.call(silo, target, RewindTarget.extents_here, queues)
 
+        def columns(namespace: str) -> list[Column]:
+            return columns_of(item_type_of(services.grain_types(), name, namespace))
+
         return RewindTarget(
             name,
             self.adapter,
@@ -247,6 +251,7 @@ class PersistentStreams:
             refusal_of(name, self.capabilities),
             others,
             ask,
+            columns,
         )
 
     def _wire_staging(

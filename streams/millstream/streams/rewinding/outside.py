@@ -17,6 +17,7 @@ from millstream.streams.contracts.identity import QueueId
 from millstream.streams.contracts.token import Token
 from millstream.streams.staging.stager import Patience
 
+from .item_columns import Column
 from .target import FORM, PAGE_BYTES_MAX, PAGE_EVENTS_MAX, Extent, ReadPage, RewindTarget
 
 __all__ = ["QueueReads", "Range"]
@@ -56,6 +57,17 @@ class QueueReads:
         return await Patience(self._where, self._patience_s).ask(
             lambda: self._gateway.call(
                 self._where, self._target, RewindTarget.extents, FORM, list(asked)
+            )
+        )
+
+    async def columns(self) -> list[Column]:
+        """Those of the namespace's items; empty: the silo that was asked does not know them.
+
+        Raises as `extents`.
+        """
+        return await Patience(self._where, self._patience_s).ask(
+            lambda: self._gateway.call(
+                self._where, self._target, RewindTarget.columns, FORM, self._namespace
             )
         )
 

@@ -27,6 +27,7 @@ from millstream.streams.contracts.message import Page, QueueMessage
 from millstream.streams.contracts.queue import QueueReader, Rewinds
 from millstream.streams.contracts.token import Token
 
+from .item_columns import Column
 from .kept import KeptReaders
 
 __all__ = ["FORM", "Extent", "ReadMessage", "ReadPage", "RewindTarget", "refusal_of"]
@@ -100,10 +101,11 @@ class RewindTarget(SystemTarget):
         queues: those that have to be read now.
         others: the other silos that may have the provider.
         ask: what one of them answers to `extents_here`.
+        columns: those of a namespace's items, if this silo knows them.
     """
 
     target_name = "$rewind"
-    open_to_clients = frozenset({"extents", "seek", "read"})
+    open_to_clients = frozenset({"columns", "extents", "seek", "read"})
 
     def __init__(
         self,
@@ -115,7 +117,9 @@ class RewindTarget(SystemTarget):
         refusal: str,
         others: Callable[[], Sequence[str]] = tuple,
         ask: Ask | None = None,
+        columns: Callable[[str], list[Column]] = lambda namespace: [],
     ) -> None:
+        self._columns = columns
         self._others = others
         self._ask = ask
         self._provider = provider
@@ -178,6 +182,14 @@ class RewindTarget(SystemTarget):
         if first is None or last is None:
             first = last = None
         return Extent(queue, first, last)
+
+    async def columns(self, form: int, namespace: str) -> list[Column]:
+        """The columns of a namespace's items; empty: this silo does not know them.
+
+        Raises ConfigError.
+        """
+        self._checked(form, ())
+        return self._columns(namespace)
 
     async def seek(self, form: int, when_s: float) -> dict[str, Token | None]:
         """In each queue that is read now, the first message accepted at or after a wall time.
