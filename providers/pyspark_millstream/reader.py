@@ -55,6 +55,7 @@ class QueueRange(InputPartition):
     queue: str
     start: Token
     end: Token
+    value: None = None  # Spark's own, which we do not use
 
 
 OF_MESSAGE = {"_key": "string", "_token": "string", "_time": "timestamp"}
@@ -136,6 +137,13 @@ class Source:
 
     # -- in a task
 
+    def read(self, partition: InputPartition) -> Iterator[RecordBatch]:
+        """The rows of a task; the one that Spark makes where nothing was planned has none."""
+        if partition.value is None and not isinstance(partition, QueueRange):
+            return iter(())
+        assert isinstance(partition, QueueRange), partition
+        return self.rows(partition)
+
     def rows(self, part: QueueRange) -> Iterator[RecordBatch]:
         """The rows of a range; while a page is taken the next one is fetched."""
         from pyspark.sql.pandas.types import to_arrow_schema
@@ -188,8 +196,7 @@ class BatchReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[RecordBatch]:
         """One task."""
-        assert isinstance(partition, QueueRange)
-        return self._source.rows(partition)
+        return self._source.read(partition)
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -239,8 +246,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def read(self, partition: InputPartition) -> Iterator[RecordBatch]:
         """One task."""
-        assert isinstance(partition, QueueRange)
-        return self._source.rows(partition)
+        return self._source.read(partition)
 
     def commit(self, end: dict[str, Any]) -> None:
         """A batch is done: nothing depends on that."""

@@ -17,6 +17,7 @@ import pytest
 pytest.importorskip("pyspark", reason="needs the extra `spark`")
 arrow = pytest.importorskip("pyarrow", reason="needs the extra `spark`")
 
+from pyspark.sql.datasource import InputPartition  # noqa: E402
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows  # noqa: E402
 from pyspark.sql.types import (  # noqa: E402
     BinaryType,
@@ -225,6 +226,14 @@ async def test_a_batch_read_has_what_there_is_as_it_was_published(tmp_path: Path
         late = spark.source(starting_offsets=between.isoformat()).reader(NUMBERS)
         parts = await asyncio.to_thread(late.partitions)
         assert await spark.tasks(late, parts) == expected(4, 5)
+
+
+async def test_where_there_is_nothing_nothing_is_read(tmp_path: Path) -> None:
+    """Spark makes one task of none, with a partition of its own kind."""
+    async with in_cluster(tmp_path) as spark:
+        for reader in (spark.source().reader(NUMBERS), spark.reader()):
+            assert await rows_of(reader, InputPartition(None)) == []
+        assert await asyncio.to_thread(spark.source().reader(NUMBERS).partitions) == []
 
 
 async def rows_of(reader: Any, part: Any) -> list[dict[str, Any]]:

@@ -48,11 +48,12 @@ def numbers(rows: DataFrame) -> list[int]:
 
 def test_what_spark_wrote_it_reads_again(spark: SparkSession, tmp_path: Path) -> None:
     with silos_in(tmp_path) as silos:
-        write_batch(batch_rows(spark), staged(silos))
 
         def read(**more: str) -> Any:
             return spark.read.format("millstream").options(**staged(silos), **more)
 
+        assert read().load().count() == 0
+        write_batch(batch_rows(spark), staged(silos))
         found = read().schema(SCHEMA + ", _key string").load().orderBy("id").collect()
         assert [one.asDict() for one in found] == [
             {**row(n), "at": row(n)["at"].replace(tzinfo=None), "_key": row(n)["carrier"]}
