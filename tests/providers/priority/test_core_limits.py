@@ -24,6 +24,7 @@ from millstream.providers.priority.core.errors import (
     RequestInvalid,
 )
 from millstream.providers.priority.core.message import LeaseToken, State
+from millstream.providers.priority.core.requests.sessions import Request
 from millstream.providers.priority.core.results import PollStatus
 from millstream.providers.priority.core.settings import QueueSettings
 
@@ -275,3 +276,90 @@ def test_settled_settings_have_a_later_layout_or_none_with_one_shard(
     found = core.settle(now_ms, layout).settings
     assert (found.shards_before, found.layout) == (0, later)
     assert core.settle(now_ms, later).version == 2
+
+
+# -- timers, and what is noted
+
+
+@pytest.mark.parametrize(("count", "kept_after"), [(100, 65), (130, 66), (200, 101), (50, 51)])
+def test_timers_that_are_over_are_dropped_when_they_outnumber_the_others(
+    count: int, kept_after: int
+) -> None:
+    core = opened()
+    for number in range(count):
+        core.enqueue(0, NewMessage(f"m{number}", b"x", 0, invisible_ms=10 + number))
+    due = core._contents.due
+    for cleared in range(1, min(kept_after, count)):
+        core.cancel(0, f"m{count - cleared}")
+        assert (len(due.heap), due.dead) == (count, cleared)
+    if kept_after <= count:
+        core.cancel(0, f"m{count - kept_after}")
+        assert (len(due.heap), due.dead) == (count - kept_after, 0)
+
+
+def test_timers_that_are_over_are_counted_down_as_they_come_to_the_head() -> None:
+    core = opened()
+    for number in range(9):
+        core.enqueue(0, NewMessage(f"m{number}", b"x", 0, invisible_ms=10 + number))
+    due = core._contents.due
+    for number in (1, 2, 4):
+        core.cancel(0, f"m{number}")
+    core.cancel(0, "m0")  # it is the head
+    assert (len(due.heap), due.dead) == (8, 3)
+    assert due.next_due_ms() == 13 and (len(due.heap), due.dead) == (6, 1)
+
+
+def test_rows_are_noted_where_nobody_wants_events_and_the_other_way_round() -> None:
+    for keeps_rows in (True, False):
+        core = PriorityCore.created(
+            0, "q", LIMITS, keeps_rows=keeps_rows, keeps_events=not keeps_rows
+        )
+        core.drain()
+        put(core, "m", project="p")
+        assert core.undrained() == (1, 1 if keeps_rows else 0) and not core.is_drained
+        changes = core.drain()
+        assert changes is not None and core.is_drained and core.undrained() == (0, 0)
+        assert (len(changes.events) == 1) is not keeps_rows
+        lease = take(core)
+        assert core.drain() is not None and core.drain() is None
+        core.complete(1, "m", lease.token)
+        assert core.drain() is not None
+        core.sweep(1 + LIMITS.retention_ms)
+        assert core.drain() is not None and not sum(core.read.depth().values())
+        put(core, "gone", project="p", at=2 + LIMITS.retention_ms)
+        assert core.undrained()[0] == 1
+        core.drain()
+    off = PriorityCore.created(0, "q", LIMITS, keeps_rows=False, keeps_events=False)
+    off.drain()
+    put(off, "m", project="p")
+    assert off.is_drained
+
+
+def test_a_session_that_ends_takes_its_answers_with_it() -> None:
+    """Also where neither was stored yet; events alone note nothing of sessions."""
+    settings = QueueSettings(answers_kept_ms=10)
+    core = PriorityCore.created(0, "q", settings, keeps_events=False)
+
+    def ask(number: int, at: int) -> None:
+        request = Request("s", number, 0)
+        core.once(
+            at, request, "enqueue", lambda: core.enqueue(at, NewMessage(f"m{number}", b"x", 0))
+        )
+
+    ask(1, 0)
+    ask(2, 0)
+    changes = core.drain()
+    assert changes is not None and [one.session for one in changes.sessions] == ["s"]
+    assert [one.number for one in changes.answers] == [1, 2]
+    ask(3, 5)
+    core.sweep(15)
+    assert not core.is_drained
+    changes = core.drain()
+    assert changes is not None and changes.sessions_ended == ("s",)
+    assert sorted(changes.answers_ended) == [("s", 1), ("s", 2), ("s", 3)]
+    assert not changes.sessions and not changes.answers
+    events = PriorityCore.created(0, "q", settings, keeps_rows=False)
+    events.once(0, Request("s", 1, 0), "x", lambda: events.enqueue(0, NewMessage("m", b"x", 0)))
+    events.drain()
+    events.sweep(10)
+    assert events.is_drained
