@@ -262,6 +262,9 @@ async def test_who_reads_in_another_form_or_too_much_is_refused() -> None:
         await target.extents(9, [])
     with pytest.raises(ValueError, match="QUEUES_MAX is 4096"):
         await target.extents(FORM, ["q"] * (QUEUES_MAX + 1))
+    for odd in ("", "q" * 513):
+        with pytest.raises(ValueError, match="bytes: 1 to 512"):
+            await target.read(FORM, odd, "n", Token(0, 1), END, 10, 100)
     with pytest.raises(ValueError, match="is no time"):
         await target.seek(FORM, 1e30)
     with pytest.raises(ConfigError, match="no, says p"):

@@ -32,7 +32,7 @@ from millstream.streams.staging.writer import LOOK_S
 
 LEFT_S = 2 * (SWEEP_AFTER_S + LOOK_S + FIND_EVERY_S)  # a silo that dies begins the count anew
 BATCHES = 2
-SEEDS = [1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(2, 12))]
+SEEDS = [1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(2, 6))]
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from millstream.runtime import ConfigError, CursorTooOld, MillstreamError, SiloUnavailable
-from millstream.runtime.extending import SystemTarget, Tasks
+from millstream.runtime.extending import SystemTarget, Tasks, shown
 from millstream.streams.contracts.answers import AdapterFault, checked_messages, fault_of
 from millstream.streams.contracts.capability import Capability
 from millstream.streams.contracts.identity import QueueId
@@ -36,6 +36,7 @@ FORM = 1
 """Of these calls: a program of another form is refused."""
 QUEUES_MAX = 4096
 """Queues that one call may name."""
+NAME_BYTES_MAX = 512
 PAGE_EVENTS_MAX = 10_000
 PAGE_BYTES_MAX = 4 << 20
 
@@ -276,6 +277,10 @@ class RewindTarget(SystemTarget):
             raise ConfigError(self._refusal)
         if len(asked) > QUEUES_MAX:
             raise ValueError(f"{len(asked)} queues in one call; QUEUES_MAX is {QUEUES_MAX}")
+        for queue in asked:
+            size = len(queue.encode(errors="replace"))
+            if not 0 < size <= NAME_BYTES_MAX:
+                raise ValueError(f"queue {shown(queue)!r} has {size} bytes: 1 to {NAME_BYTES_MAX}")
         return self._queues()
 
     async def _each(
