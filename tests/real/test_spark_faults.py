@@ -175,6 +175,16 @@ def test_a_driver_and_its_jvm_that_are_killed_lose_and_double_nothing(tmp_path: 
         assert_once(silos.seen())
 
 
+def test_connect_writes_and_reads_as_a_session_of_its_own(tmp_path: Path) -> None:
+    pytest.importorskip("grpc", reason="needs pyspark[connect]")
+    with SparkSilos(tmp_path) as silos:
+        command = [sys.executable, "-m", "tests.real.spark_connect"]
+        arguments = [str(tmp_path), silos.gateways, silos.namespace]
+        done = subprocess.run([*command, *arguments], capture_output=True, text=True, timeout=300)
+        assert done.stdout.split() == [str(ROWS)], done.stdout + done.stderr[-2000:]
+        assert_once(silos.seen())
+
+
 @pytest.mark.parametrize("victim", ["worker", "driver"])
 def test_the_flights_are_equal_though_spark_is_killed_on_the_way(victim: str) -> None:
     command = [sys.executable, "-m", "millstream.console", "demo", "flights"]

@@ -45,11 +45,15 @@ def session(
     app_name: str,
     *,
     master: str = "local[2]",
+    remote: str = "",
     extra_conf: Mapping[str, str] | None = None,
     cache_dir: Path | None = None,
 ) -> SparkSession:
     """A SparkSession that knows `format("millstream")`, with logging at ERROR and no UI.
 
+    `remote`: a session of Spark Connect, instead of `master`: `sc://host:15002`, whose Python must
+    find Millstream, or `local[2]` for a server of its own. It needs `pyspark[connect]`; of the
+    settings only those of SQL reach the server.
     `cache_dir` gets a start script for Java; default: a directory among the user's caches. Raises
     ConfigError if PySpark or Java 17 is missing. Cost: 3 to 30 s for the first session of a
     process, and a JVM of 0.5 to 1.5 GB.
@@ -59,9 +63,11 @@ def session(
     from pyspark.sql import SparkSession
 
     java_home = find_java(cache_dir or default_cache_dir())
-    builder = SparkSession.builder.appName(app_name).master(master)
+    builder = SparkSession.builder.appName(app_name)
+    builder = builder.remote(remote) if remote else builder.master(master)
     for name, value in settings(master, extra_conf or {}).items():
-        builder = builder.config(name, value)
+        if not remote or name.startswith("spark.sql."):
+            builder = builder.config(name, value)
     with _environment(_launch_variables(java_home)):
         spark = builder.getOrCreate()
     return spark
