@@ -184,9 +184,7 @@ def test_an_option_that_cannot_work_fails_before_any_task(
     assert not gateway.hellos
 
 
-def test_reading_and_overwriting_are_refused(spark: SparkSession) -> None:
-    with pytest.raises(Exception, match="reading streams is not available in this version"):
-        spark.read.format("millstream").load()
+def test_overwriting_is_refused(spark: SparkSession) -> None:
     with FakeGateway() as gateway:
         options = {**direct(gateway), "key_column": "id"}
         with pytest.raises(Exception, match="a stream cannot be overwritten"):
