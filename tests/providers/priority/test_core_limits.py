@@ -23,6 +23,7 @@ from millstream.providers.priority.core.errors import (
     MessageExists,
     RequestInvalid,
 )
+from millstream.providers.priority.core.index.plain import PlainIndex
 from millstream.providers.priority.core.message import LeaseToken, State
 from millstream.providers.priority.core.requests.sessions import Request
 from millstream.providers.priority.core.results import PollStatus
@@ -118,6 +119,38 @@ def test_a_payload_is_bytes_of_a_size() -> None:
         with pytest.raises(RequestInvalid) as caught:
             made().enqueue(0, new(payload=odd))
         assert caught.value.field == "payload"
+
+
+PAIRS = {f"k{number}": "v" for number in range(4)}
+
+
+@pytest.mark.parametrize(
+    "pairs",
+    [
+        {**PAIRS, "one more": "v"},
+        {"": "v"},
+        {7: "v"},
+        {"k" * 1_000: "v"},
+        {"k": 7},
+        {"k": "v" * 1_000},
+        [("k", "v"), ("k", "w")],
+        [("k", "v", "w")],
+        [["k"]],
+        ["kv"],
+        "kv",
+        7,
+    ],
+    ids=str,
+)
+def test_metadata_are_few_pairs_of_texts(pairs: Any) -> None:
+    core = opened()
+    with pytest.raises(RequestInvalid) as caught:
+        core.enqueue(0, NewMessage("m", b"x", 0, pairs))
+    assert "metadata" in caught.value.field
+    with pytest.raises(RequestInvalid):
+        core.dequeue(0, "w", 1, pairs)
+    for fits in (PAIRS, list(PAIRS.items()), {"k": ""}):
+        opened().enqueue(0, NewMessage("m", b"x", 0, fits))
 
 
 # -- many at once: all or nothing
@@ -278,7 +311,26 @@ def test_settled_settings_have_a_later_layout_or_none_with_one_shard(
     assert core.settle(now_ms, later).version == 2
 
 
-# -- timers, and what is noted
+# -- indexes and timers, and what is noted
+
+
+@pytest.mark.parametrize(("count", "dropped_at"), [(100, 65), (128, 65), (130, 66), (200, 101)])
+def test_what_is_pending_no_more_is_dropped_from_the_index_when_it_outnumbers_the_rest(
+    count: int, dropped_at: int
+) -> None:
+    core = opened()
+    for number in range(count):
+        core.enqueue(0, NewMessage(f"m{number}", b"x", number * 37 % count))
+    index = core._contents.filters.all
+    assert isinstance(index, PlainIndex)
+    order = sorted(range(count), key=lambda number: (number * 37 % count, number))
+    for cleared in range(1, dropped_at):
+        core.cancel(0, f"m{order[-cleared]}")
+        assert (len(index.heap), index.dead) == (count, cleared)
+    core.cancel(0, f"m{order[-dropped_at]}")
+    assert (len(index.heap), index.dead, index.live) == (count - dropped_at, 0, count - dropped_at)
+    found = ids(core.dequeue(0, "w", count))
+    assert found == [f"m{number}" for number in order[: count - dropped_at]]
 
 
 @pytest.mark.parametrize(("count", "kept_after"), [(100, 65), (130, 66), (200, 101), (50, 51)])
