@@ -60,6 +60,9 @@ def token_of(core: PriorityCore) -> LeaseToken:
 
 FIELDS: dict[str, tuple[Callable[[PriorityCore, Any], object], int, int]] = {
     "count": (lambda core, n: core.dequeue(0, "w", n), 1, COUNT_MAX),
+    "count of peek": (lambda core, n: core.read.peek(n), 1, COUNT_MAX),
+    "count of heads": (lambda core, n: core.read.heads(n), 1, COUNT_MAX),
+    "count of page": (lambda core, n: core.read.page(n), 1, COUNT_MAX),
     "lease_ms": (lambda core, n: core.dequeue(0, "w", lease_ms=n), 1, 100),
     "lease_ms of extend": (lambda core, n: core.extend(0, "m", token_of(core), n), 1, 100),
     "lease_ms of enqueue": (lambda core, n: core.enqueue(0, new(lease_ms=n)), 1, 100),
@@ -309,6 +312,41 @@ def test_settled_settings_have_a_later_layout_or_none_with_one_shard(
     found = core.settle(now_ms, layout).settings
     assert (found.shards_before, found.layout) == (0, later)
     assert core.settle(now_ms, later).version == 2
+
+
+# -- reading
+
+
+def test_what_is_read_is_of_the_state_the_pairs_and_the_value_that_are_asked_for() -> None:
+    core = opened(EXCLUSIVE)
+    for number in range(6):
+        put(core, f"m{number}", 9 - number, f"p{number % 2}", region="n" if number < 4 else "s")
+    take(core, project="p1")
+    read = core.read
+
+    def paged(count: int = 100, **asked: Any) -> list[str]:
+        return [one.id for one in read.page(count, **asked)]
+
+    assert paged() == [f"m{number}" for number in range(6)]
+    assert paged(2, after=2) == ["m2", "m3"]
+    assert paged(after=6) == []
+    assert paged(state=State.RUNNING) == ["m5"]
+    assert paged(state=State.PENDING, wanted={"region": "s"}) == ["m4"]
+    assert paged(wanted={"region": "n", "project": "p0"}) == ["m0", "m2"]
+    assert [one.id for one in read.peek(9)] == ["m4"]  # one of each value that is free
+    assert [one.id for one in read.peek(1, {"region": "n"})] == ["m2"]
+    assert read.heads(9) == [5]
+
+    def depth(*asked: Any, **more: Any) -> tuple[int, int]:
+        found = read.depth(*asked, **more)
+        return found[State.PENDING], found[State.RUNNING]
+
+    assert depth() == (5, 1)
+    assert depth({"region": "s"}) == (1, 1)
+    assert (depth(value="p1"), depth(value="p0"), depth(value="?")) == ((2, 1), (3, 0), (0, 0))
+    assert depth({"region": "n"}, value="p1") == (2, 0)
+    values = read.values()
+    assert {name: sum(counts.values()) for name, counts in values.items()} == {"p0": 3, "p1": 3}
 
 
 # -- indexes and timers, and what is noted
