@@ -27,7 +27,14 @@ from millstream.providers.priority.core.index.plain import PlainIndex
 from millstream.providers.priority.core.message import LeaseToken, State
 from millstream.providers.priority.core.requests.sessions import Request
 from millstream.providers.priority.core.results import PollStatus
-from millstream.providers.priority.core.settings import QueueSettings
+from millstream.providers.priority.core.settings import (
+    DAY_MS,
+    SHAPES_MAX,
+    SHARDS_MAX,
+    YEAR_MS,
+    QueueSettings,
+)
+from millstream.runtime import ConfigError
 
 LIMITS = QueueSettings(
     "project",
@@ -312,6 +319,70 @@ def test_settled_settings_have_a_later_layout_or_none_with_one_shard(
     found = core.settle(now_ms, layout).settings
     assert (found.shards_before, found.layout) == (0, later)
     assert core.settle(now_ms, later).version == 2
+
+
+# -- settings
+
+RANGES = {
+    "limit": (1, 1_000_000),
+    "lease_ms_max": (1, YEAR_MS),
+    "lease_ms": (1, 100),
+    "invisible_ms_max": (0, 10 * YEAR_MS),
+    "invisible_ms": (0, 200),
+    "attempts_max": (1, 1_000_000),
+    "attempts": (1, 5),
+    "retention_ms": (1, 10 * YEAR_MS),
+    "payload_bytes_max": (0, 16 * 1024 * 1024),
+    "messages_max": (1, 1_000_000_000),
+    "sessions_max": (1, 1_000_000),
+    "answers_kept_ms": (1, DAY_MS),
+    "shards": (1, SHARDS_MAX),
+    "shards_before": (0, SHARDS_MAX),
+    "layout": (0, 2**53),
+}
+
+
+@pytest.mark.parametrize("name", RANGES)
+def test_settings_are_within_their_limits(name: str) -> None:
+    least, most = RANGES[name]
+    others = {
+        "lease_ms_max": {"lease_ms": 1},
+        "invisible_ms_max": {"invisible_ms": 0},
+        "attempts_max": {"attempts": 1},
+    }.get(name, {"lease_ms_max": 100, "invisible_ms_max": 200, "attempts_max": 5})
+    base: dict[str, Any] = {"exclusivity_key": "k", "lease_ms": 1, "attempts": 1, **others}
+    for fits in (least, most):
+        assert getattr(QueueSettings(**{**base, name: fits}), name) == fits
+    for odd in (least - 1, most + 1, least + 0.5, str(least), True, None):
+        with pytest.raises(ConfigError, match=f"{name} is .*, not a whole number from {least} to"):
+            QueueSettings(**{**base, name: odd})
+
+
+@pytest.mark.parametrize(
+    ("fields", "text"),
+    [
+        ({"exclusivity_key": ""}, "exclusivity_key is ''"),
+        ({"exclusivity_key": 7}, "exclusivity_key is 7"),
+        ({"limit": 2}, "limit is 2 of a queue without exclusivity_key"),
+        ({"shapes": "ab"}, "shapes is 'ab'"),
+        ({"shapes": ("ab",)}, "a shape is 'ab'"),
+        ({"shapes": ((),)}, "a shape is"),
+        ({"shapes": (("a", "b", "c", "d", "e"),)}, "a shape is"),
+        ({"shapes": (("a", "a"),)}, "it names a key twice"),
+        ({"shapes": (("",),)}, "a key of shapes"),
+        ({"shapes": tuple((f"k{n}",) for n in range(SHAPES_MAX + 1))}, "shapes is"),
+    ],
+)
+def test_settings_that_cannot_be_are_refused(fields: dict[str, Any], text: str) -> None:
+    with pytest.raises(ConfigError, match=text):
+        QueueSettings(**fields)
+
+
+def test_shapes_are_kept_in_order_and_once() -> None:
+    given: Any = (["b", "a"], ("a", "b"), ("c",))
+    assert QueueSettings(shapes=given).shapes == (("a", "b"), ("c",))
+    most: Any = tuple((f"k{n}",) for n in range(SHAPES_MAX))
+    assert len(QueueSettings(shapes=most).shapes) == SHAPES_MAX
 
 
 # -- reading
