@@ -423,22 +423,24 @@ def test_what_is_read_is_of_the_state_the_pairs_and_the_value_that_are_asked_for
 # -- indexes and timers, and what is noted
 
 
+@pytest.mark.parametrize("key", [None, "project"])
 @pytest.mark.parametrize(("count", "dropped_at"), [(100, 65), (128, 65), (130, 66), (200, 101)])
 def test_what_is_pending_no_more_is_dropped_from_the_index_when_it_outnumbers_the_rest(
-    count: int, dropped_at: int
+    count: int, dropped_at: int, key: str | None
 ) -> None:
-    core = opened()
+    """Of a simple queue, and of one value of an exclusive one."""
+    core = opened(QueueSettings(key, limit=1000 if key else 1))
     for number in range(count):
-        core.enqueue(0, NewMessage(f"m{number}", b"x", number * 37 % count))
-    index = core._contents.filters.all
-    assert isinstance(index, PlainIndex)
+        put(core, f"m{number}", number * 37 % count, "p")
+    whole = core._contents.filters.all
+    index: Any = whole if isinstance(whole, PlainIndex) else whole.groups["p"]
     order = sorted(range(count), key=lambda number: (number * 37 % count, number))
     for cleared in range(1, dropped_at):
         core.cancel(0, f"m{order[-cleared]}")
         assert (len(index.heap), index.dead) == (count, cleared)
     core.cancel(0, f"m{order[-dropped_at]}")
     assert (len(index.heap), index.dead, index.live) == (count - dropped_at, 0, count - dropped_at)
-    found = ids(core.dequeue(0, "w", count))
+    found = ids(core.dequeue(0, "w", count, same_value_ok=True))
     assert found == [f"m{number}" for number in order[: count - dropped_at]]
 
 
