@@ -46,10 +46,34 @@ class Place:
         return made
 
     def told(
-        self, *before: SentAt, frontier: Token | None = None
+        self,
+        *before: SentAt,
+        frontier: Token | None = None,
+        newest: Token | None = Token(9, 9),
     ) -> list[tuple[str, Token]] | None:
-        found = SentBefore(before).told([self.entry], self.behind, frontier)
+        found = SentBefore(before).told([self.entry], self.behind, frontier, newest)
         return None if found is None else [(one.subscription, one.upto) for one in found]
+
+
+def test_what_a_former_owner_sent_and_this_one_has_not_read_is_told() -> None:
+    """Seed 973 of suite `ledger`: a subscription took what it was told, and nothing was read."""
+    place = Place()
+    place.has("early", None, Token(1, 5, 2))
+    assert place.told(newest=None) == [("early", Token(1, 5, 2))]
+    assert place.told(newest=Token(1, 4)) == [("early", Token(1, 5, 2))]
+    assert place.told(newest=Token(1, 5)) == []  # it was read, and is done
+
+
+@pytest.mark.parametrize(
+    ("sent", "told"), [(Token(1, 9, 2), True), (Token(1, 9), True), (Token(1, 8, 7), False)]
+)
+def test_to_one_that_is_behind_what_was_not_read_anew_comes_again(sent: Token, told: bool) -> None:
+    """Seed 973 of suite `ledger`: the queue went on before it was read anew for it."""
+    place = Place()
+    place.behind.restore(BehindAt(*STREAM, "alone", Token(1, 9)), Token(1, 9), may_repeat=False)
+    place.has("alone", None, sent)
+    found = place.told(newest=Token(2, 0)) or []
+    assert (("alone", sent) in found) is told
 
 
 def test_what_was_sent_and_is_not_done_is_told_and_what_is_done_or_was_not_sent_is_not() -> None:

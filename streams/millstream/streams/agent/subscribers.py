@@ -452,7 +452,8 @@ class Subscribers:
 
     def sent(self, frontier: Token | None) -> tuple[SentAt, ...] | None:
         """What was delivered and comes again, once it was handed over; None: it is not known."""
-        return self._sent_before.told(self._streams.values(), self._behind, frontier)
+        newest = self._cache.newest
+        return self._sent_before.told(self._streams.values(), self._behind, frontier, newest)
 
     def of(self, stream: StreamId) -> Sequence[Subscriber] | None:
         """The subscriptions of a stream; None: it had no event lately, or they are asked for."""

@@ -35,15 +35,23 @@ class SentBefore:
         return self._upto.pop(key, None) if self._upto else None
 
     def told(
-        self, entries: Iterable[StreamEntry], behind: BehindBook, frontier: Token | None
+        self,
+        entries: Iterable[StreamEntry],
+        behind: BehindBook,
+        frontier: Token | None,
+        newest: Token | None,
     ) -> tuple[SentAt, ...] | None:
-        """What the next owner is told; None: it is not known, or too much."""
+        """What the next owner is told; None: it is not known, or too much.
+
+        Args:
+            newest: the last message that was read here.
+        """
         repeated = behind.repeated()
         if repeated is None:
             return None
         found = [*self.left(frontier, behind), *repeated]
         for entry in entries:
-            found += _sent_of([*entry.subscribers.values()], behind)
+            found += _sent_of([*entry.subscribers.values()], behind, newest)
         return tuple(found) if len(found) <= SENT_MAX else None
 
     def left(self, frontier: Token | None, behind: BehindBook) -> list[SentAt]:
@@ -58,19 +66,25 @@ class SentBefore:
         ]
 
 
-def _sent_of(subscribers: Sequence[Subscriber], behind: BehindBook) -> Iterator[SentAt]:
+def _sent_of(
+    subscribers: Sequence[Subscriber], behind: BehindBook, newest: Token | None
+) -> Iterator[SentAt]:
     """What the subscriptions of one stream were delivered of that which comes again to them.
 
     To one that is behind nothing comes again that it has done. To the others comes what one of them
-    has not done, from the beginning of its message on.
+    has not done, from the beginning of its message on. What a former owner has delivered comes
+    again, too, while it was not read here, or not read anew for one that is behind.
     """
-    alone = {one.id for one in subscribers if behind.get(one.key) is not None}
-    together = [one for one in subscribers if one.id not in alone]
-    undone = [one.undone_token for one in together]
+    alone = {one.id: behind.get(one.key) for one in subscribers}
+    undone = [one.undone_token for one in subscribers if alone[one.id] is None]
     first = min((token for token in undone if token is not None), default=None)
     for one in subscribers:
-        again = one.undone_token
-        if one.id not in alone:
+        again, lags, upto = one.undone_token, alone[one.id], one.sent_upto
+        if lags is None:
             again = None if first is None else Token(first.era, first.seq)
-        if again is not None and one.sent_upto is not None and one.sent_upto >= again:
-            yield SentAt(*one.stream, one.id, one.sent_upto)
+        elif again is None:
+            again = lags.position
+        if upto is not None:
+            is_unread = newest is None or newest < Token(upto.era, upto.seq)
+            if is_unread or (again is not None and upto >= again):
+                yield SentAt(*one.stream, one.id, upto)
