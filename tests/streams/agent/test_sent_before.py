@@ -29,6 +29,7 @@ from millstream.streams.ownership.record import (
 )
 
 STREAM = StreamId("notes", "a")
+FAR = Token(9, 9)
 
 
 class Place:
@@ -49,7 +50,7 @@ class Place:
         self,
         *before: SentAt,
         frontier: Token | None = None,
-        newest: Token | None = Token(9, 9),
+        newest: Token | None = FAR,
     ) -> list[tuple[str, Token]] | None:
         found = SentBefore(before).told([self.entry], self.behind, frontier, newest)
         return None if found is None else [(one.subscription, one.upto) for one in found]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -24,6 +25,7 @@ from millstream.streams import (
     on_error,
     subscribe,
 )
+from millstream.streams.testing import owners
 
 LINES = StreamNamespace("lines", str)
 TALK = StreamNamespace("talk", str, subscriptions="implicit")
@@ -92,6 +94,8 @@ async def test_a_grain_hears_what_became_of_an_event_before_the_next_one(
     decision: GiveUpDecision, silos: int
 ) -> None:
     async with cluster_of(silos, decision) as cluster:
+        here: Any = SimpleNamespace(silos=lambda: cluster.silos)
+        await until(lambda: len(set(owners(here).values())) == silos)  # none moves on the way
         await cluster.stream(LINES, "k").publish_many(["a", "bad", "z"])
         await until(lambda: bool(TOLD) and (decision == "pause" or "z" in SEEN))
         (failure,) = TOLD
