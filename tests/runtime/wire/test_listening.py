@@ -97,3 +97,23 @@ async def test_a_name_is_listened_at_where_all_its_addresses_are() -> None:
         links[0].abort()
         link.abort()
     await links_closed()
+
+
+async def test_a_family_that_the_machine_does_not_speak_is_left_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As of a name that has an address of IPv6 where there is none."""
+    create = socket.create_server
+
+    def create_server(name: tuple[str, int], *, family: int, backlog: int) -> socket.socket:
+        if family == socket.AF_INET6:
+            raise OSError(errno.EAFNOSUPPORT, os.strerror(errno.EAFNOSUPPORT))
+        return create(name, family=family, backlog=backlog)
+
+    monkeypatch.setattr(socket, "create_server", create_server)
+    four = (socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.0.1", 0))
+    six = (socket.AF_INET6, socket.SOCK_STREAM, 6, "", ("::1", 0, 0, 0))
+    (found,) = transport.bound([six, four, four])
+    found.close()
+    with pytest.raises(OSError, match="not supported"):
+        transport.bound([six])

@@ -343,16 +343,26 @@ class TcpTransport:
 
 
 def bound(infos: list[tuple[Any, ...]]) -> list[socket.socket]:
-    """Listening sockets at all addresses that a name has here. Raises OSError."""
+    """Listening sockets at all addresses that a name has here, but those of a family that this
+    machine does not speak. Raises OSError."""
     sockets: list[socket.socket] = []
+    refused: OSError | None = None
     try:
         for family, _, _, _, name in dict.fromkeys(infos):
-            sockets.append(socket.create_server(name, family=family, backlog=BACKLOG))
-            sockets[-1].setblocking(False)
+            try:
+                sockets.append(socket.create_server(name, family=family, backlog=BACKLOG))
+            except OSError as error:
+                if error.errno != errno.EAFNOSUPPORT:
+                    raise
+                refused = error
+            else:
+                sockets[-1].setblocking(False)
     except BaseException:
         for sock in sockets:
             sock.close()
         raise
+    if refused is not None and not sockets:
+        raise refused
     return sockets
 
 
