@@ -17,6 +17,7 @@ from millstream.streams import Capability, Page, QueueMessage, StreamId, Token
 from millstream.streams.contracts.answers import AdapterFault
 from millstream.streams.rewinding import kept
 from millstream.streams.rewinding import target as target_module
+from millstream.streams.rewinding.item_columns import Column
 from millstream.streams.rewinding.kept import KeptReaders
 from millstream.streams.rewinding.target import FORM, QUEUES_MAX, Extent, RewindTarget, refusal_of
 
@@ -92,8 +93,43 @@ def tasks() -> Tasks:
     return Tasks(asyncio.get_running_loop(), Context)
 
 
+class Others:
+    """Other silos: what they answer, by their names; None: nothing, ever."""
+
+    def __init__(self, **answers: list[Any] | Exception | None) -> None:
+        self.answers = answers
+
+    def silos(self) -> list[str]:
+        return list(self.answers)
+
+    async def extents(self, silo: str, queues: object, /) -> list[Any]:
+        answer = self.answers[silo]
+        if isinstance(answer, Exception):
+            raise answer
+        if answer is None:
+            await asyncio.Event().wait()
+        return answer or []
+
+    columns = extents
+
+
+def unknown(namespace: str) -> list[Column]:
+    return []
+
+
 def target_of(shelf: Shelf, limit_s: float = 5.0, refusal: str = "") -> RewindTarget:
-    return RewindTarget("p", shelf, lambda: list(shelf.queues), tasks(), limit_s, refusal)
+    return made(shelf, lambda: list(shelf.queues), Others(), limit_s, refusal)
+
+
+def made(
+    shelf: Shelf,
+    queues: Callable[[], list[str]],
+    others: Others,
+    limit_s: float = 5.0,
+    refusal: str = "",
+    columns: Callable[[str], list[Column]] = unknown,
+) -> RewindTarget:
+    return RewindTarget("p", shelf, queues, tasks(), limit_s, refusal, columns, others)
 
 
 async def numbers(target: RewindTarget, start: int, end: Token = END, events_max: int = 4) -> Any:
@@ -144,7 +180,7 @@ async def test_what_is_gone_is_said_with_the_first_that_is_kept() -> None:
 
 async def test_extents_are_of_the_queues_now_and_of_those_asked_for() -> None:
     shelf = Shelf(3, 0)
-    target = RewindTarget("p", shelf, lambda: ["q0"], tasks(), 5.0, "")
+    target = made(shelf, lambda: ["q0"], Others())
     assert await target.extents(FORM, ["q1", "q0"]) == [
         Extent("q0", Token(0, 1), Token(0, 3), True),
         Extent("q1", None, None, False),
@@ -168,19 +204,25 @@ async def test_what_another_silo_knows_farther_holds(here: Any, there: Any, both
         first, last = (None, None) if of is None else (Token(0, of[0]), Token(0, of[1]))
         return Extent("q0", first, last, False)
 
-    async def ask(silo: str, queues: list[str]) -> list[Extent]:
-        assert queues == ["q0"]
-        if silo == "dead":
-            raise SiloUnavailable("it died")
-        if silo == "hung":
-            await asyncio.Event().wait()
-        return [extent(there), Extent("unknown", None, None)]
-
     shelf = Shelf(0)
     shelf.odd = lambda reader: (extent(here).first, extent(here).last)
-    silos = ["hung", "dead", "other"]
-    target = RewindTarget("p", shelf, lambda: ["q0"], tasks(), 5.0, "", lambda: silos, ask)
+    told = [extent(there), Extent("unknown", None, None)]
+    target = made(
+        shelf, lambda: ["q0"], Others(hung=None, dead=SiloUnavailable("it died"), other=told)
+    )
     assert await target.extents(FORM, []) == [msgspec.structs.replace(extent(both), is_open=True)]
+    await target.aclose()
+
+
+async def test_columns_that_are_not_known_here_are_those_of_the_first_silo_that_knows() -> None:
+    known, other = [Column("n", "bigint")], [Column("m", "string")]
+    others = Others(hung=None, dead=SiloUnavailable("it died"), dull=[], one=known, two=other)
+    target = made(Shelf(1), list, others)
+    assert await target.columns(FORM, "n") == known
+    assert (
+        await made(Shelf(1), list, others, columns=lambda name: other).columns(FORM, "n") == other
+    )
+    assert await made(Shelf(1), list, Others(dull=[])).columns(FORM, "n") == []
     await target.aclose()
 
 

@@ -49,7 +49,8 @@ from millstream.streams.publishing.ingest import IngestTarget
 from millstream.streams.publishing.outbox import resume_outbox
 from millstream.streams.publishing.silo_publisher import SiloPublisher
 from millstream.streams.rewinding.item_columns import Column, columns_of
-from millstream.streams.rewinding.target import Extent, RewindTarget, refusal_of
+from millstream.streams.rewinding.others import OtherSilos
+from millstream.streams.rewinding.target import RewindTarget, refusal_of
 from millstream.streams.staging.silo import Staging
 from millstream.streams.staging.writer import writer_grain_of
 
@@ -232,13 +233,6 @@ class PersistentStreams:
     def _rewind_target(
         self, services: SiloServices, name: str, options: StreamOptions
     ) -> RewindTarget:
-        def others() -> list[str]:
-            return [silo for silo in services.members.active() if silo != services.address]
-
-        async def ask(silo: str, queues: list[str]) -> list[Extent]:
-            target = f"{RewindTarget.target_name}/{name}"
-            return await services.targets.call(silo, target, RewindTarget.extents_here, queues)
-
         def columns(namespace: str) -> list[Column]:
             return columns_of(item_type_of(services.grain_types(), name, namespace))
 
@@ -249,9 +243,8 @@ class PersistentStreams:
             services.new_tasks(),
             options.call_limit_s,
             refusal_of(name, self.capabilities),
-            others,
-            ask,
             columns,
+            OtherSilos(services, name),
         )
 
     def _wire_staging(

@@ -14,7 +14,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import msgspec
 
@@ -30,7 +30,7 @@ from millstream.streams.contracts.token import Token
 from .item_columns import Column
 from .kept import KeptReaders
 
-__all__ = ["FORM", "Extent", "ReadMessage", "ReadPage", "RewindTarget", "refusal_of"]
+__all__ = ["FORM", "Extent", "Others", "ReadMessage", "ReadPage", "RewindTarget", "refusal_of"]
 
 FORM = 1
 """Of these calls: a program of another form is refused."""
@@ -82,16 +82,12 @@ class ReadPage(msgspec.Struct, array_like=True, frozen=True):
     gone: Token | None = None
 
 
-class Raised:
-    """What a task would have raised: nobody may be there any more who hears of it."""
+class Others(Protocol):
+    """The other silos that may have the provider, and what they answer."""
 
-    __slots__ = ("error",)
-
-    def __init__(self, error: Exception) -> None:
-        self.error = error
-
-
-Ask = Callable[[str, list[str]], Coroutine[Any, Any, list[Extent]]]
+    def silos(self) -> Sequence[str]: ...
+    def extents(self, silo: str, queues: list[str], /) -> Coroutine[Any, Any, list[Extent]]: ...
+    def columns(self, silo: str, namespace: str, /) -> Coroutine[Any, Any, list[Column]]: ...
 
 
 class RewindTarget(SystemTarget):
@@ -100,8 +96,6 @@ class RewindTarget(SystemTarget):
     Args:
         adapter: `Rewinds`, or `refusal` says why nothing is read.
         queues: those that have to be read now.
-        others: the other silos that may have the provider.
-        ask: what one of them answers to `extents_here`.
         columns: those of a namespace's items, if this silo knows them.
     """
 
@@ -116,13 +110,11 @@ class RewindTarget(SystemTarget):
         tasks: Tasks,
         call_limit_s: float,
         refusal: str,
-        others: Callable[[], Sequence[str]] = tuple,
-        ask: Ask | None = None,
-        columns: Callable[[str], list[Column]] = lambda namespace: [],
+        columns: Callable[[str], list[Column]],
+        others: Others,
     ) -> None:
         self._columns = columns
         self._others = others
-        self._ask = ask
         self._provider = provider
         self._adapter = adapter
         self._queues = queues
@@ -149,9 +141,12 @@ class RewindTarget(SystemTarget):
         """
         now = self._checked(form, asked)
         wanted = list(dict.fromkeys([*now, *asked]))
-        here, there = await asyncio.gather(self.extents_here(wanted), self._elsewhere(wanted))
+        here, there = await asyncio.gather(
+            self.extents_here(wanted),
+            self._elsewhere(lambda silo: self._others.extents(silo, wanted)),
+        )
         found = {one.queue: one for one in here}
-        for one in there:
+        for one in (one for extents in there for one in extents):
             if one.queue in found:
                 found[one.queue] = farther(found[one.queue], one)
         return [msgspec.structs.replace(one, is_open=one.queue in now) for one in found.values()]
@@ -160,20 +155,20 @@ class RewindTarget(SystemTarget):
         """How far this silo knows that these queues go. Raises StreamError."""
         return await self._each(queues, self._extent)
 
-    async def _elsewhere(self, queues: list[str]) -> list[Extent]:
-        """How far other silos know that they go, as many as answer in time."""
-        found: list[Extent] = []
+    async def _elsewhere(self, ask: Callable[[str], Awaitable[list[T]]]) -> list[list[T]]:
+        """What the other silos answer, in their order, as many as do so in time."""
 
-        async def asked(silo: str, ask: Ask) -> None:
+        async def asked(silo: str) -> list[T]:
             with suppress(MillstreamError):
-                found.extend(await ask(silo, queues))
+                return await ask(silo)
+            return []
 
-        tasks = [self._tasks.start(asked(silo, self._ask)) for silo in self._others() if self._ask]
+        tasks = [self._tasks.start(asked(silo)) for silo in self._others.silos()]
         if tasks:
             _, late = await asyncio.wait(tasks, timeout=ASK_LIMIT_S)
             for task in late:
                 task.cancel()
-        return found
+        return [task.result() for task in tasks if task.done() and not task.cancelled()]
 
     async def _extent(self, queue: QueueId) -> Extent:
         answer: Any = await self._call(queue, "bounds", lambda reader: reader.bounds())
@@ -185,11 +180,19 @@ class RewindTarget(SystemTarget):
         return Extent(queue, first, last)
 
     async def columns(self, form: int, namespace: str) -> list[Column]:
-        """The columns of a namespace's items; empty: this silo does not know them.
+        """The columns of a namespace's items; empty: no silo that answers in time knows them.
 
         Raises ConfigError.
         """
         self._checked(form, ())
+        here = await self.columns_here(namespace)
+        if here:
+            return here
+        there = await self._elsewhere(lambda silo: self._others.columns(silo, namespace))
+        return next(filter(None, there), [])
+
+    async def columns_here(self, namespace: str) -> list[Column]:
+        """Those that this silo knows."""
         return self._columns(namespace)
 
     async def seek(self, form: int, when_s: float) -> dict[str, Token | None]:
@@ -318,8 +321,8 @@ class RewindTarget(SystemTarget):
         async def asked() -> object:
             try:
                 return await call(reader)
-            except Exception as error:
-                return Raised(error)
+            except Exception as error:  # as an answer: perhaps nobody waits for it any more
+                return error
 
         task = self._tasks.start(asked())
         try:
@@ -332,8 +335,8 @@ class RewindTarget(SystemTarget):
             answer = task.result()
         finally:
             task.cancel()  # one that does not heed that is left behind
-        if isinstance(answer, Raised):
-            raise answer.error
+        if isinstance(answer, Exception):
+            raise answer
         return answer
 
     def _at(self, queue: QueueId) -> str:
