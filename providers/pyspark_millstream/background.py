@@ -75,11 +75,8 @@ class Background:
             future.cancel()
             raise
 
-    def start(self, coro: Coroutine[Any, Any, T]) -> Future[T]:
-        """Run it there. Raises RuntimeError: this was closed before."""
-        return self._submit(coro)
-
-    def _submit(self, coro: Coroutine[Any, Any, T], *, is_last: bool = False) -> Future[T]:
+    def start(self, coro: Coroutine[Any, Any, T], *, is_last: bool = False) -> Future[T]:
+        """Run it there. Raises RuntimeError: this was closed before, or the last was started."""
         with self._submitting:  # nothing comes behind the last, where nobody would end it
             if self._is_closed:
                 coro.close()
@@ -118,7 +115,7 @@ class Background:
 
     def close(self) -> None:
         """End what runs here, close the clients, and end the thread."""
-        self._submit(self._close_all(), is_last=True).result()
+        self.start(self._close_all(), is_last=True).result()
         self.loop.call_soon_threadsafe(self.loop.stop)
         self._thread.join()
         self.loop.close()

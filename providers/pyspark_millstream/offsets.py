@@ -79,8 +79,10 @@ def advance(
         if one.queue not in start and one.first is not None:
             if target is None or one.queue in target:
                 found[one.queue] = one.first
-    done = {queue for queue, position in start.items() if _is_over(queue, position, extents)}
-    return {queue: token for queue, token in found.items() if queue not in done}
+    for one in extents:
+        if one.queue in start and _is_over(start[one.queue], one):
+            del found[one.queue]
+    return found
 
 
 def _moved(position: Token, end: Token, ahead: int, total: int, most: int) -> Token:
@@ -92,12 +94,9 @@ def _moved(position: Token, end: Token, ahead: int, total: int, most: int) -> To
     return Token(position.era, position.seq + share)
 
 
-def _is_over(queue: QueueId, position: Token, extents: Sequence[Extent]) -> bool:
+def _is_over(position: Token, extent: Extent) -> bool:
     """Is a queue no longer in use, and read to its end?"""
-    extent = next((one for one in extents if one.queue == queue), None)
-    if extent is None or extent.is_open:
-        return False
-    return extent.last is None or position > extent.last
+    return not extent.is_open and (extent.last is None or position > extent.last)
 
 
 def ranges(start: Offset, end: Offset, split_messages: int) -> list[Range]:

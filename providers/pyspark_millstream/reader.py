@@ -10,7 +10,7 @@ tasks that follow each other.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -24,9 +24,8 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from millstream.runtime import CursorTooOld
-from millstream.runtime.extending import Gateway
 from millstream.streams import QueueId, Token
-from millstream.streams.rewinding.item_columns import Column, quoted
+from millstream.streams.rewinding.item_columns import quoted
 from millstream.streams.rewinding.outside import QueueReads, Range
 from millstream.streams.rewinding.target import Extent, ReadPage
 
@@ -67,20 +66,19 @@ def told_schema(options: ReadOptions) -> str:
 
     Raises ConfigError (the provider cannot be read again), SiloUnavailable after `patience_s`.
     """
-    found = {one.name: one.kind for one in background().run(columns_of(options))}
+    found = {one.name: one.kind for one in background().run(asked(options, QueueReads.columns))}
     if not found:
         return ""
     return ", ".join(f"{quoted(name)} {kind}" for name, kind in {**OF_MESSAGE, **found}.items())
 
 
-async def columns_of(options: ReadOptions) -> list[Column]:
-    async with background().client(options) as client:
-        return await reads_of(options, client.gateway).columns()
-
-
-def reads_of(options: ReadOptions, gateway: Gateway) -> QueueReads:
+async def asked(options: ReadOptions, ask: Callable[[QueueReads], Awaitable[T]]) -> T:
+    """What the cluster answers."""
     provider, namespace = options.provider, options.namespace
-    return QueueReads(gateway, provider, namespace, patience_s=options.patience_s)
+    async with background().client(options) as client:
+        return await ask(
+            QueueReads(client.gateway, provider, namespace, patience_s=options.patience_s)
+        )
 
 
 class Source:
@@ -90,16 +88,9 @@ class Source:
         self.options = options
         self.schema = schema
 
-    def extents(self, asked: Sequence[QueueId] = ()) -> list[Extent]:
-        """How far the queues go."""
-        return background().run(self._extents(asked))
-
-    async def _extents(self, asked: Sequence[QueueId]) -> list[Extent]:
-        async with background().client(self.options) as client:
-            return await self._reads(client.gateway).extents(asked)
-
-    def _reads(self, gateway: Gateway) -> QueueReads:
-        return reads_of(self.options, gateway)
+    def extents(self, known: Sequence[QueueId] = ()) -> list[Extent]:
+        """How far the queues go that are read now, and those that are known."""
+        return background().run(asked(self.options, lambda reads: reads.extents(known)))
 
     def begin(self) -> dict[QueueId, Token]:
         """Where a query without a checkpoint begins. Raises StreamError: times are not known."""
@@ -108,13 +99,9 @@ class Source:
             return dict(wanted)
         extents = self.extents()
         if isinstance(wanted, float):
-            found = background().run(self._seek(wanted))
+            found = background().run(asked(self.options, lambda reads: reads.seek(wanted)))
             return {**ends(extents), **{q: token for q, token in found.items() if token}}
         return firsts(extents) if wanted == "earliest" else ends(extents)
-
-    async def _seek(self, when_s: float) -> dict[QueueId, Token | None]:
-        async with background().client(self.options) as client:
-            return await self._reads(client.gateway).seek(when_s)
 
     def kept(
         self, start: Mapping[QueueId, Token], extents: Sequence[Extent]
@@ -172,11 +159,7 @@ class Source:
                 coming.cancel()
 
     def _fetch(self, part: Range, position: Token) -> Future[ReadPage]:
-        return background().start(self._page(part, position))
-
-    async def _page(self, part: Range, position: Token) -> ReadPage:
-        async with background().client(self.options) as client:
-            return await self._reads(client.gateway).page(part, position)
+        return background().start(asked(self.options, lambda reads: reads.page(part, position)))
 
 
 class BatchReader(DataSourceReader):
