@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 from millstream.balancers import DeploymentBalancer
-from millstream.providers.ledger import BookieOptions, LedgerOptions, LedgerQueues
+from millstream.providers.ledger import (
+    BookieOptions,
+    LedgerOptions,
+    LedgerQueues,
+    LedgerTopicOptions,
+)
 from millstream.runtime import FAST_DETECTION, Grain, Silo, grain, state
 from millstream.streams import Event, HashRingMapper, PersistentStreams, StreamNamespace, subscribe
 
@@ -33,12 +38,14 @@ def make(
     address: str = "127.0.0.1:0",
     is_bookie: bool = False,
     segment_bytes: int = 64 << 20,
+    retention_s: float = 0.0,
 ) -> Silo:
     """A silo over a ledger in that folder of the directory; `{silo}` in it: one for each."""
     rows = f"sqlite:{directory}/rows"
     bookie = BookieOptions(segment_bytes=segment_bytes, allocate_bytes=segment_bytes // 4)
+    options = LedgerOptions(bookie=bookie, topic=LedgerTopicOptions(retention_s=retention_s))
     streams = PersistentStreams(
-        LedgerQueues(f"{directory}/{ledger}", LedgerOptions(bookie=bookie)),
+        LedgerQueues(f"{directory}/{ledger}", options),
         mapper=HashRingMapper(queues=4),
         balancer=DeploymentBalancer(rebalance_delay_s=0.5),
     )

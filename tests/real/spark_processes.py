@@ -11,6 +11,7 @@ from types import TracebackType
 from typing import Any
 
 import msgspec
+from tests.real.ledger_kit import process
 
 from millstream.runtime import connect
 from millstream.runtime.run.launcher import SiloProcess, SiloProcesses
@@ -38,9 +39,8 @@ class SparkSilos:
 
     def _silo(self, address: str = "127.0.0.1:0") -> SiloProcess:
         self._made += 1
-        name = f"silo-{self._made}"
-        arguments = {"directory": str(self._folder / "data"), "name": name, "address": address}
-        return SiloProcess("tests.real.spark_silo:make", arguments, self._folder / f"{name}.log")
+        name, kept_s = f"silo-{self._made}", 3600.0
+        return process(self._folder, name, ledger="ledger", address=address, retention_s=kept_s)
 
     def __enter__(self) -> SparkSilos:
         self._thread.start()
