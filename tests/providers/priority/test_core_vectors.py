@@ -499,6 +499,21 @@ def test_events_in_any_order_and_twice_say_how_the_queue_is() -> None:  # C16.18
     assert len(set(events)) == sum(view.version for view in core.read.page(1_000))
 
 
+def test_events_tell_the_lives_of_an_id_apart() -> None:
+    core = opened(QueueSettings(retention_ms=1))
+    for at in (1, 5):
+        core.enqueue(at, NewMessage("a", b"", at))
+        core.prioritise(at, "a", at + 1)
+        core.complete(at, "a", take(core, at).token)
+        core.sweep(at + 1)
+    changes = core.drain()
+    assert changes is not None
+    assert [(one.version, one.created_ms, one.sequence) for one in changes.events] == [
+        *((version, 1, 1) for version in (1, 2, 3, 4, 5)),
+        *((version, 5, 2) for version in (1, 2, 3, 4, 5)),
+    ]
+
+
 def test_an_event_says_who_what_and_when() -> None:
     core = opened(QueueSettings(lease_ms=10_000))
     core.enqueue(1, NewMessage("a", b"four", 7, {"k": "v"}))
@@ -509,15 +524,15 @@ def test_an_event_says_who_what_and_when() -> None:
     data, due_ms = (("k", "v"),), 3 + 86_400_000
     enqueued, dequeued, failed = (tuple(event) for event in changes.events)
     assert enqueued == (
-        *("encode", "a", 1, None, State.PENDING, 1, "enqueued", 0, 7, data, "", "", 0, 4),
+        *("encode", "a", 1, None, State.PENDING, 1, "enqueued", 0, 7, data, "", "", 0, 4, 1, 1),
     )
     assert dequeued == (
         *("encode", "a", 2, State.PENDING, State.RUNNING, 2, "dequeued", 1, 7, data),
-        *("w", "", 10_002, 4),
+        *("w", "", 10_002, 4, 1, 1),
     )
     assert failed == (
         *("encode", "a", 3, State.RUNNING, State.ERRORED, 3, "failed", 1, 7, data),
-        *("w", "no disk", due_ms, 4),
+        *("w", "no disk", due_ms, 4, 1, 1),
     )
 
 

@@ -81,7 +81,10 @@ class AnswerRow(NamedTuple):
 
 
 class ChangeEvent(NamedTuple):
-    """One transition; `from_state` None before a message's life, `to_state` None after it."""
+    """One transition; `from_state` None before a message's life, `to_state` None after it.
+
+    `created_ms` and `sequence` name the life: an id may be used again once its message is collected.
+    """
 
     queue: str
     id: str
@@ -97,6 +100,8 @@ class ChangeEvent(NamedTuple):
     reason: str
     due_ms: int
     payload_bytes: int
+    created_ms: int = 0
+    sequence: int = 0
 
 
 class Changes(NamedTuple):
@@ -212,6 +217,8 @@ class Recorder:
                 reason,
                 message.due_ms,
                 len(message.payload),
+                message.created_ms,
+                message.sequence,
             )
         )
 

@@ -26,6 +26,9 @@ class PriorityChange:
     its life, and after it (it was collected). `time_ms`: of the queue, in Unix milliseconds, never
     going back; `step`: why, such as "dequeued" or "expired"; `attempt`: leases that were used up so
     far, the present one included; `due_ms`: when it falls due by itself in its new state.
+    `created_ms` and `sequence`: when the message was enqueued, and its number in its shard: an id
+    may be used again once its message was collected, and its versions begin at 1 again. Both are 0
+    in what was written before they were told.
     """
 
     queue: str
@@ -42,6 +45,8 @@ class PriorityChange:
     reason: str
     due_ms: int
     payload_bytes: int
+    created_ms: int = 0
+    sequence: int = 0
 
 
 PRIORITY_CHANGES = StreamNamespace("millstream.priority.changes", PriorityChange)
@@ -67,6 +72,8 @@ def change_of(event: ChangeEvent) -> PriorityChange:
         event.reason,
         event.due_ms,
         event.payload_bytes,
+        event.created_ms,
+        event.sequence,
     )
 
 
