@@ -52,6 +52,18 @@ from millstream.providers.priority import (
 )
 from millstream.providers.priority.http import TOKEN_VARIABLE, HttpOptions, PriorityApi
 from millstream.providers.priority.redis import RedisOptions, RedisStore
+from millstream.providers.spark.index import (
+    Applied,
+    ChangeRow,
+    Difference,
+    Finding,
+    IndexOptions,
+    IndexWriter,
+    PriorityIndex,
+    ProcessingErrors,
+    StateTime,
+    differences,
+)
 from millstream.runtime import Client, Grain, LocalCluster, Silo
 from millstream.streams import PersistentStreams, StreamNamespace
 
@@ -157,3 +169,17 @@ NAMED: list[type[PriorityQueueError]] = [
     SessionFull,
     SettingsConflict,
 ]
+
+
+def ask_an_index(rows: list[ChangeRow]) -> None:
+    options = IndexOptions(history_days=None, parquet=Path("history"), changes_per_batch=1_000)
+    assert_type(IndexWriter("sqlite:i.db", options).apply("query", 0, rows, 1), Applied)
+    with PriorityIndex("sqlite:i.db") as index:
+        assert_type(index.depth("q", wanted={"a": "b"}), dict[str, dict[str, int]])
+        assert_type(index.message("q", "m"), ChangeRow | None)
+        assert_type(index.history("q", "m"), list[ChangeRow])
+        assert_type(index.time_in_state(now_ms=5), list[StateTime])
+        assert_type(index.processing_errors().total, int)
+        assert_type(index.processing_errors(), ProcessingErrors)
+        assert_type(index.verify(), list[Finding])
+        assert_type(differences(index.depth(), {}), list[Difference])

@@ -83,7 +83,8 @@ class AnswerRow(NamedTuple):
 class ChangeEvent(NamedTuple):
     """One transition; `from_state` None before a message's life, `to_state` None after it.
 
-    `created_ms` and `sequence` name the life: an id may be used again once its message is collected.
+    `created_ms` and `sequence` name the life: an id may be used again once its message was
+    collected.
     """
 
     queue: str

@@ -1,0 +1,27 @@
+"""The index of priority queues: what their messages are now, and what became of each.
+
+A Spark query reads the changes that `PriorityQueues(store, changes=...)` publishes and keeps them
+in SQLite or PostgreSQL, each once; `PriorityIndex` asks. Guide: docs/guides/index_pipeline.md.
+"""
+
+from .changes import ChangeRow
+from .job import start_index
+from .options import IndexOptions
+from .queries import PriorityIndex, ProcessingErrors, StateTime
+from .tables import Applied
+from .verify import Difference, Finding, differences
+from .writer import IndexWriter
+
+__all__ = [
+    "Applied",
+    "ChangeRow",
+    "Difference",
+    "Finding",
+    "IndexOptions",
+    "IndexWriter",
+    "PriorityIndex",
+    "ProcessingErrors",
+    "StateTime",
+    "differences",
+    "start_index",
+]

@@ -1,0 +1,134 @@
+"""What the index needs of a database, and the tables that it makes there.
+
+Owns: `Database` (the contract), tables, views, their version. Not: what is done with them
+(`tables`, `queries`). Invariants: the statements of this package run on SQLite and PostgreSQL
+alike; `?` stands for a value; a database of another version, or of somebody else, is refused and
+left as it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager
+from typing import Any, Protocol
+
+from millstream.runtime import ConfigError, StorageUnavailable
+
+from .changes import COLUMNS
+
+__all__ = ["INCOMING", "INCOMING_COLUMNS", "Database", "check_version", "create"]
+
+VERSION = "1"
+_TYPES = {
+    "created_ms": "BIGINT NOT NULL",
+    "sequence": "BIGINT NOT NULL",
+    "version": "BIGINT NOT NULL",
+    "from_state": "TEXT",
+    "to_state": "TEXT",
+    "time_ms": "BIGINT NOT NULL",
+    "attempt": "INTEGER NOT NULL",
+    "priority": "BIGINT NOT NULL",
+    "due_ms": "BIGINT NOT NULL",
+    "payload_bytes": "INTEGER NOT NULL",
+}
+_DEFINED = ", ".join(f"{name} {_TYPES.get(name, 'TEXT NOT NULL')}" for name in COLUMNS)
+INCOMING_COLUMNS = (*COLUMNS, "is_latest")
+INCOMING = f"CREATE TEMPORARY TABLE incoming ({_DEFINED}, is_latest INTEGER NOT NULL)"
+"""What a batch brings; a change that is its message's latest in it has `is_latest` 1."""
+_LIFE = "PARTITION BY queue, id, created_ms, sequence ORDER BY version"
+_SCHEMA = (
+    "CREATE TABLE marks (name TEXT PRIMARY KEY, value TEXT NOT NULL)",
+    "CREATE TABLE batches (query TEXT PRIMARY KEY, batch BIGINT NOT NULL)",
+    "CREATE TABLE begins (queue TEXT PRIMARY KEY, time_ms BIGINT NOT NULL)",
+    "CREATE TABLE low_water (queue TEXT, era TEXT, token TEXT NOT NULL, PRIMARY KEY (queue, era))",
+    f"CREATE TABLE historic ({_DEFINED}, PRIMARY KEY (queue, id, created_ms, sequence, version))",
+    "CREATE INDEX historic_time ON historic (time_ms)",
+    f"CREATE TABLE current ({_DEFINED}, PRIMARY KEY (queue, id))",
+    # how long a message was in a state; until_ms is NULL while it is in it
+    "CREATE VIEW time_in_state AS SELECT queue, id, created_ms, sequence, version,"
+    " to_state AS state, since_ms, until_ms FROM (SELECT queue, id, created_ms, sequence, version,"
+    f" to_state, time_ms AS since_ms, lead(time_ms) OVER ({_LIFE}) AS until_ms FROM historic)"
+    " AS changes WHERE to_state IS NOT NULL",
+    # an attempt that was used up, and the work was not done: a release that gave the attempt back
+    # is none
+    "CREATE VIEW processing_errors AS SELECT queue, id, created_ms, sequence, version, time_ms,"
+    " step, attempt, worker, reason FROM (SELECT historic.*, lag(attempt)"
+    f" OVER ({_LIFE}) AS before FROM historic) AS changes WHERE step IN ('failed', 'expired')"
+    " OR (step = 'released' AND attempt >= coalesce(before, attempt))",
+    "CREATE VIEW depths AS SELECT queue, to_state AS state, count(*) AS messages FROM current"
+    " GROUP BY queue, to_state",
+    f"INSERT INTO marks VALUES ('version', '{VERSION}')",
+)
+
+
+class Database(Protocol):
+    """A connection to where the tables are. Calls block; one thread uses it at a time.
+
+    Raises of all: `StorageUnavailable` with what the database said.
+    """
+
+    name: str
+    """Where it is, for people: without a password."""
+
+    def run(self, sql: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+        """Run one statement; its rows."""
+        ...
+
+    def load(self, rows: Iterable[tuple[Any, ...]]) -> None:
+        """Fill the temporary table `incoming`, which is made, or emptied, first."""
+        ...
+
+    def transaction(self) -> AbstractContextManager[None]:
+        """Statements within are one change, or none: if an exception leaves it, or this dies."""
+        ...
+
+    def with_pairs(self, pairs: dict[str, str]) -> tuple[str, list[Any]]:
+        """A condition: `metadata` has these pairs; and its values."""
+        ...
+
+    def is_empty(self) -> bool:
+        """Has it no tables at all?"""
+        ...
+
+    def close(self) -> None:
+        """Close the connection, and let another one write."""
+        ...
+
+
+def version_of(database: Database) -> str | None:
+    """The version of the tables; None: there are none.
+
+    Raises ConfigError: tables are there, and none of this index.
+    """
+    if database.is_empty():
+        return None
+    try:
+        found = database.run("SELECT value FROM marks WHERE name = 'version'")
+    except StorageUnavailable:
+        found = []
+    if not found:
+        raise ConfigError(
+            f"{database.name} has tables, and they are not those of an index of priority queues: "
+            "give the index a database of its own"
+        )
+    return str(found[0][0])
+
+
+def check_version(database: Database) -> bool:
+    """Are the tables there? Raises ConfigError: of another version, or of somebody else."""
+    version = version_of(database)
+    if version not in (None, VERSION):
+        raise ConfigError(
+            f"{database.name} is an index of version {version}, and this program knows {VERSION}: "
+            "use the program that wrote it, or build the index anew from the stream"
+        )
+    return version is not None
+
+
+def create(database: Database) -> None:
+    """Make tables and views, unless they are there. Raises ConfigError as `check_version`."""
+    if check_version(database):
+        return
+    with database.transaction():
+        for statement in _SCHEMA:
+            database.run(statement)

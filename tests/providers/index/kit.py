@@ -1,0 +1,185 @@
+"""Changes as queues make them, what an index of them must have, and a process that dies on the way.
+
+The reference computes contents from the list of changes alone, without tables.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from random import Random
+from typing import Any
+
+from millstream.providers.spark.index.changes import DAY_MS, ChangeRow, metadata_text
+from millstream.providers.spark.index.database import Database
+
+START_MS = 20_000 * DAY_MS
+STEPS: dict[str | None, list[tuple[str, str | None]]] = {
+    None: [("enqueued", "pending"), ("enqueued", "invisible")],
+    "invisible": [("visible", "pending"), ("canceled", "canceled")],
+    "pending": [("dequeued", "running"), ("priority", "pending"), ("canceled", "canceled")],
+    "running": [
+        ("completed", "completed"),
+        ("failed", "errored"),
+        ("expired", "pending"),
+        ("released", "pending"),
+        ("extended", "running"),
+    ],
+    **{ended: [("collected", None)] for ended in ("completed", "canceled", "errored")},
+}
+
+
+def change(
+    queue: str = "q",
+    id: str = "m",
+    version: int = 1,
+    source: str | None = None,
+    target: str | None = "pending",
+    *,
+    time_ms: int = START_MS,
+    step: str = "enqueued",
+    attempt: int = 0,
+    created_ms: int = START_MS,
+    sequence: int = 1,
+    seq: int | None = None,
+    era: int = 1,
+    metadata: dict[str, str] | None = None,
+) -> ChangeRow:
+    """One change; its token has the number `seq`, or one for its version."""
+    token = f"{era:08x}-{version if seq is None else seq:016x}-00000000"
+    pairs = metadata_text(metadata or {})
+    return ChangeRow(
+        *(queue, id, created_ms, sequence, version, source, target, time_ms, step, attempt),
+        *(7, pairs, "w", "", time_ms, 3, token),
+    )
+
+
+def lived(seed: int, *, queues: int = 2, ids: int = 6, steps: int = 120) -> list[ChangeRow]:
+    """What queues publish while messages of a few ids live, and live again, over some days."""
+    rng = Random(seed)
+    now = {f"q{at}": START_MS for at in range(queues)}
+    lives: dict[tuple[str, str], ChangeRow] = {}
+    found: list[ChangeRow] = []
+    for seq in range(1, steps + 1):
+        queue, id = rng.choice(sorted(now)), f"m{rng.randrange(ids)}"
+        now[queue] += rng.choice((0, 1, 1_000, DAY_MS // 7))
+        last = lives.get((queue, id))
+        if last is not None and last.to_state is None:
+            now[queue] += 1  # a message is collected a millisecond after its end at the earliest
+            last = None
+        step, target = rng.choice(STEPS[last.to_state if last else None])
+        attempt = last.attempt if last else 0
+        attempt += {"dequeued": 1, "released": -rng.randrange(2)}.get(step, 0)
+        made = change(
+            *(queue, id, last.version + 1 if last else 1, last.to_state if last else None, target),
+            time_ms=now[queue],
+            step=step,
+            attempt=attempt,
+            created_ms=last.created_ms if last else now[queue],
+            sequence=last.sequence if last else seq,
+            seq=seq,
+            era=1 + seq * 3 // (steps + 1),
+            metadata={"region": rng.choice("ab"), "size": "1"},
+        )
+        lives[queue, id] = made
+        found.append(made)
+    return found
+
+
+def batches_of(changes: Sequence[ChangeRow], rng: Random) -> list[list[ChangeRow]]:
+    """The changes in their order, in batches; within one they come in any order, and some twice."""
+    found: list[list[ChangeRow]] = []
+    at = 0
+    while at < len(changes):
+        count = rng.randrange(1, 40)
+        batch = list(changes[at : at + count])
+        batch += [one._replace(token=one.token[:-1] + "1") for one in batch if rng.random() < 0.1]
+        rng.shuffle(batch)
+        found.append(batch)
+        at += count
+    return found
+
+
+def wanted_current(changes: Iterable[ChangeRow]) -> dict[tuple[str, str], str | None]:
+    """What the latest change of each message is; not of those that were collected."""
+    latest: dict[tuple[str, str], ChangeRow] = {}
+    for one in sorted(changes, key=lambda one: (one.queue, one.id, one.place)):
+        latest[one.queue, one.id] = one
+    return {key: one.to_state for key, one in latest.items() if one.to_state is not None}
+
+
+Contents = tuple[list[tuple[Any, ...]], list[tuple[Any, ...]]]
+
+
+def contents(database: Database) -> Contents:
+    """Both tables; of a change that came twice, no matter which token."""
+    columns = [name for name in ChangeRow._fields if name != "token"]
+    names = ", ".join(columns)
+    order = "queue, id, created_ms, sequence, version"
+    return (
+        database.run(f"SELECT {names} FROM current ORDER BY {order}"),
+        database.run(f"SELECT {names} FROM historic ORDER BY {order}"),
+    )
+
+
+def wanted_contents(changes: Sequence[ChangeRow], trimmed_ms: int = 0) -> Contents:
+    """The same, from the changes."""
+    known = wanted_current(changes)
+    latest = {(one.queue, one.id): one for one in sorted(changes, key=lambda one: one.place)}
+    current = [one[:-1] for one in latest.values() if (one.queue, one.id) in known]
+    historic = [one[:-1] for one in changes if one.time_ms >= trimmed_ms]
+    return sorted(current, key=lambda row: row[:5]), sorted(historic, key=lambda row: row[:5])
+
+
+class Died(BaseException):
+    """The process ends here."""
+
+
+class Dying:
+    """Counts steps, and dies before one of them."""
+
+    def __init__(self, at: int | None) -> None:
+        self.steps = 0
+        self._at = at
+
+    def step(self) -> None:
+        self.steps += 1
+        if self.steps == self._at:
+            raise Died
+
+
+class DyingDatabase:
+    """A database of a process that dies: each call is a step."""
+
+    def __init__(self, inner: Database, dying: Dying) -> None:
+        self._inner = inner
+        self._dying = dying
+        self.name = inner.name
+        self.transaction = inner.transaction
+        self.with_pairs = inner.with_pairs
+        self.is_empty = inner.is_empty
+        self.close = inner.close
+
+    def run(self, sql: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+        self._dying.step()
+        return self._inner.run(sql, values)
+
+    def load(self, rows: Iterable[tuple[Any, ...]]) -> None:
+        self._dying.step()
+        self._inner.load(rows)
+
+
+class DyingDisk:
+    """A disk of a process that dies: each call is a step."""
+
+    def __init__(self, inner: Any, dying: Dying) -> None:
+        self._inner = inner
+        self._dying = dying
+
+    def __getattr__(self, name: str) -> Any:
+        self._dying.step()
+        return getattr(self._inner, name)
+
+
+def numbered(batches: Sequence[Sequence[ChangeRow]]) -> Iterator[tuple[int, Sequence[ChangeRow]]]:
+    """Batches as Spark counts them."""
+    return enumerate(batches)

@@ -1,0 +1,111 @@
+"""A PostgreSQL server of a test's own: on a free port of the loopback, with files of its own."""
+
+from __future__ import annotations
+
+import glob
+import os
+import pwd
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from typing import Any
+
+import pytest
+from tests.real.redis_server import free_port
+
+__all__ = ["PostgresServer", "require_postgres"]
+
+START_S = 30.0
+PLACES = "/usr/lib/postgresql/*/bin"
+SETTINGS = {
+    "listen_addresses": "127.0.0.1",
+    "unix_socket_directories": "",
+    "shared_buffers": "32MB",
+    "max_connections": "20",
+    "recovery_init_sync_method": "syncfs",
+}
+
+
+def programs() -> str | None:
+    """Where the server's programs are; Debian has them in no PATH."""
+    found = shutil.which("initdb")
+    return os.path.dirname(found) if found else next(iter(sorted(glob.glob(PLACES))[::-1]), None)
+
+
+def require_postgres() -> None:
+    """Skip where Debian's postgresql is not installed; where it must be, fail."""
+    if programs() is None:
+        is_required = "postgresql" in os.environ.get("MILLSTREAM_REQUIRES", "")
+        (pytest.fail if is_required else pytest.skip)("postgresql is not installed")
+
+
+class PostgresServer:
+    """Started at once. It refuses to run as root: then it runs as Debian's `postgres`."""
+
+    def __init__(self) -> None:
+        self._programs = programs()
+        self._user = "postgres" if os.geteuid() == 0 else None
+        # not among pytest's directories: another user cannot look into them
+        self._root = tempfile.mkdtemp(prefix="millstream-postgres-")
+        self._directory = f"{self._root}/data"
+        if self._user:
+            os.chown(self._root, pwd.getpwnam(self._user).pw_uid, -1)
+        made = ["initdb", "-D", self._directory, "-U", "postgres", "-A", "trust", "-N"]
+        subprocess.run(self._command(*made), check=True, capture_output=True, **self._as_user())
+        self.port = free_port()
+        self.url = f"postgresql://postgres@127.0.0.1:{self.port}"
+        self._process: subprocess.Popen[bytes] | None = None
+        self.start()
+
+    def _command(self, name: str, *arguments: str) -> list[str]:
+        return [f"{self._programs}/{name}", *arguments]
+
+    def _as_user(self) -> dict[str, Any]:
+        return {"user": self._user, "cwd": "/"} if self._user else {}
+
+    def start(self) -> None:
+        """Start it, and wait until it answers."""
+        settings = [part for name, value in SETTINGS.items() for part in ("-c", f"{name}={value}")]
+        command = self._command("postgres", "-D", self._directory, "-p", str(self.port))
+        self._process = subprocess.Popen(
+            [*command, *settings],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            **self._as_user(),
+        )
+        end_s = time.monotonic() + START_S
+        while not self._answers():
+            assert self._process.poll() is None, "the server ended"
+            assert time.monotonic() < end_s, "the server does not answer"
+            time.sleep(0.1)
+
+    def _answers(self) -> bool:
+        import psycopg
+
+        try:
+            psycopg.connect(f"{self.url}/postgres", connect_timeout=2).close()
+        except psycopg.OperationalError:
+            return False
+        return True
+
+    def without(self, schema: str) -> str:
+        """Its database, in which there is no such schema; the URL."""
+        import psycopg
+
+        with psycopg.connect(f"{self.url}/postgres", autocommit=True) as connection:
+            connection.execute(f"DROP SCHEMA IF EXISTS {schema} CASCADE".encode())
+        return f"{self.url}/postgres"
+
+    def kill(self) -> None:
+        """SIGQUIT: it ends at once, as by a crash, and recovers when it is started again."""
+        assert self._process is not None
+        if self._process.poll() is None:
+            self._process.send_signal(signal.SIGQUIT)
+        self._process.wait(START_S)
+
+    def close(self) -> None:
+        """Kill it, and remove its files."""
+        self.kill()
+        shutil.rmtree(self._root)
