@@ -64,6 +64,7 @@ OPTION_CLASSES = {
     "StreamOptions": "millstream.streams",
     "WriteOptions": "pyspark_millstream.options",
     "ReadOptions": "pyspark_millstream.read_options",
+    "IndexOptions": "millstream.providers.spark.index",
     "WriterOptions": "millstream.providers.sqlite",
 }
 # Tables of arguments: page, the line at which to look for the table, what is called.

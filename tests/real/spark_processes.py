@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import defaultdict
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -15,13 +15,14 @@ from tests.real.ledger_kit import process
 
 from millstream.runtime import connect
 from millstream.runtime.run.launcher import SiloProcess, SiloProcesses
-from millstream.streams import Token
+from millstream.streams import StreamNamespace, Token
 from millstream.streams.rewinding.outside import QueueReads, Range
 
 __all__ = ["SparkSilos", "wait_for"]
 
 ENDS_S = 90.0
 LOOK_S = 0.25
+PUBLISHED_MAX = 20
 
 
 class SparkSilos:
@@ -61,6 +62,19 @@ class SparkSilos:
 
     def _run(self, coro: Coroutine[Any, Any, Any]) -> Any:
         return asyncio.run_coroutine_threadsafe(coro, self._loop).result(ENDS_S)
+
+    def publish(self, namespace: StreamNamespace[Any], items: Mapping[str, Sequence[Any]]) -> None:
+        """Publish items of each key, in their order."""
+        self._run(self._publish(namespace, items))
+
+    async def _publish(
+        self, namespace: StreamNamespace[Any], items: Mapping[str, Sequence[Any]]
+    ) -> None:
+        async with connect(*self.gateways.split(",")) as client:
+            for key, of_key in items.items():
+                stream = client.stream(namespace, key)
+                for at in range(0, len(of_key), PUBLISHED_MAX):
+                    await stream.publish_many(of_key[at : at + PUBLISHED_MAX])
 
     def kill(self, number: int) -> None:
         """SIGKILL."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -16,6 +17,8 @@ import pytest
 pytest.importorskip("pyspark", reason="needs the extra `spark`")
 pytest.importorskip("pyarrow", reason="needs the extra `spark`")
 
+from tests.providers.index.kit import lived, wanted_contents
+from tests.providers.index.suite import content, in_files
 from tests.real.silo_thread import SiloThread
 from tests.real.spark_processes import SparkSilos, wait_for
 from tests.real.spark_rows import (
@@ -29,6 +32,9 @@ from tests.real.spark_rows import (
 )
 
 from millstream.console.flights.spark_process import kill_tree, tree_of
+from millstream.providers.priority import PRIORITY_CHANGES, PriorityChange
+from millstream.providers.spark.index import ChangeRow, PriorityIndex
+from millstream.runtime import ConfigError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -157,22 +163,66 @@ def test_a_driver_and_its_jvm_that_are_killed_lose_and_double_nothing(tmp_path: 
     """Twice, in the middle of micro-batches; then it goes on from its checkpoint to the end."""
     write_files(tmp_path / "in", parts=8)
     with SparkSilos(tmp_path) as silos:
-        arguments = [str(tmp_path), silos.gateways, silos.namespace]
-
-        def start() -> subprocess.Popen[bytes]:
-            command = [sys.executable, "-m", "tests.real.spark_driver", *arguments]
-            with (tmp_path / "driver.log").open("ab") as log:
-                return subprocess.Popen(command, stdout=log, stderr=log)
-
+        start = driver_of("spark_driver", tmp_path, silos.gateways, silos.namespace)
         for wanted in (ROWS // 8, ROWS // 2):
-            driver = start()
-            while silos.count() < wanted:
-                assert driver.poll() is None, "it ended before"
-            assert kill_tree(driver.pid) > 2  # a JVM at least
-            driver.wait()
+            kill_once(start(), silos.count, wanted)
             assert silos.count() < ROWS
         assert start().wait(300) == 0
         assert_once(silos.seen())
+
+
+def driver_of(module: str, folder: Path, *arguments: str) -> Callable[[], subprocess.Popen[bytes]]:
+    """Starts a driver."""
+    command = [sys.executable, "-m", f"tests.real.{module}", str(folder), *arguments]
+
+    def start() -> subprocess.Popen[bytes]:
+        with (folder / "driver.log").open("ab") as log:
+            return subprocess.Popen(command, stdout=log, stderr=log)
+
+    return start
+
+
+def kill_once(driver: subprocess.Popen[bytes], count: Callable[[], int], wanted: int) -> None:
+    """Kill it and its JVM once there is so much."""
+    while count() < wanted:
+        assert driver.poll() is None, "it ended before"
+    assert kill_tree(driver.pid) > 2  # a JVM at least
+    driver.wait()
+
+
+def test_an_index_whose_driver_and_jvm_are_killed_has_each_change_once(tmp_path: Path) -> None:
+    """Twice, between steps of its batches; then it goes on to the end."""
+    changes = lived(1, queues=3, ids=200, steps=6_000)
+    place = f"sqlite:{tmp_path}/index.db"
+
+    def count() -> int:
+        if not (tmp_path / "index.db").exists():
+            return 0
+        try:
+            with PriorityIndex(place) as index:
+                return sum(state.visits for state in index.time_in_state())
+        except ConfigError:  # its tables are being made
+            return 0
+
+    with SparkSilos(tmp_path) as silos:
+        silos.publish(PRIORITY_CHANGES, published(changes))
+        start = driver_of("spark_index_driver", tmp_path, silos.gateways, "checkpoint")
+        for wanted in (500, 2_500):
+            kill_once(start(), count, wanted)
+            assert count() < 5_000
+        assert start().wait(300) == 0
+    assert content(place) == wanted_contents(changes)
+    assert in_files(tmp_path / "history") == sorted(row[:5] for row in changes)
+
+
+def published(changes: list[ChangeRow]) -> dict[str, list[PriorityChange]]:
+    """The changes as events, by stream."""
+    found: dict[str, list[PriorityChange]] = {}
+    for row in changes:
+        fields = {**row._asdict(), "metadata": json.loads(row.metadata)}
+        del fields["token"]
+        found.setdefault(row.queue, []).append(PriorityChange(**fields))
+    return found
 
 
 def test_connect_writes_and_reads_as_a_session_of_its_own(tmp_path: Path) -> None:

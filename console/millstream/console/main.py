@@ -14,6 +14,7 @@ from typing import Any
 from millstream.runtime.run import RUN_OPTIONS, run_program
 
 from .dead_letters import add_dead_letters
+from .index.commands import add_index
 from .ledger.commands import add_ledger
 from .pausing import add_queues, add_streams
 from .pq.commands import add_pq
@@ -43,6 +44,7 @@ def parser() -> argparse.ArgumentParser:
     add_streams(commands.add_parser("streams", help="pause streams, and let them go on"))
     add_ledger(commands.add_parser("ledger", help="look into ledgers, and mend them"))
     add_pq(commands.add_parser("pq", help="priority queues: look, work with messages, serve HTTP"))
+    add_index(commands.add_parser("index", help="the index of priority queues: ask it, check it"))
     add_why(commands.add_parser("why", help="what holds a stream up"))
     return top
 

@@ -1,0 +1,1 @@
+"""`millstream index`: asks an index of priority queues, and looks whether it is whole."""

@@ -1,0 +1,122 @@
+"""What `millstream index` does: asks an index, and prints the answer.
+
+Invariant: what a message holds cannot steer the terminal. The JSON has the names of the columns.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from millstream.console.dead_letters import plain
+from millstream.console.ledger.lines import facts, print_json, print_lines, table, when
+from millstream.providers.priority import priority_queue, priority_queues
+from millstream.providers.spark.index import ChangeRow, PriorityIndex, differences
+from millstream.runtime import Env, connect
+
+__all__ = ["ask", "verify"]
+
+Depths = dict[str, dict[str, int]]
+GATEWAY = "127.0.0.1:7700"
+
+
+def ask(arguments: argparse.Namespace) -> int:
+    """One question."""
+    queue, id = arguments.queue, arguments.id
+    with PriorityIndex(arguments.index) as index:
+        match arguments.question:
+            case "depth":
+                found = index.depth(queue, wanted=dict(arguments.wanted))
+                show(arguments, found, depth_lines(found))
+            case "message":
+                one = index.message(queue, id)
+                show_changes(arguments, [one] if one else [])
+                return 0 if one else 1
+            case "history":
+                changes = index.history(queue, id)
+                show_changes(arguments, changes)
+                return 0 if changes else 1
+            case "times":
+                times = index.time_in_state(queue, id, now_ms=round(Env().wall_s() * 1000))
+                rows = [(one.state, *map(str, one[1:])) for one in times]
+                lines = table(("state", "visits", "total ms", "longest ms"), rows)
+                show(arguments, [one._asdict() for one in times], lines)
+            case "errors":
+                errors = index.processing_errors(queue, id)
+                counts = {**errors._asdict(), "total": errors.total}
+                lines = facts({name: str(count) for name, count in counts.items()})
+                show(arguments, counts, lines)
+    return 0
+
+
+def show(arguments: argparse.Namespace, value: object, lines: list[str]) -> None:
+    """Print one or the other."""
+    if arguments.json:
+        print_json(value)
+    else:
+        print_lines(map(plain, lines))
+
+
+def depth_lines(found: Depths) -> list[str]:
+    rows = [
+        (queue, state, str(count))
+        for queue, states in found.items()
+        for state, count in sorted(states.items())
+    ]
+    return table(("queue", "state", "messages"), rows)
+
+
+def show_changes(arguments: argparse.Namespace, changes: Sequence[ChangeRow]) -> None:
+    """A line for each change, or all of it in JSON."""
+    if arguments.json:
+        named = [{**one._asdict(), "metadata": json.loads(one.metadata)} for one in changes]
+        print_json(named if arguments.question == "history" else named[0] if named else None)
+        return
+    rows = [
+        (
+            *(str(one.version), when(one.time_ms / 1000), one.step, one.to_state or "-"),
+            *(str(one.attempt), str(one.priority), one.worker, one.reason),
+        )
+        for one in changes
+    ]
+    head = ("version", "time", "step", "state", "attempt", "priority", "worker", "reason")
+    print_lines(map(plain, table(head, rows) if rows else ["nothing is known of it"]))
+
+
+def verify(arguments: argparse.Namespace) -> int:
+    """Print what is missing, and where the queues are otherwise; 1 if anything is."""
+    with PriorityIndex(arguments.index) as index:
+        findings = index.verify()
+        others = differences(index.depth(), depths(arguments)) if arguments.queues else []
+    if arguments.json:
+        missing = [one._asdict() for one in findings]
+        print_json({"findings": missing, "differences": [one._asdict() for one in others]})
+    else:
+        print_lines(
+            plain(f"{one.queue} {one.id}: {one.missing} missing: {one.what}") for one in findings
+        )
+        print_lines(
+            plain(f"{one.queue}: {one.in_index} {one.state}, and {one.in_queue} in the queue")
+            for one in others
+        )
+        whole = "no version is missing" + (", and it is as the queues are" * arguments.queues)
+        print_lines([] if findings or others else [whole])
+    return 1 if findings or others else 0
+
+
+def depths(arguments: argparse.Namespace) -> Depths:
+    """The depths of a cluster's queues."""
+    return asyncio.run(_depths(arguments))
+
+
+async def _depths(arguments: argparse.Namespace) -> Depths:
+    found: dict[str, dict[str, int]] = {}
+    gateways: list[Any] = arguments.gateway or [GATEWAY]
+    async with connect(*gateways, cluster=arguments.cluster) as client:
+        async for name in priority_queues(client, part=arguments.part):
+            counts = await priority_queue(client, name, part=arguments.part).depth()
+            found[name] = {state.name.lower(): count for state, count in counts.items() if count}
+    return found
