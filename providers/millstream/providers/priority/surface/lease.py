@@ -2,7 +2,8 @@
 
 Owns: `Lease`: ending a lease, and keeping it while a block runs. Not: asking (`queue`).
 Invariants: what this side believes of time is a hint, the queue decides; a lease that was ended
-here is not ended again by its block; a block that ends well and has lost its lease says so.
+here is not ended again by its block; a block that ends well and has lost its lease says so; no
+block begins with a lease that is over, or is a block already.
 """
 
 from __future__ import annotations
@@ -51,6 +52,9 @@ class Lease:
     is completed. An error releases it, with the error as its reason, and uses an attempt; a
     cancellation releases it and gives the attempt back. If the lease was lost meanwhile,
     `LeaseLost` is raised at the end of a block that ends well: another worker may have the message.
+    A lease is one block, once: one that has ended, or whose time has passed, is refused at the
+    beginning, with `LeaseLost`; one that is a block already with RuntimeError. To try again,
+    dequeue again.
 
     Attributes: `id`, `payload`, `priority`, `metadata`: the message; `token`: hand it to whatever
     the work writes to, so that it can refuse an older one; `deadline_ms`: when the lease is over,
@@ -73,6 +77,7 @@ class Lease:
         self._until_s = self._loop.time() + left_s
         self._lost: MillstreamError | None = None
         self._is_ended = False
+        self._is_given_back = False
         self._keeper: asyncio.Task[None] | None = None
 
     def __repr__(self) -> str:
@@ -80,10 +85,11 @@ class Lease:
 
     @property
     def is_lost(self) -> bool:
-        """Is it over, as far as this side knows: refused, or its time has passed here?"""
-        if self._is_ended:
-            return self._lost is not None
-        return self._lost is not None or self._loop.time() >= self._until_s
+        """May another worker have the message, as far as this side knows? The lease was refused or
+        given back, or its time has passed here. Not after `complete`, `fail` and `cancel`."""
+        if self._lost is not None or self._is_given_back:
+            return True
+        return not self._is_ended and self._loop.time() >= self._until_s
 
     @property
     def left_s(self) -> float:
@@ -134,12 +140,13 @@ class Lease:
 
     def give_back(self, reason: str = "") -> None:
         """Release it in the background, with its attempt: the work was not begun."""
-        self._is_ended = True
+        self._is_ended = self._is_given_back = True
         self._lessor.give_back(Release(self.id, self.token, 0, True, cut(reason)))
 
     async def _end(self, ending: Ending) -> Done:
         done = await self._noting(ending)
         self._is_ended = True
+        self._is_given_back = isinstance(ending, Release)
         return done
 
     async def _noting(self, ending: Ending) -> Done:
@@ -152,6 +159,12 @@ class Lease:
     # -- a block
 
     async def __aenter__(self) -> Lease:
+        if self._keeper is not None:
+            raise RuntimeError(f"{self!r} is a block already: a lease is one block, once")
+        if self._is_ended or self.is_lost:
+            why = "has ended" if self._is_ended or self._lost else "is over, its time has passed"
+            what = f"message {self.id!r}: the lease {tuple(self.token)} {why}: dequeue again"
+            raise LeaseLost(self._lessor.queue, what)
         self._keeper = asyncio.create_task(self._keep())
         return self
 
@@ -193,7 +206,7 @@ class Lease:
         """Release; what goes wrong with that does not hide the block's own error."""
         is_none = not isinstance(error, Exception)  # cancelled, or the program ends
         reason = cut(f"{type(error).__name__}: {error}")
-        self._is_ended = True
+        self._is_ended = self._is_given_back = True
         release = Release(self.id, self.token, 0, is_none, reason)
         await asyncio.shield(self._lessor.give_back(release))
 
