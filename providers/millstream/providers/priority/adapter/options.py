@@ -7,7 +7,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from millstream.providers.priority.core.settings import QueueSettings, Template
+from millstream.providers.priority.core.settings import (
+    DAY_MS,
+    MESSAGES_MAX,
+    RETENTION_MS_MAX,
+    QueueSettings,
+    Template,
+)
 from millstream.runtime.extending import check_fields
 
 __all__ = ["STREAM_QUEUES", "DeadlineOptions"]
@@ -22,15 +28,17 @@ STREAM_QUEUES = Template(PREFIX, QueueSettings(exclusivity_key=STREAM_KEY))
 class DeadlineOptions:
     """How `DeadlineQueues` make and use priority queues. Raises ConfigError."""
 
-    lease_s: float = 30.0
+    lease_s: float = field(default=30.0, metadata={"max": DAY_MS / 1000})
     """How long an event stays with a silo that died; while one works at it, it is extended."""
     attempts: int = field(default=100, metadata={"max": 1_000})
     """How often an event is leased at most, whatever became of the silos that had it."""
     payload_bytes_max: int = field(default=1 << 20, metadata={"max": 16 << 20})
     """Bytes of an event with its headers and the name of its stream."""
-    messages_max: int = 20_000_000
+    messages_max: int = field(default=20_000_000, metadata={"max": MESSAGES_MAX})
     """Events of one queue, those that are done and not collected too; then `QueueFull`."""
-    retention_s: float = field(default=3_600.0, metadata={"min": 0})
+    retention_s: float = field(
+        default=3_600.0, metadata={"min": 0.001, "max": RETENTION_MS_MAX / 1000}
+    )
     """How long an event that is done, or was given up, can be looked at."""
 
     def __post_init__(self) -> None:

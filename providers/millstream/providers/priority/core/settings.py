@@ -22,6 +22,8 @@ SHARDS_MAX = 64
 TEXT_BYTES_MAX = 256
 DAY_MS = 86_400_000
 YEAR_MS = 366 * DAY_MS
+RETENTION_MS_MAX = 10 * YEAR_MS
+MESSAGES_MAX = 1_000_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,9 +85,9 @@ class QueueSettings:
             ("invisible_ms", 0, self.invisible_ms_max),
             ("attempts_max", 1, 1_000_000),
             ("attempts", 1, self.attempts_max),
-            ("retention_ms", 1, 10 * YEAR_MS),
+            ("retention_ms", 1, RETENTION_MS_MAX),
             ("payload_bytes_max", 0, 16 * 1024 * 1024),
-            ("messages_max", 1, 1_000_000_000),
+            ("messages_max", 1, MESSAGES_MAX),
             ("sessions_max", 1, 1_000_000),
             ("answers_kept_ms", 1, DAY_MS),
             ("shards", 1, SHARDS_MAX),
