@@ -100,6 +100,9 @@ async def test_the_ways_in_which_work_ends(desk: Desk) -> None:
     assert await desk.run("release", "q", "b", "2.2", "--delay", "60") == "b: invisible\n"
     assert await desk.run("cancel", "q", "c", "--reason", "late") == "c: canceled\n"
     assert await desk.run("requeue", "q", "a", "--new-id", "again") == "enqueued again (pending)\n"
+    assert await desk.run("requeue", "q", "c") == "enqueued c~again-3 (pending)\n"
+    assert await desk.run("requeue", "q", "c") == "it was there before: c~again-3 (pending)\n"
+    await desk.run("cancel", "q", "c~again-3")
     assert await desk.run("prioritise", "q", "again", "-7") == "again: pending\n"
     rows = (await desk.run("list", "q")).splitlines()
     assert [row.split()[:2] for row in rows[1:]] == [
@@ -107,6 +110,7 @@ async def test_the_ways_in_which_work_ends(desk: Desk) -> None:
         ["b", "invisible"],
         ["c", "canceled"],
         ["again", "pending"],
+        ["c~again-3", "canceled"],
     ]
     assert (await desk.run("get", "q", "a")).splitlines()[-2].split() == ["reason:", "bad"]
     await desk.run("list", "q", "--count", "1")

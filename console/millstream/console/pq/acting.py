@@ -16,6 +16,7 @@ from typing import Any
 
 from millstream.providers.priority import (
     Done,
+    Enqueued,
     LeaseToken,
     PriorityClass,
     PriorityQueue,
@@ -178,6 +179,11 @@ async def enqueue(asked: Asked) -> None:
         lease_s=arguments.lease,
         attempts=arguments.attempts,
     )
+    entered(asked, done)
+
+
+def entered(asked: Asked, done: Enqueued) -> None:
+    """What became of a message that came in."""
     word = "enqueued" if done.is_changed else "it was there before:"
     asked.show(showing.row(done), lambda: [f"{word} {done.id} ({showing.name(done.state)})"])
 
@@ -237,8 +243,7 @@ async def prioritise(asked: Asked) -> None:
 
 
 async def requeue(asked: Asked) -> None:
-    done = await asked.queue.requeue(asked.arguments.id, new_id=asked.arguments.new_id)
-    asked.show(showing.row(done), lambda: [f"enqueued {done.id} ({showing.name(done.state)})"])
+    entered(asked, await asked.queue.requeue(asked.arguments.id, new_id=asked.arguments.new_id))
 
 
 # -- leases

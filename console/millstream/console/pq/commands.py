@@ -74,7 +74,9 @@ def add_messages(actions: Actions) -> None:
     cancel.add_argument("--reason", default="")
     of_message(actions, "prioritise", "give it another priority").add_argument("priority", type=int)
     requeue = of_message(actions, "requeue", "an errored or canceled one, as a new message")
-    requeue.add_argument("--new-id", help="of the new one")
+    requeue.add_argument(
+        "--new-id", help="of the new one; default: made of the old, the same each time"
+    )
 
 
 def add_work(actions: Actions) -> None:

@@ -131,6 +131,11 @@ async def test_what_is_done_with_a_message_by_who_has_no_lease(desk: Desk) -> No
     assert again.status == 201 and again.json["id"] == "n"
     made = await desk.ask("POST", "/v1/queues/q/messages/m/requeue")
     assert made.status == 201 and made.json["id"] not in ("m", "n")
+    for key in ({}, {"Idempotency-Key": "k"}, {"Idempotency-Key": "l"}):
+        same = await desk.ask("POST", "/v1/queues/q/messages/m/requeue", headers=key)
+        assert same.status == 200 and same.json["id"] == made.json["id"]
+    odd = await desk.ask("POST", "/v1/queues/q/messages/m/requeue", json={"new_id": ""})
+    assert (odd.status, odd.json["field"]) == (400, "new_id")
 
 
 @pytest.mark.parametrize(

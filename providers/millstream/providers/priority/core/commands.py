@@ -101,10 +101,10 @@ class EnqueueMany(NamedTuple):
 
 
 class Requeue(NamedTuple):
-    """An errored or canceled message once more, under another id."""
+    """An errored or canceled message once more, under another id; None: made of its own."""
 
     id: str
-    new_id: str
+    new_id: str | None = None
 
     def on(self, core: PriorityCore, now_ms: int) -> Enqueued:
         return core.requeue(now_ms, self.id, self.new_id)

@@ -201,19 +201,21 @@ class PriorityCore:
             return EnqueuedMany(tuple(self._entering.all_of(news)))
         return self._entering.each(news)
 
-    def requeue(self, now_ms: int, id: str, new_id: str) -> Enqueued:
+    def requeue(self, now_ms: int, id: str, new_id: str | None = None) -> Enqueued:
         """An errored or canceled message once more, as a new one with all its attempts.
 
+        Args:
+            new_id: None: it is made of the message's own, so a repeat adds no other message.
         Raises: as `enqueue`; `MessageNotFound`; `RequestInvalid` if it is in another state.
         """
         self._at(now_ms)
+        if new_id is not None:
+            checked_text(self.queue, "new_id", new_id)
         message = self._leasing.message(id)
         if message.state not in (CANCELED, ERRORED):
             what = f"{id!r} is {message.state.name.lower()}, not canceled or errored"
             raise RequestInvalid(self.queue, "id", what)
-        fields = (message.payload, message.priority, message.metadata)
-        new = NewMessage(new_id, *fields, 0, message.terms.lease_ms, message.terms.attempts)
-        return self._entering.one(new, f"again {id}")
+        return self._entering.again(message, new_id)
 
     # -- out of the queue
 

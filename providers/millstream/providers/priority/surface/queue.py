@@ -42,7 +42,6 @@ from .given import (
     Pairs,
     dequeue_of,
     enqueue_of,
-    id_of,
     milliseconds,
     pairs_of,
     whole,
@@ -125,11 +124,17 @@ class PriorityQueue:
     async def requeue(self, id: str, *, new_id: str | None = None) -> Enqueued:
         """An errored or canceled message once more, as a new one with all its attempts.
 
-        Raises: as `enqueue`; `MessageNotFound`; `RequestInvalid`: it is in another state.
+        Args:
+            new_id: None: it is made of `id` and the message's sequence, so who asks again adds no
+                other message, for as long as both are kept. In a queue of several shards that
+                is simple, only that id is sure to belong where the message is.
+        Raises: as `enqueue`; `MessageNotFound`; `RequestInvalid`: it is in another state; `Moved`:
+            it, or `new_id`, belongs to another shard by now.
         """
         checked_text(self.name, "id", id)
-        command = Requeue(id, id_of(self.name, new_id, self._calls.new_name))
-        return cast(Enqueued, await self._calls.do(command))
+        if new_id is not None:
+            checked_text(self.name, "new_id", new_id)
+        return cast(Enqueued, await self._calls.do(Requeue(id, new_id)))
 
     # -- out of the queue
 

@@ -1,11 +1,13 @@
 """Messages that come into a queue: which are new, which are there already, which are refused.
 
-Owns: `Entering`. Not: the form of bodies (`body`).
-Invariants: a body is taken once under its id; all or nothing changes nothing if one is refused.
+Owns: `Entering`, ids of messages that come again. Not: the form of bodies (`body`).
+Invariants: a body is taken once under its id; all or nothing changes nothing if one is refused; a
+message that comes again without an id of its own has the same one each time.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from millstream.providers.priority.core.body import Body, NewMessage, checked_body
@@ -19,9 +21,16 @@ from millstream.providers.priority.core.errors import (
 )
 from millstream.providers.priority.core.message import Message
 from millstream.providers.priority.core.results import Enqueued, EnqueuedMany, refused
+from millstream.providers.priority.core.settings import TEXT_BYTES_MAX
 from millstream.providers.priority.core.shards import home_of, named
 
 __all__ = ["Entering"]
+
+AGAIN = "~again-"
+IDS_AGAIN = 1_000
+"""Ids that are tried for one of the shard's own: with 64 shards one in seven millions finds none.
+"""
+ROOT = re.compile(rf"(.*){AGAIN}\d+(?:\.\d+)?", re.S)
 
 
 class Entering:
@@ -48,6 +57,26 @@ class Entering:
                 answers.append(None)
                 refusals.append(refused(index, error))
         return EnqueuedMany(tuple(answers), tuple(refusals))
+
+    def again(self, message: Message, new_id: str | None) -> Enqueued:
+        """A finished message once more, as a new one with all its attempts."""
+        fields, terms = (message.payload, message.priority, message.metadata), message.terms
+        id = self._id_again(message) if new_id is None else new_id
+        new = NewMessage(id, *fields, 0, terms.lease_ms, terms.attempts)
+        return self.one(new, f"again {message.id}")
+
+    def _id_again(self, message: Message) -> str:
+        """Its id when it comes again: the same each time, and one that belongs to this shard."""
+        settings, turns = self.contents.settings, range(IDS_AGAIN)
+        made = (id_again(message.id, message.sequence, turn) for turn in turns)
+        others = (id for id in made if id != message.id)
+        if message.value is not None or not settings.layout:
+            return next(others)
+        ids = list(others)
+        layouts = {settings.shards, settings.shards_before or settings.shards}
+        known = (id for id in ids if id in self.contents.by_id)
+        own = (id for id in ids if all(home_of(id, one) == self.shard for one in layouts))
+        return next(known, None) or next(own, ids[0])
 
     def _enqueue(self, body: Body, reason: str, floor: int | None) -> Enqueued:
         found = self.contents.by_id.get(body.id)
@@ -126,3 +155,12 @@ class Entering:
             self._refuse_blocked()
             self._refuse_full(len(fresh))
         return [self._enqueue(body, "", new.floor) for body, new in zip(bodies, news, strict=True)]
+
+
+def id_again(id: str, sequence: int, turn: int = 0) -> str:
+    """What a message is called that comes again after the one with this sequence; what is too long
+    loses the end of what it was called first."""
+    found = ROOT.fullmatch(id)
+    end = f"{AGAIN}{sequence}.{turn}" if turn else f"{AGAIN}{sequence}"
+    root = (found[1] if found else id).encode()[: TEXT_BYTES_MAX - len(end)]
+    return root.decode(errors="ignore") + end

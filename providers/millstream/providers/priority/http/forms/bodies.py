@@ -103,7 +103,8 @@ class EnqueueMany(Struct, forbid_unknown_fields=True, omit_defaults=True):
 
 
 class Requeue(Struct, forbid_unknown_fields=True, omit_defaults=True):
-    """An errored or canceled message once more; without a `new_id` one is made."""
+    """An errored or canceled message once more; without a `new_id` one is made of the message's, the
+    same each time."""
 
     new_id: Name | None = None
 

@@ -103,8 +103,8 @@ async def enqueue_many(asked: Asked[EnqueueMany, Nothing]) -> Answer:
 
 
 async def requeue(asked: Asked[Requeue, Nothing]) -> Answer:
-    made = asked.body.new_id or made_id(asked.request) or asked.queue.calls.new_name()
-    row: results.Enqueued = await do(asked, RequeueCommand(asked.path["id"], made))
+    command = RequeueCommand(asked.path["id"], asked.body.new_id)
+    row: results.Enqueued = await do(asked, command)
     return entered(asked, row)
 
 
