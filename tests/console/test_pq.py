@@ -180,7 +180,7 @@ WRONG = {
     ("create", "q", "--set", "limit=x"): "RequestInvalid: queue 'q': limit is 'x', not a whole",
     ("create", "q", "--set", "attempts=0"): "ConfigError: attempts is 0, ",
     ("create", "q", "--set", "enqueue_blocked=1x"): "RequestInvalid: queue 'q': enqueue_blocked",
-    ("release", "q", "m", "1.2", "--delay", "-1"): "RequestInvalid: queue 'q': delay is -1.0",
+    ("release", "q", "m", "1.2", "--delay", "-1"): "RequestInvalid: queue 'q': delay_s is -1.0",
     ("ls", "--part", "none"): "",
     ("serve", "--host", "0.0.0.0"): "ConfigError: ",
 }
@@ -193,6 +193,40 @@ async def test_what_is_wrong_is_said_in_a_line(
     monkeypatch.delenv("MILLSTREAM_PQ_TOKEN", raising=False)
     text = await desk.run(*words, code=1)
     assert text.startswith(f"millstream pq {words[0]}: {WRONG[words]}") and text.count("\n") == 1
+
+
+LONE, DIGITS = "\udcff", "9" * 5_000
+ODD = {
+    "an id": (("complete", "q", LONE, "1.2"), "queue 'q': id is no text"),
+    "a reason": (("fail", "q", "m", "1.2", "--reason", LONE), "queue 'q': reason is no text"),
+    "a long reason": (("fail", "q", "m", "1.2", "--reason", "x" * 2_000), "not 0 to 1024"),
+    "a prefix": (("ls", "--prefix", LONE), "prefix is no text"),
+    "a key": (("create", "q", "--exclusive", LONE), "exclusivity_key is "),
+    "a number": (("create", "q", "--set", f"limit={DIGITS}"), "queue 'q': limit is '999"),
+    "no setting": (("create", "q", "--set", DIGITS), "queue 'q': 999"),
+    "a priority": (("enqueue", "q", "x", "--priority", DIGITS), "queue 'q': priority is '999"),
+    "a token": (("complete", "q", "m", DIGITS), "queue 'q': token is '999"),
+    "no lease": (("enqueue", "q", "x", "--lease", "0"), "lease_ms_max is 86400000"),
+    "a delay": (("release", "q", "m", "1.2", "--delay", "1e9"), "invisible_ms_max is 31622400000"),
+    "no new id": (("requeue", "q", "m", "--new-id", ""), "queue 'q': new_id has 0 bytes"),
+}
+
+
+@pytest.mark.parametrize("what", ODD)
+async def test_what_no_text_or_without_end_is_refused_in_a_short_line(
+    desk: Desk, what: str
+) -> None:
+    words, told = ODD[what]
+    await desk.run("enqueue", "q", "x", "--id", "m")
+    await desk.run("dequeue", "q")
+    text = await desk.run(*words, code=1)
+    assert told in text and text.count("\n") == 1 and len(text) < 600
+
+
+def test_a_part_that_cannot_be_is_no_argument(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["pq", "ls", "--part", LONE])
+    assert "argument --part: '\\udcff' is no text" in capsys.readouterr().err
 
 
 async def test_what_a_message_holds_cannot_steer_the_terminal(desk: Desk) -> None:

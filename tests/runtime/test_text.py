@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from millstream.runtime.text import check_text, is_text, shown, text_bytes
+from millstream.runtime.text import check_text, is_text, shown, shown_value, text_bytes
 
 LONE = "a\ud800"
 
@@ -36,3 +36,16 @@ def test_a_long_text_is_cut_and_its_length_told() -> None:
 def test_what_is_shown_is_one_line() -> None:
     assert shown("a é") == "a é"
     assert shown("a\n\x1bé\ud800") == r"a\n\x1bé\ud800"
+
+
+def test_any_value_is_shown_in_one_short_line() -> None:
+    class Odd:
+        def __repr__(self) -> str:
+            raise RuntimeError
+
+    assert shown_value("a\n\ud800") == r"'a\n\ud800'"
+    assert shown_value([1] * 100, 4) == "[1, ... (300 characters)"
+    assert shown_value(10**5_000) == "a number of 16610 bits"
+    assert shown_value(Odd()) == "what cannot be shown (Odd)"
+    with pytest.raises(TypeError, match="key is a str, not a number of 16610 bits"):
+        check_text("key", 10**5_000)

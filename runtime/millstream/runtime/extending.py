@@ -45,7 +45,7 @@ from .silo.services import (
     services_of,
 )
 from .tasks import Tasks
-from .text import check_text, shown, text_bytes
+from .text import check_text, shown, shown_value, text_bytes
 from .turns.budget import Budget
 from .turns.runners import Runners
 from .wire.address import SiloAddress
@@ -106,6 +106,7 @@ __all__ = [
     "secret_in_file",
     "services_of",
     "shown",
+    "shown_value",
     "source_of",
     "stopping",
     "text_bytes",

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-__all__ = ["SHOWN_CHARS_MAX", "check_text", "is_text", "shown", "text_bytes"]
+__all__ = ["SHOWN_CHARS_MAX", "check_text", "is_text", "shown", "shown_value", "text_bytes"]
 
 SHOWN_CHARS_MAX = 200
 """Characters of a name or key in a message or log line; of a longer one the end is cut."""
@@ -21,8 +21,7 @@ def check_text(what: str, text: object) -> None:
     """
     if type(text) is not str:
         raise TypeError(
-            f"{what} is a str, not {repr(text)[:SHOWN_CHARS_MAX]}: convert it, for example by "
-            "str(...)"
+            f"{what} is a str, not {shown_value(text)}: convert it, for example by str(...)"
         )
     try:
         text.encode()
@@ -57,3 +56,13 @@ def shown(text: str, chars_max: int = SHOWN_CHARS_MAX) -> str:
     return "".join(
         char if char.isprintable() else char.encode("unicode_escape").decode() for char in text
     )
+
+
+def shown_value(value: object, chars_max: int = SHOWN_CHARS_MAX) -> str:
+    """A value that others gave, as `shown` does it with a text; never raises."""
+    try:
+        return shown(repr(value), chars_max)
+    except Exception:  # thousands of digits, or a repr that fails
+        if isinstance(value, int):
+            return f"a number of {value.bit_length()} bits"
+        return f"what cannot be shown ({type(value).__name__})"

@@ -1,4 +1,4 @@
-"""Options of streams by deadline: what no queue could be made with is refused when they are made."""
+"""Options of streams by deadline: what no queue could have is refused when they are made."""
 
 from __future__ import annotations
 

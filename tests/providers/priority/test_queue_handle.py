@@ -216,7 +216,7 @@ REFUSED: dict[str, Any] = {
     "count of a page": lambda queue: queue.page("5"),
     "after": lambda queue: queue.page(after=10**30),
     "version": lambda queue: queue.configure(QueueSettings(), version=10**30),
-    "lease_ms": lambda queue: queue.dequeue(worker="w", lease_s=1e8),
+    "lease_s of the queue": lambda queue: queue.dequeue(worker="w", lease_s=1e8),
 }
 
 

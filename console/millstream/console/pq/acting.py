@@ -27,13 +27,14 @@ from millstream.providers.priority import (
     priority_queue,
     priority_queues,
 )
+from millstream.providers.priority.core.body import REASON_BYTES_MAX, checked_text
 from millstream.providers.priority.core.commands import Complete, Extend, Fail, Release
 from millstream.providers.priority.core.reading import is_large
 from millstream.providers.priority.surface.calls import PATIENCE_S
 from millstream.providers.priority.surface.given import milliseconds
 from millstream.providers.priority.surface.routed import QueueCalls
 from millstream.runtime import Client, connect
-from millstream.runtime.extending import Opener
+from millstream.runtime.extending import Opener, shown, shown_value
 
 from . import showing
 
@@ -139,7 +140,7 @@ def changes(arguments: argparse.Namespace) -> dict[str, Any]:
         known = asdict(QueueSettings())
         if not is_pair or name not in known:
             names = ", ".join(one.name for one in fields(QueueSettings))
-            raise RequestInvalid(arguments.queue, name, f"is no setting: there are {names}")
+            raise RequestInvalid(arguments.queue, shown(name), f"is no setting: there are {names}")
         found[name] = setting(arguments.queue, name, known[name], value)
     return found | ({"exclusivity_key": arguments.exclusive} if arguments.exclusive else {})
 
@@ -152,12 +153,12 @@ def setting(queue: str, name: str, usual: object, text: str) -> Any:
         return text or None
     if isinstance(usual, bool):
         if text.lower() not in TRUE + FALSE:
-            raise RequestInvalid(queue, name, f"is {text!r}, neither yes nor no")
+            raise RequestInvalid(queue, name, f"is {shown_value(text)}, neither yes nor no")
         return text.lower() in TRUE
     try:
         return int(text)
     except ValueError:
-        raise RequestInvalid(queue, name, f"is {text!r}, not a whole number") from None
+        raise RequestInvalid(queue, name, f"is {shown_value(text)}, not a whole number") from None
 
 
 async def delete(asked: Asked) -> None:
@@ -205,7 +206,7 @@ def priority_of(arguments: argparse.Namespace) -> int | PriorityClass | None:
         return int(text)
     except ValueError:
         names = ", ".join(PriorityClass.__members__)
-        what = f"is {text!r}, neither a whole number nor one of {names}"
+        what = f"is {shown_value(text)}, neither a whole number nor one of {names}"
         raise RequestInvalid(arguments.queue, "priority", what) from None
 
 
@@ -266,6 +267,8 @@ async def dequeue(asked: Asked) -> None:
 async def end(make: Callable[[argparse.Namespace, LeaseToken], Any], asked: Asked) -> None:
     """End a lease, or extend it."""
     arguments = asked.arguments
+    checked_text(arguments.queue, "id", arguments.id)
+    checked_text(arguments.queue, "reason", getattr(arguments, "reason", ""), 0, REASON_BYTES_MAX)
     ending = make(arguments, token_of(arguments))
     calls = asked.client.stream(CallsOf(arguments.part), asked.queue.name)
     told(asked, await calls.end(ending))
@@ -280,12 +283,12 @@ def failed(arguments: argparse.Namespace, token: LeaseToken) -> Fail:
 
 
 def released(arguments: argparse.Namespace, token: LeaseToken) -> Release:
-    delay_ms = milliseconds(arguments.queue, "delay", arguments.delay) or 0
+    delay_ms = milliseconds(arguments.queue, "delay_s", arguments.delay) or 0
     return Release(arguments.id, token, delay_ms, arguments.refund, arguments.reason)
 
 
 def extended(arguments: argparse.Namespace, token: LeaseToken) -> Extend:
-    return Extend(arguments.id, token, milliseconds(arguments.queue, "lease", arguments.lease))
+    return Extend(arguments.id, token, milliseconds(arguments.queue, "lease_s", arguments.lease))
 
 
 def token_of(arguments: argparse.Namespace) -> LeaseToken:
@@ -294,7 +297,7 @@ def token_of(arguments: argparse.Namespace) -> LeaseToken:
     if len(parts) != 2 or not all(
         part.isascii() and part.isdigit() and len(part) <= DIGITS_MAX for part in parts
     ):
-        what = f"is {arguments.token!r}, not that of a lease, such as 17.2"
+        what = f"is {shown_value(arguments.token)}, not that of a lease, such as 17.2"
         raise RequestInvalid(arguments.queue, "token", what)
     return LeaseToken(int(parts[0]), int(parts[1]))
 

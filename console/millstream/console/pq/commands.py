@@ -15,6 +15,7 @@ from typing import TypeAlias
 
 from millstream.console.dead_letters import plain
 from millstream.runtime import MillstreamError
+from millstream.runtime.extending import shown_value
 
 __all__ = ["add_pq"]
 
@@ -143,8 +144,10 @@ def add_cluster(made: argparse.ArgumentParser) -> None:
     made.add_argument(
         "--gateway", action="append", metavar="HOST:PORT", help="a silo (127.0.0.1:7700)"
     )
-    made.add_argument("--cluster", default="dev", help="the cluster's name (dev)")
-    made.add_argument("--part", default="priority", help="of the silos, with the queues (priority)")
+    made.add_argument("--cluster", default="dev", type=text, help="the cluster's name (dev)")
+    made.add_argument(
+        "--part", default="priority", type=text, help="of the silos, with the queues (priority)"
+    )
 
 
 def add_wanted(made: argparse.ArgumentParser) -> None:
@@ -159,8 +162,18 @@ def pair(text: str) -> tuple[str, str]:
     """`key=value`."""
     key, is_pair, value = text.partition("=")
     if not is_pair or not key:
-        raise argparse.ArgumentTypeError(f"{text!r} is no pair: write key=value")
+        raise argparse.ArgumentTypeError(f"{shown_value(text)} is no pair: write key=value")
     return key, value
+
+
+def text(given: str) -> str:
+    """What can be sent."""
+    try:
+        given.encode()
+    except UnicodeEncodeError:
+        what = f"{shown_value(given)} is no text that UTF-8 can say"
+        raise argparse.ArgumentTypeError(what) from None
+    return given
 
 
 def positive(text: str) -> int:

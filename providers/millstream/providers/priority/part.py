@@ -13,9 +13,17 @@ import logging
 from collections.abc import Mapping, Sequence
 from functools import partial
 from hashlib import sha256
+from typing import cast
 
 from millstream.runtime import ConfigError, Grain, with_options
-from millstream.runtime.extending import SiloPart, SiloServices, Tasks, is_first_host, kind_of
+from millstream.runtime.extending import (
+    SiloPart,
+    SiloServices,
+    Tasks,
+    check_kind,
+    is_first_host,
+    kind_of,
+)
 from millstream.streams import Capability, PersistentStreams
 
 from .adapter.options import STREAM_QUEUES
@@ -50,7 +58,7 @@ class PriorityQueues(SiloPart):
             `PRIORITY_CHANGES`; the store keeps events then (`events=True`). None: nobody relays.
         options: limits and waits.
 
-    Raises ConfigError: `changes`, and the store keeps no events.
+    Raises ConfigError: an argument is of another type; `changes`, and the store keeps no events.
     """
 
     def __init__(
@@ -63,8 +71,13 @@ class PriorityQueues(SiloPart):
         changes: str | None = None,
         options: PriorityOptions | None = None,
     ) -> None:
-        self.store = store
         self.options = PriorityOptions() if options is None else options
+        check_kind("PriorityQueues(options=...)", self.options, PriorityOptions)
+        check_kind("PriorityQueues(auto_create=...)", auto_create, bool)
+        check_kind("PriorityQueues(templates=...)", templates, Sequence)
+        for one in templates:
+            check_template(one)
+        self.store = store
         self.target: QueuesTarget
         self.is_ended = False
         self._changes = changes
@@ -167,6 +180,15 @@ class PriorityQueues(SiloPart):
             self._relay.abort()
         if self._services is not None:
             self._services.new_tasks().start(self.store.aclose())
+
+
+def check_template(one: object) -> None:
+    """Raise ConfigError for what is no template."""
+    what = "a template of PriorityQueues"
+    check_kind(what, one, Template)
+    prefix, settings = cast(Template, one)
+    check_kind(f"the prefix of {what}", prefix, str)
+    check_kind(f"the settings of {what}", settings, QueueSettings)
 
 
 def check_changes(store: PriorityStore, changes: str | None) -> None:

@@ -43,7 +43,7 @@ BODIES: dict[str, tuple[bytes, str]] = {
     "infinity": (b'{"payload":"","lease_s":1e999}', "lease_s"),
     "below nothing": (b'{"payload":"","lease_s":-1}', "lease_s"),
     "a huge number": (b'{"payload":"","priority":1%s}' % (b"0" * 40), "priority"),
-    "a number without end": (b'{"payload":"","priority":%s}' % (b"1" * 9_000), ""),
+    "a number without end": (b'{"payload":"","priority":%s}' % (b"1" * 9_000), "priority"),
     "half a number": (b'{"payload":"","attempts":1.5}', "attempts"),
     "true for a number": (b'{"payload":"","attempts":true}', "attempts"),
     "no base64": (b'{"payload":"@@"}', "payload"),
@@ -71,6 +71,75 @@ async def test_a_body_that_cannot_be_is_refused(desk: Desk, body: bytes, field: 
     assert told["type"] == "urn:millstream:priority:request-invalid" and told["status"] == 400
     assert told["queue"] == "q" and told.get("field", "") == field and told["detail"]
     assert (await desk.ask("GET", "/v1/queues")).json["queues"] == [], "nothing was done"
+
+
+MET: dict[str, tuple[str, bytes, str, dict[str, Any]]] = {
+    "a number without end": (
+        MESSAGES,
+        b'{"payload":"","priority":%s}' % (b"9" * 9_000),
+        "priority",
+        {"value": 2**53},
+    ),
+    "one below all": (
+        MESSAGES,
+        b'{"payload":"","priority":-%s}' % (b"9" * 9_000),
+        "priority",
+        {"value": -(2**53)},
+    ),
+    "a wait without end": (
+        LEASES,
+        b'{"worker":"w","wait_s":%s}' % (b"9" * 400),
+        "wait_s",
+        {"value": 9007199254740},
+    ),
+    "an infinite wait": (
+        LEASES,
+        b'{"worker":"w","wait_s":1e999}',
+        "wait_s",
+        {"value": 9007199254740},
+    ),
+    "no wait": (LEASES, b'{"worker":"w","wait_s":-1}', "wait_s", {"value": 0}),
+    "a long lease": (
+        LEASES,
+        b'{"worker":"w","lease_s":1e9}',
+        "lease_s",
+        {"value": 86_400_000, "name": "lease_ms_max"},
+    ),
+    "no lease": (
+        MESSAGES,
+        b'{"payload":"","lease_s":0}',
+        "lease_s",
+        {"value": 86_400_000, "name": "lease_ms_max"},
+    ),
+    "too many attempts": (
+        MESSAGES,
+        b'{"payload":"","attempts":5000}',
+        "attempts",
+        {"value": 1_000},
+    ),
+}
+
+
+@pytest.mark.parametrize("what", MET)
+async def test_a_number_that_cannot_be_is_told_with_its_limit(desk: Desk, what: str) -> None:
+    path, body, field, limit = MET[what]
+    told = (await desk.ask("POST", path, data=body, headers=JSON)).json
+    assert (told["status"], told["queue"], told["field"], told["limit"]) == (400, "q", field, limit)
+    assert len(told["detail"]) < 300
+
+
+async def test_numbers_without_end_are_told_with_their_limits_everywhere(desk: Desk) -> None:
+    digits = "9" * 5_000
+    told = (await desk.ask("GET", f"{MESSAGES}?count={digits}")).json
+    assert (told["field"], told["limit"]) == ("count", {"value": 1_000})
+    body = f'{{"lease_ms":{digits}}}'.encode()
+    told = (await desk.ask("PUT", "/v1/queues/q", data=body, headers=JSON)).json
+    assert (told["field"], told["limit"]) == ("lease_ms", {"value": 86_400_000})
+    many = b'{"messages":[{"payload":"","lease_s":1e9}]}'
+    reply = await desk.ask("POST", "/v1/queues/q/batches", data=many, headers=JSON)
+    [result] = reply.json["results"]
+    assert result["problem"]["field"] == "lease_s"
+    assert result["problem"]["limit"] == {"value": 86_400_000, "name": "lease_ms_max"}
 
 
 PLACES: dict[str, tuple[str, str, int, str]] = {

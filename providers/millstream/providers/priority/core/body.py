@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple, cast
 
+from millstream.runtime.extending import shown_value
+
 from .errors import ExclusivityMissing, RequestInvalid
 from .message import NO_TERMS, Metadata, Terms
 from .settings import METADATA_MAX, TEXT_BYTES_MAX, QueueSettings
@@ -57,7 +59,7 @@ def checked_body(queue: str, settings: QueueSettings, new: NewMessage) -> Body:
         size, most = len(payload), settings.payload_bytes_max
         raise RequestInvalid(queue, "payload", f"has {size} bytes, payload_bytes_max is {most}")
     checked_number(queue, "priority", priority, -PRIORITY_MAX, PRIORITY_MAX)
-    metadata = checked_pairs(queue, "metadata", pairs) if pairs else ()
+    metadata = () if pairs == () else checked_pairs(queue, "metadata", pairs)
     value = value_in(queue, settings, id, metadata)
     if invisible_ms is lease_ms is attempts is None:
         terms = NO_TERMS
@@ -101,7 +103,9 @@ def checked_pairs(queue: str, field: str, pairs: Pairs) -> Metadata:
         raise RequestInvalid(queue, field, f"has {len(found)} pairs, {METADATA_MAX} at most")
     for pair in found:
         if not isinstance(pair, (tuple, list)) or len(pair) != 2:
-            raise RequestInvalid(queue, field, f"has {pair!r}, which is no pair of texts")
+            raise RequestInvalid(
+                queue, field, f"has {shown_value(pair)}, which is no pair of texts"
+            )
         checked_text(queue, f"a key of {field}", pair[0])
         checked_text(queue, f"{field} of {pair[0]!r}", pair[1], least=0)
     if len({pair[0] for pair in found}) != len(found):
@@ -130,8 +134,13 @@ def checked_text(
         raise RequestInvalid(queue, field, f"has {size} bytes, not {least} to {most}")
 
 
+def checked_flag(queue: str, field: str, value: object) -> None:
+    if not isinstance(value, bool):
+        raise RequestInvalid(queue, field, f"is {shown_value(value)}, neither True nor False")
+
+
 def checked_number(queue: str, field: str, value: object, least: int, most: int) -> None:
     if type(value) is not int:
-        raise RequestInvalid(queue, field, f"is {value!r}, not a whole number")
+        raise RequestInvalid(queue, field, f"is {shown_value(value)}, not a whole number")
     if not least <= value <= most:
-        raise RequestInvalid(queue, field, f"is {value}, not {least} to {most}")
+        raise RequestInvalid(queue, field, f"is {shown_value(value)}, not {least} to {most}")

@@ -248,11 +248,11 @@ class PriorityCore:
         now = self._at(now_ms)
         settings = self.settings
         checked_text(self.queue, "worker", worker)
-        if count != 1:
+        if count != 1 or type(count) is not int:
             checked_number(self.queue, "count", count, 1, COUNT_MAX)
         if lease_ms is not None:
             checked_number(self.queue, "lease_ms", lease_ms, 1, settings.lease_ms_max)
-        pairs = checked_pairs(self.queue, "wanted", wanted) if wanted else ()
+        pairs = () if wanted == () else checked_pairs(self.queue, "wanted", wanted)
         if settings.dequeue_blocked:
             return Dequeued((), PollStatus.BLOCKED)
         filters = self._contents.filters
@@ -358,8 +358,8 @@ class PriorityCore:
         return done(message)
 
     def _check_reason(self, reason: str) -> None:
-        if reason:
-            checked_text(self.queue, "reason", reason, most=REASON_BYTES_MAX)
+        if reason != "":
+            checked_text(self.queue, "reason", reason, 0, REASON_BYTES_MAX)
 
     # -- of the queue
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from millstream.runtime import ConfigError
+from millstream.runtime.extending import shown_value
 
 __all__ = ["METADATA_MAX", "QueueSettings", "SettingsRow", "Template", "settings_for"]
 
@@ -69,11 +70,12 @@ class QueueSettings:
         if key is not None:
             check_text("exclusivity_key", key)
         elif self.limit != 1:
-            raise ConfigError(
-                f"limit is {self.limit} of a queue without exclusivity_key, 1 at most"
-            )
+            limit = shown_value(self.limit)
+            raise ConfigError(f"limit is {limit} of a queue without exclusivity_key, 1 at most")
         for field, least, most in self._ranges():
             check_range(field, getattr(self, field), least, most)
+        for field in ("enqueue_blocked", "dequeue_blocked"):
+            check_flag(field, getattr(self, field))
         object.__setattr__(self, "shapes", checked_shapes(self.shapes))
 
     def _ranges(self) -> tuple[tuple[str, int, int], ...]:
@@ -120,26 +122,39 @@ def settings_for(queue: str, templates: Sequence[Template] = ()) -> QueueSetting
 
 def check_range(field: str, value: object, least: int, most: int) -> None:
     if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
-        raise ConfigError(f"{field} is {value!r}, not a whole number from {least} to {most}")
+        shown = shown_value(value)
+        raise ConfigError(f"{field} is {shown}, not a whole number from {least} to {most}")
+
+
+def check_flag(field: str, value: object) -> None:
+    if not isinstance(value, bool):
+        raise ConfigError(f"{field} is {shown_value(value)}, neither True nor False")
 
 
 def check_text(field: str, text: object) -> None:
-    if not isinstance(text, str) or not 0 < len(text.encode()) <= TEXT_BYTES_MAX:
-        raise ConfigError(f"{field} is {text!r}, not a text of 1 to {TEXT_BYTES_MAX} bytes")
+    try:
+        size = len(text.encode()) if isinstance(text, str) else 0
+    except UnicodeEncodeError:
+        size = 0
+    if not 0 < size <= TEXT_BYTES_MAX:
+        what = f"not a text of 1 to {TEXT_BYTES_MAX} bytes"
+        raise ConfigError(f"{field} is {shown_value(text)}, {what}")
 
 
 def checked_shapes(shapes: object) -> tuple[tuple[str, ...], ...]:
     """The shapes with their keys in order, each once."""
     if not isinstance(shapes, (tuple, list)) or len(shapes) > SHAPES_MAX:
-        raise ConfigError(f"shapes is {shapes!r}, not a tuple of at most {SHAPES_MAX} tuples")
+        what = f"not a tuple of at most {SHAPES_MAX} tuples"
+        raise ConfigError(f"shapes is {shown_value(shapes)}, {what}")
     return tuple(dict.fromkeys(checked_shape(keys) for keys in shapes))
 
 
 def checked_shape(keys: object) -> tuple[str, ...]:
     if not isinstance(keys, (tuple, list)) or not 0 < len(keys) <= METADATA_MAX:
-        raise ConfigError(f"a shape is {keys!r}, not a tuple of 1 to {METADATA_MAX} keys")
+        what = f"not a tuple of 1 to {METADATA_MAX} keys"
+        raise ConfigError(f"a shape is {shown_value(keys)}, {what}")
     for key in keys:
         check_text("a key of shapes", key)
     if len(set(keys)) != len(keys):
-        raise ConfigError(f"a shape is {keys!r}: it names a key twice")
+        raise ConfigError(f"a shape is {shown_value(keys)}: it names a key twice")
     return tuple(sorted(keys, key=str.encode))

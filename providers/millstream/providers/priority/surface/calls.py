@@ -20,7 +20,7 @@ from millstream.providers.priority.core.commands import (
     Look,
     Release,
 )
-from millstream.providers.priority.core.errors import PriorityQueueError
+from millstream.providers.priority.core.errors import PriorityQueueError, RequestInvalid
 from millstream.providers.priority.core.requests.sessions import Request
 from millstream.providers.priority.core.results import Done
 from millstream.providers.priority.core.shards import shard_name
@@ -29,6 +29,7 @@ from millstream.runtime import MillstreamError, with_options
 from millstream.runtime.extending import Opener, shown
 
 from .asking import Lanes, ask, sessions_of
+from .given import as_given
 from .lease import Ending
 
 __all__ = ["PATIENCE_S", "ShardCalls"]
@@ -88,14 +89,19 @@ class ShardCalls:
             own: the request id, where the caller has one.
         """
         if own is not None:
-            return await self.ask(lambda: self._owner.do(command, own))
+            return await self._done(command, own)
         lanes = self._sessions.changes
         lane = await lanes.take()
         try:
-            request = lane.next()
-            return await self.ask(lambda: self._owner.do(command, request))
+            return await self._done(command, lane.next())
         finally:
             lanes.give(lane)
+
+    async def _done(self, command: Command, request: Request) -> object:
+        try:
+            return await self.ask(lambda: self._owner.do(command, request))
+        except RequestInvalid as error:
+            raise as_given(error) from error.__cause__
 
     async def look(self, look: Look) -> object:
         """Look at the queue. Raises as `do`."""
@@ -114,7 +120,10 @@ class ShardCalls:
         owner = self._owner
         if wait_ms:
             owner = with_options(owner, timeout=wait_ms / 1000 + ANSWER_S)
-        polled = await owner.poll(command, request, wait_ms)
+        try:
+            polled = await owner.poll(command, request, wait_ms)
+        except RequestInvalid as error:
+            raise as_given(error) from error.__cause__
         self.routes.note(polled.layout, command.layout)
         return polled
 

@@ -1,31 +1,44 @@
 """What programs give, as what is sent: seconds as milliseconds, pairs in order, priorities.
 
-Owns: `NewMessage`, and the checks of types. Not: limits, which the queue knows (the core).
-Invariants: a refusal names the queue and the field.
+Owns: `NewMessage`, the checks of types, refusals of times as programs gave them. Not: limits, which
+the queue knows (the core).
+Invariants: a refusal names the queue and the field, and the limit where there is one; what is
+shown of a value is short.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterable
+from itertools import islice
 from typing import NamedTuple
 
 from millstream.providers.priority.core.body import (
     Pairs,
+    checked_flag,
     checked_number,
     checked_pairs,
     checked_text,
 )
 from millstream.providers.priority.core.commands import Dequeue, Enqueue
-from millstream.providers.priority.core.errors import RequestInvalid
+from millstream.providers.priority.core.core import COUNT_MAX
+from millstream.providers.priority.core.errors import PriorityQueueError, RequestInvalid
 from millstream.providers.priority.core.message import Metadata
+from millstream.providers.priority.core.requests.sessions import NUMBER_MAX
+from millstream.runtime.extending import shown_value
 
 from .priorities import Priority, wire_priority
 
 __all__ = ["NewMessage", "Pairs"]
 
-SECONDS_MAX = 1e9
-NUMBER_MAX = 2**53
+SECONDS_MAX = NUMBER_MAX // 1000
+"""What can be said in milliseconds; queues have limits of their own."""
+ATTEMPTS_MOST = 1_000_000
+"""`attempts_max` of any queue is at most this."""
+WIRE_MAX = 2**63 - 1
+IN_MS = re.compile(r"(?P<name>lease|invisible|delay)_ms is (-?\d+), not (\d+) to (\d+)$")
+LIMITS = {"lease": "lease_ms_max", "invisible": "invisible_ms_max", "delay": "invisible_ms_max"}
 
 
 class NewMessage(NamedTuple):
@@ -40,13 +53,27 @@ class NewMessage(NamedTuple):
     attempts: int | None = None
 
 
+def enqueues_of(
+    queue: str, messages: Iterable[NewMessage], new_id: Callable[[], str]
+) -> tuple[Enqueue, ...]:
+    """The commands for messages, no more of which are read than one may send. Raises
+    `RequestInvalid`."""
+    if not isinstance(messages, Iterable):
+        raise RequestInvalid(queue, "messages", f"is {type(messages).__name__}, not iterable")
+    given = list(islice(messages, COUNT_MAX + 1))
+    checked_number(queue, "messages", len(given), 0, COUNT_MAX)
+    return tuple([enqueue_of(queue, new, new_id) for new in given])
+
+
 def enqueue_of(queue: str, new: NewMessage, new_id: Callable[[], str]) -> Enqueue:
     """The command for a message. Raises `RequestInvalid`."""
+    if not isinstance(new, NewMessage):
+        raise RequestInvalid(queue, "messages", f"has {shown_value(new)}, which is no NewMessage")
     payload, priority, id, metadata, invisible_s, lease_s, attempts = new
     if not isinstance(payload, bytes):
         raise RequestInvalid(queue, "payload", f"is {type(payload).__name__}, not bytes")
-    if attempts is not None:
-        whole(queue, "attempts", attempts)
+    if attempts is not None and not is_sendable(attempts):
+        checked_number(queue, "attempts", attempts, 1, ATTEMPTS_MOST)
     return Enqueue(
         id_of(queue, id, new_id),
         payload,
@@ -70,7 +97,8 @@ def dequeue_of(
     checked_text(queue, "worker", worker)
     pairs = pairs_of(queue, "wanted", wanted)
     lease_ms = milliseconds(queue, "lease_s", lease_s)
-    return Dequeue(worker, whole(queue, "count", count), pairs, lease_ms, bool(same_value_ok))
+    checked_flag(queue, "same_value_ok", same_value_ok)
+    return Dequeue(worker, counted(queue, count), pairs, lease_ms, same_value_ok)
 
 
 def id_of(queue: str, id: str | None, new_id: Callable[[], str]) -> str:
@@ -83,12 +111,23 @@ def id_of(queue: str, id: str | None, new_id: Callable[[], str]) -> str:
 
 def pairs_of(queue: str, field: str, pairs: Pairs) -> Metadata:
     """Pairs in the order of their keys. Raises `RequestInvalid`."""
-    return checked_pairs(queue, field, pairs) if pairs else ()
+    return () if pairs == () else checked_pairs(queue, field, pairs)
+
+
+def is_sendable(value: int) -> bool:
+    """Is it a number that the queue itself can judge?"""
+    return type(value) is int and -WIRE_MAX <= value <= WIRE_MAX
+
+
+def counted(queue: str, count: int) -> int:
+    """How many messages, in one call. Raises `RequestInvalid`."""
+    checked_number(queue, "count", count, 1, COUNT_MAX)
+    return count
 
 
 def whole(queue: str, field: str, value: int) -> int:
-    """A whole number that the wire can say. Raises `RequestInvalid`."""
-    checked_number(queue, field, value, -NUMBER_MAX, NUMBER_MAX)
+    """A number that queues count with. Raises `RequestInvalid`."""
+    checked_number(queue, field, value, 0, NUMBER_MAX)
     return value
 
 
@@ -96,8 +135,24 @@ def milliseconds(queue: str, field: str, seconds: float | None) -> int | None:
     """Seconds as whole milliseconds, upwards. Raises `RequestInvalid`."""
     if seconds is None:
         return None
-    is_number = isinstance(seconds, int | float) and not isinstance(seconds, bool)
-    if not is_number or not 0 <= seconds < SECONDS_MAX:
-        text = f"is {seconds!r}, not a number of seconds from 0 to {SECONDS_MAX:,.0f}"
-        raise RequestInvalid(queue, field, text)
+    checked_seconds(queue, field, seconds, SECONDS_MAX)
     return math.ceil(seconds * 1000)
+
+
+def checked_seconds(queue: str, field: str, seconds: float, most: float) -> None:
+    """Raise `RequestInvalid` for what is no time."""
+    is_number = isinstance(seconds, int | float) and not isinstance(seconds, bool)
+    if not is_number or not 0 <= seconds <= most:
+        text = f"is {shown_value(seconds)}, not a number of seconds from 0 to {most}"
+        raise RequestInvalid(queue, field, text)
+
+
+def as_given(error: PriorityQueueError) -> PriorityQueueError:
+    """A refusal; of a time by a queue as of the seconds that were given to it."""
+    found = IN_MS.search(str(error)) if isinstance(error, RequestInvalid) else None
+    if found is None:
+        return error
+    given, least, most = (f"{int(ms) / 1000:.16g}" for ms in found.groups()[1:])
+    limit = f"{LIMITS[found['name']]} is {found[4]}"
+    what = f"is {given}, not {least} to {most} seconds: {limit}"
+    return RequestInvalid(error.queue, f"{found['name']}_s", what)

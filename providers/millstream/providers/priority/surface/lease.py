@@ -12,13 +12,14 @@ import asyncio
 from types import TracebackType
 from typing import Protocol
 
-from millstream.providers.priority.core.body import REASON_BYTES_MAX
+from millstream.providers.priority.core.body import REASON_BYTES_MAX, checked_flag
 from millstream.providers.priority.core.commands import Cancel, Complete, Extend, Fail, Release
 from millstream.providers.priority.core.errors import (
     LeaseLost,
     MessageFinished,
     MessageNotFound,
     PriorityQueueNotFound,
+    RequestInvalid,
 )
 from millstream.providers.priority.core.message import LeaseToken, Metadata
 from millstream.providers.priority.core.results import Done
@@ -104,11 +105,11 @@ class Lease:
 
     async def fail(self, reason: str = "") -> Done:
         """The work cannot be done: errored, whatever attempts are left. Raises as `complete`."""
-        return await self._end(Fail(self.id, self.token, cut(reason)))
+        return await self._end(Fail(self.id, self.token, self._cut(reason)))
 
     async def cancel(self, reason: str = "") -> Done:
         """The work is not needed any more. Raises as `complete`."""
-        return await self._end(Cancel(self.id, self.token, cut(reason)))
+        return await self._end(Cancel(self.id, self.token, self._cut(reason)))
 
     async def release(
         self, *, delay_s: float = 0.0, refund: bool = False, reason: str = ""
@@ -120,7 +121,8 @@ class Lease:
         Raises: as `complete`; `RequestInvalid` (the delay).
         """
         delay_ms = milliseconds(self._lessor.queue, "delay_s", delay_s) or 0
-        return await self._end(Release(self.id, self.token, delay_ms, refund, cut(reason)))
+        checked_flag(self._lessor.queue, "refund", refund)
+        return await self._end(Release(self.id, self.token, delay_ms, refund, self._cut(reason)))
 
     async def extend(self, lease_s: float | None = None) -> Done:
         """The lease holds until `lease_s` from now, if that is later.
@@ -140,8 +142,15 @@ class Lease:
 
     def give_back(self, reason: str = "") -> None:
         """Release it in the background, with its attempt: the work was not begun."""
+        release = Release(self.id, self.token, 0, True, self._cut(reason))
         self._is_ended = self._is_given_back = True
-        self._lessor.give_back(Release(self.id, self.token, 0, True, cut(reason)))
+        self._lessor.give_back(release)
+
+    def _cut(self, reason: str) -> str:
+        if not isinstance(reason, str):
+            what = f"is {type(reason).__name__}, not a text"
+            raise RequestInvalid(self._lessor.queue, "reason", what)
+        return cut(reason)
 
     async def _end(self, ending: Ending) -> Done:
         done = await self._noting(ending)

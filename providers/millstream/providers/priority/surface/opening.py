@@ -10,9 +10,10 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 
+from millstream.providers.priority.core.body import checked_text
 from millstream.providers.priority.owner.target import NAMES_MAX, QueuesTarget
 from millstream.runtime import Runtime
-from millstream.runtime.extending import Opener, check_text
+from millstream.runtime.extending import Opener, check_text, shown_value
 
 from .calls import PATIENCE_S
 from .queue import PriorityQueue
@@ -50,7 +51,7 @@ def priority_queue(
         part: the name under which silos were given `PriorityQueues`.
         patience_s: how long an operation is asked again while the cluster does not answer. Each
             has a request id, so it is done once, however often it is asked for.
-    Raises: `RequestInvalid` (the name), TypeError (part).
+    Raises: `RequestInvalid` (the name, `patience_s`), TypeError (part).
     """
     check_text("the name of a part", part)
     return runtime.stream(QueuesOf(part, patience_s), name)
@@ -99,9 +100,10 @@ async def priority_queues(
 ) -> AsyncGenerator[str, None]:
     """The names of all queues that begin so, in order: `async for name in priority_queues(client)`.
 
-    A queue that is created or deleted meanwhile may be among them or not. Raises
-    StorageUnavailable, and what calls raise.
+    A queue that is created or deleted meanwhile may be among them or not. Raises `RequestInvalid`
+    (the prefix), StorageUnavailable, and what calls raise.
     """
+    checked_text(shown_value(prefix), "prefix", prefix, least=0)
     whole, after = runtime.stream(WholeOf(part), ""), ""
     while page := await whole.page(prefix, after):
         for name in page:

@@ -7,10 +7,17 @@ Invariants: times are seconds here and milliseconds below; a refusal names queue
 
 from __future__ import annotations
 
+import math
 from collections.abc import AsyncGenerator, Iterable
 from typing import cast
 
-from millstream.providers.priority.core.body import REASON_BYTES_MAX, checked_text
+from millstream.providers.priority.core.body import (
+    PRIORITY_MAX,
+    REASON_BYTES_MAX,
+    checked_flag,
+    checked_number,
+    checked_text,
+)
 from millstream.providers.priority.core.commands import (
     Cancel,
     Configure,
@@ -35,13 +42,17 @@ from millstream.providers.priority.core.results import (
 )
 from millstream.providers.priority.core.settings import QueueSettings, SettingsRow
 from millstream.providers.priority.core.shards import SHARD_MARK
-from millstream.runtime.extending import Opener, shown
+from millstream.runtime.extending import Opener, shown, shown_value
 
 from .given import (
     NewMessage,
     Pairs,
+    as_given,
+    checked_seconds,
+    counted,
     dequeue_of,
     enqueue_of,
+    enqueues_of,
     milliseconds,
     pairs_of,
     whole,
@@ -68,9 +79,10 @@ class PriorityQueue:
     """
 
     def __init__(self, opener: Opener, part: str, name: str, patience_s: float) -> None:
-        checked_text(shown(repr(name)), "queue", name)
+        checked_text(shown_value(name), "queue", name)
         if SHARD_MARK in name:
-            raise RequestInvalid(shown(repr(name)), "queue", f"has {SHARD_MARK!r} in its name")
+            raise RequestInvalid(shown_value(name), "queue", f"has {SHARD_MARK!r} in its name")
+        checked_seconds(name, "patience_s", patience_s, math.inf)
         self.name = name
         self._calls = QueueCalls(opener, part, name, patience_s)
 
@@ -115,10 +127,10 @@ class PriorityQueue:
         Args:
             all_or_nothing: the first refusal is raised, and nothing was changed.
         """
-        name, new_id = self.name, self._calls.new_name
-        commands = tuple(enqueue_of(name, new, new_id) for new in messages)
+        checked_flag(self.name, "all_or_nothing", all_or_nothing)
+        commands = enqueues_of(self.name, messages, self._calls.new_name)
         many = cast(EnqueuedMany, await self._calls.do(EnqueueMany(commands, all_or_nothing)))
-        why = {refused.at: refused.error(self.name) for refused in many.refusals}
+        why = {refused.at: as_given(refused.error(self.name)) for refused in many.refusals}
         return [why[at] if one is None else one for at, one in enumerate(many.answers)]
 
     async def requeue(self, id: str, *, new_id: str | None = None) -> Enqueued:
@@ -213,8 +225,8 @@ class PriorityQueue:
         """Give a message another priority; while it runs, for when it comes back. Raises as
         `cancel`."""
         checked_text(self.name, "id", id)
-        command = Prioritise(id, whole(self.name, "priority", priority))
-        return cast(Done, await self._calls.do(command))
+        checked_number(self.name, "priority", priority, -PRIORITY_MAX, PRIORITY_MAX)
+        return cast(Done, await self._calls.do(Prioritise(id, priority)))
 
     async def get(self, id: str) -> MessageView:
         """A message as it is. Raises `MessageNotFound`, `PriorityQueueNotFound`."""
@@ -226,7 +238,7 @@ class PriorityQueue:
     async def peek(self, count: int = 1, *, wanted: Pairs = ()) -> list[MessageView]:
         """What a dequeue would lease, and leases nothing. Raises `RequestInvalid`,
         `PriorityQueueNotFound`."""
-        look = Peek(whole(self.name, "count", count), pairs_of(self.name, "wanted", wanted))
+        look = Peek(counted(self.name, count), pairs_of(self.name, "wanted", wanted))
         seen = await self._calls.look(look)
         return list(cast("tuple[MessageView, ...]", seen))
 
@@ -245,8 +257,10 @@ class PriorityQueue:
             after: `sequence` of the last one of the page before.
             state, wanted: only messages in this state, with all of these pairs.
         """
-        whole(self.name, "count", count)
+        counted(self.name, count)
         whole(self.name, "after", after)
+        if state is not None and not isinstance(state, State):
+            raise RequestInvalid(self.name, "state", f"is {shown_value(state)}, no State")
         look = Page(count, after, state, pairs_of(self.name, "wanted", wanted))
         return list(cast("tuple[MessageView, ...]", await self._calls.look(look)))
 
@@ -257,6 +271,8 @@ class PriorityQueue:
             wanted: only those with all of these pairs.
             value: only those of this exclusivity value.
         """
+        if value is not None:
+            checked_text(self.name, "value", value, least=0)
         look = Depth(pairs_of(self.name, "wanted", wanted), value)
         return cast("dict[State, int]", await self._calls.look(look))
 
@@ -271,7 +287,7 @@ class PriorityQueue:
 
         Raises: `SettingsConflict`: it has others.
         """
-        wanted = QueueSettings() if settings is None else settings
+        wanted = QueueSettings() if settings is None else self._checked(settings)
         return await self._calls.of_owner(lambda owner: owner.create(wanted))
 
     async def settings(self) -> SettingsRow:
@@ -290,7 +306,14 @@ class PriorityQueue:
         """
         if version is not None:
             whole(self.name, "version", version)
-        return cast(SettingsRow, await self._calls.do(Configure(settings, version)))
+        command = Configure(self._checked(settings), version)
+        return cast(SettingsRow, await self._calls.do(command))
+
+    def _checked(self, settings: QueueSettings) -> QueueSettings:
+        if not isinstance(settings, QueueSettings):
+            what = f"is {shown_value(settings)}, no QueueSettings"
+            raise RequestInvalid(self.name, "settings", what)
+        return settings
 
     async def delete(self) -> None:
         """Delete the queue with its messages, whatever state they are in; no events tell of them.

@@ -24,6 +24,7 @@ from millstream.providers.priority.core.message import (
     Message,
     Step,
 )
+from millstream.runtime.extending import shown_value
 
 __all__ = ["Leasing"]
 
@@ -40,7 +41,9 @@ class Leasing:
     def message(self, id: str) -> Message:
         message = self.contents.by_id.get(id)
         if message is None:
-            raise MessageNotFound(self.queue, f"no message {id!r}: it never was, or was collected")
+            raise MessageNotFound(
+                self.queue, f"no message {shown_value(id)}: it never was, or was collected"
+            )
         return message
 
     def leased(self, id: str, token: LeaseToken, step: Step | None) -> Message:

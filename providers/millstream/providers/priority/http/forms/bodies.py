@@ -18,6 +18,7 @@ from millstream.providers.priority.core.core import COUNT_MAX
 from millstream.providers.priority.core.requests.sessions import NUMBER_MAX
 from millstream.providers.priority.core.settings import QueueSettings
 from millstream.providers.priority.owner.target import NAMES_MAX
+from millstream.providers.priority.surface.given import ATTEMPTS_MOST, SECONDS_MAX
 
 from .strict import pairs_in
 
@@ -40,11 +41,10 @@ __all__ = [
     "Version",
 ]
 
-ATTEMPTS_MAX = 1_000_000
 PAGE = 100
 Name = Annotated[str, Meta(description="a text of at most 256 bytes")]
-Seconds = Annotated[float, Meta(ge=0)]
-Attempts = Annotated[int, Meta(ge=1, le=ATTEMPTS_MAX)]
+Seconds = Annotated[float, Meta(ge=0, le=SECONDS_MAX)]
+Attempts = Annotated[int, Meta(ge=1, le=ATTEMPTS_MOST)]
 Count = Annotated[int, Meta(ge=1, le=COUNT_MAX)]
 Number = Annotated[int, Meta(ge=0, le=NUMBER_MAX)]
 Urgency = Annotated[
@@ -103,8 +103,8 @@ class EnqueueMany(Struct, forbid_unknown_fields=True, omit_defaults=True):
 
 
 class Requeue(Struct, forbid_unknown_fields=True, omit_defaults=True):
-    """An errored or canceled message once more; without a `new_id` one is made of the message's, the
-    same each time."""
+    """An errored or canceled message once more; without a `new_id` one is made of the message's,
+    the same each time."""
 
     new_id: Name | None = None
 

@@ -22,7 +22,10 @@ __all__ = ["pairs_in", "read_json", "read_path", "read_query"]
 
 T = TypeVar("T")
 FIELDS_MAX = 64
+DIGITS_MAX = 300
+"""Digits of a whole number that are read: with so many it is beyond every limit."""
 WHERE = re.compile(r"^(.*?)(?: - at `\$\.?(.*)`)?$", re.S)
+ENDLESS = re.compile(rf"-?\d{{{DIGITS_MAX},}}")
 UNKNOWN = re.compile(r"unknown field `(.*)`")
 MISSING = re.compile(r"missing required field `(.*)`")
 
@@ -31,7 +34,10 @@ def read_json(data: bytes, kind: type[T]) -> T:
     """A body as its type. Raises Problem (400)."""
     try:
         value = json.loads(
-            data.decode(), object_pairs_hook=once_each, parse_constant=refuse_constant
+            data.decode(),
+            object_pairs_hook=once_each,
+            parse_constant=refuse_constant,
+            parse_int=whole,
         )
         if b"\\u" in data:
             json.dumps(value, ensure_ascii=False).encode()  # half a surrogate pair is no text
@@ -54,6 +60,11 @@ def once_each(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
+def whole(text: str) -> int:
+    """A number; of one that has no end so many digits that it is beyond every limit."""
+    return int(text[:DIGITS_MAX])
+
+
 def refuse_constant(text: str) -> None:
     raise ValueError(f"{text} is no number of JSON")
 
@@ -68,8 +79,8 @@ def as_kind(value: object, kind: type[T], *, strict: bool = True) -> T:
     what, where = parted.groups(default="") if parted else (text, "")
     named = UNKNOWN.search(what) or MISSING.search(what)
     field = ".".join(filter(None, (where, named[1] if named else "")))
-    most = re.search(r"<= (-?\d+)", what)
-    limit = Limit(int(most[1])) if most else None
+    met = re.search(r"[<>]= (-?\d+)", what)
+    limit = Limit(int(met[1])) if met else None
     raise wrong(f"{shown(field) or 'the body'}: {shown(what)}", field=field, limit=limit)
 
 
@@ -104,7 +115,12 @@ def read_query(text: str, kind: type[T], lists: Sequence[str]) -> T:
             raise wrong(f"{shown(repr(name))} comes twice in the query", field=name)
         else:
             found[name] = value
-    return as_kind(found, kind, strict=False)
+    return as_kind({name: cut(value) for name, value in found.items()}, kind, strict=False)
+
+
+def cut(value: Any) -> Any:
+    """A number without end, as `whole` reads it."""
+    return value[:DIGITS_MAX] if isinstance(value, str) and ENDLESS.fullmatch(value) else value
 
 
 def pairs_in(field: str, texts: Sequence[str]) -> dict[str, str]:

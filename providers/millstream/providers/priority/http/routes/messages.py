@@ -39,7 +39,7 @@ from millstream.providers.priority.http.forms.bodies import (
 )
 from millstream.providers.priority.http.forms.problems import body_of
 from millstream.providers.priority.http.forms.strict import pairs_in
-from millstream.providers.priority.surface.given import NewMessage, enqueue_of
+from millstream.providers.priority.surface.given import NewMessage, as_given, enqueue_of
 from millstream.providers.priority.surface.priorities import PriorityClass
 
 from .asked import id_of_key
@@ -98,7 +98,7 @@ async def enqueue_many(asked: Asked[EnqueueMany, Nothing]) -> Answer:
     name = asked.path["queue"]
     found = [Result(one and enqueued_of(one)) for one in many.answers]
     for refused in many.refusals:
-        found[refused.at] = Result(problem=body_of(refused.error(name), name))
+        found[refused.at] = Result(problem=body_of(as_given(refused.error(name)), name))
     return Answer(EnqueuedMany(found))
 
 
