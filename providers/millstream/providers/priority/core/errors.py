@@ -101,7 +101,8 @@ class LeaseLost(PriorityQueueError):
 
 
 class LeaseForeign(LeaseLost):
-    """The queue never gave this lease of this message."""
+    """The queue never gave this lease of this message. One whose numbers could be those of an
+    earlier lease is told as `LeaseLost`."""
 
 
 class EnqueueBlocked(PriorityQueueError):

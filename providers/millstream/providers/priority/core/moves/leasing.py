@@ -100,5 +100,9 @@ class Leasing:
 
 
 def is_of(token: LeaseToken, last: LeaseToken) -> bool:
-    """It may be a lease of the message whose last lease is given: both numbers rise together."""
+    """It may be a lease of the message whose last lease is given: both numbers rise together.
+
+    Earlier leases are not kept, so a foreign token whose numbers are both lower is taken for one of
+    them, and refused with `LeaseLost` instead of `LeaseForeign`, which is one, too.
+    """
     return token == last or (token.epoch < last.epoch and 1 < token.version < last.version)
