@@ -34,6 +34,7 @@ from millstream.providers.priority import (
 from millstream.providers.priority.core.body import NewMessage as CoreMessage
 from millstream.providers.priority.core.commands import Complete
 from millstream.providers.priority.core.core import PriorityCore
+from millstream.providers.priority.core.settings import SHARDS_MAX
 from millstream.providers.priority.core.shards import at_creation, home_of, named, shard_name
 from millstream.providers.priority.surface.layouts import HeadBoard, Layout, Plan, Routes
 
@@ -265,6 +266,39 @@ def test_looks_show_the_whole_queue() -> None:
                 await queue.get("nobody")
             names = [name async for name in priority_queues(rig.client)]
             assert names == ["q"]
+
+        await rig.on("client", work())
+
+    in_cluster(main)
+
+
+def test_who_does_not_know_of_shards_puts_many_where_they_belong() -> None:
+    async def main(rig: Rig) -> None:
+        await rig.on("client", rig.queue().create(FOUR))
+        new = [NewMessage(b"x", number, f"m{number}") for number in range(20)]
+        for host, queue in (("client", rig.queue()), ("silo-0", rig.queue_at("silo-0"))):
+            found = await rig.on(host, queue.enqueue_many(new))
+            assert [getattr(one, "id", one) for one in found] == [one.id for one in new]
+            is_first = host == "client"
+            assert {getattr(one, "is_changed", None) for one in found} == {is_first}
+        assert sum((await rig.on("client", rig.queue().depth())).values()) == 20
+
+    in_cluster(main)
+
+
+def test_as_many_shards_as_there_may_be_are_paged() -> None:
+    async def main(rig: Rig) -> None:
+        queue = rig.queue()
+
+        async def work() -> None:
+            await queue.create(QueueSettings(shards=SHARDS_MAX))
+            await asyncio.sleep(2)  # a look goes by the layout of a second ago
+            await queue.enqueue_many([NewMessage(b"", id=f"m{number}") for number in range(200)])
+            found, after = [], 0
+            while page := await queue.page(50, after=after):
+                found += [view.id for view in page]
+                after = page[-1].sequence
+            assert sorted(found) == sorted(f"m{number}" for number in range(200))
 
         await rig.on("client", work())
 

@@ -179,3 +179,21 @@ async def test_a_queue_of_several_shards_is_one_queue_and_knows_keys_but_of_dequ
         path = f"/v1/queues/q/messages/{lease['id']}/leases/{lease['token']}/complete"
         assert (await desk.ask("POST", path)).status == 200
     assert await desk.depth("q") == {"completed": 21}
+
+
+async def test_many_messages_go_to_all_shards_once_by_servers_that_did_not_know_of_them(
+    desk: Desk,
+) -> None:
+    await desk.ask("PUT", "/v1/queues/q", json={"shards": 4})
+    path = "/v1/queues/q/batches"
+    batch = {"messages": [{"payload": "eA==", "priority": number} for number in range(20)]}
+    replies = [
+        await elsewhere(desk, "POST", path, batch),
+        await desk.ask("POST", path, json=batch, headers=KEY),
+        await elsewhere(desk, "POST", path, batch),
+    ]
+    first, *again = [[one["message"] for one in reply.json["results"]] for reply in replies]
+    assert all(one["is_changed"] for one in first)
+    for found in again:
+        assert [one["id"] for one in found] == [one["id"] for one in first]
+    assert await desk.depth("q") == {"pending": 20}

@@ -15,8 +15,9 @@ from millstream.providers.priority.core.results import MessageView, ValueDepths
 
 __all__ = ["SHARD_BITS", "merged", "place_of", "placed"]
 
-SHARD_BITS = 48
-"""A message's number in a page is that of its shard, then its own."""
+SHARD_BITS = 47
+"""A message's number in a page is that of its shard, then its own: with `SHARDS_MAX` shards at most
+2^53, which a double of JSON can say. No shard comes to have so many messages."""
 Depths = dict[State, int]
 
 

@@ -24,7 +24,12 @@ __all__ = ["Offering"]
 
 
 class Offering:
-    """One enqueue, by a layout of several shards; `Moved`: that is not the queue's any more."""
+    """One enqueue, by a layout; `Moved`: that is not the queue's any more.
+
+    Args:
+        done: answers by their messages' places, of earlier layouts, too: what was taken once is
+            answered as it was then.
+    """
 
     def __init__(
         self,
@@ -32,11 +37,13 @@ class Offering:
         layout: Layout,
         shard: Callable[[int], ShardCalls],
         own: Request | None,
+        done: dict[int, Enqueued],
     ) -> None:
         self._queue = queue
         self._layout = layout
         self._shard = shard
         self._own = own
+        self._done = done
 
     async def of(self, command: Enqueue | EnqueueMany) -> Enqueued | EnqueuedMany:
         """Offer it. Raises as the shards."""
@@ -94,10 +101,16 @@ class Offering:
     ) -> list[Refused]:
         """Offer messages to one shard; its refusals, by their places among all."""
         command = EnqueueMany(tuple(message for _, message in messages))
-        found = cast(EnqueuedMany, await self._shard(shard).do(command, self._own))
+        found = cast(EnqueuedMany, await self._shard(shard).do(command, self._own_of_layout()))
         for (at, _), answer in zip(messages, found.answers, strict=True):
-            answers[at] = answer
+            answers[at] = answer and self._done.setdefault(at, answer)
         return [one._replace(at=messages[one.at][0]) for one in found.refusals]
+
+    def _own_of_layout(self) -> Request | None:
+        """The request id of what one shard is asked: another layout parts the messages in another
+        way, and their ids see to it that each is taken once."""
+        own, number = self._own, self._layout.number
+        return own._replace(session=f"{own.session} {number}") if own and number else own
 
     def _behind(self, at: int, homes: tuple[int, ...], moved: Refused) -> tuple[int, ...]:
         """Where it is offered next. Raises `Moved`: nowhere by this layout."""

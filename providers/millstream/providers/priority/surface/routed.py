@@ -38,6 +38,8 @@ from millstream.providers.priority.core.reading import is_large
 from millstream.providers.priority.core.requests.sessions import Request
 from millstream.providers.priority.core.results import (
     Done,
+    Enqueued,
+    EnqueuedMany,
     MessageView,
 )
 from millstream.providers.priority.core.settings import SettingsRow
@@ -138,11 +140,12 @@ class QueueCalls:
         layout = self._routes.layout
         until_s, attempt = self._until_s(), 0
         shard = partial(self._at, until_s=until_s)
+        done: dict[int, Enqueued] = {}
         while True:
             try:
                 if layout.total == 1:
-                    return await self._first.do(command, own)
-                return await Offering(self.queue, layout, shard, own).of(command)
+                    return taken(self.queue, await self._first.do(command, own), done)
+                return await Offering(self.queue, layout, shard, own, done).of(command)
             except (Moved, PriorityQueueNotFound) as error:
                 attempt += 1
                 is_late = now_s() + PAUSES.whole_s(attempt) >= until_s
@@ -281,6 +284,17 @@ class QueueCalls:
         except PriorityQueueNotFound:
             if asked == 1:
                 raise  # else it was done, and the answer lost
+
+
+def taken(queue: str, answer: object, done: dict[int, Enqueued]) -> object:
+    """What a queue with one shard answered. Raises `Moved`: it has more, and some of many messages
+    belong there; `done` has those that were taken."""
+    if isinstance(answer, EnqueuedMany):
+        for refused in answer.refusals:
+            if refused.kind == Moved.__name__:
+                done |= {at: one for at, one in enumerate(answer.answers) if one is not None}
+                raise refused.error(queue)
+    return answer
 
 
 def now_s() -> float:
