@@ -87,5 +87,5 @@ def test_messages_that_a_new_owner_does_not_know_are_noticed(
 
 
 def test_polls_that_nobody_wakes_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Polls, "changed", lambda self, metadata=None, count=1: None)
+    monkeypatch.setattr(Polls, "tell", lambda self: None)
     assert is_noticed("a poll that waited got 0 of 1 message")

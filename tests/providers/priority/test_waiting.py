@@ -34,7 +34,7 @@ def test_a_message_wakes_the_first_of_each_group_that_it_helps_oldest_first() ->
     waiting, woken = Waiting("q", 10), list[str]()
     for name, wanted in (("b1", B), ("a1", A), ("a2", A), ("any", ())):
         sleeper(waiting, wanted, woken, name)
-    waiting.changed((("k", "a"), ("z", "1")))
+    waiting.changed({(("k", "a"), ("z", "1")): 1})
     assert woken == ["a1", "any"]
     waiting.changed()
     assert woken == ["a1", "any", "b1"], "the others of these groups are about to look"
@@ -262,7 +262,8 @@ class Model:
         message = self.random.choice(((), A, B, (*A, ("z", "1"))))
         self.messages.append(message)
         is_told = self.random.random() < 0.8
-        self.waiting.changed(message if is_told else None, self.random.choice((1, 1, 3)))
+        count = self.random.choice((1, 1, 3))
+        self.waiting.changed({message: count} if is_told else None, count)
 
     def come(self) -> None:
         self.workers.append(Worker(self, self.random.choice(((), A, B, (("z", "1"),)))))

@@ -14,6 +14,7 @@ from collections.abc import Iterable
 
 from .body import Body
 from .changes import Counters, Recorder
+from .index.available import Available
 from .index.filters import Filters
 from .index.grouped import Holds
 from .index.timers import Timers
@@ -39,6 +40,7 @@ class Contents:
     """All uncollected messages of one queue."""
 
     __slots__ = (
+        "available",
         "by_id",
         "by_value",
         "counts",
@@ -65,6 +67,7 @@ class Contents:
         self.due = Timers(self.messages, is_of_finished=False)
         self.finished = Timers(self.messages, is_of_finished=True)
         self.counts = [0] * len(State)
+        self.available = Available()
         self._index()
 
     def _index(self) -> None:
@@ -121,6 +124,7 @@ class Contents:
             self.due.set(message, now_ms + invisible_ms)
         else:
             self.filters.add(message)
+            self.available.came(message)
         self._count(message, None, message.state)
         self.recorder.begun(message, now_ms, reason)
         return message
@@ -163,6 +167,7 @@ class Contents:
             (self.finished if target >= COMPLETED else self.due).set(message, due_ms)
         if target is PENDING:
             self.filters.add(message)
+            self.available.came(message)
         self._count(message, source, target)
         self.recorder.changed(message, source, step, self.now_ms, reason)
 
@@ -172,6 +177,7 @@ class Contents:
         message.lease.reason = reason
         if self.holds is not None and message.value is not None:
             self.holds.release(message.value)
+            self.available.freed(message.value)
 
     def extend(self, message: Message, due_ms: int) -> None:
         """T5: the lease holds for longer."""

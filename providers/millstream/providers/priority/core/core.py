@@ -13,7 +13,7 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple, TypeVar, cast
 
@@ -48,6 +48,7 @@ from .message import (
     SEQUENCE_BITS,
     LeaseToken,
     Message,
+    Metadata,
     State,
     Step,
 )
@@ -456,6 +457,12 @@ class PriorityCore:
             self._sessions.next_due_ms(self.settings.answers_kept_ms),
         )
         return min((due_ms for due_ms in found if due_ms is not None), default=None)
+
+    def take_available(self, is_filtered: bool) -> Mapping[Metadata, int]:
+        """The pairs of messages that may be had and could not be when this was asked last, and how
+        many; `is_filtered`: some wait for certain pairs."""
+        contents = self._contents
+        return contents.available.take(contents.holds, contents.filters.all, is_filtered)
 
     def check(self) -> None:
         """Assert the invariants: O(n)."""

@@ -17,16 +17,11 @@ from millstream.providers.priority.core.body import checked_number
 from millstream.providers.priority.core.commands import (
     Adopt,
     Answered,
-    Cancel,
     Command,
-    Complete,
     Dequeue,
     Enqueue,
     EnqueueMany,
-    Extend,
-    Fail,
     Look,
-    Prioritise,
     ReadSettings,
     Seen,
     Settle,
@@ -57,10 +52,6 @@ __all__ = ["Polled", "QueueOwner", "owner_of"]
 PREFIX = "millstream.PriorityQueue."
 CREATING = (Enqueue, EnqueueMany, Dequeue)
 """These create a queue that is not there, where that is allowed."""
-UNHELPFUL = (Dequeue, Extend, Prioritise)
-"""After these nothing can be had that could not before."""
-ENDS = (Complete, Fail, Cancel)
-"""These free a value, if the queue is exclusive."""
 
 
 class Polled(NamedTuple):
@@ -83,7 +74,7 @@ class QueueOwner(Grain):
     async def on_activate(self) -> None:
         """Make ready; the queue is opened when somebody needs it."""
         keeper: Keeper = services_of(self).part(self.part)
-        self._hold = Hold(self.key, keeper, self._opened, self._swept, self._lost)
+        self._hold = Hold(self.key, keeper, self._opened, self._used, self._lost)
         options = keeper.options
         self._polls = Polls(self.key, self._hold, options.waiting_polls_max)
         tasks, period_s = keeper.new_tasks(), options.settle_period_s
@@ -108,8 +99,8 @@ class QueueOwner(Grain):
         self._set(row.settings)
         return row.settings
 
-    def _swept(self, steps: int) -> None:
-        self._polls.changed(count=steps)
+    def _used(self) -> None:
+        self._polls.tell()
 
     def _lost(self) -> None:
         self._polls.stop()
@@ -137,28 +128,11 @@ class QueueOwner(Grain):
         creates = isinstance(command, CREATING)
         if is_relative(command):
             command = dated(command, (await self._hold.used(creates)).now_ms())
-        is_done = False
-        try:
-            answer = cast(Answered, await self._hold.do(command, request, creates))
-            is_done = True
-        finally:
-            if not is_done:  # cancelled, perhaps: what was done is done
-                self._polls.changed()
+        answer = cast(Answered, await self._hold.do(command, request, creates))
         if isinstance(answer, SettingsRow):
             self._set(answer.settings)
-        self._tell(command)
-        return answer
-
-    def _tell(self, command: Command) -> None:
-        """Wake whom a command may have helped."""
-        if isinstance(command, Enqueue):
-            self._polls.changed(tuple(sorted(command.metadata)))
-        elif isinstance(command, EnqueueMany):
-            self._polls.changed(count=len(command.messages))
-        elif isinstance(command, UNHELPFUL):
-            return
-        elif not isinstance(command, ENDS) or self._hold.settings.exclusivity_key is not None:
             self._polls.changed()
+        return answer
 
     @always_interleave
     @isolated

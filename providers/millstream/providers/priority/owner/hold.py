@@ -14,11 +14,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Protocol, TypeVar
 
 from millstream.providers.priority.core.commands import Configure, Operation, ReadSettings
 from millstream.providers.priority.core.errors import OwnerLost, PriorityQueueNotFound
+from millstream.providers.priority.core.message import Metadata
 from millstream.providers.priority.core.requests.sessions import Request
 from millstream.providers.priority.core.settings import QueueSettings
 from millstream.providers.priority.core.shards import at_creation
@@ -66,7 +67,7 @@ class Hold:
 
     Args:
         opened: is called when the queue is open here, once.
-        changed: is called when something that was due was done, with about how much.
+        used: is called after each use of the queue, when what it did is stored.
         lost: is called, once, when the queue is lost.
     """
 
@@ -75,14 +76,14 @@ class Hold:
         queue: str,
         keeper: Keeper,
         opened: Callable[[], None],
-        changed: Callable[[int], None],
+        used: Callable[[], None],
         lost: Callable[[], None],
     ) -> None:
         self._queue = queue
         self._keeper = keeper
         self._tasks = keeper.new_tasks()
         self._opened_here = opened
-        self._changed = changed
+        self._used = used
         self._lost = lost
         self._loop = asyncio.get_running_loop()
         self._owned: OwnedQueue | None = None
@@ -173,6 +174,10 @@ class Hold:
         finally:
             self._lose()
 
+    def take_available(self, is_filtered: bool) -> Mapping[Metadata, int]:
+        """What may be had since this was asked last, as of `OwnedQueue`."""
+        return {} if self._owned is None else self._owned.take_available(is_filtered)
+
     def now_ms(self) -> int:
         """The queue's time; it is open, or was."""
         assert self._owned is not None, "it was used before"
@@ -183,6 +188,7 @@ class Hold:
             self._lose()
         elif not self._is_over:
             self._arm(owned)
+            self._used()
 
     def _lose(self) -> None:
         if not self._is_over:
@@ -196,7 +202,6 @@ class Hold:
         now_ms = owned.now_ms()
         if self._due_ms <= now_ms:
             self._due()  # which does what this operation did not do by the way
-            self._changed(1)
         due_ms = owned.next_due_ms()
         if due_ms is None:
             return
@@ -236,7 +241,7 @@ class Hold:
         try:
             while True:
                 swept = await owned.sweep()
-                self._changed(max(swept.steps, 1))
+                self._used()
                 if not swept.is_more:
                     return
                 await asyncio.sleep(0)

@@ -11,7 +11,6 @@ import asyncio
 
 from millstream.providers.priority.core.commands import Dequeue
 from millstream.providers.priority.core.errors import PriorityQueueNotFound
-from millstream.providers.priority.core.message import Metadata
 from millstream.providers.priority.core.requests.sessions import Request
 from millstream.providers.priority.core.results import Dequeued, PollStatus
 
@@ -138,10 +137,15 @@ class Polls:
 
     # -- told by others
 
-    def changed(self, metadata: Metadata | None = None, count: int = 1) -> None:
-        """Something may be had that could not before, about so much; of `metadata`, if it is one
-        message."""
-        self._waiting.changed(metadata, count)
+    def tell(self) -> None:
+        """The queue was used: wake whom that may have helped."""
+        helped = self._hold.take_available(self._waiting.is_filtered)
+        if helped:
+            self._waiting.changed(helped)
+
+    def changed(self) -> None:
+        """The queue is another one by its settings: all who wait look again."""
+        self._waiting.changed()
 
     def leave(self, session: str) -> None:
         """Nobody waits for the session's poll any more."""

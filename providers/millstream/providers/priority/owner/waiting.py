@@ -10,7 +10,7 @@ Those who want the same are a group, in the order in which they came. Invariants
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from heapq import heapify, heappop, heappush
 from itertools import combinations
 
@@ -140,20 +140,33 @@ class Waiting:
         if not group.size:
             del self._groups[group.wanted]
 
-    def changed(self, metadata: Metadata | None = None, count: int = 1) -> None:
+    @property
+    def is_filtered(self) -> bool:
+        """Does somebody wait for some messages only?"""
+        return len(self._groups) > (() in self._groups)
+
+    def changed(self, messages: Mapping[Metadata, int] | None = None, count: int = 1) -> None:
         """Something may be had that could not before; in each group that it may help, the first
-        look again.
+        look again, as many as there are messages for; more follow while there is more.
 
         Args:
-            metadata: of the one message that came; None: whatever it was.
-            count: how many look at once; more follow while there is more.
+            messages: how many there are with these pairs; None: about `count`, whatever they are.
         """
         if not self._groups:
             return
-        helped = self._groups.values() if metadata is None else self._wanting(metadata)
-        found = [waiter for group in list(helped) for waiter in touched(group, count)]
+        helped = dict.fromkeys(self._groups.values(), count)
+        if messages is not None:
+            helped = self._helped(messages)
+        found = [waiter for group, most in helped.items() for waiter in touched(group, most)]
         for waiter in sorted(found, key=lambda waiter: waiter.ticket):
             rouse(waiter)
+
+    def _helped(self, messages: Mapping[Metadata, int]) -> dict[Group, int]:
+        found: dict[Group, int] = {}
+        for metadata, count in messages.items():
+            for group in self._wanting(metadata):
+                found[group] = found.get(group, 0) + count
+        return found
 
     def _wanting(self, metadata: Metadata) -> Iterable[Group]:
         """Those whom a message may help: a filter is a part of its pairs."""

@@ -17,12 +17,13 @@ Invariants:
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TypeVar
 
 from millstream.providers.priority.core.commands import Operation, perform
 from millstream.providers.priority.core.core import STEPS_INLINE_MAX, PriorityCore
 from millstream.providers.priority.core.errors import OwnerLost
+from millstream.providers.priority.core.message import Metadata
 from millstream.providers.priority.core.requests.sessions import Request
 from millstream.providers.priority.core.results import Swept
 from millstream.runtime import Env, MillstreamError, Overloaded, StorageError
@@ -121,6 +122,9 @@ class CommittingQueue:
 
     def next_due_ms(self) -> int | None:
         return None if self._core is None else self._core.next_due_ms()
+
+    def take_available(self, is_filtered: bool, /) -> Mapping[Metadata, int]:
+        return {} if self._core is None else self._core.take_available(is_filtered)
 
     def now_ms(self) -> int:
         now_ms = self._clock_ms()

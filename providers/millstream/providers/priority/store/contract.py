@@ -23,12 +23,13 @@ What holds of every store; `tests/providers/priority/store_contract.py` asks eac
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple, Protocol, TypeVar
 
 from millstream.providers.priority.core.changes import ChangeEvent
 from millstream.providers.priority.core.commands import Operation
 from millstream.providers.priority.core.core import STEPS_INLINE_MAX
+from millstream.providers.priority.core.message import Metadata
 from millstream.providers.priority.core.requests.sessions import Request
 from millstream.providers.priority.core.results import Swept
 from millstream.providers.priority.core.settings import QueueSettings
@@ -86,6 +87,11 @@ class OwnedQueue(Protocol):
 
     def next_due_ms(self) -> int | None:
         """When `sweep` has something to do next, in Unix milliseconds; None: nothing by itself."""
+        ...
+
+    def take_available(self, is_filtered: bool, /) -> Mapping[Metadata, int]:
+        """The pairs of messages that may be had and could not be when this was asked last, and how
+        many; the first time nothing. `is_filtered`: some wait for certain pairs."""
         ...
 
     def now_ms(self) -> int:

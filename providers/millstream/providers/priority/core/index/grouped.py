@@ -13,8 +13,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Set
 from heapq import heapify, heappop, heappush
+from itertools import islice
 
-from millstream.providers.priority.core.message import PENDING, SEQUENCE_MASK, Message
+from millstream.providers.priority.core.message import PENDING, SEQUENCE_MASK, Message, Metadata
 
 from .plain import DEAD_MIN, NO_VALUES, in_order
 
@@ -231,6 +232,14 @@ class GroupedIndex:
         for value, group in self.groups.items():
             if not self.holds.is_blocked(value):
                 yield from filter(self.is_pending, group.heap)
+
+    def metadata_of(self, value: str, is_each: bool) -> set[Metadata]:
+        """The pairs of pending messages of a value, each set of them once; or those of one."""
+        group = self.groups.get(value)
+        if group is None:
+            return set()
+        keys = islice(filter(self.is_pending, group.heap), None if is_each else 1)
+        return {self.messages[key & SEQUENCE_MASK].metadata for key in keys}
 
     def ordered(self) -> Iterator[Message]:
         """What `first` would give, one of each value; nothing is changed."""

@@ -1,0 +1,68 @@
+"""What may be had that could not before, for those who wait: nobody else need look again.
+
+Owns: `Available`. Not: who waits (`owner`). Invariants:
+- once it was asked (`take`), every message that became pending, and every value that became free,
+  is in the next answer, unless the value is held again by then: its end comes later;
+- of a value that became free all pending messages count, of one that was free those that came.
+Costs: nothing before it was asked; then a step for each change; an answer, a look at each pending
+message of the values that became free.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from millstream.providers.priority.core.message import Message, Metadata
+
+from .grouped import GroupedIndex, Holds
+
+__all__ = ["Available"]
+
+
+class Available:
+    """What became available since it was asked last."""
+
+    __slots__ = ("_came", "_freed", "_is_on")
+
+    def __init__(self) -> None:
+        self._is_on = False
+        self._came: dict[tuple[Metadata, str | None], int] = {}
+        self._freed: dict[str, None] = {}
+
+    def came(self, message: Message) -> None:
+        """It is pending now."""
+        if self._is_on:
+            place = message.metadata, message.value
+            self._came[place] = self._came.get(place, 0) + 1
+
+    def freed(self, value: str) -> None:
+        """It is held once less."""
+        if self._is_on:
+            self._freed[value] = None
+
+    def take(
+        self, holds: Holds | None, all_pending: object, is_filtered: bool
+    ) -> Mapping[Metadata, int]:
+        """The pairs of messages that may be had, and how many; from now on, what comes is noted.
+
+        Args:
+            all_pending: the index of all pending messages, in an exclusive queue by value.
+            is_filtered: False: nobody waits for some messages only, so one of a value is enough.
+        """
+        self._is_on = True
+        if not self._came and not self._freed:
+            return {}
+        found: dict[Metadata, int] = {}
+        for (metadata, value), count in self._came.items():
+            if value is None or holds is None:
+                found[metadata] = found.get(metadata, 0) + count
+            elif value not in self._freed and not holds.is_blocked(value):
+                found[metadata] = found.get(metadata, 0) + count
+        for value in self._freed:
+            if holds is not None and not holds.is_blocked(value):
+                assert isinstance(all_pending, GroupedIndex), "values are of exclusive queues"
+                for metadata in all_pending.metadata_of(value, is_filtered):
+                    found[metadata] = found.get(metadata, 0) + 1
+        self._came.clear()
+        self._freed.clear()
+        return found
