@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
-from tests.providers.priority import test_core_vectors as vectors
 from tests.providers.priority import test_store_contract as contract
 from tests.providers.priority.places import RedisPlace
-from tests.providers.priority.stored_core import Stage, StoredCore
 from tests.providers.priority.test_store_histories import check
 from tests.providers.priority.test_store_model import StoreMachine, StoreWalk
-from tests.providers.priority.test_store_vectors import CASES
+from tests.providers.priority.test_store_vectors import Case, every_case
 from tests.real.redis_server import RedisServer, require_redis
 
 from millstream.providers.priority.core.commands import Enqueue, EnqueueMany
-from millstream.providers.priority.core.settings import QueueSettings
 
 pytestmark = pytest.mark.real
 
@@ -41,17 +38,9 @@ async def desk(tmp_path: Path) -> AsyncIterator[contract.Desk]:
 globals().update({name: one for name, one in vars(contract).items() if name.startswith("test_")})
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.__name__.removeprefix("test_"))
-def test_a_case_of_the_core_holds_of_it(
-    case: Callable[[], None], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with Stage("redis") as stage:
-
-        def opened(settings: QueueSettings = vectors.SIMPLE) -> StoredCore:
-            return stage.core(settings)
-
-        monkeypatch.setattr(vectors, "opened", opened)
-        case()
+@every_case()
+def test_a_case_of_the_core_holds_of_it(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+    case.holds_of("redis", monkeypatch)
 
 
 class RedisMachine(StoreMachine):

@@ -6,6 +6,7 @@ import heapq
 from typing import Any
 
 import pytest
+from tests.providers.priority import test_core_vectors as vectors
 from tests.providers.priority.row_store import RowStore
 
 from millstream.providers.priority.core import changes
@@ -67,11 +68,11 @@ def test_polls_of_a_blocked_queue_meet_each_held_value_once(pops: Counter) -> No
 
 
 def test_a_crowd_of_a_held_value_ahead_costs_one_parking() -> None:  # C16.9
-    settings = QueueSettings("project", shapes=(("region",),))
-    core = PriorityCore.created(0, "q", settings, keeps_rows=False, keeps_events=False)
-    for number in range(20_000):
-        metadata = {"project": "foo", "region": "us"}
-        core.enqueue(0, NewMessage(f"m{number}", b"", number, metadata))
+    core = vectors.opened(QueueSettings("project", shapes=(("region",),)))
+    foo = {"project": "foo", "region": "us"}
+    for start in range(0, 20_000, 1_000):
+        ahead = range(start, start + 1_000)
+        core.enqueue_many(0, [NewMessage(f"m{number}", b"", number, foo) for number in ahead])
     core.dequeue(0, "w")
     core.enqueue(0, NewMessage("last", b"", 10**6, {"project": "bar", "region": "us"}))
     before = core.read.parkings()
@@ -83,10 +84,10 @@ def test_a_crowd_of_a_held_value_ahead_costs_one_parking() -> None:  # C16.9
 
 
 def test_a_step_that_met_many_held_values_goes_on_with_the_next() -> None:  # C9.18, C16.10
-    core = PriorityCore.created(0, "q", QueueSettings("project", limit=2))
-    for number in range(1_000):
-        for name in ("a", "b"):
-            core.enqueue(0, NewMessage(f"{name}{number}", b"", number, {"project": str(number)}))
+    core = vectors.opened(QueueSettings("project", limit=2))
+    for name in ("a", "b"):
+        projects = ((number, {"project": str(number)}) for number in range(1_000))
+        core.enqueue_many(0, [NewMessage(f"{name}{n}", b"", n, project) for n, project in projects])
     assert len(core.dequeue(0, "w", 1_000).leases) == 1_000
     core.configure(0, QueueSettings("project", limit=1))
     core.enqueue(0, NewMessage("free", b"", 9_999, {"project": "free"}))

@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from tests.providers.priority import test_core_vectors as vectors
 from tests.providers.priority.row_store import RowStore
 
 from millstream.providers.priority.core.body import NewMessage
@@ -26,7 +27,7 @@ from millstream.runtime import Overloaded
 
 
 def opened(*ids: str, settings: QueueSettings | None = None) -> PriorityCore:
-    core = PriorityCore.created(0, "q", settings or QueueSettings())
+    core = vectors.opened(settings or QueueSettings())
     for id in ids:
         core.enqueue(0, NewMessage(id, b"x", 0))
     return core
@@ -76,7 +77,7 @@ def test_an_acknowledged_request_is_not_done_again() -> None:
     core = opened("a", "b", "c")
     poll(core, Request("s", 1))
     poll(core, Request("s", 2, acknowledged=1))
-    with pytest.raises(RequestStale, match="queue 'q': request 1 of session 's'"):
+    with pytest.raises(RequestStale, match="queue 'encode': request 1 of session 's'"):
         poll(core, Request("s", 1))
     assert core.read.depth()[State.RUNNING] == 2
 

@@ -4,46 +4,92 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from functools import partial
+from itertools import product
+from typing import Any, NamedTuple
 
 import pytest
+from tests.providers.priority import test_core_costs as costs
+from tests.providers.priority import test_core_sessions as sessions
 from tests.providers.priority import test_core_vectors as vectors
 from tests.providers.priority.places import PLACES
 from tests.providers.priority.stored_core import Stage, StoredCore
 
 from millstream.providers.priority.core.settings import QueueSettings
 
-INSIDE = re.compile(
-    r"RowStore|drain|PriorityCore|counters\(|_contents|settings_for|parametrize|[0-9]0_000"
+OF_CORES = {
+    vectors.test_a_queue_made_on_use_is_as_its_template_or_the_default_has_it,  # asks no queue
+    vectors.test_time_does_not_go_back_over_a_restart,  # opens a core of rows
+    vectors.test_the_next_queue_of_a_name_goes_on_counting,  # opens a core of counters
+    sessions.test_what_was_acknowledged_is_stale_also_if_nothing_was_remembered_of_it,  # of rows
+    sessions.test_answers_of_every_kind_outlive_a_restart,  # of rows
+}
+"""Cases that only a core can be asked."""
+OF_COSTS = (
+    costs.test_a_crowd_of_a_held_value_ahead_costs_one_parking,
+    costs.test_a_step_that_met_many_held_values_goes_on_with_the_next,
 )
+OF_SHARDS = {20}
+"""Cases of more queues than one: tests/providers/priority/test_shards.py."""
+VECTORS = set(range(1, 21))
 
 
-def cases() -> list[Callable[[], None]]:
-    """Those that open a core and ask it, without parameters and many messages."""
-    found = [one for name, one in vars(vectors).items() if name.startswith("test_")]
-    return [one for one in found if "opened(" in (text := source(one)) and not INSIDE.search(text)]
+class Case(NamedTuple):
+    """One case of a core, with its parameters."""
+
+    name: str
+    test: Callable[..., None]
+    given: dict[str, Any]
+
+    def holds_of(self, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Asked of queues in stores of a kind."""
+        with Stage(kind) as stage:
+
+            def opened(settings: QueueSettings = vectors.SIMPLE) -> StoredCore:
+                return stage.core(settings)
+
+            monkeypatch.setattr(vectors, "opened", opened)
+            self.test(**self.given)
 
 
-def source(case: Callable[[], None]) -> str:
-    return inspect.getsource(case)
+def expanded(test: Callable[..., None]) -> Iterator[Case]:
+    """A case for each row of its parameters."""
+    tables = [table(*mark.args) for mark in getattr(test, "pytestmark", ())]
+    name = test.__name__.removeprefix("test_")
+    for at, rows in enumerate(product(*tables)):
+        given = {key: value for row in rows for key, value in row.items()}
+        yield Case(f"{name}-{at}" if tables else name, test, given)
+
+
+def table(names: str | tuple[str, ...], values: list[Any]) -> list[dict[str, Any]]:
+    if isinstance(names, str):
+        return [{names: value} for value in values]
+    return [dict(zip(names, row, strict=True)) for row in values]
+
+
+def cases() -> list[Case]:
+    """All of vectors and sessions, those of cores alone aside, and the vectors among the costs."""
+    modules = (vectors, sessions)
+    found = [one for module in modules for name, one in vars(module).items() if name[:5] == "test_"]
+    tests = [test for test in found if test not in OF_CORES]
+    return [case for test in (*tests, *OF_COSTS) for case in expanded(test)]
 
 
 CASES = cases()
+every_case = partial(pytest.mark.parametrize, "case", CASES, ids=lambda case: case.name)
 
 
-def test_most_cases_are_here() -> None:
-    assert len(CASES) >= 15
+def test_every_vector_is_asked_of_stores() -> None:
+    sources = {inspect.getsource(case.test) for case in CASES}
+    found = {int(number) for source in sources for number in re.findall(r"C16\.(\d+)", source)}
+    assert found == VECTORS - OF_SHARDS
+    assert len(CASES) >= 50
 
 
 @pytest.mark.parametrize("kind", PLACES)
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.__name__.removeprefix("test_"))
+@every_case()
 def test_a_case_of_the_core_holds_of_a_store(
-    case: Callable[[], None], kind: str, monkeypatch: pytest.MonkeyPatch
+    case: Case, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with Stage(kind) as stage:
-
-        def opened(settings: QueueSettings = vectors.SIMPLE) -> StoredCore:
-            return stage.core(settings)
-
-        monkeypatch.setattr(vectors, "opened", opened)
-        case()
+    case.holds_of(kind, monkeypatch)
