@@ -6,10 +6,12 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import Phase, settings
+from tests.examples import examples
 from tests.providers.priority import test_store_contract as contract
 from tests.providers.priority.places import RedisPlace
 from tests.providers.priority.test_store_histories import check
-from tests.providers.priority.test_store_model import StoreMachine, StoreWalk
+from tests.providers.priority.test_store_model import QUICK, StoreMachine, StoreWalk
 from tests.providers.priority.test_store_vectors import Case, every_case
 from tests.real.redis_server import RedisServer, require_redis
 
@@ -49,6 +51,13 @@ class RedisMachine(StoreMachine):
 
 class RedisWalk(StoreWalk):
     machine_class = RedisMachine
+
+
+# As over files: it takes its time, and what fails is small enough as it is found.
+TestRedis = RedisMachine.TestCase
+TestRedis.settings = settings(
+    QUICK, max_examples=examples(60), phases=[Phase.explicit, Phase.reuse, Phase.generate]
+)
 
 
 @pytest.mark.parametrize("seed", range(4))
