@@ -1,0 +1,113 @@
+"""Programs with handles of one queue: clients of a simulated cluster in virtual time, or what has
+handles in a real one of this process, for stores that have threads of their own."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
+from typing import Any, Protocol
+
+from millstream.providers.priority import PriorityQueue, PriorityQueues, priority_queue
+from millstream.providers.priority.store.contract import PriorityStore
+from millstream.runtime import LocalCluster, RuntimeOptions
+from millstream.runtime.testing import Host, SimCluster, Simulation
+
+__all__ = ["LocalPrograms", "Programs", "SimPrograms", "local", "pause", "rounds", "simulated"]
+
+OPTIONS = RuntimeOptions(call_timeout_s=5.0)
+PATIENCE_S = 30.0
+LONG_S = 0.03
+"""What `share` is of, in virtual time: longer than most calls take."""
+LONG_ROUNDS = 150
+"""The same in a real loop, in its rounds."""
+
+
+class Programs(Protocol):
+    queues: list[PriorityQueue]
+
+    def spawn(self, number: int, act: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+        """Let one of them make a call."""
+        ...
+
+    async def wait(self, share: float, task: asyncio.Task[Any] | None = None) -> None:
+        """A share of what is long for a call, or until the task is done."""
+        ...
+
+
+class SimPrograms:
+    """Clients on hosts of their own."""
+
+    def __init__(self, simulation: Simulation, hosts: list[Host], cluster: SimCluster) -> None:
+        self._simulation, self._hosts = simulation, hosts
+        self._clients = [cluster.client(host) for host in hosts]
+        self.queues: list[PriorityQueue] = []
+
+    async def __aenter__(self) -> SimPrograms:
+        for number, client in enumerate(self._clients):
+            await self.spawn(number, client.__aenter__())
+            self.queues.append(priority_queue(client, "q", patience_s=PATIENCE_S))
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        for number, client in enumerate(self._clients):
+            await self.spawn(number, client.aclose())
+
+    def spawn(self, number: int, act: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+        return self._simulation.spawn(self._hosts[number], act)
+
+    async def wait(self, share: float, task: asyncio.Task[Any] | None = None) -> None:
+        await pause(share, task)
+
+
+async def pause(share: float, task: asyncio.Task[Any] | None = None) -> None:
+    """In virtual time."""
+    if task is None:
+        await asyncio.sleep(share * LONG_S)
+    else:
+        await asyncio.wait([task], timeout=share * LONG_S)
+
+
+@asynccontextmanager
+async def simulated(
+    simulation: Simulation, count: int, store: Callable[[], PriorityStore]
+) -> AsyncIterator[SimPrograms]:
+    """So many clients of a cluster whose silos share what `store` gives."""
+    parts = {"priority": lambda: PriorityQueues(store())}
+    cluster = SimCluster(simulation, grains=[], parts=parts, options=OPTIONS)
+    await cluster.start()
+    hosts = [simulation.host(f"client{number}") for number in range(count)]
+    async with SimPrograms(simulation, hosts, cluster) as programs:
+        yield programs
+    await cluster.close()
+
+
+class LocalPrograms:
+    """A client and each silo."""
+
+    def __init__(self, cluster: LocalCluster) -> None:
+        self.queues = [
+            priority_queue(cluster.client, "q", patience_s=PATIENCE_S),
+            *(priority_queue(silo, "q", patience_s=PATIENCE_S) for silo in cluster.silos),
+        ]
+
+    def spawn(self, number: int, act: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+        return asyncio.ensure_future(act)
+
+    async def wait(self, share: float, task: asyncio.Task[Any] | None = None) -> None:
+        await rounds(share, task)
+
+
+async def rounds(share: float, task: asyncio.Task[Any] | None = None) -> None:
+    """Of a real loop."""
+    for _ in range(int(share * LONG_ROUNDS)):
+        if task is None or not task.done():
+            await asyncio.sleep(0)
+
+
+@asynccontextmanager
+async def local(count: int, store: Callable[[], PriorityStore]) -> AsyncIterator[LocalPrograms]:
+    """So many programs, all but one of them silos, each with a store of its own."""
+    parts = {"priority": lambda: PriorityQueues(store())}
+    async with LocalCluster(grains=[], silos=count - 1, parts=parts) as cluster:
+        yield LocalPrograms(cluster)
