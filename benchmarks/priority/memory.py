@@ -23,6 +23,7 @@ from benchmarks.priority.load import (
 from millstream.providers.priority import QueueSettings
 from millstream.providers.priority.core.body import NewMessage
 from millstream.providers.priority.core.core import PriorityCore
+from millstream.providers.priority.core.results import Lease
 
 __all__ = ["full", "full_heap", "heaps", "queues"]
 
@@ -51,6 +52,7 @@ def sized(label: str, count: int, *, with_batches: bool = True) -> Figures:
         for number, priority in enumerate(wanted):
             core.enqueue(0, NewMessage(f"m{number}", PAYLOAD, priority))
     costs.note("message_bytes", (memory_bytes() - before) / count)
+    costs.note("rss_mb", memory_bytes() / 1e6)
     gc.freeze()
     with costs.each("dequeue", taken):
         leases = [core.dequeue(1, "w").leases[0] for _ in range(taken)]
@@ -62,8 +64,25 @@ def sized(label: str, count: int, *, with_batches: bool = True) -> Figures:
         with costs.each("batch_dequeue", batches * BATCH):
             for _ in range(batches):
                 core.dequeue(1, "w", BATCH)
-        costs.note_laps("dequeue", laps_of(taken // 2, lambda: core.dequeue(1, "w")))
+    note_each(costs, core, taken // 4)
     return costs.figures
+
+
+def note_each(costs: Costs, core: PriorityCore, count: int) -> None:
+    """What single calls take: in, out and done."""
+    urgencies, leases = iter(priorities(count)), list[Lease]()
+
+    def enqueue() -> None:
+        priority = next(urgencies)
+        core.enqueue(1, NewMessage(f"more{priority}", PAYLOAD, priority))
+
+    def complete() -> None:
+        lease = leases.pop()
+        core.complete(2, lease.id, lease.token)
+
+    costs.note_laps("enqueue", laps_of(count, enqueue))
+    costs.note_laps("dequeue", laps_of(count, lambda: leases.extend(core.dequeue(1, "w").leases)))
+    costs.note_laps("complete", laps_of(count, complete))
 
 
 async def queues(work: Path, size: float) -> Figures:

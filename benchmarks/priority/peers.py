@@ -75,9 +75,12 @@ class Zset:
     async def poll(self) -> Any:
         return await self._dequeue([self.ids, self.payloads, self.leases], [LEASE_MS])
 
+    async def complete(self, id: str) -> None:
+        await self._complete([self.payloads, self.leases], [id])
+
     async def work(self) -> None:
         id, _ = await self.poll()
-        await self._complete([self.payloads, self.leases], [id])
+        await self.complete(id)
 
 
 async def zset(work: Path, size: float) -> Figures:
@@ -100,12 +103,20 @@ async def zset(work: Path, size: float) -> Figures:
 
 async def in_and_out(queue: Zset, prefix: str, count: int, size: float) -> Figures:
     """With so many messages: in, out and done."""
-    costs, calls = Costs(prefix), scaled(CALLS, size)
+    costs, calls = Costs(prefix), min(scaled(CALLS, size), count // 3)
+    taken: list[str] = []
+
+    async def dequeue(number: int) -> None:
+        id, _ = await queue.poll()
+        taken.append(id)
+
     begin_s = now()
     await queue.fill(count)
     costs.note("fill_s", count / (now() - begin_s))
     await costs.crowd("enqueue", calls, lambda number: queue.enqueue(f"more{number}", number << 20))
-    await costs.crowd("work", min(calls, count // 2), lambda _: queue.work())
+    await costs.crowd("dequeue", calls, dequeue)
+    await costs.crowd("complete", calls, lambda _: queue.complete(taken.pop()))
+    await costs.crowd("work", calls, lambda _: queue.work())
     return costs.figures
 
 

@@ -33,6 +33,8 @@ from millstream.providers.priority.core.commands import (
     Enqueue,
     EnqueueMany,
 )
+from millstream.providers.priority.core.message import LeaseToken
+from millstream.providers.priority.core.results import Lease
 from millstream.providers.priority.store.contract import OwnedQueue
 
 __all__ = ["embedded", "memory", "redis"]
@@ -40,6 +42,9 @@ __all__ = ["embedded", "memory", "redis"]
 FILL = 1_000  # messages in one call
 CALLS = 3_000
 POLLS = 10_000
+FILTERED, REGIONS = 100_000, 100
+VALUES, EACH = 1_000, 100
+FREE = VALUES // 100  # values that nobody holds
 
 
 @asynccontextmanager
@@ -52,34 +57,91 @@ async def opened(store: PriorityStore) -> AsyncIterator[PriorityStore]:
         await store.aclose()
 
 
-async def fill(queue: OwnedQueue, count: int) -> None:
-    """Messages, by the thousand."""
+async def fill(queue: OwnedQueue, count: int, key: str = "", values: int = 1) -> None:
+    """Messages, by the thousand; with a key its values go round."""
     wanted = priorities(count)
     for start in range(0, count, FILL):
         part = enumerate(wanted[start : start + FILL], start)
-        await queue.do(EnqueueMany(tuple(Enqueue(f"m{at}", PAYLOAD, one) for at, one in part)))
+        pairs = {at % values: ((key, f"v{at % values}"),) for at in range(start, start + FILL)}
+        messages = (
+            Enqueue(f"m{at}", PAYLOAD, one, pairs[at % values] if key else ()) for at, one in part
+        )
+        await queue.do(EnqueueMany(tuple(messages)))
 
 
 async def stored(store: PriorityStore, name: str, label: str, count: int, size: float) -> Figures:
     """With so many messages: in, out and done by 64 callers at once; opened anew."""
-    costs, calls = Costs(f"{name}_{label}"), scaled(CALLS, size)
+    costs = Costs(f"{name}_{label}")
     queue = await store.acquire(label, QueueSettings())
     begin_s = now()
     await fill(queue, count)
     costs.note("fill_s", count / (now() - begin_s))
-    await costs.crowd(
-        "enqueue", calls, lambda number: queue.do(Enqueue(f"more{number}", PAYLOAD, number << 20))
-    )
+    await in_and_out(queue, costs, min(scaled(CALLS, size), count // 3))
+    await queue.release()
+    begin_s = now()
+    await store.acquire(label, None)
+    costs.note("opened_ms", (now() - begin_s) * 1000)
+    return costs.figures
+
+
+async def in_and_out(queue: OwnedQueue, costs: Costs, calls: int) -> None:
+    """Each of the three alone; then out and done in one, as peers do it (`work`)."""
+    leases: list[Lease] = []
+
+    async def dequeue(number: int) -> None:
+        leases.extend((await queue.do(Dequeue("w"))).leases)
 
     async def work(number: int) -> None:
         (lease,) = (await queue.do(Dequeue("w"))).leases
         await queue.do(Complete(lease.id, lease.token))
 
-    await costs.crowd("work", min(calls, count // 2), work)
-    await queue.release()
-    begin_s = now()
-    await store.acquire(label, None)
-    costs.note("opened_ms", (now() - begin_s) * 1000)
+    await costs.crowd(
+        "enqueue", calls, lambda number: queue.do(Enqueue(f"more{number}", PAYLOAD, number << 20))
+    )
+    await costs.crowd("dequeue", calls, dequeue)
+    await costs.crowd("complete", len(leases), lambda number: queue.do(Complete(*held(leases))))
+    await costs.crowd("work", calls, work)
+
+
+def held(leases: list[Lease]) -> tuple[str, LeaseToken]:
+    """One of them, which is left out from now on."""
+    lease = leases.pop()
+    return lease.id, lease.token
+
+
+async def filtered(store: PriorityStore, name: str, size: float) -> Figures:
+    """A dequeue that wants one of a hundred regions, by a shape."""
+    costs, count = Costs(f"{name}_filtered"), scaled(FILTERED, size, 2_000)
+    queue = await store.acquire("filtered", QueueSettings(shapes=(("region",),)))
+    await fill(queue, count, "region", REGIONS)
+    wanted = [(("region", f"v{number}"),) for number in range(REGIONS)]
+    await costs.crowd(
+        "dequeue",
+        min(scaled(CALLS, size), count // 2),
+        lambda number: queue.do(Dequeue("w", 1, wanted[number % REGIONS])),
+    )
+    return costs.figures
+
+
+async def exclusive(store: PriorityStore, name: str, size: float) -> Figures:
+    """Of a thousand values 99 % are held: polls for one that is not, as many at once as there are
+    such, and by 64 callers when all are held."""
+    costs, each = Costs(f"{name}_exclusive"), scaled(EACH, size, 10)
+    queue = await store.acquire("exclusive", QueueSettings("value"))
+    await fill(queue, VALUES * each, "value", VALUES)
+    await queue.do(Dequeue("w", VALUES - FREE))
+    laps_s: list[float] = []
+
+    async def work(number: int) -> None:
+        begin_s = now()
+        (lease,) = (await queue.do(Dequeue("w"))).leases
+        laps_s.append(now() - begin_s)
+        await queue.do(Complete(lease.id, lease.token))
+
+    await costs.crowd("held_work", each * FREE // 2, work, FREE // 2)
+    costs.note_laps("held_dequeue", laps_s)
+    await queue.do(Dequeue("w", VALUES))
+    await costs.crowd("held_polls", scaled(POLLS, size), lambda _: queue.do(Dequeue("w")))
     return costs.figures
 
 
@@ -95,12 +157,14 @@ async def polls(store: PriorityStore, name: str, size: float) -> Figures:
 
 
 async def every(store: PriorityStore, name: str, size: float) -> Figures:
-    """All sizes, and an empty queue."""
+    """All sizes; a filter, an exclusive queue and an empty one."""
     figures: Figures = {}
     async with opened(store):
         for label, count in PENDING.items():
             figures |= await stored(store, name, label, scaled(count, size, 1_000), size)
-        return figures | await polls(store, name, size)
+        for part in (filtered, exclusive, polls):
+            figures |= await part(store, name, size)
+        return figures
 
 
 async def memory(work: Path, size: float) -> Figures:

@@ -16,6 +16,7 @@ import pytest
 
 pytestmark = pytest.mark.real
 
+PENDING = ("1k", "100k", "1M")
 ROOT = Path(__file__).parents[2]
 
 
@@ -67,11 +68,16 @@ def test_priority_queues_are_measured_in_memory_stored_and_under_load() -> None:
     summary = measured("priority", size=0.01)
     is_beside_the_limit(summary, {"1k_dequeue_us", "1M_dequeue_us", "1M_dequeue_p99_us"})
     figures = summary["figures"]["ours"]
+    laps = {f"{at}_{what}_p99_us" for at in PENDING for what in ("enqueue", "complete")}
+    assert laps | {f"{at}_rss_mb" for at in PENDING} <= set(figures)
     stores = {"memory", "embedded"} | ({"redis"} if shutil.which("redis-server") else set())
     for name in stores:
-        assert {f"{name}_1M_enqueue_s", f"{name}_1M_work_s", f"{name}_empty_polls64_s"} <= set(
-            figures
-        )
+        rows = [f"{at}_{what}" for at in PENDING for what in ("enqueue", "dequeue", "complete")]
+        rows += ["filtered_dequeue", "exclusive_held_polls", "empty_polls64"]
+        assert {f"{name}_{row}_s" for row in rows} <= set(figures)
+        for row in (*rows, "exclusive_held_dequeue"):
+            p50, p99 = (figures[f"{name}_{row}_p{share}_us"]["median"] for share in (50, 99))
+            assert 0 < p50 <= p99
     for row in ("published_polls", "published_enqueues", "published_burst", "handle_polls"):
         assert 0 < figures[f"{row}_p50_us"]["median"] <= figures[f"{row}_p99_us"]["median"]
     by_shape, by_looking = (figures[f"filtered_by_{by}_us"] for by in ("shape", "looking"))
