@@ -182,7 +182,7 @@ ROOMS: dict[str, dict[str, tuple[str, ...]]] = {
             *("body", "changes", "contents", "core", "message", "reading", "settings"),
             *("moves/entering", "moves/leasing", "moves/taking"),
             *("requests/answers", "requests/sessions"),
-            *("index/filters", "index/grouped", "index/plain", "index/timers"),
+            *("index/available", "index/filters", "index/grouped", "index/plain", "index/timers"),
         )
     }
     | {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from random import Random
 
 import pytest
@@ -290,6 +291,22 @@ class Model:
             is_there = any(set(worker.wanted) <= set(message) for message in self.messages)
             if worker.is_asleep and is_there:
                 assert any(other.wanted == worker.wanted for other in self.awake())
+
+
+def test_messages_of_several_kinds_wake_one_for_each() -> None:
+    waiting, woken = Waiting("q", 10), list[int]()
+    waiters = [waiting.enter((), partial(woken.append, number))[0] for number in range(3)]
+    for waiter in waiters:
+        waiting.looks(waiter)
+        waiting.found_none(waiter)
+        assert waiting.sleeps(waiter)
+    assert not waiting.is_filtered
+    waiting.changed({A: 1, B: 1})
+    assert woken == [0, 1]
+    for waiter in waiters:
+        waiting.leaves(waiter)
+    waiting.enter(A, lambda: None)
+    assert waiting.is_filtered
 
 
 @pytest.mark.parametrize("seed", range(60))

@@ -312,7 +312,7 @@ class Heads(NamedTuple):
 
 
 class Strays(NamedTuple):
-    """How many messages of a shard belong to another, and how many leases it has given."""
+    """Whether messages of a shard may belong to another, and how many leases it has given."""
 
     def on(self, core: PriorityCore, now_ms: int) -> Moving:
         return core.read.moving()

@@ -14,6 +14,7 @@ from .errors import MessageNotFound
 from .message import Message, State
 from .results import Lease, MessageView, Moving
 from .shards import home_of, named
+from .strays import StraySearch
 
 __all__ = ["ANSWER_BYTES_MAX", "Reading", "is_large"]
 
@@ -28,6 +29,7 @@ class Reading:
     def __init__(self, queue: str, contents: Contents) -> None:
         self.queue = queue
         self._contents = contents
+        self._strays = StraySearch()
 
     def get(self, id: str) -> MessageView:
         """One message: O(1). Raises: `MessageNotFound`."""
@@ -104,11 +106,15 @@ class Reading:
         return {value: by_state(counts) for value, counts in self._contents.by_value.items()}
 
     def moving(self) -> Moving:
-        """How many messages, finished ones too, belong to another shard: O(n)."""
-        shards, (_, shard) = self._contents.settings.shards, named(self.queue)
-        keys = (one.id if one.value is None else one.value for one in self._contents.by_id.values())
-        strays = sum(home_of(key, shards) != shard for key in keys)
-        return Moving(strays, self._contents.epoch)
+        """May messages, finished ones too, belong to another shard? At most `STEPS` of them."""
+        contents, (_, shard) = self._contents, named(self.queue)
+        shards, layout = contents.settings.shards, contents.settings.layout
+
+        def belongs(one: Message) -> bool:
+            return home_of(one.id if one.value is None else one.value, shards) == shard
+
+        has_strays = self._strays.has_any(layout, contents.messages, belongs)
+        return Moving(has_strays, contents.epoch)
 
     def parkings(self) -> int:
         """How often a held value was met and put aside, since the queue was opened."""

@@ -171,7 +171,7 @@ class HeadPriorities(NamedTuple):
 
 
 class Moving(NamedTuple):
-    """How many messages of a shard belong to another, and the number of its latest lease."""
+    """Messages of a shard may belong to another; and the number of its latest lease."""
 
-    strays: int
+    has_strays: bool
     leases: int

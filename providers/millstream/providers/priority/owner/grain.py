@@ -179,7 +179,7 @@ class QueueOwner(Grain):
         await self._hold.owned(settings)
         row = await self._hold.do(Adopt(settings, floor), None, False)
         self._set(row.settings)
-        return await self._hold.look(Strays()) if settings.shards_before else Moving(0, 0)
+        return await self._hold.look(Strays()) if settings.shards_before else Moving(False, 0)
 
     @always_interleave
     async def delete(self) -> None:

@@ -86,7 +86,7 @@ class Spreading:
             moving = await self._told(settings, 0)
             if not settings.shards_before:
                 return
-            if not any(one.strays for one in moving):
+            if not any(one.has_strays for one in moving):
                 break
             await asyncio.sleep(self._period_s)
         await self._told(settings, max(one.leases for one in moving))
