@@ -182,10 +182,12 @@ ROOMS: dict[str, dict[str, tuple[str, ...]]] = {
             *("body", "changes", "contents", "core", "message", "reading", "settings"),
             *("moves/entering", "moves/leasing", "moves/taking"),
             *("requests/answers", "requests/sessions"),
-            *("index/available", "index/filters", "index/grouped", "index/plain", "index/timers"),
+            *("index/filters", "index/grouped", "index/plain", "index/timers"),
         )
     }
     | {
+        f"{PRIORITY}/core/index/available.py": (f"{PRIORITIES}/test_available.py",),
+        f"{PRIORITY}/core/strays.py": (f"{PRIORITIES}/test_strays.py",),
         f"{PRIORITY}/core/shards.py": (*PRIORITY_CORE[:1], f"{PRIORITIES}/test_shards.py"),
         f"{PRIORITY}/owner/waiting.py": (f"{PRIORITIES}/test_waiting.py",),
         f"{PRIORITY}/redis/demands.py": (f"{PRIORITIES}/test_redis_demands.py",),
