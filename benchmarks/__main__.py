@@ -81,14 +81,24 @@ SUITES: dict[str, dict[str, list[str]]] = {
         "arq": ["priority.peers.arq"],
         "saq": ["priority.peers.saq"],
     },
+    "spark": {
+        "ours": ["spark.writing.ours", "spark.reading.ours", "spark.reading.index"],
+        "foreach": ["spark.writing.foreach"],
+        "files": ["spark.writing.files", "spark.reading.files"],
+    },
     "slow_consumer": {"ours": ["slow_consumer.beside", "slow_consumer.once"]},
 }
 FULL = {
     "ledger": {"ours": ["ledger_recovery.full"]},
     "priority": {"ours": ["priority.memory.full"], "limit": ["priority.memory.full_heap"]},
 }  # what takes long: with --full only
-SIZED = ("bounds.", "priority.", "slow_consumer.")  # subjects that take a share of their full load
-LONG = ("priority", "slow_consumer")  # suites of which one round is enough
+SIZED = (
+    "bounds.",
+    "priority.",
+    "slow_consumer.",
+    "spark.",
+)  # subjects that take a share of their full load
+LONG = ("priority", "slow_consumer", "spark")  # suites of which one round is enough
 PEERS = {
     "xoscar": ["xoscar", "psutil"],
     "redis": ["redis"],
@@ -96,6 +106,8 @@ PEERS = {
     "sqlite": [],
     "nats": ["msgpack"],
     "zset": ["redis"],
+    "foreach": ["pyspark"],
+    "files": ["pyspark"],
     "arq": ["arq", "redis"],
     "saq": ["saq", "redis"],
 }  # and the packages that they need

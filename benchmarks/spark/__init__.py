@@ -1,0 +1,1 @@
+"""Spark beside what it is compared with: rows written, rows read, micro-batches, the index."""
