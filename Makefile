@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
-EXTRAS := .[bench,connect,console,demo,examples,http,index,redis,spark,dev]
+EXTRAS := .[bench,connect,console,demo,examples,http,index,pipelines,redis,spark,dev]
 # Bytecode is kept, whatever the environment says: else each process compiles every test anew.
 export PYTHONDONTWRITEBYTECODE :=
 

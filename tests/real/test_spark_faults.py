@@ -30,6 +30,7 @@ from tests.real.spark_rows import (
     write_batch,
     write_files,
 )
+from tests.real.spark_standalone import StandaloneSpark
 
 from millstream.console.flights.spark_process import kill_tree, tree_of
 from millstream.providers.priority import PRIORITY_CHANGES, PriorityChange
@@ -242,6 +243,17 @@ def test_the_flights_are_equal_though_spark_is_killed_on_the_way(victim: str) ->
     done = subprocess.run([*command, *options], capture_output=True, text=True, timeout=390)
     assert done.returncode == 0, done.stdout + done.stderr[-2000:]
     assert done.stdout.count("killed") == 2 and "equal" in done.stdout
+
+
+def test_a_standalone_master_with_two_workers_runs_the_demo(tmp_path: Path) -> None:
+    with StandaloneSpark(tmp_path) as spark:
+        command = [sys.executable, "-m", "millstream.console", "demo", "flights"]
+        options = ["--spark-master", spark.master, "--rows", "20000", "--silos", "2"]
+        done = subprocess.run([*command, *options], capture_output=True, text=True, timeout=390)
+        assert done.returncode == 0, done.stdout + done.stderr[-2000:]
+        assert "equal" in done.stdout
+        executors = [*tmp_path.glob("worker-*/app-*/*/stderr")]
+        assert len({path.parents[2] for path in executors}) == 2, "both workers worked"
 
 
 def test_a_tree_of_processes_is_killed_whole() -> None:

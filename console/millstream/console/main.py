@@ -135,6 +135,11 @@ def add_flights(flights: argparse.ArgumentParser) -> None:
         default="",
         help="a Python worker of Spark, or driver and JVM, are killed with SIGKILL, twice",
     )
+    flights.add_argument(
+        "--spark-master",
+        metavar="URL",
+        help="who runs Spark's tasks, such as spark://127.0.0.1:7077 (this process)",
+    )
     flights.add_argument("--keep", action="store_true", help="leave the cluster up at the end")
     flights.add_argument("--json", action="store_true", help="print one JSON object and no more")
     flights.add_argument("--work", type=Path, help="empty directory for databases and logs")
@@ -155,6 +160,8 @@ def wrong_flights(arguments: argparse.Namespace) -> str:
         return "--chaos kills more than --kill: give one of them"
     if arguments.kill_spark and arguments.source != "spark":
         return "--kill-spark needs --source spark"
+    if arguments.spark_master and (arguments.source != "spark" or arguments.kill_spark):
+        return "--spark-master needs --source spark, without --kill-spark"
     if arguments.durable and (arguments.local or arguments.silos < COPIES):
         return f"--durable needs silo processes and --silos {COPIES} or more"
     for option in ("kill", "chaos"):
@@ -167,6 +174,7 @@ def run_flights(arguments: argparse.Namespace) -> int:
     """Run the flights job."""
     from .flights.job import JobOptions, run_job
     from .flights.killing import CHAOS, ONE
+    from .flights.publish_spark import LOCAL
 
     if wrong := wrong_flights(arguments):
         print(f"millstream: {wrong}", file=sys.stderr)
@@ -180,6 +188,7 @@ def run_flights(arguments: argparse.Namespace) -> int:
             is_durable=arguments.durable,
             killing=CHAOS if arguments.chaos else ONE if arguments.kill else None,
             spark_victim=arguments.kill_spark,
+            spark_master=arguments.spark_master or LOCAL,
             keeps=arguments.keep,
             is_json=arguments.json,
             work=arguments.work,

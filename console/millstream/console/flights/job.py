@@ -28,7 +28,7 @@ from .data import split_months
 from .killing import Killer, Killing
 from .progress import Progress
 from .publish_csv import publish_csv
-from .publish_spark import MONTHS, SparkFlights
+from .publish_spark import LOCAL, MONTHS, SparkFlights
 from .report import Report, Troubles, judge
 from .spark_process import SparkProcess
 from .view import LineView, NoView, TableView, View
@@ -58,6 +58,7 @@ class JobOptions:
     is_durable: bool = False
     killing: Killing | None = None
     spark_victim: str = ""
+    spark_master: str = LOCAL
     keeps: bool = False
     is_json: bool = False
     work: Path | None = None
@@ -143,7 +144,7 @@ class Job:
             self._spark_process = SparkProcess(self._work, victim, self._delivered, self._say)
             return
         self._say("starting Spark ...")
-        self._spark = await self._in_spark(SparkFlights, self._work)
+        self._spark = await self._in_spark(SparkFlights, self._work, options.spark_master)
 
     async def _run_in_cluster(self) -> int:
         options = self._options

@@ -25,7 +25,7 @@ from .check import Figures
 from .cluster import CLUSTER
 from .grains import AirportTally, PlaneTally
 
-__all__ = ["MONTHS", "SparkFlights"]
+__all__ = ["LOCAL", "MONTHS", "SparkFlights"]
 
 MONTHS = "months"
 COLUMNS = ("carrier", "tailnum", "origin", "dest")
@@ -45,6 +45,7 @@ CHUNK_ROWS = 16_000
 OBSERVED = "written"
 QUERY_S = 600
 TRIES_MAX = 3
+LOCAL = "local[2]"
 
 log = logging.getLogger("millstream.flights")
 
@@ -53,13 +54,14 @@ class SparkFlights:
     """The Spark side of the demo; every method blocks. Only `stop` may come from another thread.
 
     Args:
-        work: has the flights by months in `MONTHS`, and gets the checkpoints.
+        work: has the flights by months in `MONTHS`, and gets the checkpoints; executors see it.
+        master: Spark's, such as `spark://127.0.0.1:7077`.
     """
 
-    def __init__(self, work: Path) -> None:
+    def __init__(self, work: Path, master: str = LOCAL) -> None:
         self._work = work
         self._months = work / MONTHS
-        self._spark: Any = session("millstream-flights")
+        self._spark: Any = session("millstream-flights", master=master)
 
     def publish(self, gateways: Sequence[str]) -> int:
         """Write the three streams, month by month; returns how many rows Spark wrote.

@@ -75,11 +75,17 @@ def session(
 
 def settings(master: str, extra_conf: Mapping[str, str]) -> dict[str, str]:
     """The settings of a session; `extra_conf` wins, its Java options are added to ours."""
-    merged = {**EVERYWHERE, **(ON_ONE_MACHINE if master.startswith("local") else {}), **extra_conf}
+    merged = {**EVERYWHERE, **(ON_ONE_MACHINE if is_here(master) else {}), **extra_conf}
     logging = Path(__file__).with_name("log4j2.properties").as_uri()
     ours = f'"-Dlog4j2.configurationFile={logging}"'
     merged[JAVA_OPTIONS] = f"{ours} {extra_conf.get(JAVA_OPTIONS, '')}".strip()
     return merged
+
+
+def is_here(master: str) -> bool:
+    """Does all of Spark run on this machine?"""
+    host = master.removeprefix("spark://").partition(":")[0]
+    return master.startswith("local") or host in ("127.0.0.1", "localhost")
 
 
 def source_roots() -> list[str]:
