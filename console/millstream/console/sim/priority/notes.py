@@ -5,7 +5,7 @@ Owns: `PriorityRun`, `Seen`. Not: judgement (`judge`).
 
 from __future__ import annotations
 
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -62,8 +62,15 @@ class PriorityRun(Run):
         """Note a message as a call showed it, which has just ended."""
         self.seen.append(Seen(queue, id, version, start_s, self.now_s, step))
 
-    async def call(self, what: str, call: Coroutine[Any, Any, T], limit_s: float) -> T | None:
-        """Await a call; None if it failed in a way that troubles excuse."""
+    async def call(
+        self,
+        what: str,
+        call: Coroutine[Any, Any, T],
+        limit_s: float,
+        own_s: Callable[[], float] = lambda: 0.0,
+    ) -> T | None:
+        """Await a call; None if it failed in a way that troubles excuse. `own_s`: how long the
+        caller itself worked meanwhile, which may stand still with its silo."""
         start_s = self.now_s
         self.figures["calls"] += 1
         try:
@@ -72,6 +79,6 @@ class PriorityRun(Run):
             self.figures[type(error).__name__] += 1
             return None
         finally:
-            took_s = self.now_s - start_s
+            took_s = self.now_s - start_s - own_s()
             if took_s > limit_s + LATE_S:
                 self.violated(f"{what} took {took_s:.3f} s, its limit is {limit_s:g}")

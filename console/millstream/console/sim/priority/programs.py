@@ -96,7 +96,9 @@ class Worker:
         run, rng = self._run, self._rng
         roll, work_s = rng.random(), rng.uniform(0.0, 3.0)
         if roll < 0.4:
-            await run.call("block", self._block(lease, work_s), work_s + LIMIT_S)
+            worked_s: list[float] = []
+            block = self._block(lease, work_s, worked_s)
+            await run.call("block", block, LIMIT_S, lambda: sum(worked_s))
             return
         if roll > 0.9:
             run.figures["left lying"] += 1
@@ -109,9 +111,11 @@ class Worker:
             run.saw(queue.name, lease.id, done.version, start_s)
             run.figures[how.__name__] += done.is_changed
 
-    async def _block(self, lease: Lease, work_s: float) -> None:
+    async def _block(self, lease: Lease, work_s: float, worked_s: list[float]) -> None:
         async with lease:
+            start_s = self._run.now_s
             await asyncio.sleep(work_s)
+            worked_s.append(self._run.now_s - start_s)
         self._run.figures["blocks completed"] += 1
 
     async def _give_up(self, queue: PriorityQueue) -> None:
