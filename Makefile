@@ -18,9 +18,9 @@ demo: $(STAMP)  ## flights through three silos, fed by Spark
 	$(BIN)/millstream demo flights
 
 test: $(STAMP)  ## every test, those of runtime and streams on both loops; by two processes
-	$(BIN)/python -m pytest -q -n 2 -m "not real and not spark and not spark_faults"
+	$(BIN)/python -m pytest -q -n 2 --maxschedchunk 8 -m "not real and not spark and not spark_faults"
 	$(BIN)/python -m pytest -q -n 2 --dist loadfile -m "real or spark"
-	MILLSTREAM_LOOP=uvloop $(BIN)/python -m pytest -q -n 2 tests/runtime tests/streams \
+	MILLSTREAM_LOOP=uvloop $(BIN)/python -m pytest -q -n 2 --maxschedchunk 8 tests/runtime tests/streams \
 		--ignore tests/runtime/testing
 
 test-fast: $(STAMP)  ## in two minutes: no processes, no Spark, some of each long run
