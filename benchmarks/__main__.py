@@ -106,10 +106,10 @@ PEERS = {
     "sqlite": [],
     "nats": ["msgpack"],
     "zset": ["redis"],
-    "foreach": ["pyspark"],
-    "files": ["pyspark"],
     "arq": ["arq", "redis"],
     "saq": ["saq", "redis"],
+    "foreach": ["pyspark"],
+    "files": ["pyspark"],
 }  # and the packages that they need
 SERVERS: dict[str, Callable[[], str]] = {
     "nats": nats_lacks,

@@ -146,5 +146,5 @@ def test_an_unknown_peer_is_named() -> None:
     command = [sys.executable, "-m", "benchmarks", "calls", "--against", "orleans"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 1
-    known = "xoscar, redis, asyncio, sqlite, nats, zset, arq, saq, none"
+    known = "xoscar, redis, asyncio, sqlite, nats, zset, arq, saq, foreach, files, none"
     assert f"--against orleans: not one of {known}, nor a revision" in done.stderr
