@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
+import inspect
 import logging
 import math
+import sys
 import threading
 from collections.abc import AsyncIterator, Coroutine, Iterator
 from contextlib import contextmanager
@@ -473,5 +475,35 @@ def test_task_that_swallows_cancellation_does_not_hang_the_shut_down() -> None:
     task = loop.run_until_complete(main())
     loop.shut_down()
     assert not task.done()
-    coro: Any = task.get_coro()
-    coro.close()
+    assert inspect.getcoroutinestate(task.get_coro()) == inspect.CORO_CLOSED  # type: ignore[arg-type]
+
+
+def test_what_cancellation_does_not_end_leaves_nothing_for_the_collector(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Else the collector unwinds it in another test, where the loop is closed."""
+    unraisable: list[object] = []
+    monkeypatch.setattr(sys, "unraisablehook", unraisable.append)
+    begun: list[asyncio.Task[None]] = []
+
+    async def restless(depth: int) -> None:
+        try:
+            while True:
+                with contextlib.suppress(asyncio.CancelledError):
+                    await asyncio.sleep(1)
+        except GeneratorExit:
+            if depth:
+                begun.append(asyncio.get_running_loop().create_task(restless(depth - 1)))
+            asyncio.get_running_loop().call_soon(print)
+            raise
+
+    async def main() -> None:
+        begun.append(asyncio.create_task(restless(3)))
+        await asyncio.sleep(1)
+
+    with a_loop() as loop:
+        loop.run_until_complete(main())
+    assert len(begun) == 2  # the second was closed before it began
+    begun.clear()
+    gc.collect()
+    assert not unraisable
