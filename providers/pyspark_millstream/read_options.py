@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from millstream.streams import QueueId, Token
+from millstream.streams.rewinding.retaining import READER_CHARS_MAX
 
 from .offsets import parsed
 from .options import check_names, count, gateways, required, seconds
@@ -33,6 +34,8 @@ class ReadOptions:
     for `spark.read`.
     `max_messages_per_batch`: about so many messages make a micro-batch; a message has as many rows
     as items were published at once. `split_messages`: a task reads about so many.
+    `consumer`: a name under which the cluster keeps what the query has not done yet; "": it keeps
+    what it keeps anyway. Two queries that run at a time need two names.
     `fail_on_data_loss`: a query ends when messages are gone that it has not read; else it goes on
     behind them, with a warning.
     """
@@ -44,6 +47,7 @@ class ReadOptions:
     starting_offsets: str | float | Mapping[QueueId, Token] = "latest"
     max_messages_per_batch: int = 50_000
     split_messages: int = 10_000
+    consumer: str = ""
     fail_on_data_loss: bool = True
     patience_s: float = 60.0
 
@@ -60,6 +64,7 @@ def parse_read(given: Mapping[str, str], *, is_stream: bool) -> ReadOptions:
         starting_offsets=_starting(texts.get("starting_offsets", ""), is_stream),
         max_messages_per_batch=count(texts, "max_messages_per_batch", 50_000, MESSAGES_MAX),
         split_messages=count(texts, "split_messages", 10_000, SPLIT_MAX),
+        consumer=_consumer(texts.get("consumer", ""), is_stream),
         fail_on_data_loss=_boolean(texts, "fail_on_data_loss"),
         patience_s=seconds(texts, "patience_s"),
     )
@@ -85,6 +90,17 @@ def _starting(text: str, is_stream: bool) -> str | float | Mapping[QueueId, Toke
             f"option 'starting_offsets' is {text!r} ({error}): write earliest, latest, a time such "
             'as 2026-01-31T12:00:00Z, or a token for each queue, {"queue": "token"}'
         ) from None
+
+
+def _consumer(text: str, is_stream: bool) -> str:
+    if text and not is_stream:
+        raise ValueError(
+            f"option 'consumer' is {text!r}: spark.read does nothing that could be kept for it; a "
+            "stream has one"
+        )
+    if len(text) > READER_CHARS_MAX:
+        raise ValueError(f"option 'consumer' has {len(text)} characters, of {READER_CHARS_MAX}")
+    return text
 
 
 def _boolean(texts: Mapping[str, str], name: str) -> bool:

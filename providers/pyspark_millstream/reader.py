@@ -2,9 +2,9 @@
 
 Offsets are {queue: token} (`offsets`); Spark keeps them in its checkpoint and plans the same ranges
 again after a crash, so that a batch which is run again has the same rows in the same order, as long
-as the messages are kept. Nothing is acknowledged: what the provider keeps does not depend on a
-query. Rows of one key that are in one queue are in the order of their tokens within a task, and in
-tasks that follow each other.
+as the messages are kept. With a `consumer` they are kept until Spark has done with them, which it
+says when it plans the next batch. Rows of one key that are in one queue are in the order of their
+tokens within a task, and in tasks that follow each other.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from millstream.runtime import CursorTooOld
+from millstream.runtime import CursorTooOld, MillstreamError
 from millstream.streams import QueueId, Token
 from millstream.streams.rewinding.item_columns import quoted
 from millstream.streams.rewinding.outside import QueueReads, Range
@@ -116,11 +116,17 @@ class Source:
         text = f"queue {queue}: messages from {position} on are gone, {first} is the first"
         if self.options.fail_on_data_loss:
             raise CursorTooOld(
-                f"{text}: keep them for longer (retention_s of the ledger), or let the query go on "
-                "behind them: option('fail_on_data_loss', 'false')",
+                f"{text}: give queries a consumer, keep messages for longer (retention_s of the "
+                "ledger), or let the query go on: option('fail_on_data_loss', 'false')",
                 first=first,
             )
         log.warning("%s: the query goes on there", text)
+
+    def retain(self, positions: Mapping[QueueId, Token | None]) -> None:
+        """Let the cluster keep what is behind these positions; None: all that is there now."""
+        name = self.options.consumer
+        if name and positions:
+            background().run(asked(self.options, lambda reads: reads.retain(name, positions)))
 
     # -- in a task
 
@@ -187,6 +193,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def __init__(self, source: Source) -> None:
         self._source = source
+        self._retained: set[QueueId] = set()  # queues of which something is kept for this query
         self._begun: dict[str, str] | None = None
         self._target: dict[QueueId, Token] | None = None
         self._newest: dict[str, str] | None = None
@@ -198,8 +205,18 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def initialOffset(self) -> dict[str, str]:
         """Where a query without a checkpoint begins; asked again, the same."""
         if self._begun is None:
-            self._begun = texts(self._source.begin())
+            if self._source.options.consumer:  # before it is asked what there is
+                self._retain({}, [one.queue for one in self._source.extents()])
+            begun = self._source.begin()
+            self._source.retain(begun)
+            self._begun = texts(begun)
         return self._begun
+
+    def _retain(self, start: Mapping[QueueId, Token], queues: Sequence[QueueId]) -> None:
+        """Keep what is not done, in queues that this process has not seen before."""
+        fresh = {queue: start.get(queue) for queue in queues if queue not in self._retained}
+        self._source.retain(fresh)
+        self._retained.update(fresh)
 
     def prepareForTriggerAvailableNow(self) -> None:
         """What is there now is read, and no more."""
@@ -209,6 +226,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """How far the next batch goes."""
         begun = parsed(start)
         extents = self._source.extents(list(begun))
+        self._retain(begun, [one.queue for one in extents])
         self._newest = texts(ends(extents))
         most = self._source.options.max_messages_per_batch
         if isinstance(limit, ReadMaxRows):
@@ -232,4 +250,13 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._source.read(partition)
 
     def commit(self, end: dict[str, Any]) -> None:
-        """A batch is done: nothing depends on that."""
+        """Everything before `end` is done; said when the next batch was planned.
+
+        What cannot be said now is said with the next batch, or when the query starts again.
+        """
+        try:
+            self._source.retain(parsed(end))
+        except MillstreamError as error:
+            log.warning(
+                "consumer %s: what is done is not let go: %s", self._source.options.consumer, error
+            )

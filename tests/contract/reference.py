@@ -6,9 +6,10 @@ A fault is planted by a subclass of one of its parts (`tests/contract/broken`).
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from itertools import takewhile
 
 from millstream.runtime import (
     CursorTooOld,
@@ -72,6 +73,7 @@ class Shelf:
     mapper_epoch: int = 0
     barrier: Token | None = None
     last: Token | None = None
+    retained: dict[str, Token] = field(default_factory=dict)
     bell: asyncio.Event = field(default_factory=asyncio.Event)
 
     def ring(self) -> None:
@@ -86,13 +88,16 @@ class Broker:
         self.capacity = capacity
         self.lease_s = lease_s
         self.shelves: dict[QueueId, Shelf] = {}
+        self.keeps: Callable[[Shelf, Stored], bool] = lambda shelf, one: False
 
     def shelf(self, queue: QueueId) -> Shelf:
         return self.shelves.setdefault(queue, Shelf())
 
     async def forget(self, queue: QueueId, count: int) -> None:
-        """As retention would: the oldest ones are gone."""
-        del self.shelf(queue).stored[:count]
+        """As retention would: the oldest ones are gone, but for what readers retain."""
+        shelf = self.shelf(queue)
+        free = takewhile(lambda one: not self.keeps(shelf, one), shelf.stored[:count])
+        del shelf.stored[: len(list(free))]
 
 
 class ReferenceAdapter:
@@ -103,6 +108,11 @@ class ReferenceAdapter:
         self.broker = queues.broker
         self.host = host
         self.receivers: list[ReferenceReceiver] = []
+        self.broker.keeps = self.keeps
+
+    def keeps(self, shelf: Shelf, one: Stored) -> bool:
+        """Does a reader retain it?"""
+        return any(one.token >= position for position in shelf.retained.values())
 
     def has(self, capability: Capability) -> bool:
         return capability in self.queues.capabilities
@@ -156,6 +166,19 @@ class ReferenceAdapter:
 
     def reader(self, queue: QueueId, /) -> ReferenceReader:
         return self.queues.reader_class(self.broker.shelf(queue))
+
+    async def retain(self, queue: QueueId, reader: str, position: Token | None, /) -> None:
+        shelf = self.broker.shelf(queue)
+        if position is None:
+            behind = Token(shelf.era, shelf.seq + 1)
+            position = shelf.stored[0].token if shelf.stored else behind
+        shelf.retained[reader] = max(position, shelf.retained.get(reader, position))
+
+    async def let_go(self, queue: QueueId, reader: str, /) -> None:
+        self.broker.shelf(queue).retained.pop(reader, None)
+
+    async def retained(self, queue: QueueId, /) -> Mapping[str, Token]:
+        return dict(self.broker.shelf(queue).retained)
 
     async def aclose(self) -> None:
         for receiver in self.receivers:

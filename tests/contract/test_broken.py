@@ -9,14 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.contract.broken import lenders, readers, receivers, writers
+from tests.contract.broken import lenders, readers, receivers, retainers, writers
 from tests.contract.broken.fault import FAULTS, Fault
 from tests.contract.in_virtual_time import in_virtual_time
 
 from millstream.streams.testing import ADAPTER_CHECKS, ContractBroken, run_adapter_check
 
 ROOT = Path(__file__).parent.parent.parent
-MODULES = (writers, receivers, lenders, readers)
+MODULES = (writers, receivers, lenders, readers, retainers)
 CHECKS = {check.name: check for check in ADAPTER_CHECKS}
 
 

@@ -30,7 +30,13 @@ from pyspark.sql.types import (  # noqa: E402
 )
 
 from millstream.balancers import DeploymentBalancer  # noqa: E402
-from millstream.providers.ledger import LedgerQueues  # noqa: E402
+from millstream.console.main import main  # noqa: E402
+from millstream.providers.ledger import (  # noqa: E402
+    LedgerOptions,
+    LedgerQueues,
+    LedgerTopicOptions,
+    LedgerTopicSettings,
+)
 from millstream.providers.memory import MemoryQueues  # noqa: E402
 from millstream.runtime import (  # noqa: E402
     ConfigError,
@@ -46,8 +52,11 @@ from millstream.streams import (  # noqa: E402
     StreamNamespace,
     subscribe,
 )
+from millstream.streams.rewinding.outside import QueueReads  # noqa: E402
 from pyspark_millstream import PLAIN_SCHEMA, DefaultSource  # noqa: E402
-from pyspark_millstream.background import end_background  # noqa: E402
+from pyspark_millstream.background import background, end_background  # noqa: E402
+from pyspark_millstream.offsets import texts  # noqa: E402
+from pyspark_millstream.reader import asked  # noqa: E402
 
 pytestmark = pytest.mark.real
 
@@ -138,16 +147,18 @@ class Table(Grain):
 
 
 @asynccontextmanager
-async def in_cluster(folder: Path | None, **options: Any) -> AsyncIterator[Spark]:
+async def in_cluster(
+    folder: Path | None, ledger: LedgerOptions | None = None
+) -> AsyncIterator[Spark]:
     def streams() -> PersistentStreams:
-        queues = MemoryQueues() if folder is None else LedgerQueues(folder / "ledger")
+        queues = MemoryQueues() if folder is None else LedgerQueues(folder / "ledger", ledger)
         return PersistentStreams(
             queues, mapper=HashRingMapper(queues=3), balancer=DeploymentBalancer()
         )
 
     async with LocalCluster(
         silos=2,
-        grains=[Table],
+        grains=[Table, Seen] if ledger is FORGETFUL else [Table],
         streams={"default": streams},
         stores={"default": MemoryStateStore()},
     ) as cluster:
@@ -212,7 +223,7 @@ async def test_available_now_ends_where_it_began(tmp_path: Path) -> None:
 
 async def test_a_batch_read_has_what_there_is_as_it_was_published(tmp_path: Path) -> None:
     async with in_cluster(tmp_path) as spark:
-        before = datetime.now(UTC)
+        before = datetime.now(UTC) - timedelta(milliseconds=1)  # times are stored in whole ones
         await spark.publish(4)
         between = datetime.now(UTC)
         while datetime.now(UTC) - between < timedelta(milliseconds=5):  # as times are stored
@@ -256,6 +267,121 @@ async def test_what_is_gone_ends_a_query_or_is_passed_over(
             parts = await asyncio.to_thread(reader.partitions, before, before)
         assert found == expected(0, EACH) and "the query goes on there" in caplog.text
         assert parts == []
+
+
+class Seen(Grain):
+    """So that the agents are done with what is published."""
+
+    @subscribe(ROWS)
+    async def on_row(self, event: Event[dict[str, int]]) -> None: ...
+
+
+FORGETFUL = LedgerOptions(
+    topic=LedgerTopicOptions(tend_every_s=0.05, cursor_flush_s=0.01),
+    settings=LedgerTopicSettings(ledger_entries_max=2),
+)
+"""Keeps a ledger of two entries no longer than until they are acknowledged."""
+
+
+async def first_numbers(spark: Spark) -> dict[str, int]:
+    """Of each queue: the first message that is kept."""
+    extents = await asyncio.to_thread(spark.reader()._source.extents)
+    return {one.queue: one.first.seq for one in extents if one.first is not None}
+
+
+async def until_trimmed(spark: Spark, above: dict[str, int]) -> None:
+    async with asyncio.timeout(20):
+        while not all(
+            first > above[queue] for queue, first in (await first_numbers(spark)).items()
+        ):
+            pass
+
+
+async def test_a_consumer_keeps_what_it_has_not_done_and_no_more(tmp_path: Path) -> None:
+    async with in_cluster(tmp_path, FORGETFUL) as spark:
+        reader = spark.reader(starting_offsets="earliest", consumer="totals")
+        await asyncio.to_thread(reader.initialOffset)  # nothing is there yet
+        for _ in range(3):  # and nothing is forgotten while the query is away
+            await spark.publish()
+        start, _ = await spark.batch(reader, {}, ReadAllAvailable())  # the queues are new to it
+        other = spark.reader(starting_offsets="latest", consumer="newest")
+        await asyncio.to_thread(other.initialOffset)
+        end, found = await spark.batch(reader, start, ReadAllAvailable())
+        assert found == expected(0, 3 * EACH)
+        reader = spark.reader(consumer="totals")  # another driver: the batch was not committed
+        again, found = await spark.batch(reader, start, ReadAllAvailable())
+        assert found == expected(0, 3 * EACH) and again == end
+        firsts = await first_numbers(spark)
+        await asyncio.to_thread(reader.commit, end)
+        await until_trimmed(spark, firsts)
+        assert await run(spark.cluster, "queues", "let-go", "newest", "totals") == 0
+        await spark.publish()
+        firsts = await first_numbers(spark)
+        await spark.publish()
+        await until_trimmed(spark, firsts)
+        with pytest.raises(CursorTooOld):
+            await asyncio.to_thread(spark.reader().latestOffset, start, ReadAllAvailable())
+
+
+async def test_a_query_that_was_there_before_keeps_from_where_it_goes_on(tmp_path: Path) -> None:
+    async with in_cluster(tmp_path) as spark:
+        await spark.publish()
+        reader = spark.reader(starting_offsets="earliest")
+        end, _ = await spark.batch(
+            reader, await asyncio.to_thread(reader.initialOffset), ReadMaxRows(9)
+        )
+        reader = spark.reader(consumer="late")
+        await asyncio.to_thread(reader.latestOffset, end, ReadAllAvailable())
+        kept = await asyncio.to_thread(lambda: background().run(asked_of(reader)))
+        assert texts(kept["late"]) == {**texts(kept["late"]), **end}
+
+
+async def asked_of(reader: Any) -> Any:
+    return await asked(reader._source.options, QueueReads.retained)
+
+
+async def test_what_is_kept_is_listed_by_a_command(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async with in_cluster(tmp_path) as spark:
+        assert await run(spark.cluster, "queues", "readers") == 0
+        assert capsys.readouterr().out == ""
+        await asyncio.to_thread(spark.reader(consumer="totals").initialOffset)
+        assert await run(spark.cluster, "queues", "readers") == 0
+        lines = capsys.readouterr().out.splitlines()
+        assert [line.split()[:2] for line in lines] == [
+            ["totals", f"queue-{number}"] for number in range(3)
+        ]
+        assert await run(spark.cluster, "queues", "let-go", "totals", "nobody") == 1
+        out, said = capsys.readouterr()
+        assert out == "let go totals\n" and "let-go: nothing is kept for nobody" in said
+        assert await run(spark.cluster, "queues", "readers") == 0
+        assert capsys.readouterr().out == ""
+
+
+async def run(cluster: LocalCluster, *words: str) -> int:
+    """The command in a thread: it has an event loop of its own."""
+    return await asyncio.to_thread(main, [*words, "--gateway", cluster.silos[0].gateway])
+
+
+async def test_a_commit_that_cannot_be_said_ends_no_query(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with in_cluster(tmp_path) as spark:
+        reader = spark.reader(consumer="totals", patience_s="0.1")
+        await asyncio.to_thread(reader.initialOffset)
+    with caplog.at_level(logging.WARNING):
+        await asyncio.to_thread(reader.commit, {"queue-0": "00000000-0000000000000001-00000000"})
+    assert "consumer totals: what is done is not let go" in caplog.text
+    await asyncio.to_thread(end_background)
+
+
+async def test_too_many_consumers_are_refused_when_a_query_begins(tmp_path: Path) -> None:
+    few = LedgerOptions(topic=LedgerTopicOptions(cursors_max=2))
+    async with in_cluster(tmp_path, few) as spark:
+        await asyncio.to_thread(spark.reader(consumer="one").initialOffset)
+        with pytest.raises(ConfigError, match="cursors_max is 2: drop one of them"):
+            await asyncio.to_thread(spark.reader(consumer="two").initialOffset)
 
 
 async def test_the_cluster_tells_the_columns_of_items_that_it_knows(tmp_path: Path) -> None:

@@ -40,7 +40,7 @@ def parser() -> argparse.ArgumentParser:
     add_sim(commands.add_parser("sim", help="simulate clusters under trouble, in virtual time"))
     letters = commands.add_parser("dead-letters", help="events that were given up")
     add_dead_letters(letters)
-    add_queues(commands.add_parser("queues", help="pause queues, and let them go on"))
+    add_queues(commands.add_parser("queues", help="pause queues, and see for whom they are kept"))
     add_streams(commands.add_parser("streams", help="pause streams, and let them go on"))
     add_ledger(commands.add_parser("ledger", help="look into ledgers, and mend them"))
     add_pq(commands.add_parser("pq", help="priority queues: look, work with messages, serve HTTP"))

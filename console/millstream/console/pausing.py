@@ -1,6 +1,7 @@
 """`millstream queues` and `millstream streams`: pauses them by hand, and lets them go on.
 
-Owns: the arguments, and what is printed. Not: pausing (`millstream.streams`).
+Owns: the arguments, and what is printed. Not: pausing (`millstream.streams`), for whom queues are
+kept (`readers`).
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from millstream.streams import (
 )
 
 from .dead_letters import add_cluster, plain
+from .readers import add_readers
 
 __all__ = ["add_queues", "add_streams"]
 
@@ -30,23 +32,25 @@ Act = Callable[[Client, argparse.Namespace, str], Awaitable[None]]
 
 def add_queues(command: argparse.ArgumentParser) -> None:
     """Commands and options of `millstream queues`."""
-    for action in _actions(command, "let no silo read queues", "let silos read them again"):
+    actions = command.add_subparsers(dest="action", required=True)
+    add_readers(actions)
+    for action in _actions(actions, "let no silo read queues", "let silos read them again"):
         action.add_argument("name", nargs="+", metavar="QUEUE", help="such as queue-3")
         action.set_defaults(run=run_pausing, act=_of_queue)
 
 
 def add_streams(command: argparse.ArgumentParser) -> None:
     """Commands and options of `millstream streams`."""
-    for action in _actions(command, "deliver nothing of streams", "let them go on"):
+    actions = command.add_subparsers(dest="action", required=True)
+    for action in _actions(actions, "deliver nothing of streams", "let them go on"):
         action.add_argument("namespace", help="name of the streams' namespace")
         action.add_argument("name", nargs="+", metavar="KEY", help="a stream's key")
         action.set_defaults(run=run_pausing, act=_of_stream)
 
 
 def _actions(
-    command: argparse.ArgumentParser, pauses: str, resumes: str
+    actions: argparse._SubParsersAction[Any], pauses: str, resumes: str
 ) -> list[argparse.ArgumentParser]:
-    actions = command.add_subparsers(dest="action", required=True)
     made = [actions.add_parser("pause", help=pauses), actions.add_parser("resume", help=resumes)]
     for one in made:
         add_cluster(one)

@@ -65,6 +65,7 @@ from millstream.streams import (
     QueueReader,
     QueueReceiver,
     QueueUnavailable,
+    Retains,
     Rewinds,
     Seals,
     SendLimits,
@@ -169,6 +170,15 @@ class ListReader:
     async def aclose(self) -> None: ...
 
 
+class KeepingAdapter:
+    async def retain(self, queue: QueueId, reader: str, position: Token | None, /) -> None: ...
+
+    async def let_go(self, queue: QueueId, reader: str, /) -> None: ...
+
+    async def retained(self, queue: QueueId, /) -> dict[str, Token]:
+        return {}
+
+
 class MeasuringReceiver(ListReceiver):
     async def backlog(self) -> int:
         return len(self._messages) - self._at
@@ -176,6 +186,7 @@ class MeasuringReceiver(ListReceiver):
 
 factory: QueueAdapterFactory = ListQueues()
 reader: QueueReader = ListReader([])
+keeping: Retains = KeepingAdapter()
 measurable: Measurable = MeasuringReceiver([])
 
 

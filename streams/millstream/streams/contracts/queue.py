@@ -8,7 +8,7 @@ QueueFenced has changed nothing; every call has a time limit, which the runtime 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Protocol, runtime_checkable
 
@@ -27,6 +27,7 @@ __all__ = [
     "QueueAdapterFactory",
     "QueueReader",
     "QueueReceiver",
+    "Retains",
     "Rewinds",
     "Seals",
     "TellsFailed",
@@ -172,6 +173,29 @@ class Rewinds(Protocol):
 
     def reader(self, queue: QueueId, /) -> QueueReader:
         """A reader that stands beside the owner; also in silos that do not own the queue."""
+        ...
+
+
+@runtime_checkable
+class Retains(Protocol):
+    """An adapter (REWIND) that keeps messages for readers beside the owner, by their names."""
+
+    async def retain(self, queue: QueueId, reader: str, position: Token | None, /) -> None:
+        """Keep what is there from `position` (inclusive) on, until this reader retains from
+        further on, or is let go; None: everything that is there now. Durable when it returns.
+
+        For a reader that is known the later of the two positions counts, so that again, late
+        and out of order is harmless. In any silo. Raises ConfigError: there are too many;
+        StreamError: it is not known whether it is kept.
+        """
+        ...
+
+    async def let_go(self, queue: QueueId, reader: str, /) -> None:
+        """Keep nothing for this reader; again is harmless, and so is one that is not known."""
+        ...
+
+    async def retained(self, queue: QueueId, /) -> Mapping[str, Token]:
+        """The readers for which messages are kept, and the position from which on."""
         ...
 
 

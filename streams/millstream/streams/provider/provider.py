@@ -31,6 +31,7 @@ from millstream.streams.contracts.queue import (
     EnqueuesAtOnce,
     QueueAdapter,
     QueueAdapterFactory,
+    Retains,
 )
 from millstream.streams.contracts.shapes import capabilities_of, require_shape
 from millstream.streams.contracts.token import Token
@@ -50,6 +51,7 @@ from millstream.streams.publishing.outbox import resume_outbox
 from millstream.streams.publishing.silo_publisher import SiloPublisher
 from millstream.streams.rewinding.item_columns import Column, columns_of
 from millstream.streams.rewinding.others import OtherSilos
+from millstream.streams.rewinding.retaining import RetainTarget
 from millstream.streams.rewinding.target import RewindTarget, refusal_of
 from millstream.streams.staging.silo import Staging
 from millstream.streams.staging.writer import writer_grain_of
@@ -164,8 +166,9 @@ class PersistentStreams:
             self._brought = BroughtMapper(name, self.adapter, self._layout)
         elif may_be_brought:
             self._layout.adopt(await host.agree())
-        if isinstance(self.adapter, EnqueuesAtOnce):
-            require_shape(self.adapter, EnqueuesAtOnce, where)
+        for more in (EnqueuesAtOnce, Retains):
+            if isinstance(self.adapter, more):
+                require_shape(self.adapter, more, where)
         self.capabilities = capabilities_of(factory, f"stream provider {name!r}")
         check_marks(services.grain_types(), name, self.capabilities)
         check_cache(self.settings.options.cache, self.capabilities, name)
@@ -223,6 +226,7 @@ class PersistentStreams:
         self._wire_staging(services, name, options, publisher)
         self._rewinding = self._rewind_target(services, name, options)
         services.targets.add(self._rewinding, name)
+        services.targets.add(self._retain_target(services, name, options), name)
         self.reports = StreamReports(name, services, self.mapper, records, self.manager, store)
         services.targets.add(WhyTarget(self.reports), name)
         redriving = Redriving(name, services, self._reading.following, options.delivery)
@@ -245,6 +249,18 @@ class PersistentStreams:
             refusal_of(name, self.capabilities),
             columns,
             OtherSilos(services, name),
+        )
+
+    def _retain_target(
+        self, services: SiloServices, name: str, options: StreamOptions
+    ) -> RetainTarget:
+        return RetainTarget(
+            name,
+            self.adapter,
+            self._layout.read_queues,
+            services.new_tasks(),
+            options.call_limit_s,
+            refusal_of(name, self.capabilities),
         )
 
     def _wire_staging(

@@ -1,15 +1,16 @@
 """A program outside reads queues: how far they go, where a time is in them, what is in a range.
 
-Owns: `QueueReads`: calls of `$rewind` targets, how long they are tried again. Not: the target
-(`target`), what is done with messages. Invariants: everything is asked for again until it is
-answered, which is harmless; a range that was seen is read to its end, or an error says why not: a
-silo that knows of less is asked again.
+Owns: `QueueReads`: calls of `$rewind` and `$retain` targets, how long they are tried again. Not:
+the targets (`target`, `retaining`), what is done with messages. Invariants: everything is asked for
+again until it is answered, which is harmless; a range that was seen is read to its end, or an error
+says why not: a silo that knows of less is asked again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Coroutine, Mapping
 from dataclasses import dataclass
+from typing import Any, TypeVar
 
 from millstream.runtime import QueueUnavailable
 from millstream.runtime.extending import Gateway
@@ -18,9 +19,12 @@ from millstream.streams.contracts.token import Token
 from millstream.streams.staging.stager import Patience
 
 from .item_columns import Column
+from .retaining import RetainTarget
 from .target import FORM, PAGE_BYTES_MAX, PAGE_EVENTS_MAX, Extent, ReadPage, RewindTarget
 
 __all__ = ["QueueReads", "Range"]
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,8 +49,12 @@ class QueueReads:
         self._gateway = gateway
         self._namespace = namespace
         self._target = f"{RewindTarget.target_name}/{provider}"
+        self._retains = f"{RetainTarget.target_name}/{provider}"
         self._patience_s = patience_s
         self._where = f"reader of {namespace} in {provider}"
+
+    async def _patient(self, call: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        return await Patience(self._where, self._patience_s).ask(call)
 
     async def extents(self, asked: Collection[QueueId] = ()) -> list[Extent]:
         """How far the queues go that are read now, and those that are asked for.
@@ -54,7 +62,7 @@ class QueueReads:
         Raises the last error when nothing succeeded for `patience_s`, NotHosted (no silo has the
         provider) sooner; at once what cannot pass: ConfigError.
         """
-        return await Patience(self._where, self._patience_s).ask(
+        return await self._patient(
             lambda: self._gateway.call(
                 self._where, self._target, RewindTarget.extents, FORM, list(asked)
             )
@@ -65,7 +73,7 @@ class QueueReads:
 
         Raises as `extents`.
         """
-        return await Patience(self._where, self._patience_s).ask(
+        return await self._patient(
             lambda: self._gateway.call(
                 self._where, self._target, RewindTarget.columns, FORM, self._namespace
             )
@@ -73,8 +81,35 @@ class QueueReads:
 
     async def seek(self, when_s: float) -> dict[QueueId, Token | None]:
         """In each queue the first message accepted at or after a wall time. Raises as `extents`."""
-        return await Patience(self._where, self._patience_s).ask(
+        return await self._patient(
             lambda: self._gateway.call(self._where, self._target, RewindTarget.seek, FORM, when_s)
+        )
+
+    async def retain(self, reader: str, positions: Mapping[QueueId, Token | None]) -> None:
+        """Keep what is in these queues from these positions on, by a name; None: all that is there.
+
+        Raises as `extents`.
+        """
+        wanted = dict(positions)
+        await self._patient(
+            lambda: self._gateway.call(
+                self._where, self._retains, RetainTarget.retain, FORM, reader, wanted
+            )
+        )
+
+    async def let_go(self, reader: str) -> None:
+        """Keep nothing for this name, in the queues that are read now. Raises as `extents`."""
+        nothing: list[str] = []
+        await self._patient(
+            lambda: self._gateway.call(
+                self._where, self._retains, RetainTarget.let_go, FORM, reader, nothing
+            )
+        )
+
+    async def retained(self) -> dict[str, dict[QueueId, Token]]:
+        """The names, and from where on queues are kept for them. Raises as `extents`."""
+        return await self._patient(
+            lambda: self._gateway.call(self._where, self._retains, RetainTarget.retained, FORM)
         )
 
     async def page(
@@ -110,4 +145,4 @@ class QueueReads:
                 )
             return page
 
-        return await Patience(self._where, self._patience_s).ask(asked)
+        return await self._patient(asked)

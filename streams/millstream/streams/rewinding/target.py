@@ -27,10 +27,21 @@ from millstream.streams.contracts.message import Page, QueueMessage
 from millstream.streams.contracts.queue import QueueReader, Rewinds
 from millstream.streams.contracts.token import Token
 
+from .asking import in_time
 from .item_columns import Column
 from .kept import KeptReaders
 
-__all__ = ["FORM", "Extent", "Others", "ReadMessage", "ReadPage", "RewindTarget", "refusal_of"]
+__all__ = [
+    "FORM",
+    "Extent",
+    "Others",
+    "ReadMessage",
+    "ReadPage",
+    "RewindTarget",
+    "check_form",
+    "check_queues",
+    "refusal_of",
+]
 
 FORM = 1
 """Of these calls: a program of another form is refused."""
@@ -271,19 +282,10 @@ class RewindTarget(SystemTarget):
 
     def _checked(self, form: int, asked: Collection[str]) -> Sequence[QueueId]:
         """The queues that are read now. Raises ConfigError: nothing is read; ValueError."""
-        if form != FORM:
-            raise ConfigError(
-                f"the reader reads in form {form}, this cluster in form {FORM}: install the same "
-                "version of Millstream in both"
-            )
+        check_form(form)
         if self._refusal:
             raise ConfigError(self._refusal)
-        if len(asked) > QUEUES_MAX:
-            raise ValueError(f"{len(asked)} queues in one call; QUEUES_MAX is {QUEUES_MAX}")
-        for queue in asked:
-            size = len(queue.encode(errors="replace"))
-            if not 0 < size <= NAME_BYTES_MAX:
-                raise ValueError(f"queue {shown(queue)!r} has {size} bytes: 1 to {NAME_BYTES_MAX}")
+        check_queues(asked)
         return self._queues()
 
     async def _each(
@@ -304,7 +306,9 @@ class RewindTarget(SystemTarget):
         try:
             async with self._kept.reader(queue) as reader:
                 try:
-                    return await self._in_time(where, call, reader)
+                    return await in_time(
+                        self._tasks, self._call_limit_s, where, lambda: call(reader)
+                    )
                 except CursorTooOld as error:  # an answer like others: the reader is sound
                     gone = error
         except SiloUnavailable:
@@ -313,32 +317,6 @@ class RewindTarget(SystemTarget):
             raise fault_of(where, error) from error
         raise gone
 
-    async def _in_time(
-        self, where: str, call: Callable[[QueueReader], Awaitable[object]], reader: QueueReader
-    ) -> object:
-        """What a reader answers or raises. Raises AdapterFault: nothing, in time."""
-
-        async def asked() -> object:
-            try:
-                return await call(reader)
-            except Exception as error:  # as an answer: perhaps nobody waits for it any more
-                return error
-
-        task = self._tasks.start(asked())
-        try:
-            await asyncio.wait([task], timeout=self._call_limit_s)
-            if not task.done():
-                limit = f"call_limit_s, {self._call_limit_s:g} s"
-                raise AdapterFault(f"{where} did not answer within {limit}")
-            if task.cancelled():
-                raise AdapterFault(f"{where} was cancelled, and nobody cancelled it")
-            answer = task.result()
-        finally:
-            task.cancel()  # one that does not heed that is left behind
-        if isinstance(answer, Exception):
-            raise answer
-        return answer
-
     def _at(self, queue: QueueId) -> str:
         return f"stream provider {self._provider!r}, queue {queue}: reader"
 
@@ -346,6 +324,25 @@ class RewindTarget(SystemTarget):
         if answer is None or isinstance(answer, Token):
             return answer
         raise AdapterFault(f"{self._at(queue)}.{method} gave {answer!r} as a token")
+
+
+def check_form(form: int) -> None:
+    """Raise ConfigError unless a program outside has the form of these calls."""
+    if form != FORM:
+        raise ConfigError(
+            f"the reader reads in form {form}, this cluster in form {FORM}: install the same "
+            "version of Millstream in both"
+        )
+
+
+def check_queues(asked: Collection[str]) -> None:
+    """Raise ValueError unless they may be names of queues, and not too many."""
+    if len(asked) > QUEUES_MAX:
+        raise ValueError(f"{len(asked)} queues in one call; QUEUES_MAX is {QUEUES_MAX}")
+    for queue in asked:
+        size = len(queue.encode(errors="replace"))
+        if not 0 < size <= NAME_BYTES_MAX:
+            raise ValueError(f"queue {shown(queue)!r} has {size} bytes: 1 to {NAME_BYTES_MAX}")
 
 
 def farther(one: Extent, other: Extent) -> Extent:

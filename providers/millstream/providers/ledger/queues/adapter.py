@@ -6,20 +6,21 @@ what is accepted is on disk.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from millstream.runtime import EnqueueFailed, StreamError
 from millstream.runtime.extending import check_kind
 from millstream.streams import AdapterHost, Capability, OutMessage, QueueId, Token
 
-from .desk import Desk, LedgerTarget
+from .desk import Desk
 from .directories import Directories
 from .form import in_topic
 from .node import LedgerNode
 from .options import LedgerOptions
-from .publishing import Publishing
 from .receiver import LedgerReader, LedgerReceiver
+from .target import READER, LedgerTarget
+from .writers import Writers
 
 __all__ = ["LedgerAdapter", "LedgerQueues"]
 
@@ -87,9 +88,8 @@ class LedgerAdapter:
         self._era = era
         self._target = self._shared(host, node)
         self._desk = self._target.desk
-        self._publishing = Publishing(
-            host, self._desk, options.publish_wait_s, options.unowned_after_s
-        )
+        wait_s, unowned_after_s = options.publish_wait_s, options.unowned_after_s
+        self._writers = Writers(host, self._desk, wait_s, unowned_after_s)
 
     def _shared(self, host: AdapterHost, node: LedgerNode) -> LedgerTarget:
         """The provider's target in this silo: opened twice, both have the same topics."""
@@ -106,7 +106,7 @@ class LedgerAdapter:
     ) -> Sequence[Token | None]:
         """Store messages where the queue is written; returns once they are on disk."""
         try:
-            numbers = await self._publishing.append(queue, [in_topic(one) for one in messages])
+            numbers = await self._writers.append(queue, [in_topic(one) for one in messages])
         except StreamError as error:
             raise EnqueueFailed((), error) from None
         except ValueError as error:  # a message that is too large
@@ -119,6 +119,23 @@ class LedgerAdapter:
     def reader(self, queue: QueueId, /) -> LedgerReader:
         """A reader that stands beside the owner, in any silo."""
         return LedgerReader(self._desk, queue, self._node.reader(queue), self._era)
+
+    async def retain(self, queue: QueueId, reader: str, position: Token | None, /) -> None:
+        """Keep what is there from `position` on: a cursor of the queue's topic."""
+        await self._writers.retain(queue, reader, None if position is None else position.seq)
+
+    async def let_go(self, queue: QueueId, reader: str, /) -> None:
+        """Keep nothing for this reader."""
+        await self._writers.let_go(queue, reader)
+
+    async def retained(self, queue: QueueId, /) -> Mapping[str, Token]:
+        """Readers for which messages are kept, and from where on."""
+        marks = await self._node.marks(queue)
+        return {
+            name.removeprefix(READER): Token(self._era, mark + 1)
+            for name, mark in marks.items()
+            if name.startswith(READER)
+        }
 
     async def aclose(self) -> None:
         self._target.adapters -= 1

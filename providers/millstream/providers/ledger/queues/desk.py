@@ -1,7 +1,7 @@
 """The topics that this silo writes, for one provider.
 
-Owns: `Desk`, and the target `$ledger/<provider>` by which other silos append here. Not: finding
-out who writes a queue (`publishing`). Invariants: of one queue one topic is open here at most; the
+Owns: `Desk`. Not: what other silos ask of them (`target`), finding out who writes a queue
+(`writers`). Invariants: of one queue one topic is open here at most; the
 owner of a queue's epoch e opens its topic in an epoch of e * 1024 to e * 1024 + 1023, higher than
 any before; a publisher does so too while nobody owns it; so every later owner comes before both.
 """
@@ -10,25 +10,14 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Sequence
-from enum import Enum
 from typing import Protocol
 
-import msgspec
-
-from millstream.providers.ledger.topic.form import TopicMessage
 from millstream.providers.ledger.topic.topic import Topic
-from millstream.runtime import (
-    PublishUnknown,
-    QueueFenced,
-    QueueFull,
-    QueueUnavailable,
-    StreamError,
-)
-from millstream.runtime.extending import SystemTarget, Tasks
+from millstream.runtime import QueueFenced, QueueUnavailable
+from millstream.runtime.extending import Tasks
 from millstream.streams import QueueId
 
-__all__ = ["Answer", "Desk", "LedgerTarget", "Opens", "Reason"]
+__all__ = ["Desk", "Opens"]
 
 KEPT_S = 30.0
 """An owner whose read has failed comes again sooner."""
@@ -137,69 +126,3 @@ class Desk:
         for kept in self._kept.values():
             kept.cancel()
         await asyncio.gather(*[self.leave(*one) for one in list(self._topics.items())])
-
-
-class Reason(Enum):
-    """Why messages were not appended."""
-
-    NOT_HERE = "not here"
-    FULL = "full"
-    UNAVAILABLE = "unavailable"
-    UNKNOWN = "unknown"
-
-
-ERRORS: dict[Reason, type[StreamError]] = {
-    Reason.FULL: QueueFull,
-    Reason.UNAVAILABLE: QueueUnavailable,
-    Reason.UNKNOWN: PublishUnknown,
-}
-
-
-class Answer(msgspec.Struct, frozen=True):
-    """The numbers of messages, or why there are none."""
-
-    numbers: list[int | None] = msgspec.field(default_factory=list)
-    reason: Reason | None = None
-    text: str = ""
-
-    @property
-    def is_elsewhere(self) -> bool:
-        """Another silo writes the queue."""
-        return self.reason is Reason.NOT_HERE
-
-    def check(self) -> list[int | None]:
-        """The numbers. Raises QueueFull, QueueUnavailable, PublishUnknown."""
-        if self.reason is None:
-            return self.numbers
-        raise ERRORS[self.reason](self.text)
-
-
-class LedgerTarget(SystemTarget):
-    """Takes what other silos append to topics that this one writes."""
-
-    target_name = "$ledger"
-
-    def __init__(self, desk: Desk) -> None:
-        self.desk = desk
-        self.adapters = 0  # that share it, in this silo
-
-    async def append(self, queue: str, messages: list[TopicMessage]) -> Answer:
-        """Append messages; answers once they are durable."""
-        return await append_here(self.desk, queue, messages)
-
-
-async def append_here(desk: Desk, queue: QueueId, messages: Sequence[TopicMessage]) -> Answer:
-    """Append to a topic of this silo."""
-    topic = desk.topic(queue)
-    if topic is None:
-        return Answer(reason=Reason.NOT_HERE, text=desk.refusal(queue))
-    try:
-        return Answer(await topic.append(messages))
-    except QueueFenced:
-        return Answer(reason=Reason.NOT_HERE)
-    except QueueFull as error:
-        return Answer(reason=Reason.FULL, text=str(error))
-    except QueueUnavailable as error:
-        return Answer(reason=Reason.UNAVAILABLE, text=str(error))
-    except PublishUnknown as error:
-        return Answer(reason=Reason.UNKNOWN, text=str(error))

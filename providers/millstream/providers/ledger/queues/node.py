@@ -96,6 +96,10 @@ class LedgerNode:
         """The epoch in which a queue's topic was opened last. Raises QueueUnavailable."""
         return await self._topics.last_epoch(self._name(queue))
 
+    async def marks(self, queue: QueueId) -> dict[str, int]:
+        """How far the cursors of a queue's topic are. Raises QueueUnavailable."""
+        return await self._topics.marks(self._name(queue))
+
     def reader(self, queue: QueueId) -> TopicReader:
         """A reader beside the queue's owner."""
         return self._topics.reader(self._name(queue))

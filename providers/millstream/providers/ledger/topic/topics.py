@@ -112,6 +112,19 @@ class Topics:
         record = await self.find(name)
         return 0 if record is None else record.epoch
 
+    async def marks(self, name: str) -> dict[str, int]:
+        """The cursors of a topic, and up to where each has acknowledged all, as it was stored.
+
+        Raises QueueUnavailable.
+        """
+        found = await self.find(name)
+        try:
+            rows = [(one, await self._home.cursors.read((name, one))) for one in _cursors(found)]
+        except StorageError as error:
+            text = f"topic {shown(name)}: its cursors cannot be read: {error}"
+            raise QueueUnavailable(text) from error
+        return {one: row.mark for one, row in rows if row is not None}
+
     def reader(self, name: str) -> TopicReader:
         """A reader that stands beside the owner, whoever that is; close it by `aclose`."""
         check_name(name)
@@ -181,6 +194,10 @@ class Topics:
             log.info("ledger %d is left for later: %s", ledger, error)
             return False
         return True
+
+
+def _cursors(record: TopicRecord | None) -> tuple[str, ...]:
+    return () if record is None else record.cursors
 
 
 def check_name(name: str) -> None:

@@ -7,7 +7,7 @@ check hang, unless it blocks the event loop itself; what it answers wrongly is `
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from datetime import datetime
 from typing import Any, TypeVar
 
@@ -26,6 +26,7 @@ from millstream.streams.contracts.queue import (
     QueueAdapter,
     QueueReader,
     QueueReceiver,
+    Retains,
     Rewinds,
     Seals,
 )
@@ -224,6 +225,24 @@ class GuardedAdapter:
         if not isinstance(self.raw, Rewinds):
             raise ContractBroken("an adapter that declares REWIND has `reader`", "it has none")
         return GuardedReader(self.raw.reader(queue))
+
+    def _retains(self) -> Retains:
+        if not isinstance(self.raw, Retains):
+            raise ContractBroken("an adapter that retains has all three methods", self.raw)
+        return self.raw
+
+    async def retain(self, queue: QueueId, reader: str, position: Token | None) -> None:
+        await within(self._retains().retain(queue, reader, position), CALL_LIMIT_S, "retain")
+
+    async def let_go(self, queue: QueueId, reader: str) -> None:
+        await within(self._retains().let_go(queue, reader), CALL_LIMIT_S, "let_go")
+
+    async def retained(self, queue: QueueId) -> Mapping[str, Token]:
+        answer = await within(self._retains().retained(queue), CALL_LIMIT_S, "retained")
+        is_right = isinstance(answer, Mapping)
+        is_right = is_right and all(isinstance(one, Token) for one in answer.values())
+        expect(is_right, "retained returns names and their tokens", answer)
+        return answer
 
     async def seal(self, queue: QueueId, mapper_epoch: int, era: int) -> Token | None:
         if not isinstance(self.raw, Seals):

@@ -1,15 +1,18 @@
-"""Reading again, beside the owner: bounds, times, pages."""
+"""Reading again, beside the owner: bounds, times, pages; and keeping what is not read yet."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from datetime import UTC, datetime, timedelta
+from functools import wraps
+from typing import Any
 
 from millstream.runtime import CursorTooOld
 from millstream.streams.contracts.capability import Capability
 from millstream.streams.contracts.identity import StreamId
 from millstream.streams.contracts.message import QueueMessage
+from millstream.streams.contracts.queue import Retains
 from millstream.streams.contracts.token import Token
 
 from .bench import BYTES_MAX, COLLECT_S, EVENTS_MAX, POLL_S, AdapterBench, texts
@@ -236,3 +239,125 @@ async def a_page_before_what_is_kept_is_refused(bench: AdapterBench) -> None:
     low, _ = await reader.bounds()
     expect(low == wanted, f"{wanted} as the lower bound", low)
     bench.same(await pages(reader, wanted), ["c"])
+
+
+Body = Callable[[AdapterBench], Coroutine[Any, Any, None]]
+
+
+def where_it_can(body: Body) -> Body:
+    """It is optional: an adapter without it keeps the rule."""
+
+    @wraps(body)
+    async def checked(bench: AdapterBench) -> None:
+        if isinstance(bench.adapter.raw, Retains):
+            await body(bench)
+        else:
+            print(f"skipped: {body.__name__}: the adapter is not `Retains`")
+
+    return checked
+
+
+async def found(bench: AdapterBench, *items: str) -> list[QueueMessage]:
+    """These messages, as the owner has read them."""
+    await bench.publish(*items)
+    return await bench.collect(await bench.begin(), len(items))
+
+
+async def is_told(bench: AdapterBench, wanted: dict[str, Token]) -> None:
+    came = dict(await bench.adapter.retained(bench.queue))
+    expect(came == wanted, f"{wanted} as what is retained", came)
+
+
+@rewinding.check(REWIND)
+@where_it_can
+async def what_is_retained_is_told(bench: AdapterBench) -> None:
+    """`retained` names each reader and its position, of this queue, in every silo."""
+    first, second, _ = await found(bench, "a", "b", "c")
+    await is_told(bench, {})
+    other = await bench.another_silo()
+    await bench.adapter.retain(bench.queue, "one", first.token)
+    await other.retain(bench.queue, "two", second.token)
+    wanted = {"one": first.token, "two": second.token}
+    await is_told(bench, wanted)
+    came = dict(await other.retained(bench.queue))
+    expect(came == wanted, f"{wanted} in another silo", came)
+    if bench.other_queue is not None:
+        came = dict(await bench.adapter.retained(bench.other_queue))
+        expect(came == {}, "nothing of another queue", came)
+
+
+@rewinding.check(REWIND)
+@where_it_can
+async def a_retained_position_never_goes_back(bench: AdapterBench) -> None:
+    """Of all positions that a reader named the last one counts, whatever their order."""
+    first, second, third = await found(bench, "a", "b", "c")
+    for position, wanted in (
+        (second.token, second.token),
+        (first.token, second.token),
+        (None, second.token),
+        (second.token, second.token),
+        (third.token, third.token),
+    ):
+        await bench.adapter.retain(bench.queue, "r", position)
+        await is_told(bench, {"r": wanted})
+
+
+@rewinding.check(REWIND)
+@where_it_can
+async def a_reader_without_a_position_retains_all_that_is_there(bench: AdapterBench) -> None:
+    """None: from the first message that is kept, and in an empty queue from the next one, on."""
+    await bench.adapter.retain(bench.queue, "early", None)
+    first, _ = await found(bench, "a", "b")
+    await bench.adapter.retain(bench.queue, "late", None)
+    for name, position in (await bench.adapter.retained(bench.queue)).items():
+        is_so = position <= first.token
+        expect(is_so, f"a position of {name} at {first.token} at the latest", position)
+
+
+@rewinding.check(REWIND)
+@where_it_can
+async def who_is_let_go_retains_nothing(bench: AdapterBench) -> None:
+    """Again is harmless, and so is a reader that nobody knows; others stay."""
+    first, second = await found(bench, "a", "b")
+    await bench.adapter.retain(bench.queue, "one", second.token)
+    await bench.adapter.retain(bench.queue, "two", second.token)
+    for name in ("one", "one", "nobody"):
+        await bench.adapter.let_go(bench.queue, name)
+        await is_told(bench, {"two": second.token})
+    await bench.adapter.retain(bench.queue, "one", first.token)
+    await is_told(bench, {"one": first.token, "two": second.token})
+
+
+@rewinding.check(REWIND, Capability.DURABLE)
+@where_it_can
+async def what_is_retained_outlives_every_silo(bench: AdapterBench) -> None:
+    """DURABLE: also the names of readers and their positions."""
+    _, second = await found(bench, "a", "b")
+    await bench.adapter.retain(bench.queue, "r", second.token)
+    await bench.reopen()
+    await is_told(bench, {"r": second.token})
+
+
+@rewinding.check(REWIND)
+@where_it_can
+async def what_is_retained_is_kept(bench: AdapterBench) -> None:
+    """The provider's retention takes nothing at a reader's position, or behind it."""
+    if bench.forget is None:
+        print("skipped: what_is_retained_is_kept: no `forget` is given")
+        return
+    forget: Callable[[str, int], Awaitable[None]] = bench.forget
+    messages = await found(bench, "a", "b", "c", "d")
+    position = messages[1].token
+    await bench.adapter.retain(bench.queue, "r", position)
+    await forget(bench.queue, 3)
+    came = texts(await pages(bench.reader(), position))
+    expect(came == ["b", "c", "d"], "b, c, d", came)
+    await bench.adapter.retain(bench.queue, "r", messages[2].token)
+    await forget(bench.queue, 1)
+    came = texts(await pages(bench.reader(), messages[2].token))
+    expect(came == ["c", "d"], "c, d", came)
+    await bench.adapter.let_go(bench.queue, "r")
+    await forget(bench.queue, 1)
+    low, _ = await bench.reader().bounds()
+    is_free = low is not None and low > messages[2].token
+    expect(is_free, "nothing is kept for who was let go", low)

@@ -1,14 +1,15 @@
-"""Appending to queues, whoever writes them.
+"""Asking those who write queues, whoever that is: to append, and to keep what is there.
 
-Owns: `Publishing`. Invariants: messages go to one silo at a time; they go to another one only after
-an answer which says that nothing of them is stored; after an error of the call itself their fate is
-unknown, and whoever publishes sends the same sequences again.
+Owns: `Writers`. Invariants: one silo is asked at a time, and another one only after an answer which
+says that nothing was done; after an error of the call itself the fate of messages is unknown, and
+whoever publishes sends the same sequences again.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any
 
 from millstream.providers.ledger.topic.form import TopicMessage
 from millstream.runtime import (
@@ -23,14 +24,19 @@ from millstream.runtime import (
 from millstream.runtime.extending import Backoff
 from millstream.streams import AdapterHost, QueueId
 
-from .desk import Answer, Desk, LedgerTarget, Reason, append_here
+from .desk import Desk
+from .target import Answer, LedgerTarget, Reason, append_here, let_go_here, retain_here
 
-__all__ = ["Publishing"]
+__all__ = ["Writers"]
 
 BETWEEN_TRIES = Backoff(first_s=0.01, ceiling_s=0.25)
 
 
-class Publishing:
+Call = Callable[[], Coroutine[Any, Any, Answer]]
+CallOf = Callable[[str], Coroutine[Any, Any, Answer]]
+
+
+class Writers:
     """Follows the writers of one provider's queues."""
 
     def __init__(
@@ -40,16 +46,53 @@ class Publishing:
         self._desk = desk
         self._wait_s = wait_s
         self._unowned_after_s = unowned_after_s
+        self._target = f"{LedgerTarget.target_name}/{host.provider}"
         self._writers: dict[QueueId, str] = {}  # silos that were asked last
         self._unowned_since_s: dict[QueueId, float] = {}
 
     async def append(self, queue: QueueId, messages: Sequence[TopicMessage]) -> list[int | None]:
         """Append messages; their numbers. Raises QueueFull, QueueUnavailable, PublishUnknown."""
+        call, sent = self._host.targets.call, list(messages)
+        answer = await self._ask(
+            queue,
+            lambda: append_here(self._desk, queue, messages),
+            lambda silo: call(silo, self._target, LedgerTarget.append, queue, sent),
+        )
+        return answer.check()
+
+    async def retain(self, queue: QueueId, reader: str, number: int | None) -> None:
+        """Keep messages from `number` on for a reader. Raises QueueUnavailable (they may be kept),
+        ConfigError: the topic has too many cursors."""
+        call = self._host.targets.call
+        await self._again(
+            queue,
+            lambda: retain_here(self._desk, queue, reader, number),
+            lambda silo: call(silo, self._target, LedgerTarget.retain, queue, reader, number),
+        )
+
+    async def let_go(self, queue: QueueId, reader: str) -> None:
+        """Keep nothing for a reader. Raises QueueUnavailable: it may be kept, or not."""
+        call = self._host.targets.call
+        await self._again(
+            queue,
+            lambda: let_go_here(self._desk, queue, reader),
+            lambda silo: call(silo, self._target, LedgerTarget.let_go, queue, reader),
+        )
+
+    async def _again(self, queue: QueueId, here: Call, there: CallOf) -> None:
+        """What may be done again, whether it was done or not."""
+        try:
+            (await self._ask(queue, here, there)).check()
+        except PublishUnknown as error:
+            raise QueueUnavailable(f"{error}; again is harmless") from None
+
+    async def _ask(self, queue: QueueId, here: Call, there: CallOf) -> Answer:
+        """What the writer answers. Raises QueueUnavailable, PublishUnknown."""
         until_s, attempt, why = self._host.clock.now() + self._wait_s, 0, ""
         while True:
-            answer = await self._try(queue, messages)
+            answer = await self._try(queue, here, there)
             if answer is not None and not answer.is_elsewhere:
-                return answer.check()
+                return answer
             if answer is not None and answer.text:
                 why = f": {answer.text}"
             self._writers.pop(queue, None)
@@ -60,18 +103,17 @@ class Publishing:
                 raise QueueUnavailable(f"{text} after {self._wait_s:g} s{why}")
             await asyncio.sleep(pause_s)
 
-    async def _try(self, queue: QueueId, messages: Sequence[TopicMessage]) -> Answer | None:
-        """Append where the queue is written now; None: nobody writes it."""
+    async def _try(self, queue: QueueId, here: Call, there: CallOf) -> Answer | None:
+        """Ask where the queue is written now; None: nobody writes it."""
         if self._desk.topic(queue) is not None:
-            return await append_here(self._desk, queue, messages)
+            return await here()
         silo = self._writers.get(queue) or await self._writer(queue)
         if silo is None:
-            topic = await self._stand_in(queue)
-            return None if topic is None else await append_here(self._desk, queue, messages)
+            return None if await self._stand_in(queue) is None else await here()
         if silo == self._host.silo:  # it is about to open it
             return Answer(reason=Reason.NOT_HERE, text=self._desk.refusal(queue))
         self._writers[queue] = silo
-        return await self._send(silo, queue, messages)
+        return await self._send(silo, queue, there)
 
     async def _writer(self, queue: QueueId) -> str | None:
         """The silo that owns the queue. Raises QueueUnavailable."""
@@ -95,14 +137,9 @@ class Publishing:
             return None
         return await self._desk.stand_in(queue)
 
-    async def _send(
-        self, silo: str, queue: QueueId, messages: Sequence[TopicMessage]
-    ) -> Answer | None:
-        target = f"{LedgerTarget.target_name}/{self._host.provider}"
+    async def _send(self, silo: str, queue: QueueId, there: CallOf) -> Answer | None:
         try:
-            return await self._host.targets.call(
-                silo, target, LedgerTarget.append, queue, list(messages)
-            )
+            return await there(silo)
         except NotHosted:
             return None  # it has not opened the provider yet
         except SiloUnavailable as error:

@@ -1,0 +1,144 @@
+"""Retaining from outside: programs keep what they have not read, by a silo's `$retain` target.
+
+Owns: the target: what is refused, and how an adapter's answers are looked at. Not: keeping (the
+adapter, `Retains`), the other side (`outside`). Invariants: every call may come again, late and in
+any order, and does no harm; what is retained is given up by `let_go` alone, or by a limit of the
+provider's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from typing import Any, TypeVar
+
+from millstream.runtime import ConfigError
+from millstream.runtime.extending import SystemTarget, Tasks, check_text
+from millstream.streams.contracts.answers import AdapterFault, fault_of
+from millstream.streams.contracts.identity import QueueId
+from millstream.streams.contracts.queue import Retains
+from millstream.streams.contracts.token import Token
+
+from .asking import in_time
+from .target import check_form, check_queues
+
+__all__ = ["READER_CHARS_MAX", "RetainTarget"]
+
+READER_CHARS_MAX = 200
+"""Of a reader's name."""
+
+T = TypeVar("T")
+
+
+class RetainTarget(SystemTarget):
+    """Keeps messages of one provider for readers outside (`$retain/<provider>`).
+
+    Args:
+        adapter: `Retains`, or nothing is kept for anybody; `refusal` says why nothing is read.
+        queues: those that have to be read now.
+    """
+
+    target_name = "$retain"
+    open_to_clients = frozenset({"retain", "let_go", "retained"})
+
+    def __init__(
+        self,
+        provider: str,
+        adapter: object,
+        queues: Callable[[], Sequence[QueueId]],
+        tasks: Tasks,
+        call_limit_s: float,
+        refusal: str,
+    ) -> None:
+        self._provider = provider
+        self._adapter = adapter
+        self._queues = queues
+        self._tasks = tasks
+        self._call_limit_s = call_limit_s
+        self._refusal = refusal
+
+    async def retain(self, form: int, reader: str, positions: dict[str, Token | None]) -> None:
+        """Keep what is in these queues from these positions on; None: all that is there now.
+
+        Raises ConfigError (nothing is kept for readers here, or for too many), StreamError: it is
+        not known in which of the queues it is kept.
+        """
+        adapter = self._checked(form, reader, positions)
+        await self._each(
+            positions, "retain", lambda queue: adapter.retain(queue, reader, positions[queue])
+        )
+
+    async def let_go(self, form: int, reader: str, queues: list[str]) -> None:
+        """Keep nothing for a reader, in the queues that are read now and in these.
+
+        Raises as `retain`.
+        """
+        adapter = self._checked(form, reader, queues)
+        wanted = list(dict.fromkeys([*self._queues(), *queues]))
+        await self._each(wanted, "let_go", lambda queue: adapter.let_go(queue, reader))
+
+    async def retained(self, form: int) -> dict[str, dict[str, Token]]:
+        """The readers, and from where on each queue that is read now is kept for them."""
+        adapter = self._checked(form, "any", ())
+        found: dict[str, dict[str, Token]] = {}
+        for queue, answer in (
+            await self._each(self._queues(), "retained", adapter.retained)
+        ).items():
+            for reader, position in self._positions(queue, answer).items():
+                found.setdefault(reader, {})[queue] = position
+        return found
+
+    def _positions(self, queue: QueueId, answer: Any) -> Mapping[str, Token]:
+        if isinstance(answer, Mapping) and all(
+            isinstance(name, str) and isinstance(token, Token) for name, token in answer.items()
+        ):
+            return answer
+        where = self._at(queue, "retained")
+        raise AdapterFault(f"{where} returned {answer!r}, not names and tokens")
+
+    def _checked(
+        self, form: int, reader: str, queues: Sequence[str] | Mapping[str, Any]
+    ) -> Retains:
+        """The adapter. Raises ConfigError, ValueError."""
+        check_form(form)
+        if self._refusal:
+            raise ConfigError(self._refusal)
+        if not isinstance(self._adapter, Retains):
+            raise ConfigError(
+                f"stream provider {self._provider!r} keeps nothing for a reader by its name: read "
+                "without one, or from a provider that does, such as LedgerQueues"
+            )
+        check_queues(queues)
+        check_text("the name of a reader", reader)
+        if not 1 <= len(reader) <= READER_CHARS_MAX:
+            text = f"the name of a reader has {len(reader)} characters"
+            raise ConfigError(f"{text}; it must have 1 to {READER_CHARS_MAX}")
+        return self._adapter
+
+    async def _each(
+        self,
+        queues: Collection[QueueId],
+        method: str,
+        ask: Callable[[QueueId], Awaitable[T]],
+    ) -> dict[QueueId, T]:
+        """Ask of all at once; raises what the first one raises, once all have answered."""
+
+        async def asked(queue: QueueId) -> T:
+            where = self._at(queue, method)
+            try:
+                return await in_time(self._tasks, self._call_limit_s, where, lambda: ask(queue))
+            except ConfigError:
+                raise
+            except Exception as error:
+                raise fault_of(where, error) from error
+
+        answers = await asyncio.gather(*map(asked, queues), return_exceptions=True)
+        found: dict[QueueId, T] = {}
+        for queue, answer in zip(queues, answers, strict=True):
+            if isinstance(answer, BaseException):
+                raise answer
+            found[queue] = answer
+        return found
+
+    def _at(self, queue: QueueId, method: str) -> str:
+        return f"stream provider {self._provider!r}, queue {queue}: {method}"
