@@ -114,7 +114,7 @@ async def retain_here(desk: Desk, queue: QueueId, reader: str, number: int | Non
     """Keep the messages of a topic of this silo from `number` on; None: all that it has."""
 
     async def retain(topic: Topic) -> Answer:
-        cursor = await topic.cursor(READER + reader, number)
+        cursor = await topic.cursor(READER + reader)
         cursor.acknowledge((number or 0) - 1)
         await cursor.flush()
         return Answer()
