@@ -171,8 +171,11 @@ def test_answers_that_leave_before_they_are_stored_are_refused(
 ) -> None:
     stored, storing = CommittingQueue._stored, list[asyncio.Task[None]]()
 
+    async def awaited(queue: CommittingQueue, core: PriorityCore) -> None:
+        await stored(queue, core)
+
     async def too_early(queue: CommittingQueue, core: PriorityCore) -> None:
-        task = asyncio.create_task(stored(queue, core))
+        task = asyncio.create_task(awaited(queue, core))
         task.add_done_callback(lambda done: done.exception())
         storing.append(task)
 

@@ -253,6 +253,8 @@ class Recorder:
 
     def count(self) -> int:
         """How many rows and events wait; each is counted once, whatever changed in it."""
+        if not self.is_touched:
+            return 0  # asked before every operation
         messages = len(self.touched) + len(self.deleted) + len(self.events)
         requests = len(self.sessions) + len(self.sessions_ended) + len(self.answers)
         return messages + requests + len(self.answers_ended)

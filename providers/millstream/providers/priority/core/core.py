@@ -262,10 +262,10 @@ class PriorityCore:
         leases = self._taking.take(source, worker, count, lease_ms, same_value_ok, bound)
         if len(leases) == count:
             return Dequeued(tuple(leases), PollStatus.FULL)
-        if is_large(leases):
+        if leases and is_large(leases):
             return Dequeued(tuple(leases), PollStatus.MORE)
-        why = self._taking.why_no_more(now)
-        return Dequeued(tuple(leases), why, self._contents.due.next_due_ms())
+        next_ms = self._contents.due.next_due_ms()
+        return Dequeued(tuple(leases), self._taking.why_no_more(now, next_ms), next_ms)
 
     # -- of a lease
 

@@ -17,7 +17,7 @@ Invariants:
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Generator, Mapping
 from typing import TypeVar
 
 from millstream.providers.priority.core.commands import Operation, perform
@@ -35,6 +35,16 @@ __all__ = ["CommittingQueue"]
 
 A = TypeVar("A")
 Waiting = list[asyncio.Future[None]]
+
+
+class Now:
+    """Nothing to wait for."""
+
+    def __await__(self) -> Generator[None, None, None]:
+        yield from ()
+
+
+NOW = Now()
 
 
 class CommittingQueue:
@@ -155,35 +165,40 @@ class CommittingQueue:
     def _check_uncommitted(self, core: PriorityCore) -> None:
         limits = self._limits
         rows, payload_bytes = core.undrained()
-        what = f"queue {self.name!r}: its store is slow, and as much waits for it as may"
         if rows >= limits.uncommitted_max:
-            raise Overloaded(what, "uncommitted_max", limits.uncommitted_max)
+            raise self._too_much("uncommitted_max", limits.uncommitted_max)
         if payload_bytes >= limits.uncommitted_bytes_max:
-            raise Overloaded(what, "uncommitted_bytes_max", limits.uncommitted_bytes_max)
+            raise self._too_much("uncommitted_bytes_max", limits.uncommitted_bytes_max)
+
+    def _too_much(self, limit: str, value: int) -> Overloaded:
+        what = f"queue {self.name!r}: its store is slow, and as much waits for it as may"
+        return Overloaded(what, limit, value)
 
     # -- commits
 
-    async def _stored(self, core: PriorityCore) -> None:
-        """Return when all that was done so far is stored."""
+    def _stored(self, core: PriorityCore) -> Awaitable[None]:
+        """What ends when all that was done so far is stored."""
         if not core.is_drained:
-            await self._join(core, self._next)
-        elif self._current:
-            await self._join(core, self._late)
-        elif self._task is not None:
-            await self._join(core, self._next)
-        elif (is_held := self._hold.is_held()) is None:
-            await self._join(core, self._next)
-        elif not is_held:
+            return self._join(core, self._next)
+        if self._current:
+            return self._join(core, self._late)
+        if self._task is not None:
+            return self._join(core, self._next)
+        is_held = self._hold.is_held()
+        if is_held is None:
+            return self._join(core, self._next)
+        if not is_held:
             raise self._lose(OwnerLost(self.name, TAKEN_OVER))
+        return NOW
 
-    async def _join(self, core: PriorityCore, waiting: Waiting) -> None:
+    def _join(self, core: PriorityCore, waiting: Waiting) -> asyncio.Future[None]:
         loop = asyncio.get_running_loop()
         future: asyncio.Future[None] = loop.create_future()
         waiting.append(future)
         if self._task is None:
             context = self._env.new_context()
             self._task = loop.create_task(self._commit(core), context=context)
-        await future
+        return future
 
     async def _commit(self, core: PriorityCore) -> None:
         """Commit until nobody waits. Others run before the first drain, so they share it."""

@@ -84,8 +84,9 @@ class Taking:
             message.attempts_left,
         )
 
-    def why_no_more(self, now: int) -> PollStatus:
-        holds, next_ms = self._contents.holds, self._contents.due.next_due_ms()
+    def why_no_more(self, now: int, next_ms: int | None) -> PollStatus:
+        """Why no more was taken, when `next_ms` is the next time at which something falls due."""
+        holds = self._contents.holds
         is_swept = next_ms is None or next_ms > now
         is_searched = holds is None or holds.parkings_left > 0
         return PollStatus.EMPTY if is_swept and is_searched else PollStatus.MORE
