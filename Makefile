@@ -19,7 +19,7 @@ demo: $(STAMP)  ## flights through three silos, fed by Spark
 
 test: $(STAMP)  ## every test, those of runtime and streams on both loops; by two processes
 	$(BIN)/python -m pytest -q -n 2 --maxschedchunk 8 -m "not real and not spark and not spark_faults"
-	$(BIN)/python -m pytest -q -n 2 --dist loadfile -m "real or spark"
+	$(BIN)/python -m pytest -q -n 3 --dist loadgroup -m "real or spark"  # which mostly wait
 	MILLSTREAM_LOOP=uvloop $(BIN)/python -m pytest -q -n 2 --maxschedchunk 8 tests/runtime tests/streams \
 		--ignore tests/runtime/testing
 
@@ -28,7 +28,7 @@ test-fast: $(STAMP)  ## in two minutes: no processes, no Spark, some of each lon
 		-m "not real and not spark and not spark_faults and not slow and not spare"
 
 test-spark-faults: $(STAMP)  ## workers that die while a batch is written
-	$(BIN)/python -m pytest -q -m spark_faults tests/real
+	$(BIN)/python -m pytest -q -n 2 -m spark_faults tests/real
 
 check: $(STAMP)  ## style, types, shape of the code
 	$(BIN)/ruff check .

@@ -280,6 +280,7 @@ def summarise(rounds: list[Round]) -> dict[str, Any]:
 
 
 def _ratios(rounds: list[Round], other: str) -> dict[str, dict[str, float]]:
+    """To nothing there is no ratio: a peer may not have what a row counts."""
     theirs = rounds[0][other]
     pairs = {
         key: key if key in theirs else key.removeprefix(BETWEEN_SILOS) for key in rounds[0]["ours"]
@@ -287,7 +288,7 @@ def _ratios(rounds: list[Round], other: str) -> dict[str, dict[str, float]]:
     return {
         key: _ratio(key, [one["ours"][key] for one in rounds], [one[other][same] for one in rounds])
         for key, same in pairs.items()
-        if same in theirs
+        if same in theirs and all(one[other][same] for one in rounds)
     }
 
 

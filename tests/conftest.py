@@ -48,8 +48,12 @@ UNSTABLE_ID = re.compile(r" at 0x[0-9a-f]+|set\(\{[^}]*, ")
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """A test has the same name in every process: none with an address, or a set of several. Of
-    the parameters of a test that is marked `one_in(n)`, all but each n-th are spare."""
+    the parameters of a test that is marked `one_in(n)`, all but each n-th are spare. Those of the
+    Spark session run in one process."""
     spare_all_but_some(items)
+    for item in items:
+        if "spark" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.xdist_group("spark"))  # in one process: one session
     unstable = [item.nodeid for item in items if UNSTABLE_ID.search(item.nodeid)]
     if unstable:
         raise pytest.UsageError(f"give ids=... to the parameters of {unstable[0]}")

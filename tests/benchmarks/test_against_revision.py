@@ -114,3 +114,12 @@ def test_what_is_neither_peer_nor_revision_is_refused() -> None:
     listed = ", ".join([*command.PEERS, "none", "nor a revision of git"])
     with pytest.raises(SystemExit, match=f"--against orleans: not one of {listed}"):
         command.others("orleans", command.SUITES["calls"])
+
+
+def test_to_what_a_peer_does_not_have_there_is_no_ratio() -> None:
+    rounds = [{"ours": {"silo_us": 2.0, "all_us": 4.0}, "files": {"silo_us": 0.0, "all_us": 2.0}}]
+    summary = command.summarise(rounds)
+    assert {key: one["median"] for key, one in summary["ours_relative_to"]["files"].items()} == {
+        "all_us": 2.0
+    }
+    assert summary["figures"]["files"]["silo_us"]["median"] == 0.0

@@ -10,10 +10,18 @@ from tests.real.spark_rows import run_stream
 
 from millstream.providers.spark import session
 
+QUICK_START = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1"}
+
 
 def main(folder: str, gateways: str, namespace: str) -> None:
     """Write until all is written."""
-    spark = session("millstream-driver", master="local[2,4]", cache_dir=Path(folder) / "java")
+    java = Path(folder) / "java"
+    spark = session(
+        "millstream-driver",
+        master="local[2,4]",
+        extra_conf=QUICK_START,
+        cache_dir=java,
+    )
     run_stream(spark, Path(folder), {"gateways": gateways, "namespace": namespace})
     spark.stop()
 

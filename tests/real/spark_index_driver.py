@@ -6,19 +6,27 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+from tests.real.spark_driver import QUICK_START
+
 from millstream.providers.spark import session
 from millstream.providers.spark.index import IndexOptions, start_index
 
 
 def main(folder: str, gateways: str, checkpoint: str) -> None:
     """Index what is there."""
-    spark = session("millstream-index", master="local[2]", cache_dir=Path(folder) / "java")
+    java = Path(folder) / "java"
+    spark = session(
+        "millstream-index",
+        master="local[2]",
+        extra_conf=QUICK_START,
+        cache_dir=java,
+    )
     query = start_index(
         spark,
         gateways=gateways,
         place=f"sqlite:{folder}/index.db",
         checkpoint=f"{folder}/{checkpoint}",
-        options=IndexOptions(None, Path(folder) / "history", changes_per_batch=20),
+        options=IndexOptions(None, Path(folder) / "history", changes_per_batch=50),
         available_now=True,
     )
     query.awaitTermination()

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
@@ -39,6 +40,8 @@ from millstream.runtime import ConfigError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+LOOK_S = 0.1
 
 pytestmark = [pytest.mark.spark_faults, pytest.mark.timeout(400)]
 
@@ -185,8 +188,10 @@ def driver_of(module: str, folder: Path, *arguments: str) -> Callable[[], subpro
 
 def kill_once(driver: subprocess.Popen[bytes], count: Callable[[], int], wanted: int) -> None:
     """Kill it and its JVM once there is so much."""
+    pause = threading.Event()
     while count() < wanted:
         assert driver.poll() is None, "it ended before"
+        pause.wait(LOOK_S)  # looking takes a core, which the driver needs
     assert kill_tree(driver.pid) > 2  # a JVM at least
     driver.wait()
 

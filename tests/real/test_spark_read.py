@@ -13,7 +13,12 @@ pytest.importorskip("pyarrow", reason="needs the extra `spark`")
 from tests.real.silo_thread import SiloThread
 from tests.real.spark_rows import AWAIT_S, ROWS, SCHEMA, batch_rows, row, staged, write_batch
 
-from millstream.providers.ledger import LedgerOptions, LedgerQueues, LedgerTopicOptions
+from millstream.providers.ledger import (
+    LedgerOptions,
+    LedgerQueues,
+    LedgerTopicOptions,
+    LedgerTopicSettings,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -21,9 +26,16 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.spark, pytest.mark.real]
 
 
-def silos_in(folder: Path) -> SiloThread:
-    """Silos whose queues keep what is done."""
-    options = LedgerOptions(topic=LedgerTopicOptions(retention_s=3600.0))
+KEEPS = LedgerOptions(topic=LedgerTopicOptions(retention_s=3600.0))
+FORGETS = LedgerOptions(
+    topic=LedgerTopicOptions(tend_every_s=0.1, cursor_flush_s=0.05),
+    settings=LedgerTopicSettings(ledger_entries_max=2),
+)
+"""Nobody subscribes, so what is published is done at once, and gone."""
+
+
+def silos_in(folder: Path, options: LedgerOptions = KEEPS) -> SiloThread:
+    """Silos over ledgers."""
     return SiloThread(lambda: LedgerQueues(folder / "ledger", options=options))
 
 
@@ -76,17 +88,21 @@ def forget_last(folder: Path) -> None:
         (folder / notes / f".{last}.crc").unlink(missing_ok=True)
 
 
-def test_a_query_goes_on_where_it_was_and_reads_each_row_once(
+def test_a_query_goes_on_where_it_was_and_reads_each_row_once_though_queues_forget(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    with silos_in(tmp_path) as silos:
+    with silos_in(tmp_path, FORGETS) as silos:
+        run_copy(spark, silos, tmp_path, consumer="copy")  # nothing is there yet
         write_batch(batch_rows(spark), staged(silos))
-        query = run_copy(spark, silos, tmp_path, max_messages_per_batch="30", split_messages="9")
+        by = {"consumer": "copy", "max_messages_per_batch": "30", "split_messages": "9"}
+        query = run_copy(spark, silos, tmp_path, **by)
         assert query.lastProgress["sources"][0]["latestOffset"]
         assert numbers(spark.read.parquet(str(tmp_path / "out"))) == list(range(ROWS))
         forget_last(tmp_path)
         more = batch_rows(spark).selectExpr("id + 10000 id", "carrier", "delay", "at")
         write_batch(more, staged(silos))
-        run_copy(spark, silos, tmp_path)
+        run_copy(spark, silos, tmp_path, consumer="copy")
         found = numbers(spark.read.parquet(str(tmp_path / "out")))
         assert found == [*range(ROWS), *range(10_000, 10_000 + ROWS)]
+        kept = spark.read.format("millstream").options(**staged(silos)).load().count()
+        assert kept < 2 * ROWS, "what the consumer has done is not kept"
