@@ -21,7 +21,7 @@ test: $(STAMP)  ## every test, those of runtime and streams on both loops; by tw
 	$(BIN)/python -m pytest -q -n 2 --maxschedchunk 8 -m "not real and not spark and not spark_faults"
 	$(BIN)/python -m pytest -q -n 3 --dist loadgroup -m "real or spark"  # which mostly wait
 	MILLSTREAM_LOOP=uvloop $(BIN)/python -m pytest -q -n 2 --maxschedchunk 8 tests/runtime tests/streams \
-		--ignore tests/runtime/testing
+		--ignore tests/runtime/testing -m "not slow"  # long simulations have a loop of their own
 
 test-fast: $(STAMP)  ## in two minutes: no processes, no Spark, some of each long run
 	$(BIN)/python -m pytest -q -n 2 --hypothesis-profile fast \
