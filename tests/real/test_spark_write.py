@@ -168,25 +168,19 @@ def test_two_writes_of_one_foreach_batch_are_two_writers(
     assert (len(by_id), len(gateway.rows)) == (ROWS, 2 * ROWS)
 
 
-@pytest.mark.parametrize(
-    ("more", "text"),
-    [
-        ({"key_column": "delay"}, "'delay' is double; a stream key is text"),
-        ({"key_column": "tail"}, "names column 'tail': write one of id, carrier, delay, at"),
-    ],
-)
-def test_an_option_that_cannot_work_fails_before_any_task(
-    spark: SparkSession, more: dict[str, str], text: str
-) -> None:
-    with FakeGateway() as gateway:
-        with pytest.raises(Exception, match=text):
-            write_batch(batch_rows(spark), direct(gateway), **more)
-    assert not gateway.hellos
+CANNOT_WORK = [
+    ({"key_column": "delay"}, "'delay' is double; a stream key is text"),
+    ({"key_column": "tail"}, "names column 'tail': write one of id, carrier, delay, at"),
+]
 
 
-def test_overwriting_is_refused(spark: SparkSession) -> None:
+def test_what_cannot_work_fails_before_any_task(spark: SparkSession) -> None:
     with FakeGateway() as gateway:
+        for more, text in CANNOT_WORK:
+            with pytest.raises(Exception, match=text):
+                write_batch(batch_rows(spark), direct(gateway), **more)
         options = {**direct(gateway), "key_column": "id"}
         with pytest.raises(Exception, match="a stream cannot be overwritten"):
             writer = batch_rows(spark).write.format("millstream").mode("overwrite")
             writer.options(**options).save()
+    assert not gateway.hellos
