@@ -6,21 +6,14 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from tests.real.spark_driver import QUICK_START
+from tests.real.spark_driver import quick_session
 
-from millstream.providers.spark import session
 from millstream.providers.spark.index import IndexOptions, start_index
 
 
 def main(folder: str, gateways: str, checkpoint: str) -> None:
     """Index what is there."""
-    java = Path(folder) / "java"
-    spark = session(
-        "millstream-index",
-        master="local[2]",
-        extra_conf=QUICK_START,
-        cache_dir=java,
-    )
+    spark = quick_session("local[2]", folder)
     query = start_index(
         spark,
         gateways=gateways,

@@ -35,6 +35,13 @@ from millstream.streams import (
 T = TypeVar("T")
 QUEUE = "queue-0"
 DIRECTORY = "/ledger/{silo}"
+SMALL_BOOKIE = BookieOptions(
+    reserve_bytes=64 * 1024,
+    segment_bytes=1 << 20,
+    entry_bytes_max=1 << 20,
+    frame_bytes_max=1 << 18,
+    allocate_bytes=4096,
+)
 
 
 class Queues(LedgerQueues):
@@ -66,13 +73,7 @@ class Silos:
         self._options = options or LedgerOptions(
             settings=LedgerTopicSettings(quorum=quorum),
             topic=LedgerTopicOptions(tend_every_s=5.0, entry_bytes_max=1 << 19, retention_s=None),
-            bookie=BookieOptions(
-                reserve_bytes=64 * 1024,
-                segment_bytes=1 << 20,
-                entry_bytes_max=1 << 20,
-                frame_bytes_max=1 << 18,
-                allocate_bytes=4096,
-            ),
+            bookie=SMALL_BOOKIE,
         )
         self.cluster = SimCluster(
             simulation,

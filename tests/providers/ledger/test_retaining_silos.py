@@ -12,15 +12,14 @@ from functools import partial
 
 import msgspec
 import pytest
-from tests.providers.ledger.replicated import Silos
+from tests.providers.ledger.replicated import SMALL_BOOKIE, Silos
 
 from millstream.providers.ledger import (
-    BookieOptions,
     LedgerOptions,
     LedgerTopicOptions,
     LedgerTopicSettings,
 )
-from millstream.runtime import MillstreamError, PublishUnknown
+from millstream.runtime import MillstreamError
 from millstream.runtime.testing import HostCrashed, Random, Simulation, run, seeded_random
 from millstream.streams import EnqueueFailed, QueueReader, Token
 
@@ -30,13 +29,7 @@ FORGETFUL = LedgerOptions(
         tend_every_s=0.5, cursor_flush_s=0.1, entry_bytes_max=1 << 19, retention_s=0.0
     ),
     settings=LedgerTopicSettings(ledger_entries_max=3),
-    bookie=BookieOptions(
-        reserve_bytes=64 * 1024,
-        segment_bytes=1 << 20,
-        entry_bytes_max=1 << 20,
-        frame_bytes_max=1 << 18,
-        allocate_bytes=4096,
-    ),
+    bookie=SMALL_BOOKIE,
 )
 
 
@@ -61,9 +54,9 @@ class Play:
             try:
                 await self.silos.publish(self.any_silo(), f"{number}")
                 self.accepted.append(f"{number}")
-            except EnqueueFailed as failed:
-                assert not isinstance(failed.cause, PublishUnknown) or failed.accepted == ()
-            except (HostCrashed, IndexError, KeyError, AssertionError):
+            except EnqueueFailed:
+                pass  # it may be stored, and is not looked for
+            except (HostCrashed, IndexError, KeyError):  # none is up, or it is starting
                 await asyncio.sleep(0.1)
             number += 1
 
@@ -148,5 +141,6 @@ def test_a_reader_loses_nothing_while_silos_die(seed: int) -> None:
         return await play.batch(play.silos.adapters[name].reader(play.silos.queue))
 
     play = run(main, seed).result
-    assert [word for word in play.found if word in set(play.accepted)] == play.accepted
+    accepted = set(play.accepted)
+    assert [word for word in play.found if word in accepted] == play.accepted
     assert len(play.accepted) > 50 and play.batches > 10 and play.again

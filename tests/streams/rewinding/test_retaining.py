@@ -13,8 +13,8 @@ from millstream.runtime import ConfigError, QueueUnavailable
 from millstream.runtime.extending import Tasks
 from millstream.streams import Token
 from millstream.streams.contracts.answers import AdapterFault
+from millstream.streams.rewinding.asking import FORM, QUEUES_MAX, AdapterCalls
 from millstream.streams.rewinding.retaining import READER_CHARS_MAX, RetainTarget
-from millstream.streams.rewinding.target import FORM, QUEUES_MAX
 
 
 class Keeper:
@@ -50,7 +50,7 @@ class NoKeeper:
 
 def target_of(adapter: object, limit_s: float = 5.0, refusal: str = "") -> RetainTarget:
     tasks = Tasks(asyncio.get_running_loop(), Context)
-    return RetainTarget("p", adapter, lambda: ["q0", "q1"], tasks, limit_s, refusal)
+    return RetainTarget(AdapterCalls("p", adapter, lambda: ["q0", "q1"], tasks, limit_s, refusal))
 
 
 async def test_queues_are_retained_by_name_and_let_go_wherever_they_are_read() -> None:

@@ -17,9 +17,10 @@ from millstream.streams import Capability, Page, QueueMessage, StreamId, Token
 from millstream.streams.contracts.answers import AdapterFault
 from millstream.streams.rewinding import kept
 from millstream.streams.rewinding import target as target_module
+from millstream.streams.rewinding.asking import FORM, QUEUES_MAX, AdapterCalls, refusal_of
 from millstream.streams.rewinding.item_columns import Column
 from millstream.streams.rewinding.kept import KeptReaders
-from millstream.streams.rewinding.target import FORM, QUEUES_MAX, Extent, RewindTarget, refusal_of
+from millstream.streams.rewinding.target import Extent, RewindTarget
 
 END = Token(1 << 31, 0)
 
@@ -129,7 +130,8 @@ def made(
     refusal: str = "",
     columns: Callable[[str], list[Column]] = unknown,
 ) -> RewindTarget:
-    return RewindTarget("p", shelf, queues, tasks(), limit_s, refusal, columns, others)
+    calls = AdapterCalls("p", shelf, queues, tasks(), limit_s, refusal)
+    return RewindTarget(calls, columns, others)
 
 
 async def numbers(target: RewindTarget, start: int, end: Token = END, events_max: int = 4) -> Any:

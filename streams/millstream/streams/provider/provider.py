@@ -49,10 +49,11 @@ from millstream.streams.ownership.record import OwnershipStore
 from millstream.streams.publishing.ingest import IngestTarget
 from millstream.streams.publishing.outbox import resume_outbox
 from millstream.streams.publishing.silo_publisher import SiloPublisher
+from millstream.streams.rewinding.asking import AdapterCalls, refusal_of
 from millstream.streams.rewinding.item_columns import Column, columns_of
 from millstream.streams.rewinding.others import OtherSilos
 from millstream.streams.rewinding.retaining import RetainTarget
-from millstream.streams.rewinding.target import RewindTarget, refusal_of
+from millstream.streams.rewinding.target import RewindTarget
 from millstream.streams.staging.silo import Staging
 from millstream.streams.staging.writer import writer_grain_of
 
@@ -224,9 +225,7 @@ class PersistentStreams:
         self.ack_calls = AckCalls(services, name)
         services.targets.add(IngestTarget(publisher), name)
         self._wire_staging(services, name, options, publisher)
-        self._rewinding = self._rewind_target(services, name, options)
-        services.targets.add(self._rewinding, name)
-        services.targets.add(self._retain_target(services, name, options), name)
+        self._wire_reading(services, name, options)
         self.reports = StreamReports(name, services, self.mapper, records, self.manager, store)
         services.targets.add(WhyTarget(self.reports), name)
         redriving = Redriving(name, services, self._reading.following, options.delivery)
@@ -234,27 +233,13 @@ class PersistentStreams:
         services.targets.add(letters, name)
         self.dead_letters = DeadLetters(letters)
 
-    def _rewind_target(
-        self, services: SiloServices, name: str, options: StreamOptions
-    ) -> RewindTarget:
+    def _wire_reading(self, services: SiloServices, name: str, options: StreamOptions) -> None:
+        """Let programs outside read, and retain what they have not read."""
+
         def columns(namespace: str) -> list[Column]:
             return columns_of(item_type_of(services.grain_types(), name, namespace))
 
-        return RewindTarget(
-            name,
-            self.adapter,
-            self._layout.read_queues,
-            services.new_tasks(),
-            options.call_limit_s,
-            refusal_of(name, self.capabilities),
-            columns,
-            OtherSilos(services, name),
-        )
-
-    def _retain_target(
-        self, services: SiloServices, name: str, options: StreamOptions
-    ) -> RetainTarget:
-        return RetainTarget(
+        calls = AdapterCalls(
             name,
             self.adapter,
             self._layout.read_queues,
@@ -262,6 +247,9 @@ class PersistentStreams:
             options.call_limit_s,
             refusal_of(name, self.capabilities),
         )
+        self._rewinding = RewindTarget(calls, columns, OtherSilos(services, name))
+        services.targets.add(self._rewinding, name)
+        services.targets.add(RetainTarget(calls), name)
 
     def _wire_staging(
         self, services: SiloServices, name: str, options: StreamOptions, publisher: SiloPublisher

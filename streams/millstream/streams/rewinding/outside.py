@@ -18,9 +18,10 @@ from millstream.streams.contracts.identity import QueueId
 from millstream.streams.contracts.token import Token
 from millstream.streams.staging.stager import Patience
 
+from .asking import FORM
 from .item_columns import Column
 from .retaining import RetainTarget
-from .target import FORM, PAGE_BYTES_MAX, PAGE_EVENTS_MAX, Extent, ReadPage, RewindTarget
+from .target import PAGE_BYTES_MAX, PAGE_EVENTS_MAX, Extent, ReadPage, RewindTarget
 
 __all__ = ["QueueReads", "Range"]
 

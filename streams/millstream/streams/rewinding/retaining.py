@@ -8,19 +8,17 @@ provider's.
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from typing import Any, TypeVar
 
 from millstream.runtime import ConfigError
-from millstream.runtime.extending import SystemTarget, Tasks, check_text
+from millstream.runtime.extending import SystemTarget, check_text
 from millstream.streams.contracts.answers import AdapterFault, fault_of
 from millstream.streams.contracts.identity import QueueId
 from millstream.streams.contracts.queue import Retains
 from millstream.streams.contracts.token import Token
 
-from .asking import in_time
-from .target import check_form, check_queues
+from .asking import AdapterCalls
 
 __all__ = ["READER_CHARS_MAX", "RetainTarget"]
 
@@ -34,28 +32,14 @@ class RetainTarget(SystemTarget):
     """Keeps messages of one provider for readers outside (`$retain/<provider>`).
 
     Args:
-        adapter: `Retains`, or nothing is kept for anybody; `refusal` says why nothing is read.
-        queues: those that have to be read now.
+        calls: of an adapter that is `Retains`, or nothing is kept for anybody.
     """
 
     target_name = "$retain"
     open_to_clients = frozenset({"retain", "let_go", "retained"})
 
-    def __init__(
-        self,
-        provider: str,
-        adapter: object,
-        queues: Callable[[], Sequence[QueueId]],
-        tasks: Tasks,
-        call_limit_s: float,
-        refusal: str,
-    ) -> None:
-        self._provider = provider
-        self._adapter = adapter
-        self._queues = queues
-        self._tasks = tasks
-        self._call_limit_s = call_limit_s
-        self._refusal = refusal
+    def __init__(self, calls: AdapterCalls) -> None:
+        self._calls = calls
 
     async def retain(self, form: int, reader: str, positions: dict[str, Token | None]) -> None:
         """Keep what is in these queues from these positions on; None: all that is there now.
@@ -74,16 +58,15 @@ class RetainTarget(SystemTarget):
         Raises as `retain`.
         """
         adapter = self._checked(form, reader, queues)
-        wanted = list(dict.fromkeys([*self._queues(), *queues]))
+        wanted = list(dict.fromkeys([*self._calls.queues(), *queues]))
         await self._each(wanted, "let_go", lambda queue: adapter.let_go(queue, reader))
 
     async def retained(self, form: int) -> dict[str, dict[str, Token]]:
         """The readers, and from where on each queue that is read now is kept for them."""
         adapter = self._checked(form, "any", ())
         found: dict[str, dict[str, Token]] = {}
-        for queue, answer in (
-            await self._each(self._queues(), "retained", adapter.retained)
-        ).items():
+        answers = await self._each(self._calls.queues(), "retained", adapter.retained)
+        for queue, answer in answers.items():
             for reader, position in self._positions(queue, answer).items():
                 found.setdefault(reader, {})[queue] = position
         return found
@@ -93,52 +76,36 @@ class RetainTarget(SystemTarget):
             isinstance(name, str) and isinstance(token, Token) for name, token in answer.items()
         ):
             return answer
-        where = self._at(queue, "retained")
+        where = self._calls.where(queue, "retained")
         raise AdapterFault(f"{where} returned {answer!r}, not names and tokens")
 
-    def _checked(
-        self, form: int, reader: str, queues: Sequence[str] | Mapping[str, Any]
-    ) -> Retains:
+    def _checked(self, form: int, reader: str, queues: Collection[str]) -> Retains:
         """The adapter. Raises ConfigError, ValueError."""
-        check_form(form)
-        if self._refusal:
-            raise ConfigError(self._refusal)
-        if not isinstance(self._adapter, Retains):
+        self._calls.check(form, queues)
+        adapter = self._calls.adapter
+        if not isinstance(adapter, Retains):
             raise ConfigError(
-                f"stream provider {self._provider!r} keeps nothing for a reader by its name: read "
-                "without one, or from a provider that does, such as LedgerQueues"
+                f"stream provider {self._calls.provider!r} keeps nothing for a reader by its name: "
+                "read without one, or from a provider that does, such as LedgerQueues"
             )
-        check_queues(queues)
         check_text("the name of a reader", reader)
         if not 1 <= len(reader) <= READER_CHARS_MAX:
             text = f"the name of a reader has {len(reader)} characters"
             raise ConfigError(f"{text}; it must have 1 to {READER_CHARS_MAX}")
-        return self._adapter
+        return adapter
 
     async def _each(
-        self,
-        queues: Collection[QueueId],
-        method: str,
-        ask: Callable[[QueueId], Awaitable[T]],
+        self, queues: Collection[QueueId], method: str, ask: Callable[[QueueId], Awaitable[T]]
     ) -> dict[QueueId, T]:
-        """Ask of all at once; raises what the first one raises, once all have answered."""
+        """Ask of all at once. Raises ConfigError, StreamError."""
 
         async def asked(queue: QueueId) -> T:
-            where = self._at(queue, method)
+            where = self._calls.where(queue, method)
             try:
-                return await in_time(self._tasks, self._call_limit_s, where, lambda: ask(queue))
+                return await self._calls.in_time(where, lambda: ask(queue))
             except ConfigError:
                 raise
             except Exception as error:
                 raise fault_of(where, error) from error
 
-        answers = await asyncio.gather(*map(asked, queues), return_exceptions=True)
-        found: dict[QueueId, T] = {}
-        for queue, answer in zip(queues, answers, strict=True):
-            if isinstance(answer, BaseException):
-                raise answer
-            found[queue] = answer
-        return found
-
-    def _at(self, queue: QueueId, method: str) -> str:
-        return f"stream provider {self._provider!r}, queue {queue}: {method}"
+        return await self._calls.each(queues, asked)

@@ -11,43 +11,27 @@ time: other silos may hear of the last message a moment later, so all are asked.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any, Protocol, TypeVar
 
 import msgspec
 
-from millstream.runtime import ConfigError, CursorTooOld, MillstreamError, SiloUnavailable
-from millstream.runtime.extending import SystemTarget, Tasks, shown
+from millstream.runtime import CursorTooOld, MillstreamError, SiloUnavailable
+from millstream.runtime.extending import SystemTarget
 from millstream.streams.contracts.answers import AdapterFault, checked_messages, fault_of
-from millstream.streams.contracts.capability import Capability
 from millstream.streams.contracts.identity import QueueId
 from millstream.streams.contracts.message import Page, QueueMessage
 from millstream.streams.contracts.queue import QueueReader, Rewinds
 from millstream.streams.contracts.token import Token
 
-from .asking import in_time
+from .asking import AdapterCalls
 from .item_columns import Column
 from .kept import KeptReaders
 
-__all__ = [
-    "FORM",
-    "Extent",
-    "Others",
-    "ReadMessage",
-    "ReadPage",
-    "RewindTarget",
-    "check_form",
-    "check_queues",
-    "refusal_of",
-]
+__all__ = ["Extent", "Others", "ReadMessage", "ReadPage", "RewindTarget"]
 
-FORM = 1
-"""Of these calls: a program of another form is refused."""
-QUEUES_MAX = 4096
-"""Queues that one call may name."""
-NAME_BYTES_MAX = 512
 PAGE_EVENTS_MAX = 10_000
 PAGE_BYTES_MAX = 4 << 20
 
@@ -105,8 +89,7 @@ class RewindTarget(SystemTarget):
     """Reads the queues of one provider for programs outside (`$rewind/<provider>`).
 
     Args:
-        adapter: `Rewinds`, or `refusal` says why nothing is read.
-        queues: those that have to be read now.
+        calls: of an adapter that is `Rewinds`, or their `refusal` says why nothing is read.
         columns: those of a namespace's items, if this silo knows them.
     """
 
@@ -114,34 +97,22 @@ class RewindTarget(SystemTarget):
     open_to_clients = frozenset({"columns", "extents", "seek", "read"})
 
     def __init__(
-        self,
-        provider: str,
-        adapter: object,
-        queues: Callable[[], Sequence[QueueId]],
-        tasks: Tasks,
-        call_limit_s: float,
-        refusal: str,
-        columns: Callable[[str], list[Column]],
-        others: Others,
+        self, calls: AdapterCalls, columns: Callable[[str], list[Column]], others: Others
     ) -> None:
+        self._calls = calls
         self._columns = columns
         self._others = others
-        self._provider = provider
-        self._adapter = adapter
-        self._queues = queues
-        self._tasks = tasks
-        self._call_limit_s = call_limit_s
-        self._refusal = refusal
-        self._kept = KeptReaders(self._made, tasks, call_limit_s)
+        self._kept = KeptReaders(self._made, calls.tasks, calls.call_limit_s)
 
     def _made(self, queue: QueueId) -> QueueReader:
-        assert isinstance(self._adapter, Rewinds)
-        return self._adapter.reader(queue)
+        adapter = self._calls.adapter
+        assert isinstance(adapter, Rewinds)
+        return adapter.reader(queue)
 
     async def aclose(self) -> None:
         """Read no more."""
         await self._kept.aclose()
-        self._tasks.cancel()
+        self._calls.tasks.cancel()
 
     # -- calls
 
@@ -150,7 +121,8 @@ class RewindTarget(SystemTarget):
 
         Raises ConfigError (nothing is read here, or not in this form), StreamError.
         """
-        now = self._checked(form, asked)
+        self._calls.check(form, asked)
+        now = self._calls.queues()
         wanted = list(dict.fromkeys([*now, *asked]))
         here, there = await asyncio.gather(
             self.extents_here(wanted),
@@ -164,7 +136,7 @@ class RewindTarget(SystemTarget):
 
     async def extents_here(self, queues: list[str]) -> list[Extent]:
         """How far this silo knows that these queues go. Raises StreamError."""
-        return await self._each(queues, self._extent)
+        return list((await self._calls.each(queues, self._extent)).values())
 
     async def _elsewhere(self, ask: Callable[[str], Awaitable[list[T]]]) -> list[list[T]]:
         """What the other silos answer, in their order, as many as do so in time."""
@@ -174,7 +146,7 @@ class RewindTarget(SystemTarget):
                 return await ask(silo)
             return []
 
-        tasks = [self._tasks.start(asked(silo)) for silo in self._others.silos()]
+        tasks = [self._calls.tasks.start(asked(silo)) for silo in self._others.silos()]
         if tasks:
             _, late = await asyncio.wait(tasks, timeout=ASK_LIMIT_S)
             for task in late:
@@ -195,7 +167,7 @@ class RewindTarget(SystemTarget):
 
         Raises ConfigError.
         """
-        self._checked(form, ())
+        self._calls.check(form, ())
         here = await self.columns_here(namespace)
         if here:
             return here
@@ -211,17 +183,17 @@ class RewindTarget(SystemTarget):
 
         Raises ConfigError, ValueError (no such time), StreamError: its messages have no times.
         """
-        now = self._checked(form, ())
+        self._calls.check(form, ())
         try:
             when = datetime.fromtimestamp(when_s, UTC)
         except (ValueError, OverflowError, OSError):
             raise ValueError(f"{when_s} is no time: write seconds since 1970") from None
 
-        async def sought(queue: QueueId) -> tuple[QueueId, Token | None]:
+        async def sought(queue: QueueId) -> Token | None:
             answer = await self._call(queue, "seek", lambda reader: reader.seek(when))
-            return queue, self._token(queue, "seek", answer)
+            return self._token(queue, "seek", answer)
 
-        return dict(await self._each(now, sought))
+        return await self._calls.each(self._calls.queues(), sought)
 
     async def read(
         self,
@@ -241,7 +213,7 @@ class RewindTarget(SystemTarget):
 
         Raises ConfigError, StreamError.
         """
-        self._checked(form, [queue])
+        self._calls.check(form, [queue])
         events = min(max(1, events_max), PAGE_EVENTS_MAX)
         size = min(max(1, bytes_max), PAGE_BYTES_MAX)
         try:
@@ -280,24 +252,6 @@ class RewindTarget(SystemTarget):
 
     # -- adapters
 
-    def _checked(self, form: int, asked: Collection[str]) -> Sequence[QueueId]:
-        """The queues that are read now. Raises ConfigError: nothing is read; ValueError."""
-        check_form(form)
-        if self._refusal:
-            raise ConfigError(self._refusal)
-        check_queues(asked)
-        return self._queues()
-
-    async def _each(
-        self, queues: Sequence[QueueId], call: Callable[[QueueId], Awaitable[T]]
-    ) -> list[T]:
-        """Ask of all at once; raises what the first one raises, once all have answered."""
-        answers = await asyncio.gather(*map(call, queues), return_exceptions=True)
-        for answer in answers:
-            if isinstance(answer, BaseException):
-                raise answer
-        return [answer for answer in answers if not isinstance(answer, BaseException)]
-
     async def _call(
         self, queue: QueueId, method: str, call: Callable[[QueueReader], Awaitable[object]]
     ) -> object:
@@ -306,9 +260,7 @@ class RewindTarget(SystemTarget):
         try:
             async with self._kept.reader(queue) as reader:
                 try:
-                    return await in_time(
-                        self._tasks, self._call_limit_s, where, lambda: call(reader)
-                    )
+                    return await self._calls.in_time(where, lambda: call(reader))
                 except CursorTooOld as error:  # an answer like others: the reader is sound
                     gone = error
         except SiloUnavailable:
@@ -318,31 +270,12 @@ class RewindTarget(SystemTarget):
         raise gone
 
     def _at(self, queue: QueueId) -> str:
-        return f"stream provider {self._provider!r}, queue {queue}: reader"
+        return self._calls.where(queue, "reader")
 
     def _token(self, queue: QueueId, method: str, answer: Any) -> Token | None:
         if answer is None or isinstance(answer, Token):
             return answer
         raise AdapterFault(f"{self._at(queue)}.{method} gave {answer!r} as a token")
-
-
-def check_form(form: int) -> None:
-    """Raise ConfigError unless a program outside has the form of these calls."""
-    if form != FORM:
-        raise ConfigError(
-            f"the reader reads in form {form}, this cluster in form {FORM}: install the same "
-            "version of Millstream in both"
-        )
-
-
-def check_queues(asked: Collection[str]) -> None:
-    """Raise ValueError unless they may be names of queues, and not too many."""
-    if len(asked) > QUEUES_MAX:
-        raise ValueError(f"{len(asked)} queues in one call; QUEUES_MAX is {QUEUES_MAX}")
-    for queue in asked:
-        size = len(queue.encode(errors="replace"))
-        if not 0 < size <= NAME_BYTES_MAX:
-            raise ValueError(f"queue {shown(queue)!r} has {size} bytes: 1 to {NAME_BYTES_MAX}")
 
 
 def farther(one: Extent, other: Extent) -> Extent:
@@ -359,16 +292,3 @@ def sent(message: QueueMessage) -> ReadMessage:
     items = [msgspec.Raw(item) for item in message.items]
     headers = dict(message.headers) if message.headers else None
     return ReadMessage(message.stream.key, message.token, items, message.enqueued_s, headers)
-
-
-def refusal_of(provider: str, capabilities: Collection[Capability]) -> str:
-    """Why a provider's queues are not read from outside; empty: they are."""
-    where = f"stream provider {provider!r} cannot be read again"
-    if Capability.REWIND not in capabilities:
-        return f"{where}: it has no REWIND. Read a provider that has, such as LedgerQueues"
-    if Capability.ITEM_ACK in capabilities:
-        return (
-            f"{where} by a reader outside: it forgets messages one by one, once they are done "
-            "(ITEM_ACK). Read a provider that keeps them for a time, such as LedgerQueues"
-        )
-    return ""

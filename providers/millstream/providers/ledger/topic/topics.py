@@ -118,8 +118,9 @@ class Topics:
         Raises QueueUnavailable.
         """
         found = await self.find(name)
+        cursors = () if found is None else found.cursors
         try:
-            rows = [(one, await self._home.cursors.read((name, one))) for one in _cursors(found)]
+            rows = [(one, await self._home.cursors.read((name, one))) for one in cursors]
         except StorageError as error:
             text = f"topic {shown(name)}: its cursors cannot be read: {error}"
             raise QueueUnavailable(text) from error
@@ -194,10 +195,6 @@ class Topics:
             log.info("ledger %d is left for later: %s", ledger, error)
             return False
         return True
-
-
-def _cursors(record: TopicRecord | None) -> tuple[str, ...]:
-    return () if record is None else record.cursors
 
 
 def check_name(name: str) -> None:
