@@ -72,6 +72,16 @@ def test_what_comes_while_it_looks_is_looked_at_too(shard: Shard) -> None:
     assert not shard.has_any()
 
 
+def test_what_comes_when_a_look_ends_with_the_last_that_was_there_is_looked_at(
+    shard: Shard,
+) -> None:
+    shard.put(*range(1, 21))
+    assert shard.has_any()
+    shard.put(21, is_stray=True)
+    assert shard.has_any() and shard.looks == 20
+    assert shard.has_any() and shard.looks == 21
+
+
 def test_another_layout_is_another_search(shard: Shard) -> None:
     shard.put(1, 2)
     assert not shard.has_any(1) and not shard.has_any(2) and shard.looks == 4

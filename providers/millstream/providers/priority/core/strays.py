@@ -23,9 +23,9 @@ class StraySearch:
     __slots__ = ("_last", "_layout", "_todo")
 
     def __init__(self) -> None:
-        self._layout = -1
-        self._last = 0  # sequences up to it are among those looked at, or to be
-        self._todo: list[int] = []
+        self._layout: int | None = None  # nothing was looked at yet
+        self._last: int  # sequences up to it are among those looked at, or to be
+        self._todo: list[int]
 
     def has_any(
         self, layout: int, messages: dict[int, Message], belongs: Callable[[Message], bool]
