@@ -113,6 +113,7 @@ CURSORS = (f"{LEDGERS}/test_topic_cursors.py",)
 PRIORITY, PRIORITIES = "providers/millstream/providers/priority", "tests/providers/priority"
 PRIORITY_CORE = (
     f"{PRIORITIES}/test_core_vectors.py",
+    f"{PRIORITIES}/test_filters.py",
     f"{PRIORITIES}/test_core_limits.py",
     f"{PRIORITIES}/test_core_sessions.py",
     f"{PRIORITIES}/test_core_costs.py",

@@ -232,7 +232,7 @@ class Scan:
     def ordered(self) -> Iterator[Message]:
         seen: set[str] = set()
         while (message := self.first(seen)) is not None:
-            if message.value is not None and self.filters.holds is not None:
+            if message.value is not None:
                 seen.add(message.value)
             heappop(self.heap)
             yield message
