@@ -114,6 +114,7 @@ PRIORITY, PRIORITIES = "providers/millstream/providers/priority", "tests/provide
 PRIORITY_CORE = (
     f"{PRIORITIES}/test_core_vectors.py",
     f"{PRIORITIES}/test_filters.py",
+    f"{PRIORITIES}/test_grouped.py",
     f"{PRIORITIES}/test_core_limits.py",
     f"{PRIORITIES}/test_core_sessions.py",
     f"{PRIORITIES}/test_core_costs.py",

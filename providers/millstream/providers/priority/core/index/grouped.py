@@ -148,7 +148,7 @@ class GroupedIndex:
         group.live -= 1
         was_head = group.head == key
         if was_head:
-            self._drop_head(group, key)
+            self._drop_head(key)
         if not group.live:
             self._drop_group(value, group)
             return
@@ -156,8 +156,7 @@ class GroupedIndex:
         if was_head:
             self._place(value, group, self._least(group))
 
-    def _drop_head(self, group: Group, key: int) -> None:
-        group.head = None
+    def _drop_head(self, key: int) -> None:
         if self.ready[0] == key:
             heappop(self.ready)
         else:
