@@ -115,6 +115,8 @@ PRIORITY_CORE = (
     f"{PRIORITIES}/test_core_vectors.py",
     f"{PRIORITIES}/test_filters.py",
     f"{PRIORITIES}/test_grouped.py",
+    f"{PRIORITIES}/test_core_changes.py",
+    f"{PRIORITIES}/test_strays.py",
     f"{PRIORITIES}/test_core_limits.py",
     f"{PRIORITIES}/test_core_sessions.py",
     f"{PRIORITIES}/test_core_costs.py",

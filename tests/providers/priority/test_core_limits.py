@@ -388,8 +388,11 @@ def test_shapes_are_kept_in_order_and_once() -> None:
 # -- reading
 
 
-def test_what_is_read_is_of_the_state_the_pairs_and_the_value_that_are_asked_for() -> None:
-    core = opened(EXCLUSIVE)
+@pytest.mark.parametrize("shapes", [(), (("region",),)])
+def test_what_is_read_is_of_the_state_the_pairs_and_the_value_that_are_asked_for(
+    shapes: tuple[tuple[str, ...], ...],
+) -> None:
+    core = opened(replace(EXCLUSIVE, shapes=shapes))
     for number in range(6):
         put(core, f"m{number}", 9 - number, f"p{number % 2}", region="n" if number < 4 else "s")
     take(core, project="p1")
@@ -418,6 +421,7 @@ def test_what_is_read_is_of_the_state_the_pairs_and_the_value_that_are_asked_for
     assert depth({"region": "n"}, value="p1") == (2, 0)
     values = read.values()
     assert {name: sum(counts.values()) for name, counts in values.items()} == {"p0": 3, "p1": 3}
+    assert opened(QueueSettings()).read.parkings() == 0  # of a simple queue nothing is put aside
 
 
 # -- indexes and timers, and what is noted
