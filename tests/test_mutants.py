@@ -135,6 +135,7 @@ def test_cores_and_their_tests_are_there() -> None:
             assert all((ROOT / path).exists() for path in (module, *tests))
 
 
+@pytest.mark.spare
 def test_faults_listed_as_equivalent_are_there_and_have_a_reason() -> None:
     cores = {path for modules in ROOMS.values() for path in modules}
     names = {name for module in cores for name, _ in names_of(module)}

@@ -87,6 +87,7 @@ def test_noise_of_some_rounds_makes_no_row_worse() -> None:
 
 
 @needs_git
+@pytest.mark.spare
 def test_a_revision_runs_its_code_on_our_workloads_and_leaves_nothing() -> None:
     assert is_revision("HEAD") and not is_revision("no-such-revision")
     with checked_out("HEAD") as tree:

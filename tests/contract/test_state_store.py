@@ -229,6 +229,7 @@ class SqliteMachine(StoreMachine):
 
 
 @pytest.mark.parametrize("machine", [StoreMachine, SqliteMachine])
+@pytest.mark.spare
 def test_store_behaves_as_a_dict_with_compare_and_set(machine: type[StoreMachine]) -> None:
     run_state_machine_as_test(
         machine,

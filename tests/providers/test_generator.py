@@ -198,6 +198,7 @@ class Host:
 FROZEN = "0efd53e35f926e5dc13c0dad2237cec7ed66e4b91cf960a77128945e7c97a870"
 
 
+@pytest.mark.spare
 def test_the_same_seed_gives_the_same_events_in_every_process_and_for_ever() -> None:
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     found = {
@@ -563,6 +564,7 @@ async def test_every_event_reaches_its_grain_once_and_in_order(seed: int) -> Non
         assert all(numbers == list(range(50)) for numbers in SEEN.values())
 
 
+@pytest.mark.spare
 def test_every_event_counts_once_and_in_order_when_a_silo_is_killed() -> None:
     options = GeneratorOptions(streams=16, events_per_stream=100, events_per_s=200.0)
 

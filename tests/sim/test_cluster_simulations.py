@@ -28,7 +28,7 @@ SHIFT = START // SEEDS % 3
 SUITE_NAMES = [*list(SUITES)[SHIFT:], *list(SUITES)[:SHIFT]]
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(9)
 @pytest.mark.parametrize("seed", SEED_RANGE)
 @pytest.mark.parametrize("suite", SUITE_NAMES)
 def test_a_cluster_keeps_its_promises_under_trouble(suite: str, seed: int) -> None:
@@ -81,6 +81,7 @@ def test_the_command_runs_one_seed_and_tells_what_happened(
     assert report["figures"]["answered"] > 100 and report["figures"]["crashes"] > 0
 
 
+@pytest.mark.spare
 def test_a_broken_promise_fails_the_run_and_prints_the_command(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

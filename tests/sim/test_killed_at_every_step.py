@@ -254,7 +254,7 @@ def steps() -> int:
     return killed_at("silo-1", NEVER)
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.spare
 @pytest.mark.parametrize("victim", ["silo-0", "silo-1"], ids=["reads the queue", "has the grains"])
 @pytest.mark.parametrize(
     "part", [pytest.param(at, marks=pytest.mark.slow if at else ()) for at in range(PARTS)]

@@ -95,6 +95,7 @@ def test_copies_that_are_counted_and_not_made_are_noticed(monkeypatch: pytest.Mo
     assert is_noticed("cannot be read by", LOSING)
 
 
+@pytest.mark.spare
 def test_in_some_runs_silos_are_lost_for_good_and_what_they_had_is_copied() -> None:
     outcome = run_seed("ledger", LOSING[0])
     assert not outcome.failure and outcome.figures["runs that lose silos"] == 1

@@ -199,7 +199,7 @@ def played(seed: int, **how: object) -> tuple[Poisoned, list[DeadLetter], int]:
     ).result
 
 
-@pytest.mark.one_in(5)
+@pytest.mark.one_in(15)
 @pytest.mark.parametrize("beats_s", [0.0, 4.0], ids=["at once", "after a while"])
 @pytest.mark.parametrize(
     ("is_fenced", "can_rewind"),
@@ -240,7 +240,7 @@ def only_failures(self: Delivery) -> None:
         self._tries = UNTRIED
 
 
-@pytest.mark.one_in(4)
+@pytest.mark.spare
 @pytest.mark.parametrize(
     ("is_apart", "place", "name", "planted"),
     [

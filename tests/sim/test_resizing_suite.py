@@ -206,7 +206,7 @@ async def until_done(world: World, cluster: SimCluster) -> None:
         await asyncio.sleep(0.1)
 
 
-@pytest.mark.one_in(4)
+@pytest.mark.spare
 @pytest.mark.parametrize("kind", [*KINDS, "memory"])
 @pytest.mark.parametrize("seed", SEEDS)
 def test_nothing_is_lost_or_reordered_while_queues_become_more_and_fewer(

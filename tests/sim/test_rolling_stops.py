@@ -77,6 +77,7 @@ async def roll(simulation: Simulation) -> Callers:
 
 
 @pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.spare
 def test_no_call_fails_while_silos_stop_one_after_the_other(seed: int) -> None:
     callers = run(roll, seed, max_virtual_s=600.0).result
     assert callers.answered > 100 * STOPS

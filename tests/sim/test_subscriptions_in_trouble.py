@@ -334,7 +334,7 @@ def check_filters(story: Story) -> None:
             assert all(number % 2 == 0 for number in heard), who
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.spare
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("lost", [0.0, 0.2], ids=["all are told", "messages are lost"])
 def test_both_sides_know_the_same_once_it_is_calm(

@@ -95,6 +95,7 @@ def test_entries_are_read(shop: Shop) -> None:
     assert shop.say("read", ledger, "--count", 1).error == ""
 
 
+@pytest.mark.spare
 def test_what_a_dead_program_left_is_read_as_far_as_it_is_known(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -157,6 +158,7 @@ def test_a_directory_that_was_moved_is_named_by_hand(shop: Shop, tmp_path: Path)
     assert "identity: offset 0: there is no such file" in said.error
 
 
+@pytest.mark.spare
 def test_what_copies_are_left_is_read_when_a_directory_was_lost_and_made_anew_or_swapped(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -179,6 +181,7 @@ def test_what_copies_are_left_is_read_when_a_directory_was_lost_and_made_anew_or
     assert sorted(one["value"] for one in found) == [f"value {one}" for one in "abcd"]
 
 
+@pytest.mark.spare
 def test_a_damaged_directory_is_left_out_while_others_have_what_was_in_it(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

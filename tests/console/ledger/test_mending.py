@@ -85,6 +85,7 @@ def test_what_cannot_be_verified_is_said_and_the_others_are(
     run(in_use())
 
 
+@pytest.mark.spare
 def test_an_open_ledger_gets_its_end_without_loss(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -105,6 +106,7 @@ def test_an_open_ledger_gets_its_end_without_loss(
     run(read())
 
 
+@pytest.mark.spare
 def test_a_ledger_whose_bookie_is_lost_ends_only_when_the_loss_is_accepted(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -139,6 +141,7 @@ def test_a_ledger_whose_bookie_is_lost_ends_only_when_the_loss_is_accepted(
     run(go_on())
 
 
+@pytest.mark.spare
 def test_closed_ledgers_whose_bookie_is_lost_hold_a_topic_up_until_the_loss_is_accepted(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -16,6 +16,7 @@ from millstream.streams import PersistentStreams, StreamNamespace
 WORDS = StreamNamespace("words", str)
 
 
+@pytest.mark.spare
 async def test_what_silos_write_is_read_while_they_do(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -59,6 +60,7 @@ async def test_what_silos_write_is_read_while_they_do(
     assert whole.code == 0 and whole.out.count("  whole\n") == 3
 
 
+@pytest.mark.spare
 async def test_a_bookie_that_is_emptied_is_said_to_be_draining_and_named_short(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -139,6 +139,7 @@ async def test_a_segment_whose_last_frames_are_gone_is_not_taken_for_torn(
     assert "nothing is denied: the journal ends at" in caplog.text
 
 
+@pytest.mark.spare
 async def test_the_directory_of_others_is_refused(tmp_path: Path) -> None:
     mine, other = tmp_path / "mine", tmp_path / "other"
     await made(mine)
@@ -164,7 +165,7 @@ async def test_what_is_no_directory_is_refused(tmp_path: Path) -> None:
         await opens(tmp_path / "file")
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.spare
 @pytest.mark.parametrize("name", ["identity", f"{FIRST}.seg", "the directory"])
 async def test_files_that_are_deleted_while_it_runs_stop_it_and_come_back(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, name: str

@@ -436,6 +436,7 @@ async def history(seed: int) -> tuple[int, int]:
     return len(confirmed), len(kept)
 
 
+@pytest.mark.spare
 def test_histories_with_trouble_lose_nothing_confirmed() -> None:
     found = [history(seed) for seed in range(60)]
     assert any(confirmed < kept for confirmed, kept in found), "some unconfirmed entries were kept"

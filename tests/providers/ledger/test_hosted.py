@@ -57,6 +57,7 @@ def test_a_silo_that_cannot_start_lets_go_of_the_directory() -> None:
     assert run(driver, 1).result == 1
 
 
+@pytest.mark.spare
 def test_a_process_that_hangs_and_keeps_the_lock_is_named_with_what_to_do(
     caplog: pytest.LogCaptureFixture,
 ) -> None:

@@ -454,6 +454,7 @@ BUGS = (
 
 
 @pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.name)
+@pytest.mark.one_in(8)
 def test_it_is_seen(bug: Bug, monkeypatch: pytest.MonkeyPatch) -> None:
     bug.plant(monkeypatch)
     with pytest.raises(bug.fails, match=bug.text):

@@ -126,6 +126,7 @@ def test_after_each_silo_that_is_lost_all_copies_are_made_again() -> None:
         assert HEARD[key] == [f"{key}{number} " for number in range(60)]
 
 
+@pytest.mark.spare
 def test_a_silo_that_comes_back_too_late_drops_what_others_have() -> None:
     async def driver(simulation: Simulation) -> list[str]:
         store = FailingStore()

@@ -74,6 +74,7 @@ def test_what_is_no_entry_of_a_topic_is_damaged() -> None:
 
 
 @given(st.text(max_size=9), st.binary(max_size=300), st.integers(-(2**63), 2**64 - 1))
+@pytest.mark.spare
 def test_no_message_takes_more_than_it_is_said_to(name: str, payload: bytes, seq: int) -> None:
     message = TopicMessage(payload, name, seq)
     alone = len(pack(EntryHead(1, 1, 0, -1), [message]))

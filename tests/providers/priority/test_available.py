@@ -79,6 +79,7 @@ class Queue:
 
 @pytest.mark.parametrize("shapes", [(), (("r",), ("k", "r"))], ids=["scanned", "shaped"])
 @pytest.mark.parametrize("is_exclusive", [False, True], ids=["simple", "exclusive"])
+@pytest.mark.one_in(4)
 def test_all_who_may_have_what_they_could_not_are_told(is_exclusive: bool, shapes: Any) -> None:
     woken = in_vain = 0
     for seed in range(60):

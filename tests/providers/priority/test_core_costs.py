@@ -52,6 +52,7 @@ def held_groups(count: int) -> PriorityCore:
     return core
 
 
+@pytest.mark.spare
 def test_polls_of_a_blocked_queue_meet_each_held_value_once(pops: Counter) -> None:  # C14.23
     core = held_groups(GROUPS)
     before, pops.count = core.read.parkings(), 0
@@ -67,6 +68,7 @@ def test_polls_of_a_blocked_queue_meet_each_held_value_once(pops: Counter) -> No
     assert pops.count == 0
 
 
+@pytest.mark.spare
 def test_a_crowd_of_a_held_value_ahead_costs_one_parking() -> None:  # C16.9
     core = vectors.opened(QueueSettings("project", shapes=(("region",),)))
     foo = {"project": "foo", "region": "us"}

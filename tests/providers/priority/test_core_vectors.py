@@ -274,6 +274,7 @@ def test_a_blocked_enqueue_takes_nothing_new() -> None:
             act()
 
 
+@pytest.mark.spare
 def test_a_shape_that_is_being_built_hides_nothing() -> None:  # C16.16
     rng = random.Random(16)
     core = opened(EXCLUSIVE)

@@ -46,6 +46,7 @@ SOON = PriorityOptions(settle_period_s=0.5)
 # -- what belongs where
 
 
+@pytest.mark.spare
 def test_keys_are_spread_and_a_further_shard_takes_its_share_only() -> None:
     keys = [f"key {number}" for number in range(20_000)]
     for shards in (1, 2, 3, 7, 64):
@@ -634,6 +635,7 @@ class Planes:
 
 
 @pytest.mark.parametrize("seed", range(1, 9))
+@pytest.mark.one_in(8)
 def test_no_value_is_in_two_shards_while_their_number_changes_and_owners_die(seed: int) -> None:
     async def main(rig: Rig) -> None:
         chance = random.Random(seed)

@@ -41,6 +41,7 @@ class Case(NamedTuple):
     name: str
     test: Callable[..., None]
     given: dict[str, Any]
+    is_spare: bool
 
     def holds_of(self, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
         """Asked of queues in stores of a kind."""
@@ -55,11 +56,13 @@ class Case(NamedTuple):
 
 def expanded(test: Callable[..., None]) -> Iterator[Case]:
     """A case for each row of its parameters."""
-    tables = [table(*mark.args) for mark in getattr(test, "pytestmark", ())]
+    marks = getattr(test, "pytestmark", ())
+    tables = [table(*mark.args) for mark in marks if mark.name == "parametrize"]
+    is_spare = any(mark.name == "spare" for mark in marks)
     name = test.__name__.removeprefix("test_")
     for at, rows in enumerate(product(*tables)):
         given = {key: value for row in rows for key, value in row.items()}
-        yield Case(f"{name}-{at}" if tables else name, test, given)
+        yield Case(f"{name}-{at}" if tables else name, test, given, is_spare)
 
 
 def table(names: str | tuple[str, ...], values: list[Any]) -> list[dict[str, Any]]:
@@ -77,7 +80,10 @@ def cases() -> list[Case]:
 
 
 CASES = cases()
-every_case = partial(pytest.mark.parametrize, "case", CASES, ids=lambda case: case.name)
+PARAMETERS = [
+    pytest.param(case, marks=[pytest.mark.spare] * case.is_spare, id=case.name) for case in CASES
+]
+every_case = partial(pytest.mark.parametrize, "case", PARAMETERS)
 
 
 def test_every_vector_is_asked_of_stores() -> None:

@@ -614,6 +614,7 @@ async def test_a_client_goes_on_through_another_gateway() -> None:
                 assert place == one.address
 
 
+@pytest.mark.spare
 async def test_a_client_whose_gateways_are_all_gone_fails_fast_and_by_name() -> None:
     async with LocalCluster(silos=1, grains=[Near]) as cluster:
         async with connect(cluster.silos[0].gateway) as client:

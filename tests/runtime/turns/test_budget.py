@@ -120,7 +120,7 @@ WAYS: dict[str, Callable[[Silo], Callable[[], Awaitable[object]]]] = {
 }
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(9)
 @pytest.mark.parametrize("way", WAYS)
 async def test_calls_that_never_suspend_let_the_loop_go_now_and_then(silo: Silo, way: str) -> None:
     call = WAYS[way](silo)

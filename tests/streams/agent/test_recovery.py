@@ -157,11 +157,13 @@ def play(capabilities: frozenset[Capability], cache: CacheLimits, *, stops: bool
         pytest.param(TAGS, CACHE, id="polled, without order"),
     ],
 )
+@pytest.mark.spare
 def test_a_queue_that_stood_still_is_read_at_its_rate_again_within_two_seconds(
     capabilities: frozenset[Capability], cache: CacheLimits
 ) -> None:
     play(capabilities, cache, stops=True)
 
 
+@pytest.mark.spare
 def test_where_it_can_be_read_again_the_reading_never_stops() -> None:
     play(LEDGER, CACHE, stops=False)

@@ -88,6 +88,7 @@ class Reader:
 
 @pytest.mark.parametrize("name", ["audit", ""])
 @pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.spare
 def test_a_consumer_that_lives_sees_each_event_once_while_silos_stop(seed: int, name: str) -> None:
     async def play(simulation: Simulation) -> list[int]:
         async with started(simulation) as cluster:
@@ -189,6 +190,7 @@ def test_who_has_a_name_and_vanishes_in_the_middle_goes_on_there() -> None:
     assert first == list(range(5)) and second == list(range(4, 20)) and marked
 
 
+@pytest.mark.spare
 def test_a_body_that_takes_longer_than_a_delivery_may_gets_each_event_once() -> None:
     async def play(simulation: Simulation) -> list[int]:
         async with started(simulation, 2) as cluster:

@@ -153,6 +153,7 @@ def test_a_memory_queue_of_a_silo_that_stops_in_order_loses_nothing() -> None:
     assert judged(1, stopped)[0] == []
 
 
+@pytest.mark.spare
 def test_what_a_memory_queue_loses_with_its_silo_is_seen() -> None:
     async def slow(self: Ledger, event: Event[int]) -> None:
         await asyncio.sleep(5.0)
@@ -196,6 +197,7 @@ def test_an_event_that_no_handler_sees_is_noticed(monkeypatch: pytest.MonkeyPatc
     assert "never got it" in found()
 
 
+@pytest.mark.spare
 def test_an_event_that_comes_twice_without_a_word_is_noticed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -77,6 +77,7 @@ SLOW = [pytest.param(seed, marks=pytest.mark.slow) for seed in (2, 3)]
 
 
 @pytest.mark.parametrize("seed", [1, *SLOW])
+@pytest.mark.spare
 def test_silos_that_die_meanwhile_lose_and_double_nothing(seed: int) -> None:
     async def main(world: StagedWorld) -> None:
         for batch in range(3):

@@ -53,6 +53,7 @@ async def assert_swept(world: StagedWorld, within_s: float = LEFT_S) -> None:
     assert world.store.staged("chunk") == []
 
 
+@pytest.mark.spare
 def test_a_batch_is_seen_when_it_is_committed_whole_and_in_order() -> None:
     async def main(world: StagedWorld) -> None:
         manifests = [await world.on_host(world.write_part(0, part)) for part in (0, 1)]
@@ -105,6 +106,7 @@ STEPS = [SOME, pytest.param(MORE, marks=pytest.mark.slow)]
 @pytest.mark.parametrize("steps", STEPS, ids=["some", "more"])
 @pytest.mark.parametrize("when", ["before", "after"])
 @pytest.mark.parametrize("victim", ["coordinator", "gateway"])
+@pytest.mark.one_in(4)
 def test_a_silo_that_dies_at_any_write_loses_and_doubles_nothing(
     victim: str, when: str, steps: Sequence[int]
 ) -> None:
@@ -126,6 +128,7 @@ def test_silos_that_stop_one_after_the_other_cost_time_alone(seed: int) -> None:
     in_cluster(main, seed=seed)
 
 
+@pytest.mark.spare
 def test_what_is_decided_arrives_when_driver_and_coordinator_die_at_once() -> None:
     """Nobody asks any more: the row is found, and its batch delivered."""
 
@@ -147,6 +150,7 @@ def test_what_is_decided_arrives_when_driver_and_coordinator_die_at_once() -> No
     in_cluster(main, is_client_lost=True)
 
 
+@pytest.mark.spare
 def test_of_a_driver_that_dies_nothing_is_seen_and_all_is_swept(short: float) -> None:
     async def main(world: StagedWorld) -> None:
         await world.on_host(world.write_part(0, 0))
@@ -237,6 +241,7 @@ def test_answers_that_are_lost_are_asked_for_again(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.spare
 def test_a_coordinator_that_is_cut_off_and_replaced_doubles_nothing(seed: int) -> None:
     """It reaches the store, not the cluster: two activations of one writer go on for a while."""
 
@@ -284,6 +289,7 @@ def test_what_is_accepted_makes_room_at_once() -> None:
     in_cluster(main, options=StreamOptions(staged_bytes_max=1500))
 
 
+@pytest.mark.spare
 def test_the_row_of_a_writer_that_has_one_batch_is_removed(short: float) -> None:
     async def main(world: StagedWorld) -> None:
         await world.on_host(world.write_batch(0, once=True, writer="w"))

@@ -29,6 +29,7 @@ async def test_a_directory_holds_all_that_a_topic_needs(tmp_path: Path) -> None:
         assert sum(found) == 50 and billing.backlog == 40
 
 
+@pytest.mark.spare
 async def test_a_directory_of_others_is_refused_with_file_and_advice(tmp_path: Path) -> None:
     async with open_topics(tmp_path):
         pass

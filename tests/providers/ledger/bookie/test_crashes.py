@@ -173,7 +173,7 @@ class History:
         assert bookie.figures().doubt_below == 0 and bookie.figures().damaged == 0
 
 
-@pytest.mark.one_in(4)
+@pytest.mark.one_in(8)
 @pytest.mark.parametrize("block", range(8))
 def test_what_was_acknowledged_is_there_whenever_the_power_goes(block: int) -> None:
     crashes = found = 0
@@ -214,6 +214,7 @@ class HastyDisk:
         return HastyThread(self._disk.start_thread(name))
 
 
+@pytest.mark.spare
 def test_a_bookie_that_acknowledges_before_the_sync_fails() -> None:
     failed = 0
     for seed in range(24):
