@@ -262,7 +262,8 @@ class Contents:
         states = [message.state for message in self.messages.values()]
         assert self.counts == [states.count(state) for state in State]
         assert self.filters.all.live == self.counts[PENDING]
-        self.filters.check()
+        for part in (self.filters, self.due, self.finished):
+            part.check()
         self._check_holds()
         for message in self.messages.values():
             self._check_message(message)

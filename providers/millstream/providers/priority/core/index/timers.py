@@ -73,3 +73,10 @@ class Timers:
         if next_ms is None or next_ms > now_ms:
             return None
         return self.messages[self.heap[0] & SEQUENCE_MASK]
+
+    def check(self) -> None:
+        """Assert the invariants: O(n)."""
+        valid = {entry for entry in self.heap if self._valid(entry) is not None}
+        wanted = [one for one in self.messages.values() if one.is_finished is self.is_of_finished]
+        assert valid == {message.timer for message in wanted if message.timer}
+        assert len(self.heap) == len(valid) + self.dead

@@ -1,0 +1,95 @@
+"""Joints of a queue's contents: shapes, timers, what becomes available, and their check."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+from tests.providers.priority.test_core_vectors import EXCLUSIVE, SIMPLE, opened, put, take
+
+from millstream.providers.priority.core.contents import Contents
+from millstream.providers.priority.core.core import PriorityCore
+from millstream.providers.priority.core.message import State
+
+
+def contents_of(core: PriorityCore) -> Contents:
+    return core._contents
+
+
+def test_shapes_that_are_named_later_are_built_in_the_background_and_go_again() -> None:
+    core = opened(SIMPLE)
+    for number in range(5):
+        put(core, f"m{number}", region="us")
+    assert core.next_due_ms() is None
+    core.configure(1, replace(SIMPLE, shapes=(("region",),)))
+    assert core.next_due_ms() == 1  # at once
+    assert core.sweep(2, 3) == (3, True, 2)
+    assert core.sweep(2, 3) == (2, False, None)
+    assert list(contents_of(core).filters.shapes) == [("region",)]
+    core.configure(3, SIMPLE)
+    assert not contents_of(core).filters.shapes
+
+
+def test_the_end_of_a_lease_says_that_what_its_value_held_up_can_be_had() -> None:
+    core = opened(EXCLUSIVE)
+    assert not core.take_available(True)  # from now on
+    put(core, "m1", 1, "p")
+    put(core, "m2", 2, "p")
+    lease = take(core)
+    assert not core.take_available(True)
+    core.complete(1, lease.id, lease.token)
+    assert dict(core.take_available(True)) == {(("project", "p"),): 1}
+
+
+def test_what_is_collected_leaves_no_timer() -> None:
+    core = opened(replace(SIMPLE, retention_ms=10))
+    for number in range(3):
+        put(core, f"m{number}")
+        lease = take(core)
+        core.complete(number, lease.id, lease.token)
+    assert core.sweep(11, 100).steps == 2
+    core.check()
+    assert core.sweep(12, 100).steps == 1 and core.next_due_ms() is None
+    core.check()
+    assert not contents_of(core).finished.heap
+
+
+def more_live(contents: Contents) -> None:
+    contents.filters.all.live += 1
+    contents.counts[State.PENDING] += 1
+
+
+def more_held(contents: Contents) -> None:
+    assert contents.holds is not None
+    contents.holds.hold("p")
+
+
+def more_dead(contents: Contents) -> None:
+    contents.due.dead += 1
+
+
+def more_finished(contents: Contents) -> None:
+    contents.finished.heap.append(1)
+
+
+def more_ids(contents: Contents) -> None:
+    contents.by_id["m3"] = contents.by_id["m2"]
+
+
+def more_attempts(contents: Contents) -> None:
+    contents.by_id["m2"].attempts_left += 10_000
+
+
+@pytest.mark.parametrize(
+    "wrong", [more_live, more_held, more_dead, more_finished, more_ids, more_attempts]
+)
+def test_a_check_sees_what_is_wrong_in_any_part(wrong: Callable[[Contents], None]) -> None:
+    core = opened(EXCLUSIVE)
+    put(core, "m1", 1, "p")
+    put(core, "m2", 2, "p")
+    take(core)
+    core.check()
+    wrong(contents_of(core))
+    with pytest.raises(AssertionError):
+        core.check()
