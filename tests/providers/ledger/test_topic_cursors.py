@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 
 import pytest
 from hypothesis import given
@@ -367,12 +368,18 @@ def test_appends_wait_for_the_slowest_cursor_then_hear_queue_full() -> None:
     async def main(world: World) -> None:
         topic = await world.open(1, BACKLOG, SMALL)
         cursor = await topic.cursor("c")
+        quick = await topic.cursor("quick")
         count = 0
-        with pytest.raises(QueueFull, match="backlog_bytes_max"):
+        with pytest.raises(QueueFull) as full:
             while True:
                 await topic.append(large(count))
                 count += 1
+                quick.acknowledge(count)
         assert 5 <= count <= 8
+        text = (
+            r"backlog_bytes_max \(4000\) is reached: cursor 'c' has not acknowledged message 1 and"
+        )
+        assert re.search(text + r" [34]\d{3} bytes from there on$", str(full.value))
         waiting = topic.append(large(count))
         await asyncio.sleep(0.5)
         assert not waiting.done()

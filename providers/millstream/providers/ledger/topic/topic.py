@@ -79,7 +79,7 @@ class Topic:
             *(home.ledgers, taken.owned, outbox, options, home.clock, home.tasks),
             confirmed=self._confirmed,
             ended=self._ended,
-            has_room=self._has_room,
+            why_full=self._why_full,
         )
         for ledger in taken.empty:
             home.tasks.start(self._delete(ledger))
@@ -333,28 +333,31 @@ class Topic:
             spans[-1] = msgspec.structs.replace(spans[-1], count=count, size_bytes=size)
         return spans
 
-    def _has_room(self, size_bytes: int) -> bool:
-        """May so much be appended? Looks at the ledgers again once what was free is used up."""
+    def _why_full(self, size_bytes: int) -> str:
+        """Why no more may be appended; empty: it may. Looks at the ledgers only now and then."""
         self._room_bytes -= size_bytes + FRAME_BYTES
-        return self._room_bytes >= 0 or self._find_room(size_bytes)
+        return self._find_room(size_bytes) if self._room_bytes < 0 else ""
 
-    def _find_room(self, size_bytes: int) -> bool:
+    def _find_room(self, size_bytes: int) -> str:
         limit = self._options.backlog_bytes_max
         if limit is None:
             self._room_bytes = math.inf
-            return True
-        spans = self._spans()
-        unread = unread_bytes(spans, self._floor())
+            return ""
+        spans, floor = self._spans(), self._floor()
+        unread = unread_bytes(spans, floor)
         self._room_bytes = limit - unread - size_bytes
         if not unread or unread + size_bytes <= limit:
-            return True
+            return ""
         if self._options.backlog_policy == "hold":
-            return False
+            slowest = min(self._cursors, key=lambda name: self._cursors[name].mark, default="")
+            who = f"cursor {shown(slowest)!r} has not" if slowest else "no cursor has"
+            behind = f"{who} acknowledged message {floor} and {unread} bytes from there on"
+            return f"backlog_bytes_max ({limit}) is reached: {behind}"
         first = first_within(spans, max(0, limit - size_bytes))
         for cursor in self._cursors.values():
             cursor.evict(min(first, self.end))
         self._trim_soon()
-        return True
+        return ""
 
     def _trim_soon(self) -> None:
         if self._trimming is None and self._writing.ended is None and self._count_to_trim():

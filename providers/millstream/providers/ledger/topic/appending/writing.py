@@ -76,7 +76,7 @@ class Writing:
         tasks: Tasks,
         confirmed: Callable[[Batch, int], None],
         ended: Callable[[], None],
-        has_room: Callable[[int], bool],
+        why_full: Callable[[int], str],
     ) -> None:
         self._ledgers = ledgers
         self._owned = owned
@@ -86,7 +86,7 @@ class Writing:
         self._tasks = tasks
         self._confirmed = confirmed
         self._on_end = ended
-        self._has_backlog_room = has_room
+        self._why_full = why_full
         self._waiting = Waiting(self._what, options)
         self._writer: Writer | None = None  # given to, unless it is sealed now
         self._fresh: Writer | None = None  # made, and perhaps in the list
@@ -101,6 +101,7 @@ class Writing:
         self._is_closing = False
         self._attempts = 0  # to move, since an entry was confirmed
         self._why = "one is being made"  # there is no ledger
+        self._full = ""  # why the one that waits first found no room
 
     @property
     def ended(self) -> StreamError | None:
@@ -168,7 +169,8 @@ class Writing:
     def _has_room(self, append: Append) -> bool:
         sent = self._outbox.sent_bytes
         fits = not sent or sent + append.size_bytes <= self._options.in_flight_bytes_max
-        return fits and self._has_backlog_room(append.size_bytes)
+        self._full = self._why_full(append.size_bytes) if fits else "in_flight_bytes_max is reached"
+        return not self._full
 
     def _send(self, append: Append) -> None:
         append.deadline_s = self._clock.now() + self._options.enqueue_wait_s
@@ -375,8 +377,7 @@ class Writing:
     def _late(self) -> StreamError:
         waited = f"{self._what}: nothing was sent within {self._options.enqueue_wait_s} s"
         if self._is_open():
-            limits = "in_flight_bytes_max or backlog_bytes_max"
-            return QueueFull(f"{waited}: what is stored and on its way is at {limits}")
+            return QueueFull(f"{waited}: {self._full}")
         return QueueUnavailable(f"{waited}: there is no ledger to append to: {self._why}")
 
     def stop(self, error: StreamError) -> None:
