@@ -31,6 +31,13 @@ def test_shapes_that_are_named_later_are_built_in_the_background_and_go_again() 
     assert not contents_of(core).filters.shapes
 
 
+def test_shapes_of_a_queue_s_first_settings_are_there_from_the_start() -> None:
+    core = opened(replace(SIMPLE, shapes=(("region",),)))
+    put(core, "m", region="us")
+    assert list(contents_of(core).filters.shapes) == [("region",)] and core.next_due_ms() is None
+    assert contents_of(core).filters.counts((("region", "us"),)) is not None
+
+
 def test_the_end_of_a_lease_says_that_what_its_value_held_up_can_be_had() -> None:
     core = opened(EXCLUSIVE)
     assert not core.take_available(True)  # from now on
