@@ -7,6 +7,7 @@ import asyncio
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.providers.ledger.memory_ledgers import MemoryReader
 from tests.providers.ledger.worlds import World, in_a_world, marked, plain, texts
 
 from millstream.providers.ledger.topic.appending.outbox import Batch
@@ -82,6 +83,32 @@ def test_a_reader_elsewhere_sees_what_is_confirmed_and_the_next_ledger_as_it_com
             assert await waiting and now() - began <= 0.15
             assert texts(await reader.read(number)) == [f"m{number}"]
             assert await reader.bounds() == (1, number + 1)
+        await reader.aclose()
+
+    in_a_world(main)
+
+
+def test_a_bookie_that_says_what_is_no_news_delays_no_reader_nor_keeps_it_busy(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: list[int] = []
+
+    async def at_once(self: MemoryReader, confirmed: int, wait_s: float, /) -> int:
+        asked.append(confirmed)
+        return await self._last()
+
+    async def main(world: World) -> None:
+        topic = await world.open(1)
+        await topic.append(plain("a"))
+        reader = world.process().topics.reader("t")
+        monkeypatch.setattr(MemoryReader, "wait", at_once)
+        now = asyncio.get_running_loop().time
+        waiting = asyncio.ensure_future(reader.wait(2, 30))
+        await asyncio.sleep(1.0)
+        assert not waiting.done() and 40 <= len(asked) <= 110  # for news, and for the end
+        await topic.append(plain("b"))
+        began = now()
+        assert await waiting and now() - began <= 0.03
         await reader.aclose()
 
     in_a_world(main)

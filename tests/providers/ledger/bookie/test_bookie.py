@@ -326,16 +326,49 @@ def test_a_watch_ends_when_more_is_confirmed_at_a_fence_and_after_its_time() -> 
     on_loop(main)
 
 
+def test_who_knows_more_than_a_bookie_that_lags_is_not_woken_by_what_it_knows() -> None:
+    async def main() -> None:
+        bookie = await opened(new_disk())
+        loop = asyncio.get_running_loop()
+        await bookie.add(0, [entry(1, 0), entry(1, 1)])
+        ahead = asyncio.ensure_future(bookie.watch(1, 3, 9.0))  # another bookie has said 3
+        behind = asyncio.ensure_future(bookie.watch(1, 1, 9.0))
+        await asyncio.sleep(0.1)
+        for number in (2, 3):  # entry 3 says that 2 is confirmed
+            await bookie.add(0, [entry(1, number)])
+        assert await behind == 2
+        await asyncio.sleep(0.1)
+        assert not ahead.done()
+        began_s = loop.time()
+        await bookie.add(0, [entry(1, 4), entry(1, 5)])
+        assert await ahead == 4 and loop.time() - began_s < 0.1
+
+    on_loop(main)
+
+
+def test_the_end_of_a_ledger_which_is_told_again_is_told_to_all_who_wait() -> None:
+    async def main() -> None:
+        bookie = await opened(new_disk())
+        await bookie.add(0, [entry(1, 0)])
+        await bookie.tell(1, 0, 0)
+        watches = [asyncio.ensure_future(bookie.watch(1, known, 9.0)) for known in (0, 7)]
+        await asyncio.sleep(0.1)
+        await bookie.tell(1, 0, 0)
+        assert await asyncio.gather(*watches) == [0, 0] and asyncio.get_running_loop().time() < 1.0
+
+    on_loop(main)
+
+
 def test_nobody_is_kept_who_does_not_wait_any_more() -> None:
     async def main() -> None:
         watches = Watches(9)
-        waits = [asyncio.ensure_future(watches.wait(1, wait_s)) for wait_s in (1.0, 5.0)]
-        waits.append(asyncio.ensure_future(watches.wait(2, 9.0)))
+        waits = [asyncio.ensure_future(watches.wait(1, 5, wait_s)) for wait_s in (1.0, 5.0)]
+        waits.append(asyncio.ensure_future(watches.wait(2, 5, 9.0)))
         await asyncio.sleep(2.0)
         assert len(watches) == 2 and [len(one) for one in watches._by_ledger.values()] == [1, 1]
         waits[2].cancel()
-        watches.wake(1)
-        watches.wake(3)
+        watches.wake(1, None)
+        watches.wake(3, None)
         await asyncio.wait(waits)
         assert len(watches) == 0 and not watches._by_ledger
 

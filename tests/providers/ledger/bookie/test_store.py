@@ -15,10 +15,13 @@ class Landed:
     """A store of one segment, and frames that land in it."""
 
     def __init__(self) -> None:
-        self.changed: list[int] = []
-        self.store = Store("d", Index(), State(), {}, self.changed.append)
+        self.changed: list[tuple[int, int | None]] = []
+        self.store = Store("d", Index(), State(), {}, self.note)
         self.store.begin_segment(1)
         self.offset, self.sequence, self.check = 512, 0, 0
+
+    def note(self, ledger: int, confirmed: int | None) -> None:
+        self.changed.append((ledger, confirmed))
 
     def land(self, *records: Record) -> None:
         frame = frame_of(1, self.sequence + 1, self.check, records)
@@ -36,7 +39,7 @@ def test_a_fence_that_was_asked_for_counts_at_once_and_is_durable_when_it_landed
     store = landed.store
     store.ask_fence(1, 3)
     store.ask_fence(1, 2)
-    assert (store.term_of(1), store.is_fenced(1, 1), landed.changed) == (3, False, [1, 1])
+    assert (store.term_of(1), store.is_fenced(1, 1), landed.changed) == (3, False, [(1, None)] * 2)
     landed.land(Record(Kind.FENCE, 1, 2))
     assert (store.term_of(1), store.is_fenced(1, 2), store.is_fenced(1, 3)) == (3, True, False)
     landed.land(Record(Kind.FENCE, 1, 3))
@@ -53,7 +56,9 @@ def test_a_tombstone_that_was_asked_for_counts_at_once() -> None:
     landed.land(added(1, 1), Record(Kind.FORGET, 1, 1), Record(Kind.FORGET, 3, 3), added(1, 2))
     assert [store.index.find(1, number) for number in range(3)] == [0, 0, 0]
     assert (store.term_of(1), store.term_of(3), store.ledgers()) == (TERM_MAX, TERM_MAX, [2])
-    assert landed.changed == [1, 1], "who waits for more of it is told that it is gone, too"
+    assert landed.changed == [(1, 0), (1, None)], (
+        "who waits for more of it is told that it is gone, too"
+    )
     assert not store._forgetting
     sealed = store.end_segment()
     assert sealed is not None
@@ -65,11 +70,11 @@ def test_whoever_waits_is_told_of_what_is_confirmed_and_if_it_is_said_again() ->
     landed.land(added(1, 0))
     assert landed.changed == [], "it is the first: nothing before it is confirmed"
     landed.land(added(1, 2), added(1, 1))
-    assert landed.changed == [1] and landed.store.index.confirmed(1) == 1
+    assert landed.changed == [(1, 1)] and landed.store.index.confirmed(1) == 1
     landed.store.tell(1, 2)
-    assert landed.changed == [1, 1] and landed.store.index.confirmed(1) == 2
+    assert landed.changed == [(1, 1), (1, None)] and landed.store.index.confirmed(1) == 2
     landed.store.tell(1, 1)
-    assert landed.changed == [1, 1, 1] and landed.store.index.confirmed(1) == 2
+    assert landed.changed == [(1, 1), (1, None), (1, None)] and landed.store.index.confirmed(1) == 2
 
 
 def test_a_segment_has_an_index_file_from_its_first_frame_on() -> None:

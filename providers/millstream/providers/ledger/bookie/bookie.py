@@ -327,7 +327,7 @@ class Bookie:
         """
         self.journal.refuse()
         if self.store.index.confirmed(ledger) <= confirmed:
-            await self._watches.wait(ledger, wait_s)
+            await self._watches.wait(ledger, confirmed, wait_s)
         return self.store.index.confirmed(ledger)
 
     async def tell(self, ledger: int, term: int, confirmed: int) -> None:

@@ -27,7 +27,8 @@ class Store:
     Args:
         name: of the directory.
         ends: how many bytes of each segment are used.
-        changed: called with a ledger of which more is confirmed, or which was fenced.
+        changed: called with a ledger and the last entry that one which came says is confirmed;
+            None for that: it was told, and perhaps has its end, was fenced or deleted.
     """
 
     def __init__(
@@ -36,7 +37,7 @@ class Store:
         index: Index,
         state: State,
         ends: dict[int, int],
-        changed: Callable[[int], None],
+        changed: Callable[[int, int | None], None],
     ) -> None:
         self.index = index
         self.state = state
@@ -60,7 +61,7 @@ class Store:
     def ask_fence(self, ledger: int, term: int) -> None:
         """A fence is on its way: refuse lower terms from now on."""
         self._asked[ledger] = max(term, self._asked.get(ledger, 0))
-        self._changed(ledger)
+        self._changed(ledger, None)
 
     def is_forgotten(self, ledger: int) -> bool:
         """Was it deleted, or is it being?"""
@@ -97,7 +98,7 @@ class Store:
     def tell(self, ledger: int, confirmed: int) -> None:
         """More of a ledger is confirmed than its entries here say; said again, it has its end."""
         self.index.tell(ledger, confirmed)
-        self._changed(ledger)
+        self._changed(ledger, None)
 
     # -- the journal
 
@@ -138,7 +139,7 @@ class Store:
         tail.index.put(ledger, entry, place, size, confirmed)
         self.index.put(ledger, entry, place, size, confirmed)
         if confirmed > before:
-            self._changed(ledger)
+            self._changed(ledger, confirmed)
 
     def _fence(self, ledger: int, term: int) -> None:
         self.state.fence(ledger, term)
@@ -150,7 +151,7 @@ class Store:
         for ledger in within(self.index.ledgers, first, last):
             self.index.drop(ledger)
             tail.index.drop(ledger)
-            self._changed(ledger)
+            self._changed(ledger, None)
         self._forgetting.difference_update(within(self._forgetting, first, last))
         for ledger in within(self._asked, first, last):
             del self._asked[ledger]

@@ -1,7 +1,8 @@
 """Callers that wait until more of a ledger is confirmed.
 
-Owns: `Watches`. Invariants: whoever waits is told once: of more, of a fence, of the bookie's end,
-or that the time is over; nobody is kept after that; their number has a limit.
+Owns: `Watches`. Invariants: whoever waits is told once: of more than it knows, of a fence, of the
+bookie's end, or that the time is over; what it knows already wakes nobody; nobody is kept after
+that; their number has a limit.
 """
 
 from __future__ import annotations
@@ -14,20 +15,20 @@ __all__ = ["Watches"]
 
 
 class Watches:
-    """Futures by ledger; `watches_max` at most."""
+    """Futures by ledger, each with what its caller knows; `watches_max` at most."""
 
     __slots__ = ("_by_ledger", "_count", "_watches_max")
 
     def __init__(self, watches_max: int) -> None:
         self._watches_max = watches_max
-        self._by_ledger: dict[int, set[asyncio.Future[None]]] = {}
+        self._by_ledger: dict[int, dict[asyncio.Future[None], int]] = {}
         self._count = 0
 
     def __len__(self) -> int:
         return self._count
 
-    async def wait(self, ledger: int, wait_s: float) -> None:
-        """Until something happens to the ledger, or `wait_s` have passed.
+    async def wait(self, ledger: int, confirmed: int, wait_s: float) -> None:
+        """Until more of the ledger is confirmed, another thing happens to it, or `wait_s` are over.
 
         Raises BookieOverloaded, and what `end` was given.
         """
@@ -35,7 +36,7 @@ class Watches:
             text = f"{self._count} callers wait, watches_max is {self._watches_max}"
             raise BookieOverloaded(f"{text}: try again later")
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._by_ledger.setdefault(ledger, set()).add(future)
+        self._by_ledger.setdefault(ledger, {})[future] = confirmed
         self._count += 1
         try:
             async with asyncio.timeout(wait_s):
@@ -47,15 +48,15 @@ class Watches:
 
     def _forget(self, ledger: int, future: asyncio.Future[None]) -> None:
         self._count -= 1
-        waiting = self._by_ledger.get(ledger, set())
-        waiting.discard(future)
+        waiting = self._by_ledger.get(ledger, {})
+        waiting.pop(future, None)
         if not waiting:
             self._by_ledger.pop(ledger, None)
 
-    def wake(self, ledger: int) -> None:
-        """Something happened to a ledger."""
-        for future in self._by_ledger.get(ledger, ()):
-            if not future.done():
+    def wake(self, ledger: int, confirmed: int | None) -> None:
+        """So much of a ledger is confirmed now; None: something else happened to it."""
+        for future, known in self._by_ledger.get(ledger, {}).items():
+            if not future.done() and (confirmed is None or confirmed > known):
                 future.set_result(None)
 
     def end(self, error: Exception) -> None:

@@ -21,11 +21,14 @@ from millstream.runtime.extending import shown
 
 from .pages import MessagesLost, Pages
 
-__all__ = ["LOOK_EVERY_S", "TopicReader"]
+__all__ = ["AGAIN_S", "LOOK_EVERY_S", "TopicReader"]
 
 LOOK_EVERY_S = 0.1
 """How often a reader that waits looks whether messages go on in another ledger, if the last one has
 its end."""
+AGAIN_S = 0.02
+"""The same when a bookie of the open one said something else than that more is confirmed: that it
+is fenced or has its end, or what another one had said before."""
 WATCHED_S = 1.0
 """The same while the last one is open: its bookies say when something happens to it."""
 
@@ -107,13 +110,13 @@ class TopicReader:
 
     async def _pause(self, record: TopicRecord, entry: int, wait_s: float) -> None:
         """Until something may be there: in the open ledger, or in one that is not listed yet."""
-        began_s = self._now()
-        if record.spans and not record.spans[-1].is_sealed:
-            watched_s = min(wait_s, WATCHED_S)
-            if await self._pages.wait(record.spans[-1], entry, watched_s) > entry:
-                return
-        spent_s = self._now() - began_s
-        await asyncio.sleep(max(0.0, min(wait_s, LOOK_EVERY_S) - spent_s))
+        if not record.spans or record.spans[-1].is_sealed:
+            await asyncio.sleep(min(wait_s, LOOK_EVERY_S))
+            return
+        began_s, watched_s = self._now(), min(wait_s, WATCHED_S)
+        if await self._pages.wait(record.spans[-1], entry, watched_s) <= entry:
+            spent_s = self._now() - began_s
+            await asyncio.sleep(max(0.0, min(wait_s, AGAIN_S) - spent_s))
 
     async def seek(self, time_s: float) -> int:
         """The first message that was appended at or after a wall time; as `Topic.seek`.
