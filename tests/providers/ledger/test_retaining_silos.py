@@ -19,7 +19,7 @@ from millstream.providers.ledger import (
     LedgerTopicOptions,
     LedgerTopicSettings,
 )
-from millstream.runtime import MillstreamError
+from millstream.runtime import MillstreamError, PublishUnknown
 from millstream.runtime.testing import HostCrashed, Random, Simulation, run, seeded_random
 from millstream.streams import EnqueueFailed, QueueReader, Token
 
@@ -54,8 +54,8 @@ class Play:
             try:
                 await self.silos.publish(self.any_silo(), f"{number}")
                 self.accepted.append(f"{number}")
-            except EnqueueFailed:
-                pass  # it may be stored, and is not looked for
+            except EnqueueFailed as failed:
+                assert not isinstance(failed.cause, PublishUnknown) or failed.accepted == ()
             except (HostCrashed, IndexError, KeyError):  # none is up, or it is starting
                 await asyncio.sleep(0.1)
             number += 1
