@@ -17,11 +17,11 @@ $(STAMP): pyproject.toml constraints.txt
 demo: $(STAMP)  ## flights through three silos, fed by Spark
 	$(BIN)/millstream demo flights
 
-test: $(STAMP)  ## every test, those of runtime and streams on both loops; by two processes
+test: $(STAMP)  ## every test, those that need a loop on both; by two processes
 	$(BIN)/python -m pytest -q -n 2 --maxschedchunk 8 -m "not real and not spark and not spark_faults"
 	$(BIN)/python -m pytest -q -n 3 --dist loadgroup -m "real or spark"  # which mostly wait
-	MILLSTREAM_LOOP=uvloop $(BIN)/python -m pytest -q -n 2 --maxschedchunk 8 tests/runtime tests/streams \
-		--ignore tests/runtime/testing -m "not slow"  # long simulations have a loop of their own
+	MILLSTREAM_LOOP=uvloop $(BIN)/python -m pytest -q -n 2 --maxschedchunk 8 \
+		-m "not real and not spark and not spark_faults"  # those that use it
 
 test-fast: $(STAMP)  ## in two minutes: no processes, no Spark, some of each long run
 	$(BIN)/python -m pytest -q -n 2 --hypothesis-profile fast \

@@ -5,11 +5,12 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import inspect
 import os
 import re
 import sys
 from collections import Counter
-from collections.abc import Callable, Coroutine, Generator, Mapping
+from collections.abc import Callable, Coroutine, Generator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -46,11 +47,14 @@ UNSTABLE_ID = re.compile(r" at 0x[0-9a-f]+|set\(\{[^}]*, ")
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """A test has the same name in every process: none with an address, or a set of several. Of
     the parameters of a test that is marked `one_in(n)`, all but each n-th are spare. Those of the
-    Spark session run in one process."""
+    Spark session run in one process. On another loop than asyncio's, only what uses it runs."""
     spare_all_but_some(items)
+    if LOOP != "asyncio":
+        config.hook.pytest_deselected(items=[item for item in items if not uses_loop(item)])
+        items[:] = filter(uses_loop, items)
     for item in items:
         if "spark" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.xdist_group("spark"))  # in one process: one session
@@ -69,6 +73,21 @@ def spare_all_but_some(items: list[pytest.Item]) -> None:
             if counts[test] % mark.args[0]:
                 item.add_marker("spare")
             counts[test] += 1
+
+
+def uses_loop(item: pytest.Item) -> bool:
+    """Is the test, or one of its fixtures, run by the loop of `LOOP`? The others would be as they
+    are without: they use none, or one of their own."""
+    return item.get_closest_marker("asyncio") is not None or any(
+        inspect.iscoroutinefunction(fixture.func) or inspect.isasyncgenfunction(fixture.func)
+        for name in getattr(item, "fixturenames", ())
+        for fixture in fixtures_of(item).get(name, ())
+    )
+
+
+def fixtures_of(item: pytest.Item) -> Mapping[str, Sequence[pytest.FixtureDef[Any]]]:
+    info: Any = getattr(item, "_fixtureinfo", None)
+    return info.name2fixturedefs if info else {}
 
 
 def pytest_collection_finish() -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from typing import cast
 
 import msgspec
 from aiohttp import web
@@ -71,9 +72,9 @@ class Connection(web.RequestHandler):
         if not self._door.is_full:
             super().connection_made(transport)
             return
-        assert isinstance(transport, asyncio.WriteTransport)
-        transport.write(FULL)
-        transport.close()
+        refused = cast(asyncio.WriteTransport, transport)  # uvloop's is of no class of asyncio's
+        refused.write(FULL)
+        refused.close()
 
     def handle_error(
         self,
