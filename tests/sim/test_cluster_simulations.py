@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import shutil
@@ -14,7 +15,9 @@ import pytest
 from tests.imports import FOLDERS, ROOT
 
 from millstream.console.main import main
-from millstream.console.sim.runner import SUITES, run_seed
+from millstream.console.sim import runner
+from millstream.console.sim.runner import SUITES, SeedOutcome, run_seed
+from millstream.runtime import Env
 
 SEEDS = 30
 ROTATION = 100_000
@@ -81,6 +84,28 @@ def test_the_command_runs_one_seed_and_tells_what_happened(
     assert report["suite"] == "calls"
     assert report["count"] == 1 and report["failed"] == []
     assert report["figures"]["answered"] > 100 and report["figures"]["crashes"] > 0
+
+
+def seeds_with_failures(suite: str, seed: int) -> SeedOutcome:
+    """Every second one."""
+    return SeedOutcome(suite, seed, 1.0, "", {}, "" if seed % 2 else f"report of {seed}")
+
+
+def test_a_long_run_says_how_far_it_is_and_shows_the_first_failures_at_once(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    clock = itertools.count(1000, 25)  # seconds of each look
+    monkeypatch.setattr(Env, "wall_s", lambda self: float(next(clock)))
+    monkeypatch.setattr(runner, "run_seed", seeds_with_failures)
+    assert main(["sim", "--suite", "calls", "--seeds", "11"]) == 1
+    told = capsys.readouterr()
+    assert told.out.startswith("calls: 11 seeds (1 to 11)")
+    assert "FAILED: 2, 4, 6, 8, 10" in told.out
+    assert told.err.split("\n") == [
+        *("", "report of 2", "calls: 3 of 11 seeds in 75 s, 1 failed"),
+        *("", "report of 4", "", "report of 6", "calls: 6 of 11 seeds in 150 s, 3 failed"),
+        *("calls: 9 of 11 seeds in 225 s, 4 failed", ""),
+    ]
 
 
 @pytest.mark.spare

@@ -1,8 +1,8 @@
 """Running suites over many seeds, and saying what came of it.
 
 Owns: the list of suites, one seed's outcome, the summary. Invariants: a failing seed is reported
-with the one command that runs it again; the summary says what was in the runs, so that a suite in
-which nothing happened is seen.
+at once, with the one command that runs it again; the summary says what was in the runs, so that a
+suite in which nothing happened is seen.
 """
 
 from __future__ import annotations
@@ -42,6 +42,8 @@ SUITES: dict[str, Callable[[Simulation], Coroutine[Any, Any, Counter[str]]]] = {
 }
 VIRTUAL_S_MAX = 600.0
 FAILURES_SHOWN = 3
+PROGRESS_EVERY_S = 60.0
+"""A run that takes longer says so often how far it is."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,13 +95,28 @@ def run_sim(options: SimOptions) -> int:
 def _run_suite(suite: str, options: SimOptions) -> dict[str, Any]:
     started_s = Env().wall_s()
     seeds = range(options.first_seed, options.first_seed + options.seeds)
-    outcomes = list(_outcomes(suite, seeds, options.jobs))
+    outcomes = list(_told(suite, len(seeds), _outcomes(suite, seeds, options.jobs)))
     report = summarise(suite, seeds, outcomes, Env().wall_s() - started_s)
     if not options.is_json:
         print("\n".join(lines_of(report)), flush=True)
-    for outcome in [outcome for outcome in outcomes if outcome.failure][:FAILURES_SHOWN]:
-        print(f"\n{outcome.failure}", file=sys.stderr, flush=True)
     return report
+
+
+def _told(suite: str, count: int, outcomes: Iterable[SeedOutcome]) -> Iterator[SeedOutcome]:
+    """The outcomes; what fails, and how far it is, goes to standard error meanwhile."""
+    started_s = told_s = Env().wall_s()
+    failed = 0
+    for done, outcome in enumerate(outcomes, 1):
+        failed += bool(outcome.failure)
+        if outcome.failure and failed <= FAILURES_SHOWN:
+            print(f"\n{outcome.failure}", file=sys.stderr, flush=True)
+        now_s = Env().wall_s()
+        if now_s - told_s >= PROGRESS_EVERY_S and done < count:
+            told_s = now_s
+            verdict = f"{failed} failed" if failed else "no failure"
+            text = f"{suite}: {done:,} of {count:,} seeds in {now_s - started_s:.0f} s, {verdict}"
+            print(text, file=sys.stderr, flush=True)
+        yield outcome
 
 
 def _outcomes(suite: str, seeds: Iterable[int], jobs: int) -> Iterator[SeedOutcome]:
