@@ -46,7 +46,7 @@ sim: $(STAMP)  ## clusters under simulated trouble: 100 seeds of each suite
 	$(BIN)/millstream sim --seeds 100 --jobs 2
 
 mutants: $(STAMP)  ## faults planted in the cores: ROOM=turns for one room, SAMPLE=20 per module
-	$(BIN)/python -m tests.mutants $(ROOM) --sample $(or $(SAMPLE),0)
+	$(BIN)/python -m tests.mutants $(ROOM) --sample $(or $(SAMPLE),0) --jobs 2
 
 model: $(STAMP)  ## every order of a ledger's messages within bounds; GROUPS=quick for the small ones
 	$(BIN)/python -m tests.providers.ledger.model $(GROUPS)

@@ -1,4 +1,4 @@
-"""`python -m tests.mutants ROOM ... [--sample N] [--seed S] [--only FILE]`: see what goes unseen.
+"""`python -m tests.mutants ROOM ... [--sample N] [--only FILE] [--jobs N]`: see what goes unseen.
 
 Prints each fault that no test sees, and a table at the end. Exit code 1: in some room less than
 95 % were seen, or a test sees a fault that is listed as equivalent. No tool from a package index:
@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 
 from .planting import ROOT, Mutant, mutants_of, source_of
 from .rooms import ROOMS
+from .spreading import spread
 from .trials import Trials, with_tests
 
 SEEN_SHARE_MIN = 0.95
@@ -28,6 +29,7 @@ class Row:
     planted: int = 0
     seen: int = 0
     equivalent: int = 0
+    seen_equivalents: int = 0
 
     def __str__(self) -> str:
         share = 100 * self.seen / max(self.planted, 1)
@@ -43,16 +45,31 @@ class Judge:
     sample: int
     seed: int
     only: str
+    jobs: int = 1
     is_content: bool = True
     rows: list[Row] = field(default_factory=list)
 
     def judge(self, trials: Trials) -> None:
-        """Every room."""
+        """Every module of every room."""
+        asked = [(room, path) for room in self.rooms for path in ROOMS[room] if self.only in path]
+
+        def judge_one(number: int) -> Row:
+            room, path = asked[number]
+            return self.judge_module(trials, path, ROOMS[room][path])
+
+        rows = spread(len(asked), self.jobs, judge_one)
+        self.rows = [rows[number] for number in sorted(rows)]
+        for number in sorted(set(range(len(asked))) - set(rows)):
+            self.is_content = False
+            tell(f"{asked[number][1]}: not judged, its process failed")
         for room in self.rooms:
-            modules = {path: tests for path, tests in ROOMS[room].items() if self.only in path}
-            rows = [self.judge_module(trials, path, tests) for path, tests in modules.items()]
-            planted, seen = sum(row.planted for row in rows), sum(row.seen for row in rows)
-            self.is_content = self.is_content and seen >= SEEN_SHARE_MIN * planted
+            self.sum_up([row for number, row in rows.items() if asked[number][0] == room])
+
+    def sum_up(self, rows: list[Row]) -> None:
+        """Is enough seen in a room, and nothing that cannot be?"""
+        planted, seen = sum(row.planted for row in rows), sum(row.seen for row in rows)
+        wrong = sum(row.seen_equivalents for row in rows)
+        self.is_content = self.is_content and seen >= SEEN_SHARE_MIN * planted and not wrong
 
     def tell_table(self) -> None:
         """A row for each module, and one for all."""
@@ -72,7 +89,6 @@ class Judge:
         if 0 < self.sample < len(chosen):
             chosen = random.Random(f"{self.seed}/{module}").sample(chosen, self.sample)
         row = Row(module)
-        self.rows.append(row)
         for mutant in chosen:
             self.count(row, mutant, trials.seen(mutant))
         return row
@@ -82,7 +98,7 @@ class Judge:
         if mutant.is_equivalent:
             row.equivalent += 1
             if is_seen:
-                self.is_content = False
+                row.seen_equivalents += 1
                 tell(f"  listed as equivalent, and seen: {mutant.name}")
             return
         row.planted += 1
@@ -103,7 +119,10 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--sample", type=int, default=0, help="faults per module; 0: all")
     parser.add_argument("--seed", type=int, default=1, help="decides the sample")
     parser.add_argument("--only", default="", help="only modules with this in their path")
+    parser.add_argument("--jobs", type=int, default=1, help="processes")
     said = parser.parse_args()
+    if said.jobs < 1:
+        parser.error(f"--jobs is {said.jobs}: one or more")
     if unknown := set(said.rooms) - set(ROOMS):
         parser.error(f"no room is named {', '.join(sorted(unknown))}: {', '.join(ROOMS)}")
     return said
@@ -113,7 +132,7 @@ def main() -> int:
     """Run the rooms that are named, or all."""
     said = arguments()
     os.chdir(ROOT)
-    judge = Judge(said.rooms or list(ROOMS), said.sample, said.seed, said.only)
+    judge = Judge(said.rooms or list(ROOMS), said.sample, said.seed, said.only, said.jobs)
     paths = {test for room in judge.rooms for tests in ROOMS[room].values() for test in tests}
     for module in (path for room in judge.rooms for path in ROOMS[room]):
         source_of(module)

@@ -8,23 +8,43 @@ import sys
 
 import pytest
 from tests.mutants.planting import ROOT
+from tests.mutants.rooms import ROOMS
 
 pytestmark = pytest.mark.real
 
 
-def test_faults_of_a_small_core_are_planted_and_seen() -> None:
-    command = [sys.executable, "-m", "tests.mutants", "wire", "--only", "framing", "--sample", "6"]
-    run = subprocess.run(
-        command,
+def python(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run it where the tests are."""
+    return subprocess.run(
+        [sys.executable, *arguments],
         cwd=ROOT,
         env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
         capture_output=True,
         text=True,
         timeout=110,
+        check=False,
     )
+
+
+def test_faults_of_small_cores_are_planted_by_two_processes_and_seen() -> None:
+    run = python("-m", "tests.mutants", "wire", "--sample", "2", "--jobs", "2")
     assert run.returncode == 0, run.stdout + run.stderr
-    total = run.stdout.splitlines()[-1].split()
+    *_, first, second, third, total = (line.split() for line in run.stdout.splitlines())
+    modules = [row[0].rpartition("/")[2] for row in (first, second, third)]
+    assert modules == [path.rpartition("/")[2] for path in ROOMS["wire"]]
     assert total[0] == "all"
     planted, seen, equivalent = int(total[1]), int(total[2]), int(total[-1])
     assert planted + equivalent == 6
     assert seen == planted
+
+
+def test_what_a_process_did_before_it_failed_is_kept() -> None:
+    program = (
+        "from tests.mutants.spreading import spread\n"
+        "assert spread(40, 1, str) == spread(40, 3, str) == {n: str(n) for n in range(40)}\n"
+        "done = spread(40, 2, lambda n: 100 // (n - 7))\n"
+        "assert 7 not in done and len(done) == 39, done\n"
+    )
+    run = python("-c", program)
+    assert run.returncode == 0, run.stderr
+    assert "ZeroDivisionError" in run.stderr
