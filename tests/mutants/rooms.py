@@ -117,6 +117,7 @@ PRIORITY_CORE = (
     f"{PRIORITIES}/test_grouped.py",
     f"{PRIORITIES}/test_core_changes.py",
     f"{PRIORITIES}/test_core_contents.py",
+    f"{PRIORITIES}/test_core_requests.py",
     f"{PRIORITIES}/test_strays.py",
     f"{PRIORITIES}/test_core_limits.py",
     f"{PRIORITIES}/test_core_sessions.py",

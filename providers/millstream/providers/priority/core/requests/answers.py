@@ -24,7 +24,7 @@ __all__ = ["Answer", "answer_of", "plain_of"]
 
 Answer = Dequeued | Enqueued | EnqueuedMany | Done
 EnqueuedFields = tuple[str, int, int, bool]
-RefusedFields = tuple[int, str, str, str]
+RefusedFields = tuple[int, str, str, str, int]
 LeaseFields = tuple[str, int, int, int, int, int, int]
 
 
