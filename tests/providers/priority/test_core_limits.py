@@ -159,6 +159,8 @@ def test_metadata_are_few_pairs_of_texts(pairs: Any) -> None:
     assert "metadata" in caught.value.field
     with pytest.raises(RequestInvalid):
         core.dequeue(0, "w", 1, pairs)
+    with pytest.raises(RequestInvalid, match="metadata of 'k' has 1000 bytes, not 0 to 256"):
+        core.enqueue(0, NewMessage("m", b"x", 0, {"k": "v" * 1_000}))
     for fits in (PAIRS, list(PAIRS.items()), {"k": ""}):
         opened().enqueue(0, NewMessage("m", b"x", 0, fits))
 
