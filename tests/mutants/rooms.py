@@ -123,6 +123,7 @@ PRIORITY_CORE = (
     f"{PRIORITIES}/test_core_sessions.py",
     f"{PRIORITIES}/test_core_costs.py",
     f"{PRIORITIES}/test_core_model.py",
+    f"{PRIORITIES}/test_requeue.py",
     f"{PRIORITIES}/test_shards.py",
 )
 LAYOUT = (f"{OWNERSHIP}/test_layout.py", f"{OWNERSHIP}/test_mapper_record.py")

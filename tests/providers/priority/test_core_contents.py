@@ -11,6 +11,7 @@ from tests.providers.priority.test_core_vectors import EXCLUSIVE, SIMPLE, opened
 from millstream.providers.priority.core.contents import Contents
 from millstream.providers.priority.core.core import PriorityCore
 from millstream.providers.priority.core.message import State
+from millstream.providers.priority.core.requests.sessions import Request
 
 
 def contents_of(core: PriorityCore) -> Contents:
@@ -98,5 +99,15 @@ def test_a_check_sees_what_is_wrong_in_any_part(wrong: Callable[[Contents], None
     take(core)
     core.check()
     wrong(contents_of(core))
+    with pytest.raises(AssertionError):
+        core.check()
+
+
+def test_a_check_looks_at_sessions_too() -> None:
+    core = opened()
+    put(core, "m")
+    core.once(0, Request("s", 1), "dequeue", lambda: core.dequeue(0, "w"))
+    core.check()
+    core._sessions.sessions["s"].acknowledged = 1  # what is acknowledged is forgotten
     with pytest.raises(AssertionError):
         core.check()

@@ -90,10 +90,12 @@ def test_a_number_is_within_its_limits_and_what_is_not_is_refused(name: str) -> 
     call, least, most = FIELDS[name]
     for fits in (least, most):
         call(made(), fits)
-    for odd in (least - 1, most + 1, least + 0.5, str(least)):
+    for odd in (least - 1, most + 1, least + 0.5, str(least), float(least), True):
         with pytest.raises(RequestInvalid, match="queue 'encode': ") as caught:
             call(made(), odd)
         assert caught.value.field == name.partition(" ")[0]
+        said = f"not {least} to {most}" if type(odd) is int else "not a whole number"
+        assert said in str(caught.value)
 
 
 TEXTS: dict[str, Callable[[PriorityCore, Any], object]] = {
@@ -112,6 +114,8 @@ def test_a_reason_is_a_text_of_a_size(name: str) -> None:
         with pytest.raises(RequestInvalid) as caught:
             TEXTS[name](core, odd)
         assert caught.value.field == "reason"
+        if isinstance(odd, str) and odd.isascii():
+            assert f"has {REASON_BYTES_MAX + 1} bytes, not 0 to" in str(caught.value)
         assert state(core, "m") in (State.PENDING, State.RUNNING)
 
 
@@ -240,6 +244,36 @@ def test_an_answer_is_cut_behind_the_message_that_fills_it(
         assert len(core.dequeue(0, "w", 4).leases) == count
 
 
+def test_a_page_is_cut_behind_the_message_that_fills_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    from millstream.providers.priority.core import reading
+
+    for size, count in ((100, 1), (101, 2), (199, 2), (200, 2), (201, 3)):
+        monkeypatch.setattr(reading, "ANSWER_BYTES_MAX", size)
+        core = opened()
+        for number in range(4):
+            core.enqueue(0, NewMessage(f"m{number}", b"x" * 100, number))
+        assert len(core.read.page(9)) == len(core.read.peek(9)) == count
+
+
+@pytest.mark.parametrize("held", [0, 1, 2, 3, 4])
+def test_there_may_be_more_once_so_many_held_values_were_passed(
+    held: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from millstream.providers.priority.core.moves import taking
+
+    monkeypatch.setattr(taking, "STEPS_INLINE_MAX", 2)
+    core = opened(replace(EXCLUSIVE, shapes=(("region",),)))
+    for number in range(held):
+        put(core, f"n{number}", 0, f"p{number}", region="n")
+        put(core, f"s{number}", 0, f"p{number}", region="s")
+    for number in range(held):  # where messages of another region are the heads nobody looks
+        assert take(core, region="n").id == f"n{number}"
+    found = core.dequeue(0, "w", 9, {"region": "s"})
+    assert (ids(found), found.status) == ([], PollStatus.EMPTY if held < 2 else PollStatus.MORE)
+    again = core.dequeue(0, "w", 9, {"region": "s"}).status
+    assert again is (PollStatus.EMPTY if held < 4 else PollStatus.MORE)
+
+
 def test_there_is_more_as_long_as_something_is_due(monkeypatch: pytest.MonkeyPatch) -> None:
     from millstream.providers.priority.core import core as module
 
@@ -365,6 +399,9 @@ def test_settings_are_within_their_limits(name: str) -> None:
     [
         ({"exclusivity_key": ""}, "exclusivity_key is ''"),
         ({"exclusivity_key": 7}, "exclusivity_key is 7"),
+        ({"exclusivity_key": "\ud800"}, "exclusivity_key is .* not a text of 1 to"),
+        ({"enqueue_blocked": 1}, "enqueue_blocked is 1, neither True nor False"),
+        ({"dequeue_blocked": None}, "dequeue_blocked is None, neither True nor False"),
         ({"limit": 2}, "limit is 2 of a queue without exclusivity_key"),
         ({"shapes": "ab"}, "shapes is 'ab'"),
         ({"shapes": ("ab",)}, "a shape is 'ab'"),

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Callable
+from dataclasses import replace
+
 import pytest
 from tests.providers.priority.test_core_vectors import opened, take
 from tests.providers.priority.world import Rig, in_cluster
 
-from millstream.providers.priority import QueueSettings, RequestInvalid, State
+from millstream.providers.priority import Moved, QueueSettings, RequestInvalid, State
 from millstream.providers.priority.core.body import NewMessage
 from millstream.providers.priority.core.core import PriorityCore
+from millstream.providers.priority.core.moves import entering
 from millstream.providers.priority.core.settings import TEXT_BYTES_MAX
+from millstream.providers.priority.core.shards import home_of, shard_name
 
 
 def failed(core: PriorityCore, id: str) -> None:
@@ -49,6 +55,109 @@ def test_an_id_that_cannot_be_is_named() -> None:
         with pytest.raises(RequestInvalid) as caught:
             core.requeue(1, "a", odd)
         assert caught.value.field == "new_id"
+
+
+# -- one shard of several: it makes ids that are its own
+
+SIMPLE = QueueSettings(shards=3, layout=5)
+MORE = replace(SIMPLE, shards_before=2, layout=6)
+FEWER = replace(SIMPLE, shards=2, shards_before=3, layout=6)
+PLANES = replace(SIMPLE, exclusivity_key="plane")
+ENDS = ("~again-1", "~again-1.1", "~again-1.2", "~again-1.3")
+
+
+def own_ends(id: str, shard: int, *shards: int) -> list[str]:
+    """Those of the ids that it may come again as which belong to the shard, in order."""
+    made = [id + end for end in ENDS]
+    return [one for one in made if all(home_of(one, count) == shard for count in shards)]
+
+
+def an_id(is_fit: Callable[[str], bool]) -> str:
+    return next(id for id in (f"m{number}" for number in itertools.count()) if is_fit(id))
+
+
+def canceled(id: str, settings: QueueSettings, shard: int, value: str = "") -> PriorityCore:
+    """A shard with one message, of sequence 1, that is over."""
+    core = PriorityCore.created(0, shard_name("q", shard), settings)
+    core.enqueue(0, NewMessage(id, b"", 0, {"plane": value} if value else (), floor=0))
+    core.cancel(0, id)
+    return core
+
+
+@pytest.mark.parametrize("end", ENDS[:3])
+@pytest.mark.parametrize("shard", [1, 2])
+def test_the_first_id_that_belongs_to_the_shard_is_made(shard: int, end: str) -> None:
+    id = an_id(
+        lambda id: home_of(id, 3) == shard and own_ends(id, shard, 3)[:1] == [id + end],
+    )
+    core = canceled(id, SIMPLE, shard)
+    assert [core.requeue(1, id).id for _ in range(2)] == [id + end] * 2
+    core.check()
+
+
+def first_is_of_more(id: str) -> bool:
+    """It stays where it is when three shards become two, its first id comes from the third then,
+    and its second stays."""
+    return (
+        home_of(id, 3) == 1
+        and own_ends(id, 1, 2)[:2] == [id + end for end in ENDS[:2]]
+        and (own_ends(id, 1, 3)[:1] == [id + ENDS[1]])
+    )
+
+
+def test_while_there_are_fewer_shards_an_id_belongs_to_the_shard_before_and_now() -> None:
+    id = an_id(first_is_of_more)
+    assert canceled(id, FEWER, 1).requeue(1, id).id == id + ENDS[1]
+    assert canceled(id, replace(FEWER, shards_before=0), 1).requeue(1, id).id == id + ENDS[0]
+
+
+def test_what_came_again_is_known_by_its_id_when_shards_are_others() -> None:
+    id = an_id(first_is_of_more)
+    core = canceled(id, SIMPLE, 1)
+    assert core.requeue(1, id).id == id + ENDS[1]
+    core.adopt(2, FEWER)
+    core.adopt(3, replace(SIMPLE, shards=2, layout=7))
+    again = core.requeue(4, id)
+    assert (again.id, again.is_changed) == (id + ENDS[1], False)
+
+
+def test_a_shard_that_is_being_added_makes_none_until_that_is_over() -> None:
+    id = an_id(lambda id: own_ends(id, 2, 3)[:1] == [id + ENDS[0]] and home_of(id, 3) == 2)
+    core = canceled(id, MORE, 2)
+    with pytest.raises(Moved, match="is to be offered to its former shard first"):
+        core.requeue(1, id)
+    core.settle(2, MORE.layout)
+    assert core.requeue(3, id).id == id + ENDS[0]
+
+
+def test_in_an_exclusive_queue_and_in_one_without_shards_any_id_is_the_shard_s_own() -> None:
+    id = an_id(lambda id: id + ENDS[0] not in own_ends(id, 1, 3) != [])
+    value = an_id(lambda value: home_of(value, 3) == 1)
+    assert canceled(id, PLANES, 1, value).requeue(1, id).id == id + ENDS[0]
+    assert canceled(id, QueueSettings(), 1).requeue(1, id).id == id + ENDS[0]
+
+
+def test_a_message_is_never_its_own_second() -> None:
+    id = "a" + ENDS[0]
+    value = an_id(lambda value: home_of(value, 3) == 1)
+    for core in (canceled(id, QueueSettings(), 1), canceled(id, PLANES, 1, value)):
+        first = core.requeue(1, id)
+        assert (first.id, first.is_changed) == ("a" + ENDS[1], True)
+
+
+def test_where_no_id_is_the_shard_s_own_the_first_is_refused_and_nothing_changes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(entering, "IDS_AGAIN", 3)
+    id = an_id(lambda id: home_of(id, 3) == 1 and own_ends(id, 1, 3) == [id + ENDS[3]])
+    core = canceled(id, SIMPLE, 1)
+    core.drain()
+    with pytest.raises(Moved, match=f"message '{id}{ENDS[0]}' belongs to another shard"):
+        core.requeue(1, id)
+    assert core.read.depth()[State.CANCELED] == 1 and core.is_drained
+
+
+# -- in a cluster
 
 
 def test_in_a_simple_queue_of_several_shards_every_message_can_come_again() -> None:
