@@ -53,8 +53,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     Spark session run in one process. On another loop than asyncio's, only what uses it runs."""
     spare_all_but_some(items)
     if LOOP != "asyncio":
-        config.hook.pytest_deselected(items=[item for item in items if not uses_loop(item)])
-        items[:] = filter(uses_loop, items)
+        kept = {item.nodeid for item in items if uses_loop(item)}
+        config.hook.pytest_deselected(items=[item for item in items if item.nodeid not in kept])
+        items[:] = [item for item in items if item.nodeid in kept]
     for item in items:
         if "spark" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.xdist_group("spark"))  # in one process: one session

@@ -7,6 +7,7 @@ import io
 import json
 import re
 import shlex
+from base64 import b64decode
 from collections.abc import AsyncIterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -136,6 +137,12 @@ async def test_payloads_come_from_texts_files_and_standard_input(
     assert out.getvalue() == payload
 
 
+async def test_a_payload_is_in_the_one_json_value_if_that_is_asked_for(desk: Desk) -> None:
+    await priority_queue(desk.cluster, "q").enqueue(b"\x00\n\xff", id="a")
+    told = await desk.json("get", "q", "a", "--payload")
+    assert b64decode(told["payload"]) == b"\x00\n\xff"
+
+
 async def test_queues_are_made_changed_and_deleted(desk: Desk) -> None:
     settings = ["--exclusive", "project", "--set", "lease_ms=5000", "--set", "shapes=a,b;c"]
     assert await desk.run("create", "q", *settings) == "q: settings of version 1\n"
@@ -178,7 +185,7 @@ WRONG = {
     ("enqueue", "q", "@/nobody/has/it"): "FileNotFoundError: ",
     ("create", "q", "--set", "lease=5"): "RequestInvalid: queue 'q': lease is no setting: ",
     ("create", "q", "--set", "limit=x"): "RequestInvalid: queue 'q': limit is 'x', not a whole",
-    ("create", "q", "--set", "attempts=0"): "ConfigError: attempts is 0, ",
+    ("create", "q", "--set", "attempts=0"): "RequestInvalid: queue 'q': attempts is 0, ",
     ("create", "q", "--set", "enqueue_blocked=1x"): "RequestInvalid: queue 'q': enqueue_blocked",
     ("release", "q", "m", "1.2", "--delay", "-1"): "RequestInvalid: queue 'q': delay_s is -1.0",
     ("ls", "--part", "none"): "",

@@ -1,4 +1,6 @@
-"""`python -m tests.mutants ROOM ... [--sample N] [--only FILE] [--jobs N]`: see what goes unseen.
+"""`python -m tests.mutants ROOM ... [--sample N [--seed S]] [--only FILE] [--jobs N]`.
+
+See which faults go unseen.
 
 Prints each fault that no test sees, and a table at the end. Exit code 1: in some room less than
 95 % were seen, or a test sees a fault that is listed as equivalent. No tool from a package index:

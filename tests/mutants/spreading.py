@@ -1,17 +1,18 @@
 """Work of many parts by several processes, which are forked: what is imported is there in each.
 
 Invariants: a part is done by one process, the next one by whoever is free; a process that fails
-brings what it had done.
+brings what it had done; none outlives this one's end by an error, SIGINT or SIGTERM.
 """
 
 from __future__ import annotations
 
 import os
 import pickle
+import signal
 import sys
 import traceback
 from collections.abc import Callable
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 NUMBER_BYTES = 2
 PARTS_MAX = 30_000  # their numbers have to fit into a pipe at once
@@ -35,13 +36,26 @@ def spread(count: int, jobs: int, work: Callable[[int], T]) -> dict[int, T]:
     parts, writes = os.pipe()
     os.write(writes, b"".join(part.to_bytes(NUMBER_BYTES, "little") for part in range(count)))
     os.close(writes)
+    asked = signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     children = [start(parts, work) for _ in range(jobs)]
     os.close(parts)
     done: dict[int, T] = {}
-    for child in children:
-        with open(child.results, "rb") as results:
-            done.update(pickle.loads(results.read() or pickle.dumps({})))
-        os.waitpid(child.process, 0)
+    try:
+        while children:
+            done |= ended(children[0])
+            del children[0]
+    finally:
+        for child in children:
+            os.kill(child.process, signal.SIGKILL)
+        signal.signal(signal.SIGTERM, asked)
+    return done
+
+
+def ended(child: Child) -> dict[int, Any]:
+    """What it has done, when it has ended."""
+    with open(child.results, "rb") as results:
+        done: dict[int, Any] = pickle.loads(results.read() or pickle.dumps({}))
+    os.waitpid(child.process, 0)
     return done
 
 
@@ -52,6 +66,7 @@ def start(parts: int, work: Callable[[int], T]) -> Child:
     if process:
         os.close(writes)
         return Child(process, results)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
     done: dict[int, T] = {}
     try:
         while number := os.read(parts, NUMBER_BYTES):

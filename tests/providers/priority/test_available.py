@@ -38,11 +38,10 @@ class Queue:
             shapes=shapes,
         )
         self.core = PriorityCore.created(0, "q", settings)
-        self.is_filtered = seed % 3 > 0
-        self.filters = FILTERS if self.is_filtered else FILTERS[:1]
+        self.filters = FILTERS if seed % 3 else FILTERS[:1]
         self.now_ms = self.made = 0
         self.leases: list[Any] = []
-        self.core.take_available(self.is_filtered)
+        self.core.take_available(self.filters)
 
     def can_have(self, wanted: Metadata) -> bool:
         return bool(self.core.read.peek(1, wanted))
@@ -88,7 +87,7 @@ def test_all_who_may_have_what_they_could_not_are_told(is_exclusive: bool, shape
             had = {wanted for wanted in queue.filters if queue.can_have(wanted)}
             with suppress(PriorityQueueError):  # a lease that is over, say
                 queue.act()
-            found = queue.core.take_available(queue.is_filtered)
+            found = queue.core.take_available(queue.filters)
             helped = {w for w in queue.filters for pairs in found if set(w) <= set(pairs)}
             may = {wanted for wanted in queue.filters if queue.can_have(wanted)}
             assert may - had <= helped, seed
@@ -99,30 +98,40 @@ def test_all_who_may_have_what_they_could_not_are_told(is_exclusive: bool, shape
 def test_nothing_is_noted_before_somebody_asks() -> None:
     core = PriorityCore.created(0, "q", QueueSettings())
     core.enqueue(0, NewMessage("a", b"", 0))
-    assert core.take_available(True) == {}
+    assert core.take_available(FILTERS) == {}
     core.enqueue(0, NewMessage("b", b"", 0, {"k": "v"}))
     core.enqueue(0, NewMessage("c", b"", 0, {"k": "v"}))
-    assert core.take_available(True) == {(("k", "v"),): 2} and core.take_available(True) == {}
+    assert core.take_available(FILTERS) == {(("k", "v"),): 2} and core.take_available(FILTERS) == {}
 
 
 def test_what_is_told_of_a_value_is_what_can_be_had_of_it() -> None:
     core = PriorityCore.created(0, "q", QueueSettings("k"))
-    core.take_available(True)
+    core.take_available(FILTERS)
     first, second = ({"k": "a", "r": region} for region in "xy")
     core.enqueue(0, NewMessage("a", b"", 0, first))
-    assert core.take_available(True) == {tuple(first.items()): 1}
+    assert core.take_available(FILTERS) == {tuple(first.items()): 1}
     [lease] = core.dequeue(0, "w").leases
     core.enqueue(0, NewMessage("b", b"", 1, second))
-    assert core.take_available(True) == {}, "its value is held"
+    assert core.take_available(FILTERS) == {}, "its value is held"
     core.release(0, lease.id, lease.token)
     each = {tuple(first.items()): 1, tuple(second.items()): 1}
-    assert core.take_available(True) == each, "the one that came back, too, and once"
-    assert core.take_available(True) == {}
+    assert core.take_available(FILTERS) == each, "the one that came back, too, and once"
+    assert core.take_available(FILTERS) == {}
     [lease] = core.dequeue(0, "w").leases
     core.enqueue(0, NewMessage("c", b"", 2, first))
     core.complete(0, lease.id, lease.token)
     core.dequeue(0, "w")
-    assert core.take_available(True) == {}, "it is held again"
+    assert core.take_available(FILTERS) == {}, "it is held again"
+
+
+def test_what_came_to_an_exclusive_queue_is_told_when_it_is_simple() -> None:
+    core = PriorityCore.created(0, "q", QueueSettings("k"))
+    core.take_available(FILTERS)
+    core.enqueue(0, NewMessage("a", b"", 0, {"k": "a"}))
+    core.cancel(0, "a")
+    core.configure(0, QueueSettings())
+    core.enqueue(0, NewMessage("b", b"", 0, {"k": "b"}))
+    assert core.take_available(FILTERS)[(("k", "b"),)] == 1
 
 
 @pytest.mark.parametrize("key", [None, "k"], ids=["simple", "exclusive"])

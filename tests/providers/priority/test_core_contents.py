@@ -41,13 +41,13 @@ def test_shapes_of_a_queue_s_first_settings_are_there_from_the_start() -> None:
 
 def test_the_end_of_a_lease_says_that_what_its_value_held_up_can_be_had() -> None:
     core = opened(EXCLUSIVE)
-    assert not core.take_available(True)  # from now on
+    assert not core.take_available([()])  # from now on
     put(core, "m1", 1, "p")
     put(core, "m2", 2, "p")
     lease = take(core)
-    assert not core.take_available(True)
+    assert not core.take_available([()])
     core.complete(1, lease.id, lease.token)
-    assert dict(core.take_available(True)) == {(("project", "p"),): 1}
+    assert dict(core.take_available([()])) == {(("project", "p"),): 1}
 
 
 def test_what_is_collected_leaves_no_timer() -> None:

@@ -68,6 +68,32 @@ def test_polls_of_a_blocked_queue_meet_each_held_value_once(pops: Counter) -> No
     assert pops.count == 0
 
 
+def test_what_the_end_of_a_lease_tells_who_waits_is_not_looked_up_message_by_message(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    core = vectors.opened(QueueSettings("project", shapes=(("region",),)))
+    foo = {"project": "foo", "region": "us"}
+    for number in range(2_000):
+        core.enqueue(0, NewMessage(f"m{number}", b"", number, foo))
+    core.enqueue(0, NewMessage("other", b"", 10**6, {**foo, "region": "eu"}))
+    us, eu, asia = ((("region", name),) for name in ("us", "eu", "asia"))
+    core.take_available([()])
+    is_pending, looks = grouped.GroupedIndex.is_pending, 0
+
+    def counted(self: grouped.GroupedIndex, key: int) -> bool:
+        nonlocal looks
+        looks += 1
+        return is_pending(self, key)
+
+    monkeypatch.setattr(grouped.GroupedIndex, "is_pending", counted)
+    for at in range(1, 101):
+        (lease,) = core.dequeue(at, "w").leases
+        core.complete(at, lease.id, lease.token)
+        found = core.take_available([(), us, eu, asia])
+        assert set(found) == {tuple(sorted(foo.items())), us, eu}
+    assert looks <= 2_000  # a few for each lease and its end
+
+
 @pytest.mark.spare
 def test_a_crowd_of_a_held_value_ahead_costs_one_parking() -> None:  # C16.9
     core = vectors.opened(QueueSettings("project", shapes=(("region",),)))

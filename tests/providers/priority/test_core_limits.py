@@ -3,6 +3,7 @@ shards, of sweeping and of leases that a history seldom comes by."""
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -308,6 +309,21 @@ def test_time_never_goes_back() -> None:
     assert core.now_ms == 5
 
 
+def test_a_queue_that_is_full_and_blocked_is_blocked() -> None:
+    core = opened(QueueSettings(messages_max=1, enqueue_blocked=True))
+    refused = core.enqueue_many(0, [NewMessage("a", b"x", 0), NewMessage("b", b"x", 0)]).refusals
+    assert [one.kind for one in refused] == ["EnqueueBlocked"] * 2
+    with pytest.raises(EnqueueBlocked):
+        core.enqueue_many(0, [NewMessage("a", b"x", 0), NewMessage("b", b"x", 0)], True)
+
+
+def test_many_that_come_at_once_come_at_a_time_too() -> None:
+    core = opened()
+    core.enqueue(0, NewMessage("m", b"x", 0, invisible_ms=5))
+    core.enqueue_many(5, [])
+    assert core.now_ms == 5 and state(core, "m") is State.PENDING
+
+
 def test_a_sweep_says_whether_more_is_due_now() -> None:
     core = opened()
     for number in range(3):
@@ -492,7 +508,8 @@ def test_timers_that_are_over_are_dropped_when_they_outnumber_the_others(
     count: int, kept_after: int
 ) -> None:
     core = opened()
-    for number in range(count):
+    order = random.Random(count).sample(range(count), count)
+    for number in order:
         core.enqueue(0, NewMessage(f"m{number}", b"x", 0, invisible_ms=10 + number))
     due = core._contents.due
     for cleared in range(1, min(kept_after, count)):
@@ -501,6 +518,10 @@ def test_timers_that_are_over_are_dropped_when_they_outnumber_the_others(
     if kept_after <= count:
         core.cancel(0, f"m{count - kept_after}")
         assert (len(due.heap), due.dead) == (count - kept_after, 0)
+    for number in range(len(due.heap) - due.dead):
+        assert core.next_due_ms() == 10 + number
+        assert core.sweep(10 + number).steps == 1
+    assert due.next_due_ms() is None
 
 
 def test_timers_that_are_over_are_counted_down_as_they_come_to_the_head() -> None:

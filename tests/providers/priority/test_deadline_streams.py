@@ -10,7 +10,13 @@ from collections.abc import Sequence
 import pytest
 from tests.providers.priority.streamed import JOBS, Given, Work, in_streams
 
-from millstream.providers.priority import State
+from millstream.providers.priority import (
+    DeadlineOptions,
+    PriorityQueueNotFound,
+    State,
+    priority_queue,
+)
+from millstream.providers.priority.adapter.options import STREAMS
 from millstream.providers.priority.adapter.receiver import DeadlineReceiver
 from millstream.runtime import StreamError
 from millstream.streams import Token, pause_stream, resume_stream
@@ -244,6 +250,23 @@ def test_a_subscription_that_was_paused_by_a_failure_goes_on_when_it_is_resumed(
         await work.until(lambda: work.states()[State.COMPLETED] == 2)
 
     in_streams(main, retries=0)
+
+
+def test_a_queue_that_is_deleted_is_made_again_with_the_options_of_its_streams() -> None:
+    async def main(work: Work) -> None:
+        await work.publish("a", "1")
+        await work.until(lambda: work.states()[State.COMPLETED] == 1)
+        wanted = DeadlineOptions(lease_s=10.0, attempts=7).settings()
+        for number in range(3):
+            await work.on(work.host, work.queue.delete())
+            await work.publish("a", "x" * 40_000, *(f"{number} of {one}" for one in range(3)))
+            await work.until(lambda: work.states()[State.COMPLETED] == 4)
+            row = await work.on(work.host, work.queue.settings())
+            assert row.settings == wanted
+        with pytest.raises(PriorityQueueNotFound):
+            await work.on(work.host, priority_queue(work.client, f"{STREAMS}x").enqueue(b""))
+
+    in_streams(main, attempts=7)
 
 
 def test_what_a_paused_stream_gives_back_is_not_acknowledged(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from random import Random
 from typing import Any
 
@@ -12,7 +13,13 @@ from tests.providers.priority.row_store import RowStore
 
 from millstream.providers.priority.core.body import NewMessage
 from millstream.providers.priority.core.changes import Changes, Counters
-from millstream.providers.priority.core.commands import Cancel, Dequeue, Enqueue, perform
+from millstream.providers.priority.core.commands import (
+    Cancel,
+    Configure,
+    Dequeue,
+    Enqueue,
+    perform,
+)
 from millstream.providers.priority.core.core import PriorityCore, QueueRows
 from millstream.providers.priority.core.errors import OwnerLost
 from millstream.providers.priority.core.requests.sessions import Request
@@ -140,6 +147,7 @@ def test_what_was_written_is_read_back_equal(seed: int) -> None:
                 Enqueue(f"m{number}", rng.randbytes(rng.choice([0, 9, 2_000])), -number, pairs),
                 Enqueue(f"n{number}", b"", 2**53, pairs, 30, 7, 2),
                 Dequeue("w", rng.randint(1, 3)),
+                Configure(replace(SETTINGS, lease_ms=number)),
             ]
         )
         perform(core, now_ms, command, request)

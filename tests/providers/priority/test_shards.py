@@ -16,6 +16,7 @@ from millstream.providers.priority import (
     Enqueued,
     Lease,
     LeaseForeign,
+    LeaseLost,
     LeaseToken,
     MessageExists,
     MessageNotFound,
@@ -145,6 +146,8 @@ def test_a_floor_is_stored_with_the_settings_and_an_older_layout_is_none() -> No
 
 
 def test_what_a_queue_says_of_its_shards_is_not_for_others_to_say() -> None:
+    core = core_of(0, QueueSettings())
+    assert core.configure(10, QueueSettings(attempts=9)).settings.layout == 0, "it has one shard"
     core = core_of(0, QueueSettings(shards=2))
     row = core.configure(10, QueueSettings(shards=2))
     assert (row.settings.layout, row.settings.shards_before) == (10, 0)
@@ -432,6 +435,37 @@ def test_a_lease_is_ended_by_its_id_in_the_shard_that_gave_it() -> None:
             assert (await calls.end(Complete("twin", last.token))).state is State.COMPLETED
             with pytest.raises(LeaseForeign):
                 await calls.end(Complete("twin", LeaseToken(77, 2)))
+
+        await rig.on("client", work())
+
+    in_cluster(main)
+
+
+def test_a_lease_that_was_over_elsewhere_is_ended_where_it_holds() -> None:
+    """Shard 0 had so many leases of its message of the same id that one of them may have been the
+    one of shard 3."""
+
+    async def main(rig: Rig) -> None:
+        queue = rig.queue()
+
+        async def work() -> None:
+            await queue.create(PLANES)
+            await queue.enqueue(b"x", metadata={"plane": value_at(1, 4)})  # its shards are known
+            for shard in (0, 3):
+                await queue.enqueue(b"x", id="twin", metadata={"plane": value_at(shard, 4)})
+            wanted = [{"plane": value_at(shard, 4)} for shard in (0, 3)]
+            for _ in range(3):
+                await (await queue.dequeue(worker="w", wanted=wanted[0]))[0].release(refund=True)
+            (first,) = await queue.dequeue(worker="w", wanted=wanted[0])
+            (last,) = await queue.dequeue(worker="w", wanted=wanted[1])
+            assert last.token < first.token
+            calls = rig.client.stream(CallsOf("priority"), "q")
+            assert (await calls.end(Complete("twin", last.token))).state is State.COMPLETED
+            await first.release(refund=True)
+            with pytest.raises(LeaseLost):
+                await calls.end(Complete("twin", first.token))
+            with pytest.raises(MessageNotFound):
+                await calls.end(Complete("nobody", first.token))
 
         await rig.on("client", work())
 

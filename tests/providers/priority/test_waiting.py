@@ -300,13 +300,13 @@ def test_messages_of_several_kinds_wake_one_for_each() -> None:
         waiting.looks(waiter)
         waiting.found_none(waiter)
         assert waiting.sleeps(waiter)
-    assert not waiting.is_filtered
+    assert list(waiting.filters) == [()]
     waiting.changed({A: 1, B: 1})
     assert woken == [0, 1]
     for waiter in waiters:
         waiting.leaves(waiter)
     waiting.enter(A, lambda: None)
-    assert waiting.is_filtered
+    assert list(waiting.filters) == [A]
 
 
 @pytest.mark.parametrize("seed", range(60))

@@ -9,7 +9,7 @@ import argparse
 import os
 import sys
 from collections.abc import Awaitable, Callable
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, fields
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -30,6 +30,7 @@ from millstream.providers.priority import (
 from millstream.providers.priority.core.body import REASON_BYTES_MAX, checked_text
 from millstream.providers.priority.core.commands import Complete, Extend, Fail, Release
 from millstream.providers.priority.core.reading import is_large
+from millstream.providers.priority.core.settings import settings_with
 from millstream.providers.priority.surface.calls import PATIENCE_S
 from millstream.providers.priority.surface.given import milliseconds
 from millstream.providers.priority.surface.routed import QueueCalls
@@ -115,15 +116,16 @@ async def depth(asked: Asked) -> None:
 
 
 async def create(asked: Asked) -> None:
-    given = changes(asked.arguments)
-    show_settings(asked, await asked.queue.create(replace(QueueSettings(), **given)))
+    name, given = asked.arguments.queue, changes(asked.arguments)
+    show_settings(asked, await asked.queue.create(settings_with(name, QueueSettings(), given)))
 
 
 async def configure(asked: Asked) -> None:
     known, given = await asked.queue.settings(), changes(asked.arguments)
     version = asked.arguments.version
     wanted = known.version if version is None else version
-    row = await asked.queue.configure(replace(known.settings, **given), version=wanted)
+    settings = settings_with(asked.arguments.queue, known.settings, given)
+    row = await asked.queue.configure(settings, version=wanted)
     show_settings(asked, row)
 
 
@@ -212,7 +214,7 @@ def priority_of(arguments: argparse.Namespace) -> int | PriorityClass | None:
 
 async def get(asked: Asked) -> None:
     view = await asked.queue.get(asked.arguments.id)
-    if asked.arguments.payload:
+    if asked.arguments.payload and not asked.arguments.json:
         sys.stdout.buffer.write(view.payload)
         sys.stdout.buffer.flush()
     else:

@@ -93,28 +93,30 @@ def run_sim(options: SimOptions) -> int:
 
 
 def _run_suite(suite: str, options: SimOptions) -> dict[str, Any]:
-    started_s = Env().wall_s()
+    now_s = Env().wall_s
+    started_s = now_s()
     seeds = range(options.first_seed, options.first_seed + options.seeds)
-    outcomes = list(_told(suite, len(seeds), _outcomes(suite, seeds, options.jobs)))
-    report = summarise(suite, seeds, outcomes, Env().wall_s() - started_s)
+    outcomes = list(_told(suite, len(seeds), _outcomes(suite, seeds, options.jobs), now_s))
+    report = summarise(suite, seeds, outcomes, now_s() - started_s)
     if not options.is_json:
         print("\n".join(lines_of(report)), flush=True)
     return report
 
 
-def _told(suite: str, count: int, outcomes: Iterable[SeedOutcome]) -> Iterator[SeedOutcome]:
+def _told(
+    suite: str, count: int, outcomes: Iterable[SeedOutcome], now_s: Callable[[], float]
+) -> Iterator[SeedOutcome]:
     """The outcomes; what fails, and how far it is, goes to standard error meanwhile."""
-    started_s = told_s = Env().wall_s()
+    started_s = told_s = now_s()
     failed = 0
     for done, outcome in enumerate(outcomes, 1):
         failed += bool(outcome.failure)
         if outcome.failure and failed <= FAILURES_SHOWN:
             print(f"\n{outcome.failure}", file=sys.stderr, flush=True)
-        now_s = Env().wall_s()
-        if now_s - told_s >= PROGRESS_EVERY_S and done < count:
-            told_s = now_s
+        if now_s() - told_s >= PROGRESS_EVERY_S and done < count:
+            told_s = now_s()
             verdict = f"{failed} failed" if failed else "no failure"
-            text = f"{suite}: {done:,} of {count:,} seeds in {now_s - started_s:.0f} s, {verdict}"
+            text = f"{suite}: {done:,} of {count:,} seeds in {told_s - started_s:.0f} s, {verdict}"
             print(text, file=sys.stderr, flush=True)
         yield outcome
 

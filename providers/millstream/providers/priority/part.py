@@ -26,7 +26,7 @@ from millstream.runtime.extending import (
 )
 from millstream.streams import Capability, PersistentStreams
 
-from .adapter.options import STREAM_QUEUES
+from .adapter.options import STREAMS
 from .core.settings import QueueSettings, Template, settings_for
 from .core.shards import SHARD_MARK
 from .owner.grain import owner_of
@@ -104,10 +104,9 @@ class PriorityQueues(SiloPart):
 
     def created_on_use(self, queue: str, /) -> QueueSettings | None:
         """What a queue is like that is created by its first use; None: it is not."""
-        if SHARD_MARK in queue:
-            return None  # the owner of the queue makes its shards
-        templates = (*self._templates, STREAM_QUEUES)
-        return settings_for(queue, templates) if self._auto_create else None
+        if SHARD_MARK in queue or queue.startswith(STREAMS):
+            return None  # the owner of the queue makes its shards, a stream provider its queues
+        return settings_for(queue, self._templates) if self._auto_create else None
 
     def shard(self, name: str, /) -> Shard:
         """The owner of a shard of a queue, each call of which takes so long as waking one may."""

@@ -143,14 +143,20 @@ ANYTHING: Strategy = st.recursive(
 )
 
 
+RAW = "application/octet-stream"
+"""What comes with a payload as it is says the rest in the query."""
+
+
 @st.composite
 def calls(draw: st.DrawFn, document: dict[str, Any], *, is_right: bool) -> Call:
     """A call of any operation, with all as the document says; or with something that is not."""
     path = draw(st.sampled_from(sorted(document["paths"])))
     method = draw(st.sampled_from(sorted(document["paths"][path])))
     operation = document["paths"][path][method]
+    kinds = operation.get("requestBody", {}).get("content", {})
+    kind = draw(st.sampled_from(sorted(kinds))) if kinds else ""
     query: list[tuple[str, str]] = []
-    headers = {}
+    headers = {"Content-Type": kind} if kind else {}
     for one in operation.get("parameters", ()):
         if one["in"] == "path":
             text = draw(values(document, one["schema"]) if is_right else st.text(max_size=8))
@@ -158,13 +164,9 @@ def calls(draw: st.DrawFn, document: dict[str, Any], *, is_right: bool) -> Call:
         elif one["in"] == "header":
             if draw(st.booleans()):
                 headers[one["name"]] = draw(st.from_regex("[!-~]{1,3}", fullmatch=True))
-        elif "description" not in one and draw(st.booleans()):
+        elif ("description" not in one or kind == RAW) and draw(st.booleans()):
             query += said(draw, document, one, is_right)
-    kinds = operation.get("requestBody", {}).get("content", {})
-    body = b""
-    if kinds:
-        headers["Content-Type"] = kind = draw(st.sampled_from(sorted(kinds)))
-        body = draw(bodies(document, kinds[kind]["schema"], is_right))
+    body = draw(bodies(document, kinds[kind]["schema"], is_right)) if kind else b""
     if not is_right and draw(st.booleans()):
         query.append((draw(st.text(max_size=4)), draw(st.text(max_size=4))))
     target = f"{path}?{urlencode(query)}" if query else path
@@ -175,7 +177,7 @@ def said(
     draw: st.DrawFn, document: dict[str, Any], parameter: dict[str, Any], is_right: bool
 ) -> list[tuple[str, str]]:
     name, schema = parameter["name"], parameter["schema"]
-    if name == "wanted":
+    if name in ("wanted", "metadata"):
         return [(name, f"{key}={key}") for key in draw(st.sets(FEW))]
     value = draw(values(document, schema) if is_right else ANYTHING)
     return [(name, value if isinstance(value, str) else json.dumps(value))]

@@ -197,3 +197,29 @@ async def test_many_messages_go_to_all_shards_once_by_servers_that_did_not_know_
     for found in again:
         assert [one["id"] for one in found] == [one["id"] for one in first]
     assert await desk.depth("q") == {"pending": 20}
+
+
+@pytest.mark.parametrize(("before", "now"), [(4, 1), (3, 2), (2, 5)])
+async def test_a_batch_with_a_key_is_whole_while_the_number_of_shards_changes(
+    desk: Desk, before: int, now: int
+) -> None:
+    """A shard that stays is asked twice for one key: for what is its own, and for what comes from
+    a shard that goes."""
+    await desk.ask("PUT", "/v1/queues/q", json={"shards": before})
+    path = "/v1/queues/q/batches"
+    there = [{"payload": "eA==", "id": f"there{number}"} for number in range(20)]
+    await desk.ask("POST", path, json={"messages": there})
+    assert (await desk.ask("PATCH", "/v1/queues/q", json={"shards": now})).status == 200
+    batch = {"messages": [{"payload": "eA==", "id": f"m{number}"} for number in range(30)]}
+    replies = [
+        await desk.ask("POST", path, json=batch, headers=KEY),
+        await elsewhere(desk, "POST", path, batch),
+        await desk.ask("POST", path, json=batch, headers=KEY),
+    ]
+    assert (await desk.ask("GET", "/v1/queues/q")).json["settings"]["shards"] == now
+    for reply in replies:
+        assert reply.status == 200, reply.data
+        found = [one["message"] for one in reply.json["results"]]
+        assert [one["id"] for one in found] == [f"m{number}" for number in range(30)]
+    assert all(one["message"]["is_changed"] for one in replies[0].json["results"])
+    assert await desk.depth("q") == {"pending": 50}

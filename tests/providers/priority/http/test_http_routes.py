@@ -15,6 +15,7 @@ from millstream.providers.priority import PriorityClass, QueueSettings
 from millstream.providers.priority.http.forms.bodies import ClassName
 from millstream.providers.priority.http.routes.leases import LEASE_HEADER
 from millstream.providers.priority.http.routes.table import ROUTES
+from millstream.providers.priority.surface import opening
 
 RAW = {"Content-Type": "application/octet-stream"}
 
@@ -179,6 +180,41 @@ async def test_queues_are_made_changed_listed_and_deleted(desk: Desk) -> None:
     assert (await desk.ask("DELETE", "/v1/queues/b")).status == 204
     assert (await desk.ask("DELETE", "/v1/queues/b")).status == 404
     assert (await desk.ask("GET", "/v1/queues/b")).json["queue"] == "b"
+
+
+async def paged(desk: Desk, limit: int) -> list[list[str]]:
+    """All pages of the queues' names."""
+    pages, after = [], ""
+    while True:
+        found = (await desk.ask("GET", f"/v1/queues?limit={limit}&after={after}")).json
+        pages.append(found["queues"])
+        if found["after"] is None:
+            return pages
+        assert found["after"] == found["queues"][-1]
+        after = found["after"]
+
+
+async def test_every_page_of_names_but_the_last_is_full_whatever_shards_there_are(
+    desk: Desk,
+) -> None:
+    names = [f"q{number:02}" for number in range(12)]
+    for number, name in enumerate(names):
+        await desk.ask("PUT", f"/v1/queues/{name}", json={"shards": 1 + number % 3 * 4})
+        await desk.enqueue(name)
+    for limit in (1, 5, 11, 12, 13, 1_000):
+        parts = [names[at : at + limit] for at in range(0, len(names), limit)]
+        assert await paged(desk, limit) == parts
+
+
+async def test_the_names_of_more_queues_than_a_look_shows_are_paged(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(opening, "NAMES_MAX", 3)
+    names = [f"q{number}" for number in range(9)]
+    for name in names:
+        await desk.ask("PUT", f"/v1/queues/{name}")
+    assert await paged(desk, 7) == [names[:7], names[7:]]
+    assert await paged(desk, 9) == [names]
 
 
 async def test_work_of_one_value_is_held_and_counted(desk: Desk) -> None:

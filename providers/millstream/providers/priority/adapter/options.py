@@ -12,16 +12,15 @@ from millstream.providers.priority.core.settings import (
     MESSAGES_MAX,
     RETENTION_MS_MAX,
     QueueSettings,
-    Template,
 )
 from millstream.runtime.extending import check_fields
 
-__all__ = ["STREAM_QUEUES", "DeadlineOptions"]
+__all__ = ["STREAMS", "STREAM_KEY", "DeadlineOptions"]
 
-PREFIX = "stream/"
+STREAMS = "stream/"
+"""What the names of a stream provider's queues begin with. Only the provider makes these: it alone
+knows what they are like, also when one was deleted."""
 STREAM_KEY = "stream"
-STREAM_QUEUES = Template(PREFIX, QueueSettings(exclusivity_key=STREAM_KEY))
-"""What a queue of a stream provider is like that was deleted, and is used once more."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

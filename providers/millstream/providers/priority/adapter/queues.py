@@ -18,7 +18,7 @@ from millstream.runtime.extending import check_kind, check_text
 from millstream.streams import AdapterHost, Capability, OutMessage, QueueId, Token
 
 from .opener import HostOpener
-from .options import PREFIX, STREAM_KEY, DeadlineOptions
+from .options import STREAM_KEY, STREAMS, DeadlineOptions
 from .publishing import cause_of, enqueued
 from .receiver import DeadlineReceiver
 
@@ -112,7 +112,7 @@ class DeadlineAdapter:
         """The priority queue of a queue, made if it is not there. Raises QueueUnavailable."""
         found = self._queues.get(queue)
         if found is None:
-            name = f"{PREFIX}{self._host.provider}/{queue}"
+            name = f"{STREAMS}{self._host.provider}/{queue}"
             found = PriorityQueue(self._opener, self._part, name, PATIENCE_S)
             self._queues[queue] = found
         if queue not in self._made:

@@ -108,8 +108,10 @@ def checked_pairs(queue: str, field: str, pairs: Pairs) -> Metadata:
             )
         checked_text(queue, f"a key of {field}", pair[0])
         checked_text(queue, f"{field} of {pair[0]!r}", pair[1], least=0)
-    if len({pair[0] for pair in found}) != len(found):
-        raise RequestInvalid(queue, field, "names a key twice")
+    keys = [pair[0] for pair in found]
+    if len(set(keys)) != len(keys):
+        twice = next(key for key in keys if keys.count(key) > 1)
+        raise RequestInvalid(queue, field, f"names the key {twice!r} twice")
     return tuple(sorted((key, value) for key, value in found))
 
 

@@ -13,7 +13,7 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple, TypeVar, cast
 
@@ -458,11 +458,11 @@ class PriorityCore:
         )
         return min((due_ms for due_ms in found if due_ms is not None), default=None)
 
-    def take_available(self, is_filtered: bool) -> Mapping[Metadata, int]:
+    def take_available(self, wanted: Collection[Metadata]) -> Mapping[Metadata, int]:
         """The pairs of messages that may be had and could not be when this was asked last, and how
-        many; `is_filtered`: some wait for certain pairs."""
+        many, as far as they help somebody who waits for these pairs."""
         contents = self._contents
-        return contents.available.take(contents.holds, contents.filters.all, is_filtered)
+        return contents.available.take(contents.holds, contents.filters, wanted)
 
     def check(self) -> None:
         """Assert the invariants: O(n)."""

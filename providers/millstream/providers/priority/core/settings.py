@@ -7,12 +7,14 @@ Invariants: settings that exist are valid.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any, NamedTuple, cast
 
 from millstream.runtime import ConfigError
 from millstream.runtime.extending import shown_value
+
+from .errors import RequestInvalid
 
 __all__ = ["METADATA_MAX", "QueueSettings", "SettingsRow", "Template", "settings_for"]
 
@@ -96,6 +98,19 @@ class QueueSettings:
             ("shards_before", 0, SHARDS_MAX),
             ("layout", 0, 2**53),
         )
+
+
+def settings_with(
+    queue: str, settings: QueueSettings, changes: Mapping[str, object]
+) -> QueueSettings:
+    """Settings with those that are named. Raises `RequestInvalid`, which names queue and field."""
+    try:
+        return replace(settings, **cast(Any, changes))
+    except ConfigError as error:
+        name, _, what = str(error).partition(" ")
+        is_named = name in {one.name for one in fields(QueueSettings)}
+        field, what = (name, what) if is_named else ("shapes", str(error))
+        raise RequestInvalid(queue, field, what) from error
 
 
 class SettingsRow(NamedTuple):

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Protocol, TypeVar
 
 from millstream.providers.priority.core.commands import Configure, Operation, ReadSettings
@@ -174,9 +174,9 @@ class Hold:
         finally:
             self._lose()
 
-    def take_available(self, is_filtered: bool) -> Mapping[Metadata, int]:
+    def take_available(self, wanted: Collection[Metadata]) -> Mapping[Metadata, int]:
         """What may be had since this was asked last, as of `OwnedQueue`."""
-        return {} if self._owned is None else self._owned.take_available(is_filtered)
+        return {} if self._owned is None else self._owned.take_available(wanted)
 
     def now_ms(self) -> int:
         """The queue's time; it is open, or was."""

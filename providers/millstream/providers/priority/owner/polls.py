@@ -139,7 +139,7 @@ class Polls:
 
     def tell(self) -> None:
         """The queue was used: wake whom that may have helped."""
-        helped = self._hold.take_available(self._waiting.is_filtered)
+        helped = self._hold.take_available(self._waiting.filters)
         if helped:
             self._waiting.changed(helped)
 

@@ -10,7 +10,7 @@ Those who want the same are a group, in the order in which they came. Invariants
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from heapq import heapify, heappop, heappush
 from itertools import combinations
 
@@ -141,9 +141,9 @@ class Waiting:
             del self._groups[group.wanted]
 
     @property
-    def is_filtered(self) -> bool:
-        """Does somebody wait for some messages only?"""
-        return len(self._groups) > (() in self._groups)
+    def filters(self) -> Collection[Metadata]:
+        """What is waited for, each once."""
+        return self._groups.keys()
 
     def changed(self, messages: Mapping[Metadata, int] | None = None, count: int = 1) -> None:
         """Something may be had that could not before; in each group that it may help, the first

@@ -17,7 +17,7 @@ Invariants:
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Generator, Mapping
+from collections.abc import Awaitable, Callable, Collection, Generator, Mapping
 from typing import TypeVar
 
 from millstream.providers.priority.core.commands import Operation, perform
@@ -133,8 +133,8 @@ class CommittingQueue:
     def next_due_ms(self) -> int | None:
         return None if self._core is None else self._core.next_due_ms()
 
-    def take_available(self, is_filtered: bool, /) -> Mapping[Metadata, int]:
-        return {} if self._core is None else self._core.take_available(is_filtered)
+    def take_available(self, wanted: Collection[Metadata], /) -> Mapping[Metadata, int]:
+        return {} if self._core is None else self._core.take_available(wanted)
 
     def now_ms(self) -> int:
         now_ms = self._clock_ms()

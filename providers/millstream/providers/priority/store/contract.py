@@ -23,7 +23,7 @@ What holds of every store; `tests/providers/priority/store_contract.py` asks eac
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple, Protocol, TypeVar
 
 from millstream.providers.priority.core.changes import ChangeEvent
@@ -89,9 +89,10 @@ class OwnedQueue(Protocol):
         """When `sweep` has something to do next, in Unix milliseconds; None: nothing by itself."""
         ...
 
-    def take_available(self, is_filtered: bool, /) -> Mapping[Metadata, int]:
+    def take_available(self, wanted: Collection[Metadata], /) -> Mapping[Metadata, int]:
         """The pairs of messages that may be had and could not be when this was asked last, and how
-        many; the first time nothing. `is_filtered`: some wait for certain pairs."""
+        many; the first time nothing. `wanted`: which pairs are waited for; only whom of these the
+        messages help is sure to be told."""
         ...
 
     def now_ms(self) -> int:

@@ -300,7 +300,8 @@ class PriorityQueue:
         """Change the settings.
 
         Args:
-            version: which ones the caller knew; None: whichever.
+            version: which ones the caller knew; None: whichever. A lost answer is asked for again,
+                so without a version what somebody else sets before this returns may be undone.
         Raises: `SettingsConflict`: others were set meanwhile, or messages that are not finished
             stand against another exclusivity key; `PriorityQueueNotFound`.
         """
@@ -320,6 +321,7 @@ class PriorityQueue:
 
         Polls that wait get `PriorityQueueNotFound`. A worker that has a lease hears of it when it
         ends that: `MessageNotFound`, or `PriorityQueueNotFound`. Where queues are created on use,
-        the next enqueue or dequeue makes a new one. Raises `PriorityQueueNotFound`.
+        the next enqueue or dequeue makes a new one; what comes to that before this returns may be
+        deleted too, as a lost answer is asked for again. Raises `PriorityQueueNotFound`.
         """
         await self._calls.delete()

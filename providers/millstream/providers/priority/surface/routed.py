@@ -28,6 +28,7 @@ from millstream.providers.priority.core.commands import (
 )
 from millstream.providers.priority.core.errors import (
     LeaseForeign,
+    LeaseLost,
     MessageNotFound,
     Moved,
     PriorityQueueError,
@@ -60,6 +61,8 @@ T = TypeVar("T")
 LAYOUT_S = 1.0
 """How old the layout may be that a look, or an operation by an id, goes by."""
 PAUSES = Backoff(first_s=0.01, ceiling_s=0.5)
+ELSEWHERE = (MessageNotFound, LeaseForeign)
+"""What a shard says that does not have the message, or has another one of the same id."""
 
 
 class QueueCalls:
@@ -160,15 +163,20 @@ class QueueCalls:
     async def _where_it_is(
         self, id: str, call: Callable[[ShardCalls], Coroutine[Any, Any, T]]
     ) -> T:
-        """Call the shard that has a message."""
+        """Call the shard that has a message, and the lease that is named.
+
+        An id that was used twice in an exclusive queue is in two shards: what is over in one of
+        them may hold in the next.
+        """
         until_s = self._until_s()
         layout = await self._known(until_s)
+        passed = ELSEWHERE if layout.key is None else (*ELSEWHERE, LeaseLost)
         found: PriorityQueueError | None = None
         for number in order_of(layout, id):
             try:
                 return await call(self._at(number, until_s))
-            except (MessageNotFound, LeaseForeign) as error:
-                found = error if found is None or isinstance(error, LeaseForeign) else found
+            except passed as error:
+                found = error if found is None or closeness(error) > closeness(found) else found
             except PriorityQueueNotFound:
                 if number == 0:
                     raise
@@ -284,6 +292,11 @@ class QueueCalls:
         except PriorityQueueNotFound:
             if asked == 1:
                 raise  # else it was done, and the answer lost
+
+
+def closeness(error: PriorityQueueError) -> int:
+    """How much a shard knew of what was asked for."""
+    return (MessageNotFound, LeaseForeign, LeaseLost).index(type(error))
 
 
 def taken(queue: str, answer: object, done: dict[int, Enqueued]) -> object:

@@ -4,17 +4,19 @@ Owns: `Available`. Not: who waits (`owner`). Invariants:
 - once it was asked (`take`), every message that became pending, and every value that became free,
   is in the next answer, unless the value is held again by then: its end comes later;
 - of a value that became free all pending messages count, of one that was free those that came.
-Costs: nothing before it was asked; then a step for each change; an answer, a look at each pending
-message of the values that became free.
+Costs: nothing before it was asked; then a step for each change; an answer, for each value that
+became free, a step for each filter that has a shape, or a look at each of its pending messages if
+somebody waits by a filter that has none.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from millstream.providers.priority.core.message import Message, Metadata
 
-from .grouped import GroupedIndex, Holds
+from .filters import Filters
+from .grouped import Holds
 
 __all__ = ["Available"]
 
@@ -41,13 +43,13 @@ class Available:
             self._freed[value] = None
 
     def take(
-        self, holds: Holds | None, all_pending: object, is_filtered: bool
+        self, holds: Holds | None, filters: Filters, wanted: Collection[Metadata]
     ) -> Mapping[Metadata, int]:
         """The pairs of messages that may be had, and how many; from now on, what comes is noted.
 
         Args:
-            all_pending: the index of all pending messages, in an exclusive queue by value.
-            is_filtered: False: nobody waits for some messages only, so one of a value is enough.
+            wanted: which pairs somebody waits for: of a value that became free only what helps
+                one of these is told.
         """
         self._is_on = True
         if not self._came and not self._freed:
@@ -60,8 +62,7 @@ class Available:
                 found[metadata] = found.get(metadata, 0) + count
         for value in self._freed:
             if holds is not None and not holds.is_blocked(value):
-                assert isinstance(all_pending, GroupedIndex), "values are of exclusive queues"
-                for metadata in all_pending.metadata_of(value, is_filtered):
+                for metadata in filters.metadata_of(value, wanted):
                     found[metadata] = found.get(metadata, 0) + 1
         self._came.clear()
         self._freed.clear()

@@ -12,7 +12,7 @@ is not used to find any until it has all.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Set
+from collections.abc import Collection, Iterator, Set
 from heapq import heapify, heappop
 from typing import Protocol
 
@@ -140,6 +140,21 @@ class Filters:
         if shape is None or shape.todo:
             return None
         return shape.counts.get(tuple([value for _, value in wanted]), [0] * len(State))
+
+    def metadata_of(self, value: str, wanted: Collection[Metadata]) -> set[Metadata]:
+        """Of the pending messages of an exclusivity value: the pairs of one, and of as many others
+        as tell whom they help of those who want these pairs."""
+        assert isinstance(self.all, GroupedIndex), "values are of exclusive queues"
+        found = self.all.metadata_of(value, is_each=False)
+        if not found:
+            return found
+        for one in filter(None, wanted):
+            source = self.source(one)
+            if isinstance(source, Scan):
+                return self.all.metadata_of(value, is_each=True)
+            if isinstance(source, GroupedIndex) and value in source.groups:
+                found.add(one)
+        return found
 
     def near(self, wanted: Metadata) -> Index | None:
         """The smallest index that has all that fit; None: nothing fits."""

@@ -147,7 +147,7 @@ class Entering:
                 self._refuse_other(body, found)
             elif fresh.setdefault(body.id, body) != body:
                 raise MessageExists(self.queue, f"message {body.id!r} comes with two bodies")
-        if fresh and self.contents.settings.layout:
+        if self.contents.settings.layout:
             floors = {new.id: new.floor for new in news}
             for body in fresh.values():
                 self._refuse_moved(body, floors[body.id])

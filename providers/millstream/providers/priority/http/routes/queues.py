@@ -6,14 +6,13 @@ Owns: what these routes do. Not: their paths (`table`).
 from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext, suppress
-from dataclasses import fields, replace
 from typing import Any
 
 import msgspec
 from msgspec import UNSET
 
-from millstream.providers.priority.core.errors import RequestInvalid, SettingsConflict
-from millstream.providers.priority.core.settings import QueueSettings
+from millstream.providers.priority.core.errors import SettingsConflict
+from millstream.providers.priority.core.settings import QueueSettings, settings_with
 from millstream.providers.priority.http.forms.answers import (
     Answer,
     Depths,
@@ -23,7 +22,6 @@ from millstream.providers.priority.http.forms.answers import (
 )
 from millstream.providers.priority.http.forms.bodies import AfterName, DepthQuery, Nothing, Version
 from millstream.providers.priority.http.forms.strict import pairs_in
-from millstream.runtime import ConfigError
 
 from .route import Asked
 
@@ -34,26 +32,17 @@ CHANGES_MAX = 3
 
 
 async def names(asked: Asked[Nothing, AfterName]) -> Answer:
-    query = asked.query
-    page = await asked.site.names(query.prefix, query.after)
-    found = page[: query.limit]
-    return Answer(Queues(found, found[-1] if len(page) > query.limit else None))
+    query, found, after = asked.query, list[str](), asked.query.after
+    while len(found) <= query.limit and (page := await asked.site.names(query.prefix, after)):
+        found += page
+        after = page[-1]
+    page, is_more = found[: query.limit], len(found) > query.limit
+    return Answer(Queues(page, page[-1] if is_more else None))
 
 
 async def create(asked: Asked[Any, Nothing]) -> Answer:
-    settings = changed(asked.path["queue"], QueueSettings(), asked.body)
+    settings = settings_with(asked.path["queue"], QueueSettings(), given(asked.body))
     return Answer(queue_of(asked.path["queue"], await asked.queue.handle.create(settings)))
-
-
-def changed(queue: str, settings: QueueSettings, changes: msgspec.Struct) -> QueueSettings:
-    """The settings with those that are given. Raises RequestInvalid."""
-    try:
-        return replace(settings, **given(changes))
-    except ConfigError as error:
-        name, _, what = str(error).partition(" ")
-        is_named = name in {one.name for one in fields(QueueSettings)}
-        field, what = (name, what) if is_named else ("shapes", str(error))
-        raise RequestInvalid(queue, field, what) from error
 
 
 def given(settings: msgspec.Struct) -> dict[str, Any]:
@@ -74,7 +63,8 @@ async def configure(asked: Asked[Any, Version]) -> Answer:
         known = await handle.settings()
         wanted = known.version if version is UNSET else version
         with suppress_while(version is UNSET and left > 0):
-            row = await handle.configure(changed(queue, known.settings, asked.body), version=wanted)
+            settings = settings_with(queue, known.settings, given(asked.body))
+            row = await handle.configure(settings, version=wanted)
             return Answer(queue_of(queue, row))
     raise AssertionError("the last refusal is not suppressed")
 
