@@ -74,7 +74,7 @@ SUITES: dict[str, dict[str, list[str]]] = {
         "ours": [
             *("priority.memory.queues", "priority.stores.memory", "priority.stores.embedded"),
             *("priority.stores.redis", "priority.published.calls", "priority.published.handles"),
-            "priority.published.http",
+            *("priority.published.http", "priority.memory.side_by_side"),
         ],
         "limit": ["priority.memory.heaps"],
         "zset": ["priority.peers.zset"],

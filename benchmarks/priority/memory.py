@@ -1,12 +1,15 @@
 """A priority queue in memory, and what bounds it: a heap of tuples.
 
-Owns: the subjects `queues` and `full` (ten million messages), `heaps` and `full_heap`. The queue is
+Owns: the subjects `queues` and `full` (ten million messages), `heaps` and `full_heap`, and
+`side_by_side`, which has both in turn. The queue is
 the core alone, without rows and events: what a store adds is in `stores`.
 """
 
 from __future__ import annotations
 
 import gc
+import statistics
+import time
 from heapq import heappop, heappush
 from pathlib import Path
 
@@ -25,10 +28,11 @@ from millstream.providers.priority.core.body import NewMessage
 from millstream.providers.priority.core.core import PriorityCore
 from millstream.providers.priority.core.results import Lease
 
-__all__ = ["full", "full_heap", "heaps", "queues"]
+__all__ = ["full", "full_heap", "heaps", "queues", "side_by_side"]
 
 TAKEN = 20_000
 BATCH = 100
+TURN, TURNS = 500, 100
 FULL = {"10k": 10_000, "10M": 10_000_000}
 VALUES = 1_000
 FILTERED, REGIONS = 100_000, 100
@@ -145,6 +149,42 @@ async def full(work: Path, size: float) -> Figures:
     for label, count in FULL.items():
         figures |= sized(label, scaled(count, size, 1_000), with_batches=False)
     return figures
+
+
+async def side_by_side(work: Path, size: float) -> Figures:
+    """A dequeue and a heap's pop of a million, in turns of a few milliseconds: a core that is slow
+    for a second is so for both."""
+    costs, count = Costs("beside_1M"), scaled(1_000_000, size, 1_000)
+    core, heap, wanted = created(), list[tuple[int, int, str]](), priorities(count)
+    for number, priority in enumerate(wanted):
+        core.enqueue(0, NewMessage(f"m{number}", PAYLOAD, priority))
+        heappush(heap, (priority, number, f"m{number}"))
+    gc.collect()
+    gc.freeze()
+    turn = scaled(TURN, size, 5)
+    turns = [(dequeues_s(core, turn), pops_s(heap, turn)) for _ in range(TURNS)]
+    shares = statistics.quantiles((pops / dequeues for dequeues, pops in turns), n=4)
+    costs.note("dequeue_us", statistics.median(one for one, _ in turns) / turn * 1e6)
+    costs.note("pop_us", statistics.median(one for _, one in turns) / turn * 1e6)
+    for name, share in zip(("low", "median", "high"), shares, strict=True):
+        costs.note(f"of_pop_{name}", share)
+    return costs.figures
+
+
+def dequeues_s(core: PriorityCore, count: int) -> float:
+    """What so many dequeues cost."""
+    begin_s = time.process_time()
+    for _ in range(count):
+        core.dequeue(1, "w")
+    return time.process_time() - begin_s
+
+
+def pops_s(heap: list[tuple[int, int, str]], count: int) -> float:
+    """What so many pops cost."""
+    begin_s = time.process_time()
+    for _ in range(count):
+        heappop(heap)
+    return time.process_time() - begin_s
 
 
 # -- the limit
