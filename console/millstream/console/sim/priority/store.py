@@ -1,5 +1,5 @@
-"""The store of the suite: in memory, shared by all silos, late at times, or failing; its clock is
-set forward and back."""
+"""The store of the suite: in memory, shared by all silos, late at times, or failing; away, as a
+server is that starts again; its clock is set forward and back."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ from millstream.providers.priority import MemoryStore
 from millstream.runtime import Env, StorageUnavailable
 from millstream.runtime.testing import Random, Simulation, seeded_random
 
-__all__ = ["SteppedClock", "TroubledCommits", "make_store"]
+__all__ = ["SteppedClock", "TroubledCommits", "make_store", "restart_store", "step_clock"]
 
 HOST = "queues"
 STEP_MAX_S = 5.0
+AWAY_MAX_S = 4.0
 
 
 class SteppedClock(Env):
@@ -45,6 +46,7 @@ class TroubledCommits:
         self._rng = rng
         self._fails = fails
         self.is_over = False
+        self.is_away = False
         self.failed = 0
 
     async def before(self, queue: str, /) -> None:
@@ -54,6 +56,8 @@ class TroubledCommits:
         roll = self._rng.random()
         if roll < 0.3:
             await asyncio.sleep(self._rng.uniform(0.0, 2.0 if roll < 0.01 else 0.03))
+        elif self.is_away:
+            await asyncio.sleep(self._rng.uniform(0.0, 0.5))  # refused, or after a while
         self._fail(queue)
 
     async def after(self, queue: str, /) -> None:
@@ -62,7 +66,7 @@ class TroubledCommits:
             self._fail(queue)
 
     def _fail(self, queue: str) -> None:
-        if self._rng.random() < self._fails:
+        if self._rng.random() < self._fails or self.is_away:
             self.failed += 1
             raise StorageUnavailable(f"{queue}: the store was away")
 
@@ -84,3 +88,19 @@ async def step_clock(simulation: Simulation, clock: SteppedClock, commits: Troub
         clock.step_s += rng.uniform(-STEP_MAX_S, STEP_MAX_S)
         steps += 1
     return steps
+
+
+async def restart_store(simulation: Simulation, commits: TroubledCommits) -> int:
+    """In four seeds of ten the store is away now and then, as a server that starts again: what it
+    was doing then may be stored or not, and nothing else is, nor is a queue opened. Returns how
+    often."""
+    rng, restarts = seeded_random(simulation.seed, "restarts"), 0
+    if rng.random() >= 0.4:
+        return 0
+    while not commits.is_over:
+        await asyncio.sleep(rng.uniform(1.0, 15.0))
+        commits.is_away = True
+        await asyncio.sleep(rng.uniform(0.1, AWAY_MAX_S))
+        commits.is_away = False
+        restarts += 1
+    return restarts

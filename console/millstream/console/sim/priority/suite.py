@@ -1,7 +1,7 @@
 """Suite `priority`: programs on every silo and in a client enqueue, work, give up and rule, while
-the cluster is troubled, commits fail or are late, the clock is set forward and back, and a rival
-takes queues away, as a silo does that was cut off. One queue has several shards, and their number
-changes.
+the cluster is troubled, commits fail or are late, the store starts again, its clock is set forward
+and back, and a rival takes queues away, as a silo does that was cut off. One queue has several
+shards, and their number changes.
 
 Judged, by the outbox in its order and by what programs saw: versions without gap, by transitions
 that there are; a dequeue gave the most urgent of what could be had in its shard; of an exclusivity
@@ -52,7 +52,7 @@ from .judge import (
 from .notes import PriorityRun
 from .programs import CALL_S, QUEUES, Worker
 from .rival import Rival
-from .store import make_store, step_clock
+from .store import make_store, restart_store, step_clock
 
 __all__ = ["priority"]
 
@@ -91,6 +91,7 @@ async def priority(simulation: Simulation) -> Counter[str]:
     programs.start()
     is_stepped = simulation.rng.random() < 0.3
     steps = asyncio.create_task(step_clock(simulation, clock, commits)) if is_stepped else None
+    restarting = asyncio.create_task(restart_store(simulation, commits))
     resizing = asyncio.create_task(resize(run, cluster))
     has_rival = simulation.rng.random() < 0.4
     rival = asyncio.create_task(Rival(run, store).work()) if has_rival else None
@@ -98,6 +99,7 @@ async def priority(simulation: Simulation) -> Counter[str]:
     run.is_over = programs.is_over = commits.is_over = True
     await cluster.until_settled(CALL_S, RECOVERY_S)
     run.figures["clock steps"] += await steps if steps is not None else 0
+    run.figures["restarts of the store"] += await restarting
     run.figures["changes of shards"] += await resizing
     if rival is not None:
         await rival
