@@ -99,6 +99,8 @@ class CoreMachine(RuleBasedStateMachine):
         self.asked: dict[tuple[str, int], list[Any]] = {}
         self.numbers = {"s": 0, "t": 0}
         self.acknowledged = {"s": 0, "t": 0}
+        self.next_id: tuple[str, int] | None = None
+        self.changed: dict[tuple[str, int], tuple[Callable[[], Any], Any]] = {}
 
     def core_settings(self) -> QueueSettings:
         of = self.model.settings
@@ -116,10 +118,42 @@ class CoreMachine(RuleBasedStateMachine):
         )
 
     def both(self, core: Callable[[], Any], model: Callable[[], Any]) -> Any:
+        if self.next_id is not None:
+            return self.both_once(core, model)
         expected = outcome(model)
         found = plain(outcome(core))
         assert found == expected
         return found
+
+    def both_once(self, core: Callable[[], Any], model: Callable[[], Any]) -> Any:
+        """Under a request id, and at once again."""
+        assert self.next_id is not None
+        (session, acknowledges), self.next_id = self.next_id, None
+        request = self.new_request(session, acknowledges)
+        expected = outcome(model)
+        found = self.once(request, core)
+        assert found == expected
+        is_change = isinstance(found, tuple) and found[-1] is True
+        if is_change or (isinstance(found, list) and found):
+            self.acknowledged[session] = max(self.acknowledged[session], request.acknowledged)
+            assert self.once(request, core) == found
+        if is_change:
+            self.changed[session, request.number] = core, found
+        return found
+
+    def once(self, request: Request, core: Callable[[], Any]) -> Any:
+        return plain(outcome(lambda: self.core.once(self.now, request, "change", core)))
+
+    def new_request(self, session: str, acknowledges: int) -> Request:
+        """The session's next one, which acknowledges all before it but a few."""
+        self.numbers[session] += 1
+        number = self.numbers[session]
+        upto = max(number - 1 - acknowledges, 0)
+        for known in (self.asked, self.changed):
+            for old in [key for key in known if key[0] == session and key[1] <= upto]:
+                del known[old]  # type: ignore[attr-defined]
+                self.acknowledged[session] = max(self.acknowledged[session], upto)
+        return Request(session, number, upto)
 
     # -- rules
 
@@ -288,18 +322,13 @@ class CoreMachine(RuleBasedStateMachine):
 
     @rule(session=st.sampled_from("st"), acknowledges=st.integers(0, 3), count=COUNTS)
     def ask_once(self, session: str, acknowledges: int, count: int) -> None:
-        self.numbers[session] += 1
-        number = self.numbers[session]
-        upto = max(number - 1 - acknowledges, 0)
-        for old in [key for key in self.asked if key[0] == session and key[1] <= upto]:
-            del self.asked[old]
-            self.acknowledged[session] = max(self.acknowledged[session], upto)
-        found = self.request(Request(session, number, upto), count)
+        request = self.new_request(session, acknowledges)
+        found = self.request(request, count)
         expected = self.model.dequeue(self.now, "w", count, {}, None, False)
         assert found == expected
         if found and found != "blocked":
-            self.asked[session, number] = found
-            self.acknowledged[session] = max(self.acknowledged[session], upto)
+            self.asked[session, request.number] = found
+            self.acknowledged[session] = max(self.acknowledged[session], request.acknowledged)
             self.tokens += [(one[0], one[4]) for one in found]
 
     def request(self, request: Request, count: int) -> Any:
@@ -317,6 +346,20 @@ class CoreMachine(RuleBasedStateMachine):
             self.model.at(self.now)
             stale = outcome(lambda: self.request(Request(session, number), 1))
             assert stale == RequestStale.__name__
+
+    @rule(session=st.sampled_from("st"), acknowledges=st.integers(0, 3))
+    def the_next_change_has_an_id(self, session: str, acknowledges: int) -> None:
+        self.next_id = session, acknowledges
+
+    @rule(which=st.integers(0, 5))
+    def ask_for_a_change_again(self, which: int) -> None:
+        """Whatever became of the message, it is answered as the first time, and nothing changes."""
+        if self.changed:
+            (session, number), (core, answer) = list(self.changed.items())[
+                which % len(self.changed)
+            ]
+            self.model.at(self.now)
+            assert self.once(Request(session, number), core) == answer
 
     def as_now(self, lease: Any) -> Any:
         one = self.model.items.get(lease[0])
@@ -461,6 +504,8 @@ class Walk:
                 lambda: machine.ask_once(rng.choice("st"), rng.randint(0, 3), rng.randint(1, 3)),
                 lambda: machine.ask_again(rng.choice("st"), rng.randint(0, 5)),
                 machine.reopen,
+                lambda: machine.the_next_change_has_an_id(rng.choice("st"), rng.randint(0, 3)),
+                lambda: machine.ask_for_a_change_again(rng.randrange(8)),
             ]
         )()
 
