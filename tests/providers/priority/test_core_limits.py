@@ -34,6 +34,7 @@ from millstream.providers.priority.core.settings import (
     SHARDS_MAX,
     YEAR_MS,
     QueueSettings,
+    settings_with,
 )
 from millstream.runtime import ConfigError
 
@@ -148,7 +149,7 @@ PAIRS = {f"k{number}": "v" for number in range(4)}
         {"k" * 1_000: "v"},
         {"k": 7},
         {"k": "v" * 1_000},
-        [("k", "v"), ("k", "w")],
+        [("j", "v"), ("k", "v"), ("k", "w")],
         [("k", "v", "w")],
         [["k"]],
         ["kv"],
@@ -164,6 +165,8 @@ def test_metadata_are_few_pairs_of_texts(pairs: Any) -> None:
     assert "metadata" in caught.value.field
     with pytest.raises(RequestInvalid):
         core.dequeue(0, "w", 1, pairs)
+    if len(pairs if isinstance(pairs, list) else ()) == 3:
+        assert "names the key 'k' twice" in str(caught.value)
     with pytest.raises(RequestInvalid, match="metadata of 'k' has 1000 bytes, not 0 to 256"):
         core.enqueue(0, NewMessage("m", b"x", 0, {"k": "v" * 1_000}))
     for fits in (PAIRS, list(PAIRS.items()), {"k": ""}):
@@ -431,6 +434,26 @@ def test_settings_are_within_their_limits(name: str) -> None:
 def test_settings_that_cannot_be_are_refused(fields: dict[str, Any], text: str) -> None:
     with pytest.raises(ConfigError, match=text):
         QueueSettings(**fields)
+
+
+@pytest.mark.parametrize(
+    ("changes", "field", "text"),
+    [
+        ({"attempts": 0}, "attempts", "is 0, not a whole number from 1 to"),
+        ({"exclusivity_key": ""}, "exclusivity_key", "is '', not a text"),
+        ({"enqueue_blocked": 1}, "enqueue_blocked", "is 1, neither True nor False"),
+        ({"shapes": ((),)}, "shapes", "a shape is"),
+        ({"limit": 3}, "limit", "is 3 of a queue without exclusivity_key"),
+    ],
+    ids=["attempts", "exclusivity_key", "enqueue_blocked", "shapes", "limit"],
+)
+def test_settings_that_are_changed_are_refused_by_queue_and_field(
+    changes: dict[str, Any], field: str, text: str
+) -> None:
+    with pytest.raises(RequestInvalid, match=f"queue 'q': {field} {text}") as caught:
+        settings_with("q", QueueSettings(), changes)
+    assert (caught.value.queue, caught.value.field) == ("q", field)
+    assert settings_with("q", QueueSettings(), {"attempts": 5}) == QueueSettings(attempts=5)
 
 
 def test_shapes_are_kept_in_order_and_once() -> None:

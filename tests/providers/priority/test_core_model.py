@@ -151,7 +151,7 @@ class CoreMachine(RuleBasedStateMachine):
         upto = max(number - 1 - acknowledges, 0)
         for known in (self.asked, self.changed):
             for old in [key for key in known if key[0] == session and key[1] <= upto]:
-                del known[old]  # type: ignore[attr-defined]
+                del known[old]
                 self.acknowledged[session] = max(self.acknowledged[session], upto)
         return Request(session, number, upto)
 
@@ -491,23 +491,22 @@ class Walk:
     def rest(self) -> None:
         rng, machine = self.rng, self.machine
         which = rng.randrange(8)
-        rng.choice(
-            [
-                lambda: machine.extend(which, rng.choice([None, 1, 30])),
-                lambda: machine.release(which, rng.choice([0, 0, 4]), rng.random() < 0.5),
-                lambda: machine.cancel(self.id()),
-                lambda: machine.prioritise(self.id(), rng.randint(-2, 2)),
-                lambda: machine.requeue(self.id(), self.id()),
-                lambda: machine.sweep(rng.randint(1, 4)),
-                lambda: machine.configure(rng.randint(1, 3), self.shapes(), rng.randint(1, 3)),
-                lambda: machine.block(rng.random() < 0.2, rng.random() < 0.2),
-                lambda: machine.ask_once(rng.choice("st"), rng.randint(0, 3), rng.randint(1, 3)),
-                lambda: machine.ask_again(rng.choice("st"), rng.randint(0, 5)),
-                machine.reopen,
-                lambda: machine.the_next_change_has_an_id(rng.choice("st"), rng.randint(0, 3)),
-                lambda: machine.ask_for_a_change_again(rng.randrange(8)),
-            ]
-        )()
+        acts: list[Callable[[], None]] = [
+            lambda: machine.extend(which, rng.choice([None, 1, 30])),
+            lambda: machine.release(which, rng.choice([0, 0, 4]), rng.random() < 0.5),
+            lambda: machine.cancel(self.id()),
+            lambda: machine.prioritise(self.id(), rng.randint(-2, 2)),
+            lambda: machine.requeue(self.id(), self.id()),
+            lambda: machine.sweep(rng.randint(1, 4)),
+            lambda: machine.configure(rng.randint(1, 3), self.shapes(), rng.randint(1, 3)),
+            lambda: machine.block(rng.random() < 0.2, rng.random() < 0.2),
+            lambda: machine.ask_once(rng.choice("st"), rng.randint(0, 3), rng.randint(1, 3)),
+            lambda: machine.ask_again(rng.choice("st"), rng.randint(0, 5)),
+            machine.reopen,
+            lambda: machine.the_next_change_has_an_id(rng.choice("st"), rng.randint(0, 3)),
+            lambda: machine.ask_for_a_change_again(rng.randrange(8)),
+        ]
+        rng.choice(acts)()
 
 
 @pytest.mark.one_in(5)

@@ -14,6 +14,7 @@ from tests.providers.priority.row_store import RowStore
 from millstream.providers.priority.core.body import NewMessage
 from millstream.providers.priority.core.core import PriorityCore
 from millstream.providers.priority.core.errors import (
+    MessageExists,
     MessageNotFound,
     RequestInvalid,
     RequestStale,
@@ -165,22 +166,91 @@ def test_answers_of_every_kind_outlive_a_restart() -> None:
     wrong = NewMessage("d", b"", 2**60)
     acts: dict[int, tuple[str, Callable[[], Any]]] = {
         2: ("enqueue", lambda: core.enqueue(1, put)),
-        3: ("many", lambda: core.enqueue_many(1, [put, wrong, NewMessage("e", b"", 0)])),
         4: ("complete", lambda: core.complete(1, "a", lease.token)),
     }
+    many = [put, wrong, NewMessage("e", b"", 0)]
     before = [core.once(1, Request("s", n), what, act) for n, (what, act) in acts.items()]
+    before.insert(1, core.enqueue_many_once(1, Request("s", 3), "many", many))
     store.apply(core.drain())
     for key, row in store.answers.items():
         store.answers[key] = row._replace(answer=msgspec.json.decode(msgspec.json.encode(row[3])))
     core = store.opened()
     after = [core.once(9, Request("s", n), what, act) for n, (what, act) in acts.items()]
+    after.insert(1, core.enqueue_many_once(9, Request("s", 3), "many", many))
     assert (after[0], after[2]) == (before[0], before[2])
     first, none, last = after[1].answers
     assert (first, none, last) == (Enqueued("c", State.PENDING, 1, False), *before[1].answers[1:])
     [refused] = after[1].refusals
-    assert after[1].refusals == before[1].refusals and refused.at == 1
+    [as_before] = before[1].refusals
+    assert refused == as_before._replace(text=as_before.text.replace("'encode'", "'q'"))
+    assert refused.at == 1
     error = refused.error("q")
     assert isinstance(error, RequestInvalid) and "priority is 1152921504606846976" in str(error)
     assert (error.queue, error.field) == ("q", "priority")
     assert core.drain() is None
     assert not poll(core, Request("s", 1), 9).leases[0].is_valid
+
+
+def batch(core: PriorityCore, ids: str, *, all_or_nothing: bool = False, number: int = 1) -> Any:
+    """A letter is a message; a capital one is refused. By its id whether it was taken now, or under
+    this request id before, or the kind of its refusal."""
+    news = [NewMessage(id, b"", 2**60 if id.isupper() else 0) for id in ids]
+    request = Request("s", number, mark="body")
+    found = core.enqueue_many_once(7, request, "enqueue_many body", news, all_or_nothing)
+    why = {one.at: one.kind for one in found.refusals}
+    assert [one.id if one else ids[at] for at, one in enumerate(found.answers)] == list(ids)
+    return [one.is_changed if one else why[at] for at, one in enumerate(found.answers)]
+
+
+def test_messages_of_one_request_are_taken_once_with_whichever_others_they_come() -> None:
+    """As shards are asked that have other messages of it by now."""
+    core = opened("z", settings=QueueSettings(retention_ms=10))
+    refused = "RequestInvalid"
+    assert batch(core, "abA") == [True, True, refused]
+    for id in "ab":
+        core.cancel(7, id)
+    core.sweep(20)
+    assert core.read.depth()[State.CANCELED] == 0, "no id tells of them any more"
+    assert batch(core, "cBb") == [True, refused, True]
+    assert batch(core, "AacbzdB") == [*(refused, True, True, True, "MessageExists", True, refused)]
+    assert batch(core, "bb") == [True, False], "of two that are one the first was taken"
+    assert batch(core, "dc", all_or_nothing=True) == [True, True]
+    assert [view.id for view in core.read.page()] == ["z", "c", "d"]
+    assert batch(core, "cb", number=2) == [False, True], "another request"
+    with pytest.raises(RequestInvalid, match="number 1 was a 'enqueue_many body' before"):
+        core.enqueue_many_once(7, Request("s", 1), "enqueue_many other", [])
+
+
+def test_a_refusal_of_all_leaves_what_was_taken_before() -> None:
+    core = opened()
+    assert batch(core, "ab") == [True, True]
+    core.drain()
+    with pytest.raises(RequestInvalid, match="priority"):
+        batch(core, "acB", all_or_nothing=True)
+    assert core.drain() is None and batch(core, "a") == [True]
+    assert core.read.depth()[State.PENDING] == 2
+
+
+def test_what_a_batch_took_outlives_a_restart_and_what_is_no_id_is_refused_again() -> None:
+    core, store = opened(), RowStore()
+    batch(core, "ab")
+    store.apply(core.drain())
+    batch(core, "bc")
+    store.apply(core.drain())
+    core = store.opened()
+    assert batch(core, "abcd") == [True] * 4 and core.read.depth()[State.PENDING] == 4
+    odd: Any = [["a"], None, 7]
+    found = core.enqueue_many_once(
+        7, Request("s", 1), "enqueue_many body", [NewMessage(id, b"", 0) for id in odd]
+    )
+    assert [one.kind for one in found.refusals] == ["RequestInvalid"] * 3
+
+
+def test_what_a_message_was_enqueued_with_is_known_after_a_restart() -> None:
+    core, store = opened("a"), RowStore()
+    core.prioritise(1, "a", 5)
+    store.apply(core.drain())
+    core = store.opened()
+    assert not core.enqueue(2, NewMessage("a", b"x", 0)).is_changed
+    with pytest.raises(MessageExists):
+        core.enqueue(2, NewMessage("a", b"x", 5))

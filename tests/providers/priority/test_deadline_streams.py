@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 from tests.providers.priority.streamed import JOBS, Given, Work, in_streams
@@ -13,11 +14,12 @@ from tests.providers.priority.streamed import JOBS, Given, Work, in_streams
 from millstream.providers.priority import (
     DeadlineOptions,
     PriorityQueueNotFound,
+    RequestInvalid,
     State,
     priority_queue,
 )
-from millstream.providers.priority.adapter.options import STREAMS
 from millstream.providers.priority.adapter.receiver import DeadlineReceiver
+from millstream.providers.priority.core.shards import STREAMS
 from millstream.runtime import StreamError
 from millstream.streams import Token, pause_stream, resume_stream
 
@@ -263,6 +265,11 @@ def test_a_queue_that_is_deleted_is_made_again_with_the_options_of_its_streams()
             await work.until(lambda: work.states()[State.COMPLETED] == 4)
             row = await work.on(work.host, work.queue.settings())
             assert row.settings == wanted
+        for configure in (work.queue.configure, priority_queue(work.client, f"{STREAMS}y").create):
+            with pytest.raises(
+                RequestInvalid, match=r"shards is 2, the queue of a stream .* has 1"
+            ):
+                await work.on(work.host, configure(replace(wanted, shards=2)))
         with pytest.raises(PriorityQueueNotFound):
             await work.on(work.host, priority_queue(work.client, f"{STREAMS}x").enqueue(b""))
 

@@ -26,9 +26,8 @@ from millstream.runtime.extending import (
 )
 from millstream.streams import Capability, PersistentStreams
 
-from .adapter.options import STREAMS
 from .core.settings import QueueSettings, Template, settings_for
-from .core.shards import SHARD_MARK
+from .core.shards import SHARD_MARK, STREAMS
 from .owner.grain import owner_of
 from .owner.options import PriorityOptions
 from .owner.spreading import Shard

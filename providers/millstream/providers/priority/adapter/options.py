@@ -15,11 +15,8 @@ from millstream.providers.priority.core.settings import (
 )
 from millstream.runtime.extending import check_fields
 
-__all__ = ["STREAMS", "STREAM_KEY", "DeadlineOptions"]
+__all__ = ["STREAM_KEY", "DeadlineOptions"]
 
-STREAMS = "stream/"
-"""What the names of a stream provider's queues begin with. Only the provider makes these: it alone
-knows what they are like, also when one was deleted."""
 STREAM_KEY = "stream"
 
 

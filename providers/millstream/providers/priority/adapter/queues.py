@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Mapping, Sequence
 
 from millstream.providers.priority.core.errors import SettingsConflict
+from millstream.providers.priority.core.shards import STREAMS
 from millstream.providers.priority.owner.target import QueuesTarget
 from millstream.providers.priority.surface.queue import PriorityQueue
 from millstream.runtime import EnqueueFailed, MillstreamError, QueueUnavailable
@@ -18,7 +19,7 @@ from millstream.runtime.extending import check_kind, check_text
 from millstream.streams import AdapterHost, Capability, OutMessage, QueueId, Token
 
 from .opener import HostOpener
-from .options import STREAM_KEY, STREAMS, DeadlineOptions
+from .options import STREAM_KEY, DeadlineOptions
 from .publishing import cause_of, enqueued
 from .receiver import DeadlineReceiver
 

@@ -96,8 +96,11 @@ class EnqueueMany(NamedTuple):
     all_or_nothing: bool = False
 
     def on(self, core: PriorityCore, now_ms: int) -> EnqueuedMany:
-        news = [NewMessage(*message) for message in self.messages]
-        return core.enqueue_many(now_ms, news, self.all_or_nothing)
+        return core.enqueue_many(now_ms, self.news(), self.all_or_nothing)
+
+    def news(self) -> list[NewMessage]:
+        """The messages, as the core takes them."""
+        return [NewMessage(*message) for message in self.messages]
 
 
 class Requeue(NamedTuple):
@@ -398,5 +401,8 @@ def perform(core: PriorityCore, now_ms: int, command: Operation[A], request: Req
         return command.on(core, now_ms)
     asked = cast("Operation[Answer]", command)
     what = request.asked_as(name_of(command))
+    if isinstance(command, EnqueueMany):
+        many = core.enqueue_many_once(now_ms, request, what, command.news(), command.all_or_nothing)
+        return cast(A, many)
     answer = core.once(now_ms, request, what, lambda: asked.on(core, now_ms))
     return cast(A, answer)

@@ -56,7 +56,7 @@ from .moves.entering import Entering
 from .moves.leasing import Leasing
 from .moves.taking import STEPS_INLINE_MAX, Taking
 from .reading import Reading, is_large
-from .requests.answers import Answer, answer_of, plain_of
+from .requests.answers import Answer, answer_of, plain_of, taken_before, unknown_of, with_known
 from .requests.sessions import Request, Sessions
 from .results import Dequeued, Done, Enqueued, EnqueuedMany, PollStatus, Swept
 from .settings import QueueSettings, SettingsRow
@@ -201,6 +201,30 @@ class PriorityCore:
         if all_or_nothing:
             return EnqueuedMany(tuple(self._entering.all_of(news)))
         return self._entering.each(news)
+
+    def enqueue_many_once(
+        self,
+        now_ms: int,
+        request: Request,
+        what: str,
+        news: Sequence[NewMessage],
+        all_or_nothing: bool = False,
+    ) -> EnqueuedMany:
+        """Take messages in under a request id, each of them once.
+
+        A message that was taken under this id is answered as then, with whichever others it comes:
+        to which shard messages belong may have changed. What was refused is tried anew.
+        Args and raises: as `once`, and as `enqueue_many`.
+        """
+        now = self._at(now_ms)
+        plain = self._sessions.find(now, request, what, self.settings)
+        known = taken_before(plain)
+        found = self.enqueue_many(now_ms, unknown_of(news, known), all_or_nothing)
+        fresh = [one for one in found.answers if one is not None and one.is_changed]
+        if fresh:
+            taken = EnqueuedMany((*known.values(), *fresh))
+            self._sessions.remember(now, request, what, plain_of(taken))
+        return with_known(news, known, found) if known else found
 
     def requeue(self, now_ms: int, id: str, new_id: str | None = None) -> Enqueued:
         """An errored or canceled message once more, as a new one with all its attempts.

@@ -18,11 +18,23 @@ from __future__ import annotations
 from dataclasses import replace
 from hashlib import blake2b
 
-from .errors import SettingsConflict
+from .errors import RequestInvalid, SettingsConflict
 from .settings import QueueSettings
 
-__all__ = ["SHARD_MARK", "at_creation", "changed_to", "home_of", "is_wish", "named", "shard_name"]
+__all__ = [
+    "SHARD_MARK",
+    "STREAMS",
+    "at_creation",
+    "changed_to",
+    "home_of",
+    "is_wish",
+    "named",
+    "shard_name",
+]
 
+STREAMS = "stream/"
+"""What the names of a stream provider's queues begin with. Only the provider makes these: it alone
+knows what they are like, also when one was deleted."""
 SHARD_MARK = "\x1f"
 """Between a queue's name and a shard's number; no queue has it in its name."""
 
@@ -54,8 +66,17 @@ def home_of(key: str, shards: int) -> int:
 
 def at_creation(name: str, settings: QueueSettings) -> QueueSettings:
     """The settings of a new queue: it has been nowhere else, and `configure` numbers its layout.
-    Shards are made with those of their queue."""
+    Shards are made with those of their queue. Raises `RequestInvalid`: as `changed_to`."""
+    refuse_shards_of_streams(name, settings)
     return settings if named(name)[1] else replace(settings, shards_before=0, layout=0)
+
+
+def refuse_shards_of_streams(queue: str, settings: QueueSettings) -> None:
+    """What a stream provider reads from a queue it knows by the numbers of leases, and these are of
+    one shard: of two leases with one number it would end the wrong one."""
+    if queue.startswith(STREAMS) and settings.shards > 1:
+        what = f"is {settings.shards}, the queue of a stream provider has 1: give that more queues"
+        raise RequestInvalid(queue, "shards", what)
 
 
 def is_wish(wanted: QueueSettings, settings: QueueSettings) -> bool:
@@ -70,8 +91,9 @@ def changed_to(
     """What settings become that somebody wants to be others.
 
     Raises: `SettingsConflict`: the last change of `shards` is under way, or several shards stand
-    against another exclusivity key.
+    against another exclusivity key; `RequestInvalid`: shards of a queue of streams.
     """
+    refuse_shards_of_streams(queue, wanted)
     before, is_other = settings.shards_before, wanted.shards != settings.shards
     if is_other and before:
         what = f"its messages still go from {before} to {settings.shards} shards: change it later"

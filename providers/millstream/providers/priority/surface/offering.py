@@ -3,14 +3,13 @@
 Owns: `Offering`. Not: what is done when the layout has changed (`routed`).
 Invariants: a message is offered to where it belonged before, and only who is told `Moved` there
 offers it to where it belongs, with the floor of before; the answers are in the order of the
-messages; a shard is asked for different groups under different request ids.
+messages. A shard may be asked for several groups under one request id: it answers each message.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from hashlib import blake2b
 from typing import cast
 
 from millstream.providers.priority.core.commands import Enqueue, EnqueueMany
@@ -80,14 +79,12 @@ class Offering:
         answers: list[Enqueued | None] = [None] * len(messages)
         refusals: dict[int, Refused] = {}
         left = {at: (message, self._homes(message)) for at, message in enumerate(messages)}
-        rounds = 0
         while left:
-            rounds += 1
             groups: dict[int, list[int]] = {}
             for at, (_, homes) in left.items():
                 groups.setdefault(homes[0], []).append(at)
             offered = [
-                self._group(shard, {at: left[at][0] for at in group}, answers, rounds)
+                self._group(shard, {at: left[at][0] for at in group}, answers)
                 for shard, group in groups.items()
             ]
             found = {one.at: one for part in await asyncio.gather(*offered) for one in part}
@@ -100,33 +97,15 @@ class Offering:
         return EnqueuedMany(tuple(answers), tuple(refusals[at] for at in sorted(refusals)))
 
     async def _group(
-        self,
-        shard: int,
-        messages: Mapping[int, Enqueue],
-        answers: list[Enqueued | None],
-        rounds: int,
+        self, shard: int, messages: Mapping[int, Enqueue], answers: list[Enqueued | None]
     ) -> list[Refused]:
         """Offer messages to one shard; its refusals, by their places among all."""
         command = EnqueueMany(tuple(messages.values()))
-        own = self._own and self._own_of(self._own, command, rounds)
-        found = cast(EnqueuedMany, await self._shard(shard).do(command, own))
+        found = cast(EnqueuedMany, await self._shard(shard).do(command, self._own))
         for at, answer in zip(messages, found.answers, strict=True):
             answers[at] = answer and self._done.setdefault(at, answer)
         places = list(messages)
         return [one._replace(at=places[one.at]) for one in found.refusals]
-
-    def _own_of(self, own: Request, command: EnqueueMany, rounds: int) -> Request:
-        """The request id of one group.
-
-        A shard keeps one answer for an id, so no two groups that it may be asked for have the same
-        one: another layout parts the messages in another way, and behind the first round a group is
-        what others refused, whose ids name it. That each message is taken once is up to its id.
-        """
-        session = f"{own.session} {self._layout.number}"
-        if rounds > 1:
-            ids = "\n".join(message.id for message in command.messages)
-            session += f" {blake2b(ids.encode(), digest_size=8).hexdigest()}"
-        return own._replace(session=session)
 
     def _behind(self, at: int, homes: tuple[int, ...], moved: Refused) -> tuple[int, ...]:
         """Where it is offered next. Raises `Moved`: nowhere by this layout."""
