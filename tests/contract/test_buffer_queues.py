@@ -14,7 +14,7 @@ from tests.conditions import spin
 
 from millstream.providers.ledger import LedgerBufferQueue, open_topics
 from millstream.providers.memory import MemoryBufferQueue
-from millstream.runtime import ConfigError, StreamError
+from millstream.runtime import ConfigError, StorageUnavailable, StreamError
 from millstream.streams import BufferConsumer, BufferQueue, BufferTopic
 
 Make = Callable[[], AbstractAsyncContextManager[BufferQueue]]
@@ -245,3 +245,26 @@ async def test_a_group_on_disk_goes_on_where_the_program_before_was(tmp_path: Pa
         with pytest.raises(ConfigError, match="partitions is 3, and 2 so far"):
             other = LedgerBufferQueue(topics).topic("t", int, partitions=3)
             await other.producer().produce(1)
+
+
+async def test_consumers_on_disk_that_could_not_subscribe_do_once_that_is_possible(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with open_topics(tmp_path) as topics:
+        opened, failures = topics.topic, 2
+
+        async def fails(*args: Any) -> Any:
+            nonlocal failures
+            failures -= 1
+            if failures >= 0:
+                raise StorageUnavailable("the disk is away")
+            return await opened(*args)
+
+        monkeypatch.setattr(topics, "topic", fails)
+        topic = LedgerBufferQueue(topics).topic("t", int)
+        (consumer,) = topic.consumers("g")
+        for _ in range(2):
+            with pytest.raises(StorageUnavailable, match="the disk is away"):
+                await next_of(consumer)
+        await topic.producer().produce_many(range(3))
+        assert list(await next_of(consumer)) == [0, 1, 2]

@@ -50,6 +50,29 @@ def test_the_end_of_a_lease_says_that_what_its_value_held_up_can_be_had() -> Non
     assert dict(core.take_available([()])) == {(("project", "p"),): 1}
 
 
+@pytest.mark.parametrize("shapes", [(), (("region",),)], ids=["scanned", "shaped"])
+def test_the_end_of_a_lease_helps_those_whose_filters_fit_what_it_held_up(
+    shapes: tuple[tuple[str, ...], ...],
+) -> None:
+    us, eu, asia = ((("region", name),) for name in ("us", "eu", "asia"))
+    core = opened(replace(EXCLUSIVE, shapes=shapes))
+    core.take_available([()])
+    for number, region in enumerate(("us", "us", "eu")):
+        put(core, f"m{number}", number, "p", region=region)
+    lease = take(core)
+    core.take_available([()])
+    core.complete(1, lease.id, lease.token)
+    found = core.take_available([(), eu, asia])
+    helped = {one for one in (us, eu, asia) for pairs in found if set(one) <= set(pairs)}
+    assert helped == {us, eu}, "the most urgent one, and what is asked for"
+    lease = take(core, 1)
+    core.complete(1, lease.id, lease.token)
+    assert [dict(pairs)["region"] for pairs in core.take_available([()])] == ["eu"]
+    lease = take(core, 1)
+    core.complete(1, lease.id, lease.token)
+    assert not core.take_available([(), eu])
+
+
 def test_what_is_collected_leaves_no_timer() -> None:
     core = opened(replace(SIMPLE, retention_ms=10))
     for number in range(3):

@@ -12,14 +12,18 @@ from tests.conditions import until
 from millstream.balancers import DeploymentBalancer
 from millstream.providers.memory import MemoryQueues
 from millstream.runtime import (
+    Client,
     Grain,
     MembershipOptions,
     MemoryMembershipTable,
     MemoryStateStore,
+    NotHosted,
     Silo,
+    connect,
     grain,
 )
 from millstream.runtime.cluster.member import Member
+from millstream.runtime.wire.address import endpoint_of
 from millstream.streams import (
     Backoff,
     DeliveryOptions,
@@ -33,6 +37,7 @@ from millstream.streams import (
 
 NOTES = StreamNamespace("notes", int)
 QUICK = StreamNamespace("quick", int, subscriptions="implicit")
+ELSEWHERE = StreamNamespace("notes", int, provider="other")
 KEYS = tuple(f"key-{number}" for number in range(20))
 SEEN: dict[str, list[int]] = defaultdict(list)
 
@@ -231,3 +236,33 @@ async def test_silos_with_other_providers_keep_no_subscriptions_of_streams_they_
             await far.grain(FarReader, key).listen()
             await far.stream(FAR, key).publish(1)
         await until(lambda: all(SEEN[key] == [1] for key in KEYS))
+
+
+def started(*silos: Silo) -> Client:
+    """A client of silos that run by then."""
+    return connect(*(endpoint_of(silo.address) for silo in silos))
+
+
+class OtherReader(Grain):
+    @subscribe(ELSEWHERE)
+    async def on_note(self, event: Event[int]) -> None:
+        see(f"other/{self.key}", event.item)
+
+
+async def test_a_client_publishes_through_a_silo_that_has_the_provider() -> None:
+    """Whichever gateway the stream's key would choose."""
+    places = Places()
+    here, there = places.silo(Reader), places.silo(OtherReader, provider="other")
+    async with here, there, started(here, there) as client:
+        await until(lambda: len(client.gateways.known) == 2)
+        for key in KEYS:
+            await client.stream(NOTES, key).publish(1)
+            await client.stream(ELSEWHERE, key).publish(2)
+        await until(lambda: sum(map(len, SEEN.values())) == 2 * len(KEYS))
+        assert SEEN == {key: [1] for key in KEYS} | {f"other/{key}": [2] for key in KEYS}
+        nowhere = StreamNamespace("notes", int, provider="third")
+        with pytest.raises(NotHosted, match="the cluster has no stream provider 'third'"):
+            await client.stream(nowhere, "a").publish(1)
+        await there.stop()
+        with pytest.raises(NotHosted, match="no stream provider 'other'"):
+            await client.stream(ELSEWHERE, "a").publish(1)

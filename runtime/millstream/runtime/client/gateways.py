@@ -22,7 +22,12 @@ from millstream.runtime.calls.remote import Remote
 from millstream.runtime.calls.search import Searches
 from millstream.runtime.cluster.gateways import GatewayTarget
 from millstream.runtime.codec.failures import describe
-from millstream.runtime.errors import MillstreamError, NotInCluster, SiloUnavailable
+from millstream.runtime.errors import (
+    MillstreamError,
+    NotHosted,
+    NotInCluster,
+    SiloUnavailable,
+)
 from millstream.runtime.tasks import Tasks
 from millstream.runtime.turns.kind import GrainKind
 from millstream.runtime.turns.run import Turns
@@ -218,9 +223,24 @@ class Gateways:
     async def ask(
         self, name: str, target: str, instance: str, spec: Any, args: tuple[Any, ...]
     ) -> Any:
-        """Call a system target of the gateway that serves `name`."""
+        """Call a system target of the gateway that serves `name`, or of the next one that has it:
+        each silo has what it was started with."""
         self._turns.check_running()
-        return await self.remote.call(await self.ready(name), target, instance, spec, args)
+        first = await self.ready(name)
+        try:
+            return await self.remote.call(first, target, instance, spec, args)
+        except NotHosted as error:
+            missing = error
+        for gateway in self._list.order(name):
+            try:
+                peer = self._peers.get(gateway)
+                await peer.ready()
+            except SiloUnavailable:
+                continue
+            if peer is not first:
+                with suppress(NotHosted):
+                    return await self.remote.call(peer, target, instance, spec, args)
+        raise missing
 
 
 class GatewayCalls:

@@ -165,8 +165,11 @@ class LedgerBufferTopic(Generic[T]):
         return await (await self.opened()).subscribe(group)
 
     async def subscription(self, group: str) -> LedgerSubscription:
-        """That of a group. Raises what `LedgerTopic.subscribe` raises."""
-        return await asyncio.shield(self._groups[group])
+        """That of a group. Raises what `LedgerTopic.subscribe` raises; the next call tries anew."""
+        task = self._groups[group]
+        if task.done() and (task.cancelled() or task.exception()):
+            task = self._groups[group] = asyncio.ensure_future(self._subscribed(group))
+        return await asyncio.shield(task)
 
     # -- the end
 
