@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from collections.abc import Sequence
 
 import pytest
 from hypothesis import given
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 from tests.providers.ledger.worlds import World, in_a_world, marked
 
 from millstream.providers.ledger.protocol.errors import EntryDamaged
+from millstream.providers.ledger.topic.appending import waiting as appends_waiting
 from millstream.providers.ledger.topic.appending.outbox import Append, Batch
 from millstream.providers.ledger.topic.appending.producers import Producers
 from millstream.providers.ledger.topic.appending.waiting import Waiting
@@ -118,6 +120,35 @@ async def test_who_is_given_up_takes_along_what_its_producers_gave_and_theirs() 
     waiting.refuse_flood(90)
     waiting.expire(99.0, QueueFull("late"))  # the last one
     assert not waiting.appends
+
+
+async def test_of_callers_that_leave_together_nobody_behind_is_looked_at_for_each(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    of_all, looks = appends_waiting.producers_of, 0
+
+    def counted(appends: Sequence[Append]) -> set[str]:
+        nonlocal looks
+        looks += 1
+        return of_all(appends)
+
+    monkeypatch.setattr(appends_waiting, "producers_of", counted)
+    waiting = Waiting("t", LedgerTopicOptions())
+    appends = [append(1, 9.0, f"p{number}") for number in range(1_000)]
+    behind = append(1, 9.0, "p7")
+    for one in (*appends, behind):
+        waiting.add(one)
+    for one in appends[:900]:
+        one.done.cancel()
+    waiting.drop_given_up()
+    assert isinstance(behind.done.exception(), QueueUnavailable)
+    assert list(waiting.appends) == appends[900:] and waiting.head is appends[900]
+    assert looks <= 1_000
+    waiting.drop_given_up()
+    assert len(waiting.appends) == 100
+    for one in appends[900:]:
+        waiting.refuse_flood(LedgerTopicOptions().waiting_bytes_max - len(waiting.appends))
+        assert waiting.take() is one
 
 
 def test_an_index_that_is_full_begins_anew(monkeypatch: pytest.MonkeyPatch) -> None:

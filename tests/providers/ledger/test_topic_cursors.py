@@ -533,3 +533,13 @@ def test_unread_bytes_are_as_many_as_the_messages_have() -> None:
     assert [unread_bytes(spans, floor) for floor in range(1, 8)] == [500, 400, 300, 200, 100, 0, 0]
     assert first_within(spans, 500) == 1 and first_within(spans, 499) == 3
     assert first_within(spans, 299) == 6 and first_within([], 5) == 0
+
+
+@given(st.lists(st.integers(0, 5), max_size=8), st.booleans(), st.integers(0, 3000))
+def test_what_is_kept_of_a_backlog_is_the_most_that_fits(
+    sizes: list[int], is_open: bool, bytes_max: int
+) -> None:
+    spans = spans_of(sizes, is_open)
+    firsts = [span.first for span in spans] + [spans[-1].end if spans else 0]
+    fitting = [first for first in firsts if unread_bytes(spans, first) <= bytes_max]
+    assert first_within(spans, bytes_max) == fitting[0]

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
+
+import pytest
 
 from millstream.streams import CacheLimits, Capability, QueueMessage, StreamId, StreamOptions, Token
 from millstream.streams.agent.cache.queue_cache import QueueCache
@@ -181,3 +184,43 @@ def test_a_receiver_that_is_closed_has_no_leases() -> None:
     assert leases.next_s == math.inf and asked(leases, 99.0) == []
     leases.taken([message(2, 8.0)], 100.0)
     assert asked(leases, 104.0) == [([2], 8.0)]
+
+
+def test_what_is_done_costs_no_look_at_what_else_is_leased() -> None:
+    """An early wake is the price: once, then the next one is known to the point."""
+    leases = leased(*((number, 10.0, float(number)) for number in range(3)))
+    leases.done([Token(1, 0)])
+    assert leases.next_s == 5.0, "not looked for"
+    assert asked(leases, 5.0) == [] and leases.next_s == 6.0
+    assert asked(leases, 5.9) == [] and asked(leases, 6.0) == [([1, 2], 10.0)]
+    leases.done([Token(1, 1), Token(1, 2)])
+    assert leases.next_s == math.inf
+    leases.taken([message(9, 2.0)], 20.0)
+    assert leases.next_s == 6.0 and asked(leases, 20.9) == [] and leases.next_s == 21.0
+    leases.clear()
+    leases.taken([message(10, 2.0)], 30.0)
+    assert leases.next_s == 31.0
+
+
+class CountedDict(dict[Token, float]):
+    """Counts looks at all of it."""
+
+    looks = 0
+
+    def values(self) -> Any:
+        CountedDict.looks += 1
+        return super().values()
+
+
+def test_a_reader_that_is_behind_looks_at_its_leases_seldom(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(CountedDict, "looks", 0)
+    leases = Leases()
+    leases._due_s = CountedDict()
+    for number in range(5_000):  # 500 wait at a time, each for five seconds
+        now_s = number / 100
+        leases.taken([message(number, 30.0)], now_s)
+        leases.done([Token(1, number - 500)])
+        assert now_s < leases.next_s or not leases.ask(now_s)
+    assert CountedDict.looks < 10

@@ -23,11 +23,12 @@ __all__ = ["Leases"]
 class Leases:
     """The leases of one receiver."""
 
-    __slots__ = ("_due_s", "_lease_s", "_out")
+    __slots__ = ("_due_s", "_lease_s", "_next_s", "_out")
 
     def __init__(self) -> None:
         self._due_s: dict[Token, float] = {}  # half of its lease is over then
         self._lease_s = 0.0  # the longest that was given
+        self._next_s = math.inf  # none is due before
         self._out: Sequence[Token] = ()
 
     def taken(self, messages: Iterable[QueueMessage], now_s: float) -> None:
@@ -35,7 +36,8 @@ class Leases:
         for message in messages:
             if message.lease_s > 0:
                 self._lease_s = max(self._lease_s, message.lease_s)
-                self._due_s[message.token] = now_s + message.lease_s / 2
+                self._due_s[message.token] = due_s = now_s + message.lease_s / 2
+                self._next_s = min(self._next_s, due_s)
 
     def done(self, tokens: Iterable[Token]) -> None:
         """These are acknowledged, or given back."""
@@ -44,12 +46,19 @@ class Leases:
 
     @property
     def next_s(self) -> float:
-        """When the next call is to be made. Cost: O(messages that are leased)."""
-        return min(self._due_s.values(), default=math.inf)
+        """When to ask next: then, or later, a call is to be made. To know it to the point would be
+        a look at all that are leased for each that is done."""
+        return self._next_s if self._due_s else math.inf
+
+    def _look(self) -> None:
+        self._next_s = min(self._due_s.values(), default=math.inf)
 
     def ask(self, now_s: float) -> Sequence[Extend]:
         """The call to be made now, if any; with it go those that are due soon."""
-        if now_s < self.next_s:
+        if now_s < self._next_s:
+            return ()
+        self._look()
+        if now_s < self._next_s:
             return ()
         soon_s = now_s + self._lease_s / 8
         self._out = [token for token, due_s in self._due_s.items() if due_s <= soon_s]
@@ -62,6 +71,7 @@ class Leases:
             if token in self._due_s:
                 self._due_s[token] = now_s + self._lease_s / 2
         self.done(lost)
+        self._look()
         return lost
 
     def failed(self, wait_s: float, now_s: float) -> None:
@@ -69,7 +79,9 @@ class Leases:
         for token in self._out:
             if token in self._due_s:
                 self._due_s[token] = now_s + wait_s
+        self._look()
 
     def clear(self) -> None:
         """The receiver is closed, and all is given back."""
         self._due_s.clear()
+        self._next_s = math.inf

@@ -65,17 +65,26 @@ class Waiting:
             late[-1].fail(error)
         self.give_up_behind(late)
 
+    def drop_given_up(self) -> None:
+        """Drop the heads whose callers are gone."""
+        gone: list[Append] = []
+        while self.appends and self.head.done.done():
+            gone.append(self.take())
+        self.give_up_behind(gone)
+
     def give_up_behind(self, gone: Sequence[Append]) -> None:
-        """These are never sent; nor is what their producers gave behind them."""
+        """These are never sent; nor is what their producers gave behind them. O(those that wait)"""
         producers = producers_of(gone)
         if not producers:
             return
         text = f"{self._what}: what its producer gave before it was not sent, so this was not"
-        for append in [*self.appends]:
+        for _ in range(len(self.appends)):
+            append = self.take()
             own = producers_of([append])
-            if not producers.isdisjoint(own):
-                self.appends.remove(append)
-                self._bytes -= append.size_bytes
+            if producers.isdisjoint(own):
+                self.appends.append(append)
+                self._bytes += append.size_bytes
+            else:
                 append.fail(QueueUnavailable(text))
                 producers |= own
 

@@ -154,7 +154,7 @@ class Writing:
         while waiting and self._end is None:
             append = waiting[0]
             if append.done.done():
-                self._waiting.give_up_behind([self._waiting.take()])
+                self._waiting.drop_given_up()
             elif not self._is_open() or not self._has_room(append):
                 break
             else:

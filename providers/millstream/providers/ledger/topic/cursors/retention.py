@@ -57,7 +57,10 @@ def unread_of(span: Span, floor: int) -> int:
 def first_within(spans: Sequence[Span], bytes_max: int) -> int:
     """The first message from which on, at ledgers' ends, there are `bytes_max` bytes at most; the
     end, if the last ledger alone has more."""
-    for span in spans:
-        if unread_bytes(spans, span.first) <= bytes_max:
-            return span.first
-    return spans[-1].end if spans else 0
+    first, behind = spans[-1].end if spans else 0, 0
+    for span in reversed(spans):
+        behind += unread_of(span, span.first)
+        if behind > bytes_max:
+            break
+        first = span.first
+    return first
