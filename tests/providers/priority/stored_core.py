@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Sequence
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import TracebackType
@@ -139,6 +140,17 @@ class StoredCore:
     ) -> EnqueuedMany:
         messages = tuple(Enqueue(*new) for new in news)  # type: ignore[arg-type]
         return self.do(now_ms, EnqueueMany(messages, all_or_nothing))
+
+    def enqueue_many_once(
+        self,
+        now_ms: int,
+        request: Request,
+        what: str,
+        news: Sequence[NewMessage],
+        all_or_nothing: bool = False,
+    ) -> EnqueuedMany:
+        act = partial(self.enqueue_many, now_ms, news, all_or_nothing)
+        return self.once(now_ms, request, what, act)
 
     def requeue(self, now_ms: int, id: str, new_id: str) -> Enqueued:
         return self.do(now_ms, Requeue(id, new_id))

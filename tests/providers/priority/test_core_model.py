@@ -183,16 +183,30 @@ class CoreMachine(RuleBasedStateMachine):
     def enqueue_many(self, bodies: Any, is_all: bool) -> None:
         news = [self.new(id, priority, data, terms, b"x") for id, priority, data, terms in bodies]
         calls = [(id, b"x", priority, data, terms) for id, priority, data, terms in bodies]
-        found = outcome(lambda: self.core.enqueue_many(self.now, news, is_all))
+        asked, self.next_id = self.next_id, None
+        request = None if asked is None else self.new_request(*asked)
+        found = self.entered(news, is_all, request)
         if is_all:
             expected = outcome(lambda: self.all_or_nothing(calls))
         else:
             expected = [outcome(partial(self.model.enqueue, self.now, *call)) for call in calls]
             self.model.at(self.now)
-        if not isinstance(found, str):
-            why = {one.at: one.kind for one in found.refusals}
-            found = [plain(one) if one else why[at] for at, one in enumerate(found.answers)]
         assert found == expected
+        if request is not None and any(isinstance(one, tuple) and one[-1] for one in found):
+            self.acknowledged[request.session] = max(
+                self.acknowledged[request.session], request.acknowledged
+            )
+            assert self.entered(news, is_all, request) == found
+
+    def entered(self, news: list[NewMessage], is_all: bool, request: Request | None) -> Any:
+        act = partial(self.core.enqueue_many, self.now, news, is_all)
+        if request is not None:
+            act = partial(self.core.enqueue_many_once, self.now, request, "many", news, is_all)
+        found = outcome(act)
+        if isinstance(found, str):
+            return found
+        why = {one.at: one.kind for one in found.refusals}
+        return [plain(one) if one else why[at] for at, one in enumerate(found.answers)]
 
     def all_or_nothing(self, calls: list[Any]) -> list[Any]:
         self.model.at(self.now)

@@ -254,3 +254,26 @@ def test_what_a_message_was_enqueued_with_is_known_after_a_restart() -> None:
     assert not core.enqueue(2, NewMessage("a", b"x", 0)).is_changed
     with pytest.raises(MessageExists):
         core.enqueue(2, NewMessage("a", b"x", 5))
+
+
+def test_of_two_messages_of_one_id_the_one_that_was_taken_is_so_again() -> None:
+    """Whichever was refused is refused again, also when the message is gone."""
+    core = opened(settings=QueueSettings(retention_ms=10))
+    wrong, first, other = (NewMessage("a", b"", priority) for priority in (2**60, 1, 2))
+    for news in ([wrong, first, other, first], [other, NewMessage("b", b"", 1), other]):
+        number = len(news)
+
+        def ask(news: Any = news, number: int = number) -> list[Any]:
+            found = core.enqueue_many_once(0, Request("s", number), "many", news)
+            why = {one.at: one.kind for one in found.refusals}
+            return [one.is_changed if one else why[at] for at, one in enumerate(found.answers)]
+
+        before = ask()
+        core.drain()
+        assert ask() == before and core.drain() is None
+        core.cancel(0, news[1].id)
+        core.sweep(10)
+        assert ask() == before, "nothing tells of the message but the request"
+        assert core.read.depth()[State.PENDING] == (number == 3)
+    with pytest.raises(MessageExists, match="message 'a' comes with two bodies"):
+        core.enqueue_many_once(0, Request("s", 4), "many", [first, other], True)

@@ -56,7 +56,7 @@ from .moves.entering import Entering
 from .moves.leasing import Leasing
 from .moves.taking import STEPS_INLINE_MAX, Taking
 from .reading import Reading, is_large
-from .requests.answers import Answer, answer_of, plain_of, taken_before, unknown_of, with_known
+from .requests.answers import Answer, answer_of, plain_of, taken_before
 from .requests.sessions import Request, Sessions
 from .results import Dequeued, Done, Enqueued, EnqueuedMany, PollStatus, Swept
 from .settings import QueueSettings, SettingsRow
@@ -198,9 +198,7 @@ class PriorityCore:
         """
         self._at(now_ms)
         checked_number(self.queue, "messages", len(news), 0, COUNT_MAX)
-        if all_or_nothing:
-            return EnqueuedMany(tuple(self._entering.all_of(news)))
-        return self._entering.each(news)
+        return self._entering.many(news, all_or_nothing)
 
     def enqueue_many_once(
         self,
@@ -219,12 +217,13 @@ class PriorityCore:
         now = self._at(now_ms)
         plain = self._sessions.find(now, request, what, self.settings)
         known = taken_before(plain)
-        found = self.enqueue_many(now_ms, unknown_of(news, known), all_or_nothing)
-        fresh = [one for one in found.answers if one is not None and one.is_changed]
-        if fresh:
-            taken = EnqueuedMany((*known.values(), *fresh))
-            self._sessions.remember(now, request, what, plain_of(taken))
-        return with_known(news, known, found) if known else found
+        checked_number(self.queue, "messages", len(news), 0, COUNT_MAX)
+        found = self._entering.many(news, all_or_nothing, known)
+        taken = known | {one.id: one for one in found.answers if one and one.is_changed}
+        if len(taken) > len(known):
+            kept = plain_of(EnqueuedMany(tuple(taken.values())))
+            self._sessions.remember(now, request, what, kept)
+        return found
 
     def requeue(self, now_ms: int, id: str, new_id: str | None = None) -> Enqueued:
         """An errored or canceled message once more, as a new one with all its attempts.

@@ -8,7 +8,7 @@ message that comes again without an id of its own has the same one each time.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from millstream.providers.priority.core.body import Body, NewMessage, checked_body
 from millstream.providers.priority.core.contents import Contents
@@ -33,6 +33,9 @@ IDS_AGAIN = 1_000
 ROOT = re.compile(rf"(.*){AGAIN}\d+(?:\.\d+)?", re.S)
 
 
+NONE_KNOWN: Mapping[str, Enqueued] = {}
+
+
 class Entering:
     """The way into one queue."""
 
@@ -47,12 +50,25 @@ class Entering:
         body = checked_body(self.queue, self.contents.settings, new)
         return self._enqueue(body, reason, new.floor)
 
-    def each(self, news: Sequence[NewMessage]) -> EnqueuedMany:
+    def many(
+        self,
+        news: Sequence[NewMessage],
+        all_or_nothing: bool,
+        known: Mapping[str, Enqueued] = NONE_KNOWN,
+    ) -> EnqueuedMany:
+        """Messages in order; `known`: by id, what was taken under the same request id before."""
+        if all_or_nothing:
+            return EnqueuedMany(tuple(self._all_of(news, known)))
+        return self._each(news, known)
+
+    def _each(self, news: Sequence[NewMessage], known: Mapping[str, Enqueued]) -> EnqueuedMany:
         answers: list[Enqueued | None] = []
         refusals = []
+        taken: dict[str, Body] = {}
         for index, new in enumerate(news):
             try:
-                answers.append(self.one(new))
+                before = known_of(new, known)
+                answers.append(self._before(new, before, taken) if before else self.one(new))
             except PriorityQueueError as error:
                 answers.append(None)
                 refusals.append(refused(index, error))
@@ -138,7 +154,25 @@ class Entering:
             what = f"message {body.id!r} exists with another body, in version {found.version}"
             raise MessageExists(self.queue, what)
 
-    def all_of(self, news: Sequence[NewMessage]) -> list[Enqueued]:
+    def _before(self, new: NewMessage, answer: Enqueued, taken: dict[str, Body]) -> Enqueued:
+        """The answer to one that was taken before; of several of its id the first one was."""
+        body = checked_body(self.queue, self.contents.settings, new)
+        first = taken.setdefault(body.id, body)
+        if body != first:
+            raise MessageExists(self.queue, f"message {body.id!r} comes with two bodies")
+        return answer._replace(is_changed=body is first)
+
+    def _all_of(self, news: Sequence[NewMessage], known: Mapping[str, Enqueued]) -> list[Enqueued]:
+        taken: dict[str, Body] = {}
+        found = [
+            before and self._before(new, before, taken)
+            for new in news
+            for before in [known_of(new, known)]
+        ]
+        rest = iter(self._all([new for new in news if known_of(new, known) is None]))
+        return [next(rest) if one is None else one for one in found]
+
+    def _all(self, news: Sequence[NewMessage]) -> list[Enqueued]:
         bodies = [checked_body(self.queue, self.contents.settings, new) for new in news]
         fresh: dict[str, Body] = {}
         for body in bodies:
@@ -155,6 +189,10 @@ class Entering:
             self._refuse_blocked()
             self._refuse_full(len(fresh))
         return [self._enqueue(body, "", new.floor) for body, new in zip(bodies, news, strict=True)]
+
+
+def known_of(new: NewMessage, known: Mapping[str, Enqueued]) -> Enqueued | None:
+    return known.get(new.id) if known and isinstance(new.id, str) else None
 
 
 def id_again(id: str, sequence: int, turn: int = 0) -> str:

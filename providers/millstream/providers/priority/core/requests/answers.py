@@ -6,10 +6,9 @@ many messages those are kept that were taken.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import cast
 
-from millstream.providers.priority.core.body import NewMessage
 from millstream.providers.priority.core.changes import Plain
 from millstream.providers.priority.core.message import RUNNING, LeaseToken, Message, State
 from millstream.providers.priority.core.results import (
@@ -22,7 +21,7 @@ from millstream.providers.priority.core.results import (
     Refused,
 )
 
-__all__ = ["Answer", "answer_of", "plain_of", "taken_before", "unknown_of", "with_known"]
+__all__ = ["Answer", "answer_of", "plain_of", "taken_before"]
 
 Answer = Dequeued | Enqueued | EnqueuedMany | Done
 EnqueuedFields = tuple[str, int, int, bool]
@@ -74,34 +73,6 @@ def taken_before(plain: Plain) -> dict[str, Enqueued]:
         return {}
     before = cast(EnqueuedMany, answer_of(plain, {}))
     return {one.id: one for one in before.answers if one is not None}
-
-
-def unknown_of(news: Sequence[NewMessage], known: Mapping[str, Enqueued]) -> Sequence[NewMessage]:
-    """The messages that were not taken before."""
-    return [new for new in news if not is_known(new, known)] if known else news
-
-
-def is_known(new: NewMessage, known: Mapping[str, Enqueued]) -> bool:
-    return isinstance(new.id, str) and new.id in known
-
-
-def with_known(
-    news: Sequence[NewMessage], known: Mapping[str, Enqueued], found: EnqueuedMany
-) -> EnqueuedMany:
-    """The answer to all messages, where those that were not `known` were answered by `found`; of
-    several of one id the first is the one that was taken."""
-    answers: list[Enqueued | None] = []
-    places: list[int] = []
-    rest, seen = iter(found.answers), set[str]()
-    for at, new in enumerate(news):
-        if is_known(new, known):
-            answers.append(known[new.id]._replace(is_changed=new.id not in seen))
-            seen.add(new.id)
-        else:
-            answers.append(next(rest))
-            places.append(at)
-    refusals = (one._replace(at=places[one.at]) for one in found.refusals)
-    return EnqueuedMany(tuple(answers), tuple(refusals))
 
 
 def lease_of(plain: LeaseFields, messages: Mapping[str, Message]) -> Lease:
