@@ -11,11 +11,14 @@ import pytest
 
 from millstream.console.sim.run import record
 from millstream.console.sim.runner import run_seed
+from millstream.providers.priority.core.core import PriorityCore
 from millstream.providers.priority.core.index.grouped import Holds
 from millstream.providers.priority.core.requests.sessions import Request
+from millstream.providers.priority.core.results import EnqueuedMany
 from millstream.providers.priority.owner.polls import Polls
 from millstream.providers.priority.store.committing import CommittingQueue
 from millstream.providers.priority.store.memory import MemoryHold, Table
+from millstream.providers.priority.surface import offering
 from millstream.providers.priority.surface.asking import Lane
 
 pytestmark = [
@@ -71,6 +74,21 @@ def test_an_answer_that_is_given_to_two_requests_is_noticed(
 
     monkeypatch.setattr(Lane, "next", again)
     assert is_noticed("its token was given before")
+
+
+def test_a_part_of_a_batch_that_is_answered_for_another_is_noticed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """While the number of shards changes one shard is asked for several parts of it."""
+
+    def as_of_the_first_part(
+        self: PriorityCore, now_ms: int, request: Request, what: str, *args: Any
+    ) -> EnqueuedMany:
+        return self.once(now_ms, request, what, lambda: self.enqueue_many(now_ms, *args))
+
+    monkeypatch.setattr(PriorityCore, "enqueue_many_once", as_of_the_first_part)
+    monkeypatch.setattr(offering, "zip", lambda *args, **_: zip(*args, strict=False), raising=False)
+    assert is_noticed("was answered as")
 
 
 def test_messages_that_a_new_owner_does_not_know_are_noticed(

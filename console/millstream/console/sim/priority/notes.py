@@ -1,6 +1,6 @@
 """What programs of the suite saw: what was accepted, who was given what, and when.
 
-Owns: `PriorityRun`, `Seen`. Not: judgement (`judge`).
+Owns: `PriorityRun`, `Seen`, `Given`, `Batch`. Not: judgement (`judge`).
 """
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ from typing import Any, TypeVar
 
 from millstream.console.sim.run.record import Run
 from millstream.providers.priority import LeaseToken
+from millstream.providers.priority.core.commands import Enqueue
+from millstream.providers.priority.core.requests.sessions import Request
 from millstream.runtime import MillstreamError
 from millstream.runtime.testing import Simulation
 
@@ -44,6 +46,17 @@ class Given:
     attempt: int
 
 
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Messages that were sent under a request id, which any program may repeat; the answer is as
+    of the time when they were taken, at `start_s` or later."""
+
+    queue: str
+    request: Request
+    messages: tuple[Enqueue, ...]
+    start_s: float
+
+
 class PriorityRun(Run):
     """The notes of this suite."""
 
@@ -52,6 +65,8 @@ class PriorityRun(Run):
         self.seen: list[Seen] = []
         self.given: list[Given] = []
         self.ids: list[tuple[str, str]] = []
+        self.canceled: list[tuple[str, str]] = []
+        self.batches: list[Batch] = []
 
     @property
     def now_s(self) -> float:

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from millstream.console.sim.run.programs import again_and_again
-from millstream.providers.priority import Lease, PriorityQueue, priority_queue
+from millstream.providers.priority import Lease, PriorityQueue, State, priority_queue
+from millstream.providers.priority.core.commands import Enqueue, EnqueueMany
+from millstream.providers.priority.core.requests.sessions import Request
+from millstream.providers.priority.surface.routed import QueueCalls
 from millstream.runtime import MillstreamError
+from millstream.runtime.extending import Opener
 from millstream.runtime.testing import Host, Random, seeded_random
 
-from .notes import Given, PriorityRun
+from .notes import Batch, Given, PriorityRun
 
 __all__ = ["CALL_S", "PATIENCE_S", "QUEUES", "VALUES", "Worker"]
 
@@ -22,6 +27,14 @@ CALL_S = 5.0
 LIMIT_S = PATIENCE_S + CALL_S + 1.0
 POLL_LIMIT_S = LIMIT_S + 10.0
 """The last call of a poll may take that much longer than its wait."""
+
+
+@dataclass(frozen=True, slots=True)
+class CallsOf:
+    """Opens what asks a queue under request ids of a program's own, as the HTTP server does."""
+
+    def open(self, opener: Opener, queue: str, /) -> QueueCalls:
+        return QueueCalls(opener, "priority", queue, PATIENCE_S)
 
 
 class Worker:
@@ -47,8 +60,10 @@ class Worker:
             self._run.figures[type(error).__name__] += 1
             return
         roll = self._rng.random()
-        if roll < 0.35:
+        if roll < 0.25:
             await self._enqueue(queue)
+        elif roll < 0.35:
+            await self._enter(runtime, queue)
         elif roll < 0.8:
             await self._dequeue(queue)
         elif roll < 0.88:
@@ -73,6 +88,29 @@ class Worker:
         if done is not None:
             run.ids.append((queue.name, id))
             run.saw(queue.name, id, done.version, start_s, "enqueued" if done.is_changed else "")
+
+    async def _enter(self, runtime: Any, queue: PriorityQueue) -> None:
+        """Many messages under a request id, perhaps again; or what another program has sent."""
+        run, rng = self._run, self._rng
+        if rng.random() < 0.7 or not run.batches:
+            new = [self._new() for _ in range(rng.randint(1, 6))]
+            request = Request(new[0].id, 1)
+            run.batches.append(Batch(queue.name, request, tuple(new), run.now_s))
+        batch = rng.choice(run.batches[-5:])
+        calls = runtime.stream(CallsOf(), batch.queue)
+        command = EnqueueMany(batch.messages)
+        found = await run.call("batch", calls.do(command, batch.request), LIMIT_S)
+        for message, one in zip(batch.messages, found.answers if found else (), strict=False):
+            if one is not None:
+                run.ids.append((batch.queue, message.id))
+                run.saw(batch.queue, one.id, one.version, batch.start_s)
+                if one.id != message.id:
+                    run.violated(f"{message.id} of {batch.queue} was answered as {one.id}")
+
+    def _new(self) -> Enqueue:
+        self._sent += 1
+        value = (("value", self._rng.choice(VALUES)),)
+        return Enqueue(f"{self._name}:{self._sent}", b"x", self._rng.randrange(5), value)
 
     async def _dequeue(self, queue: PriorityQueue) -> None:
         run, rng = self._run, self._rng
@@ -141,7 +179,21 @@ class Worker:
             if view is not None:
                 run.saw(queue.name, id, view.version, start_s)
             return
+        canceled = [id for name, id in run.canceled[-20:] if name == queue.name]
+        if roll > 0.9 and canceled:
+            await self._bring_again(queue, rng.choice(canceled))
+            return
         change = queue.cancel(id) if roll < 0.8 else queue.prioritise(id, rng.randrange(5))
         done = await run.call("rule", change, LIMIT_S)
         if done is not None:
             run.saw(queue.name, id, done.version, start_s)
+            run.canceled += [(queue.name, id)] if done.state is State.CANCELED else []
+
+    async def _bring_again(self, queue: PriorityQueue, id: str) -> None:
+        """A message that was given up, once more; who asks twice adds one."""
+        run, start_s = self._run, self._run.now_s
+        done = await run.call("requeue", queue.requeue(id), LIMIT_S)
+        if done is not None:
+            run.ids.append((queue.name, done.id))
+            run.saw(queue.name, done.id, done.version, start_s)
+            run.figures["brought again"] += done.is_changed

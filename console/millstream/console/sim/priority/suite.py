@@ -112,9 +112,9 @@ async def priority(simulation: Simulation) -> Counter[str]:
 
 
 async def resize(run: PriorityRun, cluster: SimCluster) -> int:
-    """Another number of shards, once, by a silo that runs; returns 1 if it was accepted."""
-    rng = seeded_random(run.simulation.seed, "shards")
-    await asyncio.sleep(rng.uniform(3.0, DURATION_S))
+    """Other numbers of shards, now and then, by a silo that runs; returns how often."""
+    rng, changes = seeded_random(run.simulation.seed, "shards"), 0
+    await asyncio.sleep(rng.uniform(1.0, DURATION_S / 2))
     while not run.is_over:
         silo = next((silo for name in cluster.names if (silo := cluster.silo(name))), None)
         if silo is not None:
@@ -124,9 +124,10 @@ async def resize(run: PriorityRun, cluster: SimCluster) -> int:
             except (MillstreamError, HostCrashed) as error:
                 run.figures[f"shards: {type(error).__name__}"] += 1
             else:
-                return 1
+                changes += 1
+                await asyncio.sleep(rng.uniform(0.0, DURATION_S / 2))
         await asyncio.sleep(1.0)
-    return 0
+    return changes
 
 
 async def changed(silo: Silo, shards: int) -> None:
