@@ -100,6 +100,17 @@ def test_a_number_is_within_its_limits_and_what_is_not_is_refused(name: str) -> 
         assert said in str(caught.value)
 
 
+def test_a_batch_has_so_many_messages_with_a_request_id_or_without() -> None:
+    request = Request("s", 1)
+    for enter in (
+        lambda news: made().enqueue_many(0, news),
+        lambda news: made().enqueue_many_once(0, request, "many", news),
+    ):
+        assert len(enter([new("n")] * COUNT_MAX).answers) == COUNT_MAX and not enter([]).answers
+        with pytest.raises(RequestInvalid, match="messages is 1001, not 0 to 1000"):
+            enter([new("n")] * (COUNT_MAX + 1))
+
+
 TEXTS: dict[str, Callable[[PriorityCore, Any], object]] = {
     "reason of cancel": lambda core, text: core.cancel(0, "m", reason=text),
     "reason of a worker's cancel": lambda core, text: core.cancel(0, "m", token_of(core), text),
