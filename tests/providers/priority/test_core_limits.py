@@ -27,7 +27,7 @@ from millstream.providers.priority.core.errors import (
 from millstream.providers.priority.core.index.plain import PlainIndex
 from millstream.providers.priority.core.message import LeaseToken, State
 from millstream.providers.priority.core.requests.sessions import Request
-from millstream.providers.priority.core.results import PollStatus
+from millstream.providers.priority.core.results import EnqueuedMany, PollStatus
 from millstream.providers.priority.core.settings import (
     DAY_MS,
     SHAPES_MAX,
@@ -101,11 +101,13 @@ def test_a_number_is_within_its_limits_and_what_is_not_is_refused(name: str) -> 
 
 
 def test_a_batch_has_so_many_messages_with_a_request_id_or_without() -> None:
-    request = Request("s", 1)
-    for enter in (
-        lambda news: made().enqueue_many(0, news),
-        lambda news: made().enqueue_many_once(0, request, "many", news),
-    ):
+    def once(news: list[NewMessage]) -> EnqueuedMany:
+        return made().enqueue_many_once(0, Request("s", 1), "many", news)
+
+    def plainly(news: list[NewMessage]) -> EnqueuedMany:
+        return made().enqueue_many(0, news)
+
+    for enter in (once, plainly):
         assert len(enter([new("n")] * COUNT_MAX).answers) == COUNT_MAX and not enter([]).answers
         with pytest.raises(RequestInvalid, match="messages is 1001, not 0 to 1000"):
             enter([new("n")] * (COUNT_MAX + 1))

@@ -36,7 +36,14 @@ from millstream.providers.priority.core.body import NewMessage as CoreMessage
 from millstream.providers.priority.core.commands import Complete
 from millstream.providers.priority.core.core import PriorityCore
 from millstream.providers.priority.core.settings import SHARDS_MAX
-from millstream.providers.priority.core.shards import at_creation, home_of, named, shard_name
+from millstream.providers.priority.core.shards import (
+    STREAMS,
+    at_creation,
+    changed_to,
+    home_of,
+    named,
+    shard_name,
+)
 from millstream.providers.priority.surface.layouts import HeadBoard, Layout, Plan, Routes
 
 FOUR = QueueSettings(shards=4)
@@ -72,6 +79,19 @@ def test_a_shard_is_named_after_its_queue() -> None:
         ("q", 1),
         ("q", 63),
     ]
+
+
+def test_a_queue_of_streams_has_one_shard() -> None:
+    name, two = f"{STREAMS}x", replace(FOUR, shards=2)
+    one = replace(FOUR, shards=1)
+    assert at_creation(name, one) == one and changed_to(name, one, one, 9) == one
+    assert at_creation("x", two) == two and changed_to("x", one, two, 9).shards == 2
+    for refused in (lambda: at_creation(name, two), lambda: changed_to(name, one, two, 9)):
+        with pytest.raises(
+            RequestInvalid, match="shards is 2, the queue of a stream provider"
+        ) as e:
+            refused()
+        assert e.value.field == "shards"
 
 
 def test_a_new_queue_has_been_nowhere_else() -> None:
