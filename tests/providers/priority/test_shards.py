@@ -86,12 +86,12 @@ def test_a_queue_of_streams_has_one_shard() -> None:
     one = replace(FOUR, shards=1)
     assert at_creation(name, one) == one and changed_to(name, one, one, 9) == one
     assert at_creation("x", two) == two and changed_to("x", one, two, 9).shards == 2
-    for refused in (lambda: at_creation(name, two), lambda: changed_to(name, one, two, 9)):
-        with pytest.raises(
-            RequestInvalid, match="shards is 2, the queue of a stream provider"
-        ) as e:
-            refused()
-        assert e.value.field == "shards"
+    match = "shards is 2, the queue of a stream provider has 1"
+    with pytest.raises(RequestInvalid, match=match) as refused:
+        at_creation(name, two)
+    assert refused.value.field == "shards"
+    with pytest.raises(RequestInvalid, match=match):
+        changed_to(name, one, two, 9)
 
 
 def test_a_new_queue_has_been_nowhere_else() -> None:
