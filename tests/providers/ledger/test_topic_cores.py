@@ -147,7 +147,10 @@ async def test_of_callers_that_leave_together_nobody_behind_is_looked_at_for_eac
     waiting.drop_given_up()
     assert len(waiting.appends) == 100
     for one in appends[900:]:
-        waiting.refuse_flood(LedgerTopicOptions().waiting_bytes_max - len(waiting.appends))
+        room = LedgerTopicOptions().waiting_bytes_max - len(waiting.appends)
+        waiting.refuse_flood(room)
+        with pytest.raises(QueueFull, match="bytes would wait"):
+            waiting.refuse_flood(room + 1)
         assert waiting.take() is one
 
 

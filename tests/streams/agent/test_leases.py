@@ -224,3 +224,13 @@ def test_a_reader_that_is_behind_looks_at_its_leases_seldom(
         leases.done([Token(1, number - 500)])
         assert now_s < leases.next_s or not leases.ask(now_s)
     assert CountedDict.looks < 10
+
+
+def test_after_a_call_that_failed_the_next_is_known_to_the_point() -> None:
+    """Else the reader would be woken at once, for nothing."""
+    leases = leased((1, 10.0, 0.0), (2, 10.0, 4.0))
+    assert asked(leases, 5.0) == [([1], 10.0)]
+    leases.failed(3.0, 5.0)
+    assert leases.next_s == 8.0
+    leases.extended(Extended(1, [], "p: R.extend"), 6.0)
+    assert leases.next_s == 9.0
