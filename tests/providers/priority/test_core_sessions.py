@@ -231,7 +231,7 @@ def test_a_refusal_of_all_leaves_what_was_taken_before() -> None:
     assert core.read.depth()[State.PENDING] == 2
 
 
-def test_what_a_batch_took_outlives_a_restart_and_what_is_no_id_is_refused_again() -> None:
+def test_what_a_batch_took_outlives_a_restart() -> None:
     core, store = opened(), RowStore()
     batch(core, "ab")
     store.apply(core.drain())

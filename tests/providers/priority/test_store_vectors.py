@@ -24,6 +24,8 @@ OF_CORES = {
     vectors.test_the_next_queue_of_a_name_goes_on_counting,  # opens a core of counters
     sessions.test_what_was_acknowledged_is_stale_also_if_nothing_was_remembered_of_it,  # of rows
     sessions.test_answers_of_every_kind_outlive_a_restart,  # of rows
+    sessions.test_what_a_batch_took_outlives_a_restart,  # of rows
+    sessions.test_what_a_message_was_enqueued_with_is_known_after_a_restart,  # of rows
 }
 """Cases that only a core can be asked."""
 OF_COSTS = (

@@ -113,8 +113,9 @@ def _told(
         failed += bool(outcome.failure)
         if outcome.failure and failed <= FAILURES_SHOWN:
             print(f"\n{outcome.failure}", file=sys.stderr, flush=True)
-        if now_s() - told_s >= PROGRESS_EVERY_S and done < count:
-            told_s = now_s()
+        at_s = now_s()
+        if at_s - told_s >= PROGRESS_EVERY_S and done < count:
+            told_s = at_s
             verdict = f"{failed} failed" if failed else "no failure"
             text = f"{suite}: {done:,} of {count:,} seeds in {told_s - started_s:.0f} s, {verdict}"
             print(text, file=sys.stderr, flush=True)
