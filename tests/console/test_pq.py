@@ -288,3 +288,13 @@ async def test_the_lines_of_the_guide_answer_as_it_shows(desk: Desk) -> None:
     for line, wanted in lines:
         text = await desk.run(*shlex.split(line))
         assert TIME.sub("T", text) == TIME.sub("T", wanted), line
+
+
+async def test_the_clock_of_a_queue_is_shown_and_reset(desk: Desk) -> None:
+    await desk.run("create", "q")
+    head, row = (await desk.run("clock", "q")).splitlines()
+    assert head.split() == ["SHARD", "QUEUE", "MACHINE", "DIFFERENCE"]
+    assert len(TIME.findall(row)) == 2 and row.split()[0] == "0" and row.endswith("+0.000 s")
+    [reading] = await desk.json("clock", "q", "--reset")
+    assert reading["queue_ms"] == reading["machine_ms"]
+    assert "there is no such queue" in await desk.run("clock", "none", code=1)

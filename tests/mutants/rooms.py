@@ -196,6 +196,7 @@ ROOMS: dict[str, dict[str, tuple[str, ...]]] = {
         f"{PRIORITY}/core/index/available.py": (f"{PRIORITIES}/test_available.py",),
         f"{PRIORITY}/core/strays.py": (f"{PRIORITIES}/test_strays.py",),
         f"{PRIORITY}/core/shards.py": (*PRIORITY_CORE[:1], f"{PRIORITIES}/test_shards.py"),
+        f"{PRIORITY}/store/clock.py": (f"{PRIORITIES}/test_clock.py",),
         f"{PRIORITY}/owner/waiting.py": (f"{PRIORITIES}/test_waiting.py",),
         f"{PRIORITY}/redis/demands.py": (f"{PRIORITIES}/test_redis_demands.py",),
         f"{PRIORITY}/redis/loading.py": (f"{PRIORITIES}/test_redis_rows.py",),

@@ -38,8 +38,8 @@ def test_a_note_that_is_the_only_one_is_counted_and_drained_once(
     assert not notes.is_touched and notes.drain(Counters()) is None
     note(notes)
     assert notes.is_touched and notes.count() == 1
-    drained = notes.drain(Counters(1, 2, 3))
-    assert drained is not None and part(drained) == wanted and drained.counters == (1, 2, 3)
+    drained = notes.drain(Counters(1, 2, 3, 4, 5))
+    assert drained is not None and part(drained) == wanted and drained.counters == (1, 2, 3, 4, 5)
     assert not notes.is_touched and notes.count() == 0 and notes.drain(Counters()) is None
 
 

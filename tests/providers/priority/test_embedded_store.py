@@ -178,7 +178,7 @@ async def test_files_of_another_making_are_refused(tmp_path: Path) -> None:
     store = EmbeddedStore(tmp_path / "data")
     in_file(tmp_path / "data", "PRAGMA user_version = 99")
     await store.open()
-    with pytest.raises(ConfigError, match="schema version is 99, known here is 1"):
+    with pytest.raises(ConfigError, match="schema version is 99, known here is 2"):
         await store.acquire("q", SIMPLE)
     await store.aclose()
 

@@ -87,7 +87,6 @@ class Hashes:
         self._put(self.answers)
         self.events += self._take()
         assert not self.rest
-        self.head[b"now_ms"] = b"%d" % changes.counters.now_ms
 
     def _take(self) -> list[bytes]:
         count = int(self.rest.pop(0))
@@ -99,7 +98,15 @@ class Hashes:
         table |= dict(zip(taken[::2], taken[1::2], strict=True))
 
     def rows(self) -> QueueRows:
-        fields = (b"settings_version", b"settings", b"sequence", b"leases", b"now_ms")
+        fields = (
+            b"settings_version",
+            b"settings",
+            b"sequence",
+            b"leases",
+            b"layout",
+            b"now_ms",
+            b"ahead_ms",
+        )
         head = head_of([b"7", *(self.head.get(field) for field in fields), None])
         assert head.epoch == 7 and head.due_ms is None
         states = sorted((int(field), state) for field, state in self.states.items())
@@ -177,8 +184,8 @@ def test_answers_of_sessions_that_ended_go_with_them() -> None:
 
 def test_a_new_queue_has_counted_nothing() -> None:
     settings = packed_settings(SETTINGS)
-    found = head_of([b"1", b"1", settings, None, None, None, b"7"])
-    assert found == Head(1, SettingsRow(1, SETTINGS), Counters(0, 0, 0), 7)
+    found = head_of([b"1", b"1", settings, None, None, None, None, None, b"7"])
+    assert found == Head(1, SettingsRow(1, SETTINGS), Counters(), 7)
 
 
 def test_a_state_says_how_long_the_payload_is() -> None:
@@ -232,7 +239,7 @@ def reader(pages: Pages, mark: str = "mark", **options: Any) -> QueueReader:
 
 
 KEYS = queue_keys("p", "q")
-HEAD = Head(1, SettingsRow(1, SETTINGS), Counters(99, 0, 1_000), None)
+HEAD = Head(1, SettingsRow(1, SETTINGS), Counters(99, 0, 0, 1_000), None)
 
 
 def filled(sizes: Sequence[int] = (600, 300, 200, 9_000, 10, 10, 10, 10)) -> Hashes:

@@ -410,7 +410,7 @@ def test_a_change_is_written_as_ever() -> None:
     assert PRIORITY_CHANGES.codec.decode(msgspec.msgpack.encode(earlier)) == change
     assert StreamId(PRIORITY_CHANGES.name, "q") == StreamId("millstream.priority.changes", "q")
     steps = "enqueued visible dequeued extended completed canceled expired released failed"
-    assert {str(step) for step in TRANSITIONS} == {*steps.split(), "priority", "collected"}
+    assert {str(step) for step in TRANSITIONS} == {*steps.split(), "priority", "clock", "collected"}
 
 
 # -- what is refused

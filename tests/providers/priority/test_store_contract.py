@@ -155,6 +155,37 @@ async def test_a_message_keeps_its_payload_over_every_change(desk: Desk) -> None
     assert {view.state for view in await queue.look(Page())} == {State.COMPLETED}
 
 
+async def test_a_reset_of_the_clock_is_stored_and_a_deletion_forgets_the_time(desk: Desk) -> None:
+    desk.place.clock.now_ms = 10**12
+    queue = await desk.queue()
+    await queue.do(EnqueueMany((Enqueue("a", b"", 1), Enqueue("b", b"", 2))))
+    [first] = (await queue.do(Dequeue("w"))).leases
+    desk.place.clock.now_ms = 5_000
+    assert queue.now_ms() >= 10**12
+    assert await queue.reset_clock() == (5_000, 5_000)
+    queue = await desk.queue()
+    assert queue.now_ms() == 5_000
+    assert (await queue.look(Get("a"))).due_ms <= 5_000 + 10_000
+    await queue.do(Complete("a", first.token))
+    desk.place.clock.now_ms = 10**12
+    await queue.do(Dequeue("w"))
+    desk.place.clock.now_ms = 5_000
+    await queue.delete()
+    queue = await desk.queue()
+    assert await queue.read_clock() == (5_000, 5_000)
+    await queue.do(Enqueue("a", b"", 1))
+    assert (await queue.do(Dequeue("w"))).leases[0].token.epoch > first.token.epoch
+
+
+async def test_how_far_a_queue_is_ahead_of_its_machine_is_stored(desk: Desk) -> None:
+    desk.place.clock.now_ms = 10**12
+    await (await desk.queue()).do(Enqueue("a", b"", 1))
+    desk.place.clock.now_ms = 5_000
+    await (await desk.queue()).sweep()
+    desk.place.clock.now_ms = 5_000 + 60_000  # nobody owned it for a minute
+    assert (await desk.queue()).now_ms() >= 10**12 + 60_000
+
+
 async def test_tokens_and_times_do_not_go_back_with_the_clock_or_the_owner(desk: Desk) -> None:
     desk.place.clock.now_ms = 90_000
     queue = await desk.queue()

@@ -150,7 +150,7 @@ class History:
         if reign.owner.is_lost:
             await self.take_over()
             reign = self.reigns[-1]
-        call = Call(self.place.clock.now_ms, what, request)
+        call = Call(reign.owner.now_ms(), what, request)
         reign.calls.append(call)
         owner = reign.owner
         asked = owner.look(what) if isinstance(what, LOOKS) else owner.do(what, request)

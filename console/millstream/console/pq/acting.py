@@ -168,6 +168,12 @@ async def delete(asked: Asked) -> None:
     asked.show({"deleted": asked.arguments.queue}, lambda: [f"deleted {asked.arguments.queue}"])
 
 
+async def clock(asked: Asked) -> None:
+    queue = asked.queue
+    readings = await (queue.reset_clocks() if asked.arguments.reset else queue.clocks())
+    asked.show([showing.row(one) for one in readings], lambda: showing.clock_lines(readings))
+
+
 # -- messages
 
 
@@ -316,6 +322,7 @@ ACTIONS: dict[str, Callable[[Asked], Awaitable[None]]] = {
     "create": create,
     "configure": configure,
     "delete": delete,
+    "clock": clock,
     "enqueue": enqueue,
     "get": get,
     "peek": peek,

@@ -52,6 +52,8 @@ def add_queues(actions: Actions) -> None:
     made.add_argument("--version", type=int, help="refuse it unless the settings are of this one")
     delete = of_queue(actions, "delete", "delete a queue with all of its messages")
     delete.add_argument("--yes", action="store_true", help="do it")
+    clock = of_queue(actions, "clock", "show the time of a queue beside the clock of its machine")
+    clock.add_argument("--reset", action="store_true", help="set it to the clock of its machine")
 
 
 def add_messages(actions: Actions) -> None:

@@ -14,6 +14,7 @@ from typing import Any
 from millstream.console.dead_letters import plain
 from millstream.console.ledger.lines import facts, print_json, print_lines, table, when
 from millstream.providers.priority import (
+    ClockReading,
     Done,
     Enqueued,
     Lease,
@@ -24,6 +25,7 @@ from millstream.providers.priority import (
 )
 
 __all__ = [
+    "clock_lines",
     "depth",
     "depth_lines",
     "done_line",
@@ -64,7 +66,7 @@ def token_text(token: LeaseToken) -> str:
     return f"{token.epoch}.{token.version}"
 
 
-def row(found: MessageView | Enqueued | Done) -> dict[str, Any]:
+def row(found: MessageView | Enqueued | Done | ClockReading) -> dict[str, Any]:
     """A result with its fields by name."""
     return {field: plainly(value) for field, value in found._asdict().items()}
 
@@ -112,6 +114,19 @@ def queue_lines(found: SettingsRow, counts: Counts) -> list[str]:
     told = {"settings of version": str(found.version)}
     told |= {field: setting_text(value) for field, value in asdict(found.settings).items()}
     return [*facts(told), "", *depth_lines(counts)]
+
+
+def clock_lines(readings: Sequence[ClockReading]) -> list[str]:
+    """The clock of each shard, beside that of its machine."""
+    rows = [
+        (str(shard), when(one.queue_ms / 1000), when(one.machine_ms / 1000), apart(one))
+        for shard, one in enumerate(readings)
+    ]
+    return table(("SHARD", "QUEUE", "MACHINE", "DIFFERENCE"), rows)
+
+
+def apart(reading: ClockReading) -> str:
+    return f"{(reading.queue_ms - reading.machine_ms) / 1000:+.3f} s"
 
 
 def setting_text(value: object) -> str:

@@ -31,7 +31,7 @@ from .core.settings import QueueSettings, SettingsRow, Template
 from .owner.options import PriorityOptions
 from .part import PriorityQueues
 from .relay.change import PRIORITY_CHANGES, PriorityChange
-from .store.contract import PriorityStore
+from .store.contract import ClockReading, PriorityStore
 from .store.embedded import EmbeddedStore
 from .store.limits import StoreLimits
 from .store.memory import MemoryStore
@@ -44,6 +44,7 @@ from .surface.queue import PriorityQueue
 __all__ = [
     "PRIORITY_CHANGES",
     "PRIORITY_HEADER",
+    "ClockReading",
     "DeadlineOptions",
     "DeadlineQueues",
     "Done",

@@ -54,13 +54,21 @@ class MessageRow(NamedTuple):
 class Counters(NamedTuple):
     """What must not go back, also over a deletion of the queue: hand it to the next of its name.
 
-    `sequence`: of the latest message. `epoch`: how many leases were given. `now_ms`: the latest
-    time of a change.
+    `sequence`: of the latest message. `epoch`: how many leases were given. `layout`: the number of
+    the latest layout of shards. `now_ms`: the latest time of a change. `ahead_ms`: how far the
+    queue's time is ahead of wall clocks, or behind. These two begin anew with a new queue, so that
+    deletion ends the effect of a wrong clock.
     """
 
     sequence: int = 0
     epoch: int = 0
+    layout: int = 0
     now_ms: int = 0
+    ahead_ms: int = 0
+
+    def of_next(self) -> Counters:
+        """What the next queue of the name begins with."""
+        return self._replace(now_ms=0, ahead_ms=0)
 
 
 class SessionRow(NamedTuple):

@@ -40,6 +40,7 @@ class Contents:
     """All uncollected messages of one queue."""
 
     __slots__ = (
+        "ahead_ms",
         "available",
         "by_id",
         "by_value",
@@ -49,6 +50,7 @@ class Contents:
         "filters",
         "finished",
         "holds",
+        "layout",
         "messages",
         "now_ms",
         "queue",
@@ -61,7 +63,7 @@ class Contents:
         self.queue = recorder.queue
         self.settings = settings
         self.recorder = recorder
-        self.sequence, self.epoch, self.now_ms = counters
+        self.sequence, self.epoch, self.layout, self.now_ms, self.ahead_ms = counters
         self.by_id: dict[str, Message] = {}
         self.messages: dict[int, Message] = {}  # by sequence, in its order
         self.due = Timers(self.messages, is_of_finished=False)
@@ -83,8 +85,7 @@ class Contents:
         for message in sorted(messages, key=lambda one: one.sequence):
             self.by_id[message.id] = self.messages[message.sequence] = message
             if message.due_ms:
-                timers = self.finished if message.is_finished else self.due
-                timers.set(message, message.due_ms)
+                self._timers(message).set(message, message.due_ms)
             if message.state is RUNNING and message.value is not None and self.holds is not None:
                 self.holds.hold(message.value)
             self._count(message, None, message.state)
@@ -195,6 +196,20 @@ class Contents:
             self.filters.add(message)
         self._touch(message, Step.PRIORITY)
 
+    def set_clock(self, now_ms: int) -> None:
+        """Set the time, also back. Each message that waits for a time waits for as long as before:
+        O(n log n)."""
+        forward_ms, self.now_ms = now_ms - self.now_ms, now_ms
+        for message in self.messages.values():
+            if message.state is not PENDING:
+                timers, due_ms = self._timers(message), message.due_ms
+                timers.clear(message)
+                timers.set(message, max(due_ms + forward_ms, 1))
+                self._touch(message, Step.CLOCK)
+
+    def _timers(self, message: Message) -> Timers:
+        return self.finished if message.is_finished else self.due
+
     def _touch(self, message: Message, step: Step) -> None:
         assert (message.state, message.state) in TRANSITIONS[step], f"{message.state} by {step}"
         message.version += 1
@@ -252,7 +267,7 @@ class Contents:
         return not any(self.counts[:COMPLETED])
 
     def counters(self) -> Counters:
-        return Counters(self.sequence, self.epoch, self.now_ms)
+        return Counters(self.sequence, self.epoch, self.layout, self.now_ms, self.ahead_ms)
 
     def check(self) -> None:
         """Assert the invariants: O(n)."""

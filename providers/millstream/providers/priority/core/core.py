@@ -87,7 +87,7 @@ class PriorityCore:
     Args:
         queue: its name, for errors and events.
         rows: what it is made of; of a new queue the settings and, if one of the name was there
-            before, the counters with which that one ended.
+            before, what `Counters.of_next` keeps of it.
         keeps_rows, keeps_events: whether `drain` gives rows, and events.
     """
 
@@ -137,6 +137,16 @@ class PriorityCore:
         return self._contents.now_ms
 
     @property
+    def ahead_ms(self) -> int:
+        """How far the queue's time is ahead of wall clocks, as was said last."""
+        return self._contents.ahead_ms
+
+    def set_ahead(self, ahead_ms: int) -> None:
+        """Keep how far the queue's time is ahead of wall clocks, for the next owner."""
+        self._contents.ahead_ms = ahead_ms
+        self._recorder.is_touched = True
+
+    @property
     def is_drained(self) -> bool:
         """Nothing changed since the last drain."""
         return not self._recorder.is_touched
@@ -146,7 +156,7 @@ class PriorityCore:
         return self._recorder.count(), self._recorder.payload_bytes
 
     def counters(self) -> Counters:
-        """What the next queue of this name begins with, when this one is deleted."""
+        """What must not go back."""
         return self._contents.counters()
 
     def once(self, now_ms: int, request: Request, what: str, act: Callable[[], A]) -> A:
@@ -423,10 +433,16 @@ class PriorityCore:
         if is_other_key and not self._contents.is_all_finished:
             what = "exclusivity_key cannot change while messages are not finished"
             raise SettingsConflict(self.queue, what)
-        return self._set(changed_to(self.queue, self.settings, settings, now))
+        return self._set(changed_to(self.queue, self.settings, settings, self._next_layout(now)))
+
+    def _next_layout(self, now_ms: int) -> int:
+        """The time, so that it is above all layouts of a store that this one replaces; above all
+        layouts that the queue had, whatever its clock said then."""
+        return max(now_ms, self._contents.layout + 1, self.settings.layout + 1)
 
     def _set(self, settings: QueueSettings) -> SettingsRow:
         self._contents.apply(settings)
+        self._contents.layout = max(self._contents.layout, settings.layout)
         self.settings = settings
         self.settings_version += 1
         row = SettingsRow(self.settings_version, settings)
@@ -453,8 +469,17 @@ class PriorityCore:
         now, settings = self._at(now_ms), self.settings
         if settings.layout != layout or not settings.shards_before:
             return SettingsRow(self.settings_version, settings)
-        later = max(now, layout + 1) if settings.shards > 1 else 0
+        later = self._next_layout(now) if settings.shards > 1 else 0
         return self._set(replace(settings, shards_before=0, layout=later))
+
+    # -- the clock
+
+    def set_clock(self, now_ms: int) -> None:
+        """Set the queue's time, also back. What waits for a time (a lease, a delay, retention, the
+        answers of a session) waits for as long as before: O(n log n)."""
+        self._sessions.set_clock(now_ms - self._contents.now_ms)
+        self._contents.set_clock(now_ms)
+        self.set_ahead(0)
 
     # -- in the background
 

@@ -51,6 +51,7 @@ class Step(StrEnum):
     FAILED = "failed"
     PRIORITY = "priority"
     COLLECTED = "collected"
+    CLOCK = "clock"
 
 
 Change = tuple[State | None, State | None]
@@ -65,6 +66,7 @@ TRANSITIONS: dict[Step, frozenset[Change]] = {
     Step.RELEASED: frozenset({(RUNNING, PENDING), (RUNNING, INVISIBLE), (RUNNING, ERRORED)}),
     Step.FAILED: frozenset({(RUNNING, ERRORED)}),
     Step.PRIORITY: frozenset((state, state) for state in (INVISIBLE, PENDING, RUNNING)),
+    Step.CLOCK: frozenset((state, state) for state in State if state is not PENDING),
     Step.COLLECTED: frozenset((state, None) for state in (COMPLETED, CANCELED, ERRORED)),
 }
 """From and to; None is before a message's life, and after it."""

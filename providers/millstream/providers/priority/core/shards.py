@@ -86,10 +86,12 @@ def is_wish(wanted: QueueSettings, settings: QueueSettings) -> bool:
 
 
 def changed_to(
-    queue: str, settings: QueueSettings, wanted: QueueSettings, now_ms: int
+    queue: str, settings: QueueSettings, wanted: QueueSettings, layout_min: int
 ) -> QueueSettings:
     """What settings become that somebody wants to be others.
 
+    Args:
+        layout_min: the least number of a new layout.
     Raises: `SettingsConflict`: the last change of `shards` is under way, or several shards stand
     against another exclusivity key; `RequestInvalid`: shards of a queue of streams.
     """
@@ -102,5 +104,5 @@ def changed_to(
     if not is_one and wanted.exclusivity_key != settings.exclusivity_key:
         what = "exclusivity_key cannot change in a queue with several shards"
         raise SettingsConflict(queue, what)
-    layout = 0 if is_one else max(now_ms, settings.layout + 1)
+    layout = 0 if is_one else layout_min
     return replace(wanted, shards_before=settings.shards if is_other else before, layout=layout)

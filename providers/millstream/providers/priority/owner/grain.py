@@ -32,6 +32,7 @@ from millstream.providers.priority.core.requests.sessions import Request
 from millstream.providers.priority.core.results import Lease, Moving, PollStatus
 from millstream.providers.priority.core.settings import QueueSettings, SettingsRow
 from millstream.providers.priority.core.shards import is_wish, named
+from millstream.providers.priority.store.contract import ClockReading
 from millstream.runtime import (
     DeactivationReason,
     Grain,
@@ -180,6 +181,12 @@ class QueueOwner(Grain):
         row = await self._hold.do(Adopt(settings, floor), None, False)
         self._set(row.settings)
         return await self._hold.look(Strays()) if settings.shards_before else Moving(False, 0)
+
+    @always_interleave
+    async def clock(self, is_reset: bool) -> ClockReading:
+        """The queue's time beside its machine's; `is_reset`: set it to that first. Raises as
+        `do`."""
+        return await self._hold.clock(is_reset)
 
     @always_interleave
     async def delete(self) -> None:

@@ -23,7 +23,7 @@ from millstream.providers.priority.core.message import Metadata
 from millstream.providers.priority.core.requests.sessions import Request
 from millstream.providers.priority.core.settings import QueueSettings
 from millstream.providers.priority.core.shards import at_creation
-from millstream.providers.priority.store.contract import OwnedQueue, PriorityStore
+from millstream.providers.priority.store.contract import ClockReading, OwnedQueue, PriorityStore
 from millstream.runtime import MillstreamError, Overloaded
 from millstream.runtime.extending import Tasks
 
@@ -164,6 +164,17 @@ class Hold:
         try:
             return await owned.look(look)
         finally:
+            self._after(owned)
+
+    async def clock(self, is_reset: bool) -> ClockReading:
+        """The queue's time beside the machine's, after a reset if that is asked for. Raises as
+        `owned`."""
+        owned = await self.owned(None)
+        try:
+            return await (owned.reset_clock() if is_reset else owned.read_clock())
+        finally:
+            if is_reset:
+                self._disarm()  # its timer was set by the time before
             self._after(owned)
 
     async def delete(self) -> None:

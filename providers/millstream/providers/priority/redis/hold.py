@@ -81,9 +81,8 @@ class RedisHold:
             await self._run(CONFIRM, [self._keys.head], [self._mark()])
             return
         lane = self._lane.keys
-        now_ms = 0 if changes is None else changes.counters.now_ms
         due_ms = "" if next_due_ms is None else next_due_ms
-        args = [self._mark(), self._mark(1), self.queue, due_ms, now_ms, *commit_lists(changes)]
+        args = [self._mark(), self._mark(1), self.queue, due_ms, *commit_lists(changes)]
         found = await self._run(COMMIT, [*self._keys, lane.lane, lane.due, lane.events], args)
         self._commits += 1
         self._due_ms = next_due_ms

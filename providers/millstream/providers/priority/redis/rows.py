@@ -64,9 +64,9 @@ class Head(NamedTuple):
 
 def head_of(found: Sequence[bytes | None]) -> Head:
     """From the fields that the script names, in its order."""
-    epoch, version, settings, sequence, leases, now_ms, due_ms = found
+    epoch, version, settings, *numbers, due_ms = found
     assert epoch is not None and version is not None and settings is not None
-    counters = Counters(int(sequence or 0), int(leases or 0), int(now_ms or 0))
+    counters = Counters(*(int(number or 0) for number in numbers))
     row = SettingsRow(int(version), _settings(settings))
     return Head(int(epoch), row, counters, None if due_ms is None else int(due_ms))
 
@@ -98,8 +98,10 @@ def commit_lists(changes: Changes | None) -> list[Value]:
 
 
 def head_fields(changes: Changes) -> list[Value]:
-    sequence, leases, _ = changes.counters
+    sequence, leases, *rest = changes.counters
     fields: list[Value] = ["sequence", sequence, "leases", leases]
+    for name, number in zip(("layout", "now_ms", "ahead_ms"), rest, strict=True):
+        fields += [name, number]
     if changes.settings is not None:
         version, settings = changes.settings
         fields += ["settings_version", version, "settings", packed_settings(settings)]

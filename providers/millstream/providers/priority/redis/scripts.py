@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 __all__ = ["ACQUIRE", "COMMIT", "CONFIRM", "DELETE", "FORM", "NAME", "Script"]
 
-FORM = "1"
+FORM = "2"
 """How a lane is written."""
 
 
@@ -48,13 +48,12 @@ redis.call('HSET', KEYS[6], 'form', ARGV[5])
 local epoch = redis.call('HINCRBY', KEYS[1], 'epoch', 1)
 redis.call('HSET', KEYS[1], 'mark', string.format('%d:%s:0', epoch, ARGV[2]))
 if is_absent then
-  local now = tonumber(redis.call('HGET', KEYS[1], 'now_ms') or '0')
-  if tonumber(ARGV[4]) > now then redis.call('HSET', KEYS[1], 'now_ms', ARGV[4]) end
-  redis.call('HSET', KEYS[1], 'settings_version', '1', 'settings', ARGV[3])
+  redis.call('HSET', KEYS[1], 'settings_version', '1', 'settings', ARGV[3], 'now_ms', ARGV[4])
   redis.call('ZADD', KEYS[7], 0, ARGV[1])
 end
 local head = redis.call('HMGET', KEYS[1], 'epoch', 'settings_version', 'settings', 'sequence',
-  'leases', 'now_ms', 'due_ms')
+  'leases', 'layout', 'now_ms', 'ahead_ms',
+  'due_ms')
 return {'ok', redis.call('XLEN', KEYS[9]), unpack(head)}
 """,
 )
@@ -62,13 +61,13 @@ return {'ok', redis.call('XLEN', KEYS[9]), unpack(head)}
 # Positions of events are microseconds of the server's clock, or follow the last one: so none is
 # given again, also where the last ones were lost.
 # KEYS: head, states, bodies, sessions, answers, lane, due, events
-# ARGV: mark, next mark, queue, due_ms or '', now_ms, then lists, each after its length: see `rows`
+# ARGV: mark, next mark, queue, due_ms or '', then lists, each after its length: see `rows`
 COMMIT = script(
     "commit",
     """#!lua
 local mark = redis.call('HGET', KEYS[1], 'mark')
 if mark ~= ARGV[1] then return {'lost', mark or ''} end
-local at = 6
+local at = 5
 local function each(command, ...)
   local last = at + tonumber(ARGV[at])
   for _, key in ipairs({...}) do
@@ -86,8 +85,6 @@ else
   redis.call('HSET', KEYS[1], 'due_ms', ARGV[4])
   redis.call('ZADD', KEYS[7], ARGV[4], ARGV[3])
 end
-local now = tonumber(redis.call('HGET', KEYS[1], 'now_ms') or '0')
-if tonumber(ARGV[5]) > now then redis.call('HSET', KEYS[1], 'now_ms', ARGV[5]) end
 each('HSET', KEYS[1])
 each('HDEL', KEYS[2], KEYS[3])
 each('HSET', KEYS[3])
@@ -121,14 +118,14 @@ return {'ok'}
 )
 
 # KEYS: head, states, bodies, sessions, answers, names, due; ARGV: mark, next mark, queue
-# Epoch and counters stay, for the next queue of the name.
+# Epoch and counters stay, for the next queue of the name; its time does not.
 DELETE = script(
     "delete",
     """#!lua flags=allow-oom
 local mark = redis.call('HGET', KEYS[1], 'mark')
 if mark ~= ARGV[1] then return {'lost', mark or ''} end
 redis.call('HSET', KEYS[1], 'mark', ARGV[2])
-redis.call('HDEL', KEYS[1], 'settings', 'settings_version', 'due_ms')
+redis.call('HDEL', KEYS[1], 'settings', 'settings_version', 'due_ms', 'now_ms', 'ahead_ms')
 redis.call('UNLINK', KEYS[2], KEYS[3], KEYS[4], KEYS[5])
 redis.call('ZREM', KEYS[6], ARGV[3])
 redis.call('ZREM', KEYS[7], ARGV[3])

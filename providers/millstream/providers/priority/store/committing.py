@@ -17,6 +17,7 @@ Invariants:
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable, Collection, Generator, Mapping
 from typing import TypeVar
 
@@ -28,12 +29,17 @@ from millstream.providers.priority.core.requests.sessions import Request
 from millstream.providers.priority.core.results import Swept
 from millstream.runtime import Env, MillstreamError, Overloaded, StorageError
 
+from .clock import TOLERANCE_MS, QueueClock
+from .contract import ClockReading
 from .hold import TAKEN_OVER, Hold
 from .limits import StoreLimits
 
 __all__ = ["CommittingQueue"]
 
+log = logging.getLogger("millstream.priority")
 A = TypeVar("A")
+STEP_TOLD_MS = 60_000
+"""A step of the machine's clock of at least this is told in the log."""
 Waiting = list[asyncio.Future[None]]
 
 
@@ -71,7 +77,12 @@ class CommittingQueue:
         self._env = env
         self._limits = limits
         self._ended = ended
+        self._loop = asyncio.get_running_loop()
+        self._clock = self._opened_clock(core)
         self._stored_due_ms = stored_due_ms
+        if stored_due_ms is not None:
+            self._stored_due_ms = stored_due_ms + core.ahead_ms
+        self._keep_apart(core)
         self._task: asyncio.Task[None] | None = None
         self._deletion: asyncio.Task[None] | None = None
         self._current: Waiting = []  # for the commit that is under way
@@ -93,7 +104,7 @@ class CommittingQueue:
     async def do(self, command: Operation[A], request: Request | None = None, /) -> A:
         core = self._ready()
         try:
-            answer = perform(core, self._clock_ms(), command, request)
+            answer = perform(core, self.now_ms(), command, request)
         except MillstreamError:
             await self._stored(core)
             raise
@@ -109,7 +120,7 @@ class CommittingQueue:
             raise self._lost()
         self._check_waiting()
         try:
-            seen = look.on(core, self._clock_ms())
+            seen = look.on(core, self.now_ms())
         except MillstreamError:
             await self._stored(core)
             raise
@@ -119,7 +130,7 @@ class CommittingQueue:
     async def sweep(self, steps: int = STEPS_INLINE_MAX, /) -> Swept:
         core = self._ready()
         try:
-            swept = core.sweep(self._clock_ms(), steps)
+            swept = core.sweep(self.now_ms(), steps)
         except BaseException as error:
             self._lose(error)
             raise
@@ -136,12 +147,54 @@ class CommittingQueue:
     def take_available(self, wanted: Collection[Metadata], /) -> Mapping[Metadata, int]:
         return {} if self._core is None else self._core.take_available(wanted)
 
-    def now_ms(self) -> int:
-        now_ms = self._clock_ms()
-        return now_ms if self._core is None else max(now_ms, self._core.now_ms)
+    # -- the clock
 
-    def _clock_ms(self) -> int:
+    def _opened_clock(self, core: PriorityCore) -> QueueClock:
+        step_max_ms = int(self._limits.clock_step_max_s * 1000)
+        clocks = self._wall_ms(), self._monotonic_ms()
+        return QueueClock(core.now_ms, core.ahead_ms, *clocks, step_max_ms)
+
+    def now_ms(self) -> int:
+        clock, core = self._clock, self._core
+        now_ms = clock.read(self._wall_ms(), self._monotonic_ms())
+        if core is not None and abs(clock.apart_ms - core.ahead_ms) > TOLERANCE_MS:
+            self._keep_apart(core)
+        elif clock.step_ms >= STEP_TOLD_MS:
+            text = "queue %r: its time stepped %.0f s forward with this machine's clock"
+            log.warning(text, self.name, clock.step_ms / 1000)
+        return now_ms
+
+    def _wall_ms(self) -> int:
         return int(self._env.wall_s() * 1000)
+
+    def _monotonic_ms(self) -> int:
+        return int(self._loop.time() * 1000)
+
+    def _keep_apart(self, core: PriorityCore) -> None:
+        """Keep how far the queue's time and the machine's are apart, and tell it."""
+        apart_ms = self._clock.apart_ms
+        if apart_ms != core.ahead_ms:
+            core.set_ahead(apart_ms)
+        if apart_ms:
+            text = (
+                "queue %r: its time is %.0f s %s this machine's clock, and goes on at the rate of"
+                " real time. If that clock is right, run: millstream pq clock QUEUE --reset"
+            )
+            side = "ahead of" if apart_ms > 0 else "behind"
+            log.warning(text, self.name, abs(apart_ms) / 1000, side)
+
+    async def read_clock(self) -> ClockReading:
+        if self._core is None:
+            raise self._lost()
+        return ClockReading(self.now_ms(), self._wall_ms())
+
+    async def reset_clock(self) -> ClockReading:
+        core, before_ms, wall_ms = self._ready(), self.now_ms(), self._wall_ms()
+        log.warning("queue %r: its time is set from %d to %d ms", self.name, before_ms, wall_ms)
+        core.set_clock(wall_ms)
+        self._clock.reset(wall_ms, self._monotonic_ms())
+        await self._stored(core)
+        return ClockReading(wall_ms, wall_ms)
 
     # -- room
 
@@ -207,7 +260,9 @@ class CommittingQueue:
                 self._current += self._next
                 self._next = []
                 changes, due_ms = core.drain(), core.next_due_ms()
-                await self._hold.commit(changes, due_ms)
+                # others look for what is due by their wall clocks
+                at_ms = None if due_ms is None else due_ms - core.ahead_ms
+                await self._hold.commit(changes, at_ms)
                 self._stored_due_ms = due_ms
                 waiting, self._current = self._current, []
                 tell(waiting)

@@ -16,8 +16,9 @@ What holds of every store; `tests/providers/priority/store_contract.py` asks eac
   `StorageUnavailable`, later calls `OwnerLost`. Acquire anew: what was stored is there, and a
   request that is repeated under its id is done once.
 - **A caller that is cancelled** leaves; what it asked for is done as if it had waited.
-- **Time** is the store's, not a caller's, and of one queue it never goes back, also over owners and
-  restarts, as far as it was stored with a change.
+- **Time** is the store's, not a caller's. The time of one queue never goes back, also over owners
+  and restarts, as far as it was stored with a change, unless an operator resets it or the queue is
+  deleted. It goes on at the rate of real time, whatever happens to the machine's wall clock.
 - **Limits**: at one of them `Overloaded` comes, and nothing was changed.
 """
 
@@ -34,7 +35,7 @@ from millstream.providers.priority.core.requests.sessions import Request
 from millstream.providers.priority.core.results import Swept
 from millstream.providers.priority.core.settings import QueueSettings
 
-__all__ = ["OwnedQueue", "PriorityStore", "StoredEvent"]
+__all__ = ["ClockReading", "OwnedQueue", "PriorityStore", "StoredEvent"]
 
 A = TypeVar("A")
 
@@ -47,6 +48,13 @@ class StoredEvent(NamedTuple):
 
     position: int
     event: ChangeEvent
+
+
+class ClockReading(NamedTuple):
+    """The time of a queue and the wall clock of its owner's machine, in Unix milliseconds."""
+
+    queue_ms: int
+    machine_ms: int
 
 
 class OwnedQueue(Protocol):
@@ -96,8 +104,18 @@ class OwnedQueue(Protocol):
         ...
 
     def now_ms(self) -> int:
-        """The time of the queue, in Unix milliseconds: the store's clock, or the latest time that
-        the queue has seen, if that is later. `next_due_ms` is told by it."""
+        """The time of the queue, in Unix milliseconds. `next_due_ms` is told by it.
+
+        It is the machine's wall clock, as long as that is plausible: see `clock.QueueClock`."""
+        ...
+
+    async def read_clock(self) -> ClockReading:
+        """The queue's time beside the machine's. Raises `OwnerLost`."""
+        ...
+
+    async def reset_clock(self) -> ClockReading:
+        """Set the queue's time to the machine's, also back; when it is stored. What waits for a
+        time waits for as long as before. Cost: O(n log n). Raises as `do`."""
         ...
 
     async def delete(self) -> None:

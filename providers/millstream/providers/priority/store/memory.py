@@ -124,6 +124,7 @@ class MemoryHold:
         if faults is not None:
             await faults.before(self.queue)
         self._check_held()
+        self._table.counters = self._table.counters.of_next()
         self._table.clear()
         if faults is not None:
             await faults.after(self.queue)

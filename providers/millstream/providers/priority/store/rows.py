@@ -85,8 +85,7 @@ def acquire(
     connection.execute("UPDATE queue SET owner = owner + 1 WHERE number = ?", (number,))
     if is_absent:
         connection.execute(
-            "UPDATE queue SET settings_version = 1, settings = ?, now_ms = max(now_ms, ?)"
-            " WHERE number = ?",
+            "UPDATE queue SET settings_version = 1, settings = ?, now_ms = ? WHERE number = ?",
             (msgspec.json.encode(create), now_ms, number),
         )
     return Acquired(number, owner + 1)
@@ -95,8 +94,8 @@ def acquire(
 def _insert(queue: str, counters: Counters, owner: int, connection: sqlite3.Connection) -> int:
     """A row without settings, under a number that never was."""
     cursor = connection.execute(
-        "INSERT INTO queue (name, owner, settings_version, sequence, leases, now_ms)"
-        " VALUES (?, ?, 0, ?, ?, ?)",
+        "INSERT INTO queue (name, owner, settings_version, sequence, leases, layout, now_ms,"
+        " ahead_ms) VALUES (?, ?, 0, ?, ?, ?, ?, ?)",
         (queue, owner, *counters),
     )
     assert cursor.lastrowid is not None, "an insert has a row"
@@ -114,16 +113,16 @@ def load(queue: str, acquired: Acquired, connection: sqlite3.Connection) -> Load
     """All of a queue. Raises OwnerLost."""
     number, epoch = acquired
     found = connection.execute(
-        "SELECT settings_version, settings, sequence, leases, now_ms, next_due_ms FROM queue"
-        " WHERE number = ? AND owner = ?",
+        "SELECT settings_version, settings, sequence, leases, layout, now_ms, ahead_ms,"
+        " next_due_ms FROM queue WHERE number = ? AND owner = ?",
         (number, epoch),
     ).fetchone()
     if found is None or found[1] is None:
         raise OwnerLost(queue, TAKEN_OVER)
-    version, settings, sequence, leases, now_ms, due_ms = found
+    version, settings, *counters, due_ms = found
     rows = QueueRows(
         SettingsRow(version, _settings(settings)),
-        Counters(sequence, leases, now_ms),
+        Counters(*counters),
         _messages(number, connection),
         _sessions(number, connection),
         _answers(number, connection),
@@ -182,7 +181,8 @@ def commit(
 
 def _put_head(number: int, changes: Changes, connection: sqlite3.Connection) -> None:
     connection.execute(
-        "UPDATE queue SET sequence = ?, leases = ?, now_ms = ? WHERE number = ?",
+        "UPDATE queue SET sequence = ?, leases = ?, layout = ?, now_ms = ?, ahead_ms = ?"
+        " WHERE number = ?",
         (*changes.counters, number),
     )
     if changes.settings is not None:
@@ -237,7 +237,7 @@ def delete(queue: str, acquired: Acquired, connection: sqlite3.Connection) -> No
     number, epoch = acquired
     _check_numbers(queue, connection)
     found = connection.execute(
-        "SELECT sequence, leases, now_ms FROM queue WHERE number = ? AND owner = ?", acquired
+        "SELECT sequence, leases, layout FROM queue WHERE number = ? AND owner = ?", acquired
     ).fetchone()
     if found is None:
         raise OwnerLost(queue, TAKEN_OVER)

@@ -52,11 +52,12 @@ def _fill(connection: sqlite3.Connection, env: Env) -> None:
 # go back is kept for the next of its name. `leases`: how many were given.
 # `dropped`: numbers of deleted queues, whose rows go step by step.
 PRIORITY = Schema(
-    1,
+    2,
     (
         "CREATE TABLE queue (number INTEGER PRIMARY KEY AUTOINCREMENT, name TEXT NOT NULL UNIQUE,"
         " owner INTEGER NOT NULL, settings_version INTEGER NOT NULL, settings BLOB,"
-        " sequence INTEGER NOT NULL, leases INTEGER NOT NULL, now_ms INTEGER NOT NULL,"
+        " sequence INTEGER NOT NULL, leases INTEGER NOT NULL, layout INTEGER NOT NULL,"
+        " now_ms INTEGER NOT NULL, ahead_ms INTEGER NOT NULL,"
         " next_due_ms INTEGER)",
         "CREATE INDEX queue_due ON queue (next_due_ms) WHERE next_due_ms IS NOT NULL",
         "CREATE TABLE message (key INTEGER PRIMARY KEY, id TEXT NOT NULL, payload BLOB,"

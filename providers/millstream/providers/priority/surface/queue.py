@@ -42,6 +42,7 @@ from millstream.providers.priority.core.results import (
 )
 from millstream.providers.priority.core.settings import QueueSettings, SettingsRow
 from millstream.providers.priority.core.shards import SHARD_MARK
+from millstream.providers.priority.store.contract import ClockReading
 from millstream.runtime.extending import Opener, shown, shown_value
 
 from .given import (
@@ -315,6 +316,21 @@ class PriorityQueue:
             what = f"is {shown_value(settings)}, no QueueSettings"
             raise RequestInvalid(self.name, "settings", what)
         return settings
+
+    async def clocks(self) -> tuple[ClockReading, ...]:
+        """The time of each shard of the queue beside its machine's, in Unix milliseconds.
+
+        Both agree unless the machine's clock was wrong once. Raises `PriorityQueueNotFound`.
+        """
+        return await self._calls.clocks(False)
+
+    async def reset_clocks(self) -> tuple[ClockReading, ...]:
+        """Set the time of each shard to its machine's, also back: after a wrong clock.
+
+        What waits for a time (a lease, a delay, retention) waits for as long as before. Cost: each
+        message that is not pending is stored again. Raises `PriorityQueueNotFound`.
+        """
+        return await self._calls.clocks(True)
 
     async def delete(self) -> None:
         """Delete the queue with its messages, whatever state they are in; no events tell of them.

@@ -45,6 +45,7 @@ from millstream.providers.priority.core.results import (
 )
 from millstream.providers.priority.core.settings import SettingsRow
 from millstream.providers.priority.owner.grain import Polled, QueueOwner
+from millstream.providers.priority.store.contract import ClockReading
 from millstream.runtime.extending import Backoff, Opener
 
 from .calls import ShardCalls
@@ -268,6 +269,14 @@ class QueueCalls:
         """Call the owner of shard 0; what may be done twice. Raises as `do`."""
         self._routes.is_stale = True
         return await self._first.of_owner(call)
+
+    async def clocks(self, is_reset: bool) -> tuple[ClockReading, ...]:
+        """The clock of each shard; `is_reset`: after it was set to its machine's."""
+        total = (await self.learned(self._until_s())).total
+        shards = [self.shard(number) for number in range(total)]
+        return tuple(
+            [await shard.of_owner(lambda owner: owner.clock(is_reset)) for shard in shards]
+        )
 
     async def delete(self) -> None:
         """Delete all shards, shard 0 last, so that an attempt that breaks off can be repeated."""

@@ -132,6 +132,12 @@ class Sessions:
         self._use(name, session, now_ms)
         self.recorder.answered(AnswerRow(name, number, what, answer))
 
+    def set_clock(self, forward_ms: int) -> None:
+        """Each session was used as long ago as before."""
+        for name, session in self.sessions.items():
+            session.used_ms += forward_ms
+            self.recorder.session_used(SessionRow(name, session.acknowledged, session.used_ms))
+
     def _forget(self, name: str) -> None:
         session = self.sessions.pop(name)
         self.recorder.session_ended(name, session.answers)

@@ -1,0 +1,241 @@
+"""The time of a queue while the clock of its machine is wrong, and after it was corrected."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.examples import examples
+from tests.providers.priority.world import Rig, in_cluster
+
+from millstream.providers.priority import LeaseLost, QueueSettings, State
+from millstream.providers.priority.core.body import NewMessage
+from millstream.providers.priority.core.core import PriorityCore
+from millstream.providers.priority.core.message import Step
+from millstream.providers.priority.core.requests.sessions import Request
+from millstream.providers.priority.store.clock import TOLERANCE_MS, QueueClock
+
+DAY_S = 86_400.0
+TEN_YEARS_S = 3_653 * DAY_S
+STEP_MAX_MS = 366 * 86_400_000
+START_MS = 1_700_000_000_000
+LEASE = QueueSettings(lease_ms=60_000)
+
+
+def readings(clock: QueueClock, walls: Sequence[int]) -> list[int]:
+    """The queue's time, read once a second."""
+    return [clock.read(wall_ms, at * 1_000) for at, wall_ms in enumerate(walls, 1)]
+
+
+# -- the clock alone
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 10**6), st.integers(-(10**12), 10**12)), max_size=30),
+    st.sampled_from([0, START_MS]),
+)
+@settings(max_examples=examples(300))
+def test_the_time_of_a_queue_rises_at_least_at_the_rate_of_real_time(
+    steps: list[tuple[int, int]], stored_ms: int
+) -> None:
+    clock, wall_ms, monotonic_ms = QueueClock(stored_ms, 0, START_MS, 0, STEP_MAX_MS), START_MS, 0
+    begun_ms = before_ms = clock.read(wall_ms, monotonic_ms)
+    for passed_ms, step_ms in steps:
+        wall_ms, monotonic_ms = wall_ms + passed_ms + step_ms, monotonic_ms + passed_ms
+        now_ms = clock.read(wall_ms, monotonic_ms)
+        assert now_ms >= before_ms
+        assert now_ms - begun_ms >= monotonic_ms - TOLERANCE_MS * (len(steps) + 1)
+        assert now_ms - before_ms <= passed_ms + STEP_MAX_MS
+        assert clock.apart_ms in (0, now_ms - wall_ms)
+        before_ms = now_ms
+
+
+def test_a_clock_that_runs_right_is_followed_exactly() -> None:
+    walls = [START_MS + at * 1_000 for at in range(9)]
+    assert readings(QueueClock(START_MS - 5, 0, START_MS, 0, STEP_MAX_MS), walls) == walls
+
+
+def test_a_step_is_followed_up_to_the_limit_and_no_further() -> None:
+    for step_ms, is_followed in ((STEP_MAX_MS, True), (STEP_MAX_MS + 1, False)):
+        clock = QueueClock(START_MS, 0, START_MS, 0, STEP_MAX_MS)
+        wall_ms = START_MS + 7 + step_ms
+        assert clock.read(wall_ms, 7) == (wall_ms if is_followed else START_MS + 7)
+        assert (clock.step_ms, clock.apart_ms) == ((step_ms, 0) if is_followed else (0, -step_ms))
+
+
+def test_a_clock_that_is_a_little_behind_is_waited_for_and_one_that_is_far_behind_is_not() -> None:
+    clock = QueueClock(START_MS, 0, START_MS, 0, STEP_MAX_MS)
+    assert clock.read(START_MS - TOLERANCE_MS, 0) == START_MS
+    assert clock.read(START_MS - TOLERANCE_MS + 1, 1) == START_MS, "it stands still"
+    assert clock.apart_ms == 0
+    assert clock.read(START_MS - 2 * TOLERANCE_MS, 5) == START_MS + 4
+    assert clock.apart_ms == 2 * TOLERANCE_MS + 4
+
+
+def test_a_new_queue_takes_the_time_of_its_machine_whatever_it_is() -> None:
+    assert QueueClock(0, 0, START_MS, 5, 1).read(START_MS, 5) == START_MS
+
+
+@pytest.mark.parametrize("ahead_ms", [-5_000, 5_000, STEP_MAX_MS])
+def test_time_without_an_owner_counts_while_both_are_apart(ahead_ms: int) -> None:
+    clock = QueueClock(START_MS + ahead_ms, ahead_ms, START_MS + 700, 0, 1)
+    assert clock.read(START_MS + 700, 0) == START_MS + ahead_ms, "more time than may be followed"
+    clock = QueueClock(START_MS + ahead_ms, ahead_ms, START_MS + 700, 0, STEP_MAX_MS)
+    assert clock.read(START_MS + 700, 0) == START_MS + 700 + max(ahead_ms, 0)
+
+
+# -- a wrong clock in a cluster
+
+
+async def lease_of(rig: Rig) -> None:
+    """One message is enqueued and leased, by a program that then says nothing more."""
+    queue = rig.queue()
+    await queue.create(LEASE)
+    await queue.enqueue(b"film", id="film", priority=1)
+    assert await queue.dequeue(worker="w")
+
+
+@pytest.mark.parametrize("step_s", [TEN_YEARS_S, 100 * DAY_S, 3_600.0])
+def test_leases_end_in_time_after_one_operation_at_a_wrong_clock(step_s: float) -> None:
+    async def main(rig: Rig) -> None:
+        await rig.on("client", lease_of(rig))
+        rig.step(step_s)
+        await rig.on("client", rig.queue().enqueue(b"", id="other", priority=2))
+        rig.step(-step_s)
+        await asyncio.sleep(61.0)
+        depth = await rig.on("client", rig.queue().depth())
+        assert depth[State.RUNNING] == 0 and depth[State.PENDING] == 2
+
+    in_cluster(main)
+
+
+def test_a_step_that_is_not_followed_ends_no_lease_and_is_told(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def main(rig: Rig) -> None:
+        await rig.on("client", lease_of(rig))
+        rig.step(TEN_YEARS_S)
+        depth = await rig.on("client", rig.queue().depth())
+        assert depth[State.RUNNING] == 1
+        [reading] = await rig.on("client", rig.queue().clocks())
+        assert TEN_YEARS_S - 9 < (reading.machine_ms - reading.queue_ms) / 1_000 <= TEN_YEARS_S
+
+    with caplog.at_level(logging.INFO, "millstream.priority"):
+        in_cluster(main)
+    [told] = [
+        one.getMessage() for one in caplog.records if "this machine's clock" in one.getMessage()
+    ]
+    assert "'q'" in told and "behind" in told and "pq clock QUEUE --reset" in told
+
+
+def test_a_queue_that_was_ahead_as_it_was_stored_goes_on_and_a_reset_brings_it_back() -> None:
+    async def main(rig: Rig) -> None:
+        rig.step(TEN_YEARS_S)
+        await rig.on("client", lease_of(rig))
+        owner = rig.owner_of()
+        rig.step(-TEN_YEARS_S)
+        await rig.cluster.stop_silo(owner)
+        queue = rig.queue()
+        await asyncio.sleep(55.0)
+        assert (await rig.on("client", queue.depth()))[State.RUNNING] == 1
+        [reading] = await rig.on("client", queue.clocks())
+        assert TEN_YEARS_S - 99 < (reading.queue_ms - reading.machine_ms) / 1_000
+        [reading] = await rig.on("client", queue.reset_clocks())
+        assert reading.queue_ms == reading.machine_ms
+        view = await rig.on("client", queue.get("film"))
+        assert 0 < view.due_ms - reading.queue_ms <= 60_000
+        await asyncio.sleep(61.0)
+        assert (await rig.on("client", queue.depth()))[State.RUNNING] == 0
+        assert (await rig.on("client", queue.clocks()))[0].queue_ms < reading.queue_ms + 99_000
+
+    in_cluster(main)
+
+
+def test_a_queue_that_nobody_owns_is_woken_though_its_time_is_ahead() -> None:
+    async def main(rig: Rig) -> None:
+        rig.step(TEN_YEARS_S)
+        queue = rig.queue()
+        await rig.on("client", lease_of(rig))
+        rig.step(-TEN_YEARS_S)
+        await rig.on("client", queue.enqueue(b"", id="other", priority=9))
+        await rig.cluster.stop_silo(rig.owner_of())
+        await asyncio.sleep(70.0)  # nobody asks for the queue
+        assert rig.stored()["film"].state == State.PENDING
+
+    in_cluster(main)
+
+
+def test_a_deleted_queue_leaves_its_time_behind_and_keeps_its_tokens() -> None:
+    async def main(rig: Rig) -> None:
+        rig.step(TEN_YEARS_S)
+        queue = rig.queue()
+        await rig.on("client", queue.create(LEASE))
+        await rig.on("client", queue.enqueue(b"", id="film", priority=1))
+        [first] = await rig.on("client", queue.dequeue(worker="w"))
+        rig.step(-TEN_YEARS_S)
+        await rig.on("client", queue.delete())
+        await rig.on("client", lease_of(rig))
+        [reading] = await rig.on("client", queue.clocks())
+        assert abs(reading.queue_ms - reading.machine_ms) < 1_000
+        token = (await rig.on("client", queue.get("film"))).token
+        assert token is not None and token > first.token
+        with pytest.raises(LeaseLost):
+            await rig.on("client", first.complete())
+
+    in_cluster(main)
+
+
+# -- a reset in the core
+
+
+def core_at(now_ms: int, queue_settings: QueueSettings) -> PriorityCore:
+    """A queue with a message in each state, and a session."""
+    core = PriorityCore.created(now_ms, "q", queue_settings)
+    for at, id in enumerate(("running", "done", "given up", "pending")):
+        core.enqueue(now_ms, NewMessage(id, b"x", at))
+    core.enqueue(now_ms, NewMessage("later", b"x", 9, invisible_ms=30_000))
+    leases = core.dequeue(now_ms, "w", 3).leases
+    core.complete(now_ms, "done", leases[1].token)
+    core.once(
+        now_ms, Request("s", 1), "fail", lambda: core.fail(now_ms, "given up", leases[2].token)
+    )
+    core.drain()
+    return core
+
+
+@given(st.integers(0, 59_000), st.integers(-START_MS // 2, START_MS))
+@settings(max_examples=examples(100))
+def test_a_reset_leaves_each_wait_as_long_as_it_was(passed_ms: int, step_ms: int) -> None:
+    passed_ms = min(passed_ms, 29_999)
+    core = core_at(START_MS, QueueSettings(answers_kept_ms=50_000, retention_ms=40_000))
+    core.sweep(START_MS + passed_ms)
+    before = {view.id: view for view in core.read.page()}
+    core.set_clock(START_MS + passed_ms + step_ms)
+    core.check()
+    for view in core.read.page():
+        is_waiting = view.state is not State.PENDING
+        assert view.due_ms == before[view.id].due_ms + step_ms * is_waiting
+        assert view.version == before[view.id].version + is_waiting
+    next_ms = core.next_due_ms()
+    assert next_ms == START_MS + 30_000 + step_ms
+    changes = core.drain()
+    assert changes is not None and changes.counters.now_ms == START_MS + passed_ms + step_ms
+    assert [event.step for event in changes.events] == [Step.CLOCK] * 4
+    assert [row.used_ms for row in changes.sessions] == [START_MS + step_ms]
+    core.sweep(START_MS + step_ms + 60_000)
+    core.check()
+    assert {view.id for view in core.read.page()} == {"running", "pending", "later"}
+    assert all(view.state is State.PENDING for view in core.read.page())
+
+
+def test_layouts_rise_over_a_reset_and_over_a_deletion() -> None:
+    core = PriorityCore.created(START_MS, "q", QueueSettings())
+    high = core.configure(START_MS, QueueSettings(shards=2)).settings.layout
+    core.set_clock(5)
+    settled = core.settle(6, high).settings.layout
+    again = PriorityCore.created(7, "q", QueueSettings(), core.counters().of_next())
+    assert high == START_MS < settled < again.configure(8, QueueSettings(shards=2)).settings.layout
