@@ -71,9 +71,30 @@ def test_a_clock_that_is_a_little_behind_is_waited_for_and_one_that_is_far_behin
     clock = QueueClock(START_MS, 0, START_MS, 0, STEP_MAX_MS)
     assert clock.read(START_MS - TOLERANCE_MS, 0) == START_MS
     assert clock.read(START_MS - TOLERANCE_MS + 1, 1) == START_MS, "it stands still"
-    assert clock.apart_ms == 0
+    assert (clock.apart_ms, clock.step_ms) == (0, 0)
     assert clock.read(START_MS - 2 * TOLERANCE_MS, 5) == START_MS + 4
     assert clock.apart_ms == 2 * TOLERANCE_MS + 4
+
+
+def test_an_opened_clock_has_read_both_clocks_and_keeps_what_it_found() -> None:
+    clock = QueueClock(START_MS, 0, START_MS - 9_000, 50, STEP_MAX_MS)
+    assert (clock.apart_ms, clock.step_ms) == (9_000, 0)
+    assert clock.read(START_MS - 9_000 + 10, 60) == START_MS + 10
+    assert clock.read(START_MS - 9_000 + 10, 55) == START_MS + 10, "no clock goes back"
+    assert clock.read(START_MS + 20_000, 60) == START_MS + 20_000
+    assert (clock.apart_ms, clock.step_ms) == (0, 20_000 - 10 - 5)
+    assert clock.read(START_MS + 20_000, 60) == START_MS + 20_000
+    assert (clock.apart_ms, clock.step_ms) == (0, 0)
+    clock.read(START_MS, 60)
+    assert (clock.apart_ms, clock.step_ms) == (20_000, 0)
+    clock.reset(START_MS - 5, 61)
+    assert clock.apart_ms == 0
+    assert clock.read(START_MS - 5, 61) == START_MS - 5
+    assert clock.read(START_MS + 5, 61) == START_MS + 5
+
+
+def test_a_queue_whose_time_is_a_millisecond_after_the_epoch_is_not_new() -> None:
+    assert QueueClock(1, 0, 1_000, 0, 10).read(1_000, 0) == 1
 
 
 def test_a_new_queue_takes_the_time_of_its_machine_whatever_it_is() -> None:

@@ -39,11 +39,11 @@ class QueueClock:
     def __init__(
         self, stored_ms: int, ahead_ms: int, wall_ms: int, monotonic_ms: int, step_max_ms: int
     ) -> None:
-        passed_ms = wall_ms + ahead_ms - stored_ms if ahead_ms else 0
-        self._now_ms = stored_ms + (passed_ms if 0 < passed_ms <= step_max_ms else 0)
+        continued_ms = wall_ms + ahead_ms
+        is_plausible = ahead_ms and continued_ms - stored_ms <= step_max_ms
+        self._now_ms = max(stored_ms, continued_ms) if is_plausible else stored_ms
         self._monotonic_ms = monotonic_ms
         self.step_max_ms = step_max_ms
-        self.apart_ms = self.step_ms = 0
         self.read(wall_ms, monotonic_ms)
 
     def read(self, wall_ms: int, monotonic_ms: int) -> int:
