@@ -2,11 +2,27 @@
 
 from __future__ import annotations
 
-import pytest
+from typing import Any
 
-from millstream.providers.priority.core.index.filters import Filters
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.examples import examples
+
+from millstream.providers.priority.core.body import NewMessage
+from millstream.providers.priority.core.core import PriorityCore
+from millstream.providers.priority.core.errors import FilterNotReady, RequestInvalid
+from millstream.providers.priority.core.index import filters as filters_module
+from millstream.providers.priority.core.index.filters import (
+    BUILD_STEPS,
+    LEARN_MIN,
+    SCAN_MAX,
+    Filters,
+)
 from millstream.providers.priority.core.index.grouped import GroupedIndex, Holds
-from millstream.providers.priority.core.message import NO_TERMS, Message, key_of
+from millstream.providers.priority.core.message import NO_TERMS, Message, State, key_of
+from millstream.providers.priority.core.results import PollStatus
+from millstream.providers.priority.core.settings import SHAPES_MAX, QueueSettings
 
 REGION, KIND = ("region",), ("kind",)
 US, RARE = (("region", "us"),), (("kind", "rare"),)
@@ -103,3 +119,129 @@ def test_a_check_of_all_sees_what_is_wrong_with_any_index(holds: Holds | None) -
             filters.check()
         index.live -= 1
     filters.check()
+
+
+# -- filters that nobody named
+
+
+def queue_of(count: int, **given: Any) -> PriorityCore:
+    """Pending messages, every third of kind `a`."""
+    core = PriorityCore.created(0, "q", QueueSettings(**given), keeps_rows=False)
+    for number in range(count):
+        pairs = {"kind": "abc"[number % 3], "region": "us"}
+        core.enqueue(0, NewMessage(f"m{number}", b"", count - number, pairs))
+    return core
+
+
+KIND_A = {"kind": "a"}
+MANY = SCAN_MAX + 10_000
+
+
+def test_a_filter_beside_many_messages_is_answered_in_short_steps() -> None:
+    core = queue_of(MANY)
+    found = core.dequeue(1, "w", 2, KIND_A)
+    steps = 1
+    while found.status is PollStatus.MORE:
+        assert not found.leases
+        found = core.dequeue(1, "w", 2, KIND_A)
+        steps += 1
+    assert steps == -(-MANY // BUILD_STEPS)
+    assert [lease.id for lease in found.leases] == [f"m{MANY - 3}", f"m{MANY - 6}"]
+    assert core.dequeue(1, "w", 1, {"kind": "none"}).status is PollStatus.EMPTY
+
+
+def test_looks_with_a_filter_are_refused_until_the_background_has_built_its_index() -> None:
+    core = queue_of(MANY)
+    for look in (core.read.peek, core.read.heads):
+        with pytest.raises(FilterNotReady, match="ask again"):
+            look(1, KIND_A)
+    with pytest.raises(FilterNotReady):
+        core.read.depth(KIND_A)
+    assert core.next_due_ms() == 0, "the background has something to do"
+    while core.sweep(1).is_more:
+        pass
+    assert core.read.depth(KIND_A)[State.PENDING] == MANY // 3
+    assert core.read.heads(1, KIND_A) == [3]
+
+
+def test_messages_in_any_state_are_looked_at_for_a_depth() -> None:
+    core = queue_of(SCAN_MAX + 1, retention_ms=10**6)
+    for number in range(SCAN_MAX):
+        core.cancel(1, f"m{number}")
+    assert core.dequeue(1, "w", 1, {"region": "us"}).leases
+    with pytest.raises(FilterNotReady):
+        core.read.depth(KIND_A)
+
+
+def test_a_filter_for_which_there_is_no_room_is_refused_with_the_setting_to_change() -> None:
+    shapes = tuple((f"key{number}",) for number in range(SHAPES_MAX))
+    core = queue_of(SCAN_MAX + 1, shapes=shapes)
+    with pytest.raises(RequestInvalid, match=r"keys kind: more than 20000 .* in the setting `sh"):
+        core.dequeue(1, "w", 1, KIND_A)
+    with pytest.raises(RequestInvalid, match="`shapes`"):
+        core.read.depth(KIND_A)
+    core.dequeue(1, "w")
+    assert core.dequeue(1, "w", 1, KIND_A).leases, "as many as may be looked at"
+
+
+def test_shapes_that_are_named_take_the_place_of_learned_ones() -> None:
+    core = queue_of(LEARN_MIN + 9)
+    filters = core._contents.filters
+    for wanted in (KIND_A, {"region": "us"}, {"kind": "a", "region": "us"}):
+        core.dequeue(1, "w", 1, wanted)
+    assert list(filters.learned) == [("kind",), ("region",), ("kind", "region")]
+    shapes = tuple((f"key{number}",) for number in range(SHAPES_MAX - 2))
+    core.configure(2, QueueSettings(shapes=(*shapes, ("region",))))
+    assert set(filters.shapes) == {*shapes, ("region",), ("kind", "region")}
+    core.check()
+
+
+def test_few_messages_are_looked_at_without_a_shape() -> None:
+    core = queue_of(LEARN_MIN)
+    assert core.dequeue(1, "w", 1, KIND_A).leases and not core._contents.filters.shapes
+
+
+@given(st.data())
+@settings(max_examples=examples(150), deadline=None)
+def test_a_queue_that_learns_its_shapes_gives_what_one_without_shapes_gives(
+    data: st.DataObject,
+) -> None:
+    key = data.draw(st.sampled_from([None, "kind"]))
+    with pytest.MonkeyPatch.context() as patch:
+        cores = [PriorityCore.created(0, "q", QueueSettings(key, lease_ms=3)) for _ in "ab"]
+        for number in range(data.draw(st.integers(1, 40))):
+            limits = data.draw(st.sampled_from([(0, 0, 1), (1, 2, 3), (3, 5, 1)]))
+            act = data.draw(st.sampled_from(["put", "put", "take", "sweep", "depth"]))
+            chosen = data.draw(st.tuples(st.sampled_from("abc"), st.sampled_from(["us", "eu"])))
+            wanted = {"kind": chosen[0]} if number % 2 else {"region": chosen[1]}
+            answers = []
+            for core, (learn, scan, build) in zip(cores, (limits, (99, 99, 1)), strict=True):
+                patch.setattr(filters_module, "LEARN_MIN", learn)
+                patch.setattr(filters_module, "SCAN_MAX", scan)
+                patch.setattr(filters_module, "BUILD_STEPS", build)
+                pairs = {"kind": chosen[0], "region": chosen[1]}
+                answers.append(done_by(core, act, number, pairs, wanted))
+                core.check()
+            assert answers[0] == answers[1]
+
+
+def done_by(
+    core: PriorityCore, act: str, number: int, pairs: dict[str, str], wanted: dict[str, str]
+) -> object:
+    """What one operation answers, asked as often as it says."""
+    if act == "put":
+        return core.enqueue(number, NewMessage(f"m{number}", b"", number % 5, pairs))
+    if act == "sweep":
+        while core.sweep(number).is_more:
+            pass
+        return None
+    if act == "take":
+        while (found := core.dequeue(number, "w", 2, wanted)).status is PollStatus.MORE:
+            if found.leases:
+                break
+        return found.leases
+    while True:
+        try:
+            return core.read.depth(wanted), core.read.heads(3, wanted)
+        except FilterNotReady:
+            continue

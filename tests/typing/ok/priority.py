@@ -8,6 +8,7 @@ from typing import assert_type
 from millstream.providers.priority import (
     PRIORITY_CHANGES,
     PRIORITY_HEADER,
+    ClockReading,
     DeadlineOptions,
     DeadlineQueues,
     Done,
@@ -15,6 +16,7 @@ from millstream.providers.priority import (
     EnqueueBlocked,
     Enqueued,
     ExclusivityMissing,
+    FilterNotReady,
     Lease,
     LeaseForeign,
     LeaseLost,
@@ -106,6 +108,8 @@ async def use(client: Client, silo: Silo, cluster: LocalCluster) -> None:
     assert_type(await queue.page(state=State.PENDING), list[MessageView])
     assert_type(await queue.depth(value="foo"), dict[State, int])
     assert_type(await queue.values(), dict[str, dict[State, int]])
+    assert_type(await queue.clocks(), tuple[ClockReading, ...])
+    assert_type(await queue.reset_clocks(), tuple[ClockReading, ...])
     assert_type(await queue.requeue("x"), Enqueued)
     assert_type(await queue.cancel("x", reason="late"), Done)
     assert_type(await queue.prioritise("x", 5), Done)
@@ -155,6 +159,7 @@ def in_redis(address: str) -> PriorityStore:
 NAMED: list[type[PriorityQueueError]] = [
     EnqueueBlocked,
     ExclusivityMissing,
+    FilterNotReady,
     LeaseForeign,
     LeaseLost,
     MessageExists,

@@ -10,6 +10,7 @@ from .adapter.queues import DeadlineQueues
 from .core.errors import (
     EnqueueBlocked,
     ExclusivityMissing,
+    FilterNotReady,
     LeaseForeign,
     LeaseLost,
     MessageExists,
@@ -52,6 +53,7 @@ __all__ = [
     "EnqueueBlocked",
     "Enqueued",
     "ExclusivityMissing",
+    "FilterNotReady",
     "Lease",
     "LeaseForeign",
     "LeaseLost",

@@ -14,8 +14,9 @@ from collections.abc import Iterable
 
 from .body import Body
 from .changes import Counters, Recorder
+from .errors import RequestInvalid
 from .index.available import Available
-from .index.filters import Filters
+from .index.filters import SCAN_MAX, Filters, Readiness
 from .index.grouped import Holds
 from .index.timers import Timers
 from .message import (
@@ -27,11 +28,12 @@ from .message import (
     LastLease,
     LeaseToken,
     Message,
+    Metadata,
     State,
     Step,
     key_of,
 )
-from .settings import QueueSettings
+from .settings import SHAPES_MAX, QueueSettings
 
 __all__ = ["Contents"]
 
@@ -92,6 +94,22 @@ class Contents:
         for message in self.messages.values():  # once it is known what is held
             if message.state is PENDING:
                 self.filters.add(message)
+
+    def is_ready_for(self, wanted: Metadata, *, is_count: bool = False) -> bool:
+        """Can messages with these pairs be found (or counted) now? False: ask again. Raises
+        `RequestInvalid`: too many messages would be looked at, and no shape can be added."""
+        filters = self.filters
+        found = filters.prepare_counts(wanted) if is_count else filters.prepare(wanted)
+        if found is Readiness.REFUSED:
+            keys = ", ".join(key for key, _ in wanted)
+            raise RequestInvalid(
+                self.queue,
+                "wanted",
+                f"has the keys {keys}: more than {SCAN_MAX} messages would be looked at, and the "
+                f"queue has indexes for {SHAPES_MAX} other sets of keys, the most. Name these keys "
+                "in the setting `shapes`, and fewer others",
+            )
+        return found is Readiness.READY
 
     def apply(self, settings: QueueSettings) -> None:
         """Other settings; another exclusivity key only when all messages are finished: O(n)."""

@@ -289,6 +289,8 @@ class PriorityCore:
         pairs = () if wanted == () else checked_pairs(self.queue, "wanted", wanted)
         if settings.dequeue_blocked:
             return Dequeued((), PollStatus.BLOCKED)
+        if pairs and not self._contents.is_ready_for(pairs):
+            return Dequeued((), PollStatus.MORE)
         filters = self._contents.filters
         source = filters.source(pairs) if pairs else filters.all
         bound = PRIORITY_MAX if not_above is None else not_above

@@ -12,6 +12,7 @@
     │   └── LeaseForeign          no such lease was given: mend the program
     ├── EnqueueBlocked            somebody blocked the queue: enqueue later
     ├── PriorityQueueFull         enqueue later, or collect sooner
+    ├── FilterNotReady            ask again: the queue builds the index of the filter
     ├── SessionFull               acknowledge answers before the next request
     ├── RequestStale              its answer was acknowledged: it is not done again
     ├── Moved                     ask the shard where it belongs now: handles do
@@ -29,6 +30,7 @@ from millstream.runtime import MillstreamError
 __all__ = [
     "EnqueueBlocked",
     "ExclusivityMissing",
+    "FilterNotReady",
     "LeaseForeign",
     "LeaseLost",
     "MessageExists",
@@ -111,6 +113,10 @@ class EnqueueBlocked(PriorityQueueError):
 
 class PriorityQueueFull(PriorityQueueError):
     """The queue has as many uncollected messages as it may."""
+
+
+class FilterNotReady(PriorityQueueError):
+    """The queue is building the index of a filter; looks that use the filter wait for it."""
 
 
 class SessionFull(PriorityQueueError):

@@ -10,8 +10,9 @@ from itertools import islice
 
 from .body import Pairs, checked_number, checked_pairs
 from .contents import Contents
-from .errors import MessageNotFound
-from .message import Message, State
+from .errors import FilterNotReady, MessageNotFound
+from .index.filters import Source
+from .message import Message, Metadata, State
 from .results import Lease, MessageView, Moving
 from .shards import home_of, named
 from .strays import StraySearch
@@ -41,15 +42,24 @@ class Reading:
     def peek(self, count: int = 1, wanted: Pairs = ()) -> list[MessageView]:
         """What a dequeue of so many would lease, were nothing due: cost as of that."""
         checked_number(self.queue, "count", count, 1, COUNT_MAX)
+        return views(self._source(wanted).ordered(), count)
+
+    def _source(self, wanted: Pairs) -> Source:
+        """Raises: `FilterNotReady`, `RequestInvalid`."""
         pairs = checked_pairs(self.queue, "wanted", wanted)
-        source = self._contents.filters.source(pairs)
-        return views(source.ordered(), count)
+        if pairs and not self._contents.is_ready_for(pairs):
+            raise self._not_ready()
+        return self._contents.filters.source(pairs)
+
+    def _not_ready(self) -> FilterNotReady:
+        what = "the index of the filter is being built: ask again"
+        return FilterNotReady(self.queue, what)
 
     def heads(self, count: int = 1, wanted: Pairs = ()) -> list[int]:
         """The priorities of what `peek` shows."""
         checked_number(self.queue, "count", count, 1, COUNT_MAX)
-        source = self._contents.filters.source(checked_pairs(self.queue, "wanted", wanted))
-        return [message.priority for message in islice(source.ordered(), count)]
+        messages = islice(self._source(wanted).ordered(), count)
+        return [message.priority for message in messages]
 
     def page(
         self,
@@ -82,23 +92,29 @@ class Reading:
 
         Args:
             wanted: only messages with all of these pairs: O(1) if their keys are a shape, else
-                O(n).
+                O(n), at most `SCAN_MAX` of them.
             value: only those of an exclusivity value: O(1).
+        Raises: `FilterNotReady`, `RequestInvalid`.
         """
         pairs = checked_pairs(self.queue, "wanted", wanted)
         contents = self._contents
         if value is not None and not pairs:
             return by_state(contents.by_value.get(value, [0] * len(State)))
-        if not pairs:
-            return by_state(contents.counts)
-        counts = contents.filters.counts(pairs) if value is None else None
-        return by_state(counts if counts is not None else self._counted(set(pairs), value))
+        if value is not None:
+            key = contents.settings.exclusivity_key
+            if key is None or dict(pairs).get(key, value) != value:
+                return by_state([0] * len(State))
+            pairs = tuple(sorted({*pairs, (key, value)}, key=lambda pair: pair[0].encode()))
+        return by_state(self._counts(pairs) if pairs else contents.counts)
 
-    def _counted(self, pairs: set[tuple[str, str]], value: str | None) -> list[int]:
-        counts = [0] * len(State)
-        for message in self._contents.messages.values():
-            if pairs.issubset(message.metadata) and value in (None, message.value):
-                counts[message.state] += 1
+    def _counts(self, pairs: Metadata) -> list[int]:
+        if not self._contents.is_ready_for(pairs, is_count=True):
+            raise self._not_ready()
+        counts = self._contents.filters.counts(pairs)
+        if counts is None:
+            counts, wanted = [0] * len(State), set(pairs)
+            for message in self._contents.messages.values():
+                counts[message.state] += wanted.issubset(message.metadata)
         return counts
 
     def values(self) -> dict[str, dict[State, int]]:

@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, TypeVar
 from weakref import WeakKeyDictionary, WeakMethod
 
-from millstream.providers.priority.core.errors import OwnerLost
+from millstream.providers.priority.core.errors import FilterNotReady, OwnerLost
 from millstream.providers.priority.core.requests.sessions import Request
 from millstream.runtime import CallTimeout, Rejected, SiloUnavailable, StorageUnavailable
 from millstream.runtime.extending import Backoff, Opener
@@ -32,7 +32,14 @@ POLLS_OPEN_MAX = 1_000
 QUEUES_KEPT_MAX = 1_000
 """Queues of which one process remembers its lanes; handles that are kept have theirs for good."""
 PAUSES = Backoff(first_s=0.05, ceiling_s=2.0)
-AGAIN = (SiloUnavailable, CallTimeout, Rejected, OwnerLost, StorageUnavailable)
+AGAIN = (
+    SiloUnavailable,
+    CallTimeout,
+    Rejected,
+    OwnerLost,
+    StorageUnavailable,
+    FilterNotReady,
+)
 """Perhaps it was done, perhaps not: asked again under its number, it is done once."""
 
 

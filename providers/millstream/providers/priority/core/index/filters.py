@@ -4,15 +4,17 @@ Owns: the index of all pending messages, and those of the shapes (sets of keys) 
 name; their counts by state. Not: what a held value is (`grouped`).
 Ideas: spec/queues.md C6 and C9.
 Costs, with n pending messages and s shapes that a message fits: entering and leaving O(s log n); a
-filter whose keys are a shape, O(log n); any other filter looks at all pending messages of the
-largest shape in it, O(n).
+filter whose keys are a shape, O(log n); any other filter looks at the pending messages of the
+smallest index that has all that fit, at most `SCAN_MAX`. A filter that would look at more than
+`LEARN_MIN` gets a shape of its own (a learned shape), while there are fewer than `SHAPES_MAX`.
 Invariants: a shape that is being built has the messages up to `looked` and those after `last`, and
-is not used to find any until it has all.
+is not used to find any until it has all; a learned shape is not stored.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Set
+from enum import Enum
 from heapq import heapify, heappop
 from typing import Protocol
 
@@ -23,14 +25,30 @@ from millstream.providers.priority.core.message import (
     Metadata,
     State,
 )
+from millstream.providers.priority.core.settings import SHAPES_MAX
 
 from .grouped import GroupedIndex, Holds
 from .plain import NO_VALUES, PlainIndex
 
-__all__ = ["Filters", "Source"]
+__all__ = ["SCAN_MAX", "Filters", "Readiness", "Source"]
+
+LEARN_MIN = 1_000
+"""A filter that looks at more messages than this gets a shape."""
+SCAN_MAX = 20_000
+"""Messages that one operation looks at for a filter, some 50 ms."""
+BUILD_STEPS = 4_096
+"""Messages that an operation looks at to build the shape that its filter waits for."""
 
 Index = PlainIndex | GroupedIndex
 Values = tuple[str, ...]
+
+
+class Readiness(Enum):
+    """Can a filter be answered at once?"""
+
+    READY = "ready"
+    BUILDING = "building"  # its shape is being built: ask again
+    REFUSED = "refused"  # too many messages to look at, and no room for one more shape
 
 
 class Source(Protocol):
@@ -77,13 +95,14 @@ class Shape:
 class Filters:
     """The index of all pending messages, and those of the shapes."""
 
-    __slots__ = ("all", "holds", "messages", "shapes")
+    __slots__ = ("all", "holds", "learned", "messages", "shapes")
 
     def __init__(self, messages: dict[int, Message], holds: Holds | None) -> None:
         self.messages = messages  # by sequence
         self.holds = holds  # None: the queue is simple
         self.all: Index = self._new_index()
         self.shapes: dict[tuple[str, ...], Shape] = {}
+        self.learned: dict[tuple[str, ...], None] = {}  # the oldest first
 
     def _new_index(self) -> Index:
         if self.holds is None:
@@ -124,8 +143,32 @@ class Filters:
             if values is not None:
                 shape.count(values, source, target)
 
+    def prepare(self, wanted: Metadata) -> Readiness:
+        """Make ready what finds the pending messages with all these pairs, as far as one step
+        does."""
+        near = self.near(wanted)
+        return Readiness.READY if near is None else self._prepare(wanted, near.live)
+
+    def prepare_counts(self, wanted: Metadata) -> Readiness:
+        """The same for the counts of messages with all these pairs, in any state."""
+        return self._prepare(wanted, len(self.messages))
+
+    def _prepare(self, wanted: Metadata, scanned: int) -> Readiness:
+        keys = tuple([key for key, _ in wanted])
+        shape = self.shapes.get(keys)
+        if shape is None and scanned > LEARN_MIN and len(self.shapes) < SHAPES_MAX:
+            shape = self.shapes[keys] = Shape(keys, self.messages)
+            self.learned[keys] = None
+        if scanned <= SCAN_MAX:
+            return Readiness.READY
+        if shape is None:
+            return Readiness.REFUSED
+        for _ in range(min(BUILD_STEPS, len(shape.todo))):
+            self._build_step(shape)
+        return Readiness.BUILDING if shape.todo else Readiness.READY
+
     def source(self, wanted: Metadata) -> Source:
-        """Where the messages that have all these pairs are taken from."""
+        """Where the messages that have all these pairs are taken from; `prepare` comes before."""
         if not wanted:
             return self.all
         shape = self.shapes.get(tuple([key for key, _ in wanted]))
@@ -149,12 +192,16 @@ class Filters:
         if not found:
             return found
         for one in filter(None, wanted):
-            source = self.source(one)
-            if isinstance(source, Scan):
+            if not self._has_index(one):
                 return self.all.metadata_of(value, is_each=True)
+            source = self.source(one)
             if isinstance(source, GroupedIndex) and value in source.groups:
                 found.add(one)
         return found
+
+    def _has_index(self, wanted: Metadata) -> bool:
+        shape = self.shapes.get(tuple([key for key, _ in wanted]))
+        return shape is not None and not shape.todo
 
     def near(self, wanted: Metadata) -> Index | None:
         """The smallest index that has all that fit; None: nothing fits."""
@@ -168,8 +215,12 @@ class Filters:
         return best
 
     def set_shapes(self, shapes: tuple[tuple[str, ...], ...]) -> None:
-        """Forget the shapes that are not named; begin those that are new (`build` makes them)."""
-        for keys in [keys for keys in self.shapes if keys not in shapes]:
+        """Forget the shapes that are not named, but keep as many of the learned ones as there is
+        room for; begin those that are new (`build` makes them)."""
+        room = SHAPES_MAX - len(shapes)
+        extra = [keys for keys in self.learned if keys not in shapes]
+        self.learned = dict.fromkeys(extra[max(len(extra) - room, 0) :])
+        for keys in [keys for keys in self.shapes if keys not in (*shapes, *self.learned)]:
             self._drop(self.shapes.pop(keys))
         for keys in shapes:
             if keys not in self.shapes:

@@ -40,6 +40,7 @@ STATUS: dict[type[MillstreamError], int] = {
     errors.LeaseLost: 410,
     errors.PriorityQueueFull: 429,
     errors.EnqueueBlocked: 503,
+    errors.FilterNotReady: 503,
     errors.Moved: 503,
     errors.OwnerLost: 503,
     Overloaded: 429,
