@@ -85,7 +85,7 @@ def change(number: int) -> PriorityChange:
         due_ms=0,
         payload_bytes=100,
         created_ms=time_ms - step,
-        sequence=message,
+        sequence=message // QUEUES + 1,
     )
 
 

@@ -63,7 +63,7 @@ def test_questions_and_their_answers(desk: Desk) -> None:
     assert len(history) == 4 and "2024-10-04 00:00:00Z" in history[1]
     assert "\x1b" not in history[3] and "no disk" in history[3]
     assert [one["version"] for one in desk.json("query", "history", "q", "m")] == [1, 2, 3]
-    message = desk.json("query", "message", "q", "m")
+    (message,) = desk.json("query", "message", "q", "m")
     assert message["to_state"] == "errored" and message["metadata"] == {}
     assert desk.run("query", "message", "q", "none", code=1) == "nothing is known of it\n"
     times = {one["state"]: one["total_ms"] for one in desk.json("query", "times", "q", "m")}
@@ -82,9 +82,11 @@ def test_what_is_wrong_is_said(desk: Desk, tmp_path: Path) -> None:
 
 
 def test_an_index_with_a_gap_is_not_whole(desk: Desk) -> None:
-    assert desk.run("verify") == "no version is missing\n"
+    assert desk.run("verify") == "nothing is missing\n"
     desk.writer.apply("query", 1, [change(version=6)], START_MS)
-    assert desk.run("verify", code=1).startswith("q m: 2 missing: 4 of the versions up to 6")
+    assert desk.run("verify", code=1).startswith(
+        "q, shard 0, message m: 2 missing: 4 of the versions up to 6"
+    )
     assert desk.json("verify", code=1)["findings"][0]["missing"] == 2
 
 
@@ -101,5 +103,5 @@ async def test_it_is_compared_with_the_queues(desk: Desk) -> None:
 
         assert await asyncio.to_thread(verify, 1) == "q: 1 errored, and 0 in the queue\n"
         desk.writer.apply("query", 1, [change(version=4, target=None)], START_MS)
-        text = "no version is missing, and it is as the queues are\n"
+        text = "nothing is missing, and it is as the queues are\n"
         assert await asyncio.to_thread(verify, 0) == text

@@ -218,7 +218,7 @@ def test_an_index_whose_driver_and_jvm_are_killed_has_each_change_once(tmp_path:
             assert count() < 5_000
         assert start().wait(300) == 0
     assert content(place) == wanted_contents(changes)
-    assert in_files(tmp_path / "history") == sorted(row[:5] for row in changes)
+    assert in_files(tmp_path / "history") == sorted(row[:6] for row in changes)
 
 
 def published(changes: list[ChangeRow]) -> dict[str, list[PriorityChange]]:

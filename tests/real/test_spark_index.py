@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +18,14 @@ from tests.real.spark_rows import AWAIT_S
 
 from millstream.balancers import DeploymentBalancer
 from millstream.providers.ledger import LedgerOptions, LedgerQueues, LedgerTopicOptions
-from millstream.providers.priority import MemoryStore, PriorityQueues, changes_lag_s, priority_queue
+from millstream.providers.priority import (
+    MemoryStore,
+    MessageExists,
+    PriorityQueues,
+    QueueSettings,
+    changes_lag_s,
+    priority_queue,
+)
 from millstream.providers.spark.index import (
     IndexOptions,
     PriorityIndex,
@@ -82,6 +90,14 @@ class Queues:
                     case 2:
                         await lease.complete()
 
+    async def share_ids(self, values: int) -> None:
+        """Messages of several shards of an exclusive queue have one id."""
+        queue = priority_queue(self.cluster, "renders")
+        await queue.create(QueueSettings(exclusivity_key="project", shards=4))
+        for value in range(values):
+            with suppress(MessageExists):  # in the shard of an earlier value
+                await queue.enqueue(b"x", id="m", metadata={"project": f"p{value}"})
+
     async def depths(self) -> dict[str, dict[str, int]]:
         """Of all queues, once all changes are in the stream."""
         while await changes_lag_s(self.cluster):
@@ -92,7 +108,7 @@ class Queues:
                 for state, count in (await priority_queue(self.cluster, name).depth()).items()
                 if count
             }
-            for name in ("encode", "thumbs")
+            for name in ("encode", "renders", "thumbs")
         }
 
 
@@ -119,6 +135,7 @@ def test_an_index_is_as_the_queues_are(spark: SparkSession, queues: Queues, tmp_
         assert query.awaitTermination(AWAIT_S)
 
     run("first")
+    queues.run(queues.share_ids(30))
     with PriorityIndex(place) as index:
         assert index.depth() == {}
         for messages, checkpoint in ((20, "first"), (30, "first"), (0, "another")):
@@ -126,6 +143,7 @@ def test_an_index_is_as_the_queues_are(spark: SparkSession, queues: Queues, tmp_
             run(checkpoint, changes_per_batch=25)
             assert not differences(index.depth(), queues.run(queues.depths()))
             assert not index.verify()
+        assert [one.shard for one in index.messages("renders", "m")] == [0, 1, 2, 3]
         running, small = index.depth("encode"), index.depth("encode", wanted={"size": "S"})
         assert running["encode"]["running"] and small["encode"]["pending"]
         errors = index.processing_errors("encode")
@@ -133,5 +151,5 @@ def test_an_index_is_as_the_queues_are(spark: SparkSession, queues: Queues, tmp_
         changes = next(row for row in index.time_in_state() if row.state == "running").visits
     history = spark.read.parquet(str(tmp_path / "history"))
     assert history.where("to_state = 'running'").count() == changes
-    names = ("queue", "id", "created_ms", "sequence", "version")
+    names = ("queue", "shard", "id", "created_ms", "sequence", "version")
     assert history.count() == history.select(*names).distinct().count()

@@ -28,6 +28,11 @@ STEPS: dict[str | None, list[tuple[str, str | None]]] = {
 }
 
 
+NAMES_CHANGE = ("queue", "shard", "id", "created_ms", "sequence", "version")
+assert ChangeRow._fields[: len(NAMES_CHANGE)] == NAMES_CHANGE
+MessageName = tuple[str, int, str]
+
+
 def change(
     queue: str = "q",
     id: str = "m",
@@ -43,44 +48,67 @@ def change(
     seq: int | None = None,
     era: int = 1,
     metadata: dict[str, str] | None = None,
+    shard: int = 0,
 ) -> ChangeRow:
     """One change; its token has the number `seq`, or one for its version."""
     token = f"{era:08x}-{version if seq is None else seq:016x}-00000000"
-    pairs = metadata_text(metadata or {})
     return ChangeRow(
-        *(queue, id, created_ms, sequence, version, source, target, time_ms, step, attempt),
-        *(7, pairs, "w", "", time_ms, 3, token),
+        queue=queue,
+        shard=shard,
+        id=id,
+        created_ms=created_ms,
+        sequence=sequence,
+        version=version,
+        from_state=source,
+        to_state=target,
+        time_ms=time_ms,
+        step=step,
+        attempt=attempt,
+        priority=7,
+        metadata=metadata_text(metadata or {}),
+        worker="w",
+        reason="",
+        due_ms=time_ms,
+        payload_bytes=3,
+        token=token,
     )
 
 
 def lived(seed: int, *, queues: int = 2, ids: int = 6, steps: int = 120) -> list[ChangeRow]:
-    """What queues publish while messages of a few ids live, and live again, over some days."""
+    """What queues publish while messages of a few ids live, and live again, over some days.
+
+    Each queue has two shards, in which messages have the same ids.
+    """
     rng = Random(seed)
     now = {f"q{at}": START_MS for at in range(queues)}
-    lives: dict[tuple[str, str], ChangeRow] = {}
+    sequences: dict[tuple[str, int], int] = {}
+    lives: dict[tuple[str, int, str], ChangeRow] = {}
     found: list[ChangeRow] = []
     for seq in range(1, steps + 1):
-        queue, id = rng.choice(sorted(now)), f"m{rng.randrange(ids)}"
+        queue, shard, id = rng.choice(sorted(now)), rng.randrange(2), f"m{rng.randrange(ids)}"
         now[queue] += rng.choice((0, 1, 1_000, DAY_MS // 7))
-        last = lives.get((queue, id))
+        last = lives.get((queue, shard, id))
         if last is not None and last.to_state is None:
             now[queue] += 1  # a message is collected a millisecond after its end at the earliest
             last = None
         step, target = rng.choice(STEPS[last.to_state if last else None])
         attempt = last.attempt if last else 0
         attempt += {"dequeued": 1, "released": -rng.randrange(2)}.get(step, 0)
+        if last is None:
+            sequences[queue, shard] = sequences.get((queue, shard), 0) + 1
         made = change(
             *(queue, id, last.version + 1 if last else 1, last.to_state if last else None, target),
             time_ms=now[queue],
             step=step,
             attempt=attempt,
             created_ms=last.created_ms if last else now[queue],
-            sequence=last.sequence if last else seq,
+            sequence=last.sequence if last else sequences[queue, shard],
             seq=seq,
             era=1 + seq * 3 // (steps + 1),
             metadata={"region": rng.choice("ab"), "size": "1"},
+            shard=shard,
         )
-        lives[queue, id] = made
+        lives[queue, shard, id] = made
         found.append(made)
     return found
 
@@ -99,12 +127,15 @@ def batches_of(changes: Sequence[ChangeRow], rng: Random) -> list[list[ChangeRow
     return found
 
 
-def wanted_current(changes: Iterable[ChangeRow]) -> dict[tuple[str, str], str | None]:
+def name_of(row: ChangeRow) -> MessageName:
+    """What names a message among those that are not collected."""
+    return row.queue, row.shard, row.id
+
+
+def wanted_current(changes: Iterable[ChangeRow]) -> dict[MessageName, str | None]:
     """What the latest change of each message is; not of those that were collected."""
-    latest: dict[tuple[str, str], ChangeRow] = {}
-    for one in sorted(changes, key=lambda one: (one.queue, one.id, one.place)):
-        latest[one.queue, one.id] = one
-    return {key: one.to_state for key, one in latest.items() if one.to_state is not None}
+    latest = {name_of(one): one for one in sorted(changes, key=lambda one: one.place)}
+    return {name: one.to_state for name, one in latest.items() if one.to_state is not None}
 
 
 Contents = tuple[list[tuple[Any, ...]], list[tuple[Any, ...]]]
@@ -113,8 +144,7 @@ Contents = tuple[list[tuple[Any, ...]], list[tuple[Any, ...]]]
 def contents(database: Database) -> Contents:
     """Both tables; of a change that came twice, no matter which token."""
     columns = [name for name in ChangeRow._fields if name != "token"]
-    names = ", ".join(columns)
-    order = "queue, id, created_ms, sequence, version"
+    names, order = ", ".join(columns), ", ".join(NAMES_CHANGE)
     return (
         database.run(f"SELECT {names} FROM current ORDER BY {order}"),
         database.run(f"SELECT {names} FROM historic ORDER BY {order}"),
@@ -124,10 +154,10 @@ def contents(database: Database) -> Contents:
 def wanted_contents(changes: Sequence[ChangeRow], trimmed_ms: int = 0) -> Contents:
     """The same, from the changes."""
     known = wanted_current(changes)
-    latest = {(one.queue, one.id): one for one in sorted(changes, key=lambda one: one.place)}
-    current = [one[:-1] for one in latest.values() if (one.queue, one.id) in known]
+    latest = {name_of(one): one for one in sorted(changes, key=lambda one: one.place)}
+    current = [one[:-1] for one in latest.values() if name_of(one) in known]
     historic = [one[:-1] for one in changes if one.time_ms >= trimmed_ms]
-    return sorted(current, key=lambda row: row[:5]), sorted(historic, key=lambda row: row[:5])
+    return sorted(current, key=lambda row: row[:6]), sorted(historic, key=lambda row: row[:6])
 
 
 class Died(BaseException):

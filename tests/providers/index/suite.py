@@ -6,9 +6,11 @@ from collections.abc import Sequence
 from contextlib import closing, suppress
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import pytest
 from tests.providers.index.kit import (
+    NAMES_CHANGE,
     START_MS,
     Contents,
     Died,
@@ -19,12 +21,20 @@ from tests.providers.index.kit import (
     change,
     contents,
     lived,
+    name_of,
     numbered,
     wanted_contents,
     wanted_current,
 )
+from tests.providers.index.sharded import IDS, QUEUE, VALUES, exclusive_changes
 
-from millstream.providers.spark.index import ChangeRow, IndexOptions, IndexWriter, PriorityIndex
+from millstream.providers.spark.index import (
+    ChangeRow,
+    IndexOptions,
+    IndexWriter,
+    PriorityIndex,
+    differences,
+)
 from millstream.providers.spark.index.changes import COLUMNS, DAY_MS, day_of
 from millstream.providers.spark.index.files import HistoryFiles
 from millstream.providers.spark.index.place import opened
@@ -63,17 +73,17 @@ def put_dying(writer: IndexWriter, place: str, rows: Sequence[ChangeRow], at: in
     return dying.steps
 
 
-def in_files(directory: Path) -> list[tuple[str, str, int, int, int]]:
+def in_files(directory: Path) -> list[tuple[Any, ...]]:
     """What names the changes in the files, sorted."""
     from pyarrow import parquet
 
-    found: list[tuple[str, str, int, int, int]] = []
+    found: list[tuple[Any, ...]] = []
     for path in directory.glob("dt=*/*.parquet"):
         rows = parquet.read_table(path, partitioning=None)
         assert rows.column_names == list(COLUMNS)
         for one in rows.to_pylist():
             assert path.parent.name == f"dt={day_of(one['time_ms'])}"
-            found.append(tuple(one[name] for name in COLUMNS[:5]))
+            found.append(tuple(one[name] for name in NAMES_CHANGE))
     return sorted(found)
 
 
@@ -87,6 +97,15 @@ class IndexSuite:
         assert content(place) == wanted_contents(changes)
         with PriorityIndex(place) as index:
             assert not index.verify()
+
+    async def test_messages_of_several_shards_that_share_an_id_are_all_there(
+        self, place: str
+    ) -> None:
+        changes, depths = await exclusive_changes()
+        put(place, [changes])
+        with PriorityIndex(place) as index:
+            assert sum(index.depth()[QUEUE].values()) == VALUES * IDS
+            assert not differences(index.depth(), depths) and not index.verify()
 
     def test_a_batch_that_comes_again_and_a_replay_from_the_first_change_alter_nothing(
         self, place: str
@@ -134,14 +153,14 @@ class IndexSuite:
             at += 1
         assert at > 20
         assert content(place) == wanted_contents(changes)
-        assert in_files(files) == sorted(row[:5] for row in changes)
+        assert in_files(files) == sorted(row[:6] for row in changes)
 
     def test_files_have_once_what_comes_twice(self, place: str, tmp_path: Path) -> None:
         files = tmp_path / "history"
         options = IndexOptions(history_days=None, parquet=files)
         rows = [change(), change(seq=2), change(version=2, seq=3, source="pending")]
         put(place, [rows, rows], options=options)
-        assert in_files(files) == [rows[0][:5], rows[2][:5]]
+        assert in_files(files) == [rows[0][:6], rows[2][:6]]
 
     def test_files_of_a_batch_that_another_query_put_in_meanwhile_are_not_shown(
         self, place: str, tmp_path: Path
@@ -153,7 +172,7 @@ class IndexSuite:
         HistoryFiles(files).save("query", 1, rows)  # and dies before its transaction ends
         put(place, [rows], "another")  # which keeps no files
         writer.apply("query", 1, rows, END_MS)
-        assert in_files(files) == [change()[:5]]
+        assert in_files(files) == [change()[:6]]
 
     def test_a_day_begins_at_midnight(self, place: str, tmp_path: Path) -> None:
         files = tmp_path / "history"
@@ -167,7 +186,7 @@ class IndexSuite:
         with PriorityIndex(place) as index:
             kept = [id for id in "abcd" if index.history("q", id)]
             assert kept == ["b", "c", "d"] and index.depth() == {"q": {"pending": 4}}
-        assert [row[1] for row in in_files(files)] == ["b", "d"]
+        assert [row[2] for row in in_files(files)] == ["b", "d"]
         # a clock that goes back, and a day that is no other, delete nothing more
         for batch, now_ms in ((2, START_MS), (3, START_MS + DAY_MS + 6)):
             done = writer.apply("query", batch, [], now_ms)
@@ -203,11 +222,11 @@ class IndexSuite:
         found = content(place)
         wanted = wanted_contents(changes, before_ms)
         assert found[0] == wanted[0]
-        late = [row for row in found[1] if row[7] < before_ms]
-        assert [row for row in found[1] if row[7] >= before_ms] == wanted[1] != []
+        late = [row for row in found[1] if row[8] < before_ms]
+        assert [row for row in found[1] if row[8] >= before_ms] == wanted[1] != []
         assert len(late) < 20  # those of the last batch, which was behind the deletion
         kept = in_files(files)
-        assert kept == sorted(row[:5] for row in wanted[1])
+        assert kept == sorted(row[:6] for row in wanted[1])
         put(place, batches, "another", options, now_ms)
         assert content(place) == found and in_files(files) == kept
         with PriorityIndex(place) as index:
@@ -229,7 +248,7 @@ class IndexSuite:
         writer.apply("another", 0, life[:1], START_MS + 5 * day)
         with PriorityIndex(place) as index:
             assert index.depth() == {"q": {"pending": 1}}
-            assert index.message("q", "m") is None and not index.history("q", "m")
+            assert not index.messages("q", "m") and not index.history("q", "m")
 
     def test_what_comes_late_of_an_earlier_era_is_put_in(self, place: str) -> None:
         options = IndexOptions(history_days=1)
@@ -243,8 +262,8 @@ class IndexSuite:
         early_again = change(id="a", era=1, seq=901, version=0)
         writer.apply("query", 3, [early_again], late_ms)
         with PriorityIndex(place) as index:
-            assert index.message("q", "b") == late and index.message("q", "c") is None
-            assert index.message("q", "a") == early and not index.history("q", "a")[1:]
+            assert index.messages("q", "b") == [late] and not index.messages("q", "c")
+            assert index.messages("q", "a") == [early] and not index.history("q", "a")[1:]
 
     def test_an_id_that_is_used_again_has_two_lives(self, place: str) -> None:
         first = [
@@ -255,7 +274,7 @@ class IndexSuite:
         again = change(created_ms=START_MS + 5, sequence=2, time_ms=START_MS + 5, seq=4)
         put(place, [[again], first])
         with PriorityIndex(place) as index:
-            assert index.message("q", "m") == again
+            assert index.messages("q", "m") == [again]
             assert index.history("q", "m") == [*first, again] and not index.verify()
             assert index.time_in_state("q", now_ms=START_MS + 6) == [
                 ("canceled", 1, 0, 0),
@@ -326,11 +345,53 @@ class IndexSuite:
         begun = change(id="late", version=2, created_ms=START_MS + 1, time_ms=START_MS + 2, seq=999)
         old = change(id="old", version=5, created_ms=START_MS - 1, seq=1_000)
         put(place, [[*changes, begun._replace(queue="q0"), old._replace(queue="q0")]])
-        gaps = {(one.queue, one.id) for one in lived(5) if one.version > 3}
+        gaps = {name_of(one) for one in lived(5) if one.version > 3}
         with PriorityIndex(place) as index:
             found = index.verify()
-        assert {(one.queue, one.id) for one in found} == {*gaps, ("q0", "late")}
-        assert all(one.missing for one in found)
+        named = [((one.queue, one.shard, one.id), one.missing) for one in found]
+        assert {name for name, missing in named if missing} == {*gaps, ("q0", 0, "late")}
+        # a collection that is missing shows when the id came again
+        latest = {name_of(one): one for one in lived(5)}
+        ends = [one for one in lived(5) if one.version == 3 and one.to_state is None]
+        ends = [one for one in ends if one != latest[name_of(one)]]
+        uncollected = sorted(name for name, missing in named if not missing)
+        assert uncollected == sorted(map(name_of, ends)) != []
+
+    async def test_a_message_of_which_nothing_is_there_is_found_by_its_number(
+        self, place: str
+    ) -> None:
+        changes, _ = await exclusive_changes()
+        changes = [one._replace(created_ms=one.created_ms + 60_000) for one in changes]
+        shards = {one.shard for one in changes}
+        put(place, [[one for one in changes if one.sequence not in (20, 21)]])
+        with PriorityIndex(place) as index:
+            found = index.verify()
+        assert [(one.shard, one.id, one.missing) for one in found] == [
+            (shard, "", 2) for shard in sorted(shards)
+        ]
+        assert len(shards) == 4 and "sequences 20 to 21" in found[0].what
+
+    def test_tables_that_take_two_messages_for_one_are_found(self, place: str) -> None:
+        first, second = change(shard=1), change(shard=2, seq=2)
+        later = change(shard=2, sequence=2, id="n", created_ms=START_MS + 1, seq=3)
+        put(place, [[first, second, later]])
+        with closing(opened(place, writes=True)) as database:  # as if no shard were in the key
+            database.run("DELETE FROM current WHERE shard = 1")
+            database.run("UPDATE historic SET id = 'm' WHERE id = 'n'")
+            database.run("UPDATE current SET id = 'm', shard = 3 WHERE id = 'n'")
+        with PriorityIndex(place) as index:
+            found = index.verify()
+        assert [(one.shard, one.id) for one in found] == [(1, "m"), (2, "m")]
+        assert "sequence 1, which is older" in found[1].what
+
+    def test_a_message_that_was_not_collected_when_its_id_came_again_is_found(
+        self, place: str
+    ) -> None:
+        again = change(created_ms=START_MS + 5, sequence=2, time_ms=START_MS + 5, seq=4)
+        put(place, [[change(), again]])
+        with PriorityIndex(place) as index:
+            (found,) = index.verify()
+        assert found.id == "m" and "was the queue deleted?" in found.what
 
     def test_a_current_that_is_not_as_the_history_is_found(self, place: str) -> None:
         changes = lived(6)
@@ -338,10 +399,11 @@ class IndexSuite:
         present = sorted(wanted_current(changes))
         with closing(opened(place, writes=True)) as database:
             gone, stale = present[:2]
-            database.run("DELETE FROM current WHERE queue = ? AND id = ?", gone)
-            database.run("UPDATE current SET version = 0 WHERE queue = ? AND id = ?", stale)
+            where = "queue = ? AND shard = ? AND id = ?"
+            database.run(f"DELETE FROM current WHERE {where}", gone)
+            database.run(f"UPDATE current SET version = 0 WHERE {where}", stale)
             over = (one for one in changes if one.to_state is None)
-            ended = next(one for one in over if (one.queue, one.id) not in present)
+            ended = next(one for one in over if name_of(one) not in present)
             columns = ", ".join(COLUMNS).replace("to_state", "'pending'")
             database.run(
                 f"INSERT INTO current SELECT {columns} FROM historic WHERE token = ?",
@@ -349,8 +411,8 @@ class IndexSuite:
             )
         with PriorityIndex(place) as index:
             found = index.verify()
-        wrong = sorted([gone, stale, (ended.queue, ended.id)])
-        assert [(one.queue, one.id) for one in sorted(found)] == wrong
+        wrong = sorted([gone, stale, name_of(ended)])
+        assert [(one.queue, one.shard, one.id) for one in sorted(found)] == wrong
 
     # -- joints
 

@@ -401,12 +401,12 @@ def test_a_change_is_written_as_ever() -> None:
     names = (
         "queue id version from_state to_state time_ms step attempt priority metadata worker reason"
     )
-    wanted = [*names.split(), "due_ms", "payload_bytes", "created_ms", "sequence"]
+    wanted = [*names.split(), "due_ms", "payload_bytes", "created_ms", "sequence", "shard"]
     found = msgspec.msgpack.decode(PRIORITY_CHANGES.codec.encode(change))
     assert [*found] == wanted
     assert found["from_state"] == "pending" and found["metadata"] == {"k": "v"}
     assert PRIORITY_CHANGES.codec.decode(PRIORITY_CHANGES.codec.encode(change)) == change
-    earlier = {name: found[name] for name in wanted[:-2]}  # and what others have written is read
+    earlier = {name: found[name] for name in wanted[:-3]}  # and what others have written is read
     assert PRIORITY_CHANGES.codec.decode(msgspec.msgpack.encode(earlier)) == change
     assert StreamId(PRIORITY_CHANGES.name, "q") == StreamId("millstream.priority.changes", "q")
     steps = "enqueued visible dequeued extended completed canceled expired released failed"

@@ -181,7 +181,7 @@ def ask_an_index(rows: list[ChangeRow]) -> None:
     assert_type(IndexWriter("sqlite:i.db", options).apply("query", 0, rows, 1), Applied)
     with PriorityIndex("sqlite:i.db") as index:
         assert_type(index.depth("q", wanted={"a": "b"}), dict[str, dict[str, int]])
-        assert_type(index.message("q", "m"), ChangeRow | None)
+        assert_type(index.messages("q", "m"), list[ChangeRow])
         assert_type(index.history("q", "m"), list[ChangeRow])
         assert_type(index.time_in_state(now_ms=5), list[StateTime])
         assert_type(index.processing_errors().total, int)

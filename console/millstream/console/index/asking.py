@@ -14,7 +14,7 @@ from typing import Any
 from millstream.console.dead_letters import plain
 from millstream.console.ledger.lines import facts, print_json, print_lines, table, when
 from millstream.providers.priority import priority_queue, priority_queues
-from millstream.providers.spark.index import ChangeRow, PriorityIndex, differences
+from millstream.providers.spark.index import ChangeRow, Finding, PriorityIndex, differences
 from millstream.runtime import Env, connect
 
 __all__ = ["ask", "verify"]
@@ -32,9 +32,9 @@ def ask(arguments: argparse.Namespace) -> int:
                 found = index.depth(queue, wanted=dict(arguments.wanted))
                 show(arguments, found, depth_lines(found))
             case "message":
-                one = index.message(queue, id)
-                show_changes(arguments, [one] if one else [])
-                return 0 if one else 1
+                latest = index.messages(queue, id)
+                show_changes(arguments, latest)
+                return 0 if latest else 1
             case "history":
                 changes = index.history(queue, id)
                 show_changes(arguments, changes)
@@ -72,17 +72,22 @@ def depth_lines(found: Depths) -> list[str]:
 def show_changes(arguments: argparse.Namespace, changes: Sequence[ChangeRow]) -> None:
     """A line for each change, or all of it in JSON."""
     if arguments.json:
-        named = [{**one._asdict(), "metadata": json.loads(one.metadata)} for one in changes]
-        print_json(named if arguments.question == "history" else named[0] if named else None)
+        print_json([{**one._asdict(), "metadata": json.loads(one.metadata)} for one in changes])
         return
     rows = [
         (
-            *(str(one.version), when(one.time_ms / 1000), one.step, one.to_state or "-"),
+            *(
+                str(one.shard),
+                str(one.version),
+                when(one.time_ms / 1000),
+                one.step,
+                one.to_state or "-",
+            ),
             *(str(one.attempt), str(one.priority), one.worker, one.reason),
         )
         for one in changes
     ]
-    head = ("version", "time", "step", "state", "attempt", "priority", "worker", "reason")
+    head = ("shard", "version", "time", "step", "state", "attempt", "priority", "worker", "reason")
     print_lines(map(plain, table(head, rows) if rows else ["nothing is known of it"]))
 
 
@@ -95,16 +100,20 @@ def verify(arguments: argparse.Namespace) -> int:
         missing = [one._asdict() for one in findings]
         print_json({"findings": missing, "differences": [one._asdict() for one in others]})
     else:
-        print_lines(
-            plain(f"{one.queue} {one.id}: {one.missing} missing: {one.what}") for one in findings
-        )
+        print_lines(plain(f"{named(one)}: {one.missing} missing: {one.what}") for one in findings)
         print_lines(
             plain(f"{one.queue}: {one.in_index} {one.state}, and {one.in_queue} in the queue")
             for one in others
         )
-        whole = "no version is missing" + (", and it is as the queues are" * arguments.queues)
+        whole = "nothing is missing" + (", and it is as the queues are" * arguments.queues)
         print_lines([] if findings or others else [whole])
     return 1 if findings or others else 0
+
+
+def named(finding: Finding) -> str:
+    """What a finding is about."""
+    shard = f"{finding.queue}, shard {finding.shard}"
+    return f"{shard}, message {finding.id}" if finding.id else shard
 
 
 def depths(arguments: argparse.Namespace) -> Depths:

@@ -17,8 +17,8 @@ __all__ = ["add_index"]
 PLACE = "sqlite:path or postgresql://user@host/database"
 QUESTIONS = {
     "depth": "how many messages are in each state",
-    "message": "the latest change of a message",
-    "history": "every change of a message that is kept",
+    "message": "the latest change of each message of an id that is not collected",
+    "history": "every change that is kept of the messages of an id",
     "times": "how long messages were in each state",
     "errors": "attempts that were used up without the work being done",
 }
@@ -35,7 +35,7 @@ def add_index(command: argparse.ArgumentParser) -> None:
     query.add_argument("queue", nargs="?", help="of this queue alone")
     query.add_argument("id", nargs="?", help="of this message of it alone")
     add_wanted(query)
-    verify = actions.add_parser("verify", help="are versions missing, is it as the queues are?")
+    verify = actions.add_parser("verify", help="is anything missing, is it as the queues are?")
     verify.add_argument("index", help=PLACE)
     verify.add_argument("--queues", action="store_true", help="compare with a cluster's queues")
     add_cluster(verify)

@@ -28,7 +28,9 @@ class PriorityChange:
     far, the present one included; `due_ms`: when it falls due by itself in its new state.
     `created_ms` and `sequence`: when the message was enqueued, and its number in its shard: an id
     may be used again once its message was collected, and its versions begin at 1 again. Both are 0
-    in what was written before they were told.
+    in what was written before they were told. `shard`: the shard of the queue that has the message;
+    an id is unique within a shard, so in an exclusive queue several shards may each have a message
+    of that id.
     """
 
     queue: str
@@ -47,6 +49,7 @@ class PriorityChange:
     payload_bytes: int
     created_ms: int = 0
     sequence: int = 0
+    shard: int = 0
 
 
 PRIORITY_CHANGES = StreamNamespace("millstream.priority.changes", PriorityChange)
@@ -56,7 +59,7 @@ provider: `StreamNamespace(PRIORITY_CHANGES.name, PriorityChange, provider="ledg
 
 def change_of(event: ChangeEvent) -> PriorityChange:
     """An event of an outbox, as others read it."""
-    queue, _ = named(event.queue)
+    queue, shard = named(event.queue)
     return PriorityChange(
         queue,
         event.id,
@@ -74,6 +77,7 @@ def change_of(event: ChangeEvent) -> PriorityChange:
         event.payload_bytes,
         event.created_ms,
         event.sequence,
+        shard,
     )
 
 

@@ -1,8 +1,10 @@
 """Changes of messages as rows of the index, and what of a batch of them is new. Pure.
 
 Owns: `ChangeRow`, what is `fresh`, what is `latest`, days. Not: where rows are kept (`tables`).
-Invariants: what names a change is (queue, id, created_ms, sequence, version), so that a change that
-comes twice is one row; `place` orders the changes of an id, those of an earlier life of it first.
+Invariants: (queue, shard, id, created_ms, sequence, version) names a change, so that a change that
+comes twice is one row; `place` orders the changes of an id in its shard, those of an earlier life
+first. A queue makes an id unique within a shard only: two messages of an exclusive queue that have
+one id and different exclusivity values may be in different shards at the same time.
 Source: `spec/queues.md` C13, `spec/spark.md` 5.
 """
 
@@ -31,11 +33,16 @@ DAY_MS = 86_400_000
 ERA_LETTERS = 8  # of a token as text
 
 
+MessageName = tuple[str, int, str]
+"""Queue, shard, id."""
+
+
 class ChangeRow(NamedTuple):
     """A change, as `PriorityChange` has it; `metadata` as JSON with sorted names, `token` its place
     in the stream."""
 
     queue: str
+    shard: int
     id: str
     created_ms: int
     sequence: int
@@ -55,8 +62,13 @@ class ChangeRow(NamedTuple):
 
     @property
     def place(self) -> tuple[int, int, int]:
-        """Where it stands among the changes of its id."""
+        """Where it stands among the changes of its message."""
         return self.created_ms, self.sequence, self.version
+
+    @property
+    def message(self) -> MessageName:
+        """Which message it is a change of, among those that are not collected."""
+        return self.queue, self.shard, self.id
 
 
 COLUMNS = ChangeRow._fields
@@ -93,20 +105,20 @@ def fresh(
         low_water: of (queue, era), the highest token of a change that was deleted for its age. What
             is not above it was put in before.
     """
-    found: dict[tuple[str, str, tuple[int, int, int]], ChangeRow] = {}
+    found: dict[tuple[MessageName, tuple[int, int, int]], ChangeRow] = {}
     for row in rows:
         if row.token > low_water.get((row.queue, era_of(row.token)), ""):
-            found.setdefault((row.queue, row.id, row.place), row)
+            found.setdefault((row.message, row.place), row)
     return list(found.values())
 
 
 def latest(rows: Iterable[ChangeRow]) -> set[ChangeRow]:
     """Of each message its latest change, among changes of which none comes twice."""
-    found: dict[tuple[str, str], ChangeRow] = {}
+    found: dict[MessageName, ChangeRow] = {}
     for row in rows:
-        known = found.get((row.queue, row.id))
+        known = found.get(row.message)
         if known is None or known.place < row.place:
-            found[row.queue, row.id] = row
+            found[row.message] = row
     return set(found.values())
 
 

@@ -18,8 +18,9 @@ from .changes import COLUMNS
 
 __all__ = ["INCOMING", "INCOMING_COLUMNS", "Database", "check_version", "create"]
 
-VERSION = "1"
+VERSION = "2"
 _TYPES = {
+    "shard": "INTEGER NOT NULL",
     "created_ms": "BIGINT NOT NULL",
     "sequence": "BIGINT NOT NULL",
     "version": "BIGINT NOT NULL",
@@ -35,25 +36,27 @@ _DEFINED = ", ".join(f"{name} {_TYPES.get(name, 'TEXT NOT NULL')}" for name in C
 INCOMING_COLUMNS = (*COLUMNS, "is_latest")
 INCOMING = f"CREATE TEMPORARY TABLE incoming ({_DEFINED}, is_latest INTEGER NOT NULL)"
 """What a batch brings; a change that is its message's latest in it has `is_latest` 1."""
-_LIFE = "PARTITION BY queue, id, created_ms, sequence ORDER BY version"
+_NAME = "queue, id, shard"
+_LIFE = f"{_NAME}, created_ms, sequence"
+_IN_ORDER = f"PARTITION BY {_LIFE} ORDER BY version"
 _SCHEMA = (
     "CREATE TABLE marks (name TEXT PRIMARY KEY, value TEXT NOT NULL)",
     "CREATE TABLE batches (query TEXT PRIMARY KEY, batch BIGINT NOT NULL)",
-    "CREATE TABLE begins (queue TEXT PRIMARY KEY, time_ms BIGINT NOT NULL)",
+    "CREATE TABLE begins (queue TEXT, shard INTEGER, time_ms BIGINT NOT NULL,"
+    " PRIMARY KEY (queue, shard))",
     "CREATE TABLE low_water (queue TEXT, era TEXT, token TEXT NOT NULL, PRIMARY KEY (queue, era))",
-    f"CREATE TABLE historic ({_DEFINED}, PRIMARY KEY (queue, id, created_ms, sequence, version))",
+    f"CREATE TABLE historic ({_DEFINED}, PRIMARY KEY ({_LIFE}, version))",
     "CREATE INDEX historic_time ON historic (time_ms)",
-    f"CREATE TABLE current ({_DEFINED}, PRIMARY KEY (queue, id))",
+    f"CREATE TABLE current ({_DEFINED}, PRIMARY KEY ({_NAME}))",
     # how long a message was in a state; until_ms is NULL while it is in it
-    "CREATE VIEW time_in_state AS SELECT queue, id, created_ms, sequence, version,"
-    " to_state AS state, since_ms, until_ms FROM (SELECT queue, id, created_ms, sequence, version,"
-    f" to_state, time_ms AS since_ms, lead(time_ms) OVER ({_LIFE}) AS until_ms FROM historic)"
-    " AS changes WHERE to_state IS NOT NULL",
+    f"CREATE VIEW time_in_state AS SELECT {_LIFE}, version, to_state AS state, since_ms, until_ms"
+    f" FROM (SELECT {_LIFE}, version, to_state, time_ms AS since_ms, lead(time_ms)"
+    f" OVER ({_IN_ORDER}) AS until_ms FROM historic) AS changes WHERE to_state IS NOT NULL",
     # an attempt that was used up, and the work was not done: a release that gave the attempt back
     # is none
-    "CREATE VIEW processing_errors AS SELECT queue, id, created_ms, sequence, version, time_ms,"
-    " step, attempt, worker, reason FROM (SELECT historic.*, lag(attempt)"
-    f" OVER ({_LIFE}) AS before FROM historic) AS changes WHERE step IN ('failed', 'expired')"
+    f"CREATE VIEW processing_errors AS SELECT {_LIFE}, version, time_ms, step,"
+    " attempt, worker, reason FROM (SELECT historic.*, lag(attempt)"
+    f" OVER ({_IN_ORDER}) AS before FROM historic) AS changes WHERE step IN ('failed', 'expired')"
     " OR (step = 'released' AND attempt >= coalesce(before, attempt))",
     "CREATE VIEW depths AS SELECT queue, to_state AS state, count(*) AS messages FROM current"
     " GROUP BY queue, to_state",
@@ -120,7 +123,9 @@ def check_version(database: Database) -> bool:
     if version not in (None, VERSION):
         raise ConfigError(
             f"{database.name} is an index of version {version}, and this program knows {VERSION}: "
-            "use the program that wrote it, or build the index anew from the stream"
+            "use the program that wrote the index, or name an empty place and a new checkpoint "
+            "(and an empty directory for Parquet files), and the job builds the index again from "
+            "the changes that the stream keeps"
         )
     return version is not None
 

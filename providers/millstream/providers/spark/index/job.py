@@ -26,7 +26,7 @@ CHANGES = "millstream.priority.changes"  # `PRIORITY_CHANGES.name`; providers do
 _KINDS = {
     **dict.fromkeys(("version", "time_ms", "priority", "due_ms"), "bigint"),
     **dict.fromkeys(("created_ms", "sequence"), "bigint"),
-    **dict.fromkeys(("attempt", "payload_bytes"), "int"),
+    **dict.fromkeys(("attempt", "payload_bytes", "shard"), "int"),
     "metadata": "map<string,string>",
 }
 SCHEMA = ", ".join(

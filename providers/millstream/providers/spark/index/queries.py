@@ -105,21 +105,28 @@ class PriorityIndex:
             found.setdefault(name, {})[state] = count
         return found
 
-    def message(self, queue: str, id: str) -> ChangeRow | None:
-        """The latest change of a message; None: it is not there, or was collected."""
+    def messages(self, queue: str, id: str) -> list[ChangeRow]:
+        """The latest change of each message that has this id and is not collected.
+
+        A queue with one shard has one such message or none. An exclusive queue with several shards
+        may have one in each shard.
+        """
         rows = self._database.run(
-            f"SELECT {_ALL} FROM current WHERE queue = ? AND id = ?", (queue, id)
+            f"SELECT {_ALL} FROM current WHERE queue = ? AND id = ? ORDER BY shard", (queue, id)
         )
-        return ChangeRow(*rows[0]) if rows else None
+        return [ChangeRow(*row) for row in rows]
 
     # -- what was
 
     def history(self, queue: str, id: str) -> list[ChangeRow]:
-        """Every change of a message that is kept, in order; of an id that was used again, of all
-        its lives."""
+        """Every change that is kept of the messages that have or had this id.
+
+        The changes are in order by shard, and within a shard by message: an id may be used again
+        once its message was collected.
+        """
         rows = self._database.run(
             f"SELECT {_ALL} FROM historic WHERE queue = ? AND id = ?"
-            " ORDER BY created_ms, sequence, version",
+            " ORDER BY shard, created_ms, sequence, version",
             (queue, id),
         )
         return [ChangeRow(*row) for row in rows]
@@ -163,9 +170,12 @@ class PriorityIndex:
     # -- is it whole?
 
     def verify(self) -> list[Finding]:
-        """Versions that are missing, and messages whose latest change is not what `current` has.
+        """Messages and versions that are missing, and messages whose latest change is not what
+        `current` has.
 
-        Cost: a look at each change.
+        The check needs no queue: it finds holes in the numbers of the messages of each shard and in
+        the versions of each message. Messages behind the last known one of a shard are no hole:
+        compare `depth` with the queues, too (`differences`). Cost: a look at each change.
         """
         rows: list[tuple[Any, ...]] = self._database.run(LIFE_FACTS)
         return found_wrong(LifeFacts(*row) for row in rows)

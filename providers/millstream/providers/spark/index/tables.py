@@ -18,15 +18,17 @@ from .database import INCOMING_COLUMNS, Database
 __all__ = ["Applied", "Tables"]
 
 _ALL = ", ".join(COLUMNS)
+_NAME = ("queue", "shard", "id")
+_NAMED = ", ".join(_NAME)
 _OF_INCOMING = ", ".join(f"i.{name}" for name in COLUMNS)
-_SET = ", ".join(f"{name} = excluded.{name}" for name in COLUMNS if name not in ("queue", "id"))
+_SET = ", ".join(f"{name} = excluded.{name}" for name in COLUMNS if name not in _NAME)
 
 
 def _place(table: str) -> str:
     return f"({table}.created_ms, {table}.sequence, {table}.version)"
 
 
-_SAME_MESSAGE = "{0}.queue = i.queue AND {0}.id = i.id"
+_SAME_MESSAGE = "{0}.queue = i.queue AND {0}.shard = i.shard AND {0}.id = i.id"
 _SAME_CHANGE = f"{_SAME_MESSAGE.format('h')} AND {_place('h')} = {_place('i')}"
 NEW_ROWS = (
     f"SELECT DISTINCT {_OF_INCOMING} FROM incoming i WHERE NOT EXISTS"
@@ -37,7 +39,7 @@ PUT_HISTORIC = (
     " ON CONFLICT DO NOTHING"
 )
 DROP_CURRENT = (
-    "DELETE FROM current WHERE (queue, id) IN (SELECT i.queue, i.id FROM incoming i"
+    f"DELETE FROM current WHERE ({_NAMED}) IN (SELECT i.queue, i.shard, i.id FROM incoming i"
     f" JOIN current c ON {_SAME_MESSAGE.format('c')} WHERE i.is_latest = 1"
     f" AND i.to_state IS NULL AND {_place('i')} > {_place('c')})"
 )
@@ -45,11 +47,11 @@ PUT_CURRENT = (
     f"INSERT INTO current ({_ALL}) SELECT {_OF_INCOMING} FROM incoming i WHERE i.is_latest = 1"
     " AND i.to_state IS NOT NULL AND NOT EXISTS (SELECT 1 FROM historic h WHERE"
     f" {_SAME_MESSAGE.format('h')} AND {_place('h')} > {_place('i')})"
-    f" ON CONFLICT (queue, id) DO UPDATE SET {_SET}"
+    f" ON CONFLICT ({_NAMED}) DO UPDATE SET {_SET}"
     f" WHERE {_place('excluded')} > {_place('current')}"
 )
 PUT_BEGINS = (
-    "INSERT INTO begins SELECT queue, min(time_ms) FROM incoming GROUP BY queue"
+    "INSERT INTO begins SELECT queue, shard, min(time_ms) FROM incoming GROUP BY queue, shard"
     " ON CONFLICT DO NOTHING"
 )
 PUT_MARKER = (

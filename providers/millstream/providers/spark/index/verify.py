@@ -1,5 +1,8 @@
-"""Is an index whole: are versions missing, and is it as the queues are? Pure, but for the SQL.
+"""Is an index whole: are changes missing, and is it as the queues are? Pure, but for the SQL.
 
+A queue numbers twice without a hole: the messages of a shard by `sequence`, and the changes of a
+message by `version`. Both are checked, so the check does not trust the keys of the tables: what a
+wrong key would overwrite or merge is a hole in one of the two.
 Invariants: a change that history's age has deleted, or that was before the index began, is not
 missing; what is compared with queues that go on meanwhile may differ, and say so again later.
 Source: `spec/queues.md` C13.5 and C13.7.
@@ -15,24 +18,28 @@ __all__ = ["LIFE_FACTS", "Difference", "Finding", "LifeFacts", "differences", "f
 _TRIMMED = (
     "coalesce((SELECT max(CAST(value AS BIGINT)) FROM marks WHERE name = 'trimmed_before_ms'), 0)"
 )
+_LIFE = "queue, shard, id, created_ms, sequence"
+_SAME = "{0}.queue = lives.queue AND {0}.shard = lives.shard AND {0}.id = lives.id"
 LIFE_FACTS = (
     "SELECT lives.*, begins.time_ms, "
     f"{_TRIMMED}, current.version, current.created_ms, current.sequence, ended.version"
-    " FROM (SELECT queue, id, created_ms, sequence, min(version) AS first, max(version) AS last,"
-    " count(*) AS changes FROM historic GROUP BY queue, id, created_ms, sequence) AS lives"
-    " JOIN begins ON begins.queue = lives.queue"
-    " LEFT JOIN current ON current.queue = lives.queue AND current.id = lives.id"
-    " LEFT JOIN historic ended ON ended.queue = lives.queue AND ended.id = lives.id"
+    f" FROM (SELECT {_LIFE}, min(version) AS first, max(version) AS last,"
+    f" count(*) AS changes FROM historic GROUP BY {_LIFE}) AS lives"
+    " JOIN begins ON begins.queue = lives.queue AND begins.shard = lives.shard"
+    f" LEFT JOIN current ON {_SAME.format('current')}"
+    f" LEFT JOIN historic ended ON {_SAME.format('ended')}"
     " AND ended.created_ms = lives.created_ms AND ended.sequence = lives.sequence"
     " AND ended.version = lives.last AND ended.to_state IS NULL"
+    " ORDER BY lives.queue, lives.shard, lives.sequence"
 )
-"""A row for each life of a message in the history."""
+"""A row for each life of a message in the history; those of a shard in the order of `sequence`."""
 
 
 class LifeFacts(NamedTuple):
     """A life of a message, as the tables have it; `ended`: the version of its collection."""
 
     queue: str
+    shard: int
     id: str
     created_ms: int
     sequence: int
@@ -46,11 +53,21 @@ class LifeFacts(NamedTuple):
     current_sequence: int | None
     ended: int | None
 
+    @property
+    def is_whole(self) -> bool:
+        """Must every change of this life be in the history?"""
+        return self.created_ms > self.begins_ms and self.created_ms >= self.trimmed_before_ms
+
 
 class Finding(NamedTuple):
-    """What is wrong with a message: `missing` versions, or what `current` has instead."""
+    """What is wrong with a message, or with a shard (`id` is empty).
+
+    `missing`: how many changes of the message, or messages of the shard, are not in the history;
+    0: `what` says how `current` differs from the history.
+    """
 
     queue: str
+    shard: int
     id: str
     missing: int
     what: str
@@ -66,29 +83,56 @@ class Difference(NamedTuple):
 
 
 def found_wrong(lives: Iterable[LifeFacts]) -> list[Finding]:
-    """What is missing, or not as it should be."""
+    """What is missing, or not as it should be. `lives` come in the order of `LIFE_FACTS`."""
     found: list[Finding] = []
+    before: LifeFacts | None = None
     for life in lives:
-        missing = life.last - life.first + 1 - life.changes
-        if life.created_ms > life.begins_ms and life.created_ms >= life.trimmed_before_ms:
-            missing += life.first - 1  # nothing of it can have been before, or be gone
-        if missing:
-            known = f"{life.changes} of the versions up to {life.last} are there"
-            found.append(Finding(life.queue, life.id, missing, known))
-        elif wrong := _wrong_now(life):
-            found.append(Finding(life.queue, life.id, 0, wrong))
+        found += _missing_before(before, life)
+        found += _wrong_in(life)
+        before = life
     return found
 
 
+def _missing_before(before: LifeFacts | None, life: LifeFacts) -> list[Finding]:
+    """Messages of a shard between two whose every change must be there."""
+    if before is None or (before.queue, before.shard) != (life.queue, life.shard):
+        return []
+    missing = life.sequence - before.sequence - 1
+    if missing <= 0 or not before.is_whole:
+        return []
+    what = f"no change of the messages with sequences {before.sequence + 1} to {life.sequence - 1}"
+    return [Finding(life.queue, life.shard, "", missing, f"{what} is there")]
+
+
+def _wrong_in(life: LifeFacts) -> list[Finding]:
+    """Versions of a message that are missing; else how `current` differs."""
+    name = life.queue, life.shard, life.id
+    missing = life.last - life.first + 1 - life.changes
+    if life.is_whole:
+        missing += life.first - 1  # the index began before this life, and nothing was deleted
+    if missing:
+        known = f"{life.changes} of the versions up to {life.last} are there"
+        return [Finding(*name, missing, known)]
+    wrong = _wrong_now(life)
+    return [Finding(*name, 0, wrong)] if wrong else []
+
+
 def _wrong_now(life: LifeFacts) -> str:
-    own = life.created_ms, life.sequence, life.last
-    if life.current is None:
+    """How `current` differs from the latest change of a life; empty: it does not."""
+    if life.current is None or life.current_created_ms is None or life.current_sequence is None:
         return "" if life.ended is not None else f"version {life.last} is not in current"
-    now = life.current_created_ms, life.current_sequence, life.current
-    if now[:2] == own[:2] and (life.ended is not None or life.current != life.last):
+    own, now = (life.created_ms, life.sequence), (life.current_created_ms, life.current_sequence)
+    if now == own:
+        if life.ended is None and life.current == life.last:
+            return ""
         what = "its collection" if life.ended is not None else f"version {life.last}"
         return f"current has version {life.current}, and history {what}"
-    return ""
+    if life.ended is not None:
+        return ""
+    other = f"current has the message of this id with sequence {now[1]}"
+    if now > own:
+        return f"{other}, and this one was not collected (was the queue deleted?)"
+    return f"{other}, which is older"
 
 
 def differences(
