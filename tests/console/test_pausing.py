@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 
 import pytest
 from tests.conditions import until
@@ -10,6 +11,7 @@ from tests.conditions import until
 from millstream.balancers import DeploymentBalancer
 from millstream.console.main import main, parser
 from millstream.providers.memory import MemoryQueues
+from millstream.providers.sqlite import SqliteMembershipTable, SqliteStateStore
 from millstream.runtime import Grain, LocalCluster
 from millstream.streams import (
     Event,
@@ -102,3 +104,39 @@ def test_what_is_missing_is_told(words: list[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         parser().parse_args(words)
     assert ended.value.code == 2
+
+
+async def test_without_the_operators_secret_nothing_is_paused_and_the_command_says_what_to_do(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    async with LocalCluster(silos=1, grains=[Reader], streams={"default": provider}) as cluster:
+        monkeypatch.delenv("MILLSTREAM_OPERATOR_SECRET")
+        for words in (
+            ("queues", "pause", "queue-0"),
+            ("streams", "pause", "lines", "a"),
+            ("why", "lines", "a"),
+            ("dead-letters", "ls"),
+        ):
+            assert await run(cluster, *words) == 1
+            assert "NotAllowed" in (told := capsys.readouterr().err) and "--operator" in told
+        assert await run(cluster, "queues", "readers", "--operator", str(tmp_path)) == 1
+        assert "--operator: " in (told := capsys.readouterr().err) and "is not there" in told
+        assert (await why(cluster, cluster.stream(LINES, "a"))).check != "queue_paused"
+
+
+async def test_an_operator_names_the_directory_of_the_silos(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.delenv("MILLSTREAM_OPERATOR_SECRET")
+    table, store = SqliteMembershipTable(tmp_path), SqliteStateStore(tmp_path)
+    async with LocalCluster(
+        grains=[Reader],
+        streams={"default": provider},
+        membership=table,
+        stores={"default": store},
+    ) as cluster:
+        directory = ("--operator", str(tmp_path))
+        assert await run(cluster, "queues", "pause", "queue-0", *directory) == 0
+        assert capsys.readouterr().out == "paused queue-0\n"
+    await table.aclose()
+    await store.aclose()

@@ -177,7 +177,7 @@ async def play(
     await cluster.start()
 
     async def program() -> tuple[list[DeadLetter], int]:
-        async with cluster.client(host) as client:
+        async with cluster.client(host, is_operator=True) as client:
             await publish(client)
             letters = await settle(one, client)
             kills = one.kills

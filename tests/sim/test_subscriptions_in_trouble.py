@@ -244,7 +244,7 @@ async def play(simulation: Simulation, story: Story) -> None:
 async def consume(
     simulation: Simulation, cluster: SimCluster, story: Story, program: list[Program]
 ) -> None:
-    async with cluster.client(simulation.host("client")) as client:
+    async with cluster.client(simulation.host("client"), is_operator=True) as client:
         one = Program(simulation, client, story)
         program.append(one)
         streams = [f"s{number}" for number in range(STREAMS)]

@@ -14,8 +14,10 @@ from datetime import UTC, datetime
 
 import msgspec
 
-from millstream.runtime import MillstreamError, connect
+from millstream.runtime import MillstreamError
 from millstream.streams import DeadLetter, DeadLetters, dead_letters
+
+from .gateway import add_gateway, connected
 
 __all__ = ["add_dead_letters"]
 
@@ -44,10 +46,7 @@ def add_dead_letters(command: argparse.ArgumentParser) -> None:
 
 def add_cluster(action: argparse.ArgumentParser) -> None:
     """Where the letters are."""
-    action.add_argument(
-        "--gateway", action="append", metavar="HOST:PORT", help="a silo (127.0.0.1:7700)"
-    )
-    action.add_argument("--cluster", default="dev", help="the cluster's name (dev)")
+    add_gateway(action)
     action.add_argument("--provider", default="default", help="the stream provider (default)")
 
 
@@ -72,8 +71,7 @@ def fail(text: str, code: int) -> int:
 
 async def act(arguments: argparse.Namespace) -> int:
     """Connect, and do what is asked. Raises what clients raise."""
-    gateways = arguments.gateway or ["127.0.0.1:7700"]
-    async with connect(*gateways, cluster=arguments.cluster) as client:
+    async with connected(arguments) as client:
         letters = dead_letters(client, arguments.provider)
         if arguments.action == "ls":
             return await print_list(letters, arguments)

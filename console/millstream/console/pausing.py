@@ -12,7 +12,7 @@ import sys
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from millstream.runtime import Client, MillstreamError, connect
+from millstream.runtime import Client, MillstreamError
 from millstream.streams import (
     StreamNamespace,
     pause_queue,
@@ -22,6 +22,7 @@ from millstream.streams import (
 )
 
 from .dead_letters import add_cluster, plain
+from .gateway import connected
 from .readers import add_readers
 
 __all__ = ["add_queues", "add_streams"]
@@ -66,9 +67,8 @@ def run_pausing(arguments: argparse.Namespace) -> int:
 
 
 async def _act(arguments: argparse.Namespace) -> int:
-    gateways = arguments.gateway or ["127.0.0.1:7700"]
     code = 0
-    async with connect(*gateways, cluster=arguments.cluster) as client:
+    async with connected(arguments) as client:
         for name in arguments.name:
             try:
                 await arguments.act(client, arguments, name)

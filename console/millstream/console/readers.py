@@ -10,10 +10,11 @@ import asyncio
 import sys
 from typing import Any
 
-from millstream.runtime import MillstreamError, connect
+from millstream.runtime import MillstreamError
 from millstream.streams.rewinding.outside import QueueReads
 
 from .dead_letters import add_cluster, plain
+from .gateway import connected
 
 __all__ = ["add_readers"]
 
@@ -40,8 +41,7 @@ def run_readers(arguments: argparse.Namespace) -> int:
 
 
 async def _act(arguments: argparse.Namespace) -> int:
-    gateways = arguments.gateway or ["127.0.0.1:7700"]
-    async with connect(*gateways, cluster=arguments.cluster) as client:
+    async with connected(arguments) as client:
         reads = QueueReads(client.gateway, arguments.provider, "", patience_s=PATIENCE_S)
         known = await reads.retained()
         if not arguments.name:

@@ -11,10 +11,11 @@ import asyncio
 import sys
 from typing import Any
 
-from millstream.runtime import MillstreamError, connect
+from millstream.runtime import MillstreamError
 from millstream.streams import StreamNamespace, StreamReport, SubscriptionReport, Why, why
 
 from .dead_letters import add_cluster, plain
+from .gateway import connected
 
 __all__ = ["add_why"]
 
@@ -43,8 +44,7 @@ def run_why(arguments: argparse.Namespace) -> int:
 
 async def ask(arguments: argparse.Namespace) -> Why:
     """Connect, and ask. Raises what clients raise."""
-    gateways = arguments.gateway or ["127.0.0.1:7700"]
-    async with connect(*gateways, cluster=arguments.cluster) as client:
+    async with connected(arguments) as client:
         namespace = StreamNamespace[Any](arguments.namespace, object, provider=arguments.provider)
         return await why(client, client.stream(namespace, arguments.key))
 

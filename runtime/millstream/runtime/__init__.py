@@ -26,7 +26,7 @@ from .definition.grain import (
     Runtime,
     grain,
 )
-from .definition.markers import always_interleave, one_way, read_only, shielded, timeout
+from .definition.markers import always_interleave, one_way, open_to, read_only, shielded, timeout
 from .definition.placement import HASHED, LEAST_ACTIVATIONS, PREFER_LOCAL, RANDOM, Placement
 from .definition.reference import is_reference, with_options
 from .definition.state import State, StateField, state
@@ -45,6 +45,7 @@ from .errors import (
     EnqueueFailed,
     GrainError,
     MillstreamError,
+    NotAllowed,
     NotHosted,
     NotInCluster,
     NotRemote,
@@ -62,11 +63,13 @@ from .errors import (
     SubscriptionFaulted,
 )
 from .options import FAST_DETECTION, MembershipOptions, RuntimeOptions
+from .role import Role
 from .run.local_cluster import LocalCluster
 from .run.serve import serve
 from .silo.silo import Silo, StopReason
 from .version import version
 from .wire.address import Address
+from .wire.secret import operator_secret
 from .wire.transport import Link, Listener, TcpTransport, Transport
 
 if TYPE_CHECKING:
@@ -116,6 +119,7 @@ __all__ = [
     "MemoryMembershipTable",
     "MemoryStateStore",
     "MillstreamError",
+    "NotAllowed",
     "NotHosted",
     "NotInCluster",
     "NotRemote",
@@ -127,6 +131,7 @@ __all__ = [
     "QueueFull",
     "QueueUnavailable",
     "Rejected",
+    "Role",
     "Row",
     "Runtime",
     "RuntimeOptions",
@@ -150,6 +155,8 @@ __all__ = [
     "grain",
     "is_reference",
     "one_way",
+    "open_to",
+    "operator_secret",
     "read_only",
     "register_type",
     "serve",

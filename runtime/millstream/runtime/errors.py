@@ -9,6 +9,7 @@
     │   ├── CallCycle                    break the cycle, or make a grain reentrant
     │   ├── GrainError                   the callee raised a type that is not known here
     │   ├── NotRemote (AttributeError)   call one of the methods that the message lists
+    │   ├── NotAllowed                   surely not executed: connect as the message says
     │   ├── NotHosted                    surely not executed: no silo can run it, mend the programs
     │   ├── Rejected                     surely not executed: retry is safe
     │   └── Overloaded                   surely not executed: retry later
@@ -50,6 +51,7 @@ __all__ = [
     "EnqueueFailed",
     "GrainError",
     "MillstreamError",
+    "NotAllowed",
     "NotHosted",
     "NotInCluster",
     "NotRemote",
@@ -119,6 +121,10 @@ class GrainError(CallError):
 
 class NotRemote(CallError, AttributeError):
     """The name exists on the grain class, or not at all, but cannot be called from outside."""
+
+
+class NotAllowed(CallError):
+    """The method is not open to this caller. It did not run."""
 
 
 class NotHosted(CallError):

@@ -23,7 +23,7 @@ from .codec.unions import needs_wrappers
 from .definition.grain import Contract
 from .definition.grain_type import GrainType
 from .definition.headers import check_headers
-from .definition.markers import Declaration, Mark, add_mark, marks_of, stopping
+from .definition.markers import Declaration, Mark, add_mark, marks_of, open_to, stopping
 from .definition.markers import isolated as isolated
 from .definition.method import source_of
 from .definition.storage import refuse_stale
@@ -33,6 +33,7 @@ from .disk.whole import read_file, replace_file
 from .options import check_fields, check_kind
 from .plugins import load_plugin
 from .repeated import LineBudget
+from .role import Role
 from .silo.extended import ExtendedGrain, extension_at, extension_of, is_grain
 from .silo.part import SiloPart
 from .silo.services import (
@@ -72,6 +73,7 @@ __all__ = [
     "Members",
     "Opener",
     "RealDisk",
+    "Role",
     "Runners",
     "SiloAddress",
     "SiloPart",
@@ -99,6 +101,7 @@ __all__ = [
     "marks_of",
     "named",
     "needs_wrappers",
+    "open_to",
     "read_file",
     "refuse_stale",
     "register_opened",

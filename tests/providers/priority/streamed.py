@@ -147,7 +147,7 @@ class Work:
 
     async def __aenter__(self) -> Work:
         await self.cluster.start()
-        self.client = self.cluster.client(self.host)
+        self.client = self.cluster.client(self.host, is_operator=True)
         await self.on(self.host, self.client.__aenter__())
         return self
 

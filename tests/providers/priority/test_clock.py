@@ -146,7 +146,7 @@ def test_a_step_that_is_not_followed_ends_no_lease_and_is_told(
         assert TEN_YEARS_S - 9 < (reading.machine_ms - reading.queue_ms) / 1_000 <= TEN_YEARS_S
 
     with caplog.at_level(logging.INFO, "millstream.priority"):
-        in_cluster(main)
+        in_cluster(main, is_operator=True)
     [told] = [
         one.getMessage() for one in caplog.records if "this machine's clock" in one.getMessage()
     ]
@@ -173,7 +173,7 @@ def test_a_queue_that_was_ahead_as_it_was_stored_goes_on_and_a_reset_brings_it_b
         assert (await rig.on("client", queue.depth()))[State.RUNNING] == 0
         assert (await rig.on("client", queue.clocks()))[0].queue_ms < reading.queue_ms + 99_000
 
-    in_cluster(main)
+    in_cluster(main, is_operator=True)
 
 
 def test_a_queue_that_nobody_owns_is_woken_though_its_time_is_ahead() -> None:
@@ -207,7 +207,7 @@ def test_a_deleted_queue_leaves_its_time_behind_and_keeps_its_tokens() -> None:
         with pytest.raises(LeaseLost):
             await rig.on("client", first.complete())
 
-    in_cluster(main)
+    in_cluster(main, is_operator=True)
 
 
 # -- a reset in the core

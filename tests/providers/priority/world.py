@@ -100,8 +100,10 @@ class Rig:
         patience_s: float = 30.0,
         streams: Mapping[str, Callable[[], SiloPart]] | None = None,
         changes: str | None = None,
+        is_operator: bool = False,
     ) -> None:
         self.simulation = simulation
+        self._is_operator = is_operator
         self.patience_s = patience_s
         self.faults = Faults()
         self.env = SteppedEnv(simulation.env(simulation.host("store-of-queues")))
@@ -127,7 +129,7 @@ class Rig:
 
     async def __aenter__(self) -> Rig:
         await self.cluster.start()
-        self.client = self.cluster.client(self.host)
+        self.client = self.cluster.client(self.host, is_operator=self._is_operator)
         await self.on(self.host, self.client.__aenter__())
         return self
 

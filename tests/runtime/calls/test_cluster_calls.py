@@ -27,6 +27,7 @@ from millstream.runtime import (
     MemoryMembershipTable,
     NotHosted,
     NotInCluster,
+    Role,
     Runtime,
     RuntimeOptions,
     Silo,
@@ -35,6 +36,7 @@ from millstream.runtime import (
     connect,
     grain,
     one_way,
+    open_to,
     with_options,
 )
 from millstream.runtime.calls.system_target import SystemTarget
@@ -304,7 +306,6 @@ class Scribe(SystemTarget):
     """Writes at once what need not wait."""
 
     target_name = "$scribe"
-    open_to_clients = frozenset({"write"})
 
     def __init__(self) -> None:
         self.written: list[tuple[int, bool]] = []  # and whether in a task
@@ -319,6 +320,7 @@ class Scribe(SystemTarget):
 
     at_once = MappingProxyType({"write": write_at_once})
 
+    @open_to(Role.CLIENT)
     async def write(self, number: int, may_wait: bool) -> int:
         self.written.append((number, asyncio.current_task() is not None))
         return number

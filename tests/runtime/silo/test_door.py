@@ -9,21 +9,26 @@ from typing import Any
 
 import pytest
 from tests.conditions import until
+from tests.operators import operator_of
 from tests.runtime.wire.pair import FakeLink, Waits, call, raw
 
 from millstream.runtime import (
     Client,
     ConfigError,
-    DefinitionError,
     Env,
     Grain,
     LocalCluster,
     MemoryMembershipTable,
-    NotHosted,
+    NotAllowed,
+    Role,
     RuntimeOptions,
     Silo,
     SiloUnavailable,
     connect,
+    one_way,
+    open_to,
+    operator_secret,
+    timeout,
 )
 from millstream.runtime.cluster.directory.directory import DirectoryTarget
 from millstream.runtime.cluster.gateways import GatewayTarget
@@ -120,7 +125,7 @@ async def test_a_client_cannot_call_what_is_for_silos(
 ) -> None:
     """One `gossip` of an empty view ended a silo."""
     async with LocalCluster(silos=2, grains=[Desk]) as cluster:
-        with pytest.raises(NotHosted, match="for silos of the cluster, not for clients such as"):
+        with pytest.raises(NotAllowed, match=r"is for silos of the cluster, not for clients"):
             await ask_gateway(cluster.client, "", target.target_name, method, *arguments)
         assert await cluster.grain(Desk, "a").where()
         assert len(cluster.silos[0].members()) == 2
@@ -129,19 +134,156 @@ async def test_a_client_cannot_call_what_is_for_silos(
 async def test_a_client_cannot_call_an_extension_of_a_grain() -> None:
     async with Silo(grains=[Desk]) as silo, Client([silo.gateway]) as client:
         wait, (peer, *_) = Waits(), client.engine.peers.known()
-        peer.send_call(call(method="streams.deliver"), wait)
+        silo.assembly.add_extension("drawer", Drawer, lambda activation: Drawer())
+        peer.send_call(call(method="drawer.empty"), wait)
         await until(lambda: bool(wait.told))
         ((kind, answer),) = wait.told
-        assert kind == "failure" and b"'streams.deliver' is for silos" in answer
+        assert kind == "failure" and b"Desk.drawer.empty is for silos" in answer
         assert "a" not in silo.assembly.catalog.of("Desk")
 
 
-def test_a_target_opens_methods_that_it_has() -> None:
-    with pytest.raises(DefinitionError, match="there is no method 'lost'"):
+class Drawer:
+    async def empty(self) -> None:
+        raise AssertionError("nobody may call this")
 
-        class Wrong(SystemTarget):
-            target_name = "$wrong"
-            open_to_clients = frozenset({"lost"})
+
+class Safe(Grain):
+    """Methods for each role, of a program's own grain."""
+
+    async def look(self) -> str:
+        return self.context.silo
+
+    @open_to(Role.OPERATOR)
+    async def unlock(self) -> str:
+        return self.context.silo
+
+    @open_to(Role.SILO)
+    async def refill(self) -> str:
+        return self.context.silo
+
+    @open_to(Role.OPERATOR)
+    @one_way
+    async def ring(self) -> None:
+        RINGS.append(self.key)
+
+    async def refill_other(self, key: str) -> str:
+        return await self.grain(Safe, key).refill()
+
+
+class Vault(Safe):
+    @timeout(5)
+    async def unlock(self) -> str:
+        return await super().unlock()
+
+
+RINGS: list[str] = []
+
+
+async def test_methods_are_open_by_role_wherever_the_grain_is() -> None:
+    """A call is relayed by its gateway when another silo has the grain; it keeps its role."""
+    async with LocalCluster(silos=3, grains=[Safe]) as cluster:
+        gateway, keys = cluster.silos[0], [f"{number}" for number in range(12)]
+        async with connect(gateway.gateway) as client:
+            found = {await client.grain(Safe, key).look() for key in keys}
+            assert len(found) == 3  # here and elsewhere
+            for key in keys:
+                with pytest.raises(NotAllowed, match=r"Safe\.unlock is for operators.*--operator"):
+                    await client.grain(Safe, key).unlock()
+                with pytest.raises(NotAllowed, match=r"Safe\.refill is for silos of the cluster"):
+                    await client.grain(Safe, key).refill()
+                assert await cluster.grain(Safe, key).unlock() in found
+                with pytest.raises(NotAllowed, match=r"Safe\.refill is for silos of the cluster"):
+                    await cluster.grain(Safe, key).refill()
+                assert await gateway.grain(Safe, key).refill() in found
+                other = key + "0"
+                assert await client.grain(Safe, key).refill_other(other) in found
+            fresh = [f"fresh {number}" for number in range(12)]
+            for key in fresh:  # which no silo has yet
+                with pytest.raises(NotAllowed):
+                    await client.grain(Safe, key).unlock()
+                await client.grain(Safe, key).ring()
+                await client.grain(Safe, key).look()
+            assert not RINGS
+            for key in fresh:
+                await cluster.grain(Safe, key).ring()
+            await until(lambda: sorted(RINGS) == sorted(fresh))
+
+
+async def test_an_override_does_not_open_what_its_base_has_closed() -> None:
+    async with Silo(grains=[Vault]) as silo, connect(silo.gateway) as client:
+        with pytest.raises(NotAllowed, match=r"Vault\.unlock is for operators"):
+            await client.grain(Vault, "a").unlock()
+
+
+async def test_a_client_that_claims_a_role_in_its_calls_does_not_get_it() -> None:
+    async with Silo(grains=[Safe]) as silo, Client([silo.gateway]) as client:
+        for is_here in (False, True):
+            wait, (peer, *_) = Waits(), client.engine.peers.known()
+            forged = call(kind="Safe", method="refill")
+            assert forged.role == Role.SILO
+            peer.send_call(forged, wait)
+            await until(lambda wait=wait: bool(wait.told))  # type: ignore[misc]
+            ((kind, answer),) = wait.told
+            assert kind == "failure" and b"Safe.refill is for silos" in answer
+            assert is_here == ("a" in silo.assembly.catalog.of("Safe"))
+            await client.grain(Safe, "a").look()
+
+
+def test_a_role_is_a_role() -> None:
+    with pytest.raises(ConfigError, match=r"open_to\('everyone'\): give a Role"):
+        open_to("everyone")  # type: ignore[arg-type]
+
+
+# --- operators ------------------------------------------------------------------------------------
+
+
+async def test_an_operator_finds_its_secret_in_the_directory_of_the_silos(tmp_path: Path) -> None:
+    folder = tmp_path / "cluster"
+    async with Silo(grains=[Safe], membership=f"sqlite:{folder}") as silo:
+        kept = folder / "millstream.operator"
+        assert kept.stat().st_mode & 0o777 == 0o600
+        assert operator_secret(folder) == operator_secret(kept)
+        async with connect(silo.gateway, operator_secret=operator_secret(folder)) as operator:
+            assert await operator.grain(Safe, "a").unlock() == silo.address
+        assert (folder / "millstream.secret").read_text() != kept.read_text()
+        kept.chmod(0o644)
+        with pytest.raises(ConfigError, match="others may read it"):
+            operator_secret(folder)
+    with pytest.raises(ConfigError, match=r"is not there: name the membership directory of silos"):
+        operator_secret(tmp_path)
+
+
+async def test_the_operators_secret_may_be_set_for_silos_and_operators(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("MILLSTREAM_OPERATOR_SECRET", "a secret of operators")
+    async with Silo(grains=[Safe], membership=f"sqlite:{tmp_path}") as silo:
+        assert not (tmp_path / "millstream.operator").exists()
+        async with connect(silo.gateway, operator_secret="a secret of operators") as operator:
+            assert await operator.grain(Safe, "a").unlock() == silo.address
+    monkeypatch.setenv("MILLSTREAM_OPERATOR_SECRET", "too short")
+    with pytest.raises(ConfigError, match="MILLSTREAM_OPERATOR_SECRET has 9 characters") as caught:
+        await Silo(grains=[Safe]).start()
+    assert "too short" not in str(caught.value)
+    with pytest.raises(ConfigError, match="operator_secret=.* has 9 characters"):
+        connect("127.0.0.1:7700", operator_secret="too short")
+
+
+async def test_who_does_not_know_the_operators_secret_is_told_where_it_is(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    guess = "a guess of a stranger"
+    async with Silo(grains=[Safe]) as silo:
+        with pytest.raises(
+            ConfigError, match=r"does not know the operator's secret .*millstream\.operator"
+        ) as caught:
+            async with connect(silo.gateway, operator_secret=guess):
+                pass
+        assert guess not in str(caught.value) + caplog.text
+        secret = silo.assembly.engine.end.secrets.operator.decode()
+        assert secret not in str(caught.value) + caplog.text
+        async with operator_of(silo) as operator:
+            assert await operator.grain(Safe, "a").unlock() == silo.address
 
 
 # --- how many -------------------------------------------------------------------------------------

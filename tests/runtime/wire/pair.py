@@ -15,9 +15,10 @@ from millstream.runtime.wire.framing import FrameReader, frame
 from millstream.runtime.wire.greeting import Greeting, Identity, hello_of
 from millstream.runtime.wire.message import Call, Failure, Message, decode_messages, encode_messages
 from millstream.runtime.wire.outbox import Outbox
+from millstream.runtime.wire.secret import Secrets
 from millstream.runtime.wire.transport import LinkReceiver
 
-SECRET = b"known to the silos of one cluster"
+SECRET = Secrets(b"known to the silos of one cluster", b"known to its operators too")
 NIL = msgspec.Raw(b"\xc0")
 
 
@@ -112,12 +113,12 @@ class Office:
         self.left.append(peer)
 
 
-def end_of(office: Office, secret: bytes = SECRET, **options: Any) -> LocalEnd:
+def end_of(office: Office, secrets: Secrets = SECRET, **options: Any) -> LocalEnd:
     """This process."""
     loop = asyncio.get_running_loop()
     identity = Identity("dev", "here:1@1", True)
     settings, tasks = RuntimeOptions(**options), Tasks(loop, Context)
-    end = LocalEnd(identity, settings, loop, tasks, Outbox(loop), Env(), secret)
+    end = LocalEnd(identity, settings, loop, tasks, Outbox(loop), Env(), secrets)
     end.open(inbox=office, welcome=office)
     return end
 

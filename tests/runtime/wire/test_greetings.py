@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hmac
 import logging
 from typing import Any
 
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 from tests.examples import examples
 from tests.runtime.wire.pair import SECRET, FakeLink, Office, call, end_of, raw, visitor
 
-from millstream.runtime import Env, RuntimeOptions
+from millstream.runtime import Env, Role, RuntimeOptions
 from millstream.runtime.wire.connection import Peer
 from millstream.runtime.wire.framing import FrameError, frame
 from millstream.runtime.wire.greeting import (
@@ -24,8 +25,10 @@ from millstream.runtime.wire.greeting import (
     Identity,
     SiloReplaced,
     hello_of,
+    role_in,
 )
 from millstream.runtime.wire.message import Goodbye, Hello, Proof
+from millstream.runtime.wire.secret import NO_SECRETS, Secrets
 
 OPTIONS = RuntimeOptions()
 
@@ -34,7 +37,7 @@ def hello(name: str = "a:1@1", is_silo: bool = True, cluster: str = "dev") -> He
     return hello_of(Identity(cluster, name, is_silo), OPTIONS, Env())
 
 
-def both(first: bytes = SECRET, second: bytes = SECRET) -> tuple[Greeting, Greeting]:
+def both(first: Secrets = SECRET, second: Secrets = SECRET) -> tuple[Greeting, Greeting]:
     opener = Greeting(hello("a:1@1"), first, is_opener=True, expected="b:2@2")
     return opener, Greeting(hello("b:2@2"), second, is_opener=False)
 
@@ -52,7 +55,7 @@ def test_two_silos_that_know_the_secret_greet() -> None:
 
 
 def test_the_one_that_was_called_shows_nothing_to_one_that_does_not_know_the_secret() -> None:
-    opener, accepter = both(first=b"guess")
+    opener, accepter = both(first=Secrets(b"guess", SECRET.operator))
     with pytest.raises(GreetingError, match=r"a:1@1 does not know the secret of cluster 'dev'"):
         greet(opener, accepter)
     assert not accepter.is_done and not opener.is_done
@@ -101,9 +104,69 @@ def test_another_silo_than_the_one_that_is_looked_for_is_refused() -> None:
     opener, _ = both()
     with pytest.raises(GreetingError, match="expected b:2@2, found b:2@1"):  # an earlier one
         opener.take([hello("b:2@1")])
-    anyone = Greeting(hello("client-1", is_silo=False), b"", is_opener=True, expected="b:2")
+    anyone = Greeting(hello("client-1", is_silo=False), NO_SECRETS, is_opener=True, expected="b:2")
     anyone.take([hello("c:3@3")])
     assert anyone.is_done
+
+
+def operator(secrets: Secrets = SECRET) -> Greeting:
+    own = hello_of(Identity("dev", "client-1", False, is_operator=True), OPTIONS, Env())
+    return Greeting(own, Secrets(operator=secrets.operator), is_opener=True)
+
+
+def silo(secrets: Secrets = SECRET) -> Greeting:
+    return Greeting(hello("b:2@2"), secrets, is_opener=False)
+
+
+def test_an_operator_and_a_silo_prove_the_operators_secret_to_each_other() -> None:
+    client, accepter = operator(), silo()
+    (proof,) = client.take([accepter.own])
+    assert accepter.take([client.own]) == [] and not accepter.is_done
+    client.take(accepter.take([proof]))
+    assert client.is_done and accepter.is_done
+    assert accepter.other is not None and role_in(accepter.other) is Role.OPERATOR
+
+
+def test_a_client_that_guesses_the_operators_secret_is_shown_nothing() -> None:
+    client, accepter = operator(Secrets(operator=b"guess")), silo()
+    (proof,) = client.take([accepter.own])
+    accepter.take([client.own])
+    with pytest.raises(GreetingError, match="client-1 does not know the operator's secret"):
+        accepter.take([proof])
+    assert not accepter.is_done
+
+
+def test_the_secret_of_the_silos_is_no_operators_secret_and_an_operators_none_of_silos() -> None:
+    client, accepter = operator(Secrets(operator=SECRET.cluster)), silo()
+    proofs = client.take([accepter.own])
+    accepter.take([client.own])
+    with pytest.raises(GreetingError, match="does not know the operator's secret"):
+        accepter.take(proofs)
+    opener, other = both(first=Secrets(SECRET.operator, SECRET.operator))
+    with pytest.raises(GreetingError, match="does not know the secret of cluster"):
+        greet(opener, other)
+
+
+def test_an_operator_does_not_believe_a_silo_that_does_not_know_its_secret() -> None:
+    client, accepter = operator(), silo()
+    client.take([accepter.own])
+    with pytest.raises(GreetingError, match="b:2@2 does not know the operator's secret"):
+        client.take([Proof(bytes(32))])
+    assert not client.is_done
+
+
+def test_nobody_is_an_operator_where_no_secret_is_known() -> None:
+    client, accepter = operator(Secrets(operator=b"\0")), silo(Secrets(SECRET.cluster))
+    client.take([accepter.own])
+    accepter.take([client.own])
+    with pytest.raises(GreetingError, match="knows no secret"):
+        accepter.take([Proof(hmac.digest(b"", b"opener", "sha256"))])
+
+
+def test_an_operator_that_says_no_nonce_is_refused() -> None:
+    own = msgspec.structs.replace(operator().own, nonce=b"")
+    with pytest.raises(GreetingError, match="says 32 random bytes, not 0"):
+        silo().take([own])
 
 
 @pytest.mark.parametrize("changed", ["frame_bytes_max", "batch_messages_max"])
@@ -116,7 +179,7 @@ def test_a_greeting_that_was_changed_on_its_way_is_refused(changed: str) -> None
 
 
 def test_a_client_proves_nothing_and_is_shown_nothing() -> None:
-    client = Greeting(hello("client-1", is_silo=False), b"", is_opener=True)
+    client = Greeting(hello("client-1", is_silo=False), NO_SECRETS, is_opener=True)
     silo = Greeting(hello("b:2@2"), SECRET, is_opener=False)
     assert client.take([silo.own]) == [] and silo.take([client.own]) == []
     assert client.is_done and silo.is_done

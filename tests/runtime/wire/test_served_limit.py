@@ -141,7 +141,7 @@ def connected(silo: Silo, *, is_silo: bool = True) -> tuple[Peer, FakeLink]:
     hello = Hello(WIRE_VERSION, "dev", name, is_silo, 1_000_000, nonce=bytes(NONCE_BYTES))
     peer.received(frame(encode_messages([hello])))
     if is_silo:  # as one that knows the secret
-        stranger = Greeting(hello, silo.assembly.engine.end.secret, is_opener=True)
+        stranger = Greeting(hello, silo.assembly.engine.end.secrets, is_opener=True)
         peer.received(frame(encode_messages(stranger.take(link.messages[:1]))))
     return peer, link
 

@@ -128,7 +128,7 @@ class Place:
     # -- what happens
 
     def new_client(self) -> Client:
-        return self.cluster.client(self.simulation.host("tester"))
+        return self.cluster.client(self.simulation.host("tester"), is_operator=True)
 
     def grain(self, cls: type[G], key: str) -> G:
         return self.client.grain(cls, key)

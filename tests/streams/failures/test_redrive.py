@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import pytest
 from tests.conditions import until
+from tests.operators import operator_of
 
 from millstream.balancers import DeploymentBalancer
 from millstream.providers.memory import MemoryQueues
@@ -19,7 +20,6 @@ from millstream.runtime import (
     NotInCluster,
     Silo,
     StreamError,
-    connect,
     state,
 )
 from millstream.streams import (
@@ -145,7 +145,7 @@ async def test_a_client_lists_shows_redrives_and_deletes_letters() -> None:
         await cluster.stream(LINES, "k").publish_many("abz")
         mine = of(await until_letters(cluster, 4), "on_line")
         BAD.clear()
-        async with connect(cluster.silos[1].address.partition("@")[0]) as client:
+        async with operator_of(cluster.silos[1]) as client:
             letters = dead_letters(client)
             assert isinstance(letters, DeadLetters)
             assert list(await letters.list(mine[0].failure.subscription)) == mine
@@ -166,7 +166,7 @@ async def test_a_letter_whose_handler_fails_again_stays_and_its_error_is_raised(
     async with cluster_of(2) as cluster:
         await cluster.stream(LISTS, "k").publish("a")
         (letter,) = await until_letters(cluster, 1)
-        async with connect(cluster.silos[0].address.partition("@")[0]) as client:
+        async with operator_of(cluster.silos[0]) as client:
             with pytest.raises(ValueError, match="cannot read a"):
                 await dead_letters(client).redrive(letter.id)
             assert list(await dead_letters(client).list()) == [letter]
@@ -224,7 +224,7 @@ async def test_letters_of_a_provider_that_is_not_there_are_refused_by_name() -> 
     async with cluster_of() as cluster:
         with pytest.raises(ConfigError, match="other"):
             dead_letters(cluster.silos[0], "other")
-        async with connect(cluster.silos[0].address.partition("@")[0]) as client:
+        async with operator_of(cluster.silos[0]) as client:
             with pytest.raises(NotHosted, match="other"):
                 await dead_letters(client, "other").list()
     with pytest.raises(NotInCluster):

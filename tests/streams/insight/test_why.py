@@ -158,8 +158,9 @@ async def test_a_provider_that_is_not_there_is_named() -> None:
 
 
 async def test_the_command_prints_the_sentence_and_the_hops(
-    capsys: pytest.CaptureFixture[str],
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv("MILLSTREAM_OPERATOR_SECRET", "an operator's secret of this test")
     async with cluster_of() as cluster:
         await cluster.silos[0].stream(LINES, "bad").publish(1)
         await until_it_says(cluster, "bad", "subscription_parked")

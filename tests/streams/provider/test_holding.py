@@ -107,7 +107,7 @@ def test_a_pause_outlives_owners_and_is_not_told_of_as_a_fault(
         host = simulation.host("client")
 
         async def program() -> None:
-            async with cluster.client(host) as client:
+            async with cluster.client(host, is_operator=True) as client:
                 await client.stream(WORDS, "a").publish("one")
                 await pause_queue(client, QUEUE)
 
@@ -121,7 +121,7 @@ def test_a_pause_outlives_owners_and_is_not_told_of_as_a_fault(
         assert "no silo has read" not in caplog.text
 
         async def go_on() -> None:
-            async with cluster.client(host) as client:
+            async with cluster.client(host, is_operator=True) as client:
                 await resume_queue(client, QUEUE)
 
         await simulation.call(host, go_on())

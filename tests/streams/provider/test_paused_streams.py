@@ -274,7 +274,7 @@ def test_a_pause_outlives_crashes_of_every_silo() -> None:
         host = simulation.host("client")
 
         async def begin() -> None:
-            async with cluster.client(host) as client:
+            async with cluster.client(host, is_operator=True) as client:
                 await client.grain(Hearer, "s").listen()
                 for topic in TOPICS.values():
                     await pause_stream(client, topic, "s")
@@ -290,7 +290,7 @@ def test_a_pause_outlives_crashes_of_every_silo() -> None:
         assert not any(SEEN.values())
 
         async def go_on() -> None:
-            async with cluster.client(host) as client:
+            async with cluster.client(host, is_operator=True) as client:
                 for topic in TOPICS.values():
                     await client.stream(topic, "s").publish(3)
                 await asyncio.sleep(5.0)

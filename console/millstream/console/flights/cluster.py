@@ -14,6 +14,7 @@ from pathlib import Path
 from types import TracebackType
 
 from millstream.balancers import DeploymentBalancer
+from millstream.console.gateway import secret_of
 from millstream.providers.ledger import LedgerQueues
 from millstream.providers.memory import MemoryQueues
 from millstream.providers.sqlite import SqliteMembershipTable, SqliteStateStore
@@ -136,8 +137,12 @@ class FlightCluster:
         gateways = list(processes)[: None if self._is_last_gateway else -1]
         self.gateways = [process.gateway for process in gateways]
         self.client = await self._stack.enter_async_context(
-            connect(*self.gateways, cluster=CLUSTER)
+            connect(*self.gateways, cluster=CLUSTER, operator_secret=self._operator_secret())
         )
+
+    def _operator_secret(self) -> str:
+        """To ask for figures: as the silos have it, which inherit this environment."""
+        return secret_of(None) or secret_of(str(self._work))
 
     def _process(self, number: int, address: str = ANYWHERE) -> SiloProcess:
         arguments = {

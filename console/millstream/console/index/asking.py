@@ -9,18 +9,17 @@ import argparse
 import asyncio
 import json
 from collections.abc import Sequence
-from typing import Any
 
 from millstream.console.dead_letters import plain
+from millstream.console.gateway import connected
 from millstream.console.ledger.lines import facts, print_json, print_lines, table, when
 from millstream.providers.priority import priority_queue, priority_queues
 from millstream.providers.spark.index import ChangeRow, Finding, PriorityIndex, differences
-from millstream.runtime import Env, connect
+from millstream.runtime import Env
 
 __all__ = ["ask", "verify"]
 
 Depths = dict[str, dict[str, int]]
-GATEWAY = "127.0.0.1:7700"
 
 
 def ask(arguments: argparse.Namespace) -> int:
@@ -123,8 +122,7 @@ def depths(arguments: argparse.Namespace) -> Depths:
 
 async def _depths(arguments: argparse.Namespace) -> Depths:
     found: dict[str, dict[str, int]] = {}
-    gateways: list[Any] = arguments.gateway or [GATEWAY]
-    async with connect(*gateways, cluster=arguments.cluster) as client:
+    async with connected(arguments) as client:
         async for name in priority_queues(client, part=arguments.part):
             counts = await priority_queue(client, name, part=arguments.part).depth()
             found[name] = {state.name.lower(): count for state, count in counts.items() if count}

@@ -11,6 +11,7 @@ import asyncio
 import sys
 
 from millstream.console.dead_letters import plain
+from millstream.console.gateway import add_gateway
 from millstream.runtime import MillstreamError
 
 __all__ = ["add_ledger"]
@@ -58,9 +59,7 @@ def add_source(action: argparse.ArgumentParser, is_required: bool = True) -> Non
 def add_recover(recover: argparse.ArgumentParser) -> None:
     """Options of `millstream ledger recover`."""
     add_source(recover, is_required=False)
-    recover.add_argument(
-        "--gateway", action="append", metavar="HOST:PORT", help="a silo that runs (127.0.0.1:7700)"
-    )
+    add_gateway(recover, has_cluster=False)
     recover.add_argument("--provider", default="default", help="the stream provider (default)")
     recover.add_argument("ledger", type=positive, nargs="+", help="its number")
     recover.add_argument(

@@ -9,8 +9,9 @@ import argparse
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+from millstream.console.gateway import connected
 from millstream.providers.ledger.serving.mending import EndAnswer, LossAnswer, MendingTarget
-from millstream.runtime import Client, RuntimeOptions, connect
+from millstream.runtime import Client, RuntimeOptions
 from millstream.runtime.extending import ask_gateway
 
 __all__ = ["ANSWER_S", "running_cluster"]
@@ -42,7 +43,6 @@ class Asked:
 @asynccontextmanager
 async def running_cluster(arguments: argparse.Namespace) -> AsyncIterator[Asked]:
     """Connect to a gateway. Raises what clients raise."""
-    gateways = arguments.gateway or ["127.0.0.1:7700"]
     options = RuntimeOptions(call_timeout_s=ANSWER_S)
-    async with connect(*gateways, cluster=arguments.cluster or "dev", options=options) as client:
+    async with connected(arguments, options) as client:
         yield Asked(client, arguments.provider)

@@ -14,6 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from millstream.console.gateway import connected
 from millstream.providers.priority import (
     Done,
     Enqueued,
@@ -34,7 +35,7 @@ from millstream.providers.priority.core.settings import settings_with
 from millstream.providers.priority.surface.calls import PATIENCE_S
 from millstream.providers.priority.surface.given import milliseconds
 from millstream.providers.priority.surface.routed import QueueCalls
-from millstream.runtime import Client, connect
+from millstream.runtime import Client
 from millstream.runtime.extending import Opener, shown, shown_value
 
 from . import showing
@@ -75,8 +76,7 @@ class Asked:
 
 async def act(arguments: argparse.Namespace) -> int:
     """Connect, and do what is asked. Raises what clients raise."""
-    gateways = arguments.gateway or ["127.0.0.1:7700"]
-    async with connect(*gateways, cluster=arguments.cluster) as client:
+    async with connected(arguments) as client:
         if arguments.action == "serve":
             from .serving import serve  # needs the extra `http`
 

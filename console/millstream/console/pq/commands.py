@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from millstream.console.dead_letters import plain
+from millstream.console.gateway import add_gateway, utf8
 from millstream.runtime import MillstreamError
 from millstream.runtime.extending import shown_value
 
@@ -143,12 +144,9 @@ def of_lease(actions: Actions, name: str, text: str) -> argparse.ArgumentParser:
 
 
 def add_cluster(made: argparse.ArgumentParser) -> None:
+    add_gateway(made)
     made.add_argument(
-        "--gateway", action="append", metavar="HOST:PORT", help="a silo (127.0.0.1:7700)"
-    )
-    made.add_argument("--cluster", default="dev", type=text, help="the cluster's name (dev)")
-    made.add_argument(
-        "--part", default="priority", type=text, help="of the silos, with the queues (priority)"
+        "--part", default="priority", type=utf8, help="of the silos, with the queues (priority)"
     )
 
 
@@ -166,16 +164,6 @@ def pair(text: str) -> tuple[str, str]:
     if not is_pair or not key:
         raise argparse.ArgumentTypeError(f"{shown_value(text)} is no pair: write key=value")
     return key, value
-
-
-def text(given: str) -> str:
-    """What can be sent."""
-    try:
-        given.encode()
-    except UnicodeEncodeError:
-        what = f"{shown_value(given)} is no text that UTF-8 can say"
-        raise argparse.ArgumentTypeError(what) from None
-    return given
 
 
 def positive(text: str) -> int:

@@ -17,7 +17,7 @@ from millstream.runtime import Env, MemberRow, StorageUnavailable, TableView
 from millstream.runtime.database import Directory, Reader, Writer, WriterOptions, open_writer
 from millstream.runtime.extending import SiloAddress, secret_in_file
 
-from .schema import MEMBERSHIP, OURS, SECRET
+from .schema import MEMBERSHIP, OPERATOR, OURS, SECRET
 
 __all__ = ["SqliteMembershipTable"]
 
@@ -88,6 +88,10 @@ class SqliteMembershipTable:
     def secret(self, fresh: bytes, /) -> bytes:
         """The secret of the silos that share this directory, in its file `millstream.secret`."""
         return secret_in_file(self._path.with_name(SECRET), fresh)
+
+    def operator_secret(self, fresh: bytes, /) -> bytes:
+        """The operator's secret of this cluster, in the directory's file `millstream.operator`."""
+        return secret_in_file(self._path.with_name(OPERATOR), fresh)
 
     async def read(self) -> TableView:
         """A consistent snapshot."""

@@ -7,10 +7,11 @@ import sqlite3
 from millstream.runtime import Env
 from millstream.runtime.database import Schema
 
-__all__ = ["MEMBERSHIP", "OURS", "SECRET", "STATE"]
+__all__ = ["MEMBERSHIP", "OPERATOR", "OURS", "SECRET", "STATE"]
 
 SECRET = "millstream.secret"
-OURS = (SECRET, "membership.db", "state-")
+OPERATOR = "millstream.operator"
+OURS = (SECRET, OPERATOR, "membership.db", "state-")
 
 
 def _fill_state(connection: sqlite3.Connection, env: Env) -> None:

@@ -13,7 +13,7 @@ import msgspec
 
 from millstream.runtime.codec.failures import describe
 from millstream.runtime.errors import MillstreamError, NotHosted
-from millstream.runtime.text import shown
+from millstream.runtime.role import check_role
 from millstream.runtime.turns.catalog import Catalog
 from millstream.runtime.turns.kind import GrainKind
 from millstream.runtime.turns.run import Turns
@@ -60,6 +60,8 @@ class Arrivals:
 
     def serve(self, peer: Peer, call: Call, /) -> None:
         """Take a call; what is wrong with it is its answer."""
+        if not peer.is_silo:
+            call.role = peer.role
         try:
             if call.kind[:1] == "$":
                 self._take_target_call(peer, call)
@@ -72,8 +74,6 @@ class Arrivals:
     # -- grains
 
     def _take_grain_call(self, peer: Peer, call: Call) -> None:
-        if not peer.is_silo and "." in call.method:
-            raise NotHosted(f"{shown(call.method)!r} is for silos of the cluster, not for clients")
         activation = self._catalog.find(call.kind, call.key)
         if not peer.is_silo and (
             activation is None or (self._looked_for and (call.kind, call.key) in self._looked_for)
@@ -86,7 +86,7 @@ class Arrivals:
         if self._turns.ended or (activation is None and not self._catalog.is_accepting):
             self._send_back(peer, call, kind)
             return
-        spec = self._callee.spec_of(kind, call.method)
+        spec = self._callee.admit(kind, call)
         if activation is None:
             peer.watch_served(call.id, None)  # a call that is refused makes no activation
             activation = self._catalog.obtain(kind, call.key)
@@ -110,6 +110,7 @@ class Arrivals:
                     f"{', '.join(hosted) or 'none'}"
                 )
             kind = self._references.kind_named(call.kind)
+        self._callee.find(kind, call)  # what is refused anyway makes no activation
         relay = Relay(self._turns, self._locator, self._callee, peer, call, kind)
         peer.watch_served(call.id, relay)
         relay.start()
@@ -121,11 +122,8 @@ class Arrivals:
         spec = None if target is None else target.target_specs.get(call.method)
         if target is None or spec is None:
             raise NotHosted(self._explain(call, target))
-        if not peer.is_silo and call.method not in target.open_to_clients:
-            raise NotHosted(
-                f"{call.kind}.{call.method} is for silos of the cluster, not for clients such as "
-                f"{peer.name}"
-            )
+        assert spec.open_to is not None, "each method of a target says to whom it is open"
+        check_role(call.role, spec.open_to, f"{call.kind}.{call.method}")
         quick = target.at_once.get(call.method)
         if quick is not None and self._callee.answers_at_once(peer, call, spec, target, quick):
             return

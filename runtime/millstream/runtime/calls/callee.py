@@ -20,6 +20,7 @@ from millstream.runtime.codec.failures import answerable, describe
 from millstream.runtime.definition.grain import Runtime
 from millstream.runtime.definition.method import MethodSpec
 from millstream.runtime.errors import CallCycle, MillstreamError, NotHosted, Overloaded
+from millstream.runtime.role import Role, check_role
 from millstream.runtime.tasks import Tasks
 from millstream.runtime.turns.activation import Activation
 from millstream.runtime.turns.kind import GrainKind
@@ -237,12 +238,21 @@ class Callee(RunnerTasks[InboundCall]):
         """Let methods of an extension be called on every grain."""
         self._extension_specs.update(specs)
 
-    def spec_of(self, kind: GrainKind, method: str) -> MethodSpec:
-        """The spec of a wire name. Raises NotHosted."""
-        spec = None if kind.hosted is None else kind.hosted.specs.get(method)
-        spec = spec or self._extension_specs.get(method)
+    def admit(self, kind: GrainKind, call: Call) -> MethodSpec:
+        """The method that a call asks for. Raises NotHosted, NotAllowed."""
+        spec = self.find(kind, call)
         if spec is None:
-            raise NotHosted(f"grain type {kind.name!r} has no method {method!r} at {self._silo}")
+            text = f"grain type {kind.name!r} has no method {call.method!r} at {self._silo}"
+            raise NotHosted(text)
+        return spec
+
+    def find(self, kind: GrainKind, call: Call) -> MethodSpec | None:
+        """The method that a call asks for, if this silo knows it. Raises NotAllowed."""
+        spec = None if kind.hosted is None else kind.hosted.specs.get(call.method)
+        spec = spec or self._extension_specs.get(call.method)
+        if spec is not None and call.role < Role.SILO:
+            open_to = kind.open_to if spec.open_to is None else spec.open_to
+            check_role(call.role, open_to, f"{kind.name}.{call.method}")
         return spec
 
     # -- taking
@@ -313,7 +323,7 @@ class Callee(RunnerTasks[InboundCall]):
         try:
             destination = await self._locator.wait(kind, call.key)
             if isinstance(destination, Activation):
-                self.take_one_way(destination, call, self.spec_of(kind, call.method))
+                self.take_one_way(destination, call, self.admit(kind, call))
             else:
                 destination.send_one_way(call)
         except MillstreamError as error:

@@ -8,7 +8,7 @@ found by something that makes calls itself: what needs no `Locator` first, the r
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from millstream.runtime.codec.known_errors import KnownErrors
@@ -22,6 +22,7 @@ from millstream.runtime.wire.connection import LocalEnd
 from millstream.runtime.wire.greeting import Identity
 from millstream.runtime.wire.outbox import Outbox
 from millstream.runtime.wire.peers import Peers
+from millstream.runtime.wire.secret import NO_SECRETS, Secrets
 from millstream.runtime.wire.transport import Transport
 
 from .callee import Callee
@@ -42,6 +43,8 @@ class CallEngine:
         has_left: is a silo known to be stopping, so that no connection to it should be opened?
         lost: told of each name whose connection closed.
         part: gives the silo's part of a name. Raises ConfigError.
+        secrets: those that this process knows, of the cluster and of its operators.
+        brought: see `References`.
     """
 
     callee: Callee
@@ -58,7 +61,8 @@ class CallEngine:
         has_left: Callable[[str], bool],
         lost: Callable[[str], None],
         part: Callable[[str], Any],
-        secret: bytes = b"",
+        secrets: Secrets = NO_SECRETS,
+        brought: Collection[type[Contract]] = (),
     ) -> None:
         self.loop = asyncio.get_running_loop()
         self.address = identity.address
@@ -68,7 +72,7 @@ class CallEngine:
         known_errors = KnownErrors(modules_of(grains))
         self.turns = Turns(self.loop, options, known_errors, env.new_id)
         self.outbox = Outbox(self.loop)
-        self.end = LocalEnd(identity, options, self.loop, self.tasks, self.outbox, env, secret)
+        self.end = LocalEnd(identity, options, self.loop, self.tasks, self.outbox, env, secrets)
         self.peers = Peers(self.end, transport, self.new_tasks(), has_left, lost)
         self.references = References(
             self.address,
@@ -77,6 +81,7 @@ class CallEngine:
             options.waiting_calls_max,
             self.turns.check_running,
             part,
+            brought,
         )
         self.remote = Remote(self.turns, self.references)
 

@@ -8,7 +8,7 @@ since stubs and activations hold it.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from types import ModuleType
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
@@ -17,6 +17,7 @@ from millstream.runtime.definition.grain import Contract, Grain, Openable
 from millstream.runtime.definition.grain_type import GrainType
 from millstream.runtime.definition.reference import OptionedReference
 from millstream.runtime.errors import ConfigError
+from millstream.runtime.role import Role
 from millstream.runtime.text import check_text, shown
 from millstream.runtime.turns.kind import GrainKind
 
@@ -60,6 +61,8 @@ class References:
         waiting_calls_max: requests that may wait for one activation.
         check_running: raises NotInCluster unless this process makes calls.
         part: gives the silo's part of a name. Raises ConfigError.
+        brought: those of the classes that parts of the silo bring; only silos may call them, but
+            for the methods that are marked by `@open_to`.
 
     What opens streams also finds `check_running`, `part` and `gateway` here; the last reaches the
     cluster from outside, and is None in a silo. `open` is called once, before the first reference
@@ -76,7 +79,9 @@ class References:
         waiting_calls_max: int,
         check_running: Callable[[], None],
         part: Callable[[str], Any],
+        brought: Collection[type[Contract]] = (),
     ) -> None:
+        self._brought = frozenset(brought)
         self.address = address
         self.check_running = check_running
         self.part = part
@@ -122,7 +127,9 @@ class References:
         self._add(grain_type.name, grain_type)
 
     def _add(self, name: str, hosted: GrainType | None) -> GrainKind:
-        kind = GrainKind(name, hosted, self, self.address, self._waiting_calls_max)
+        is_closed = hosted is not None and hosted.cls in self._brought
+        open_to = Role.SILO if is_closed else Role.CLIENT
+        kind = GrainKind(name, hosted, self, self.address, self._waiting_calls_max, open_to)
         self._kinds[name] = kind
         return kind
 

@@ -109,7 +109,7 @@ class Relay:
             self._fail(error)
 
     def _serve_here(self, activation: Activation) -> None:
-        spec = self._callee.spec_of(self._kind, self._call.method)
+        spec = self._callee.admit(self._kind, self._call)
         self._inbound = self._callee.relayed(self._client, self._call, spec)
         self._inbound.submit(activation)
 

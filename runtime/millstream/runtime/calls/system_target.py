@@ -11,8 +11,10 @@ from collections.abc import Callable, Coroutine, Mapping
 from types import MappingProxyType
 from typing import Any, ClassVar, Concatenate, ParamSpec, TypeVar
 
+from millstream.runtime.definition.markers import role_of
 from millstream.runtime.definition.method import MethodSpec
-from millstream.runtime.errors import DefinitionError, NotHosted
+from millstream.runtime.errors import NotHosted
+from millstream.runtime.role import Role
 from millstream.runtime.wire.peers import Peers
 
 from .remote import Remote
@@ -33,6 +35,8 @@ def specs_of(cls: type[Any], extension: str = "") -> dict[str, MethodSpec]:
             continue
         spec = MethodSpec(cls.__name__, name, fn, getattr(fn, "__millstream__", []))
         spec.extension, spec.is_internal = extension, True
+        role = role_of(cls, name)
+        spec.open_to = Role.SILO if role is None else role
         spec.wire_name = f"{extension}.{name}" if extension else name
         fn.__millstream_spec__ = spec
         specs[spec.wire_name] = spec
@@ -42,22 +46,19 @@ def specs_of(cls: type[Any], extension: str = "") -> dict[str, MethodSpec]:
 class SystemTarget:
     """Base of system targets; names begin with `$`, and may end in `/` and an instance's name.
 
-    Silos may call every method; clients those that `open_to_clients` names. `at_once` has, for a
-    method, the plain one that is tried before it while the frame of a call is read, in no task: it
-    answers as the method would, or with NotImplemented, and has done nothing then.
+    Silos may call every method; clients and operators those that `@open_to` opens to them.
+    `at_once` has, for a method, the plain one that is tried before it while the frame of a call is
+    read, in no task: it answers as the method would, or with NotImplemented, and has done nothing
+    then.
     """
 
     target_name: ClassVar[str]
     target_specs: ClassVar[dict[str, MethodSpec]]
-    open_to_clients: ClassVar[frozenset[str]] = frozenset()
     at_once: ClassVar[Mapping[str, Callable[..., Any]]] = MappingProxyType({})
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         cls.target_specs = specs_of(cls)
-        for name in cls.open_to_clients - cls.target_specs.keys():
-            text = f"{cls.__qualname__}.open_to_clients: there is no method {name!r}"
-            raise DefinitionError(text)
 
 
 class Targets:

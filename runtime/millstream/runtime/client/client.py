@@ -21,6 +21,7 @@ from millstream.runtime.options import RuntimeOptions, check_kind
 from millstream.runtime.turns.request import other_loop
 from millstream.runtime.wire.address import Address
 from millstream.runtime.wire.greeting import Identity
+from millstream.runtime.wire.secret import NO_SECRETS, Secrets, check_operator_secret
 from millstream.runtime.wire.transport import TcpTransport, Transport, links_closed
 
 from .eviction_watch import EvictionWatch
@@ -47,6 +48,7 @@ class Client:
         options: RuntimeOptions | None = None,
         env: Env | None = None,
         transport: Transport | None = None,
+        operator_secret: str = "",
     ) -> None:
         self._given = checked_gateways(gateways)
         check_kind("connect(cluster=...)", cluster, str)
@@ -56,6 +58,11 @@ class Client:
         self._env = Env() if env is None else env
         check_kind("connect(env=...)", self._env, Env)
         self._transport = TcpTransport() if transport is None else transport
+        check_kind("connect(operator_secret=...)", operator_secret, str)
+        self._secrets = NO_SECRETS
+        if operator_secret:
+            name = "connect(operator_secret=...)"
+            self._secrets = Secrets(operator=check_operator_secret(name, operator_secret))
         self._engine: CallEngine | None = None
 
     @property
@@ -123,7 +130,12 @@ class Client:
 
     def _make_engine(self) -> CallEngine:
         return CallEngine(
-            Identity(self._cluster, f"client-{self._env.new_id():x}", False),
+            Identity(
+                self._cluster,
+                f"client-{self._env.new_id():x}",
+                is_silo=False,
+                is_operator=bool(self._secrets.operator),
+            ),
             (),
             self._options,
             self._env,
@@ -131,6 +143,7 @@ class Client:
             has_left=lambda silo: False,
             lost=self._lost,
             part=self._part,
+            secrets=self._secrets,
         )
 
     def _lost(self, name: str) -> None:
@@ -157,11 +170,11 @@ class Client:
             refusals = self.engine.peers.refusals
             if not all(gateway in refusals for gateway in self._given):
                 raise SiloUnavailable(
-                    f"no gateway of connect() answers, of cluster {self._cluster!r}: {error}",
+                    f"no gateway answers, of cluster {self._cluster!r}: {error}",
                     may_have_run=False,
                 ) from None
             found = "; ".join(f"{gateway}: {refusals[gateway]}" for gateway in self._given)
-            raise ConfigError(f"{found}: mend connect(cluster=...)") from None
+            raise ConfigError(found) from None
 
     async def aclose(self) -> None:
         """Close the connections; pending calls end with SiloUnavailable.
@@ -195,12 +208,20 @@ def checked_gateways(gateways: Sequence[str]) -> list[str]:
     return list(gateways)
 
 
-def connect(*gateways: str, cluster: str = "dev", options: RuntimeOptions | None = None) -> Client:
+def connect(
+    *gateways: str,
+    cluster: str = "dev",
+    options: RuntimeOptions | None = None,
+    operator_secret: str = "",
+) -> Client:
     """A client of a cluster: `async with connect("127.0.0.1:7700") as client`.
 
     Args:
         gateways: one or more `host:port` of silos; the others are learnt.
         cluster: the cluster's name; if all gateways are of other clusters, `async with` raises
             ConfigError.
+        operator_secret: of the cluster, to be allowed what operators may do, such as pausing
+            queues; `operator_secret()` reads it where the silos keep it. If the gateways do not
+            know it, `async with` raises ConfigError.
     """
-    return Client(gateways, cluster=cluster, options=options)
+    return Client(gateways, cluster=cluster, options=options, operator_secret=operator_secret)

@@ -12,7 +12,9 @@ from types import MappingProxyType
 from typing import Protocol
 
 from millstream.runtime.calls.system_target import SystemTarget, Targets
+from millstream.runtime.definition.markers import open_to
 from millstream.runtime.errors import MillstreamError
+from millstream.runtime.role import Role
 from millstream.runtime.tasks import Tasks
 
 from .table import MemberInfo, Status, TableView, members_of
@@ -35,21 +37,23 @@ class GatewayTarget(SystemTarget):
     """Asked by clients, and by silos for loads."""
 
     target_name = "$gateway"
-    open_to_clients = frozenset({"evicted", "gateways", "members"})
 
     def __init__(self, members: Watched, loads: Loads) -> None:
         self._members = members
         self._loads = loads
 
+    @open_to(Role.CLIENT)
     async def gateways(self) -> list[str]:
         """The active silos that take clients, as `host:port@generation`."""
         rows = self._members.view.rows
         return sorted(row.silo for row in rows if row.is_gateway and row.status is Status.ACTIVE)
 
+    @open_to(Role.CLIENT)
     async def members(self) -> list[MemberInfo]:
         """Who is in the cluster, as this silo sees it."""
         return list(members_of(self._members.view))
 
+    @open_to(Role.CLIENT)
     async def evicted(self, silos: list[str]) -> list[str]:
         """Which of the silos are dead in this silo's view of the table."""
         dead = set(self._members.view.with_status(Status.DEAD))

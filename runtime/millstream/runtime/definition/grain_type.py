@@ -24,7 +24,7 @@ from .checks import (
     check_states,
     is_root,
 )
-from .markers import Declaration, GrainOptions, Mark, marks_of
+from .markers import Declaration, GrainOptions, Mark, marks_of, role_of
 from .method import MethodSpec, source_of
 from .names import check_kind
 from .state import StateField
@@ -132,6 +132,7 @@ def _define_name(
     check_method(cls, name, raw, marks)
     spec = MethodSpec(cls.__name__, name, raw, marks)
     spec.localns, spec.owner_class = localns, cls
+    spec.open_to = role_of(cls, name)
     try:
         if not getattr(cls, "__parameters__", ()):  # an open generic is checked when it is used
             spec.resolve()

@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from millstream.runtime.errors import ConfigError, DefinitionError
+from millstream.runtime.role import Role
 from millstream.runtime.text import shown
 
 from .placement import RANDOM, Placement
@@ -26,7 +27,9 @@ __all__ = [
     "isolated",
     "marks_of",
     "one_way",
+    "open_to",
     "read_only",
+    "role_of",
     "shielded",
     "stopping",
     "timeout",
@@ -85,6 +88,16 @@ class Timeout(Mark):
         return f"`@timeout({self.seconds:g})`"
 
 
+@dataclass(frozen=True, slots=True)
+class OpenTo(Mark):
+    """Who may call a method: callers of this role, and of those above it."""
+
+    role: Role
+
+    def __str__(self) -> str:
+        return f"`@open_to(Role.{self.role.name})`"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GrainOptions:
     """What `@grain(...)` says of a class; `None` name: the class name."""
@@ -121,6 +134,18 @@ def marks_of(cls: type, name: str) -> list[Mark]:
     return []
 
 
+def role_of(cls: type, name: str) -> Role | None:
+    """To whom a method is open, as the most derived definition that says so; None: none says so.
+
+    An override that has other marks does not open what its base has closed.
+    """
+    for base in cls.__mro__:
+        for mark in getattr(base.__dict__.get(name), MARKS, ()):
+            if isinstance(mark, OpenTo):
+                return mark.role
+    return None
+
+
 def read_only(method: AF, /) -> AF:
     """The method changes nothing: it may run beside other read-only methods of its grain."""
     add_mark(method, Flag("read_only"))
@@ -143,6 +168,22 @@ def shielded(method: AF, /) -> AF:
     """Once started, the method runs to its end, whatever its caller does."""
     add_mark(method, Flag("shielded"))
     return method
+
+
+def open_to(role: Role, /) -> Callable[[AF], AF]:
+    """Who may call the method from outside of its silo: callers of this role or a higher one.
+
+    Without this mark a method of a grain is open to every client; a method of a system target, or
+    of a grain that a part of the silo brings, is open to silos only. Raises ConfigError.
+    """
+    if not isinstance(role, Role):
+        raise ConfigError(f"open_to({shown(repr(role))}): give a Role, such as Role.OPERATOR")
+
+    def mark(method: AF) -> AF:
+        add_mark(method, OpenTo(role))
+        return method
+
+    return mark
 
 
 def isolated(method: AF, /) -> AF:

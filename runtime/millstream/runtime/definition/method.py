@@ -17,6 +17,7 @@ from millstream.runtime.codec.codec import Codec, Data, build_codec, codec_betwe
 from millstream.runtime.codec.hooks import encode_any
 from millstream.runtime.codec.types import resolve_hints
 from millstream.runtime.errors import CallTimeout, DefinitionError
+from millstream.runtime.role import Role
 
 from .markers import Flag, Mark, Timeout
 
@@ -54,6 +55,7 @@ class MethodSpec:
         self.is_shielded = "shielded" in flags
         timeouts = [mark.seconds for mark in marks if isinstance(mark, Timeout)]
         self.timeout_s = timeouts[0] if timeouts else None
+        self.open_to: Role | None = None  # as its class is
         self.invoke = invoker(fn, self.parameters)
         self.extension = ""
         self.is_internal = "isolated" in flags  # the runtime's own: nobody else holds its arguments

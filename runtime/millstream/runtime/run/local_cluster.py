@@ -1,7 +1,8 @@
 """Several silos in one process, for development and tests.
 
 Owns: nothing that the silos do not own; the shared table and store in memory. Invariants: silos
-talk through the transport like those of a real cluster, and so does the cluster's own client.
+talk through the transport like those of a real cluster, and so does the cluster's own client, which
+is an operator.
 """
 
 from __future__ import annotations
@@ -135,6 +136,9 @@ class LocalCluster:
                 options=self._options,
                 env=self._env,
                 transport=self._transport,
+                operator_secret=self.silos[0].assembly.engine.end.secrets.operator.decode(
+                    errors="surrogateescape"
+                ),
             )
             self._client = await self._stack.enter_async_context(client)
         except BaseException:

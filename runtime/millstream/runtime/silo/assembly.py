@@ -30,6 +30,7 @@ from millstream.runtime.options import MembershipOptions, RuntimeOptions
 from millstream.runtime.turns.activation import Activation
 from millstream.runtime.turns.catalog import Catalog
 from millstream.runtime.wire.greeting import Identity
+from millstream.runtime.wire.secret import Secrets
 from millstream.runtime.wire.transport import Transport
 
 from .visitors import Visitors
@@ -45,7 +46,8 @@ class SiloAssembly:
     Args:
         parts: what the silo was given beside grains, by name.
         evicted: called when the table says that this silo is dead.
-        secret: the cluster's, by which silos know each other.
+        secrets: by which silos know each other and operators.
+        brought: the grain classes that its parts bring.
     """
 
     def __init__(
@@ -63,7 +65,8 @@ class SiloAssembly:
         stores: Mapping[str, StateStore],
         parts: Mapping[str, object],
         evicted: Callable[[str], None],
-        secret: bytes,
+        secrets: Secrets,
+        brought: Sequence[type[Contract]],
     ) -> None:
         self.identity = identity
         self.address = identity.address
@@ -85,7 +88,8 @@ class SiloAssembly:
             self._has_left,
             self._lost,
             self.part,
-            secret,
+            secrets,
+            brought,
         )
         self.loop, self.turns, self.peers = engine.loop, engine.turns, engine.peers
         self.references = engine.references

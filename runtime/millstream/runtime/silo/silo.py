@@ -41,7 +41,7 @@ from millstream.runtime.turns.request import other_loop
 from millstream.runtime.version import version
 from millstream.runtime.wire.address import Address, check_door
 from millstream.runtime.wire.greeting import Identity
-from millstream.runtime.wire.secret import find_secret
+from millstream.runtime.wire.secret import NO_SECRETS, find_secrets
 from millstream.runtime.wire.transport import (
     Link,
     Listener,
@@ -159,7 +159,7 @@ class Silo:
         check_needed(self._all_grains(), self._parts)
         self._name = name
         self._can_own_queues = can_own_queues
-        self._secret = b""
+        self._secrets = NO_SECRETS
         stores = used_stores(self._stores, self._grains, self._parts)
         check_stores(self._table, stores)
         self._agreement = agreement_of(stores, self._membership_options, self._parts)
@@ -285,7 +285,7 @@ class Silo:
             log.info(text, name, extra={"silo": address})
 
     async def _join(self) -> None:
-        self._secret = find_secret(os.environ, self._table, self._env.random_bytes)
+        self._secrets = find_secrets(os.environ, self._table, self._env.random_bytes)
         listener = await self._transport.listen(self._listen_at, self._accept)
         self._listeners.append(listener)
         generation = int(self._env.wall_s() * 1000)
@@ -325,6 +325,7 @@ class Silo:
 
     def _build(self, address: str) -> SiloAssembly:
         probe_at = Address(self._listen_at.host, 0)
+        brought = brought_by(self._bringing)
         holder: list[SiloAssembly] = []
         probe = self._transport.listen_probe(probe_at, lambda: holder[0].heart.answer())
         self._listeners.append(probe)
@@ -355,10 +356,11 @@ class Silo:
             stores=self._stores,
             parts=self._parts,
             evicted=self._evicted,
-            secret=self._secret,
+            secrets=self._secrets,
+            brought=brought,
         )
         holder.append(silo)
-        self._services = SiloServices(silo, row.name, brought_by(self._bringing))
+        self._services = SiloServices(silo, row.name, brought)
         return silo
 
     def _all_grains(self) -> list[type[Grain]]:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 from collections.abc import Callable, Collection, Mapping, Sequence
 from types import TracebackType
 
@@ -26,6 +27,7 @@ from millstream.runtime.silo.assembly import SiloAssembly
 from millstream.runtime.silo.part import SiloPart
 from millstream.runtime.silo.silo import Silo
 from millstream.runtime.turns.activation import Activation
+from millstream.runtime.wire.secret import NO_SECRETS, find_secrets
 
 from .failing import FIRST_VERSION
 from .history import Activated, Deactivated, SiloEnded, ViewAdopted
@@ -218,14 +220,20 @@ class SimCluster:
         """Every silo that runs now."""
         return [silo for name in self.names if (silo := self.silo(name)) is not None]
 
-    def client(self, host: Host) -> Client:
-        """A client on a host; use it in a program on that host."""
+    def client(self, host: Host, *, is_operator: bool = False) -> Client:
+        """A client on a host; use it in a program on that host.
+
+        Args:
+            is_operator: it knows the operator's secret, once a silo has been started.
+        """
+        secrets = find_secrets(os.environ, self.table, bytes) if is_operator else NO_SECRETS
         return Client(
             [f"{name}:{PORT}" for name in self.names],
             cluster=self._cluster,
             options=self._options,
             env=self._simulation.env(host),
             transport=self._simulation.transport(host),
+            operator_secret=secrets.operator.decode(),
         )
 
     async def stop_silo(self, name: str) -> None:

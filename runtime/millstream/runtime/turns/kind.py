@@ -14,6 +14,7 @@ from millstream.runtime.definition.grain_type import GrainType
 from millstream.runtime.definition.markers import Flag
 from millstream.runtime.definition.method import MethodSpec
 from millstream.runtime.errors import NotHosted
+from millstream.runtime.role import Role
 
 __all__ = ["GrainKind", "Owner"]
 
@@ -43,6 +44,7 @@ class GrainKind:
         runtime: what gives references to values that arrive.
         silo: address of this process.
         waiting_calls_max: requests that may wait for one activation.
+        open_to: who may call the methods that are not marked by `@open_to`.
     """
 
     __slots__ = (
@@ -53,6 +55,7 @@ class GrainKind:
         "is_reentrant",
         "is_simple",
         "name",
+        "open_to",
         "owner",
         "runtime",
         "silo",
@@ -68,8 +71,10 @@ class GrainKind:
         runtime: Runtime,
         silo: str,
         waiting_calls_max: int,
+        open_to: Role = Role.CLIENT,
     ) -> None:
         self.name = name
+        self.open_to = open_to
         self.owner: Owner | None = None  # one for all activations of it, so that they need no field
         self.hosted = hosted
         self.runtime = runtime

@@ -21,6 +21,7 @@ from millstream.runtime.codec.failures import describe
 from millstream.runtime.env import Env
 from millstream.runtime.options import RuntimeOptions
 from millstream.runtime.repeated import Repeated
+from millstream.runtime.role import Role
 from millstream.runtime.tasks import Tasks
 from millstream.runtime.text import shown
 
@@ -33,6 +34,7 @@ from .greeting import (
     Identity,
     SiloReplaced,
     hello_of,
+    role_in,
 )
 from .message import (
     Call,
@@ -50,6 +52,7 @@ from .message import (
 )
 from .outbox import Outbox
 from .pulse import Pulse, Silence
+from .secret import NO_SECRETS, Secrets
 from .serving import Serving
 from .transport import Link
 
@@ -91,7 +94,7 @@ class LocalEnd:
 
     Args:
         tasks: makes the timers of connections.
-        secret: the cluster's; empty at clients.
+        secrets: those that this process knows.
 
     `inbox` and `welcome` are given by `open`, before the first connection.
     """
@@ -105,7 +108,7 @@ class LocalEnd:
         "options",
         "outbox",
         "pulse",
-        "secret",
+        "secrets",
         "tasks",
         "unreadables",
         "welcome",
@@ -121,7 +124,7 @@ class LocalEnd:
         tasks: Tasks,
         outbox: Outbox,
         env: Env,
-        secret: bytes = b"",
+        secrets: Secrets = NO_SECRETS,
     ) -> None:
         self.identity = identity
         self.options = options
@@ -129,7 +132,7 @@ class LocalEnd:
         self.tasks = tasks
         self.outbox = outbox
         self.env = env
-        self.secret = secret
+        self.secrets = secrets
         self.closings = Repeated(log, loop.time, WARNED_EVERY_S)
         self.unreadables = Repeated(log, loop.time, WARNED_EVERY_S)
         self.pulse = Pulse(tasks, options.ping_every_s, options.silent_after_s)
@@ -141,7 +144,7 @@ class LocalEnd:
     def greeting(self, is_opener: bool, expected: str) -> Greeting:
         """This end's part of the greeting on a new connection."""
         own = hello_of(self.identity, self.options, self.env)
-        return Greeting(own, self.secret, is_opener=is_opener, expected=expected)
+        return Greeting(own, self.secrets, is_opener=is_opener, expected=expected)
 
 
 class Peer(Serving):
@@ -158,6 +161,7 @@ class Peer(Serving):
         self._inbox = end.inbox
         self._on_closed = on_closed
         self.is_silo = True
+        self.role = Role.SILO
         self.is_leaving = False
         self._is_opener = bool(name)
         self._reader = FrameReader(min(GREETING_BYTES_MAX, end.options.frame_bytes_max))
@@ -211,7 +215,7 @@ class Peer(Serving):
         self._stop_waiting()
         self._reader.limit_bytes = self._options.frame_bytes_max
         self._limit_to(hello.frame_bytes_max, hello.batch_messages_max)
-        self.is_silo, self.name = hello.is_silo, hello.sender
+        self.is_silo, self.role, self.name = hello.is_silo, role_in(hello), hello.sender
         self._end.pulse.add(self)
         self._end.welcome.greeted(self)
         self._become_ready()

@@ -3,11 +3,12 @@
 Owns: what this process says of itself, what it accepts, and the proof between silos. Not: the
 secret's place (`secret`), the time that greeting may take (`connection`). Invariants: nothing but
 the messages of a greeting is taken before it is done; a silo is taken for one only after it has
-proved that it knows the cluster's secret, over nonces of both sides and all that both said; the
-side that was called says nothing of the secret to one that does not know it.
+proved that it knows the cluster's secret, over nonces of both sides and all that both said, and a
+client for an operator only after the same with the operator's secret; the side that was called says
+nothing of the secret to one that does not know it.
 
-The order: both say `Hello`. Between silos, the one that opened the connection then sends its
-`Proof`, and the other, when that is right, its own.
+The order: both say `Hello`. Between silos, and between an operator and a silo, the one that opened
+the connection then sends its `Proof`, and the other, when that is right, its own.
 """
 
 from __future__ import annotations
@@ -19,11 +20,13 @@ from typing import NamedTuple
 
 from millstream.runtime.env import Env
 from millstream.runtime.options import RuntimeOptions
+from millstream.runtime.role import Role
 from millstream.runtime.text import shown
 
 from .address import endpoint_of, generation_of
 from .framing import FrameError
 from .message import WIRE_VERSION, Goodbye, Hello, Message, Proof, encode_messages
+from .secret import Secrets
 
 __all__ = [
     "GREETING_BYTES_MAX",
@@ -34,6 +37,7 @@ __all__ = [
     "Identity",
     "SiloReplaced",
     "hello_of",
+    "role_in",
 ]
 
 GREETING_BYTES_MAX = 64 * 1024
@@ -51,17 +55,29 @@ class Identity(NamedTuple):
     cluster: str
     address: str
     is_silo: bool
+    is_operator: bool = False
 
 
 def hello_of(identity: Identity, options: RuntimeOptions, env: Env) -> Hello:
     """What this process says first on a new connection."""
+    proves = identity.is_silo or identity.is_operator
     return Hello(
-        WIRE_VERSION,
-        *identity,
-        options.frame_bytes_max,
-        options.batch_messages_max,
-        env.random_bytes(NONCE_BYTES) if identity.is_silo else b"",
+        version=WIRE_VERSION,
+        cluster=identity.cluster,
+        sender=identity.address,
+        is_silo=identity.is_silo,
+        frame_bytes_max=options.frame_bytes_max,
+        batch_messages_max=options.batch_messages_max,
+        nonce=env.random_bytes(NONCE_BYTES) if proves else b"",
+        is_operator=identity.is_operator,
     )
+
+
+def role_in(hello: Hello) -> Role:
+    """What the sender says that it is; true once the greeting is done."""
+    if hello.is_silo:
+        return Role.SILO
+    return Role.OPERATOR if hello.is_operator else Role.CLIENT
 
 
 class GreetingError(FrameError):
@@ -77,7 +93,7 @@ class Greeting:
 
     Args:
         own: our `Hello`.
-        secret: the cluster's; empty at clients.
+        secrets: those that this process knows.
         is_opener: we opened the connection, so the other end must be a silo.
         expected: whom we look for; `host:port` takes whoever is there.
 
@@ -88,16 +104,18 @@ class Greeting:
     __slots__ = (
         "_expected",
         "_is_opener",
-        "_secret",
+        "_secrets",
         "is_done",
         "other",
         "own",
         "refusal",
     )
 
-    def __init__(self, own: Hello, secret: bytes, *, is_opener: bool, expected: str = "") -> None:
+    def __init__(
+        self, own: Hello, secrets: Secrets, *, is_opener: bool, expected: str = ""
+    ) -> None:
         self.own = own
-        self._secret = secret
+        self._secrets = secrets
         self._is_opener = is_opener
         self._expected = expected
         self.other: Hello | None = None
@@ -127,8 +145,8 @@ class Greeting:
         return GreetingError(text)
 
     def _take_hello(self, message: Message) -> list[Message]:
-        self.other = other = self._checked(message)
-        if not (other.is_silo and self.own.is_silo):
+        self.other = self._checked(message)
+        if self._least_role() is Role.CLIENT:
             self.is_done = True  # clients prove nothing, and are shown nothing
             return []
         return [self._proof(OPENER)] if self._is_opener else []
@@ -136,21 +154,40 @@ class Greeting:
     def _take_proof(self, message: Message) -> list[Message]:
         theirs, ours = (ACCEPTER, OPENER) if self._is_opener else (OPENER, ACCEPTER)
         if not isinstance(message, Proof):
-            raise GreetingError(f"{type(message).__name__} came where a silo's Proof was due")
+            raise GreetingError(f"{type(message).__name__} came where a Proof was due")
         if not hmac.compare_digest(self._proof(theirs).digest, message.digest):
-            raise GreetingError(
-                f"{self._name()} does not know the secret of cluster {self.own.cluster!r}: set "
-                "MILLSTREAM_SECRET to one text at all of its silos, or at none if they share a "
-                "membership directory, which keeps one (millstream.secret)"
-            )
+            raise GreetingError(self._unknown_secret())
         self.is_done = True
         return [] if self._is_opener else [self._proof(ours)]
 
-    def _proof(self, role: bytes) -> Proof:
-        """What only one who knows the secret can say, in this role, on this connection."""
+    def _unknown_secret(self) -> str:
+        cluster = repr(self.own.cluster)
+        if self._least_role() is Role.OPERATOR:
+            return (
+                f"{self._name()} does not know the operator's secret of cluster {cluster}: it is "
+                "MILLSTREAM_OPERATOR_SECRET of its silos if that is set, else in the file "
+                "millstream.operator of their membership directory"
+            )
+        return (
+            f"{self._name()} does not know the secret of cluster {cluster}: set MILLSTREAM_SECRET "
+            "to one text at all of its silos, or at none if they share a membership directory, "
+            "which keeps one (millstream.secret)"
+        )
+
+    def _proof(self, side: bytes) -> Proof:
+        """What only one who knows the secret can say, at this side of this connection."""
         assert self.other is not None
+        secrets = self._secrets
+        secret = secrets.cluster if self._least_role() is Role.SILO else secrets.operator
+        if not secret:
+            raise GreetingError("this process knows no secret that it could prove")
         said = [self.own, self.other] if self._is_opener else [self.other, self.own]
-        return Proof(hmac.digest(self._secret, role + encode_messages(said), hashlib.sha256))
+        return Proof(hmac.digest(secret, side + encode_messages(said), hashlib.sha256))
+
+    def _least_role(self) -> Role:
+        """Silos prove the cluster's secret, operators and silos the operator's."""
+        assert self.other is not None
+        return min(role_in(self.own), role_in(self.other))
 
     def _name(self) -> str:
         assert self.other is not None
@@ -163,15 +200,19 @@ class Greeting:
         if hello.version != own.version:
             raise GreetingError(f"peer speaks wire version {hello.version}, this is {WIRE_VERSION}")
         if hello.cluster != own.cluster:
-            self.refusal = f"it is in cluster {shown(hello.cluster)!r}, not {own.cluster!r}"
+            advice = "" if own.is_silo else ": name that cluster, or another gateway"
+            self.refusal = f"it is in cluster {shown(hello.cluster)!r}, not {own.cluster!r}{advice}"
             raise GreetingError(self.refusal)
         if self._is_opener and not hello.is_silo:
             raise GreetingError(f"expected a silo, found the client {shown(hello.sender)}")
         check_form(hello)
         if "@" in self._expected and self._expected != hello.sender:
             raise another(self._expected, hello.sender)
-        if hello.is_silo and own.is_silo and len(hello.nonce) != NONCE_BYTES:
-            raise GreetingError(f"a silo says {NONCE_BYTES} random bytes, not {len(hello.nonce)}")
+        proves = min(role_in(hello), role_in(own)) > Role.CLIENT
+        if proves and len(hello.nonce) != NONCE_BYTES:
+            raise GreetingError(
+                f"whoever proves a secret says {NONCE_BYTES} random bytes, not {len(hello.nonce)}"
+            )
         return hello
 
 

@@ -13,6 +13,8 @@ from typing import NamedTuple
 
 import msgspec
 
+from millstream.runtime.role import Role
+
 from .framing import FrameError
 
 __all__ = [
@@ -34,13 +36,14 @@ __all__ = [
     "encode_messages",
 ]
 
-WIRE_VERSION = 2
+WIRE_VERSION = 3
 
 
 class Hello(msgspec.Struct, tag=0, array_like=True, frozen=True):
     """Who speaks, in which cluster, and the largest frames that it takes.
 
-    `nonce`: random bytes of a silo, over which both silos prove that they know the secret.
+    `nonce`: random bytes of a silo or an operator, over which both sides prove that they know the
+    secret. `is_operator`: a client that proves the operator's secret.
     """
 
     version: int
@@ -50,6 +53,7 @@ class Hello(msgspec.Struct, tag=0, array_like=True, frozen=True):
     frame_bytes_max: int
     batch_messages_max: int = 64
     nonce: bytes = b""
+    is_operator: bool = False
 
 
 class Call(msgspec.Struct, tag=1, array_like=True, gc=False):
@@ -57,6 +61,7 @@ class Call(msgspec.Struct, tag=1, array_like=True, gc=False):
     `depth` how many turns do.
 
     `kind` is a grain type, or `$name` for a system target; `method` may be `extension.method`.
+    `role`: the `Role` of the process that made it; what a client writes here is written over.
     """
 
     id: int
@@ -70,6 +75,7 @@ class Call(msgspec.Struct, tag=1, array_like=True, gc=False):
     hops: int
     headers: dict[str, str] | None
     depth: int = 1
+    role: int = Role.SILO
 
 
 class Reply(msgspec.Struct, tag=2, array_like=True, gc=False):
@@ -112,7 +118,7 @@ class Ping(msgspec.Struct, tag=7, array_like=True, frozen=True):
 
 
 class Proof(msgspec.Struct, tag=8, array_like=True, frozen=True):
-    """A silo knows the cluster's secret."""
+    """The sender knows the secret: a silo the cluster's, an operator the operator's."""
 
     digest: bytes
 

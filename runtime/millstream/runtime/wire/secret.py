@@ -1,27 +1,58 @@
-"""The secret of a cluster, by which its silos know each other.
+"""The secrets of a cluster: by one its silos know each other, by the other they know operators.
 
-Owns: where it comes from. Not: how it is proved (`greeting`). Invariants: it is never sent, logged
-or part of an error; a file that holds it is its user's alone, and is whole or not there; of several
-silos that make it at once, one comes first for all.
+Owns: where they come from. Not: how they are proved (`greeting`). Invariants: a secret is never
+sent, logged or part of an error; a file that holds one is its user's alone, and is whole or not
+there; of several silos that make one at once, one comes first for all.
 """
 
 from __future__ import annotations
 
 import hashlib
+import hmac
 import os
 import stat
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Protocol, runtime_checkable
+from typing import NamedTuple, Protocol, runtime_checkable
 
 from millstream.runtime.errors import ConfigError
 
-__all__ = ["SECRET_BYTES", "SECRET_VARIABLE", "KeepsSecret", "find_secret", "secret_in_file"]
+__all__ = [
+    "NO_SECRETS",
+    "OPERATOR_FILE",
+    "OPERATOR_VARIABLE",
+    "SECRET_BYTES",
+    "SECRET_VARIABLE",
+    "KeepsOperatorSecret",
+    "KeepsSecret",
+    "Secrets",
+    "check_operator_secret",
+    "find_secret",
+    "find_secrets",
+    "operator_secret",
+    "secret_in_file",
+]
 
 SECRET_VARIABLE = "MILLSTREAM_SECRET"
+OPERATOR_VARIABLE = "MILLSTREAM_OPERATOR_SECRET"
+OPERATOR_FILE = "millstream.operator"
+"""The file of a membership directory that holds the operator's secret."""
 SECRET_BYTES = 32
 LETTERS_MIN = 16
+
+
+class Secrets(NamedTuple):
+    """The secrets that a process knows; empty: it does not know that one.
+
+    A silo knows both. A client knows `operator` if it is an operator's.
+    """
+
+    cluster: bytes = b""
+    operator: bytes = b""
+
+
+NO_SECRETS = Secrets()
 
 
 @runtime_checkable
@@ -31,6 +62,57 @@ class KeepsSecret(Protocol):
     def secret(self, fresh: bytes, /) -> bytes:
         """The secret that is kept; from now on `fresh` if there is none yet."""
         ...
+
+
+@runtime_checkable
+class KeepsOperatorSecret(Protocol):
+    """A membership table that keeps the operator's secret where operators find it."""
+
+    def operator_secret(self, fresh: bytes, /) -> bytes:
+        """The secret that is kept; from now on `fresh` if there is none yet."""
+        ...
+
+
+def find_secrets(
+    environ: Mapping[str, str], table: object, random_bytes: Callable[[int], bytes]
+) -> Secrets:
+    """Both secrets of a silo. Raises as `find_secret`, for a variable that is too short, too."""
+    cluster = find_secret(environ, table, random_bytes)
+    text = environ.get(OPERATOR_VARIABLE, "")
+    if not text:
+        kept = hmac.digest(cluster, OPERATOR_FILE.encode(), hashlib.sha256)
+        if isinstance(table, KeepsOperatorSecret):
+            kept = table.operator_secret(kept)
+        text = kept.hex()
+    return Secrets(cluster, check_operator_secret(OPERATOR_VARIABLE, text))
+
+
+def check_operator_secret(name: str, text: str) -> bytes:
+    """The operator's secret as it is proved, of its text. Raises ConfigError: it is too short."""
+    if len(text) < LETTERS_MIN:
+        raise ConfigError(
+            f"{name} has {len(text)} characters; it must have {LETTERS_MIN} or more, the same at "
+            "every silo of the cluster and at its operators"
+        )
+    return text.encode(errors="surrogateescape")
+
+
+def operator_secret(path: str | Path) -> str:
+    """The operator's secret for `connect`, from the file in which silos keep it.
+
+    Args:
+        path: `millstream.operator`, or the membership directory that has it.
+
+    Raises ConfigError: it is not there, others may read it, or it holds no secret; OSError.
+    """
+    file = Path(path)
+    file = file / OPERATOR_FILE if file.is_dir() else file
+    if not file.exists():
+        raise ConfigError(
+            f"{file} is not there: name the membership directory of silos that were started on "
+            f"this machine, or set {OPERATOR_VARIABLE}"
+        )
+    return secret_in_file(file, b"").hex()
 
 
 def find_secret(
@@ -99,15 +181,15 @@ def refuse_open_file(path: Path) -> None:
         return
     found = path.lstat()
     if not stat.S_ISREG(found.st_mode):
-        raise ConfigError(f"{path} holds the cluster's secret, and is not a plain file")
+        raise ConfigError(f"{path} holds a secret of the cluster, and is not a plain file")
     mode = stat.S_IMODE(found.st_mode)
     if mode & 0o077:
         raise ConfigError(
-            f"{path} holds the cluster's secret, and others may read it (mode {mode:04o}): chmod "
-            f"600 it, or better delete it while no silo runs, so that a fresh one is made"
+            f"{path} holds a secret of the cluster, and others may read it (mode {mode:04o}): "
+            f"chmod 600 it, or better delete it while no silo runs, so that a fresh one is made"
         )
     if found.st_uid != os.geteuid():
         raise ConfigError(
-            f"{path} holds the cluster's secret, and belongs to user {found.st_uid}, not "
+            f"{path} holds a secret of the cluster, and belongs to user {found.st_uid}, not "
             f"{os.geteuid()}: run all silos of a directory as one user"
         )

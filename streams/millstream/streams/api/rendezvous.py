@@ -22,6 +22,7 @@ from millstream.runtime import (
     ClusterError,
     Etag,
     Grain,
+    NotAllowed,
     StateStore,
     StorageError,
     StreamError,
@@ -30,11 +31,11 @@ from millstream.runtime import (
     read_only,
     shielded,
 )
-from millstream.runtime.extending import services_of
+from millstream.runtime.extending import Role, open_to, services_of
 from millstream.streams.contracts.identity import StreamId
 
 from .implicit import ImplicitSubscription
-from .inbox import Inbox, inbox_of
+from .inbox import Inbox, inbox_id, inbox_key, inbox_name, inbox_of
 from .stream_key import join_key, split_key
 from .subscription_rows import (
     HERE,
@@ -193,11 +194,14 @@ class Rendezvous(Grain):
             return row
         return msgspec.structs.replace(row, state="paused", note=found[0].note)
 
+    @open_to(Role.CLIENT)
     async def join(self, row: SubscriptionRow) -> int:
         """A consumer outside the cluster comes, perhaps again; returns the number of its session.
 
-        As `add`, but that what waits to be tried again is tried at once.
+        As `add`, but that what waits to be tried again is tried at once. Raises NotAllowed: the
+        subscription is not one of a consumer outside the cluster.
         """
+        self._check_outside(row)
         found = self._rows.get(row.id)
         session = 1 if found is None else found[0].session + 1
         start = "next" if row.start == HERE and found is None else row.start
@@ -206,6 +210,19 @@ class Rendezvous(Grain):
         if row.is_ephemeral:
             await self._inbox(row).look()  # who never comes is missed there
         return session
+
+    def _check_outside(self, row: SubscriptionRow) -> None:
+        """Any client may call: let no row pass for the subscription of a grain."""
+        provider, stream = parse_rendezvous_key(self.key)
+        own = inbox_id(provider, stream, row.name), inbox_key(provider, stream, row.name)
+        if (row.id, row.grain_key, row.grain_type) != (*own, inbox_name(provider)) or row.handler:
+            raise NotAllowed(f"{row.id} is not a subscription of a consumer outside the cluster")
+
+    @open_to(Role.CLIENT)
+    @shielded
+    async def end(self, name: str) -> None:
+        """End the subscription of a consumer outside the cluster; again is harmless."""
+        await self.remove(inbox_id(*parse_rendezvous_key(self.key), name))
 
     def _inbox(self, row: SubscriptionRow) -> Inbox:
         return self.grain(inbox_of(parse_rendezvous_key(self.key)[0]), row.grain_key)
@@ -223,6 +240,7 @@ class Rendezvous(Grain):
             await self._agents().attach(self._stream(), msgspec.structs.replace(row, start=HERE))
         return row
 
+    @open_to(Role.OPERATOR)
     async def resume(self, subscription: str, start: str) -> bool:
         """Attach a subscription again, or all of them, at `start`; False: there is none."""
         found = self._find(subscription)
@@ -243,6 +261,7 @@ class Rendezvous(Grain):
         if subscription in self._rows:
             await self._clear(subscription, self._rows[subscription][1])
 
+    @open_to(Role.OPERATOR)
     async def pause(self, subscription: str) -> bool:
         """Keep its events, or those of all, and deliver none; False: there is no such one."""
         found = self._find(subscription)
@@ -276,6 +295,7 @@ class Rendezvous(Grain):
         await self._agents().attach(self._stream(), row)
         await self._put(msgspec.structs.replace(row, state="active"))
 
+    @open_to(Role.OPERATOR)
     @shielded
     async def remove(self, subscription: str) -> None:
         """Forget a subscription, here and in the agent; again is harmless.
@@ -343,6 +363,7 @@ class Rendezvous(Grain):
         """Every subscription of the stream."""
         return [row for row, _ in self._rows.values() if row.id != WHOLE_STREAM]
 
+    @open_to(Role.CLIENT)
     @read_only
     async def everyone(self) -> list[SubscriptionRow]:
         """As `rows`, and the implicit subscriptions that have none."""

@@ -139,7 +139,10 @@ class Subscription(Generic[T]):
         consumer = None if self._grain is None else local_consumer(self._grain)
         if consumer is not None:
             consumer.left(self.id)
-        await self._rendezvous.remove(self.id)
+        if self._row.session:
+            await self._rendezvous.end(self.name)
+        else:
+            await self._rendezvous.remove(self.id)
         if consumer is not None:
             consumer.removed(self.id)
 

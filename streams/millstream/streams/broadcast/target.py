@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Coroutine
 from typing import Any, Protocol
 
-from millstream.runtime.extending import SystemTarget
+from millstream.runtime.extending import Role, SystemTarget, open_to
 
 __all__ = ["BroadcastTarget"]
 
@@ -23,11 +23,11 @@ class BroadcastTarget(SystemTarget):
     """Takes what clients publish."""
 
     target_name = "$broadcast"
-    open_to_clients = frozenset({"publish"})
 
     def __init__(self, into: Broadcaster) -> None:
         self._into = into
 
+    @open_to(Role.CLIENT)
     async def publish(self, name: str, key: str, body: bytes) -> None:
         """Tell every listener. Raises what they raised, if that is waited for."""
         await self._into.broadcast(name, key, body)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from millstream.runtime.extending import SystemTarget, shown
+from millstream.runtime.extending import Role, SystemTarget, open_to, shown
 from millstream.streams.contracts.identity import StreamId
 
 from .letters import LETTERS_MAX, DeadLetter, LetterRows
@@ -28,12 +28,12 @@ class DeadLettersTarget(SystemTarget):
     """The dead letters of one provider, as any of its silos gives them."""
 
     target_name = "$dead_letters"
-    open_to_clients = frozenset({"page", "get", "delete", "redrive"})
 
     def __init__(self, rows: LetterRows, redriver: Redriver) -> None:
         self._rows = rows
         self._redriver = redriver
 
+    @open_to(Role.OPERATOR)
     async def page(
         self, subscription: str, stream: StreamId | None, after: str, limit: int
     ) -> list[DeadLetter]:
@@ -44,6 +44,7 @@ class DeadLettersTarget(SystemTarget):
             raise ValueError(f"stream {stream}: name its subscription, too")
         return [*await self._rows.list(subscription, stream, after, limit)]
 
+    @open_to(Role.OPERATOR)
     async def get(self, letter_id: str) -> DeadLetter:
         """One letter. Raises LookupError."""
         letter = await self._rows.get(letter_id)
@@ -51,10 +52,12 @@ class DeadLettersTarget(SystemTarget):
             raise LookupError(f"there is no dead letter {shown(letter_id)}")
         return letter
 
+    @open_to(Role.OPERATOR)
     async def delete(self, letter_id: str) -> bool:
         """Forget a letter; False: there was none."""
         return await self._rows.delete(letter_id)
 
+    @open_to(Role.OPERATOR)
     async def redrive(self, letter_id: str) -> None:
         """Give the event to its subscription again, and forget the letter once that is done."""
         letter = await self.get(letter_id)

@@ -21,7 +21,7 @@ from millstream.runtime import (
     Rejected,
     grain,
 )
-from millstream.runtime.extending import isolated, services_of, stopping
+from millstream.runtime.extending import Role, isolated, open_to, services_of, stopping
 from millstream.streams.api.inbox import (
     Acks,
     Taken,
@@ -120,6 +120,7 @@ class InboxGrain(Grain):
 
     # -- the consumer's side
 
+    @open_to(Role.CLIENT)
     @isolated
     async def take(self, session: int, acks: Acks, events_max: int, wait_s: float) -> Taken:
         """See `Inbox`."""
@@ -156,6 +157,7 @@ class InboxGrain(Grain):
             self._pending.learn(acks)
         self._changed()
 
+    @open_to(Role.CLIENT)
     @isolated
     async def leave(self, session: int, acks: Acks) -> None:
         """See `Inbox`."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from millstream.runtime.extending import SystemTarget
+from millstream.runtime.extending import Role, SystemTarget, open_to
 from millstream.streams.contracts.identity import QueueId, StreamId
 
 from .report import StreamReport
@@ -32,11 +32,11 @@ class WhyTarget(SystemTarget):
     """What holds the streams of one provider up, as any of its silos tells it."""
 
     target_name = "$why"
-    open_to_clients = frozenset({"why"})
 
     def __init__(self, reports: Reports) -> None:
         self._reports = reports
 
+    @open_to(Role.OPERATOR)
     async def why(self, stream: StreamId) -> Why:
         """What holds a stream up; takes half a second."""
         return await self._reports.why(stream)

@@ -15,7 +15,7 @@ from typing import Protocol, TypeVar
 import msgspec
 
 from millstream.runtime import ConfigError, Conflict, Openable
-from millstream.runtime.extending import Opener, SystemTarget, shown
+from millstream.runtime.extending import Opener, Role, SystemTarget, open_to, shown
 from millstream.streams.contracts.identity import QueueId
 
 from .record import Handoff, OwnershipStore, QueueRecord, QueueState
@@ -36,7 +36,6 @@ class HoldingTarget(SystemTarget):
     """
 
     target_name = "$holding"
-    open_to_clients = frozenset({"hold"})
 
     def __init__(
         self,
@@ -50,6 +49,7 @@ class HoldingTarget(SystemTarget):
         self._queues = queues
         self._changed = changed
 
+    @open_to(Role.OPERATOR)
     async def hold(self, queue: str, is_held: bool) -> None:
         """Pause or resume one; returns when that is stored. Raises ConfigError, StorageError."""
         queues = self._queues()

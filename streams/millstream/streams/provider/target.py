@@ -11,7 +11,7 @@ from typing import Protocol
 
 import msgspec
 
-from millstream.runtime.extending import SiloServices, SystemTarget
+from millstream.runtime.extending import Role, SiloServices, SystemTarget, open_to
 from millstream.streams.agent.agent import PullingAgent
 from millstream.streams.api.subscription_rows import WHOLE_STREAM, SubscriptionRow
 from millstream.streams.contracts.identity import QueueId, StreamId
@@ -75,7 +75,6 @@ class StreamsTarget(SystemTarget):
     """What can be asked of a silo about one provider."""
 
     target_name = "$streams"
-    open_to_clients = frozenset({"silo_stats", "cluster_stats", "resize"})
 
     def __init__(
         self,
@@ -126,6 +125,7 @@ class StreamsTarget(SystemTarget):
         """The number of queues is being changed."""
         self._nudge()
 
+    @open_to(Role.OPERATOR)
     async def resize(self, queues: int) -> None:
         """Change the number of queues. Raises ConfigError, StorageError."""
         await self._resize(queues)
@@ -134,6 +134,7 @@ class StreamsTarget(SystemTarget):
         """A queue has no owner any more."""
         self._queues.wake(queue)
 
+    @open_to(Role.OPERATOR)
     async def silo_stats(self) -> SiloStats:
         """This silo and the queues that it reads."""
         agents, services = self._queues.agents(), self._services
@@ -141,6 +142,7 @@ class StreamsTarget(SystemTarget):
         queues = [agent_stats(agent, services.clock.wall_s()) for agent in agents]
         return SiloStats(services.address, services.name, services.activation_count, queues)
 
+    @open_to(Role.OPERATOR)
     async def cluster_stats(self) -> list[SiloStats]:
         """Every active silo that answers, by name."""
         services, target = self._services, target_of(self._provider)

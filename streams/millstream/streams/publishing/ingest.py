@@ -20,7 +20,7 @@ from typing import Protocol
 import msgspec
 
 from millstream.runtime import QueueUnavailable, StreamError
-from millstream.runtime.extending import SystemTarget
+from millstream.runtime.extending import Role, SystemTarget, open_to
 from millstream.streams.contracts.identity import StreamId
 from millstream.streams.contracts.message import OutMessage, ProducerMark
 from millstream.streams.contracts.token import Token
@@ -69,7 +69,6 @@ class IngestTarget(SystemTarget):
     """Stores what producers send, for one provider (`$ingest/<provider>`)."""
 
     target_name = "$ingest"
-    open_to_clients = frozenset({"publish", "publish_next"})
 
     def __init__(self, store: Store) -> None:
         self._into = store
@@ -91,6 +90,7 @@ class IngestTarget(SystemTarget):
 
     at_once = MappingProxyType({"publish": publish_at_once})
 
+    @open_to(Role.CLIENT)
     async def publish(self, namespace: str, producer: str, messages: list[IngestMessage]) -> int:
         """Store messages in order; returns how many were accepted (repeated ones count).
 
@@ -101,6 +101,7 @@ class IngestTarget(SystemTarget):
         await self._store(namespace, identity, messages)
         return len(messages)
 
+    @open_to(Role.CLIENT)
     async def publish_next(
         self,
         namespace: str,

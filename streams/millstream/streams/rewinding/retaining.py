@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Collection, Mapping
 from typing import Any, TypeVar
 
 from millstream.runtime import ConfigError
-from millstream.runtime.extending import SystemTarget, check_text
+from millstream.runtime.extending import Role, SystemTarget, check_text, open_to
 from millstream.streams.contracts.answers import AdapterFault, fault_of
 from millstream.streams.contracts.identity import QueueId
 from millstream.streams.contracts.queue import Retains
@@ -36,11 +36,11 @@ class RetainTarget(SystemTarget):
     """
 
     target_name = "$retain"
-    open_to_clients = frozenset({"retain", "let_go", "retained"})
 
     def __init__(self, calls: AdapterCalls) -> None:
         self._calls = calls
 
+    @open_to(Role.CLIENT)
     async def retain(self, form: int, reader: str, positions: dict[str, Token | None]) -> None:
         """Keep what is in these queues from these positions on; None: all that is there now.
 
@@ -52,6 +52,7 @@ class RetainTarget(SystemTarget):
             positions, "retain", lambda queue: adapter.retain(queue, reader, positions[queue])
         )
 
+    @open_to(Role.CLIENT)
     async def let_go(self, form: int, reader: str, queues: list[str]) -> None:
         """Keep nothing for a reader, in the queues that are read now and in these.
 
@@ -61,6 +62,7 @@ class RetainTarget(SystemTarget):
         wanted = list(dict.fromkeys([*self._calls.queues(), *queues]))
         await self._each(wanted, "let_go", lambda queue: adapter.let_go(queue, reader))
 
+    @open_to(Role.CLIENT)
     async def retained(self, form: int) -> dict[str, dict[str, Token]]:
         """The readers, and from where on each queue that is read now is kept for them."""
         adapter = self._checked(form, "any", ())

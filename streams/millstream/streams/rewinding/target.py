@@ -19,7 +19,7 @@ from typing import Any, Protocol, TypeVar
 import msgspec
 
 from millstream.runtime import CursorTooOld, MillstreamError, SiloUnavailable
-from millstream.runtime.extending import SystemTarget
+from millstream.runtime.extending import Role, SystemTarget, open_to
 from millstream.streams.contracts.answers import AdapterFault, checked_messages, fault_of
 from millstream.streams.contracts.identity import QueueId
 from millstream.streams.contracts.message import Page, QueueMessage
@@ -94,7 +94,6 @@ class RewindTarget(SystemTarget):
     """
 
     target_name = "$rewind"
-    open_to_clients = frozenset({"columns", "extents", "seek", "read"})
 
     def __init__(
         self, calls: AdapterCalls, columns: Callable[[str], list[Column]], others: Others
@@ -116,6 +115,7 @@ class RewindTarget(SystemTarget):
 
     # -- calls
 
+    @open_to(Role.CLIENT)
     async def extents(self, form: int, asked: list[str]) -> list[Extent]:
         """How far the queues go that are read now, and those that are asked for.
 
@@ -162,6 +162,7 @@ class RewindTarget(SystemTarget):
             first = last = None
         return Extent(queue, first, last)
 
+    @open_to(Role.CLIENT)
     async def columns(self, form: int, namespace: str) -> list[Column]:
         """The columns of a namespace's items; empty: no silo that answers in time knows them.
 
@@ -178,6 +179,7 @@ class RewindTarget(SystemTarget):
         """Those that this silo knows."""
         return self._columns(namespace)
 
+    @open_to(Role.CLIENT)
     async def seek(self, form: int, when_s: float) -> dict[str, Token | None]:
         """In each queue that is read now, the first message accepted at or after a wall time.
 
@@ -195,6 +197,7 @@ class RewindTarget(SystemTarget):
 
         return await self._calls.each(self._calls.queues(), sought)
 
+    @open_to(Role.CLIENT)
     async def read(
         self,
         form: int,

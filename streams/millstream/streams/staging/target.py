@@ -15,7 +15,7 @@ from typing import Any, Protocol, TypeVar
 import msgspec
 
 from millstream.runtime import ConfigError, NotInCluster, SiloUnavailable, StorageUnavailable
-from millstream.runtime.extending import SystemTarget, shown
+from millstream.runtime.extending import Role, SystemTarget, open_to, shown
 from millstream.streams.contracts.identity import QueueId, StreamId
 from millstream.streams.publishing.ingest import IngestMessage, producer_of
 from millstream.streams.publishing.split import PublishLimits, check_size
@@ -67,7 +67,6 @@ class StagingTarget(SystemTarget):
     """
 
     target_name = "$staging"
-    open_to_clients = frozenset({"begin", "stage", "commit", "abort"})
 
     def __init__(
         self,
@@ -83,6 +82,7 @@ class StagingTarget(SystemTarget):
         self._limits = limits
         self._refusal = refusal
 
+    @open_to(Role.CLIENT)
     async def begin(
         self,
         form: int,
@@ -110,6 +110,7 @@ class StagingTarget(SystemTarget):
         check_attempt(attempt)
         return await answered(self._of(namespace, writer).begin(attempt, batch, part, once))
 
+    @open_to(Role.CLIENT)
     async def stage(
         self,
         namespace: str,
@@ -152,6 +153,7 @@ class StagingTarget(SystemTarget):
             staged.append(StagedMessage(lane, one.key, items, one.headers))
         return Chunk(namespace, list(lanes), staged)
 
+    @open_to(Role.CLIENT)
     async def commit(
         self, namespace: str, writer: str, batch: int, manifests: list[Manifest], wait_s: float
     ) -> Done | Gone | Waiting:
@@ -167,6 +169,7 @@ class StagingTarget(SystemTarget):
         wait_s = min(wait_s, COMMIT_WAIT_S_MAX)
         return await answered(self._of(namespace, writer).commit(batch, manifests, wait_s))
 
+    @open_to(Role.CLIENT)
     async def abort(self, namespace: str, writer: str, batch: int) -> None:
         """Drop what is open of a batch, and of those before it. Raises StorageError."""
         check_number("batch", batch)

@@ -23,7 +23,7 @@ from millstream.providers.ledger.protocol.entry import NOTHING
 from millstream.providers.ledger.protocol.errors import LedgerError
 from millstream.providers.ledger.protocol.record import ENDLESS, LedgerRecord, LedgerState
 from millstream.runtime import StorageError
-from millstream.runtime.extending import SystemTarget
+from millstream.runtime.extending import Role, SystemTarget, open_to
 
 __all__ = ["WAIT_S_MAX", "EndAnswer", "LossAnswer", "LostPart", "MendingTarget", "Numbers"]
 
@@ -95,7 +95,6 @@ class MendingTarget(SystemTarget):
     """
 
     target_name = "$ledgers"
-    open_to_clients = frozenset({"recover", "left", "give_up"})
 
     def __init__(
         self, context: HandleContext, numbers: Numbers, is_lost: Callable[[str], bool]
@@ -104,6 +103,7 @@ class MendingTarget(SystemTarget):
         self._numbers = numbers
         self._is_lost = is_lost
 
+    @open_to(Role.OPERATOR)
     async def recover(self, ledger: int, wait_s: float) -> EndAnswer:
         """Fence a ledger, and give it an end with all that was acknowledged."""
         options = replace(self._context.options, recover_max_s=min(wait_s, WAIT_S_MAX))
@@ -113,6 +113,7 @@ class MendingTarget(SystemTarget):
             return EndAnswer(refusal=said(error))
         return EndAnswer(record.last, record.length)
 
+    @open_to(Role.OPERATOR)
     async def left(self, ledger: int, gone: list[str]) -> LossAnswer:
         """Read all of a ledger, which is fenced if it has no end, and say what is missing.
 
@@ -125,6 +126,7 @@ class MendingTarget(SystemTarget):
         except (LedgerError, StorageError) as error:
             return LossAnswer(refusal=said(error))
 
+    @open_to(Role.OPERATOR)
     async def give_up(self, ledger: int, gone: list[str]) -> LossAnswer:
         """Give up what is missing now; what that was."""
         try:

@@ -40,7 +40,7 @@ from millstream.runtime import (
     always_interleave,
     grain,
 )
-from millstream.runtime.extending import isolated, services_of, stopping
+from millstream.runtime.extending import Role, isolated, open_to, services_of, stopping
 
 from .hold import Hold, Keeper
 from .options import WAIT_MS_MAX
@@ -121,6 +121,7 @@ class QueueOwner(Grain):
 
     # -- what can be asked
 
+    @open_to(Role.CLIENT)
     @always_interleave
     @isolated
     async def do(self, command: Command, request: Request | None) -> Answered:
@@ -135,6 +136,7 @@ class QueueOwner(Grain):
             self._polls.changed()
         return answer
 
+    @open_to(Role.CLIENT)
     @always_interleave
     @isolated
     async def poll(self, command: Dequeue, request: Request, wait_ms: int) -> Polled:
@@ -146,11 +148,13 @@ class QueueOwner(Grain):
         now_ms = self._hold.now_ms() if found.leases else 0
         return Polled(found.leases, found.status, now_ms, self._hold.settings.layout)
 
+    @open_to(Role.CLIENT)
     @always_interleave
     async def leave(self, session: str) -> None:
         """Nobody waits for the answer of this session's poll: let it be answered."""
         self._polls.leave(session)
 
+    @open_to(Role.CLIENT)
     @always_interleave
     @isolated
     async def look(self, look: Look) -> Seen:
@@ -158,6 +162,7 @@ class QueueOwner(Grain):
         seen: Seen = await self._hold.look(look)
         return seen
 
+    @open_to(Role.CLIENT)
     @always_interleave
     @isolated
     async def create(self, settings: QueueSettings) -> SettingsRow:
@@ -182,12 +187,14 @@ class QueueOwner(Grain):
         self._set(row.settings)
         return await self._hold.look(Strays()) if settings.shards_before else Moving(False, 0)
 
+    @open_to(Role.OPERATOR)
     @always_interleave
     async def clock(self, is_reset: bool) -> ClockReading:
         """The queue's time beside its machine's; `is_reset`: set it to that first. Raises as
         `do`."""
         return await self._hold.clock(is_reset)
 
+    @open_to(Role.CLIENT)
     @always_interleave
     async def delete(self) -> None:
         """Delete the queue with its messages. Who waits for messages is told. Raises as `do`."""

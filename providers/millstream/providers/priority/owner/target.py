@@ -5,7 +5,7 @@ from __future__ import annotations
 from millstream.providers.priority.core.shards import SHARD_MARK
 from millstream.providers.priority.store.contract import PriorityStore
 from millstream.runtime import ConfigError
-from millstream.runtime.extending import Clock, SystemTarget
+from millstream.runtime.extending import Clock, Role, SystemTarget, open_to
 
 __all__ = ["NAMES_MAX", "QueuesTarget"]
 
@@ -17,7 +17,6 @@ class QueuesTarget(SystemTarget):
     """The queues of a part; in each silo that has it."""
 
     target_name = "$priority"
-    open_to_clients = frozenset({"queues", "changes_lag_s"})
 
     def __init__(self, store: PriorityStore, clock: Clock) -> None:
         self._store = store
@@ -28,6 +27,7 @@ class QueuesTarget(SystemTarget):
         """The store keeps what was answered."""
         return self._store.is_durable
 
+    @open_to(Role.CLIENT)
     async def queues(self, prefix: str, after: str, limit: int) -> list[str]:
         """Names that begin so, in order, after one; at most `limit`. Raises ConfigError (the
         limit), StorageUnavailable."""
@@ -39,6 +39,7 @@ class QueuesTarget(SystemTarget):
             after = found[-1]
         return []
 
+    @open_to(Role.CLIENT)
     async def changes_lag_s(self) -> float:
         """How long the oldest change has waited to be relayed; 0 when none waits.
 
