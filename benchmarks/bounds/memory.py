@@ -18,13 +18,23 @@ from typing import Any
 
 from millstream.balancers import DeploymentBalancer
 from millstream.providers.memory import MemoryQueues
-from millstream.runtime import Address, Grain, Silo, connect
+from millstream.runtime import Address, Env, Grain, RuntimeOptions, Silo, connect
+from millstream.runtime.wire.framing import frame
+from millstream.runtime.wire.greeting import Identity, hello_of
+from millstream.runtime.wire.message import encode_messages
 from millstream.streams import Event, PersistentStreams, StreamNamespace, subscribe
 
 from .programs import Target, silo_process
 from .watch import held_bytes, settled, sized
 
-__all__ = ["error_text", "frozen_peer", "handled_events", "never_greets", "never_reads"]
+__all__ = [
+    "error_text",
+    "frozen_peer",
+    "handled_events",
+    "never_greets",
+    "never_reads",
+    "partial_frames",
+]
 
 BLOBS = StreamNamespace("bounds", bytes)
 Figures = dict[str, float]
@@ -87,24 +97,47 @@ async def frozen_peer(work: Path, size: float) -> Figures:
 
 async def never_greets(work: Path, size: float) -> Figures:
     """16 connections that send 50 MB of one frame each, and no greeting."""
-    share = sized(50_000_000, size)
+    data = _partial(sized(50_000_000, size))
     async with silo_process(work) as process:
         before = await settled(process.pid)
         address = Address.parse(process.gateway)
         sockets = [socket.create_connection(address) for _ in range(16)]
         try:
-            await asyncio.gather(*(_flood(one, share) for one in sockets))
+            await asyncio.gather(*(_flood(one, data) for one in sockets))
             return {"never_greets_bytes": await settled(process.pid) - before}
         finally:
             for one in sockets:
                 one.close()
 
 
-async def _flood(one: socket.socket, count: int) -> None:
-    """The start of a large frame; whoever does not want it may close or stop reading."""
+async def partial_frames(work: Path, size: float) -> Figures:
+    """64 clients that greet and send 50 MB of a frame of 60 MB each, and no more."""
+    data = _partial(sized(50_000_000, size))
+    async with silo_process(work) as process:
+        before = await settled(process.pid)
+        address = Address.parse(process.gateway)
+        sockets = [socket.create_connection(address) for _ in range(64)]
+        try:
+            for number, one in enumerate(sockets):
+                identity = Identity("dev", f"client-{number}", False)
+                hello = hello_of(identity, RuntimeOptions(), Env())
+                one.sendall(frame(encode_messages([hello])))
+            await asyncio.gather(*(_flood(one, data) for one in sockets))
+            return {"partial_frames_bytes": await settled(process.pid) - before}
+        finally:
+            for one in sockets:
+                one.close()
+
+
+def _partial(count: int) -> bytes:
+    """The start of a large frame."""
+    return (60_000_000).to_bytes(4, "little") + bytes(count)
+
+
+async def _flood(one: socket.socket, data: bytes) -> None:
+    """Send it; whoever does not want it may close or stop reading."""
     one.setblocking(False)
     loop = asyncio.get_running_loop()
-    data = (60_000_000).to_bytes(4, "little") + bytes(count)
     with suppress(OSError, TimeoutError):
         async with asyncio.timeout(5):
             await loop.sock_sendall(one, data)

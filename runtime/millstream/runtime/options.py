@@ -102,6 +102,12 @@ class RuntimeOptions:
     """Requests waiting for one activation."""
     frame_bytes_max: int = field(default=64 * 2**20, metadata={"max": FRAME_BYTES_MOST})
     """Largest frame that is sent or taken."""
+    partial_bytes_max: int = 128 * 2**20
+    """Bytes of all frames that are being read from clients, in one silo; other connections that
+    begin a frame of more than 64 KiB are not read until there is room. Silos are not counted."""
+    frame_timeout_s: float = 30.0
+    """How long a client's frame may take to arrive while others wait for its room; above, its
+    connection is closed."""
     batch_messages_max: int = 64
     """Messages joined in one frame."""
     batch_bytes_max: int = 64 * 2**10
@@ -115,7 +121,8 @@ class RuntimeOptions:
     unread_bytes_max: int = 256 * 2**20
     """Bytes of answers that wait for one connection; above, it is closed."""
     connections_max: int = 900
-    """Connections that others have opened to one silo."""
+    """Connections to one silo of clients, and of others that have not greeted; those of silos are
+    not counted."""
     ping_every_s: float = 5.0
     """A connection on which nothing was heard for this long is asked for a sign."""
     silent_after_s: float = 30.0

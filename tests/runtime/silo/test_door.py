@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,7 @@ from millstream.runtime.cluster.gateways import GatewayTarget
 from millstream.runtime.cluster.member import MemberTarget
 from millstream.runtime.cluster.table import TableView
 from millstream.runtime.extending import SystemTarget, ask_gateway
+from millstream.runtime.silo.visitors import NEWCOMERS_MAX
 from millstream.runtime.testing import SimCluster, Simulation, run
 from millstream.runtime.wire.connection import Peer
 from millstream.runtime.wire.greeting import Identity, hello_of
@@ -319,6 +321,44 @@ async def test_visitors_above_the_limit_are_refused_with_a_line_now_and_then(
         await until(lambda: not visitors.inbound)
         async with Client([silo.gateway]) as third:
             assert await third.grain(Desk, "a").where()
+
+
+async def test_strangers_and_clients_do_not_keep_a_silo_out() -> None:
+    """900 connections that said nothing kept a silo from joining."""
+    table, options = MemoryMembershipTable(), RuntimeOptions(connections_max=40)
+    async with Silo(grains=[Desk], membership=table, options=options) as silo:
+        visitors = silo.assembly.visitors
+        host, port = silo.gateway.split(":")
+        strangers = [await asyncio.open_connection(host, port) for _ in range(60)]
+        await until(lambda: len(visitors.inbound) == 40)
+        async with AsyncExitStack() as clients:
+            for _ in range(40):
+                await clients.enter_async_context(Client([silo.gateway]))
+            assert len(visitors.clients) == 40 and len(visitors.inbound) <= 40 + NEWCOMERS_MAX
+            strangers += [await asyncio.open_connection(host, port) for _ in range(60)]
+            with pytest.raises(SiloUnavailable):
+                async with Client([silo.gateway]):
+                    pass
+            async with Silo(grains=[Desk], membership=table) as other:
+                found = {await other.grain(Desk, f"{number}").where() for number in range(20)}
+                assert found == {silo.address, other.address}
+                assert len(visitors.clients) == 40, "no client had to go for that"
+                assert len(visitors.inbound) <= 40 + NEWCOMERS_MAX + 1
+        for _, writer in strangers:
+            writer.close()
+        await until(lambda: not visitors.inbound)
+        assert visitors.newcomers == {} and visitors._silo_count == 0
+
+
+async def test_clients_of_one_name_count_each() -> None:
+    async with Silo(grains=[Desk], options=RuntimeOptions(connections_max=3)) as silo:
+        end, visitors, links = silo.assembly.engine.end, silo.assembly.visitors, []
+        for _ in range(10):
+            links.append(link := FakeLink())
+            visitors.accept(link)
+            identity = Identity("dev", "client-x", False)
+            link.receiver.received(raw(hello_of(identity, end.options, Env())))
+        assert [bool(link.ended) for link in links] == [False] * 3 + [True] * 7
 
 
 async def test_a_client_that_vanished_is_noticed() -> None:

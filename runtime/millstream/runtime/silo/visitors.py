@@ -1,8 +1,9 @@
 """Who has connected to this silo, and who leaves.
 
 Owns: the connections that others opened, the clients among them, the goodbyes said and heard. Not:
-connections to others (`peers`), what visitors call (`arrivals`). Invariant: an end that leaves in
-order keeps its connection until its last call is answered.
+connections to others (`peers`), what visitors call (`arrivals`). Invariants: an end that leaves in
+order keeps its connection until its last call is answered; a silo can connect however many
+strangers and clients there are, since it is known for a silo only once it has greeted.
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ __all__ = ["Visitors"]
 STOPPING = "stopping"
 REFUSED_EVERY_S = 10.0
 """Newcomers that are refused are logged at most this often."""
+NEWCOMERS_MAX = 32
+"""Connections that may greet though `connections_max` is reached: one of them may be a silo's."""
 
 log = logging.getLogger("millstream.silo")
 
@@ -31,7 +34,8 @@ class Visitors:
     Args:
         outgoing: the connections that this silo opened.
 
-    Attributes: `inbound`, those that others opened; `clients`, the clients among them by id.
+    Attributes: `inbound`, those that others opened; `clients`, the clients among them by id;
+    `newcomers`, those among them that have not greeted yet, the oldest first.
     """
 
     def __init__(self, end: LocalEnd, outgoing: Callable[[], Iterable[Peer]]) -> None:
@@ -39,24 +43,37 @@ class Visitors:
         self._outgoing = outgoing
         self.inbound: dict[Peer, None] = {}
         self.clients: dict[str, Peer] = {}
+        self.newcomers: dict[Peer, None] = {}
+        self._silo_count = 0  # of `inbound`
         self._leaving: set[str] = set()  # silos that were seen stopping
         self._is_gateway_open = True
         self._is_stopping = False
         self._refused = Repeated(log, end.loop.time, REFUSED_EVERY_S)
 
     def accept(self, link: Link) -> None:
-        """Somebody connects; above `connections_max` they are refused."""
-        limit = self._end.options.connections_max
-        if len(self.inbound) >= limit:
-            link.abort()
-            self._refused.note(f"connections_max is {limit}: {link.peer} was refused")
-            return
+        """Somebody connects. When too many have, the first that has not greeted makes room."""
+        is_full = len(self.inbound) - self._silo_count >= self._end.options.connections_max
+        if is_full and len(self.newcomers) >= NEWCOMERS_MAX:
+            self._refuse(next(iter(self.newcomers)))
         peer = Peer(self._end, "", self._lost)
-        self.inbound[peer] = None
+        self.inbound[peer] = self.newcomers[peer] = None
         peer.attach(link)
 
+    def _refuse(self, peer: Peer) -> None:
+        """There are too many clients, or strangers that do not say who they are."""
+        limit = self._end.options.connections_max
+        self._refused.note(f"connections_max is {limit}: {peer.where} was refused")
+        peer.close("there are too many connections (connections_max)")
+
     def greeted(self, peer: Peer, /) -> None:
-        """Note clients; tell newcomers if this silo is not for them any more."""
+        """Note clients, if there is room; tell newcomers if this silo is not for them any more."""
+        if peer in self.newcomers:
+            del self.newcomers[peer]
+            self._silo_count += peer.is_silo
+            clients = len(self.inbound) - len(self.newcomers) - self._silo_count
+            if clients > self._end.options.connections_max and not peer.is_silo:
+                self._refuse(peer)
+                return
         is_open = not self._is_stopping and (peer.is_silo or self._is_gateway_open)
         if not is_open and peer in self.inbound:
             peer.send(Goodbye(STOPPING))
@@ -64,7 +81,11 @@ class Visitors:
             self.clients[peer.name] = peer
 
     def _lost(self, peer: Peer) -> None:
-        self.inbound.pop(peer, None)
+        is_new = peer in self.newcomers
+        self.newcomers.pop(peer, None)
+        if peer in self.inbound:
+            del self.inbound[peer]
+            self._silo_count -= peer.is_silo and not is_new
         if self.clients.get(peer.name) is peer:
             del self.clients[peer.name]
 

@@ -25,7 +25,7 @@ from millstream.runtime.role import Role
 from millstream.runtime.tasks import Tasks
 from millstream.runtime.text import shown
 
-from .framing import FrameError, FrameReader
+from .framing import FrameError, FrameReader, FrameRoom
 from .greeting import (
     GREETING_BYTES_MAX,
     REASON_CHARS_MAX,
@@ -66,6 +66,12 @@ FEW = 16
 FEW_MESSAGES = [bytes([0x90 + count]) for count in range(FEW)]  # how arrays of so many begin
 FRAMES_AHEAD_MAX = 64
 """Frames that are read and not taken yet; above, the link is not read."""
+BYTES_AHEAD_MAX = 2**20
+"""Bytes of these frames; above, the link is not read."""
+FREE_BYTES = 64 * 1024
+"""Frames of clients up to this size are read without asking for room."""
+WAITING_BYTES_MAX = 32 * 2**20
+"""What is held of frames that wait for room; above, the connection that asks is closed."""
 WARNED_EVERY_S = 10.0
 """Warnings about one peer, of one sort, are logged at most this often."""
 GARBAGE = (FrameError, msgspec.DecodeError, RecursionError, UnicodeDecodeError)
@@ -104,6 +110,7 @@ class LocalEnd:
         "env",
         "identity",
         "inbox",
+        "intake",
         "loop",
         "options",
         "outbox",
@@ -136,6 +143,7 @@ class LocalEnd:
         self.closings = Repeated(log, loop.time, WARNED_EVERY_S)
         self.unreadables = Repeated(log, loop.time, WARNED_EVERY_S)
         self.pulse = Pulse(tasks, options.ping_every_s, options.silent_after_s)
+        self.intake = Intake(options, loop, tasks)
 
     def open(self, inbox: Inbox, welcome: Welcome) -> None:
         """From now on calls and greetings have somebody who takes them."""
@@ -145,6 +153,51 @@ class LocalEnd:
         """This end's part of the greeting on a new connection."""
         own = hello_of(self.identity, self.options, self.env)
         return Greeting(own, self.secrets, is_opener=is_opener, expected=expected)
+
+
+class Intake:
+    """Lets connections of clients read large frames in turn (`FrameRoom`)."""
+
+    __slots__ = ("_loop", "_options", "_room", "_tasks", "_timer")
+
+    def __init__(
+        self, options: RuntimeOptions, loop: asyncio.AbstractEventLoop, tasks: Tasks
+    ) -> None:
+        self._options = options
+        self._loop = loop
+        self._tasks = tasks
+        self._room = FrameRoom(options.partial_bytes_max, WAITING_BYTES_MAX)
+        self._timer: asyncio.TimerHandle | None = None
+
+    def ask(self, peer: Peer, size: int, held_bytes: int) -> bool:
+        """May it read a frame of that size now? Else it is told by `read_on`. Raises FrameError."""
+        answer = self._room.ask(peer, size, held_bytes, self._loop.time())
+        if answer == "full":
+            limit = f"partial_bytes_max {self._options.partial_bytes_max}"
+            raise FrameError(f"no room for its frame of {size} bytes ({limit}): too many wait")
+        self._arm()
+        return answer == "read"
+
+    def release(self, peer: Peer) -> None:
+        """Its frame is whole, or it is closed."""
+        for admitted in self._room.release(peer, self._loop.time()):
+            assert isinstance(admitted, Peer)
+            admitted.read_on()
+        self._arm()
+
+    def _arm(self) -> None:
+        """Look at the right time for frames that take too long; not at all while nobody waits."""
+        if self._timer is not None:
+            self._timer.cancel()
+        due_s = self._room.next_late_s(self._options.frame_timeout_s)
+        self._timer = None if due_s is None else self._tasks.call_at(due_s, self._end_late)
+
+    def _end_late(self) -> None:
+        self._timer = None
+        for late in self._room.late(self._loop.time(), self._options.frame_timeout_s):
+            assert isinstance(late, Peer)
+            late.end_late_frame()
+        self._arm()
 
 
 class Peer(Serving):
@@ -172,6 +225,8 @@ class Peer(Serving):
         self._is_going_on = False
         self._is_paused = False  # nothing is taken, since answers wait
         self._is_reading = True
+        self._frame_bytes = 0  # of the frame that has or awaits room
+        self._awaits_room = False
         self._is_heard = False
         self._owes_sign = False
         self._silence = Silence()
@@ -247,6 +302,7 @@ class Peer(Serving):
         self._cancel_served()
         self._frames.clear()
         self._messages = ()
+        self._give_room()
         self._on_closed(self)
 
     def _heed_answers(self) -> None:
@@ -284,8 +340,39 @@ class Peer(Serving):
             elif payloads:
                 self._frames.extend(payloads)
                 self._take_frames()
+            self._see_to_room(bool(payloads))
         except GARBAGE as error:
             self._abort(str(error))
+
+    def _see_to_room(self, is_whole: bool) -> None:
+        """Ask for room when a client begins a large frame; give it back when that is whole."""
+        if is_whole and self._frame_bytes:
+            self._give_room()
+        size = self._reader.partial_bytes
+        is_asking = size > FREE_BYTES and not self._frame_bytes and not self.is_closed
+        if is_asking and self._greeted and not (self.is_silo or self._is_opener):
+            self._frame_bytes = size
+            self._awaits_room = not self._end.intake.ask(self, size, self._reader.held_bytes)
+            self._set_reading()
+
+    def _give_room(self) -> None:
+        if self._frame_bytes:
+            self._frame_bytes, self._awaits_room = 0, False
+            self._end.intake.release(self)
+
+    def read_on(self) -> None:
+        """There is room for its frame now (called by the intake)."""
+        self._awaits_room = False
+        self._set_reading()
+
+    def end_late_frame(self) -> None:
+        """Others have waited too long for the room of its frame (called by the intake)."""
+        options, held = self._options, self._reader.held_bytes
+        self._abort(
+            f"its frame of {self._frame_bytes} bytes did not arrive within "
+            f"{options.frame_timeout_s:g} s (frame_timeout_s; {held} bytes came), and others wait "
+            f"for room (partial_bytes_max {options.partial_bytes_max})"
+        )
 
     def _take_frames(self) -> None:
         """Take frames; from the second one with calls on they wait for the next iteration."""
@@ -295,6 +382,7 @@ class Peer(Serving):
             if not self._greeted:
                 self._hear_greeting(payload)
                 self._frames.extend(self._reader.feed(b""))  # what the greeting made readable
+                self._see_to_room(is_whole=False)
                 continue
             messages = self._decode(payload)
             if has_called and any(type(message) is Call for message in messages):
@@ -325,13 +413,21 @@ class Peer(Serving):
 
     def _set_reading(self) -> None:
         """Read the link unless enough was read already."""
-        is_wanted = not self._is_paused and len(self._frames) <= FRAMES_AHEAD_MAX
+        is_ahead = len(self._frames) > FRAMES_AHEAD_MAX or (
+            sum(map(len, self._frames)) > BYTES_AHEAD_MAX
+        )
+        is_wanted = not (self._is_paused or self._awaits_room or is_ahead)
         if is_wanted != self._is_reading and self._link is not None:
             self._is_reading = is_wanted
             self._link.reading(is_wanted)
 
+    @property
+    def where(self) -> str:
+        """The address of the other end."""
+        return self._link.peer if self._link is not None else "?"
+
     def _who(self) -> str:
-        return self.name or (self._link.peer if self._link is not None else "?")
+        return self.name or self.where
 
     def _warn_closed(self, reason: str) -> None:
         text = f"connection with {self._who()} closed: {shown(reason, REASON_CHARS_MAX)}"
@@ -437,6 +533,10 @@ class Peer(Serving):
     def check_pulse(self, looks_max: int, /) -> None:
         """Ask for a sign after a silence; close after one that is too long."""
         assert self._link is not None
+        if self._awaits_room:  # it is not heard because it is not read, and cannot know that
+            self._silence = Silence()
+            self.send(Ping(False))
+            return
         waiting = self._link.waiting_bytes
         is_heard, self._is_heard = self._is_heard, False
         looks = self._silence.look(is_heard, waiting, self._written_bytes)
