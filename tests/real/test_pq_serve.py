@@ -17,7 +17,7 @@ TOKEN = "a-token-of-tests-0123456789"
 pytestmark = pytest.mark.real
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 async def test_a_process_serves_and_ends(number: signal.Signals, tmp_path: Path) -> None:
     token = tmp_path / "token"
     token.write_text(f"{TOKEN}\n")

@@ -139,7 +139,7 @@ def folder(tmp_path: Path) -> Path:
 ACTIVE = r"silo (\S+) is active at (\S+)@\d+, cluster (\S+), millstream \S+; grains: (.*); parts"
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 async def test_a_silo_tells_that_it_is_active_serves_and_stops_on_a_signal(
     folder: Path, number: signal.Signals
 ) -> None:
@@ -152,6 +152,38 @@ async def test_a_silo_tells_that_it_is_active_serves_and_stops_on_a_signal(
             assert await client.grain(Echo, "a").echo("hello") == "hello"
         program.process.send_signal(number)
         assert await program.ended() == 0
+        assert f"{number.name} came: the silo stops" in program.told
+        assert "was asked to stop" in program.told
+
+
+def ignore_hangups() -> None:
+    """As `nohup` does."""
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+
+
+async def test_a_silo_that_was_started_under_nohup_goes_on_when_its_terminal_goes(
+    folder: Path,
+) -> None:
+    async with run(folder, "run_app:make", preexec_fn=ignore_hangups) as program:
+        _, gateway, *_ = (await program.until(ACTIVE)).groups()
+        program.process.send_signal(signal.SIGHUP)
+        async with connect(gateway) as client:
+            assert await client.grain(Echo, "a").echo("hello") == "hello"
+        program.process.send_signal(signal.SIGTERM)
+        assert await program.ended() == 0
+        assert "SIGHUP" not in program.told
+
+
+async def test_a_terminal_that_goes_does_not_cut_a_stop_short(folder: Path) -> None:
+    options = {"stdout": asyncio.subprocess.PIPE}
+    async with run(folder, "run_app:make_stuck", **options) as program:
+        await program.until(ACTIVE)
+        program.process.send_signal(signal.SIGINT)
+        assert program.process.stdout is not None
+        assert await program.process.stdout.readline() == b"the provider waits\n"
+        program.process.send_signal(signal.SIGHUP)
+        program.process.send_signal(signal.SIGTERM)
+        assert await program.ended() == -signal.SIGTERM
 
 
 async def test_a_bookie_runs_beside_the_silo_that_has_the_grains(folder: Path) -> None:

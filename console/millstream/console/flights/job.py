@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from millstream.runtime import ConfigError, MillstreamError
-from millstream.runtime.run import loop_factory
+from millstream.runtime.run import loop_factory, stop_signals
 
 from .check import Figures, count_here, figures_of_grains
 from .cluster import CLUSTER, FlightCluster
@@ -42,7 +42,8 @@ QUICK_SAMPLE_S = 0.05  # to kill in time
 STUCK_S_MAX = 60.0
 FIRST_EVENT_S = 180.0  # Spark on a busy machine: the first Python worker alone may take 40 s
 DRAINED_S = 2.0  # what a killed silo had delivered last is in no sample: then this tells the end
-TERMINATED = 143
+ENDED_BY = 128
+"""What a shell adds to the number of the signal that ended a program."""
 
 log = logging.getLogger("millstream.flights")
 
@@ -94,19 +95,22 @@ def _work_directory(options: JobOptions, stack: ExitStack) -> Path:
 
 
 async def _run_until_signal(job: Job) -> int:
-    """Run; SIGTERM cancels, as Ctrl-C does, so that everything is stopped."""
+    """Run; SIGTERM and SIGHUP cancel, as Ctrl-C does, so that everything is stopped."""
     task = asyncio.ensure_future(job.run())
-    terminated: list[bool] = []
+    terminated: list[signal.Signals] = []
 
-    def terminate() -> None:
-        terminated.append(task.cancel())
+    def terminate(number: signal.Signals) -> None:
+        terminated.append(number)
+        task.cancel()
 
-    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, terminate)
+    for number in stop_signals():
+        if number != signal.SIGINT:  # which cancels by itself
+            asyncio.get_running_loop().add_signal_handler(number, terminate, number)
     try:
         return await task
     except asyncio.CancelledError:
         if terminated:
-            return TERMINATED
+            return ENDED_BY + terminated[0]
         raise
 
 

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import signal
 
 from millstream.runtime import Client, ConfigError
+from millstream.runtime.run import stop_signals
 
 __all__ = ["serve"]
 
 
 async def serve(client: Client, arguments: argparse.Namespace) -> int:
-    """Serve until SIGINT or SIGTERM. Raises ConfigError, OSError: the port is taken."""
+    """Serve until SIGINT, SIGTERM or SIGHUP. Raises ConfigError, OSError: the port is taken."""
     try:
         from millstream.providers.priority.http import PriorityApi
     except ModuleNotFoundError as error:
@@ -26,7 +26,7 @@ async def serve(client: Client, arguments: argparse.Namespace) -> int:
         insecure=arguments.insecure,
     )
     ended, loop = asyncio.Event(), asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM):
+    for number in stop_signals():
         loop.add_signal_handler(number, ended.set)
     async with api:
         print(f"priority queues of {arguments.cluster!r} at {api.url}", flush=True)

@@ -3,6 +3,7 @@
 from .launcher import SiloProcess, SiloProcesses
 from .loops import loop_factory
 from .program import RUN_OPTIONS, RunOption, run_program
+from .serve import stop_signals
 
 __all__ = [
     "RUN_OPTIONS",
@@ -11,4 +12,5 @@ __all__ = [
     "SiloProcesses",
     "loop_factory",
     "run_program",
+    "stop_signals",
 ]

@@ -2,7 +2,9 @@
 
 Owns: `serve`, the exit codes of programs that run a silo. Not: processes (`launcher`), arguments
 (`program`). Invariants: a signal stops the silo gracefully, a second one ends the process at once,
-however busy its loop is; a start that is not wanted any more is undone.
+however busy its loop is; a terminal that goes (SIGHUP) stops the silo, or nothing if that was
+ignored when the program began, and never ends the process at once; a start that is not wanted any
+more is undone.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ from millstream.runtime.silo.silo import Silo, StopReason
 
 from .importing import refuse_while_importing
 
-__all__ = ["EVICTED", "FAILED", "STOPPED", "STOP_S", "serve"]
+__all__ = ["EVICTED", "FAILED", "STOPPED", "STOP_S", "serve", "stop_signals"]
 
 STOPPED = 0
 FAILED = 1
@@ -29,7 +31,6 @@ EXIT_CODES = {
     StopReason.KILLED: FAILED,
     StopReason.EVICTED: EVICTED,
 }
-SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 log = logging.getLogger("millstream.serve")
 
@@ -40,7 +41,7 @@ async def serve(
     on_active: Callable[[Silo], None] | None = None,
     asked: asyncio.Event | None = None,
 ) -> int:
-    """Start a silo, run it until SIGTERM or SIGINT, and stop it gracefully.
+    """Start a silo, run it until SIGTERM, SIGINT or SIGHUP, and stop it gracefully.
 
     Args:
         silo: one that was not started yet.
@@ -49,7 +50,8 @@ async def serve(
 
     Returns the exit code for the program: 0 it was asked to stop, and did; 1 it did not stop within
     18 s and was ended without a word, or something in the program killed it; 3 it was evicted.
-    A second signal ends the process at once, with that signal. Signals need the main thread.
+    A second signal ends the process at once, with that signal, unless it is SIGHUP. SIGHUP does
+    nothing if it was ignored before, as under `nohup`. Signals need the main thread.
     Raises what `Silo.start` raises; ConfigError in a process that is importing its factory.
     """
     refuse_while_importing("a silo")
@@ -119,25 +121,40 @@ async def _stop(silo: Silo) -> int:
     return STOPPED
 
 
+def stop_signals() -> list[signal.Signals]:
+    """The signals that ask a program of this system to stop in order.
+
+    SIGHUP is one of them unless it is ignored: then the program was started to outlive its
+    terminal, as by `nohup`.
+    """
+    found = [signal.SIGTERM, signal.SIGINT]
+    hangup = getattr(signal, "SIGHUP", None)  # Windows has none
+    if hangup is not None and signal.getsignal(hangup) is not signal.SIG_IGN:
+        found.append(hangup)
+    return found
+
+
 @contextmanager
 def _signals(asked: asyncio.Event) -> Iterator[None]:
     """While this is open the first signal sets the event, and the next one ends the process."""
-    loop = asyncio.get_running_loop()
-    before = {number: signal.getsignal(number) for number in SIGNALS}
+    loop, numbers = asyncio.get_running_loop(), stop_signals()
+    before = {number: signal.getsignal(number) for number in numbers}
 
-    def first() -> None:
+    def first(came: signal.Signals) -> None:
         asked.set()
-        for number in SIGNALS:
+        log.info("%s came: the silo stops", came.name)
+        for number in numbers:
             loop.remove_signal_handler(number)
-            signal.signal(number, signal.SIG_DFL)
+            is_fatal = number in (signal.SIGTERM, signal.SIGINT)
+            signal.signal(number, signal.SIG_DFL if is_fatal else signal.SIG_IGN)
 
     with suppress(NotImplementedError):  # Windows: Ctrl-C cancels the program
-        for number in SIGNALS:
-            loop.add_signal_handler(number, first)
+        for number in numbers:
+            loop.add_signal_handler(number, first, number)
     try:
         yield
     finally:
         with suppress(NotImplementedError):
-            for number in SIGNALS:
+            for number in numbers:
                 loop.remove_signal_handler(number)
                 signal.signal(number, before[number])
