@@ -17,6 +17,7 @@ import msgspec
 from millstream.runtime import MillstreamError
 from millstream.streams import DeadLetter, DeadLetters, dead_letters
 
+from .arguments import part_name, positive, utf8
 from .gateway import add_gateway, connected
 
 __all__ = ["add_dead_letters"]
@@ -34,12 +35,16 @@ def add_dead_letters(command: argparse.ArgumentParser) -> None:
     for action in (ls, show, redrive, delete):
         add_cluster(action)
     for action in (ls, redrive, delete):
-        action.add_argument("--subscription", default="", help="those of this subscription only")
-    ls.add_argument("--after", default="", metavar="ID", help="begin behind this letter")
-    ls.add_argument("--limit", type=int, default=LINES_MAX, help=f"lines at most ({LINES_MAX})")
-    show.add_argument("id", help="as `ls` prints it")
+        action.add_argument(
+            "--subscription", default="", type=utf8, help="those of this subscription only"
+        )
+    ls.add_argument("--after", default="", type=utf8, metavar="ID", help="begin behind this letter")
+    ls.add_argument(
+        "--limit", type=positive, default=LINES_MAX, help=f"lines at most ({LINES_MAX})"
+    )
+    show.add_argument("id", type=utf8, help="as `ls` prints it")
     for action in (redrive, delete):
-        action.add_argument("id", nargs="*", help="as `ls` prints them")
+        action.add_argument("id", nargs="*", type=utf8, help="as `ls` prints them")
         action.add_argument("--all", action="store_true", help="every one, as `ls` lists them")
     command.set_defaults(run=run_dead_letters)
 
@@ -47,7 +52,9 @@ def add_dead_letters(command: argparse.ArgumentParser) -> None:
 def add_cluster(action: argparse.ArgumentParser) -> None:
     """Where the letters are."""
     add_gateway(action)
-    action.add_argument("--provider", default="default", help="the stream provider (default)")
+    action.add_argument(
+        "--provider", default="default", type=part_name, help="the stream provider (default)"
+    )
 
 
 def run_dead_letters(arguments: argparse.Namespace) -> int:

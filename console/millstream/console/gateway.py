@@ -9,17 +9,11 @@ from __future__ import annotations
 import argparse
 import os
 
-from millstream.runtime import (
-    Address,
-    Client,
-    ConfigError,
-    RuntimeOptions,
-    connect,
-    operator_secret,
-)
-from millstream.runtime.extending import shown_value
+from millstream.runtime import Client, ConfigError, RuntimeOptions, connect, operator_secret
 
-__all__ = ["CLUSTER", "add_gateway", "connected", "secret_of", "utf8"]
+from .arguments import address, utf8
+
+__all__ = ["CLUSTER", "add_gateway", "connected", "secret_of"]
 
 GATEWAY = "127.0.0.1:7700"
 CLUSTER = "dev"
@@ -49,25 +43,6 @@ def add_gateway(action: argparse.ArgumentParser, *, has_cluster: bool = True) ->
         help="the membership directory of the silos, whose file millstream.operator holds the "
         f"operator's secret; default: the secret in {OPERATOR}",
     )
-
-
-def address(given: str) -> str:
-    """`host:port`."""
-    try:
-        Address.parse(given)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
-    return given
-
-
-def utf8(given: str) -> str:
-    """What can be sent."""
-    try:
-        given.encode()
-    except UnicodeEncodeError:
-        what = f"{shown_value(given)} is no text that UTF-8 can say"
-        raise argparse.ArgumentTypeError(what) from None
-    return given
 
 
 def connected(arguments: argparse.Namespace, options: RuntimeOptions | None = None) -> Client:

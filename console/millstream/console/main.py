@@ -13,6 +13,7 @@ from typing import Any
 
 from millstream.runtime.run import RUN_OPTIONS, run_program
 
+from .arguments import positive
 from .dead_letters import add_dead_letters
 from .index.commands import add_index
 from .ledger.commands import add_ledger
@@ -144,14 +145,6 @@ def add_flights(flights: argparse.ArgumentParser) -> None:
     flights.add_argument("--json", action="store_true", help="print one JSON object and no more")
     flights.add_argument("--work", type=Path, help="empty directory for databases and logs")
     flights.set_defaults(run=run_flights)
-
-
-def positive(text: str) -> int:
-    """A whole number above 0."""
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"{value} is not above 0")
-    return value
 
 
 def wrong_flights(arguments: argparse.Namespace) -> str:

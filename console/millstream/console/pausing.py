@@ -21,6 +21,7 @@ from millstream.streams import (
     resume_stream,
 )
 
+from .arguments import part_name, utf8
 from .dead_letters import add_cluster, plain
 from .gateway import connected
 from .readers import add_readers
@@ -36,7 +37,7 @@ def add_queues(command: argparse.ArgumentParser) -> None:
     actions = command.add_subparsers(dest="action", required=True)
     add_readers(actions)
     for action in _actions(actions, "let no silo read queues", "let silos read them again"):
-        action.add_argument("name", nargs="+", metavar="QUEUE", help="such as queue-3")
+        action.add_argument("name", nargs="+", type=utf8, metavar="QUEUE", help="such as queue-3")
         action.set_defaults(run=run_pausing, act=_of_queue)
 
 
@@ -44,8 +45,8 @@ def add_streams(command: argparse.ArgumentParser) -> None:
     """Commands and options of `millstream streams`."""
     actions = command.add_subparsers(dest="action", required=True)
     for action in _actions(actions, "deliver nothing of streams", "let them go on"):
-        action.add_argument("namespace", help="name of the streams' namespace")
-        action.add_argument("name", nargs="+", metavar="KEY", help="a stream's key")
+        action.add_argument("namespace", type=part_name, help="name of the streams' namespace")
+        action.add_argument("name", nargs="+", type=utf8, metavar="KEY", help="a stream's key")
         action.set_defaults(run=run_pausing, act=_of_stream)
 
 

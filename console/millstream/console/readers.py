@@ -13,6 +13,7 @@ from typing import Any
 from millstream.runtime import MillstreamError
 from millstream.streams.rewinding.outside import QueueReads
 
+from .arguments import utf8
 from .dead_letters import add_cluster, plain
 from .gateway import connected
 
@@ -26,7 +27,9 @@ def add_readers(actions: argparse._SubParsersAction[Any]) -> None:
     readers = actions.add_parser("readers", help="for whom queues are kept, as for Spark")
     readers.set_defaults(run=run_readers, name=[])
     let_go = actions.add_parser("let-go", help="keep nothing for a reader any more")
-    let_go.add_argument("name", nargs="+", metavar="READER", help="as `readers` prints it")
+    let_go.add_argument(
+        "name", nargs="+", type=utf8, metavar="READER", help="as `readers` prints it"
+    )
     let_go.set_defaults(run=run_readers)
     for one in (readers, let_go):
         add_cluster(one)

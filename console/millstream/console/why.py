@@ -14,6 +14,7 @@ from typing import Any
 from millstream.runtime import MillstreamError
 from millstream.streams import StreamNamespace, StreamReport, SubscriptionReport, Why, why
 
+from .arguments import part_name, utf8
 from .dead_letters import add_cluster, plain
 from .gateway import connected
 
@@ -25,8 +26,8 @@ SUBSCRIPTIONS_MAX = 20  # that are printed
 def add_why(command: argparse.ArgumentParser) -> None:
     """Options of `millstream why`."""
     add_cluster(command)
-    command.add_argument("namespace", help="name of the stream's namespace")
-    command.add_argument("key", help="the stream's key")
+    command.add_argument("namespace", type=part_name, help="name of the stream's namespace")
+    command.add_argument("key", type=utf8, help="the stream's key")
     command.set_defaults(run=run_why)
 
 

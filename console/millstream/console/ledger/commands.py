@@ -10,6 +10,7 @@ import argparse
 import asyncio
 import sys
 
+from millstream.console.arguments import part_name, positive
 from millstream.console.dead_letters import plain
 from millstream.console.gateway import add_gateway
 from millstream.runtime import MillstreamError
@@ -60,7 +61,9 @@ def add_recover(recover: argparse.ArgumentParser) -> None:
     """Options of `millstream ledger recover`."""
     add_source(recover, is_required=False)
     add_gateway(recover, has_cluster=False)
-    recover.add_argument("--provider", default="default", help="the stream provider (default)")
+    recover.add_argument(
+        "--provider", default="default", type=part_name, help="the stream provider (default)"
+    )
     recover.add_argument("ledger", type=positive, nargs="+", help="its number")
     recover.add_argument(
         "--accept-loss",
@@ -88,14 +91,6 @@ def added(
     made.add_argument("--json", action="store_true", help="print one JSON value and no more")
     made.set_defaults(run=run_ledger)
     return made
-
-
-def positive(text: str) -> int:
-    """A whole number above 0."""
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"{value} is not above 0")
-    return value
 
 
 def run_ledger(arguments: argparse.Namespace) -> int:

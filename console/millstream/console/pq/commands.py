@@ -13,8 +13,9 @@ import sys
 from pathlib import Path
 from typing import TypeAlias
 
+from millstream.console.arguments import part_name, positive
 from millstream.console.dead_letters import plain
-from millstream.console.gateway import add_gateway, utf8
+from millstream.console.gateway import add_gateway
 from millstream.runtime import MillstreamError
 from millstream.runtime.extending import shown_value
 
@@ -146,7 +147,10 @@ def of_lease(actions: Actions, name: str, text: str) -> argparse.ArgumentParser:
 def add_cluster(made: argparse.ArgumentParser) -> None:
     add_gateway(made)
     made.add_argument(
-        "--part", default="priority", type=utf8, help="of the silos, with the queues (priority)"
+        "--part",
+        default="priority",
+        type=part_name,
+        help="of the silos, with the queues (priority)",
     )
 
 
@@ -164,14 +168,6 @@ def pair(text: str) -> tuple[str, str]:
     if not is_pair or not key:
         raise argparse.ArgumentTypeError(f"{shown_value(text)} is no pair: write key=value")
     return key, value
-
-
-def positive(text: str) -> int:
-    """A whole number above 0."""
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"{value} is not above 0")
-    return value
 
 
 # -- running one

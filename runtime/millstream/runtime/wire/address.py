@@ -61,7 +61,8 @@ def check_door(address: Address, insecure: bool, where: str) -> None:
     if not insecure and not address.is_loopback:
         raise ConfigError(
             f"{where}: {address} can be reached from other machines, and nothing is encrypted yet: "
-            "listen on 127.0.0.1 or [::1], or say insecure=True in a network that you trust"
+            "listen on 127.0.0.1 or [::1], or say insecure=True (millstream run --insecure) in a "
+            "network that you trust"
         )
 
 
