@@ -7,13 +7,14 @@ or sent back with a redirect; each call is answered once.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import msgspec
 
 from millstream.runtime.codec.failures import describe
-from millstream.runtime.errors import MillstreamError, NotHosted
+from millstream.runtime.errors import MillstreamError, NotHosted, Rejected, SiloUnavailable
 from millstream.runtime.role import check_role
+from millstream.runtime.text import shown
 from millstream.runtime.turns.catalog import Catalog
 from millstream.runtime.turns.kind import GrainKind
 from millstream.runtime.turns.run import Turns
@@ -33,7 +34,9 @@ class Arrivals:
     """Takes the calls of all peers.
 
     Args:
-        hosted_names: the grain types that some active silo hosts.
+        check_hosted: raises NotHosted if no silo hosts a grain type, and SiloUnavailable if silos
+            that host it start or stop.
+        is_settling: is a silo about to be active?
     """
 
     def __init__(
@@ -45,7 +48,8 @@ class Arrivals:
         targets: Targets,
         locator: Locator,
         callee: Callee,
-        hosted_names: Callable[[], Sequence[str]],
+        check_hosted: Callable[[str], None],
+        is_settling: Callable[[], bool],
     ) -> None:
         self._silo = silo
         self._turns = turns
@@ -56,7 +60,8 @@ class Arrivals:
         self._locator = locator
         self._looked_for = locator.looked_for
         self._callee = callee
-        self._hosted_names = hosted_names
+        self._check_hosted = check_hosted
+        self._is_settling = is_settling
 
     def serve(self, peer: Peer, call: Call, /) -> None:
         """Take a call; what is wrong with it is its answer."""
@@ -97,18 +102,21 @@ class Arrivals:
         if not call.id:
             self._callee.send_on(kind, call)
             return
+        self._ask_again(peer, call)
+
+    def _ask_again(self, peer: Peer, call: Call) -> None:
+        """Let the caller look for the grain again."""
         peer.watch_served(call.id, None)
         peer.answer(call.id, Redirect(call.id, ""))
 
     def _relay(self, peer: Peer, call: Call) -> None:
         kind = self._kinds.get(call.kind)
         if kind is None:
-            hosted = self._hosted_names()
-            if call.kind not in hosted:
-                raise NotHosted(
-                    f"no active silo hosts grain type {call.kind!r}; the cluster hosts "
-                    f"{', '.join(hosted) or 'none'}"
-                )
+            try:
+                self._check_hosted(call.kind)
+            except SiloUnavailable:
+                self._ask_again(peer, call)
+                return
             kind = self._references.kind_named(call.kind)
         self._callee.find(kind, call)  # what is refused anyway makes no activation
         relay = Relay(self._turns, self._locator, self._callee, peer, call, kind)
@@ -120,6 +128,11 @@ class Arrivals:
     def _take_target_call(self, peer: Peer, call: Call) -> None:
         target = self._targets.find(f"{call.kind}/{call.key}" if call.key else call.kind)
         spec = None if target is None else target.target_specs.get(call.method)
+        if target is None and not peer.is_silo and self._is_settling():
+            raise Rejected(
+                f"{self._silo} has no system target {shown(call.kind)} at the moment; silos of the "
+                "cluster are starting that may have it: try again"
+            )
         if target is None or spec is None:
             raise NotHosted(self._explain(call, target))
         assert spec.open_to is not None, "each method of a target says to whom it is open"

@@ -23,9 +23,11 @@ from millstream.runtime.calls.search import Searches
 from millstream.runtime.cluster.gateways import GatewayTarget
 from millstream.runtime.codec.failures import describe
 from millstream.runtime.errors import (
+    CallError,
     MillstreamError,
     NotHosted,
     NotInCluster,
+    Rejected,
     SiloUnavailable,
 )
 from millstream.runtime.tasks import Tasks
@@ -42,6 +44,8 @@ __all__ = ["GatewayCalls", "Gateways"]
 P = ParamSpec("P")
 R = TypeVar("R")
 GATEWAYS_EVERY_S = 10.0
+ASK_AGAIN_S = 1.0
+"""Longest wait before a system target is asked for again that starting silos may have."""
 LIST_SPEC: Any = GatewayTarget.gateways.__millstream_spec__  # type: ignore[attr-defined]
 EVICTED_SPEC: Any = GatewayTarget.evicted.__millstream_spec__  # type: ignore[attr-defined]
 
@@ -224,12 +228,27 @@ class Gateways:
         self, name: str, target: str, instance: str, spec: Any, args: tuple[Any, ...]
     ) -> Any:
         """Call a system target of the gateway that serves `name`, or of the next one that has it:
-        each silo has what it was started with."""
+        each silo has what it was started with. While silos start, it is asked for again."""
+        limit_s = spec.timeout_s or self.options.call_timeout_s
+        deadline, pause_s = self._turns.loop.time() + limit_s, self.options.retry_first_s
+        while True:
+            try:
+                return await self._ask_each(name, target, instance, spec, args)
+            except Rejected:
+                if self._turns.loop.time() + pause_s > deadline:
+                    raise
+            await asyncio.sleep(pause_s)
+            pause_s = min(2 * pause_s, ASK_AGAIN_S)
+
+    async def _ask_each(
+        self, name: str, target: str, instance: str, spec: Any, args: tuple[Any, ...]
+    ) -> Any:
         self._turns.check_running()
         first = await self.ready(name)
+        missing: CallError
         try:
             return await self.remote.call(first, target, instance, spec, args)
-        except NotHosted as error:
+        except (NotHosted, Rejected) as error:
             missing = error
         for gateway in self._list.order(name):
             try:
@@ -237,9 +256,14 @@ class Gateways:
                 await peer.ready()
             except SiloUnavailable:
                 continue
-            if peer is not first:
-                with suppress(NotHosted):
-                    return await self.remote.call(peer, target, instance, spec, args)
+            if peer is first:
+                continue
+            try:
+                return await self.remote.call(peer, target, instance, spec, args)
+            except NotHosted:
+                continue
+            except Rejected as error:
+                missing = error  # it may be there soon, wherever it is not now
         raise missing
 
 

@@ -102,10 +102,9 @@ class SiloRouter:
             if self._turns.ended:
                 text = f"{self._address} stopped looking for {kind.name}/{key}"
                 raise SiloUnavailable(text, may_have_run=False)
-            raise NotHosted(
-                f"no active silo hosts grain type {kind.name!r}; the cluster hosts "
-                f"{', '.join(self.hosted_names()) or 'none'}"
-            )
+            self.check_hosted(kind.name)
+            text = f"the silo that hosts {kind.name}/{key} became active just now"
+            raise SiloUnavailable(text, may_have_run=False)
         grain, loads = f"{kind.name}/{key}", self._loads.known
         placement = self._placement_of(kind)
         return choose_silo(placement, candidates, self._address, grain, loads, self._roll)
@@ -138,7 +137,28 @@ class SiloRouter:
         rows = {row.silo: row for row in self._member.view.rows}
         return [silo for silo in self._member.active() if name in rows[silo].grain_types]
 
-    def hosted_names(self) -> list[str]:
-        """Grain types that some active silo hosts."""
-        rows = self._member.view.rows
-        return sorted({n for row in rows if row.status is Status.ACTIVE for n in row.grain_types})
+    def is_settling(self) -> bool:
+        """Is this silo or another about to be active? What no silo has now may be there soon."""
+        view = self._member.view
+        return view.row(self._address) is None or bool(view.with_status(Status.JOINING))
+
+    def check_hosted(self, name: str) -> None:
+        """Raise NotHosted if no silo hosts a grain type; SiloUnavailable if the silos that host it
+        are about to be active, or stop, as while they are restarted."""
+        found: dict[Status, set[str]] = {status: set() for status in Status}
+        for row in self._member.view.rows:
+            found[row.status].update(row.grain_types)
+        hosted = found[Status.ACTIVE]
+        if name in hosted:
+            return
+        is_starting = self._member.view.row(self._address) is None
+        if is_starting or name in found[Status.JOINING] | found[Status.STOPPING]:
+            raise SiloUnavailable(
+                f"no active silo hosts grain type {name!r} at the moment, since silos of the "
+                "cluster start or stop: try again",
+                may_have_run=False,
+            )
+        raise NotHosted(
+            f"no active silo hosts grain type {name!r}; the cluster hosts "
+            f"{', '.join(sorted(hosted)) or 'none'}. Try again if its silos are being restarted"
+        )

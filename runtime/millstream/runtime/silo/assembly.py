@@ -142,7 +142,8 @@ class SiloAssembly:
             self.targets,
             self.router,
             engine.callee,
-            self.router.hosted_names,
+            self.router.check_hosted,
+            self.router.is_settling,
         )
         engine.end.open(inbox=arrivals, welcome=self.visitors)
 

@@ -111,6 +111,7 @@ class Channel(Generic[T]):
             await gateway.call(repr(self), target, publish, kind.name, self.key, body)
         except NotHosted as error:
             raise NotHosted(
-                f"{self!r}: the cluster has no broadcast provider {kind.provider!r}: mend "
-                f"BroadcastChannel(provider=...), or Silo(streams=...); {error}"
+                f"{self!r}: the cluster has no broadcast provider {kind.provider!r}. Try again if "
+                f"its silos are being restarted; else mend BroadcastChannel(provider=...), or "
+                f"Silo(streams=...); {error}"
             ) from None

@@ -73,6 +73,7 @@ class GatewayPublisher:
             await self._gateway.call(str(stream), self._target, publish, namespace, "", messages)
         except NotHosted as error:
             raise NotHosted(
-                f"stream {stream}: the cluster has no stream provider {self._provider!r}: mend "
-                f"StreamNamespace(provider=...), or Silo(streams=...); {error}"
+                f"stream {stream}: the cluster has no stream provider {self._provider!r}. Try "
+                "again if its silos are being restarted; else mend StreamNamespace(provider=...), "
+                f"or Silo(streams=...); {error}"
             ) from None
