@@ -96,6 +96,11 @@ COPIES = (
     f"{LEDGERS}/test_draining.py",
     f"{LEDGERS}/test_recovery_topics.py",
 )
+SCRUBBING = (
+    f"{LEDGERS}/test_scrubbing_cores.py",
+    f"{BOOKIES}/test_checking.py",
+    f"{LEDGERS}/test_scrubbing.py",
+)
 CORES = f"{LEDGERS}/test_topic_cores.py"
 APPENDING = (
     f"{LEDGERS}/test_topic_outbox.py",
@@ -166,6 +171,13 @@ ROOMS: dict[str, dict[str, tuple[str, ...]]] = {
             *("agenda", "auditor", "changes", "copying", "mending", "needs", "pace", "report"),
             "standing",
         )
+    },
+    "scrubbing": {
+        **{f"{BOOKIE}/damage/{name}.py": SCRUBBING for name in ("checking", "suspects")},
+        **{
+            f"{LEDGER}/scrubbing/{name}.py": SCRUBBING
+            for name in ("docket", "repairing", "scrubber", "wanted")
+        },
     },
     "topic": {
         f"{LEDGER}/metadata/rows.py": (f"{LEDGERS}/test_metadata_rows.py",),

@@ -9,7 +9,9 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Collection, Mapping, Sequence
+from functools import partial
 
+from millstream.providers.ledger.bookie.bookie import Bookie
 from millstream.providers.ledger.bookie.options import BookieOptions
 from millstream.providers.ledger.handle.context import HandleContext
 from millstream.providers.ledger.handle.ledgers import BookieLedgers
@@ -21,6 +23,9 @@ from millstream.providers.ledger.protocol.errors import LedgerError
 from millstream.providers.ledger.protocol.quorum import Quorum
 from millstream.providers.ledger.recovery.auditor import Auditor
 from millstream.providers.ledger.recovery.options import RecoveryOptions
+from millstream.providers.ledger.recovery.standing import Standing
+from millstream.providers.ledger.scrubbing.options import ScrubOptions
+from millstream.providers.ledger.scrubbing.scrubber import Scrubber
 from millstream.providers.ledger.serving.census import Census
 from millstream.providers.ledger.serving.cluster_bookies import ClusterBookies
 from millstream.providers.ledger.serving.home import Home
@@ -54,6 +59,7 @@ class OwnLedgers:
         homes: the directory of each bookie.
         scope: tells these rows from others in the store.
         recovery: how lost copies are made again; None: they are not.
+        scrub: how each bookie looks for damage.
 
     Attributes: `clock`, `context`, `ledgers`, `topics`, `managed`.
     """
@@ -67,6 +73,7 @@ class OwnLedgers:
         env: Env,
         disk: Disk,
         recovery: RecoveryOptions | None = None,
+        scrub: ScrubOptions | None = None,
     ) -> None:
         process = self._process = OneProcess(env)
         metadata = Metadata(store, scope, process.clock, process.silo)
@@ -90,8 +97,21 @@ class OwnLedgers:
         if recovery is not None:
             around = (self._bookies, recovery, place, process.silo)
             self._auditor = Auditor(self.context, metadata, ledgers, *around)
+        self._scrubbers = [
+            Scrubber(
+                *(self.context, metadata, ledgers),
+                partial(bookie_of, hosted),
+                self._standing,
+                scrub or ScrubOptions(),
+                recovery or RecoveryOptions(),
+            )
+            for hosted in self._places.values()
+        ]
         self.managed = managed_rows(metadata)
         self._ledger_rows, self._topic_rows = ledgers, topic_rows(metadata)
+
+    def _standing(self, bookie: str) -> Standing:
+        return self._auditor.standing(bookie) if self._auditor is not None else Standing.AWAY
 
     @property
     def bookies(self) -> int:
@@ -125,6 +145,8 @@ class OwnLedgers:
         self._process.tasks.start(self.topics.keep_swept(lambda: True))
         if self._auditor is not None:
             self._process.tasks.start(self._auditor.run())
+        for scrubber in self._scrubbers:
+            self._process.tasks.start(scrubber.run())
 
     async def _wait_for_others(
         self, until_s: float, wait_s: float, failed: Collection[str]
@@ -159,3 +181,8 @@ class OwnLedgers:
         for bookie in self._places.values():
             await bookie.aclose()
         await self._process.tasks.aclose()
+
+
+def bookie_of(hosted: HostedBookie) -> Bookie | None:
+    """The bookie of a directory, while this process runs it."""
+    return hosted.bookie

@@ -16,6 +16,7 @@ from typing import TypeVar
 from millstream.providers.ledger.bookie.options import BookieOptions
 from millstream.providers.ledger.protocol.quorum import Quorum, check_quorum
 from millstream.providers.ledger.recovery.options import RecoveryOptions
+from millstream.providers.ledger.scrubbing.options import ScrubOptions
 from millstream.providers.ledger.serving.home import Home
 from millstream.providers.ledger.topic.options import LedgerTopicOptions, LedgerTopicSettings
 from millstream.providers.ledger.topic.topic import Topic
@@ -43,6 +44,7 @@ async def open_topics(
     scope: str = "topics",
     options: LedgerTopicOptions | None = None,
     bookie: BookieOptions | None = None,
+    scrub: ScrubOptions | None = None,
     open_wait_s: float = 0.0,
     env: Env | None = None,
     disk: Disk | None = None,
@@ -61,6 +63,7 @@ async def open_topics(
         scope: tells these topics from others in the same store.
         options: limits, retention, times of every topic that is opened without its own.
         bookie: how each directory is written.
+        scrub: how each directory is searched for damage.
         open_wait_s: so long it waits for a directory that another process has, in seconds.
         env, disk: time, chance and files of a simulation.
 
@@ -80,6 +83,7 @@ async def open_topics(
     check_opening(store, open_wait_s)
     check_kind("open_topics(options)", options or LedgerTopicOptions(), LedgerTopicOptions)
     check_kind("open_topics(bookie)", bookie or BookieOptions(), BookieOptions)
+    check_kind("open_topics(scrub)", scrub or ScrubOptions(), ScrubOptions)
     disk = disk or RealDisk()
     async with store_of(store, paths[0], disk) as rows:
         homes = [home_in(path, len(paths)) for path in paths]
@@ -87,6 +91,7 @@ async def open_topics(
         home = OwnLedgers(
             *(homes, rows, scope, bookie or BookieOptions(), env or Env(), disk),
             recovery=recovery,
+            scrub=scrub,
         )
         topics = LedgerTopics(home, options or LedgerTopicOptions())
         try:

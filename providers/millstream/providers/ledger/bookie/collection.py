@@ -10,7 +10,7 @@ stays, since without it nobody would know that the entry was there.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import NamedTuple
 
 from millstream.runtime.extending import DiskFile, DiskThread
@@ -74,8 +74,17 @@ class Collection:
         self._journal = journal
         self._files = files
         self._commit, self._read = threads
-        self._damaged: set[int] = set()
+        self._damaged: set[int] = set()  # not compacted until something of them is repaired
+        self._worn: set[int] = set()
         self._is_running = False
+
+    def wear_out(self, segment: int) -> None:
+        """A segment has damage: what can be read of it is moved, so that the file goes."""
+        self._worn.add(segment)
+
+    def repaired(self, segments: Iterable[int]) -> None:
+        """Entries of these segments have good copies elsewhere: try again to move the rest."""
+        self._damaged.difference_update(segments)
 
     async def round(
         self, is_gone: IsGone, oldest: int = 0, is_elsewhere: IsElsewhere = here_alone
@@ -97,6 +106,8 @@ class Collection:
             gone = [one for one in self._store.ledgers() if one < oldest or await is_gone(one)]
             await self._forget(gone, oldest)
             left = await self._leave(is_elsewhere)
+            if self._journal.segment in self._worn:
+                await self._journal.roll()
             moved = 0
             for segment in self._sparse():
                 moved += await self._compact(segment)
@@ -134,13 +145,16 @@ class Collection:
         return [one for one in sorted(self._store.ends) if one < self._journal.segment]
 
     def _sparse(self) -> list[int]:
-        """Segments of which too little is wanted, beside what is allocated for each."""
+        """Segments of which too little is wanted, beside what is allocated for each, or that have
+        damage."""
         ratio, least = self._options.live_ratio_min, self._options.allocate_bytes
         found = []
         for segment in self._old():
             use = self._store.index.segments.get(segment)
             limit = ratio * max(least, self._store.ends[segment])
-            if use and use.entries and use.size_bytes < limit and segment not in self._damaged:
+            is_sparse = use is not None and use.entries > 0 and use.size_bytes < limit
+            is_worn = use is not None and use.entries > 0 and segment in self._worn
+            if (is_sparse or is_worn) and segment not in self._damaged:
                 found.append(segment)
         return found
 
@@ -172,6 +186,8 @@ class Collection:
         for segment in empty:
             self._files.drop(segment)
             self._store.removed(segment)
+            self._worn.discard(segment)
+            self._damaged.discard(segment)
         await self._commit.run(self._directory.remove, empty)
         return len(empty)
 

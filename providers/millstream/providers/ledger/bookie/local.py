@@ -47,6 +47,9 @@ class LocalBookies:
     async def tell(self, bookie: str, ledger: int, term: int, confirmed: int, /) -> None:
         await self._bookie(bookie).tell(ledger, term, confirmed)
 
+    async def suspect(self, bookie: str, ledger: int, entry: int, /) -> None:
+        self._bookie(bookie).suspect(ledger, entry)
+
     def likeliest(self, bookies: Sequence[str], /) -> Sequence[str]:
         """As they are: all are here."""
         return bookies

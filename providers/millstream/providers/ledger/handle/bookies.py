@@ -59,6 +59,11 @@ class Bookies(Protocol):
         """
         ...
 
+    async def suspect(self, bookie: str, ledger: int, entry: int, /) -> None:
+        """Tell a bookie that its copy of an entry is damaged or missing; the bookie repairs the
+        copy from others."""
+        ...
+
     def likeliest(self, bookies: Sequence[str], /) -> Sequence[str]:
         """The same, those first that will probably answer soonest."""
         ...

@@ -15,6 +15,8 @@ from millstream.providers.ledger.metadata.metadata import Metadata
 from millstream.providers.ledger.protocol.errors import LedgerError
 from millstream.providers.ledger.protocol.quorum import Quorum
 from millstream.providers.ledger.recovery.auditor import Auditor
+from millstream.providers.ledger.recovery.standing import Standing
+from millstream.providers.ledger.scrubbing.scrubber import Scrubber
 from millstream.providers.ledger.serving.census import Census
 from millstream.providers.ledger.serving.cluster_bookies import ClusterBookies
 from millstream.providers.ledger.serving.home import Home
@@ -60,6 +62,13 @@ class LedgerNode:
         if home.owner and options.recovery.is_on:
             around = (self._bookies, options.recovery, home.place, host.silo)
             self._auditor = Auditor(context, metadata, records, *around)
+        self._scrubber = Scrubber(
+            *(context, metadata, records),
+            lambda: self._hosted.bookie,
+            self._standing,
+            options.scrub,
+            options.recovery,
+        )
         mending = MendingTarget(context, LostNumbers(topic_rows(metadata)), self._is_lost)
         host.targets.add(mending, host.provider)
         ledgers = BookieLedgers(context, ids, usual)
@@ -68,6 +77,9 @@ class LedgerNode:
 
     def _is_lost(self, bookie: str) -> bool:
         return self._auditor is not None and self._auditor.is_lost(bookie)
+
+    def _standing(self, bookie: str) -> Standing:
+        return self._auditor.standing(bookie) if self._auditor is not None else Standing.AWAY
 
     async def start(self) -> None:
         """Find the bookies, and run the directory's if nobody does. Raises ConfigError: the
@@ -82,6 +94,7 @@ class LedgerNode:
         self._tasks.start(self._topics.keep_swept(self._bookies.is_first))
         if self._auditor is not None:
             self._tasks.start(self._auditor.run())
+        self._tasks.start(self._scrubber.run())
 
     def _name(self, queue: QueueId) -> str:
         return f"{self._provider}/{queue}"

@@ -230,6 +230,13 @@ class ClusterBookies:
         if refusal is not None:
             raise await self._refused(refusal)
 
+    async def suspect(self, bookie: str, ledger: int, entry: int, /) -> None:
+        if (here := self._here.get(bookie)) is not None:
+            return here.suspect(ledger, entry)
+        refusal = await self._ask(bookie, BookieTarget.suspect, CALL_S, ledger, entry)
+        if refusal is not None:
+            raise await self._refused(refusal)
+
     # --- calls ---
 
     def _is_live(self, silo: str) -> bool:

@@ -83,6 +83,11 @@ class HostedBookie:
         self._running = self._silo.tasks.start(self._run())
 
     @property
+    def bookie(self) -> Bookie | None:
+        """The bookie, while this silo runs it."""
+        return self._bookie
+
+    @property
     def runs_here(self) -> bool:
         """Does this silo run the bookie?"""
         return self._bookie is not None
