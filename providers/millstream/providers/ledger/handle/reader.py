@@ -17,6 +17,7 @@ from millstream.providers.ledger.protocol.errors import (
     BookieError,
     EntriesGivenUp,
     EntryDamaged,
+    NoCopyLeft,
     NotRecoverable,
 )
 from millstream.providers.ledger.protocol.record import LedgerRecord, LedgerState
@@ -43,6 +44,7 @@ class LedgerReader:
         self._confirmed_here = confirmed_here
         self._confirmed = NOTHING
         self._refusals: list[str] = []  # why nothing came of the last read
+        self._faulty: list[str] = []  # who answered it without a good copy
 
     @property
     def is_closed(self) -> bool:
@@ -62,6 +64,8 @@ class LedgerReader:
             found = await self._from_bookies(first, count, bytes_max)
         if found:
             return found
+        if len(self._faulty) == len(self._record.holders(first)):
+            raise NoCopyLeft(self._record.ledger, first, self._refusals)
         text = f"ledger {self._record.ledger}: no bookie gives entry {first}, which is confirmed"
         raise NotRecoverable(f"{text}: {'; '.join(self._refusals)}")
 
@@ -151,7 +155,7 @@ class LedgerReader:
         ends += [lost for lost, _ in self._record.lost if lost > first]
         count = min([count, *(end - first for end in ends)])
         refusals = self._refusals = list[str]()
-        faulty: list[str] = []
+        faulty = self._faulty = list[str]()
 
         async def ask(bookie: str) -> list[Entry] | None:
             try:
