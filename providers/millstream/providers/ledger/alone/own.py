@@ -19,7 +19,7 @@ from millstream.providers.ledger.handle.options import HandleOptions
 from millstream.providers.ledger.metadata.bookies import bookie_rows
 from millstream.providers.ledger.metadata.ledgers import LedgerIds, ledger_rows
 from millstream.providers.ledger.metadata.metadata import Metadata
-from millstream.providers.ledger.protocol.errors import LedgerError
+from millstream.providers.ledger.protocol.errors import DirectoryInUse, LedgerError
 from millstream.providers.ledger.protocol.quorum import Quorum
 from millstream.providers.ledger.recovery.auditor import Auditor
 from millstream.providers.ledger.recovery.options import RecoveryOptions
@@ -123,22 +123,23 @@ class OwnLedgers:
 
         Args:
             usual: the quorum of new topics: if it and those of all ledgers can do without, disks
-                that fail now are left out until they do not. None: all are needed.
+                that fail now, and directories that are refused, are left out until they can be
+                used. None: all are needed.
 
-        Raises ConfigError (one is refused), QueueUnavailable (another process has one, also after
-        `wait_s` seconds), StorageError (it says which directory is missing for what).
+        Raises ConfigError (one is refused that is needed), QueueUnavailable (another process has
+        one, also after `wait_s` seconds), StorageError (it says which directory is missing for
+        what).
         """
         until_s = self.clock.now() + wait_s
         await self._bookies.start()
-        failed: dict[str, OSError] = {}
-        try:
-            for place, bookie in self._places.items():
-                try:
-                    await bookie.start()
-                except OSError as error:
-                    failed[place] = error
-        except LedgerError as error:
-            raise ConfigError(str(error)) from error
+        failed: dict[str, OSError | LedgerError] = {}
+        for place, bookie in self._places.items():
+            try:
+                await bookie.start()
+            except DirectoryInUse as error:
+                raise ConfigError(str(error)) from error
+            except (LedgerError, OSError) as error:
+                failed[place] = error
         await self._wait_for_others(until_s, wait_s, failed)
         if failed:
             await self._do_without(failed, usual)
@@ -160,18 +161,24 @@ class OwnLedgers:
                 raise QueueUnavailable(f"{text}: end that one, or give open_wait_s")
             await asyncio.sleep(min(left_s, LOOK_FOR_LOCK_S))
 
-    async def _do_without(self, failed: Mapping[str, OSError], usual: Quorum | None) -> None:
-        """Some disks fail: are the others enough? Raises StorageError."""
+    async def _do_without(
+        self, failed: Mapping[str, OSError | LedgerError], usual: Quorum | None
+    ) -> None:
+        """Some directories cannot be used: are the others enough? Raises ConfigError (a person must
+        look at one that is refused), StorageError."""
         each = (f"{place} cannot be used: {type(e).__name__}: {e}" for place, e in failed.items())
-        text, first = "; ".join(each), next(iter(failed.values()))
-        if usual is None:
-            raise StorageUnavailable(text) from first
+        text, errors = "; ".join(each), list(failed.values())
+        refused = next((one for one in errors if isinstance(one, LedgerError)), None)
+        first = refused or errors[0]
+        cls = StorageUnavailable if refused is None else ConfigError
+        if usual is None or len(failed) == len(self._places):
+            raise cls(text) from first
         here = self._bookies.here()
         ledgers = [record async for record in self._ledger_rows.scan()]
         topics = [record async for record in self._topic_rows.scan()]
         lack = unmet(ledgers, topics, usual, here)
         if lack:
-            raise StorageUnavailable(f"{text}; {lack}: mend the disk, then open again") from first
+            raise cls(f"{text}; {lack}: mend that first, then open again") from first
         log.error("%s; topics are on %d directories until it can be", text, len(here))
         for place in failed:
             self._places[place].keep_trying()

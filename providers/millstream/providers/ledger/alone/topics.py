@@ -81,9 +81,9 @@ async def open_topics(
         env, disk: time, chance and files of a simulation.
 
     Raises ConfigError (a directory is refused: the text names file and offset, and says what to
-    do), QueueUnavailable (another process has it), StorageError (a disk fails; of several those
-    that fail are left out, as long as the others are enough for what all topics have stored and
-    will store, and are used again once they do not fail).
+    do), QueueUnavailable (another process has it), StorageError (a disk fails). Of several
+    directories those that fail or are refused are left out, as long as the others are enough for
+    what all topics have stored and will store; they are used again once they can be.
     """
     paths = [absolute(one) for one in (directory, *more)]
     if len(set(paths)) < len(paths):

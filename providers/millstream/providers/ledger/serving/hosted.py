@@ -67,6 +67,8 @@ class HostedBookie:
         self._options = options
         self._look_for_lock_s = look_for_lock_s
         self._bookie: Bookie | None = None
+        self._failure = ""  # what was said last, and when it is said again
+        self._tell_at_s = 0.0
         self._collect_at_s = 0.0
         self._locked_s = 0.0  # so long nobody is known to run the bookie, and the lock is held
         self._running: asyncio.Task[None] | None = None
@@ -109,9 +111,16 @@ class HostedBookie:
                     await self._watch(self._bookie)
                     pause_s = SAY_EVERY_S
             except (LedgerError, OSError, StorageError) as error:
-                log.error("%s: its bookie cannot run: %s", self._path, error)
+                self._tell_failure(str(error))
                 pause_s = AFTER_FAILURE_S
             await asyncio.sleep(pause_s)
+
+    def _tell_failure(self, why: str) -> None:
+        """Say why the bookie cannot run; the same again once a minute."""
+        now_s = self._silo.clock.now()
+        if why != self._failure or now_s >= self._tell_at_s:
+            self._failure, self._tell_at_s = why, now_s + TELL_EVERY_S
+            log.error("%s: its bookie cannot run: %s", self._path, why)
 
     async def _try(self) -> None:
         """Open the directory, unless another process has it."""
@@ -125,7 +134,7 @@ class HostedBookie:
         except DirectoryInUse:
             self._tell_of_holder()
             return
-        self._bookie, self._locked_s = bookie, 0.0
+        self._bookie, self._locked_s, self._failure = bookie, 0.0, ""
         self._collect_at_s = self._silo.clock.now() + COLLECT_FIRST_S
         text = "%s: bookie %s runs here, start %d; its directory was read in %.0f ms (%d bytes)"
         took_ms, size = bookie.opened_s * 1000, bookie.scanned.size_bytes
