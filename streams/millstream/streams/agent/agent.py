@@ -225,10 +225,9 @@ class PullingAgent(SeenAgent):
         self._changed(self.queue)
         return await stored
 
-    def acked(self, stream: StreamId, subscription: str, upto: Token) -> None:
-        """A subscription has acknowledged by hand, up to a token."""
-        if not self._is_closed:
-            self.subscribers.acked(stream, subscription, upto)
+    def acked(self, stream: StreamId, subscription: str, upto: Token) -> bool:
+        """A subscription has acknowledged by hand, up to a token; False: tell it again."""
+        return not self._is_closed and self.subscribers.acked(stream, subscription, upto)
 
     def pause(self) -> None:
         """Read no more and start no more deliveries; what is out goes on, and is kept."""

@@ -475,11 +475,13 @@ class Subscribers:
     def _everyone(self) -> Iterator[Subscriber]:
         return (one for entry in self._streams.values() for one in entry.subscribers.values())
 
-    def acked(self, stream: StreamId, subscription: str, upto: Token) -> None:
-        """A subscription has acknowledged by hand."""
+    def acked(self, stream: StreamId, subscription: str, upto: Token) -> bool:
+        """A subscription has acknowledged by hand; False: it is not known, or not yet."""
         entry = self._streams.get(stream)
-        if entry is not None and subscription in entry.subscribers:
-            self._deliveries.acked(entry.subscribers[subscription], upto)
+        if entry is None or entry.cold is not None or subscription not in entry.subscribers:
+            return False
+        self._deliveries.acked(entry.subscribers[subscription], upto)
+        return True
 
     def is_uneven(self) -> bool:
         """Has a subscription done what another one of its stream has not? Cost: as `has_tried`."""

@@ -222,7 +222,7 @@ class PersistentStreams:
         self.holding = HoldingTarget(name, records, self._layout.read_queues, stirred)
         services.targets.add(self.holding, name)
         services.targets.add(AcksTarget(self.manager), name)
-        self.ack_calls = AckCalls(services, name)
+        self.ack_calls = AckCalls(services, name, self.agents.owner)
         services.targets.add(IngestTarget(publisher), name)
         self._wire_staging(services, name, options, publisher)
         self._wire_reading(services, name, options)

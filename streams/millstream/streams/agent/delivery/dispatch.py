@@ -18,7 +18,13 @@ from typing import Protocol
 from millstream.runtime.extending import Budget, Clock, Runners, Tasks
 from millstream.streams.agent.cache.cursor import Cursor
 from millstream.streams.agent.cache.queue_cache import QueueCache
-from millstream.streams.agent.lagging.behind import Behind, BehindCursor, SubscriptionKey, before
+from millstream.streams.agent.lagging.behind import (
+    Behind,
+    BehindCursor,
+    SubscriptionKey,
+    before,
+    past,
+)
 from millstream.streams.agent.lagging.book import BehindBook
 from millstream.streams.agent.losses import Loss
 from millstream.streams.consumer.batch import ByHand
@@ -153,14 +159,23 @@ class Dispatch:
 
     def move(self, subscriber: Subscriber, after: Token | None) -> None:
         """It is to go on behind a token (None: at the oldest held); what is out ends first."""
-        if subscriber.delivery is not None:
-            self._resume(subscriber, subscriber.delivery, Resume(after))
+        delivery = subscriber.delivery
+        if delivery is not None:
+            self._resume(subscriber, delivery, self._move_of(subscriber, delivery, after))
         else:
             subscriber.position = after
             at = self._cache.first_index(subscriber.stream, after)
             if at is not None:
                 self.offer(subscriber, at)
         self.pump()
+
+    def _move_of(self, subscriber: Subscriber, delivery: Delivery, after: Token | None) -> Resume:
+        """While something is out, what comes meanwhile must not have to stay in the cache."""
+        if after is None or not delivery.is_out or not self._behind.is_used:
+            return Resume(after)
+        behind = self._behind.begin(subscriber.key, past(after))
+        behind.may_repeat = False
+        return Resume(after, BehindCursor(behind))
 
     def begin(self, subscriber: Subscriber, start: Token) -> None:
         """It goes to a place as old as the provider keeps, perhaps; what is out ends first."""
@@ -184,7 +199,7 @@ class Dispatch:
         behind = self._behind.get(subscriber.key)
         if behind is not None and subscriber.delivery is None:
             if (seen := subscriber.position) is not None:  # attached while it was not known
-                behind.skip_to(seen._replace(index=seen.index + 1))
+                behind.skip_to(past(seen))
             subscriber.rewinds += behind.is_rewound
             subscriber.note_sent(behind.sent)
             self._take_up(subscriber, BehindCursor(behind), before(behind.position))

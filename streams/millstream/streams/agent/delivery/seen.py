@@ -85,6 +85,11 @@ class SeenDelivery:
         return self._cursor.index
 
     @property
+    def is_out(self) -> bool:
+        """Has its consumer, or the failure handler, something of it now?"""
+        return self.state in (DeliveryState.IN_FLIGHT, DeliveryState.GIVING_UP)
+
+    @property
     def is_within(self) -> bool:
         """Is a part of its message done?"""
         token = self._cursor.token
@@ -132,8 +137,7 @@ class SeenDelivery:
         """The last message of which something is out; -1: none, or it is behind."""
         if isinstance(self._cursor, HeldCursor):
             return sys.maxsize  # what was delivered before is out until it is acknowledged
-        is_out = self.state in (DeliveryState.IN_FLIGHT, DeliveryState.GIVING_UP)
-        if not is_out or not isinstance(self._cursor, Cursor):
+        if not self.is_out or not isinstance(self._cursor, Cursor):
             return -1
         return self._cursor.index_at(len(self._out) - 1)
 
