@@ -220,6 +220,13 @@ class SiloServices:
         """A typed reference to a grain."""
         return self._silo.references.grain(cls, key)
 
+    def silo_of(self, kind: str, key: str, /) -> str:
+        """The silo that a grain is in, as far as this one knows; empty: it is not known.
+
+        For what people read: where a call goes is found anew for each call.
+        """
+        return self._silo.router.silo_of(kind, key)
+
     @property
     def runtime(self) -> object:
         """What codecs decode references and streams for."""

@@ -99,7 +99,6 @@ class Delivery(SeenDelivery):
         "_options",
         "_resume",
         "_told",
-        "_when_s",
         "careful",
         "event_s",
         "is_feared",

@@ -69,7 +69,7 @@ UNTRIED = Tries()
 class SeenDelivery:
     """The state of a delivery, to be looked at."""
 
-    __slots__ = ("_cursor", "_losses", "_out", "_sent_s", "_tries", "_trouble", "state")
+    __slots__ = ("_cursor", "_losses", "_out", "_sent_s", "_tries", "_trouble", "_when_s", "state")
 
     _cursor: Cursor | BehindCursor | HeldCursor
     _losses: int  # calls in a row that told nothing
@@ -77,6 +77,7 @@ class SeenDelivery:
     _sent_s: float  # when the call was made that is out
     _tries: Tries  # of the item at the cursor
     _trouble: str
+    _when_s: float  # when what backs off is tried again
     state: DeliveryState
 
     @property
@@ -131,6 +132,16 @@ class SeenDelivery:
         if self._tries.error is not None:
             return self._tries.error.text
         return self._trouble if self._losses else ""
+
+    @property
+    def due_s(self) -> float:
+        """When it is tried again, while it backs off, by the loop's clock."""
+        return self._when_s
+
+    @property
+    def place(self) -> tuple[Token | None, Token | None]:
+        """Where it holds and where it sends: what changes when it goes on."""
+        return self._cursor.token, self._cursor.next_token
 
     @property
     def last_out(self) -> int:
