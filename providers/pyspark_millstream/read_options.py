@@ -10,18 +10,26 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Any, NamedTuple
 
 from millstream.streams import QueueId, Token
 from millstream.streams.rewinding.retaining import READER_CHARS_MAX
 
-from .offsets import parsed
+from .offsets import ReadSource, parsed, restored
 from .options import check_names, count, gateways, required, seconds
 
-__all__ = ["ReadOptions", "parse_read"]
+__all__ = ["ReadOptions", "StatedOffset", "parse_read"]
 
 MESSAGES_MAX = 1 << 40
 SPLIT_MAX = 1 << 30
 BOOLEANS = {"true": True, "false": False}
+
+
+class StatedOffset(NamedTuple):
+    """Where a user wants to begin; `source`: None: it is not said whose positions they are."""
+
+    source: ReadSource | None
+    positions: dict[QueueId, Token]
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,8 +38,8 @@ class ReadOptions:
 
     `gateways`, `namespace`, `cluster`, `provider`, `patience_s`: as for writing.
     `starting_offsets`: where a query without a checkpoint begins: "earliest", "latest", a time
-    (ISO 8601, with its zone), or {queue: token} in JSON; default "latest" for a stream, "earliest"
-    for `spark.read`.
+    (ISO 8601, with its zone), or in JSON {queue: token} or an offset of a query's progress; default
+    "latest" for a stream, "earliest" for `spark.read`.
     `max_messages_per_batch`: about so many messages make a micro-batch; a message has as many rows
     as items were published at once. `split_messages`: a task reads about so many.
     `consumer`: a name under which the cluster keeps what the query has not done yet; "": it keeps
@@ -44,7 +52,7 @@ class ReadOptions:
     namespace: str
     cluster: str = "dev"
     provider: str = "default"
-    starting_offsets: str | float | Mapping[QueueId, Token] = "latest"
+    starting_offsets: str | float | StatedOffset = "latest"
     max_messages_per_batch: int = 50_000
     split_messages: int = 10_000
     consumer: str = ""
@@ -70,7 +78,7 @@ def parse_read(given: Mapping[str, str], *, is_stream: bool) -> ReadOptions:
     )
 
 
-def _starting(text: str, is_stream: bool) -> str | float | Mapping[QueueId, Token]:
+def _starting(text: str, is_stream: bool) -> str | float | StatedOffset:
     """A word, a wall time in seconds, or an offset."""
     if not text:
         return "latest" if is_stream else "earliest"
@@ -80,7 +88,7 @@ def _starting(text: str, is_stream: bool) -> str | float | Mapping[QueueId, Toke
         return text
     try:
         if text.startswith("{"):
-            return parsed(json.loads(text))
+            return _stated(json.loads(text))
         when = datetime.fromisoformat(text)
         if when.tzinfo is None:
             raise ValueError("it has no zone")
@@ -90,6 +98,13 @@ def _starting(text: str, is_stream: bool) -> str | float | Mapping[QueueId, Toke
             f"option 'starting_offsets' is {text!r} ({error}): write earliest, latest, a time such "
             'as 2026-01-31T12:00:00Z, or a token for each queue, {"queue": "token"}'
         ) from None
+
+
+def _stated(given: dict[str, Any]) -> StatedOffset:
+    """Positions by queue, or an offset with its source. Raises ValueError."""
+    if isinstance(given.get("queues"), dict):
+        return StatedOffset(*restored(given))
+    return StatedOffset(None, parsed(given))
 
 
 def _consumer(text: str, is_stream: bool) -> str:

@@ -50,13 +50,14 @@ from millstream.streams import (  # noqa: E402
     HashRingMapper,
     PersistentStreams,
     StreamNamespace,
+    Token,
     subscribe,
 )
 from millstream.streams.rewinding.outside import QueueReads  # noqa: E402
 from pyspark_millstream import PLAIN_SCHEMA, DefaultSource  # noqa: E402
+from pyspark_millstream.asking import asked  # noqa: E402
 from pyspark_millstream.background import background, end_background  # noqa: E402
-from pyspark_millstream.offsets import texts  # noqa: E402
-from pyspark_millstream.reader import asked  # noqa: E402
+from pyspark_millstream.offsets import restored, stored  # noqa: E402
 
 pytestmark = pytest.mark.real
 
@@ -91,13 +92,13 @@ class Spark:
                 await stream.publish_many([{"n": number} for number in range(first, last)])
         self.published += count
 
-    def source(self, **more: str) -> DefaultSource:
+    def source(self, **more: Any) -> DefaultSource:
         gateways = ",".join(silo.gateway for silo in self.cluster.silos)
         return DefaultSource(
             {"gateways": gateways, "namespace": "read_rows", "patience_s": "5", **more}
         )
 
-    def reader(self, schema: StructType = NUMBERS, **more: str) -> Any:
+    def reader(self, /, schema: StructType = NUMBERS, **more: Any) -> Any:
         return self.source(**more).streamReader(schema)
 
     async def tasks(self, reader: Any, parts: Any) -> dict[str, list[int]]:
@@ -199,7 +200,7 @@ async def test_latest_begins_behind_what_is_there_and_sees_new_queues(tmp_path: 
     async with in_cluster(tmp_path) as spark:
         reader = spark.reader()
         begun = await asyncio.to_thread(reader.initialOffset)
-        assert begun == {}
+        assert begun["queues"] == {}
         await spark.publish()
         _, found = await spark.drain(reader, begun, 1 << 40)
         assert found == expected(0, EACH)
@@ -257,8 +258,8 @@ async def test_what_is_gone_ends_a_query_or_is_passed_over(
 ) -> None:
     async with in_cluster(tmp_path) as spark:
         await spark.publish()
-        extents = await asyncio.to_thread(spark.reader()._source.extents)
-        before = {one.queue: "00000000-0000000000000000-00000000" for one in extents if one.first}
+        source, extents = await asyncio.to_thread(spark.reader()._source.look)
+        before = stored(source, {one.queue: Token(0, 0) for one in extents if one.first})
         with pytest.raises(CursorTooOld, match="option.'fail_on_data_loss', 'false'"):
             await asyncio.to_thread(spark.reader().latestOffset, before, ReadAllAvailable())
         with caplog.at_level(logging.WARNING):
@@ -285,7 +286,7 @@ FORGETFUL = LedgerOptions(
 
 async def first_numbers(spark: Spark) -> dict[str, int]:
     """Of each queue: the first message that is kept."""
-    extents = await asyncio.to_thread(spark.reader()._source.extents)
+    _, extents = await asyncio.to_thread(spark.reader()._source.look)
     return {one.queue: one.first.seq for one in extents if one.first is not None}
 
 
@@ -300,14 +301,15 @@ async def until_trimmed(spark: Spark, above: dict[str, int]) -> None:
 async def test_a_consumer_keeps_what_it_has_not_done_and_no_more(tmp_path: Path) -> None:
     async with in_cluster(tmp_path, FORGETFUL) as spark:
         reader = spark.reader(starting_offsets="earliest", consumer="totals")
-        await asyncio.to_thread(reader.initialOffset)  # nothing is there yet
+        begun = await asyncio.to_thread(reader.initialOffset)  # nothing is there yet
         for _ in range(3):  # and nothing is forgotten while the query is away
             await spark.publish()
-        start, _ = await spark.batch(reader, {}, ReadAllAvailable())  # the queues are new to it
+        start, _ = await spark.batch(reader, begun, ReadAllAvailable())  # the queues are new to it
         other = spark.reader(starting_offsets="latest", consumer="newest")
         await asyncio.to_thread(other.initialOffset)
         end, found = await spark.batch(reader, start, ReadAllAvailable())
         assert found == expected(0, 3 * EACH)
+        await asyncio.to_thread(reader.stop)
         reader = spark.reader(consumer="totals")  # another driver: the batch was not committed
         again, found = await spark.batch(reader, start, ReadAllAvailable())
         assert found == expected(0, 3 * EACH) and again == end
@@ -333,7 +335,7 @@ async def test_a_query_that_was_there_before_keeps_from_where_it_goes_on(tmp_pat
         reader = spark.reader(consumer="late")
         await asyncio.to_thread(reader.latestOffset, end, ReadAllAvailable())
         kept = await asyncio.to_thread(lambda: background().run(asked_of(reader)))
-        assert texts(kept["late"]) == {**texts(kept["late"]), **end}
+        assert kept["late"] == {**kept["late"], **restored(end).positions}
 
 
 async def asked_of(reader: Any) -> Any:
@@ -369,9 +371,9 @@ async def test_a_commit_that_cannot_be_said_ends_no_query(
 ) -> None:
     async with in_cluster(tmp_path) as spark:
         reader = spark.reader(consumer="totals", patience_s="0.1")
-        await asyncio.to_thread(reader.initialOffset)
+        begun = await asyncio.to_thread(reader.initialOffset)
     with caplog.at_level(logging.WARNING):
-        await asyncio.to_thread(reader.commit, {"queue-0": "00000000-0000000000000001-00000000"})
+        await asyncio.to_thread(reader.commit, {**begun, "queues": {"queue-0": str(Token(0, 1))}})
     assert "consumer totals: what is done is not let go" in caplog.text
     await asyncio.to_thread(end_background)
 

@@ -248,6 +248,10 @@ class SiloServices:
         """Does a part bring the class?"""
         return cls in self._brought
 
+    def new_id(self) -> int:
+        """A random 63-bit id; under simulation, of the simulator's chance."""
+        return self._silo.env.new_id()
+
     def new_runners(self) -> Runners:
         """Tasks that run short pieces of work again and again."""
         return Runners(self.new_tasks(), self._silo.loop)

@@ -30,7 +30,7 @@ from .asking import AdapterCalls
 from .item_columns import Column
 from .kept import KeptReaders
 
-__all__ = ["Extent", "Others", "ReadMessage", "ReadPage", "RewindTarget"]
+__all__ = ["Extent", "Extents", "Others", "ReadMessage", "ReadPage", "RewindTarget"]
 
 PAGE_EVENTS_MAX = 10_000
 PAGE_BYTES_MAX = 4 << 20
@@ -52,6 +52,18 @@ class Extent(msgspec.Struct, array_like=True, frozen=True):
     first: Token | None
     last: Token | None
     is_open: bool = True
+
+    @property
+    def end(self) -> Token | None:
+        """The position behind the last message; None: the queue has no message."""
+        return None if self.last is None else Token(self.last.era, self.last.seq + 1)
+
+
+class Extents(msgspec.Struct, array_like=True, frozen=True):
+    """How far queues go, and the incarnation of the provider that numbers their messages."""
+
+    incarnation: str
+    queues: list[Extent]
 
 
 class ReadMessage(msgspec.Struct, array_like=True, frozen=True):
@@ -116,12 +128,13 @@ class RewindTarget(SystemTarget):
 
     # -- calls
 
-    async def extents(self, form: int, asked: list[str]) -> list[Extent]:
+    async def extents(self, form: int, asked: list[str]) -> Extents:
         """How far the queues go that are read now, and those that are asked for.
 
-        Raises ConfigError (nothing is read here, or not in this form), StreamError.
+        Raises ConfigError (nothing is read here, or not in this form), StreamError, StorageError.
         """
         self._calls.check(form, asked)
+        incarnation = await self._calls.incarnation.text()
         now = self._calls.queues()
         wanted = list(dict.fromkeys([*now, *asked]))
         here, there = await asyncio.gather(
@@ -132,7 +145,10 @@ class RewindTarget(SystemTarget):
         for one in (one for extents in there for one in extents):
             if one.queue in found:
                 found[one.queue] = farther(found[one.queue], one)
-        return [msgspec.structs.replace(one, is_open=one.queue in now) for one in found.values()]
+        return Extents(
+            incarnation,
+            [msgspec.structs.replace(one, is_open=one.queue in now) for one in found.values()],
+        )
 
     async def extents_here(self, queues: list[str]) -> list[Extent]:
         """How far this silo knows that these queues go. Raises StreamError."""
@@ -198,6 +214,7 @@ class RewindTarget(SystemTarget):
     async def read(
         self,
         form: int,
+        incarnation: str,
         queue: str,
         namespace: str,
         position: Token,
@@ -208,12 +225,14 @@ class RewindTarget(SystemTarget):
         """Messages of a namespace, from `position` on, before `end`.
 
         Args:
+            incarnation: of the provider that gave `position` and `end`; "": of this one.
             events_max, bytes_max: what is looked at, found or not, within `PAGE_EVENTS_MAX` and
                 `PAGE_BYTES_MAX`; one message at least.
 
-        Raises ConfigError, StreamError.
+        Raises ConfigError, StreamError, StorageError.
         """
         self._calls.check(form, [queue])
+        await self._calls.check_incarnation(incarnation)
         events = min(max(1, events_max), PAGE_EVENTS_MAX)
         size = min(max(1, bytes_max), PAGE_BYTES_MAX)
         try:
