@@ -34,7 +34,7 @@ from millstream.streams.rewinding.target import Extent, ReadPage
 from .asking import asked
 from .background import background
 from .claiming import ConsumerClaim
-from .columns import PLAIN, Columns, cut
+from .columns import PLAIN, PLAIN_SCHEMA, Columns, cut
 from .offsets import (
     Loss,
     Offset,
@@ -80,11 +80,20 @@ OF_MESSAGE = {"_key": "string", "_token": "string", "_time": "timestamp"}
 def told_schema(options: ReadOptions) -> str:
     """The columns of a namespace's items, as the cluster knows them; empty: it does not.
 
-    Raises ConfigError (the provider cannot be read again), SiloUnavailable after `patience_s`.
+    Raises ConfigError (the provider cannot be read again, or a field has no type in Spark),
+    SiloUnavailable after `patience_s`.
     """
-    found = {one.name: one.kind for one in background().run(asked(options, QueueReads.columns))}
-    if not found:
+    columns = background().run(asked(options, QueueReads.columns))
+    if not columns:
         return ""
+    unsaid = [f"field {one.name!r}: {one.unsaid}" for one in columns if not one.kind]
+    if unsaid:
+        raise ConfigError(
+            f"items of namespace {options.namespace!r} have no columns in Spark: "
+            f"{'; '.join(unsaid)}. Give the fields to read in schema('...'), or read the items as "
+            f"they are: schema({PLAIN_SCHEMA!r})"
+        )
+    found = {one.name: one.kind for one in columns}
     return ", ".join(f"{quoted(name)} {kind}" for name, kind in {**OF_MESSAGE, **found}.items())
 
 
@@ -99,10 +108,23 @@ def told_source(given: Mapping[str, str]) -> str:
     return str(own)
 
 
+def check_corrupt(name: str, schema: StructType) -> None:
+    """Raises ValueError: the column for malformed items can hold neither a reason nor an item."""
+    for field in schema.fields:
+        kind = field.dataType.simpleString()
+        if field.name == name and kind not in ("string", "binary"):
+            raise ValueError(
+                f"column {name!r} is {kind}, and tells what is malformed: make it string (the "
+                "reason) or binary (the item), or name another column in "
+                "'column_name_of_corrupt_record'"
+            )
+
+
 class Source:
     """A namespace in a cluster, as driver and tasks ask of it."""
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
+        check_corrupt(options.column_name_of_corrupt_record, schema)
         self.options = options
         self.schema = schema
 
@@ -213,6 +235,19 @@ class Source:
                 )
             )
 
+    def within_bytes(self, source: ReadSource, start: Offset, end: Offset) -> Offset:
+        """How far a batch goes within `max_bytes_per_batch`, if there is such a limit."""
+        most = self.options.max_bytes_per_batch
+        if most is None:
+            return end
+        return background().run(
+            asked(
+                self.options,
+                lambda reads: reads.within_bytes(start, end, most),
+                incarnation=source.incarnation,
+            )
+        )
+
     # -- in a task
 
     def read(self, partition: InputPartition) -> Iterator[RecordBatch]:
@@ -227,10 +262,18 @@ class Source:
         from pyspark.sql.pandas.types import to_arrow_schema
 
         schema = to_arrow_schema(self.schema, timezone="UTC")
-        columns = Columns(schema, is_plain=schema.names == PLAIN)
+        options = self.options
+        columns = Columns(
+            schema,
+            is_plain=schema.names == PLAIN,
+            mode=options.mode,
+            corrupt=options.column_name_of_corrupt_record,
+        )
         for page in self._pages(Range(part.queue, part.start, part.end), part.incarnation):
             for messages in cut(page.messages, ROWS_MAX):
                 yield columns.batch(messages)
+        if columns.dropped:
+            log.warning("queue %s: %d malformed items were left out", part.queue, columns.dropped)
 
     def _pages(self, part: Range, incarnation: str) -> Iterator[ReadPage]:
         position = part.start
@@ -343,7 +386,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._retain(own, kept, [one.queue for one in extents])
         if any(kept[queue] < position for queue, position in begun.positions.items()):
             return stored(own, kept)  # a batch of nothing, behind which queues are read again
-        return stored(own, advance(kept, extents, self._most(limit), self._target))
+        end = advance(kept, extents, self._most(limit), self._target)
+        return stored(own, self._source.within_bytes(own, kept, end))
 
     def _most(self, limit: ReadLimit) -> int:
         """How many messages a batch may have."""

@@ -12,6 +12,8 @@ GROUND, CODEC, DEFINITION = "tests/runtime", "tests/runtime/codec", "tests/runti
 WIRE, TURNS, CALLS = "tests/runtime/wire", "tests/runtime/turns", "tests/runtime/calls"
 CLUSTER, SILO, CLIENT = "tests/runtime/cluster", "tests/runtime/silo", "tests/runtime/client"
 CONTRACTS, PUBLISHING = "tests/streams/contracts", "tests/streams/publishing"
+REWINDING, SPARK = "tests/streams/rewinding", "providers/pyspark_millstream"
+INDEX = "providers/millstream/providers/spark/index"
 STAGING = "tests/streams/staging/test_coordinator_model.py"
 OWNERSHIP, AGENT = "tests/streams/ownership", "tests/streams/agent"
 BALANCING, BALANCERS = "balancers/millstream/balancers", "tests/balancers"
@@ -295,6 +297,21 @@ ROOMS: dict[str, dict[str, tuple[str, ...]]] = {
             f"{PUBLISHING}/test_sender.py",
         ),
         f"{STREAMS}/publishing/numbered.py": (f"{PUBLISHING}/test_numbered.py",),
+    },
+    "rewinding": {
+        f"{STREAMS}/rewinding/claims.py": (f"{REWINDING}/test_claims.py",),
+        f"{STREAMS}/rewinding/incarnation.py": (f"{REWINDING}/test_target.py",),
+        f"{STREAMS}/rewinding/item_columns.py": (f"{REWINDING}/test_item_columns.py",),
+    },
+    "spark": {
+        f"{SPARK}/offsets.py": ("tests/providers/test_spark_offsets.py",),
+        f"{SPARK}/columns.py": ("tests/providers/test_spark_columns.py",),
+        f"{SPARK}/values.py": (
+            "tests/providers/test_spark_values.py",
+            "tests/providers/test_spark_rows.py",
+        ),
+        f"{INDEX}/changes.py": ("tests/providers/index",),
+        f"{INDEX}/verify.py": ("tests/providers/index",),
     },
     "staging": {
         f"{STREAMS}/staging/batch.py": (STAGING,),

@@ -163,6 +163,11 @@ def test_options_have_defaults_and_are_read() -> None:
     token = "00000000-0000000000000007-00000000"
     found = options(starting_offsets=json.dumps({"q": token}), fail_on_data_loss="FALSE")
     assert found.starting_offsets == (None, {"q": t(7)}) and not found.fail_on_data_loss
+    assert found.max_bytes_per_batch is None
+    assert options(max_bytes_per_batch="9").max_bytes_per_batch == 9
+    assert found.mode == "failfast" and options(mode="PERMISSIVE").mode == "permissive"
+    spelled = [{"columnNameOfCorruptRecord": "c"}, {"column_name_of_corrupt_record": "c"}]
+    assert [options(**one).column_name_of_corrupt_record for one in spelled] == ["c", "c"]
     assert options(starting_offsets="2026-01-01T00:00:00Z").starting_offsets == 1767225600.0
 
 
@@ -176,6 +181,9 @@ def test_options_have_defaults_and_are_read() -> None:
         ({"starting_offsets": '{"q": '}, "write earliest, latest"),
         ({"starting_offsets": "latest", "is_stream": False}, "nothing lies behind the end"),
         ({"max_messages_per_batch": "0"}, "write a whole number from 1 to"),
+        ({"max_bytes_per_batch": "0"}, "write a whole number from 1 to"),
+        ({"max_bytes_per_batch": "9", "is_stream": False}, "spark.read has one batch"),
+        ({"mode": "lenient"}, "write failfast, permissive, dropmalformed"),
         ({"fail_on_data_loss": "yes"}, "write true or false"),
         ({"patience_s": "-1"}, "write seconds, above 0"),
         ({"namespace": ""}, "option 'namespace' is missing"),

@@ -12,6 +12,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 pytest.importorskip("pyspark", reason="needs the extra `spark`")
@@ -54,9 +55,10 @@ from millstream.streams import (  # noqa: E402
     subscribe,
 )
 from millstream.streams.rewinding.outside import QueueReads  # noqa: E402
-from pyspark_millstream import PLAIN_SCHEMA, DefaultSource  # noqa: E402
+from pyspark_millstream import DefaultSource  # noqa: E402
 from pyspark_millstream.asking import asked  # noqa: E402
 from pyspark_millstream.background import background, end_background  # noqa: E402
+from pyspark_millstream.columns import PLAIN_SCHEMA  # noqa: E402
 from pyspark_millstream.offsets import restored, stored  # noqa: E402
 
 pytestmark = pytest.mark.real
@@ -142,9 +144,21 @@ class Row:
 KNOWN = StreamNamespace("known_rows", Row)
 
 
+@dataclass
+class OddRow:
+    n: int
+    either: int | str
+
+
+ODD = StreamNamespace("odd_rows", OddRow)
+
+
 class Table(Grain):
     @subscribe(KNOWN)
     async def on_row(self, event: Event[Row]) -> None: ...
+
+    @subscribe(ODD)
+    async def on_odd(self, event: Event[OddRow]) -> None: ...
 
 
 @asynccontextmanager
@@ -182,6 +196,41 @@ async def test_micro_batches_read_everything_once_in_order(tmp_path: Path) -> No
         later, found = await spark.drain(spark.reader(), end, 1 << 40)
         assert found == expected(EACH, EACH + 7) and later != end
         reader.commit(end)
+
+
+async def test_micro_batches_have_about_so_many_bytes(tmp_path: Path) -> None:
+    async with in_cluster(tmp_path) as spark:
+        await spark.publish()
+        whole = EACH * KEYS * len(msgspec.msgpack.encode({"n": 1}))
+        sizes: list[int] = []
+        reader = spark.reader(starting_offsets="earliest", max_bytes_per_batch=str(whole // 10))
+        start = await asyncio.to_thread(reader.initialOffset)
+        found: dict[str, list[int]] = {}
+        while True:
+            end, rows = await spark.batch(reader, start, ReadMaxRows(1 << 40))
+            if end == start:
+                break
+            start = end
+            sizes.append(sum(map(len, rows.values())))
+            for key, numbers in rows.items():
+                found.setdefault(key, []).extend(numbers)
+        assert found == expected(0, EACH)
+        assert 10 <= len(sizes) <= 30 and max(sizes) <= EACH * KEYS // 10
+
+
+async def test_a_message_that_is_larger_than_a_batch_may_be_is_read_alone(tmp_path: Path) -> None:
+    async with in_cluster(tmp_path) as spark:
+        await spark.publish(3)
+        reader = spark.reader(starting_offsets="earliest", max_bytes_per_batch="1")
+        start = await asyncio.to_thread(reader.initialOffset)
+        batches = 0
+        while True:
+            end, found = await spark.batch(reader, start, ReadMaxRows(1 << 40))
+            if end == start:
+                break
+            start, batches = end, batches + 1
+            assert all(len(numbers) == 3 for numbers in found.values())
+        assert batches > 1
 
 
 async def test_a_batch_that_is_planned_again_has_the_same_rows(tmp_path: Path) -> None:
@@ -393,6 +442,12 @@ async def test_the_cluster_tells_the_columns_of_items_that_it_knows(tmp_path: Pa
         wanted = "`_key` string, `_token` string, `_time` timestamp, `n` bigint, `name` string"
         assert told == wanted
         assert await asyncio.to_thread(spark.source().schema) == PLAIN_SCHEMA
+
+
+async def test_a_field_without_a_type_in_spark_is_named(tmp_path: Path) -> None:
+    async with in_cluster(tmp_path) as spark:
+        with pytest.raises(ConfigError, match="field 'either': it is int or str. Give the fields"):
+            await asyncio.to_thread(spark.source(namespace="odd_rows").schema)
 
 
 async def test_memory_is_refused(tmp_path: Path) -> None:

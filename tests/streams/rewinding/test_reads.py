@@ -124,6 +124,50 @@ def test_a_range_that_goes_on_behind_what_is_there_is_waited_for() -> None:
     in_cluster(main, can_rewind=True)
 
 
+def test_batches_of_so_many_bytes_have_everything_once() -> None:
+    async def main(world: StagedWorld) -> None:
+        for batch in range(3):
+            await world.on_host(world.write_batch(batch))
+        by = reads(world)
+        parts = await world.on_host(ranges_of(by))
+        at, ends = (
+            {part.queue: getattr(part, name) for part in parts} for name in ("start", "end")
+        )
+        found, batches = list[ReadMessage](), 0
+        while at != ends:
+            stops = await world.on_host(by.within_bytes(at, ends, 100))
+            assert all(at[queue] <= stop <= ends[queue] for queue, stop in stops.items())
+            assert any(at[queue] < stop for queue, stop in stops.items())
+            for queue, stop in stops.items():
+                got = await world.on_host(all_of(by, Range(queue, at[queue], stop), 10_000))
+                sizes = [sum(map(len, one.items)) for one in got]
+                moved = sum(at[queue] < ends[queue] for queue in at)
+                assert sum(sizes) <= 100 // moved or len(sizes) == 1
+                found += got
+            at, batches = stops, batches + 1
+        whole = await world.on_host(read_all(world, 10_000))
+        assert items_of(found) == items_of(whole) and batches > 3
+
+    in_cluster(main, can_rewind=True)
+
+
+def test_a_measure_waits_for_a_silo_that_knows_enough() -> None:
+    async def main(world: StagedWorld) -> None:
+        await world.on_host(world.write_batch(0))
+        by = reads(world)
+        part = (await world.on_host(ranges_of(by)))[0]
+        behind = Token(part.end.era, part.end.seq + 1)
+        waiting = asyncio.ensure_future(
+            world.on_host(by.within_bytes({part.queue: part.end}, {part.queue: behind}, 9))
+        )
+        await asyncio.sleep(1.0)
+        assert not waiting.done()
+        await world.on_host(world.write_batch(1))
+        assert await waiting == {part.queue: behind}
+
+    in_cluster(main, can_rewind=True)
+
+
 class Ends:
     """A gateway whose silos know of one message more with each call."""
 

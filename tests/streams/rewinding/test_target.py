@@ -27,7 +27,7 @@ from millstream.streams.rewinding.asking import FORM, QUEUES_MAX, AdapterCalls, 
 from millstream.streams.rewinding.incarnation import Incarnation
 from millstream.streams.rewinding.item_columns import Column
 from millstream.streams.rewinding.kept import KeptReaders
-from millstream.streams.rewinding.target import Extent, RewindTarget
+from millstream.streams.rewinding.target import Extent, ReadSpan, RewindTarget, span_of
 
 END = Token(1 << 31, 0)
 
@@ -310,6 +310,50 @@ async def test_odd_bounds_are_a_fault(answer: Any) -> None:
     shelf.odd = lambda reader: answer
     with pytest.raises(AdapterFault):
         await target_of(shelf).extents(FORM, [])
+
+
+async def spans(target: RewindTarget, bytes_max: int, end: Token = END) -> list[tuple[int, int]]:
+    """Where each part of q0 ends that has at most so many bytes, and how many it has."""
+    position, found = Token(0, 1), list[tuple[int, int]]()
+    while True:
+        span = await target.measure(FORM, "", "q0", "n", position, end, bytes_max)
+        if span.next == position:
+            return found
+        found.append((span.next.seq, span.bytes))
+        position = span.next
+
+
+async def test_a_part_of_a_queue_is_measured_in_bytes_of_items() -> None:
+    size = len(message(1).items[0])
+    target = target_of(Shelf(9))
+    assert await spans(target, 4 * size) == [(5, 4 * size), (9, 4 * size), (10, size)]
+    assert await spans(target, 4 * size + 2) == [(5, 4 * size), (9, 4 * size), (10, size)]
+    assert await spans(target, 1) == [(number, size) for number in range(2, 11)]
+    assert await spans(target, 4 * size, Token(0, 3)) == [(3, 2 * size)]
+    shelf = Shelf(9)
+    shelf.queues["q0"][1:4] = [message(number, "other") for number in (2, 3, 4)]
+    assert await spans(target_of(shelf), 3 * size) == [(7, 3 * size), (10, 3 * size)]
+    shelf.first = 6
+    assert await spans(target_of(shelf), 2 * size) == [(8, 2 * size), (10, 2 * size)]
+    span = await target.measure(FORM, "", "q0", "n", Token(0, 4), Token(0, 4), 100)
+    assert span == ReadSpan(Token(0, 4), 0, is_over=True)
+    with pytest.raises(ConfigError, match="incarnation other"):
+        await target.measure(FORM, "other", "q0", "n", Token(0, 1), END, 100)
+
+
+def test_a_span_that_is_full_is_over() -> None:
+    page, begun = Page([message(1)], Token(0, 2), False), ReadSpan(Token(0, 1), 0, is_over=False)
+    size = len(message(1).items[0])
+    for bytes_max, is_over in ((size, True), (size + 1, False)):
+        assert span_of(begun, page, "n", END, bytes_max) == ReadSpan(Token(0, 2), size, is_over)
+
+
+async def test_one_call_measures_so_many_pages(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(target_module, "PAGE_EVENTS_MAX", 2)
+    monkeypatch.setattr(target_module, "SPAN_PAGES_MAX", 3)
+    size = len(message(1).items[0])
+    span = await target_of(Shelf(9)).measure(FORM, "", "q0", "n", Token(0, 1), END, 1 << 20)
+    assert span == ReadSpan(Token(0, 7), 6 * size, is_over=False)
 
 
 async def test_pages_of_another_incarnation_are_refused() -> None:

@@ -23,7 +23,7 @@ from .asking import FORM
 from .claims import Holder
 from .item_columns import Column
 from .retaining import RetainTarget
-from .target import PAGE_BYTES_MAX, PAGE_EVENTS_MAX, Extents, ReadPage, RewindTarget
+from .target import PAGE_BYTES_MAX, PAGE_EVENTS_MAX, Extents, ReadPage, ReadSpan, RewindTarget
 
 __all__ = ["CLAIM_S", "RENEW_S", "QueueReads", "Range"]
 
@@ -194,6 +194,60 @@ class QueueReads:
             lambda: self._gateway.call(self._where, self._retains, RetainTarget.retained, FORM)
         )
 
+    async def within_bytes(
+        self, start: Mapping[QueueId, Token], end: Mapping[QueueId, Token], bytes_max: int
+    ) -> dict[QueueId, Token]:
+        """How far a batch goes that has about so many bytes of items, and ends at `end` at most.
+
+        Queues that have something share the bytes evenly; each has one message at least. The silos
+        read what they measure, and send none of it. Raises as `extents`.
+        """
+        parts = [
+            Range(queue, start[queue], stop)
+            for queue, stop in end.items()
+            if queue in start and start[queue] < stop
+        ]
+        share = max(1, bytes_max // max(1, len(parts)))
+        stops = await asyncio.gather(*(self._measured(part, share) for part in parts))
+        return {**end, **{part.queue: stop for part, stop in zip(parts, stops, strict=True)}}
+
+    async def _measured(self, part: Range, bytes_max: int) -> Token:
+        """Where so many bytes of a range end."""
+        span = ReadSpan(part.start, 0, is_over=False)
+        while not span.is_over:
+            more = await self._measure(part, span.next, bytes_max - span.bytes)
+            span = ReadSpan(more.next, span.bytes + more.bytes, more.is_over)
+        return span.next
+
+    async def _measure(self, part: Range, position: Token, bytes_max: int) -> ReadSpan:
+        """A part of it, as far as a silo looks in one call."""
+
+        async def asked() -> ReadSpan:
+            span = await self._gateway.call(
+                part.queue,
+                self._target,
+                RewindTarget.measure,
+                FORM,
+                self._incarnation,
+                part.queue,
+                self._namespace,
+                position,
+                part.end,
+                bytes_max,
+            )
+            if span.next <= position:
+                raise self._ends_here(part, position)
+            return span
+
+        return await self._patient(asked)
+
+    def _ends_here(self, part: Range, position: Token) -> QueueUnavailable:
+        """A silo knows of less than was known before."""
+        return QueueUnavailable(
+            f"queue {part.queue} ends at {position} as this silo knows it, and went on to "
+            f"{part.end} before"
+        )
+
     async def page(
         self,
         part: Range,
@@ -222,10 +276,7 @@ class QueueReads:
                 bytes_max,
             )
             if page.gone is None and page.next <= position:
-                raise QueueUnavailable(
-                    f"queue {part.queue} ends at {position} as this silo knows it, and went on to "
-                    f"{part.end} before"
-                )
+                raise self._ends_here(part, position)
             return page
 
         return await self._patient(asked)
