@@ -71,11 +71,9 @@ def _dicts(column: Array) -> list[dict[str, Any] | None]:
 
 def _lists(column: Array, items: Sequence[Any]) -> list[list[Any] | None]:
     """Items of all lists, dealt out to theirs."""
-    import pyarrow.compute as compute
-
     found: list[list[Any] | None] = []
     at = 0
-    for length in compute.list_value_length(column).to_pylist():
+    for length in column.value_lengths().to_pylist():
         found.append(None if length is None else list(items[at : at + length]))
         at += length or 0
     return found

@@ -20,6 +20,10 @@ from millstream.providers.spark.index import IndexWriter
 from millstream.providers.spark.index.job import CHANGES
 from millstream.runtime import ConfigError, CursorTooOld
 from millstream.streams import Token
+from millstream.streams.rewinding.claims import Holder
+from millstream.streams.rewinding.outside import QueueReads
+from pyspark_millstream.asking import asked
+from pyspark_millstream.background import background
 from pyspark_millstream.offsets import stored
 from pyspark_millstream.reader import told_source
 
@@ -158,4 +162,36 @@ async def test_a_second_query_with_the_same_consumer_is_refused(tmp_path: Path) 
             lambda: first.commit(begun),
         ):
             with pytest.raises(ConfigError, match="reader 'totals' is in use by another run"):
+                await asyncio.to_thread(call)
+
+
+async def test_a_run_that_was_taken_over_is_told_by_whom(tmp_path: Path) -> None:
+    """As when its machine stood still for longer than a claim lasts."""
+    async with in_cluster(tmp_path) as spark:
+        former = spark.reader(consumer="totals")
+        begun = await asyncio.to_thread(former.initialOffset)
+
+        async def take_over(reads: QueueReads) -> Holder:
+            return await reads.claim("totals", "newer", await reads.claim("totals", "newer"))
+
+        options = former._source.options
+        taken = await asyncio.to_thread(lambda: background().run(asked(options, take_over)))
+        assert taken.run == "newer"
+        calls = (
+            lambda: former.latestOffset(begun, ReadAllAvailable()),
+            lambda: former.commit(begun),
+        )
+        for call in calls:
+            with pytest.raises(ConfigError, match="'totals' was taken over by another run .newer"):
+                await asyncio.to_thread(call)
+        await asyncio.to_thread(former.stop)  # which leaves the other's claim
+        again = await asyncio.to_thread(lambda: background().run(asked(options, take_over)))
+        assert again.run == "newer" and again.beat > taken.beat
+
+        async def give_up(reads: QueueReads) -> None:
+            await reads.release("totals", "newer")
+
+        await asyncio.to_thread(lambda: background().run(asked(options, give_up)))
+        for call in calls:  # a run that was taken over once does not come back
+            with pytest.raises(ConfigError, match="was taken over by another run .newer"):
                 await asyncio.to_thread(call)
