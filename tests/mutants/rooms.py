@@ -255,6 +255,7 @@ ROOMS: dict[str, dict[str, tuple[str, ...]]] = {
         f"{RUNTIME}/turns/activation.py": ACTIVATION,
         f"{RUNTIME}/turns/deadlines.py": (f"{TURNS}/test_deadlines_core.py",),
         f"{RUNTIME}/turns/budget.py": (f"{TURNS}/test_deadlines_core.py",),
+        f"{RUNTIME}/turns/task_groups.py": (f"{TURNS}/test_task_groups.py",),
     },
     "calls": {
         f"{RUNTIME}/calls/cycles.py": (
