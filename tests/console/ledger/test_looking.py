@@ -76,9 +76,20 @@ def test_damage_is_shown_with_its_file_and_advice(shop: Shop) -> None:
     (bookie,) = (one["bookie"] for one in shop.say("bookies", "--json").value["bookies"])
     fault = ScrubFault("/d/1.seg", 512, 3, 7, "no good copy", True, "put the file back")
     report = ScrubReport(
-        *(bookie, 1e9, 1.1e9, 2, 1.05e9),
-        **{"began_s": 1.06e9, "segment": 4, "segments": 9, "pass_bytes": 5_000_000},
-        **{"damaged": 12, "missing": 3, "repaired": 14, "failed": 21, "faults": (fault,)},
+        bookie,
+        since_s=1e9,
+        said_s=1.1e9,
+        passes=2,
+        passed_s=1.05e9,
+        began_s=1.06e9,
+        segment=4,
+        segments=9,
+        pass_bytes=5_000_000,
+        damaged=12,
+        missing=3,
+        repaired=14,
+        failed=21,
+        faults=(fault,),
     )
 
     async def main() -> None:

@@ -12,6 +12,7 @@ from tests.providers.priority.places import PLACES, Faults, Place
 
 from millstream.providers.priority.core.commands import (
     Cancel,
+    Command,
     Complete,
     Configure,
     Depth,
@@ -169,10 +170,9 @@ async def test_a_message_whose_whole_life_is_one_commit_is_stored_without_its_pa
     desk.faults.close()
     first = asyncio.create_task(queue.do(Enqueue("first", b"", 1)))
     await until_waiting(desk.faults)
-    asked = [asyncio.create_task(queue.do(one)) for one in (Enqueue("m", b"x" * 2_000, 0),)]
-    asked += [asyncio.create_task(queue.do(Dequeue("w")))]
-    await asyncio.sleep(0)
-    asked += [asyncio.create_task(queue.do(Complete("m", LeaseToken(1, 2))))]
+    commands: list[Command] = [Enqueue("m", b"x" * 2_000, 0), Dequeue("w")]
+    commands += [Complete("m", LeaseToken(1, 2))]
+    asked = [asyncio.create_task(queue.do(command)) for command in commands]
     await asyncio.sleep(0)
     desk.faults.let()
     await asyncio.gather(first, *asked)

@@ -281,7 +281,8 @@ class World:
     def decide(self, outcome: Literal["dead_letter", "pause"]) -> None:
         """The failure handler answers."""
         delivery = self.delivery
-        if delivery is not None and delivery.state is DeliveryState.GIVING_UP:
+        before = None if delivery is None else delivery.state
+        if delivery is not None and before is DeliveryState.GIVING_UP:
             assert self.asked is not None
             if outcome == "pause":
                 self.is_paused = True

@@ -114,11 +114,12 @@ class Server:
     async def _objection(self) -> str:
         """Why the server is not fit any more; "" if it is."""
 
+        command: Any = self._client.execute_command
+
         async def act() -> str:
-            info: Any = await self._client.execute_command("INFO")
-            settings: Any = None
+            info, settings = await command("INFO"), None
             with suppress(exceptions.ResponseError):  # renamed, or not allowed
-                settings = await self._client.execute_command("CONFIG GET", *SETTINGS)
+                settings = await command("CONFIG GET", *SETTINGS)
             told = {field: str(value) for field, value in info.items()}
             return objection(told, settings, self._options.durability)
 
