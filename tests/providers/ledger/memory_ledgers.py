@@ -105,6 +105,7 @@ class MemoryWriter:
         self._sending: asyncio.Task[None] | None = None
         self._record: LedgerRecord | None = None
         self.is_short = False
+        self.trouble = ""
 
     @property
     def ledger(self) -> int:

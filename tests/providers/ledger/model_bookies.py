@@ -142,6 +142,9 @@ class ModelBookies:
     async def look(self) -> None:
         """All are known."""
 
+    def unwilling(self) -> Mapping[str, str]:
+        return {name: f"{name} is full" for name, one in self.all.items() if one.is_full}
+
     def writable(self) -> Mapping[str, float]:
         shut = {
             name

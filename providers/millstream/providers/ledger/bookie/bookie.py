@@ -253,7 +253,7 @@ class Bookie:
             text = f"ledger {ledger} may have been fenced, and this bookie does not know it"
             raise BookieReadOnly(f"{text}: its directory lost records; write elsewhere")
         if not is_recovery and self._room.is_full:
-            raise BookieReadOnly(self._why_full())
+            raise BookieReadOnly(self.why_read_only())
 
     async def fence(self, ledger: int, term: int) -> int:
         """From now on refuse what is added to the ledger in a lower term, for ever.
@@ -427,6 +427,9 @@ class Bookie:
         self.journal.refuse()
         try:
             return await self.collection.round(is_gone, oldest, is_elsewhere)
+        except DiskFull as error:
+            self.refused(error)
+            raise BookieReadOnly(f"nothing could be removed: {error}") from None
         except OSError as error:
             self.stop(error)
             raise BookieAway(f"this bookie has stopped: {error}") from None
@@ -497,6 +500,14 @@ class Bookie:
             self.free(0)
         elif self._room.refuse(str(error)):
             log.warning("%s: the bookie is read-only: %s", self.directory.path, self._why_full())
+
+    def why_read_only(self) -> str:
+        """Why no entries are taken; "": they are."""
+        if self.state is not BookieState.READ_ONLY:
+            return ""
+        if not self._room.is_full:
+            return f"{self.directory.path}: nobody knows what this bookie had before"
+        return f"{self.directory.path}: the disk is full: {self._why_full()}: make room there"
 
     def _why_full(self) -> str:
         if self._room.refusal:

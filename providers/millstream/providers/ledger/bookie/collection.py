@@ -10,9 +10,11 @@ stays, since without it nobody would know that the entry was there.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import NamedTuple
 
+from millstream.providers.ledger.protocol.errors import BookieReadOnly
 from millstream.runtime.extending import DiskFile, DiskThread
 
 from .directory import Directory
@@ -23,6 +25,8 @@ from .journal import Journal
 from .options import BookieOptions
 from .reading import SegmentFiles, read_alone
 from .store import Store
+
+log = logging.getLogger("millstream.bookie")
 
 __all__ = ["Collected", "Collection", "IsElsewhere", "IsGone", "here_alone"]
 
@@ -106,12 +110,9 @@ class Collection:
             gone = [one for one in self._store.ledgers() if one < oldest or await is_gone(one)]
             await self._forget(gone, oldest)
             left = await self._leave(is_elsewhere)
-            if self._journal.segment in self._worn:
-                await self._journal.roll()
-            moved = 0
-            for segment in self._sparse():
-                moved += await self._compact(segment)
-            return Collected(len(gone) + left, await self._remove_empty(), moved)
+            segments = await self._remove_empty()  # first, since moving entries takes room
+            moved = await self._compact_sparse()
+            return Collected(len(gone) + left, segments + await self._remove_empty(), moved)
         finally:
             self._is_running = False
 
@@ -139,6 +140,18 @@ class Collection:
         return sum(store.leave(ledger, puts) for ledger, puts in found.items())
 
     # -- segments
+
+    async def _compact_sparse(self) -> int:
+        """Compact as far as there is room; the bytes that were moved."""
+        moved = 0
+        try:
+            if self._journal.segment in self._worn:
+                await self._journal.roll()
+            for segment in self._sparse():
+                moved += await self._compact(segment)
+        except BookieReadOnly as error:
+            log.info("segments are compacted later: %s", error)
+        return moved
 
     def _old(self) -> list[int]:
         """Segments that are not written any more."""
@@ -183,12 +196,12 @@ class Collection:
         empty = [one for one in self._old() if self._is_empty(one)]
         if not empty or not self._journal.has_frames:
             return 0
+        await self._commit.run(self._directory.remove, empty)
         for segment in empty:
             self._files.drop(segment)
             self._store.removed(segment)
             self._worn.discard(segment)
             self._damaged.discard(segment)
-        await self._commit.run(self._directory.remove, empty)
         return len(empty)
 
     def _is_empty(self, segment: int) -> bool:

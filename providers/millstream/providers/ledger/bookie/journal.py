@@ -208,7 +208,8 @@ class Journal:
                 await self.write(records)
         except DiskFull as error:
             self._watcher.refused(error)
-            self._end(batch, BookieReadOnly(f"there is no room on the disk: {error}"))
+            text = f"{self._directory.path}: the disk is full: {error}: make room there"
+            self._end(batch, BookieReadOnly(text))
             return
         if self.failure is None:  # else `stop` has told them
             self._end(batch, None)

@@ -57,6 +57,10 @@ class LocalBookies:
     async def look(self) -> None:
         """All that there are are known."""
 
+    def unwilling(self) -> Mapping[str, str]:
+        """Bookies that take no entries."""
+        return {name: why for name, one in self._bookies.items() if (why := one.why_read_only())}
+
     def writable(self) -> Mapping[str, float]:
         """Bookies that take entries, each with its free bytes."""
         return {

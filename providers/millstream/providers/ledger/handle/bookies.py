@@ -72,6 +72,10 @@ class Bookies(Protocol):
         """Find bookies that came since one looked last. Raises StorageError."""
         ...
 
+    def unwilling(self) -> Mapping[str, str]:
+        """Bookies that run and take no entries, each with the reason."""
+        ...
+
     def writable(self) -> Mapping[str, float]:
         """Bookies that are there and have room, each with its weight: its free bytes."""
         ...

@@ -56,7 +56,9 @@ class BookieLedgers:
         found = len(bookies)
         if found < wanted.ack:
             text = f"a ledger of {topic!r} needs {wanted.ack} bookies that run and have room"
-            raise NotEnoughBookies(f"{text}: there are {found}; start more, or make room")
+            whys = self._context.bookies.unwilling().values()
+            why = "".join(f"; {why}" for why in whys)
+            raise NotEnoughBookies(f"{text}: there are {found}; start more, or make room{why}")
         quorum = wanted.reduced(found)
         number = await self._numbers.next()
         record = LedgerRecord(

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from contextlib import suppress
 
 import msgspec
 
@@ -18,7 +19,11 @@ from millstream.providers.ledger.bookie.bookie import Bookie, BookieState
 from millstream.providers.ledger.bookie.options import BookieOptions, HighWater, Known
 from millstream.providers.ledger.metadata.bookies import BookieRecord
 from millstream.providers.ledger.metadata.rows import Rows
-from millstream.providers.ledger.protocol.errors import DirectoryInUse, LedgerError
+from millstream.providers.ledger.protocol.errors import (
+    BookieReadOnly,
+    DirectoryInUse,
+    LedgerError,
+)
 from millstream.runtime import StorageError
 from millstream.runtime.extending import Disk
 
@@ -35,6 +40,8 @@ AFTER_FAILURE_S = 5.0
 COLLECT_FIRST_S = 2.0
 """After a start: a silo that never runs for long leaves a segment each time."""
 COLLECT_EVERY_S = 60.0
+COLLECT_FULL_S = 5.0
+"""While the disk is full: what may be deleted is deleted soon."""
 LOCKED_S = 10.0
 TELL_EVERY_S = 60.0
 
@@ -70,6 +77,7 @@ class HostedBookie:
         self._failure = ""  # what was said last, and when it is said again
         self._tell_at_s = 0.0
         self._collect_at_s = 0.0
+        self._was_full = False
         self._locked_s = 0.0  # so long nobody is known to run the bookie, and the lock is held
         self._running: asyncio.Task[None] | None = None
 
@@ -193,9 +201,14 @@ class HostedBookie:
             await self._leave()
             return
         await self._say(bookie)
-        if self._silo.clock.now() >= self._collect_at_s:
-            self._collect_at_s = self._silo.clock.now() + COLLECT_EVERY_S
-            await self._census.collect(bookie)
+        now_s, is_full = self._silo.clock.now(), bookie.state is BookieState.READ_ONLY
+        if is_full and not self._was_full:
+            self._collect_at_s = now_s
+        self._was_full = is_full
+        if now_s >= self._collect_at_s:
+            self._collect_at_s = now_s + (COLLECT_FULL_S if is_full else COLLECT_EVERY_S)
+            with suppress(BookieReadOnly):  # without any room nothing can be removed, either
+                await self._census.collect(bookie)
 
     async def _say(self, bookie: Bookie) -> None:
         """Write its row, if it has changed."""

@@ -33,6 +33,11 @@ class Writer(Protocol):
         ...
 
     @property
+    def trouble(self) -> str:
+        """Why bookies of this ledger do not answer now, in their own words; "": all do."""
+        ...
+
+    @property
     def is_short(self) -> bool:
         """Would a new ledger have copies that this one has not, with the bookies of now?"""
         ...

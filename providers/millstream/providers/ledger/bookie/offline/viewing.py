@@ -159,5 +159,8 @@ class FileBookies:
     async def look(self) -> None:
         """All that there are are known."""
 
+    def unwilling(self) -> Mapping[str, str]:
+        return {}
+
     def writable(self) -> Mapping[str, float]:
         return {}

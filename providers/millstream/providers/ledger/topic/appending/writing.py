@@ -371,6 +371,8 @@ class Writing:
         now_s, wait_s = self._clock.now(), self._options.enqueue_wait_s
         self._waiting.expire(now_s, self._late())
         text = f"{self._what}: its bookies have not answered within {wait_s} s"
+        if self._writer is not None and self._writer.trouble:
+            text += f": {self._writer.trouble}"
         self._outbox.give_up(PublishUnknown(f"{text}; it may be stored, also later"), now_s)
         self._arm()
 
