@@ -91,6 +91,12 @@ HANDLE = (
     f"{LEDGERS}/test_handle.py",
     f"{LEDGERS}/test_loss.py",
 )
+ROWS = (
+    f"{LEDGERS}/test_metadata_rows.py",
+    f"{LEDGERS}/test_witnessed_rows.py",
+    f"{LEDGERS}/test_rows_put_back.py",
+    f"{LEDGERS}/test_census.py",
+)
 COPIES = (
     f"{LEDGERS}/test_recovery_cores.py",
     f"{LEDGERS}/test_recovery_report.py",
@@ -116,7 +122,7 @@ TOPIC_READING = (
     CORES,
     f"{LEDGERS}/test_topic_reading.py",
 )
-CURSORS = (f"{LEDGERS}/test_topic_cursors.py",)
+CURSORS = (f"{LEDGERS}/test_topic_cursors.py", f"{LEDGERS}/test_rows_put_back.py")
 PRIORITY, PRIORITIES = "providers/millstream/providers/priority", "tests/providers/priority"
 PRIORITY_CORE = (
     f"{PRIORITIES}/test_core_vectors.py",
@@ -140,6 +146,7 @@ ROOMS: dict[str, dict[str, tuple[str, ...]]] = {
     "ground": {
         f"{RUNTIME}/backoff.py": (f"{GROUND}/test_backoff.py",),
         f"{RUNTIME}/text.py": (f"{GROUND}/test_text.py",),
+        f"{RUNTIME}/sealing.py": (f"{GROUND}/test_sealing.py",),
     },
     "bookie": {
         **{
@@ -156,6 +163,7 @@ ROOMS: dict[str, dict[str, tuple[str, ...]]] = {
         f"{BOOKIE}/watches.py": (f"{BOOKIES}/test_bookie.py",),
         f"{BOOKIE}/store.py": (f"{BOOKIES}/test_store.py", *OPENED),
     },
+    "metadata": {f"{LEDGER}/metadata/{name}.py": ROWS for name in ("ledgers", "rows", "witness")},
     "protocol": {
         f"{LEDGER}/protocol/{name}.py": (f"{LEDGERS}/test_protocol_{name}.py",)
         for name in ("appending", "entry", "quorum", "record", "recovering")

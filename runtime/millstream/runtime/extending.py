@@ -33,6 +33,7 @@ from .disk.whole import read_file, replace_file
 from .options import check_fields, check_kind
 from .plugins import load_plugin
 from .repeated import LineBudget
+from .sealing import Sealed, seal, unseal
 from .silo.extended import ExtendedGrain, extension_at, extension_of, is_grain
 from .silo.part import SiloPart
 from .silo.services import (
@@ -73,6 +74,7 @@ __all__ = [
     "Opener",
     "RealDisk",
     "Runners",
+    "Sealed",
     "SiloAddress",
     "SiloPart",
     "SiloServices",
@@ -103,6 +105,7 @@ __all__ = [
     "refuse_stale",
     "register_opened",
     "replace_file",
+    "seal",
     "secret_in_file",
     "services_of",
     "shown",
@@ -111,6 +114,7 @@ __all__ = [
     "stopping",
     "text_bytes",
     "union_members",
+    "unseal",
 ]
 
 C = TypeVar("C", bound=Contract)

@@ -39,6 +39,7 @@ from millstream.providers.ledger.scrubbing.repairing import Repairer
 from millstream.providers.ledger.scrubbing.report import ScrubReport
 from millstream.providers.ledger.scrubbing.scrubber import Scrubber
 from millstream.runtime import MemoryStateStore
+from millstream.runtime.extending import unseal
 from millstream.runtime.testing import SimDisk, Simulation
 
 REPAIRED_S = 100.0
@@ -75,7 +76,8 @@ def bad(world: Silos) -> list[tuple[str, int, int]]:
 
 def reports(world: Silos) -> dict[str, ScrubReport]:
     rows = world.store.range("ledger/sim/scrubs/", "", 100)
-    found = [msgspec.msgpack.decode(row.data, type=ScrubReport) for _, row in rows]
+    datas = [unseal(key, row.data).content for key, row in rows]
+    found = [msgspec.msgpack.decode(data, type=ScrubReport) for data in datas]
     return {one.bookie: one for one in found}
 
 

@@ -30,6 +30,7 @@ from millstream.providers.ledger.serving.census import Census
 from millstream.providers.ledger.serving.cluster_bookies import ClusterBookies
 from millstream.providers.ledger.serving.home import Home
 from millstream.providers.ledger.serving.hosted import HostedBookie
+from millstream.providers.ledger.topic.listed import ListedLedgers
 from millstream.providers.ledger.topic.record import topic_rows
 from millstream.providers.ledger.topic.topics import Topics
 from millstream.runtime import (
@@ -80,7 +81,7 @@ class OwnLedgers:
         ids, ledgers, rows = LedgerIds(metadata), ledger_rows(metadata), bookie_rows(metadata)
         place = homes[0].place if homes else ""
         self._bookies = ClusterBookies(process, rows, place)
-        census = Census(metadata, ids, scope, process.clock)
+        census = Census(metadata, ids, ListedLedgers(metadata), scope, process.clock)
         self._places = {
             home.path: HostedBookie(
                 *(process, disk, home, self._bookies, rows, census), options, LOOK_FOR_LOCK_S

@@ -118,7 +118,8 @@ class LedgerSubscription:
             partitions: only of these; None: of all, in turn.
 
         Raises CursorTooOld (messages before `first` were deleted, by `backlog_policy="evict"`: the
-        next batch begins there), QueueFenced, QueueUnavailable.
+        next batch begins there), QueueFenced, Corrupt (a message that must be there is not),
+        QueueUnavailable.
         """
         loop = asyncio.get_running_loop()
         until_s = loop.time() + wait_s

@@ -195,7 +195,8 @@ class LedgerTopics:
             options: of this topic, while it is open.
 
         Raises ConfigError (values that cannot be, or that are not those it was made with),
-        QueueFenced (another process opened it at the same time), QueueUnavailable, StorageError.
+        QueueFenced (another process opened it at the same time), Corrupt (a row is damaged, or
+        older than it was), QueueUnavailable, StorageError.
         """
         self._refuse_closed()
         check_partitions(name, partitions)

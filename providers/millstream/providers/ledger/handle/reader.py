@@ -47,6 +47,10 @@ class LedgerReader:
         self._faulty: list[str] = []  # who answered it without a good copy
 
     @property
+    def record(self) -> LedgerRecord:
+        return self._record
+
+    @property
     def is_closed(self) -> bool:
         """Has the ledger an end, as far as this reader knows?"""
         return self._record.state is LedgerState.CLOSED

@@ -22,6 +22,7 @@ from millstream.providers.ledger.serving.cluster_bookies import ClusterBookies
 from millstream.providers.ledger.serving.home import Home
 from millstream.providers.ledger.serving.hosted import HostedBookie
 from millstream.providers.ledger.serving.mending import MendingTarget
+from millstream.providers.ledger.topic.listed import ListedLedgers
 from millstream.providers.ledger.topic.numbers import LostNumbers
 from millstream.providers.ledger.topic.reading.reader import TopicReader
 from millstream.providers.ledger.topic.record import topic_rows
@@ -30,6 +31,7 @@ from millstream.providers.ledger.topic.topics import Topics
 from millstream.runtime import ConfigError, StorageUnavailable
 from millstream.streams import AdapterHost, QueueId
 
+from .damage import damage_is_unavailable
 from .options import LedgerOptions
 
 __all__ = ["LedgerNode"]
@@ -52,7 +54,7 @@ class LedgerNode:
         self._bookies = ClusterBookies(host, rows, home.place)
         self._hosted = HostedBookie(
             *(host, host.disk, home, self._bookies, rows),
-            Census(metadata, ids, host.cluster, host.clock),
+            Census(metadata, ids, ListedLedgers(metadata), host.cluster, host.clock),
             options.bookie,
             options.look_for_lock_s,
         )
@@ -101,17 +103,21 @@ class LedgerNode:
 
     async def open(self, queue: QueueId, epoch: int, /) -> Topic:
         """Open a queue's topic. Raises QueueFenced, QueueUnavailable."""
-        return await self._topics.open(
-            self._name(queue), epoch, self._options.topic, self._options.settings
-        )
+        options = self._options
+        with damage_is_unavailable(queue):
+            return await self._topics.open(
+                self._name(queue), epoch, options.topic, options.settings
+            )
 
     async def last_epoch(self, queue: QueueId, /) -> int:
         """The epoch in which a queue's topic was opened last. Raises QueueUnavailable."""
-        return await self._topics.last_epoch(self._name(queue))
+        with damage_is_unavailable(queue):
+            return await self._topics.last_epoch(self._name(queue))
 
     async def marks(self, queue: QueueId) -> dict[str, int]:
         """How far the cursors of a queue's topic are. Raises QueueUnavailable."""
-        return await self._topics.marks(self._name(queue))
+        with damage_is_unavailable(queue):
+            return await self._topics.marks(self._name(queue))
 
     def reader(self, queue: QueueId) -> TopicReader:
         """A reader beside the queue's owner."""
